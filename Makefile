@@ -1,0 +1,77 @@
+# `make help` lists the commands.
+
+PYTHON ?= python3
+WORKERS ?= auto
+ARGS ?=
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip install --constraint constraints.txt
+
+# The stamp says that set-up finished, and for which checkout and Python: a virtual environment
+# cannot be moved, so a stamp with another content means that it must be made again.
+STAMP := $(VENV)/.ready
+UNFINISHED := $(VENV)/.unfinished
+ORIGIN := $(CURDIR) $(PYTHON)
+FOUND := $(shell test -x $(RUN) && cat $(STAMP) 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test check lint types layers bench format clean FORCE
+
+help:  ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo "ARGS='...' is passed on to test and bench; PYTHON=... chooses the interpreter of set-up."
+
+setup: $(STAMP)  ## make the environment in .venv (the other commands call it)
+
+ifneq ($(FOUND),$(ORIGIN))
+$(STAMP): FORCE
+endif
+
+# torch goes first, by its pin alone: resolved together with the rest, pip may fetch gigabytes of
+# other builds before it settles. An install that stopped halfway is never trusted again.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "abbe needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1): try 'make setup PYTHON=python3.12'" >&2; \
+	    exit 1; }
+	@version='import pip, sys; print(sys.version)'; \
+	if [ -e $(UNFINISHED) ] \
+	    || { [ -e $(STAMP) ] && [ "$$(cat $(STAMP))" != "$(ORIGIN)" ]; } \
+	    || [ "$$($(RUN) -c "$$version" 2>/dev/null)" != "$$($(PYTHON) -c 'import sys; print(sys.version)')" ]; \
+	then \
+	    echo "Making $(VENV) with $$($(PYTHON) --version)"; \
+	    $(PYTHON) -m venv --clear $(VENV); \
+	fi
+	@rm -f $(STAMP) && touch $(UNFINISHED)
+	$(PIP) pip
+	$(PIP) torch
+	$(PIP) hatchling editables
+	$(PIP) --no-build-isolation --editable '.[dev]'
+	@rm -f $(UNFINISHED) && echo "$(ORIGIN)" > $(STAMP)
+
+# Many workers with many threads each would fight for the cores: one thread a worker.
+test: check  ## run the checks, then the tests
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest --numprocesses $(WORKERS) --maxprocesses 8 $(ARGS)
+
+check: lint types layers  ## lint, types and layers
+
+lint: $(STAMP)
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+
+types: $(STAMP)
+	$(RUN) -m mypy
+
+layers: $(STAMP)
+	$(VENV)/bin/lint-imports --no-logo
+
+bench: $(STAMP)  ## measure the speed
+	$(RUN) benchmarks/bench.py $(ARGS)
+
+format: $(STAMP)  ## repair the format and what lint can repair itself
+	$(RUN) -m ruff check --fix
+	$(RUN) -m ruff format
+
+clean:  ## remove .venv, caches and built files
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

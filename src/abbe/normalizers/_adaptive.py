@@ -1,0 +1,129 @@
+"""Softmax whose temperature is read off the row: by its entropy, or by its standard deviation."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ._base import Normalizer
+from ._dispatch import row_map, row_weights
+from ._options import Option
+from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, row_top, softmax_jacobian, visible_keys
+
+# beta(H), highest power first.
+COEFFICIENTS = (-0.037, 0.481, -2.3, 4.917, -1.791)
+
+
+def sharpening(entropy: Tensor) -> Tensor:
+    """beta(H): at least 1, and 1 up to an entropy of 0.5 nats."""
+    value = torch.zeros_like(entropy)
+    for coefficient in COEFFICIENTS:
+        value = value * entropy + coefficient
+    return torch.where((entropy > 0.5) & (value > 1), value, 1.0)
+
+
+def entropy_reference(logits: Tensor, params: Tensor) -> Tensor:
+    visible = visible_keys(logits)
+    top = row_top(logits, visible)
+    z = below_top(logits, visible, top)
+    return finish(masked_softmax(sharpening(_entropy(z, visible)) * z, visible), visible, top)
+
+
+def _entropy(z: Tensor, visible: Tensor) -> Tensor:
+    """lse - mean score: smooth also where a weight underflows."""
+    some = visible.any(-1, keepdim=True)
+    lse = torch.logsumexp(torch.where(visible | ~some, z, -math.inf), -1, keepdim=True)
+    return lse - (masked_softmax(z, visible) * z).sum(-1, keepdim=True)
+
+
+def deviation_reference(logits: Tensor, params: Tensor) -> Tensor:
+    """softmax(l / min(std, gamma)), params (gamma,)."""
+    visible = visible_keys(logits)
+    top = row_top(logits, visible)
+    z = below_top(logits, visible, top)
+    sd = _deviation(z, visible)
+    scale = torch.where(sd > 0, 1 / torch.minimum(torch.where(sd > 0, sd, 1.0), params), 0.0)
+    return finish(masked_softmax(scale * z, visible), visible, top)
+
+
+def _deviation(z: Tensor, visible: Tensor) -> Tensor:
+    n = visible.sum(-1, keepdim=True).clamp(min=1)
+    centred = torch.where(visible, z - z.sum(-1, keepdim=True) / n, 0.0)
+    variance = (centred**2).sum(-1, keepdim=True) / n
+    return torch.where(variance > 0, torch.where(variance > 0, variance, 1.0).sqrt(), 0.0)
+
+
+ENTROPY = row_map("adaptive-temperature", entropy_reference, "adaptive", "entropy_forward", "entropy_backward")
+DEVIATION = row_map("norm-softmax", deviation_reference, "adaptive", "deviation_forward", "deviation_backward")
+
+
+class AdaptiveTemperature(Normalizer):
+    """softmax(beta(H) l), H the entropy of softmax(l), beta = max(polyval([-0.037, 0.481, -2.3, 4.917, -1.791], H), 1)
+    if H > 0.5 else 1, arXiv 2410.01104; made for inference.
+
+    Jacobian beta (diag w - w w^T) + (w (l - mean_w l)) (beta'(H) dH/dl)^T. `lipschitz` is an upper bound:
+    1.2 + 3 (sqrt(ln n / e) + ln n)^2. As n grows entropy rises and beta with it, to about 2.4 at 4 nats, then
+    falls back to 1 above 6 nats: very long rows disperse like softmax.
+    """
+
+    name = "adaptive-temperature"
+    meaning = "sharpens rows of middling entropy; high entropy (0.5 to 6 nats) means a stronger correction"
+    paper = "2410.01104"
+    example = "adaptive-temperature"
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        return row_weights(ENTROPY, logits, logits.new_zeros(1))
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        visible = visible_keys(logits)
+        z = below_top(logits, visible, row_top(logits, visible))
+        plain, entropy = masked_softmax(z, visible), _entropy(z, visible).detach().requires_grad_()
+        with torch.enable_grad():
+            beta = sharpening(entropy)
+            (slope,) = torch.autograd.grad(beta.sum(), entropy)
+        beta, entropy, w = beta.detach(), entropy.detach(), self._weights(logits)
+        log_plain = torch.where(plain > 0, torch.where(plain > 0, plain, 1.0).log(), 0.0)
+        spread = w * (z - (w * z).sum(-1, keepdim=True))
+        return softmax_jacobian(w, beta) - spread.unsqueeze(-1) * (slope * plain * (log_plain + entropy)).unsqueeze(-2)
+
+    def _lipschitz(self, keys: int) -> float:
+        # ||J|| <= beta/2 + |beta'| V^2 / beta with V >= ||p (ln p + H)||, V = sqrt(ln n / e) + ln n,
+        # 1 <= beta <= 2.4 and |beta'| <= 3 where beta > 1.
+        if keys == 1:
+            return 0.0
+        spread = math.sqrt(math.log(keys) / math.e) + math.log(keys)
+        return 1.2 + 3 * spread**2
+
+
+class NormSoftmax(Normalizer):
+    """softmax(l / min(std(l), gamma)), std over the visible keys, IEEE COINS 2023.
+
+    Jacobian c (diag w - w w^T) + (w (l - mean_w l)) (dc/dl)^T with c = 1/min(std, gamma),
+    dc/dl = -c^3 (l - mean) / n while std < gamma. Lipschitz constant infinite: c grows without bound as the row
+    becomes flat. As n grows it disperses like softmax of logits with unit deviation.
+    """
+
+    name = "norm-softmax"
+    meaning = "scale-free in the logits; low gamma means sharper weights, high gamma divides by the deviation alone"
+    paper = "IEEE COINS 2023, NormSoftmax"
+    example = "norm-softmax:gamma=1"
+    options = (Option("gamma", 1.0, "largest deviation to divide by", low=0),)
+    gamma: float
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        return row_weights(DEVIATION, logits, self._value("gamma", logits))
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        visible = visible_keys(logits)
+        z, n = below_top(logits, visible, row_top(logits, visible)), visible.sum(-1, keepdim=True).clamp(min=1)
+        sd, w = _deviation(z, visible), self._weights(logits)
+        scale = torch.where(sd > 0, 1 / sd.clamp(max=self.gamma), 0.0)
+        centred = torch.where(visible, z - z.sum(-1, keepdim=True) / n, 0.0)
+        slope = torch.where((sd > 0) & (sd < self.gamma), scale**3 / n, 0.0) * centred
+        spread = w * (z - (w * z).sum(-1, keepdim=True))
+        return diagonal_minus_outer(scale * w, scale * w, w) - spread.unsqueeze(-1) * slope.unsqueeze(-2)
+
+    def _lipschitz(self, keys: int) -> float:
+        return math.inf if keys > 1 else 0.0

@@ -1,0 +1,197 @@
+"""One row-wise map, three ways: the torch reference, and a fused forward and backward for large CPU rows.
+
+The reference is the specification: plain differentiable torch operations on any device and dtype. The fused
+kernels (`_kernels`) hold float32 rows in cache and are chosen by `row_weights` where they pay. Derivatives
+beyond the first, and everything inside torch.func transforms, go through the reference.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from ._threads import over_rows
+
+# Below this many logits the reference answers sooner than a kernel that may have to be compiled first
+# (`make bench ARGS=--crossover` prints both).
+FUSED_FROM = 1 << 16
+
+Reference = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class RowMap:
+    """weights = reference(logits (..., L), params (..., P)); `module`.`forward`/`backward` are its kernels."""
+
+    name: str
+    reference: Reference
+    module: str
+    forward: str = "forward"
+    backward: str = "backward"
+
+    def kernel(self, which: str) -> Callable[..., None]:
+        found: Callable[..., None] = getattr(importlib.import_module(f"{__package__}._kernels.{self.module}"), which)
+        return found
+
+
+_MAPS: dict[str, RowMap] = {}
+
+
+def row_map(name: str, reference: Reference, module: str, forward: str = "forward", backward: str = "backward") -> RowMap:
+    """Register a row-wise map under a name that the custom operators can carry."""
+    made = RowMap(name, reference, module, forward, backward)
+    if name in _MAPS:
+        raise RuntimeError(f"row map {name!r} is registered twice")
+    _MAPS[name] = made
+    return made
+
+
+def inside_transform() -> bool:
+    """Whether torch.func (vmap, grad, jacrev, jvp, ...) or forward-mode differentiation is at work."""
+    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def row_weights(which: RowMap, logits: Tensor, params: Tensor) -> Tensor:
+    """Weights of every row of `logits`; `params` broadcasts over the rows."""
+    if not fused(logits):
+        return which.reference(logits, params)
+    if torch.compiler.is_compiling():
+        compiled: Tensor = _row_weights_op(logits, params, which.name)
+        return compiled
+    eager: Tensor = _RowWeights.apply(logits, params, which.name)  # type: ignore[no-untyped-call]
+    return eager
+
+
+def fused(logits: Tensor) -> bool:
+    """Whether the kernels take these logits."""
+    if logits.dtype != torch.float32 or logits.device.type != "cpu" or logits.numel() < FUSED_FROM:
+        return False
+    return torch.compiler.is_compiling() or not inside_transform()
+
+
+def _run_forward(logits: Tensor, params: Tensor, name: str) -> Tensor:
+    which = _MAPS[name]
+    rows = _as_rows(logits)
+    weights = torch.empty_like(rows)
+    over_rows(which.kernel(which.forward), len(rows), rows, _params_of_rows(params, logits), weights)
+    return weights.view(logits.shape)
+
+
+def _run_backward(
+    grad: Tensor, logits: Tensor, weights: Tensor, params: Tensor, name: str, with_params: bool
+) -> tuple[Tensor, Tensor]:
+    which = _MAPS[name]
+    rows = _as_rows(logits)
+    grad_logits = torch.empty_like(rows)
+    grad_params = rows.new_empty((len(rows) if with_params else 0, params.shape[-1]))
+    over_rows(
+        which.kernel(which.backward),
+        len(rows),
+        _as_rows(grad),
+        rows,
+        _as_rows(weights),
+        _params_of_rows(params, logits),
+        grad_logits,
+        grad_params,
+    )
+    if with_params:
+        summed = grad_params.view(*logits.shape[:-1], -1).sum_to_size(params.shape)
+        return grad_logits.view(logits.shape), summed.contiguous()
+    return grad_logits.view(logits.shape), torch.zeros_like(params)
+
+
+def _as_rows(x: Tensor) -> Tensor:
+    return x.contiguous().view(-1, x.shape[-1])
+
+
+def _params_of_rows(params: Tensor, logits: Tensor) -> Tensor:
+    count = params.shape[-1]
+    if params.numel() == count:
+        return params.reshape(1, count).contiguous()
+    return params.expand(*logits.shape[:-1], count).reshape(-1, count).contiguous()
+
+
+def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    logits, params, ctx.name = inputs
+    ctx.save_for_backward(logits, params, output)
+
+
+def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    grad, logits, _weights, params, ctx.name, _with_params = inputs
+    ctx.save_for_backward(grad, logits, params)
+
+
+def _second_order(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Gradient of the gradient, by differentiating the reference twice.
+
+    The weights get none: they are a function of the logits, which carry their share.
+    """
+    deeper = torch.is_grad_enabled()
+    with torch.enable_grad():
+        grad, logits, params = (
+            x if deeper and x.requires_grad else x.detach().requires_grad_() for x in ctx.saved_tensors
+        )
+        weights = _MAPS[ctx.name].reference(logits, params)
+        first = torch.autograd.grad(weights, (logits, params), grad, create_graph=True, materialize_grads=True)
+        asked = [(f, t) for f, t in zip(first, tangents, strict=True) if t is not None and f.requires_grad]
+        of_grad, of_logits, of_params = torch.autograd.grad(
+            [f for f, _ in asked],
+            (grad, logits, params),
+            [t for _, t in asked],
+            create_graph=deeper,
+            materialize_grads=True,
+        )
+    return of_grad, of_logits, None, of_params, None, None
+
+
+class _RowWeights(torch.autograd.Function):
+    forward = staticmethod(_run_forward)
+    setup_context = staticmethod(_save_forward)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        logits, params, weights = ctx.saved_tensors
+        with_params = ctx.needs_input_grad[1]
+        grads = _RowGradients.apply(grad, logits, weights, params, ctx.name, with_params)  # type: ignore[no-untyped-call]
+        return grads[0], grads[1] if with_params else None, None
+
+
+class _RowGradients(torch.autograd.Function):
+    forward = staticmethod(_run_backward)
+    setup_context = staticmethod(_save_backward)
+    backward = staticmethod(_second_order)
+
+
+# The same pair as operators: torch.compile keeps them as calls in its graph.
+_row_weights_op = torch.library.custom_op("abbe::row_weights", _run_forward, mutates_args=())
+_row_gradients_op = torch.library.custom_op("abbe::row_gradients", _run_backward, mutates_args=())
+
+
+@_row_weights_op.register_fake
+def _(logits: Tensor, params: Tensor, name: str) -> Tensor:
+    return torch.empty_like(logits, memory_format=torch.contiguous_format)
+
+
+@_row_gradients_op.register_fake
+def _(
+    grad: Tensor, logits: Tensor, weights: Tensor, params: Tensor, name: str, with_params: bool
+) -> tuple[Tensor, Tensor]:
+    grad_logits = torch.empty_like(logits, memory_format=torch.contiguous_format)
+    return grad_logits, torch.empty_like(params, memory_format=torch.contiguous_format)
+
+
+def _op_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    logits, params, weights = ctx.saved_tensors
+    with_params = ctx.needs_input_grad[1]
+    grad_logits, grad_params = _row_gradients_op(grad, logits, weights, params, ctx.name, with_params)
+    return grad_logits, grad_params if with_params else None, None
+
+
+_row_weights_op.register_autograd(_op_backward, setup_context=_save_forward)
+_row_gradients_op.register_autograd(_second_order, setup_context=_save_backward)

@@ -1,0 +1,156 @@
+"""Maps that gate each key by its own logit: sigmoid, normalised ReLU^p, softpick."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ._base import Normalizer
+from ._dispatch import row_map, row_weights
+from ._options import Option
+from ._rows import diagonal_minus_outer, finish, row_top, visible_count, visible_keys
+
+
+def sigmoid_reference(logits: Tensor, params: Tensor) -> Tensor:
+    """sigmoid(l + bias), params (bias,), NaN for -ln n."""
+    bias = torch.where(torch.isnan(params), -visible_count(logits).clamp(min=1).log(), params)
+    return torch.sigmoid(logits + bias)
+
+
+def relu_reference(logits: Tensor, params: Tensor) -> Tensor:
+    """relu(l)^p / (sum relu(l)^p + eps), params (p, eps); taken in units of the largest logit, which cancel."""
+    power, eps = params[..., 0:1], params[..., 1:2]
+    visible = visible_keys(logits)
+    top = row_top(logits, visible)
+    unit = top.clamp(min=1e-30)
+    positive = visible & (logits > 0)
+    raised = torch.where(positive, torch.where(positive, logits / unit, 1.0) ** power, 0.0)
+    total = raised.sum(-1, keepdim=True) + eps / unit**power
+    return finish(raised / torch.where(total > 0, total, 1.0), visible, top)
+
+
+def _expm1_scaled(logits: Tensor, visible: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+    """(e^l - 1) e^-m and e^-m with m = max(top, 0): finite for any logits, exact for small ones."""
+    shift = top.clamp(min=0)
+    unit = torch.exp(-shift)
+    small = visible & (logits.abs() < 1)
+    shown = torch.where(visible & ~small, logits - shift, 0.0)
+    size = torch.where(small, torch.expm1(torch.where(small, logits, 0.0)) * unit, torch.exp(shown) - unit)
+    return torch.where(visible, size, 0.0), unit
+
+
+def softpick_reference(logits: Tensor, params: Tensor) -> Tensor:
+    """relu(e^l - 1) / (sum |e^l - 1| + eps), params (eps,)."""
+    visible = visible_keys(logits)
+    top = row_top(logits, visible)
+    size, unit = _expm1_scaled(logits, visible, top)
+    total = size.abs().sum(-1, keepdim=True) + params * unit
+    return finish(torch.relu(size) / torch.where(total > 0, total, 1.0), visible, top)
+
+
+SIGMOID = row_map("sigmoid", sigmoid_reference, "gates", "sigmoid_forward", "sigmoid_backward")
+RELU = row_map("relu", relu_reference, "gates", "relu_forward", "relu_backward")
+SOFTPICK = row_map("softpick", softpick_reference, "gates", "softpick_forward", "softpick_backward")
+
+
+class Sigmoid(Normalizer):
+    """sigmoid(l + b), b = -ln n unless given, arXiv 2409.04431.
+
+    Jacobian diag(w (1 - w)). Lipschitz constant 1/4. As n grows each weight falls like 1/n for lack of anything
+    better (b = -ln n keeps the row sum about 1 for logits near 0); with a fixed b it does not change.
+    """
+
+    name = "sigmoid"
+    meaning = "no competition between keys; high bias means long rows sum to more than 1, low bias to less"
+    paper = "2409.04431"
+    example = "sigmoid:bias=-4"
+    options = (Option("bias", None, "added to the logits; none is -ln n", optional=True),)
+    sums_to_one = False
+    bias: float | None
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        return row_weights(SIGMOID, logits, logits.new_full((1,), math.nan if self.bias is None else self.bias))
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        w = self._weights(logits)
+        return torch.diag_embed(w * (1 - w))
+
+    def _lipschitz(self, keys: int) -> float:
+        return 0.25
+
+
+class NormalizedReLU(Normalizer):
+    """relu(l)^p / (sum relu(l)^p + eps), arXiv 2104.07012, 2309.08586.
+
+    Jacobian diag u - w u^T, u = p relu(l)^(p-1) / (sum relu(l)^p + eps). Lipschitz constant infinite for
+    eps = 0 (it explodes near l = 0); for eps > 0 `lipschitz` is an upper bound of the order eps^(-1/p). As n
+    grows keys with negative logits change nothing, keys with positive ones dilute the row.
+    """
+
+    name = "relu"
+    aliases = ("normalised-relu", "normalized-relu", "normalised-relu-p")
+    meaning = "sparse without exp; high power means the largest logits take more, a row below 0 gets nothing"
+    paper = "2104.07012, 2309.08586"
+    example = "relu:power=2"
+    options = (
+        Option("power", 1.0, "exponent p", low=1, closed="low"),
+        Option("eps", 1e-6, "floor of the sum", low=0, closed="low"),
+    )
+    sums_to_one = False
+    power: float
+    eps: float
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        return row_weights(RELU, logits, logits.new_tensor([self.power, self.eps]))
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        visible, w = visible_keys(logits), self._weights(logits)
+        unit = row_top(logits, visible).clamp(min=1e-30)
+        positive = visible & (logits > 0)
+        base = torch.where(positive, logits / unit, 1.0)
+        total = torch.where(positive, base**self.power, 0.0).sum(-1, keepdim=True) + self.eps / unit**self.power
+        slope = torch.where(positive, self.power * base ** (self.power - 1), 0.0)
+        u = slope / (torch.where(total > 0, total, 1.0) * unit)
+        return diagonal_minus_outer(u, w, u)
+
+    def _lipschitz(self, keys: int) -> float:
+        # ||J|| <= max u + ||w|| ||u||, max u <= peak, ||u|| <= peak n^(max(0, 2 - p) / 2p), ||w|| <= 1.
+        if self.eps == 0:
+            return math.inf if keys > 1 else 0.0
+        p = self.power
+        peak = ((p - 1) * self.eps) ** ((p - 1) / p) / self.eps if p > 1 else 1 / self.eps
+        return peak * (1 + keys ** (max(0.0, 2 - p) / (2 * p)))
+
+
+class Softpick(Normalizer):
+    """relu(e^l - 1) / (sum |e^l - 1| + eps), arXiv 2504.20966.
+
+    Jacobian diag u - w v^T, u = 1[l > 0] e^l / total, v = sign(l) e^l / total. Lipschitz constant infinite for
+    eps = 0 (it explodes as the row nears 0); for eps > 0 `lipschitz` is an upper bound of the order sqrt(n)/eps.
+    As n grows every key below 0 still adds to the total, so the row sum falls.
+    """
+
+    name = "softpick"
+    meaning = "no sink, exact zeros; high row sum means positive logits rule, a row below 0 gets nothing"
+    paper = "2504.20966"
+    example = "softpick:eps=1e-06"
+    options = (Option("eps", 1e-6, "floor of the sum", low=0, closed="low"),)
+    sums_to_one = False
+    eps: float
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        return row_weights(SOFTPICK, logits, logits.new_full((1,), self.eps))
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        visible, w = visible_keys(logits), self._weights(logits)
+        top = row_top(logits, visible)
+        size, unit = _expm1_scaled(logits, visible, top)
+        total = size.abs().sum(-1, keepdim=True) + self.eps * unit
+        growth = torch.where(visible, size + unit, 0.0) / torch.where(total > 0, total, 1.0)
+        return diagonal_minus_outer(torch.where(logits > 0, growth, 0.0), w, torch.sign(size) * growth)
+
+    def _lipschitz(self, keys: int) -> float:
+        # ||J|| <= max u + ||w|| ||v||, u_i <= 1 + 1/eps, ||v|| <= 1 + sqrt(n)/eps, ||w|| <= 1.
+        return 2 + (1 + math.sqrt(keys)) / self.eps if self.eps > 0 else math.inf

@@ -1,0 +1,164 @@
+"""Scalar float32 building blocks that LLVM turns into vector code when they are inlined into a loop.
+
+numba's own ``exp`` and ``log`` call libm one element at a time, and its ``max`` keeps a loop scalar.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import int32, njit, types
+from numba.extending import intrinsic
+
+f32 = np.float32
+
+ZERO = f32(0.0)
+ONE = f32(1.0)
+NEG_INF = f32(-np.inf)
+POS_INF = f32(np.inf)
+NAN = f32(np.nan)
+TINY = f32(1e-37)  # smaller weights count as none where a logarithm or a power of them is needed
+
+# Sums may be reordered (this is what vectorises them); NaN and infinities keep their meaning.
+SUMS = {"reassoc", "contract", "nsz", "arcp"}
+# Fused multiply-add only: the splitting constants below must not be reordered.
+STRICT = {"contract"}
+
+
+def kernel(function: Any) -> Any:
+    """Compile a kernel or a helper called once a row: cached on disk, GIL released."""
+    return njit(cache=True, nogil=True, fastmath=SUMS, error_model="numpy")(function)
+
+
+def _elementwise(function: Any) -> Any:
+    return njit(fastmath=STRICT, error_model="numpy")(function)
+
+
+@intrinsic
+def bits(_typing: Any, _x: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.int32(types.float32), generate
+
+
+@intrinsic
+def from_bits(_typing: Any, _x: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+def _binary_intrinsic(name: str) -> Any:
+    @intrinsic
+    def call(_typing: Any, _x: Any, _y: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            shape = ir.FunctionType(ir.FloatType(), [ir.FloatType(), ir.FloatType()])
+            return builder.call(builder.module.declare_intrinsic(name, [ir.FloatType()], shape), arguments)
+
+        return types.float32(types.float32, types.float32), generate
+
+    return call
+
+
+maximum = _binary_intrinsic("llvm.maximum")  # NaN in, NaN out
+minimum = _binary_intrinsic("llvm.minimum")
+
+_LOG2_E = f32(1.4426950408889634)
+_LN2_HIGH = f32(0.693359375)
+_LN2_LOW = f32(-2.12194440e-4)
+_ROUND = f32(12582912.0)  # 1.5 * 2**23: adding it rounds to an integer in the low bits
+_SQRT_HALF = f32(0.70710678)
+
+
+@_elementwise
+def exp(x: Any) -> Any:
+    """e**x within 2 ulp for -87 < x < 88; 0 below (and for NaN: callers catch NaN by the row maximum)."""
+    shifted = x * _LOG2_E + _ROUND
+    n = shifted - _ROUND
+    r = x - n * _LN2_HIGH
+    r = r - n * _LN2_LOW
+    p = f32(1.9875691500e-4)
+    p = p * r + f32(1.3981999507e-3)
+    p = p * r + f32(8.3334519073e-3)
+    p = p * r + f32(4.1665795894e-2)
+    p = p * r + f32(1.6666665459e-1)
+    p = p * r + f32(5.0000001201e-1)
+    y = p * r * r + r + ONE
+    value = from_bits(int32(bits(y) + int32(bits(shifted) << int32(23))))
+    return value if x > f32(-87.0) else ZERO
+
+
+@_elementwise
+def log(x: Any) -> Any:
+    """ln x within 2 ulp for normal x > 0."""
+    pattern = bits(x)
+    exponent = int32((pattern >> int32(23)) - int32(126))
+    m = from_bits(int32((pattern & int32(0x007FFFFF)) | int32(0x3F000000)))
+    small = m < _SQRT_HALF
+    e = f32(exponent) - (ONE if small else ZERO)
+    m = (m + m if small else m) - ONE
+    z = m * m
+    p = f32(7.0376836292e-2)
+    p = p * m + f32(-1.1514610310e-1)
+    p = p * m + f32(1.1676998740e-1)
+    p = p * m + f32(-1.2420140846e-1)
+    p = p * m + f32(1.4249322787e-1)
+    p = p * m + f32(-1.6668057665e-1)
+    p = p * m + f32(2.0000714765e-1)
+    p = p * m + f32(-2.4999993993e-1)
+    p = p * m + f32(3.3333331174e-1)
+    y = m * z * p + e * _LN2_LOW - f32(0.5) * z
+    return m + y + e * _LN2_HIGH
+
+
+@_elementwise
+def log1p(x: Any) -> Any:
+    """ln(1 + x) for -1 < x, right to 2 ulp also where 1 + x rounds."""
+    u = ONE + x
+    return log(u) + (x - (u - ONE)) / u
+
+
+@_elementwise
+def below(x: Any, top: Any, scale: Any) -> Any:
+    """scale (x - top), in this order: exact for logits of any size."""
+    return scale * (x - top)
+
+
+@_elementwise
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + e**-x), exact zeros and ones in the tails."""
+    bounded = maximum(minimum(x, f32(87.0)), f32(-88.0))
+    e = exp(-abs(bounded))
+    small = e / (ONE + e)
+    value = ONE - small if bounded > ZERO else small
+    return value if x == x else NAN
+
+
+@kernel
+def row_max(row: Any) -> Any:
+    """Largest entry; NaN if any entry is NaN."""
+    top = NEG_INF
+    for j in range(row.shape[0]):
+        top = maximum(row[j], top)
+    return top
+
+
+@kernel
+def usable(top: Any, out: Any) -> bool:
+    """False, with `out` filled, for a row without a visible key (zeros) or with NaN or +inf (NaN)."""
+    if NEG_INF < top < POS_INF:
+        return True
+    out[:] = ZERO if top == NEG_INF else NAN
+    return False
+
+
+@kernel
+def row_dot(a: Any, b: Any) -> Any:
+    total = ZERO
+    for j in range(a.shape[0]):
+        total += a[j] * b[j]
+    return total

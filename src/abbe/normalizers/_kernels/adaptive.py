@@ -1,0 +1,118 @@
+"""Softmax whose temperature is read off the row itself: by its entropy, or by its standard deviation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._vector import NEG_INF, ONE, TINY, ZERO, below, exp, f32, kernel, log, maximum, row_dot, row_max, usable
+from .shaped import softmax_row, visible_count
+from .softmax import exponentials, multiply
+
+# beta(H) of arXiv 2410.01104, highest power first.
+_C4, _C3, _C2, _C1, _C0 = f32(-0.037), f32(0.481), f32(-2.3), f32(4.917), f32(-1.791)
+
+
+@kernel
+def sharpening(entropy: Any) -> Any:
+    """beta(H) and its derivative."""
+    h = entropy
+    value = (((_C4 * h + _C3) * h + _C2) * h + _C1) * h + _C0
+    slope = ((f32(4) * _C4 * h + f32(3) * _C3) * h + f32(2) * _C2) * h + _C1
+    if h > f32(0.5) and value > ONE:
+        return value, slope
+    return ONE, ZERO
+
+
+@kernel
+def row_entropy(weights: Any) -> Any:
+    total = ZERO
+    for j in range(weights.shape[0]):
+        w = weights[j]
+        total -= w * log(w if w > TINY else ONE)
+    return total
+
+
+@kernel
+def entropy_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
+    for r in range(start, stop):
+        row, out = logits[r], weights[r]
+        if softmax_row(row, out):
+            beta, _ = sharpening(row_entropy(out))
+            if beta > ONE:
+                multiply(out, ONE / exponentials(row, row_max(row), beta, ZERO, out))
+
+
+@kernel
+def spread(grad: Any, row: Any, top: Any, weights: Any, dot: Any) -> Any:
+    """sum_i w_i (g_i - dot) (l_i - top): the gradient to a common scale of the row."""
+    total = ZERO
+    for j in range(row.shape[0]):
+        offset = row[j] - top if row[j] > NEG_INF else ZERO
+        total += weights[j] * (grad[j] - dot) * offset
+    return total
+
+
+@kernel
+def entropy_backward(
+    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
+) -> None:
+    for r in range(start, stop):
+        row, w, g, out = logits[r], weights[r], grad[r], grad_logits[r]
+        if not softmax_row(row, out):
+            continue
+        entropy = row_entropy(out)
+        beta, slope = sharpening(entropy)
+        dot = row_dot(w, g)
+        to_entropy = slope * spread(g, row, row_max(row), w, dot) if slope != ZERO else ZERO
+        for j in range(row.shape[0]):
+            a = out[j]
+            out[j] = beta * w[j] * (g[j] - dot) - to_entropy * a * (log(a if a > TINY else ONE) + entropy)
+
+
+@kernel
+def deviation(row: Any, top: Any) -> Any:
+    """Mean of (l - top) and standard deviation over the visible keys."""
+    n = visible_count(row)
+    mean = ZERO
+    for j in range(row.shape[0]):
+        mean += row[j] - top if row[j] > NEG_INF else ZERO
+    mean /= n
+    variance = ZERO
+    for j in range(row.shape[0]):
+        d = row[j] - top - mean if row[j] > NEG_INF else ZERO
+        variance += d * d
+    return mean, np.sqrt(variance / n), n
+
+
+@kernel
+def deviation_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
+    """params (gamma,)."""
+    for r in range(start, stop):
+        row, out, gamma = logits[r], weights[r], params[r if params.shape[0] > 1 else 0, 0]
+        top = row_max(row)
+        if usable(top, out):
+            _, sd, _ = deviation(row, top)
+            scale = ONE / min(sd, gamma) if sd > ZERO else ZERO
+            multiply(out, ONE / exponentials(row, top, scale, ZERO, out))
+
+
+@kernel
+def deviation_backward(
+    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
+) -> None:
+    for r in range(start, stop):
+        row, w, g, out, gamma = logits[r], weights[r], grad[r], grad_logits[r], params[r if params.shape[0] > 1 else 0, 0]
+        top = row_max(row)
+        if not usable(top, out):
+            continue
+        mean, sd, n = deviation(row, top)
+        scale = ONE / min(sd, gamma) if sd > ZERO else ZERO
+        dot = row_dot(w, g)
+        # scale = 1/sd falls with each logit by (l - mean) / (n sd) scale^2
+        to_scale = spread(g, row, top, w, dot) if ZERO < sd < gamma else ZERO
+        pull = to_scale * scale * scale * scale / n
+        for j in range(row.shape[0]):
+            d = row[j] - top - mean if row[j] > NEG_INF else ZERO
+            out[j] = scale * w[j] * (g[j] - dot) - pull * d

@@ -1,0 +1,322 @@
+"""Sparsemax, entmax-1.5 and general alpha-entmax without a sort.
+
+The maximum of a row is taken in lanes (lane c holds keys c, c + lanes, ...), which costs no more than the plain
+maximum. The threshold of the lane maxima alone is never above that of the row and mostly near it, so one or two
+Newton passes over the row finish the work; and a lane whose maximum is too far below the top is skipped unseen.
+Params: (scale,) for sparsemax and entmax-1.5, (scale, alpha - 1) in general.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ._vector import NEG_INF, ONE, TINY, ZERO, below, exp, f32, kernel, log, maximum, row_max, usable
+
+_LANES = 64
+_KEYS_A_LANE = 8
+_ROUNDS = 60
+_HALF = f32(0.5)
+_SETTLED = f32(3e-5)  # convergence is quadratic: after a step as small as this, what is left is below rounding
+
+
+@kernel
+def lane_maxima(row: Any, lanes: Any) -> None:
+    """Maxima of _LANES lanes; the fixed trip count gives straight vector code."""
+    keys = row.shape[0]
+    whole = keys - keys % _LANES
+    lanes[:] = NEG_INF
+    for start in range(0, whole, _LANES):
+        for c in range(_LANES):
+            lanes[c] = maximum(lanes[c], row[start + c])
+    for c in range(keys - whole):
+        lanes[c] = maximum(lanes[c], row[whole + c])
+
+
+@kernel
+def wide_lane_maxima(row: Any, lanes: Any) -> None:
+    """Maxima of any multiple of _LANES lanes."""
+    keys, width = row.shape[0], lanes.shape[0]
+    whole = keys - keys % width
+    lanes[:] = NEG_INF
+    for some in range(0, width, _LANES):
+        part = lanes[some : some + _LANES]
+        for start in range(some, whole, width):
+            for c in range(_LANES):
+                part[c] = maximum(part[c], row[start + c])
+    for c in range(keys - whole):
+        lanes[c] = maximum(lanes[c], row[whole + c])
+
+
+@kernel
+def sparsemax_threshold(row: Any, top: Any, scale: Any, tau: Any) -> Any:
+    """Raise tau to the root of sum [scale (row - top) - tau]_+ = 1: finitely many Newton steps from its left."""
+    before = ZERO
+    for _ in range(_ROUNDS):
+        total, support = ZERO, ZERO
+        for j in range(row.shape[0]):
+            d = below(row[j], top, scale) - tau
+            total += maximum(d, ZERO)
+            support += ONE if d > ZERO else ZERO
+        tau += (total - ONE) / support
+        if support == before:  # the support has settled, so the step was exact
+            break
+        before = support
+    return tau
+
+
+@kernel
+def sparsemax_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
+    lanes = np.empty(_LANES, np.float32)
+    for r in range(start, stop):
+        row, out, scale = logits[r], weights[r], params[r if params.shape[0] > 1 else 0, 0]
+        lane_maxima(row, lanes)
+        top = row_max(lanes)
+        if usable(top, out):
+            tau = sparsemax_threshold(lanes, top, scale, -ONE)
+            tau = sparsemax_threshold(row, top, scale, tau)
+            for j in range(row.shape[0]):
+                out[j] = maximum(below(row[j], top, scale) - tau, ZERO)
+
+
+@kernel
+def entmax15_threshold(row: Any, top: Any, half_scale: Any, tau: Any) -> Any:
+    """Raise tau to the root of ||[half_scale (row - top) - tau]_+||_2 = 1: Newton, the norm is convex in tau."""
+    for _ in range(_ROUNDS):
+        total, squares = ZERO, ZERO
+        for j in range(row.shape[0]):
+            d = maximum(below(row[j], top, half_scale) - tau, ZERO)
+            total += d
+            squares += d * d
+        step = (squares - f32(math.sqrt(squares))) / total
+        tau += step
+        if not step > _SETTLED:
+            break
+    return tau
+
+
+@kernel
+def entmax15_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
+    lanes = np.empty(_LANES, np.float32)
+    for r in range(start, stop):
+        row, out, half_scale = logits[r], weights[r], _HALF * params[r if params.shape[0] > 1 else 0, 0]
+        lane_maxima(row, lanes)
+        top = row_max(lanes)
+        if usable(top, out):
+            tau = entmax15_threshold(lanes, top, half_scale, -ONE)
+            tau = entmax15_threshold(row, top, half_scale, tau)
+            for j in range(row.shape[0]):
+                d = maximum(below(row[j], top, half_scale) - tau, ZERO)
+                out[j] = d * d
+
+
+@kernel
+def gather(row: Any, top: Any, scale: Any, gap: Any, lanes: Any, near: Any, index: Any) -> int:
+    """near = scale (row - top) of the keys above -gap, index = their places; returns their count.
+
+    A negative count says that near holds the whole row, in place, because most of it may be needed.
+    """
+    keys, width = row.shape[0], lanes.shape[0]
+    hot = 0
+    for c in range(width):  # no branches here and below: they would be mispredicted
+        index[hot] = c
+        hot += 1 if below(lanes[c], top, scale) > -gap else 0
+    if 2 * hot > width:
+        for j in range(keys):
+            near[j] = below(row[j], top, scale)
+        return -keys
+    count = 0
+    first = index.shape[0] - hot  # the hot lanes move to the back, out of the way of what is gathered
+    for h in range(hot):
+        index[first + h] = index[h]
+    for h in range(hot):
+        for j in range(index[first + h], keys, width):
+            z = below(row[j], top, scale)
+            near[count] = z
+            index[count] = j
+            count += 1 if z > -gap else 0
+    return count
+
+
+@kernel
+def entmax_sums(near: Any, beta: Any, s: float, weights: Any) -> Any:
+    """weights = [c + beta near]_+^(1/beta), c = e^(beta s); sums of w, w/u and w/u^2, u = 1 + beta near/c."""
+    slope_of_u = f32(beta * math.exp(-beta * s))
+    inverse = f32(1.0 / beta)
+    peak = f32(s)
+    total, slope, bend = ZERO, ZERO, ZERO
+    for j in range(near.shape[0]):
+        t = slope_of_u * near[j]
+        u = ONE + t
+        inside = u > f32(1e-30)
+        u = u if inside else ONE
+        over = ONE / u
+        power = (log(u) + (t - (u - ONE)) * over) * inverse
+        w = exp(peak + power) if inside else ZERO
+        weights[j] = w
+        total += w
+        slope += w * over
+        bend += w * over * over
+    return float(total), float(slope), float(bend)
+
+
+@kernel
+def entmax_weights(near: Any, beta: float, weights: Any) -> None:
+    """Find s = ln(c)/beta, the log of the largest weight, such that the weights sum to 1.
+
+    In s the problem meets softmax as beta -> 0 (a linear equation). Halley steps on the log of the sum; should
+    they not settle, Newton on the 1/beta-norm of [c + beta near]_+, convex in c, comes down from s = 0.
+    """
+    s, change = 0.0, 0.0
+    small = 1e-3 if beta < 0.34 else 3e-5  # near sparsemax the edge of the support is sharp
+    for attempt in range(_ROUNDS):
+        total, slope, bend = entmax_sums(near, beta, s, weights)
+        excess, g1 = math.log(total), slope / total
+        if attempt < 8:
+            g2 = (beta * slope + (1.0 - beta) * bend) / total - g1 * g1
+            change = -2.0 * excess * g1 / (2.0 * g1 * g1 - excess * g2)
+        elif attempt == 8:
+            s, change = 0.0, 1.0
+            continue
+        else:
+            change = math.log1p(total * math.expm1(-beta * excess) / slope) / beta
+        if abs(change) < small:
+            break
+        s = min(s + change, 0.0)
+    # The last change is so small that its effect on ln w to second order will do.
+    slope_of_u = f32(beta * math.exp(-beta * s))
+    first, second = f32(change), f32(0.5 * beta * change * change)
+    for j in range(near.shape[0]):
+        u = ONE + slope_of_u * near[j]
+        over = ONE / u if u > f32(1e-30) else ZERO
+        shift = over * (first + second * over * (u - ONE))
+        weights[j] *= ONE + shift * (ONE + shift * (_HALF + shift * f32(1.0 / 6.0)))
+
+
+@kernel
+def forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
+    keys = logits.shape[1]
+    lanes = np.empty(_LANES * max(1, keys // (_LANES * _KEYS_A_LANE)), np.float32)
+    near, found = np.empty(keys + 1, np.float32), np.empty(keys + 1, np.float32)
+    index = np.empty(keys + 2 * lanes.shape[0], np.int64)
+    for r in range(start, stop):
+        q = r if params.shape[0] > 1 else 0
+        row, out, scale, beta = logits[r], weights[r], params[q, 0], maximum(params[q, 1], f32(1e-7))
+        wide_lane_maxima(row, lanes)
+        top = row_max(lanes)
+        if usable(top, out):
+            count = gather(row, top, scale, ONE / beta, lanes, near, index)
+            if count < 0:
+                entmax_weights(near[:keys], float(beta), out)
+            else:
+                entmax_weights(near[:count], float(beta), found)
+                out[:] = ZERO
+                for c in range(count):
+                    out[index[c]] = found[c]
+
+
+@kernel
+def support_weights(weights: Any, beta: Any, out: Any) -> None:
+    """out = w^(1 - beta) on the support, 0 off it: the diagonal of the Jacobian before centring."""
+    power = ONE - beta
+    for j in range(weights.shape[0]):
+        w = weights[j]
+        inside = w > TINY
+        out[j] = exp(power * log(w if inside else ONE)) if inside else ZERO
+
+
+@kernel
+def centre(grad: Any, scale: Any, out: Any) -> Any:
+    """out = scale u (grad - mean of grad under u), given u in out; returns that mean."""
+    total, dot = ZERO, ZERO
+    for j in range(grad.shape[0]):
+        total += out[j]
+        dot += out[j] * grad[j]
+    mean = dot / total if total > ZERO else ZERO
+    for j in range(grad.shape[0]):
+        out[j] = scale * out[j] * (grad[j] - mean)
+    return mean
+
+
+@kernel
+def scale_share(row: Any, out: Any, scale: Any) -> Any:
+    """Gradient to the scale, from the gradient to the logits."""
+    top = row_max(row)
+    total = ZERO
+    for j in range(row.shape[0]):
+        total += out[j] * (row[j] - top if row[j] > NEG_INF else ZERO)
+    return total / scale if scale > ZERO else ZERO
+
+
+@kernel
+def sparsemax_backward(
+    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
+) -> None:
+    for r in range(start, stop):
+        w, out, scale = weights[r], grad_logits[r], params[r if params.shape[0] > 1 else 0, 0]
+        for j in range(w.shape[0]):
+            out[j] = ONE if w[j] > ZERO else w[j]  # 0, or NaN of a row that was NaN
+        centre(grad[r], scale, out)
+        if grad_params.shape[0] > 0:
+            grad_params[r, 0] = scale_share(logits[r], out, scale)
+
+
+@kernel
+def entmax15_backward(
+    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
+) -> None:
+    for r in range(start, stop):
+        w, out, scale = weights[r], grad_logits[r], params[r if params.shape[0] > 1 else 0, 0]
+        for j in range(w.shape[0]):
+            out[j] = np.sqrt(w[j])
+        centre(grad[r], scale, out)
+        if grad_params.shape[0] > 0:
+            grad_params[r, 0] = scale_share(logits[r], out, scale)
+
+
+@kernel
+def log_weight_slope(d: Any, beta: Any, s: Any) -> Any:
+    """d ln(w) / d beta at a fixed largest weight e^s, for w = e^(s + d): -d^2 E2(beta d) - s d E1(beta d).
+
+    E1(x) = (1 - e^-x)/x and E2(x) = (e^-x - 1 + x)/x^2 have no pole at 0, which is how alpha -> 1 stays right.
+    """
+    x = beta * d
+    near_zero = x > f32(-0.3)
+    x = x if near_zero or x < ZERO else ZERO
+    y = x if near_zero else ZERO
+    e1 = ONE - y * (f32(1 / 2) - y * (f32(1 / 6) - y * (f32(1 / 24) - y * (f32(1 / 120) - y * f32(1 / 720)))))
+    e2 = f32(1 / 2) - y * (f32(1 / 6) - y * (f32(1 / 24) - y * (f32(1 / 120) - y * f32(1 / 720))))
+    far = ONE if near_zero else x
+    grown = exp(-far)
+    e1 = e1 if near_zero else (ONE - grown) / far
+    e2 = e2 if near_zero else (grown - ONE + far) / (far * far)
+    return -d * (d * e2 + s * e1)
+
+
+@kernel
+def alpha_gradient(grad: Any, weights: Any, beta: Any, mean: Any) -> Any:
+    """sum_i w_i slope_i (grad_i - mean): the mean under u takes out the change of the largest weight."""
+    s = log(maximum(row_max(weights), TINY))
+    total = ZERO
+    for j in range(weights.shape[0]):
+        w = weights[j]
+        inside = w > TINY
+        slope = log_weight_slope(log(w) - s if inside else ZERO, beta, s)
+        total += w * slope * (grad[j] - mean) if inside else ZERO
+    return total
+
+
+@kernel
+def backward(
+    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
+) -> None:
+    for r in range(start, stop):
+        q = r if params.shape[0] > 1 else 0
+        scale, beta = params[q, 0], params[q, 1]
+        support_weights(weights[r], beta, grad_logits[r])
+        mean = centre(grad[r], scale, grad_logits[r])
+        if grad_params.shape[0] > 0:
+            grad_params[r, 0] = scale_share(logits[r], grad_logits[r], scale)
+            grad_params[r, 1] = alpha_gradient(grad[r], weights[r], beta, mean)

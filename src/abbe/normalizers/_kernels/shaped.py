@@ -1,0 +1,151 @@
+"""Softmax whose weights then pass through a pointwise map: clipped, elastic, self-adjusted, and kept top-k."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._vector import NEG_INF, ONE, POS_INF, ZERO, f32, kernel, maximum, minimum, row_max, usable
+from .softmax import exponentials, multiply
+
+
+@kernel
+def softmax_row(row: Any, out: Any) -> Any:
+    """Plain softmax into out; False when the row has no keys or is not finite (then out says so)."""
+    top = row_max(row)
+    if not usable(top, out):
+        return False
+    multiply(out, ONE / exponentials(row, top, ONE, ZERO, out))
+    return True
+
+
+@kernel
+def visible_count(row: Any) -> Any:
+    count = ZERO
+    for j in range(row.shape[0]):
+        count += ONE if row[j] > NEG_INF else ZERO
+    return count
+
+
+@kernel
+def clipped_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
+    """params (zeta, gamma): clip((zeta - gamma) softmax + gamma, 0, 1)."""
+    for r in range(start, stop):
+        q = r if params.shape[0] > 1 else 0
+        zeta, gamma, out = params[q, 0], params[q, 1], weights[r]
+        if softmax_row(logits[r], out):
+            for j in range(out.shape[0]):
+                out[j] = minimum(maximum((zeta - gamma) * out[j] + gamma, ZERO), ONE)
+
+
+@kernel
+def clipped_backward(
+    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
+) -> None:
+    for r in range(start, stop):
+        q = r if params.shape[0] > 1 else 0
+        stretch, g, w, out = params[q, 0] - params[q, 1], grad[r], weights[r], grad_logits[r]
+        if softmax_row(logits[r], out):
+            dot = ZERO
+            for j in range(g.shape[0]):
+                dot += out[j] * g[j] if ZERO < w[j] < ONE else ZERO
+            for j in range(g.shape[0]):
+                passed = g[j] if ZERO < w[j] < ONE else ZERO
+                out[j] = stretch * out[j] * (passed - dot)
+
+
+@kernel
+def elastic_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
+    """params (tau,): relu(softmax + tau / n), n the visible keys."""
+    for r in range(start, stop):
+        row, out = logits[r], weights[r]
+        if softmax_row(row, out):
+            offset = params[r if params.shape[0] > 1 else 0, 0] / visible_count(row)
+            for j in range(out.shape[0]):
+                out[j] = maximum(out[j] + offset, ZERO) if row[j] > NEG_INF else ZERO
+
+
+@kernel
+def kept_gradient(row: Any, g: Any, w: Any, out: Any) -> Any:
+    """Gradient through softmax of the keys with w > 0; returns their summed gradient."""
+    total = ZERO
+    if softmax_row(row, out):
+        dot = ZERO
+        for j in range(g.shape[0]):
+            passed = g[j] if w[j] > ZERO else ZERO
+            dot += out[j] * passed
+            total += passed
+        for j in range(g.shape[0]):
+            out[j] *= (g[j] if w[j] > ZERO else ZERO) - dot
+    return total
+
+
+@kernel
+def kept_backward(
+    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
+) -> None:
+    for r in range(start, stop):
+        kept_gradient(logits[r], grad[r], weights[r], grad_logits[r])
+
+
+@kernel
+def elastic_backward(
+    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
+) -> None:
+    for r in range(start, stop):
+        total = kept_gradient(logits[r], grad[r], weights[r], grad_logits[r])
+        if grad_params.shape[0] > 0:
+            grad_params[r, 0] = total / maximum(visible_count(logits[r]), ONE)
+
+
+@kernel
+def low_and_high(row: Any) -> Any:
+    """min(smallest visible logit, 0) and max(largest, 0)."""
+    low, high = ZERO, ZERO
+    for j in range(row.shape[0]):
+        low = minimum(low, row[j] if row[j] > NEG_INF else ZERO)
+        high = maximum(high, row[j])
+    return low, high
+
+
+@kernel
+def self_adjusted_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
+    for r in range(start, stop):
+        row, out = logits[r], weights[r]
+        low, high = low_and_high(row)
+        if softmax_row(row, out) and high > low:
+            inverse = ONE / (high - low)
+            for j in range(out.shape[0]):
+                out[j] *= (row[j] - low) * inverse if row[j] > NEG_INF else ZERO
+
+
+@kernel
+def self_adjusted_backward(
+    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
+) -> None:
+    for r in range(start, stop):
+        row, g, out = logits[r], grad[r], grad_logits[r]
+        low, high = low_and_high(row)
+        if not softmax_row(row, out):
+            continue
+        inverse = ONE / (high - low) if high > low else ZERO
+        bottom = low if high > low else -ONE
+        factor = inverse if high > low else ONE
+        dot, to_low, to_high, at_low, at_high = ZERO, ZERO, ZERO, ZERO, ZERO
+        for j in range(row.shape[0]):
+            l = row[j] if row[j] > NEG_INF else ZERO
+            share = g[j] * out[j]
+            ratio = (l - bottom) * factor if high > low else ONE
+            dot += share * ratio
+            to_low += share * (ratio - ONE) * inverse
+            to_high -= share * ratio * inverse
+            at_low += ONE if row[j] == low else ZERO
+            at_high += ONE if row[j] == high else ZERO
+        to_low = to_low / at_low if low < ZERO else ZERO
+        to_high = to_high / at_high if high > ZERO else ZERO
+        for j in range(row.shape[0]):
+            l = row[j] if row[j] > NEG_INF else ZERO
+            ratio = (l - bottom) * factor if high > low else ONE
+            change = out[j] * (g[j] * ratio - dot + g[j] * inverse)
+            change += to_low if row[j] == low else ZERO
+            change += to_high if row[j] == high else ZERO
+            out[j] = change

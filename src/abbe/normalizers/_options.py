@@ -1,0 +1,126 @@
+"""What a normalizer can be told: names, defaults and allowed ranges, and the constrained parameters that learn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .._errors import AbbeError
+
+Kind = Literal["number", "count", "flag", "normalizer"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One parameter of a normalizer. `low` and `high` bound a number; `closed` says which bounds are allowed."""
+
+    name: str
+    default: Any
+    meaning: str
+    kind: Kind = "number"
+    low: float = -math.inf
+    high: float = math.inf
+    closed: str = ""  # "low", "high", "both" or none
+    shown: bool = False  # in the spec even at its default
+    optional: bool = False  # `none` is allowed
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values, in words."""
+        if self.kind == "flag":
+            return "true or false"
+        if self.kind == "normalizer":
+            return "a normalizer or its spec"
+        what = "a whole number" if self.kind == "count" else "a number"
+        if math.isinf(self.low) and math.isinf(self.high):
+            text = what
+        elif math.isinf(self.high):
+            text = f"{what} {'>=' if self._has('low') else '>'} {self.low:g}"
+        else:
+            left, right = "[" if self._has("low") else "(", "]" if self._has("high") else ")"
+            text = f"{what} in {left}{self.low:g}, {self.high:g}{right}"
+        return text + " or none" if self.optional else text
+
+    def read(self, owner: str, value: object) -> Any:
+        """Check a value given in Python or as text; an AbbeError says what is allowed."""
+        if self.kind == "normalizer":
+            return value
+        parsed = _from_text(value) if isinstance(value, str) else value
+        if parsed is None and self.optional:
+            return None
+        if self.kind == "flag":
+            if isinstance(parsed, bool):
+                return parsed
+        elif isinstance(parsed, int | float) and not isinstance(parsed, bool) and self._contains(parsed):
+            if self.kind == "number":
+                return float(parsed)
+            if parsed == int(parsed):
+                return int(parsed)
+        raise AbbeError(f"{owner}: {self.name} must be {self.allowed}, got {value!r}")
+
+    def _has(self, side: str) -> bool:
+        return self.closed in (side, "both")
+
+    def _contains(self, value: float) -> bool:
+        if not math.isfinite(value):
+            return False
+        above = value >= self.low if self._has("low") else value > self.low
+        return above and (value <= self.high if self._has("high") else value < self.high)
+
+
+def _from_text(text: str) -> float | int | bool | None | str:
+    words: dict[str, bool | None] = {"true": True, "false": False, "none": None}
+    lowered = text.strip().lower()
+    if lowered in words:
+        return words[lowered]
+    for number in (int, float):
+        try:
+            return number(lowered)
+        except ValueError:
+            continue
+    return text
+
+
+def heads_option() -> Option:
+    return Option("heads", 1, "attention heads with a value each (logits (..., heads, queries, keys))", "count", 1, closed="low")
+
+
+def learn_option() -> Option:
+    return Option("learn", False, "make it an nn.Parameter, kept in its range by construction", "flag")
+
+
+class Learned(nn.Module):
+    """A value per head that training cannot push out of the open range (low, high).
+
+    An interval is reached through a sigmoid, a half line through exp, the whole line as it is.
+    """
+
+    def __init__(self, owner: str, option: Option, initial: float, heads: int) -> None:
+        super().__init__()
+        self.low, self.high = option.low, option.high
+        if not self.low < initial < self.high:
+            raise AbbeError(
+                f"{owner}: {option.name}={initial:g} cannot learn from the edge of its range, "
+                f"start strictly between {self.low:g} and {self.high:g}"
+            )
+        shape = (heads, 1, 1) if heads > 1 else (1,)
+        self.raw = nn.Parameter(torch.full(shape, self._inverse(initial)))
+
+    def _inverse(self, value: float) -> float:
+        if math.isfinite(self.high):
+            part = (value - self.low) / (self.high - self.low)
+            return math.log(part) - math.log1p(-part)
+        return math.log(value - self.low) if math.isfinite(self.low) else value
+
+    def above_low(self) -> Tensor:
+        """value - low, exact also where value itself would round to low."""
+        if math.isfinite(self.high):
+            return (self.high - self.low) * torch.sigmoid(self.raw)
+        return torch.exp(self.raw) if math.isfinite(self.low) else self.raw
+
+    def forward(self) -> Tensor:
+        return self.above_low() + (self.low if math.isfinite(self.low) else 0.0)

@@ -1,0 +1,98 @@
+"""Names and specs of all normalizers."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Any
+
+from .._errors import AbbeError
+from ._adaptive import AdaptiveTemperature, NormSoftmax
+from ._base import Normalizer
+from ._entmax import AdaptiveScalableEntmax, Entmax, Sparsemax
+from ._gates import NormalizedReLU, Sigmoid, Softpick
+from ._hybrid import Hybrid
+from ._options import Option
+from ._selection import Threshold, TopK, TopP
+from ._shaped import ClippedSoftmax, ElasticSoftmax, SelfAdjustedSoftmax
+from ._sink import LearnedSink, SoftmaxPlusOne
+from ._softmax import LearnedTemperature, LogNScaling, ScalableSoftmax, Softmax
+from ._spec import parse_spec
+from ._stick_breaking import StickBreaking
+
+CLASSES: tuple[type[Normalizer], ...] = (
+    Softmax,
+    LearnedTemperature,
+    AdaptiveTemperature,
+    ScalableSoftmax,
+    LogNScaling,
+    Sparsemax,
+    Entmax,
+    AdaptiveScalableEntmax,
+    SoftmaxPlusOne,
+    LearnedSink,
+    ClippedSoftmax,
+    Sigmoid,
+    NormalizedReLU,
+    Softpick,
+    SelfAdjustedSoftmax,
+    TopK,
+    TopP,
+    Threshold,
+    ElasticSoftmax,
+    NormSoftmax,
+    StickBreaking,
+    Hybrid,
+)
+
+
+@dataclass(frozen=True)
+class NormalizerInfo:
+    """What `list_normalizers` tells of one: `meaning` says what high and low mean, `example` is a spec."""
+
+    name: str
+    meaning: str
+    parameters: tuple[Option, ...]
+    paper: str
+    example: str
+
+
+def normalizer(spec: str | Normalizer, **parameters: Any) -> Normalizer:
+    """Make a normalizer from a spec string, from a name and keyword arguments, or pass an instance through.
+
+    >>> abbe.normalizer("entmax:alpha=1.5")
+    >>> abbe.normalizer("entmax", alpha=1.5, learn=True, heads=12)
+    >>> abbe.normalizer("hybrid:a=softmax,b=(entmax:alpha=1.5,learn=true),mix=0.5")
+    """
+    if isinstance(spec, Normalizer):
+        if parameters:
+            raise AbbeError(f"normalizer: {spec} is made already, it takes no {', '.join(parameters)}")
+        return spec
+    if not isinstance(spec, str):
+        raise AbbeError(f"normalizer: spec must be a string or a Normalizer, got {type(spec).__name__}")
+    name, given = parse_spec(spec)
+    twice = given.keys() & parameters.keys()
+    if twice:
+        raise AbbeError(f"normalizer: {', '.join(sorted(twice))} given both in {spec!r} and as a keyword")
+    return _find(name)(**given, **parameters)
+
+
+def list_normalizers() -> tuple[NormalizerInfo, ...]:
+    """All normalizers, in the order of the documentation."""
+    return tuple(NormalizerInfo(c.name, c.meaning, c.options, c.paper, c.example) for c in CLASSES)
+
+
+def _plain(name: str) -> str:
+    """Case, spaces, dashes and underscores do not matter in a name."""
+    return "".join(character for character in name.lower() if character not in " -_")
+
+
+_BY_NAME = {_plain(name): made for made in CLASSES for name in (made.name, *made.aliases)}
+
+
+def _find(name: str) -> type[Normalizer]:
+    found = _BY_NAME.get(_plain(name))
+    if found is None:
+        near = difflib.get_close_matches(_plain(name), _BY_NAME, n=1, cutoff=0.0)
+        raise AbbeError(f"unknown normalizer {name!r}. Did you mean {_BY_NAME[near[0]].name!r}?")
+    return found

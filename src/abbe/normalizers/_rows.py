@@ -1,0 +1,51 @@
+"""Small pieces of the torch references: which keys are there, a safe shift, and Jacobians of a common form."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+NEG_INF = float("-inf")
+
+
+def visible_keys(logits: Tensor) -> Tensor:
+    """True where a key is there. NaN is: it must not vanish as if it were masked."""
+    return logits != NEG_INF
+
+
+def visible_count(logits: Tensor) -> Tensor:
+    """n of every row, shape (..., 1), in the dtype of the logits."""
+    return visible_keys(logits).sum(-1, keepdim=True).to(logits.dtype)
+
+
+def row_top(logits: Tensor, visible: Tensor) -> Tensor:
+    """Largest logit of every row (0 for a row without keys), shape (..., 1), without gradient."""
+    top = logits.detach().amax(-1, keepdim=True)
+    return torch.where(visible.any(-1, keepdim=True), top, 0.0)
+
+
+def below_top(logits: Tensor, visible: Tensor, top: Tensor) -> Tensor:
+    """logits - top, 0 where a key is absent."""
+    return torch.where(visible, logits - top, 0.0)
+
+
+def finish(weights: Tensor, visible: Tensor, top: Tensor) -> Tensor:
+    """Zeros at absent keys; NaN throughout a row that holds NaN or +inf."""
+    return torch.where(torch.isfinite(top), torch.where(visible, weights, 0.0), float("nan"))
+
+
+def masked_softmax(scores: Tensor, kept: Tensor) -> Tensor:
+    """Softmax over the kept keys, zeros elsewhere; a row that keeps none is all zeros, its gradients too."""
+    some = kept.any(-1, keepdim=True)
+    weights = torch.softmax(torch.where(kept | ~some, scores, NEG_INF), -1)
+    return torch.where(kept, weights, 0.0)
+
+
+def diagonal_minus_outer(diagonal: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """diag(d) - left right^T for every row, shape (..., L, L)."""
+    return torch.diag_embed(diagonal) - left.unsqueeze(-1) * right.unsqueeze(-2)
+
+
+def softmax_jacobian(weights: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+    """scale (diag w - w w^T); right also when the weights sum to less than 1 because of a sink."""
+    return diagonal_minus_outer(scale * weights, scale * weights, weights)

@@ -1,0 +1,155 @@
+"""Softmax over selected keys: the k largest, the smallest set of a given mass, or those near the largest weight."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._base import Normalizer
+from ._dispatch import RowMap, row_map, row_weights
+from ._options import Option
+from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, row_top, softmax_jacobian, visible_keys
+
+
+def _first_in_order(values: Tensor, kept_in_order: Tensor, order: Tensor) -> Tensor:
+    """Bring a mask over the sorted keys back to their places."""
+    return torch.zeros_like(values, dtype=torch.bool).scatter(-1, order, kept_in_order)
+
+
+def _k_largest(logits: Tensor, k: Tensor) -> Tensor:
+    order = logits.detach().argsort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(logits.shape[-1], device=logits.device)
+    return _first_in_order(logits, torch.broadcast_to(rank < k, logits.shape), order)
+
+
+def topk_reference(logits: Tensor, params: Tensor) -> Tensor:
+    """Softmax over the k largest, params (1, k); of equal logits the earlier keys are kept."""
+    visible = visible_keys(logits)
+    top = row_top(logits, visible)
+    kept = visible & _k_largest(logits, params[..., 1:2])
+    return finish(masked_softmax(below_top(logits, visible, top), kept), visible, top)
+
+
+def topk_kept_reference(logits: Tensor, params: Tensor) -> Tensor:
+    """The full softmax weights of the k largest, params (1, k)."""
+    visible = visible_keys(logits)
+    top = row_top(logits, visible)
+    weights = masked_softmax(below_top(logits, visible, top), visible)
+    return finish(torch.where(_k_largest(logits, params[..., 1:2]), weights, 0.0), visible, top)
+
+
+def topp_reference(logits: Tensor, params: Tensor) -> Tensor:
+    """Softmax over the smallest set with mass >= p, params (1, p); of equal logits the earlier keys are kept."""
+    p = params[..., 1:2]
+    visible = visible_keys(logits)
+    top = row_top(logits, visible)
+    z = below_top(logits, visible, top)
+    weights = masked_softmax(z.detach(), visible)
+    order = logits.detach().argsort(dim=-1, descending=True, stable=True)
+    mass = weights.gather(-1, order).cumsum(-1)
+    before = torch.cat([torch.zeros_like(mass[..., :1]), mass[..., :-1]], -1)
+    kept = visible & _first_in_order(logits, (before < p * mass[..., -1:]) | (p >= 1), order)
+    return finish(masked_softmax(z, kept), visible, top)
+
+
+def threshold_reference(logits: Tensor, params: Tensor) -> Tensor:
+    """Softmax over the keys with weight >= rel * largest, params (1, rel)."""
+    visible = visible_keys(logits)
+    top = row_top(logits, visible)
+    z = below_top(logits, visible, top)
+    return finish(masked_softmax(z, visible & (z.detach().exp() >= params[..., 1:2])), visible, top)
+
+
+TOPK = row_map("topk", topk_reference, "selection", "topk_forward", "selected_backward")
+TOPK_KEPT = row_map("topk-kept", topk_kept_reference, "selection", "topk_kept_forward", "kept_backward")
+TOPP = row_map("topp", topp_reference, "selection", "topp_forward", "selected_backward")
+THRESHOLD = row_map("threshold", threshold_reference, "selection", "threshold_forward", "selected_backward")
+
+
+class _Selection(Normalizer):
+    """Softmax on a set that is constant almost everywhere: there its Jacobian is that of softmax."""
+
+    continuous = False
+    row_map: RowMap
+    chooses_by: str
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        return row_weights(self.row_map, logits, logits.new_tensor([1.0, self._given[self.chooses_by]]))
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        return softmax_jacobian(self._weights(logits))
+
+    def _lipschitz(self, keys: int) -> float:
+        return 0.5 if keys > 1 else 0.0
+
+
+class TopK(_Selection):
+    """Softmax over the k largest logits (earlier keys win ties); ``renormalize=false`` keeps the full softmax
+    weights of these k instead, arXiv 1912.11637.
+
+    Jacobian diag w - w w^T (w of the selected), or D (diag p - p p^T) without renormalisation. Spectral norm at
+    most 1/2 almost everywhere, but discontinuous where the k-th and the next logit meet. As n grows the support
+    stays k and the entropy at most ln k.
+    """
+
+    name = "topk"
+    aliases = ("top-k", "top-k-softmax")
+    meaning = "a hard limit on the keys; high k is softmax, low k means few keys whatever the row says"
+    paper = "1912.11637"
+    example = "topk:k=32"
+    options = (
+        Option("k", 32, "keys to keep", "count", 1, closed="low", shown=True),
+        Option("renormalize", True, "softmax over the kept keys alone", "flag"),
+    )
+    chooses_by = "k"
+    k: int
+    renormalize: bool
+
+    def __init__(self, **given: object) -> None:
+        super().__init__(**given)
+        self.row_map = TOPK if self.renormalize else TOPK_KEPT
+        self.sums_to_one = self.renormalize  # type: ignore[misc]
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        if self.renormalize:
+            return super()._jacobian(logits)
+        visible, w = visible_keys(logits), self._weights(logits)
+        p = masked_softmax(below_top(logits, visible, row_top(logits, visible)), visible)
+        return diagonal_minus_outer(w, w, p)
+
+    def _lipschitz(self, keys: int) -> float:
+        return 0.5 if keys > 1 and (self.k > 1 or not self.renormalize) else 0.0
+
+
+class TopP(_Selection):
+    """Softmax over the smallest set whose softmax mass is at least p (earlier keys win ties), arXiv 2502.02770.
+
+    Jacobian diag w - w w^T. Spectral norm at most 1/2 almost everywhere, discontinuous where the set changes. As
+    n grows the set grows with the flatness of the row: it adapts, and disperses with softmax.
+    """
+
+    name = "topp"
+    aliases = ("top-p", "top-p-softmax")
+    meaning = "keeps the bulk of the mass; high p means more keys (1 is softmax), low p means few"
+    paper = "2502.02770"
+    example = "topp:p=0.9"
+    options = (Option("p", 0.9, "mass to keep", low=0, high=1, closed="high", shown=True),)
+    row_map = TOPP
+    chooses_by = "p"
+
+
+class Threshold(_Selection):
+    """Softmax over the keys whose weight is at least rel times the largest, arXiv 2503.23174.
+
+    Jacobian diag w - w w^T. Spectral norm at most 1/2 almost everywhere, discontinuous where a key crosses the
+    threshold. As n grows only keys within -ln(rel) of the top logit count, however many others there are.
+    """
+
+    name = "threshold"
+    aliases = ("threshold-hybrid",)
+    meaning = "drops what is far below the best; high rel means few keys, rel near 0 is softmax"
+    paper = "2503.23174"
+    example = "threshold:rel=0.1"
+    options = (Option("rel", 0.1, "fraction of the largest weight", low=0, high=1, closed="both", shown=True),)
+    row_map = THRESHOLD
+    chooses_by = "rel"

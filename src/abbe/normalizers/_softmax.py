@@ -1,0 +1,133 @@
+"""Softmax at a scale: a fixed or learned temperature, or one that follows the number of visible keys."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from ._base import Normalizer
+from ._dispatch import row_map, row_weights
+from ._options import Option, heads_option, learn_option
+from ._rows import below_top, finish, masked_softmax, row_top, softmax_jacobian, visible_count, visible_keys
+
+
+def softmax_reference(logits: Tensor, params: Tensor) -> Tensor:
+    """softmax(scale * logits), params (scale,)."""
+    visible = visible_keys(logits)
+    top = row_top(logits, visible)
+    return finish(masked_softmax(params * below_top(logits, visible, top), visible), visible, top)
+
+
+SOFTMAX = row_map("softmax", softmax_reference, "softmax")
+
+
+class ScaledSoftmax(Normalizer):
+    """softmax(c l) with one scale c a row. Jacobian c (diag w - w w^T), Lipschitz constant c/2."""
+
+    @abstractmethod
+    def _scale(self, logits: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _largest_scale(self, keys: int) -> float: ...
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        return row_weights(SOFTMAX, logits, self._scale(logits))
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        return softmax_jacobian(self._weights(logits), self._scale(logits))
+
+    def _lipschitz(self, keys: int) -> float:
+        return self._largest_scale(keys) / 2 if keys > 1 else 0.0
+
+
+class Softmax(ScaledSoftmax):
+    """softmax(l / T), arXiv 1706.03762.
+
+    Jacobian (diag w - w w^T)/T. Lipschitz constant 1/(2T), reached at two equal logits. As n grows at a fixed
+    spread of logits every weight falls like 1/n: the weights disperse.
+    """
+
+    name = "softmax"
+    meaning = "the baseline; high temperature means flat weights, low means one key takes all"
+    paper = "1706.03762"
+    example = "softmax:temperature=0.5"
+    options = (Option("temperature", 1.0, "divides the logits", low=0),)
+    temperature: float
+
+    def _scale(self, logits: Tensor) -> Tensor:
+        return logits.new_full((1,), 1 / self.temperature)
+
+    def _largest_scale(self, keys: int) -> float:
+        return 1 / self.temperature
+
+
+class LearnedTemperature(ScaledSoftmax):
+    """softmax(exp(t) l) with t learned per head and kept within (-ln 100, ln 100), arXiv 2111.09883.
+
+    Jacobian e^t (diag w - w w^T). Lipschitz constant e^t/2, at most 50. As n grows the weights disperse like
+    softmax: t does not know n.
+    """
+
+    name = "learned-temperature"
+    meaning = "one scalar a head; high t means sharp weights, low t means flat ones"
+    paper = "2111.09883"
+    example = "learned-temperature:t=0.5,heads=12"
+    options = (
+        Option("t", 0.0, "log of the scale at the start", low=-math.log(100), high=math.log(100)),
+        heads_option(),
+    )
+    learnable = ("t",)
+    always_learns = True
+
+    def _scale(self, logits: Tensor) -> Tensor:
+        return torch.exp(self._value("t", logits))
+
+    def _largest_scale(self, keys: int) -> float:
+        return math.exp(self._largest("t"))
+
+
+class ScalableSoftmax(ScaledSoftmax):
+    """softmax(s ln(n) l), n the visible keys, s per head, arXiv 2501.19399.
+
+    Jacobian s ln(n) (diag w - w w^T). Lipschitz constant s ln(n)/2. As n grows a key that leads by more than
+    1/s keeps its weight.
+    """
+
+    name = "ssmax"
+    aliases = ("scalable-softmax",)
+    meaning = "sharpens as the row grows; high s means a small lead is enough at any length, low s disperses"
+    paper = "2501.19399"
+    example = "ssmax:s=0.5"
+    options = (Option("s", 1.0, "a lead of 1/s wins at every length", low=0), learn_option(), heads_option())
+    learnable = ("s",)
+
+    def _scale(self, logits: Tensor) -> Tensor:
+        return self._value("s", logits) * visible_count(logits).clamp(min=1).log()
+
+    def _largest_scale(self, keys: int) -> float:
+        return self._largest("s") * math.log(keys)
+
+
+class LogNScaling(ScaledSoftmax):
+    """softmax((ln n / ln trained) l), arXiv 2202.12172.
+
+    Jacobian and Lipschitz constant of softmax times ln n / ln trained. As n grows beyond trained it sharpens
+    on a fixed schedule, which keeps the entropy of a pre-trained head about where it was.
+    """
+
+    name = "logn"
+    aliases = ("log-n-scaling", "log-n")
+    meaning = "drop-in for a pre-trained model; low trained length means sharper weights at every length"
+    paper = "2202.12172"
+    example = "logn:trained=1024"
+    options = (Option("trained", 1024, "keys a row had in training", "count", 2, closed="low", shown=True),)
+    trained: int
+
+    def _scale(self, logits: Tensor) -> Tensor:
+        return visible_count(logits).clamp(min=1).log() / math.log(self.trained)
+
+    def _largest_scale(self, keys: int) -> float:
+        return math.log(keys) / math.log(self.trained)

@@ -1,0 +1,60 @@
+"""Spec strings: ``name`` or ``name:key=value,key=value``.
+
+A value may itself be a spec. Commas always belong to the outermost spec, so a nested spec with more than one
+parameter stands in brackets: ``hybrid:a=softmax,b=(entmax:alpha=1.5,learn=true),mix=0.5``; with at most one it
+may do without: ``hybrid:a=softmax,b=topk:k=32,mix=0.5``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._errors import AbbeError
+
+
+def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
+    """Name and parameters, values still text; brackets around a value are taken off."""
+    name, colon, rest = spec.strip().partition(":")
+    if not name.strip():
+        raise AbbeError(f"spec {spec!r} has no name, write it like 'entmax:alpha=1.5'")
+    parameters: dict[str, str] = {}
+    for part in _split_commas(rest, spec) if colon else []:
+        key, equals, value = part.partition("=")
+        key, value = key.strip(), value.strip()
+        if not (equals and key and value):
+            raise AbbeError(f"spec {spec!r}: {part.strip()!r} is not key=value")
+        if key in parameters:
+            raise AbbeError(f"spec {spec!r} gives {key} twice")
+        parameters[key] = value[1:-1].strip() if value.startswith("(") and value.endswith(")") else value
+    return name.strip(), parameters
+
+
+def format_spec(name: str, parameters: dict[str, Any]) -> str:
+    """The spec string; parse_spec reads it back."""
+    if not parameters:
+        return name
+    return f"{name}:" + ",".join(f"{key}={_format_value(value)}" for key, value in parameters.items())
+
+
+def _split_commas(text: str, spec: str) -> list[str]:
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            break
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    if depth != 0:
+        raise AbbeError(f"spec {spec!r} has unbalanced brackets")
+    return parts
+
+
+def _format_value(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    text = str(value)
+    return f"({text})" if "," in text else text
