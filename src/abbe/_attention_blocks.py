@@ -19,8 +19,8 @@ from torch import Tensor
 from abbe._errors import AbbeError
 from abbe.normalizers import Normalizer
 
-BLOCK_BYTES = 4 * 2**20  # of scores
-MIN_QUERIES = 32  # with fewer queries to a block, reading k and v would cost more than the scores
+BLOCK_BYTES = 8 * 2**20  # of scores
+MIN_QUERIES = 64  # with fewer queries to a block, reading k and v would cost more than the scores
 
 EVERY = slice(None)
 

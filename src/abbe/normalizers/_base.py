@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,9 @@ class Normalizer(nn.Module, ABC):
                 setattr(self, name, value)
         learns = self.always_learns or self._given.get("learn", False)
         if self._given.get("heads", 1) > 1 and not learns:
-            raise AbbeError(f"{self.name}: heads={self._given['heads']} needs learn=true, a fixed value is the same for all")
+            raise AbbeError(
+                f"{self.name}: heads={self._given['heads']} needs learn=true, a fixed value is the same for all"
+            )
         self.learned = nn.ModuleDict()
         for name in self.learnable if learns else ():
             self.learned[name] = Learned(self.name, known[name], self._given[name], self._given["heads"])
@@ -87,17 +89,19 @@ class Normalizer(nn.Module, ABC):
     @abstractmethod
     def _lipschitz(self, keys: int) -> float: ...
 
+    def _learned(self, name: str) -> Learned:
+        return cast(Learned, self.learned[name])
+
     def _value(self, name: str, logits: Tensor) -> Tensor:
         """A parameter as a tensor that broadcasts over rows, shape (1,) or (heads, 1, 1): learned or fixed."""
         if name in self.learned:
-            value: Tensor = self.learned[name]()
-            return value.to(logits.dtype)
+            return self._learned(name).value().to(logits.dtype)
         return logits.new_full((1,), self._given[name])
 
     def _largest(self, name: str) -> float:
         """The largest value of a parameter over the heads."""
         if name in self.learned:
-            return float(self.learned[name]().detach().max())
+            return float(self._learned(name).value().detach().max())
         return float(self._given[name])
 
     def _prepared(self, logits: Tensor, mask: Tensor | None, check: bool) -> Tensor:

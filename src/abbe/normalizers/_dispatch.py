@@ -43,7 +43,9 @@ class RowMap:
 _MAPS: dict[str, RowMap] = {}
 
 
-def row_map(name: str, reference: Reference, module: str, forward: str = "forward", backward: str = "backward") -> RowMap:
+def row_map(
+    name: str, reference: Reference, module: str, forward: str = "forward", backward: str = "backward"
+) -> RowMap:
     """Register a row-wise map under a name that the custom operators can carry."""
     made = RowMap(name, reference, module, forward, backward)
     if name in _MAPS:
@@ -73,6 +75,24 @@ def fused(logits: Tensor) -> bool:
     if logits.dtype != torch.float32 or logits.device.type != "cpu" or logits.numel() < FUSED_FROM:
         return False
     return torch.compiler.is_compiling() or not inside_transform()
+
+
+def row_counts(logits: Tensor) -> Tensor:
+    """n, the visible keys of every row, shape (..., 1) in the dtype of the logits, without gradient."""
+    if not fused(logits):
+        return (logits != float("-inf")).sum(-1, keepdim=True).to(logits.dtype)
+    if torch.compiler.is_compiling():
+        compiled: Tensor = _row_counts_op(logits)
+        return compiled
+    return _run_counts(logits.detach())
+
+
+def _run_counts(logits: Tensor) -> Tensor:
+    rows = _as_rows(logits)
+    counts = rows.new_empty(len(rows), 1)
+    kernels = importlib.import_module(f"{__package__}._kernels.shaped")
+    over_rows(kernels.count_forward, len(rows), rows, counts)
+    return counts.view(*logits.shape[:-1], 1)
 
 
 def _run_forward(logits: Tensor, params: Tensor, name: str) -> Tensor:
@@ -155,7 +175,7 @@ class _RowWeights(torch.autograd.Function):
     setup_context = staticmethod(_save_forward)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         logits, params, weights = ctx.saved_tensors
         with_params = ctx.needs_input_grad[1]
         grads = _RowGradients.apply(grad, logits, weights, params, ctx.name, with_params)  # type: ignore[no-untyped-call]
@@ -168,9 +188,17 @@ class _RowGradients(torch.autograd.Function):
     backward = staticmethod(_second_order)
 
 
-# The same pair as operators: torch.compile keeps them as calls in its graph.
+# The same as operators: torch.compile keeps them as calls in its graph.
 _row_weights_op = torch.library.custom_op("abbe::row_weights", _run_forward, mutates_args=())
 _row_gradients_op = torch.library.custom_op("abbe::row_gradients", _run_backward, mutates_args=())
+
+
+_row_counts_op = torch.library.custom_op("abbe::row_counts", _run_counts, mutates_args=())
+
+
+@_row_counts_op.register_fake
+def _(logits: Tensor) -> Tensor:
+    return logits.new_empty((*logits.shape[:-1], 1))
 
 
 @_row_weights_op.register_fake

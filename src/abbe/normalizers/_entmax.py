@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import inside_transform, row_map, row_weights
+from ._dispatch import inside_transform, row_counts, row_map, row_weights
 from ._options import Option, heads_option, learn_option
-from ._rows import below_top, diagonal_minus_outer, finish, row_top, visible_count, visible_keys
+from ._rows import below_top, diagonal_minus_outer, finish, row_top, visible_keys
 
 
 def sparsemax_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -117,7 +117,8 @@ def entmax_weights(logits: Tensor, scale: Tensor, beta: Tensor | float) -> Tenso
         if beta in (0.5, 1.0):
             return row_weights(ENTMAX15 if beta == 0.5 else SPARSEMAX, logits, scale)
         beta = torch.full_like(scale[..., :1], beta)
-    return row_weights(ENTMAX, logits, torch.cat(torch.broadcast_tensors(scale, beta), -1))
+    params = torch.cat(torch.broadcast_tensors(scale, beta), -1)  # type: ignore[no-untyped-call]
+    return row_weights(ENTMAX, logits, params)
 
 
 def entmax_jacobian(weights: Tensor, scale: Tensor, beta: Tensor | float) -> Tensor:
@@ -191,8 +192,7 @@ class Entmax(Normalizer):
 
     def _beta(self, logits: Tensor) -> Tensor | float:
         if "alpha" in self.learned:
-            beta: Tensor = self.learned["alpha"].above_low()
-            return beta.to(logits.dtype)
+            return self._learned("alpha").above_low().to(logits.dtype)
         return self.alpha - 1
 
     def _weights(self, logits: Tensor) -> Tensor:
@@ -230,7 +230,7 @@ class AdaptiveScalableEntmax(Normalizer):
 
     def _scale(self, logits: Tensor) -> Tensor:
         delta, beta, gamma = (self._value(name, logits) for name in ("delta", "beta", "gamma"))
-        return delta + beta * visible_count(logits).clamp(min=2).log() ** gamma
+        return delta + beta * row_counts(logits).clamp(min=2).log() ** gamma
 
     def _weights(self, logits: Tensor) -> Tensor:
         return entmax_weights(logits, self._scale(logits), self.alpha - 1)

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import row_map, row_weights
+from ._dispatch import row_counts, row_map, row_weights
 from ._options import Option
-from ._rows import diagonal_minus_outer, finish, row_top, visible_count, visible_keys
+from ._rows import diagonal_minus_outer, finish, row_top, visible_keys
 
 
 def sigmoid_reference(logits: Tensor, params: Tensor) -> Tensor:
     """sigmoid(l + bias), params (bias,), NaN for -ln n."""
-    bias = torch.where(torch.isnan(params), -visible_count(logits).clamp(min=1).log(), params)
+    bias = torch.where(torch.isnan(params), -row_counts(logits).clamp(min=1).log(), params)
     return torch.sigmoid(logits + bias)
 
 
@@ -120,8 +120,8 @@ class NormalizedReLU(Normalizer):
         if self.eps == 0:
             return math.inf if keys > 1 else 0.0
         p = self.power
-        peak = ((p - 1) * self.eps) ** ((p - 1) / p) / self.eps if p > 1 else 1 / self.eps
-        return peak * (1 + keys ** (max(0.0, 2 - p) / (2 * p)))
+        peak = math.pow((p - 1) * self.eps, (p - 1) / p) / self.eps if p > 1 else 1 / self.eps
+        return peak * (1 + math.pow(keys, max(0.0, 2 - p) / (2 * p)))
 
 
 class Softpick(Normalizer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .._errors import AbbeError
@@ -49,9 +50,8 @@ class Hybrid(Normalizer):
                 raise AbbeError(f"hybrid: {error}") from None
 
     def _weights(self, logits: Tensor) -> Tensor:
-        mix = self._value("mix", logits)
         first, second = self.a._weights(logits), self.b._weights(logits)
-        return second + mix * (first - second)
+        return torch.lerp(second, first, self._value("mix", logits) if "mix" in self.learned else self._given["mix"])
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         mix = self._value("mix", logits).unsqueeze(-1)
@@ -59,7 +59,7 @@ class Hybrid(Normalizer):
 
     def _lipschitz(self, keys: int) -> float:
         first, second = self.a._lipschitz(keys), self.b._lipschitz(keys)
-        shares = self.learned["mix"]().flatten().tolist() if "mix" in self.learned else [self._given["mix"]]
+        shares = self._learned("mix").value().flatten().tolist() if "mix" in self.learned else [self._given["mix"]]
         return max(_mixed(share, first, second) for share in shares)
 
 

@@ -72,7 +72,7 @@ class Option:
         return above and (value <= self.high if self._has("high") else value < self.high)
 
 
-def _from_text(text: str) -> float | int | bool | None | str:
+def _from_text(text: str) -> float | int | bool | str | None:
     words: dict[str, bool | None] = {"true": True, "false": False, "none": None}
     lowered = text.strip().lower()
     if lowered in words:
@@ -86,7 +86,9 @@ def _from_text(text: str) -> float | int | bool | None | str:
 
 
 def heads_option() -> Option:
-    return Option("heads", 1, "attention heads with a value each (logits (..., heads, queries, keys))", "count", 1, closed="low")
+    return Option(
+        "heads", 1, "attention heads with a value each (logits (..., heads, queries, keys))", "count", 1, closed="low"
+    )
 
 
 def learn_option() -> Option:
@@ -122,5 +124,5 @@ class Learned(nn.Module):
             return (self.high - self.low) * torch.sigmoid(self.raw)
         return torch.exp(self.raw) if math.isfinite(self.low) else self.raw
 
-    def forward(self) -> Tensor:
+    def value(self) -> Tensor:
         return self.above_low() + (self.low if math.isfinite(self.low) else 0.0)

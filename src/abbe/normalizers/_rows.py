@@ -13,11 +13,6 @@ def visible_keys(logits: Tensor) -> Tensor:
     return logits != NEG_INF
 
 
-def visible_count(logits: Tensor) -> Tensor:
-    """n of every row, shape (..., 1), in the dtype of the logits."""
-    return visible_keys(logits).sum(-1, keepdim=True).to(logits.dtype)
-
-
 def row_top(logits: Tensor, visible: Tensor) -> Tensor:
     """Largest logit of every row (0 for a row without keys), shape (..., 1), without gradient."""
     top = logits.detach().amax(-1, keepdim=True)

@@ -102,7 +102,11 @@ class ElasticSoftmax(Normalizer):
     meaning = "removes the sink; low tau means more keys get exactly nothing, tau = 0 is softmax"
     paper = "2601.00919"
     example = "elastic:tau=-1"
-    options = (Option("tau", -1.0, "offset in units of the flat weight 1/n", shown=True), learn_option(), heads_option())
+    options = (
+        Option("tau", -1.0, "offset in units of the flat weight 1/n", shown=True),
+        learn_option(),
+        heads_option(),
+    )
     learnable = ("tau",)
     sums_to_one = False
 

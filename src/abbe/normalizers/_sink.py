@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -36,8 +38,12 @@ class LearnedSink(Normalizer):
     meaning = "weights may sum to less than 1; high b means the head attends to nothing, low b is softmax"
     paper = "2508.10925"
     example = "sink:b=2"
-    options = (Option("b", 0.0, "logit of the sink", shown=True), learn_option(), heads_option())
-    learnable = ("b",)
+    options: ClassVar[tuple[Option, ...]] = (
+        Option("b", 0.0, "logit of the sink", shown=True),
+        learn_option(),
+        heads_option(),
+    )
+    learnable: ClassVar[tuple[str, ...]] = ("b",)
     sums_to_one = False
 
     def _weights(self, logits: Tensor) -> Tensor:

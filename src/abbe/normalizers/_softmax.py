@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import row_map, row_weights
+from ._dispatch import row_counts, row_map, row_weights
 from ._options import Option, heads_option, learn_option
-from ._rows import below_top, finish, masked_softmax, row_top, softmax_jacobian, visible_count, visible_keys
+from ._rows import below_top, finish, masked_softmax, row_top, softmax_jacobian, visible_keys
 
 
 def softmax_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class ScalableSoftmax(ScaledSoftmax):
     learnable = ("s",)
 
     def _scale(self, logits: Tensor) -> Tensor:
-        return self._value("s", logits) * visible_count(logits).clamp(min=1).log()
+        return self._value("s", logits) * row_counts(logits).clamp(min=1).log()
 
     def _largest_scale(self, keys: int) -> float:
         return self._largest("s") * math.log(keys)
@@ -127,7 +127,7 @@ class LogNScaling(ScaledSoftmax):
     trained: int
 
     def _scale(self, logits: Tensor) -> Tensor:
-        return visible_count(logits).clamp(min=1).log() / math.log(self.trained)
+        return row_counts(logits).clamp(min=1).log() / math.log(self.trained)
 
     def _largest_scale(self, keys: int) -> float:
         return math.log(keys) / math.log(self.trained)

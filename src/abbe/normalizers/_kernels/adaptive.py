@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ._vector import NEG_INF, ONE, TINY, ZERO, below, exp, f32, kernel, log, maximum, row_dot, row_max, usable
+from ._vector import NEG_INF, ONE, TINY, ZERO, f32, kernel, log, row_dot, row_max, usable
 from .shaped import softmax_row, visible_count
 from .softmax import exponentials, multiply
 
@@ -103,7 +103,13 @@ def deviation_backward(
     grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
 ) -> None:
     for r in range(start, stop):
-        row, w, g, out, gamma = logits[r], weights[r], grad[r], grad_logits[r], params[r if params.shape[0] > 1 else 0, 0]
+        row, w, g, out, gamma = (
+            logits[r],
+            weights[r],
+            grad[r],
+            grad_logits[r],
+            params[r if params.shape[0] > 1 else 0, 0],
+        )
         top = row_max(row)
         if not usable(top, out):
             continue

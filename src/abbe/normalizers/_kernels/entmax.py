@@ -113,7 +113,7 @@ def entmax15_forward(logits: Any, params: Any, weights: Any, start: int, stop: i
 
 
 @kernel
-def gather(row: Any, top: Any, scale: Any, gap: Any, lanes: Any, near: Any, index: Any) -> int:
+def gather(row: Any, top: Any, scale: Any, gap: Any, lanes: Any, near: Any, index: Any) -> Any:
     """near = scale (row - top) of the keys above -gap, index = their places; returns their count.
 
     A negative count says that near holds the whole row, in place, because most of it may be needed.

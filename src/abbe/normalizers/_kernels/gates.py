@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ._vector import NEG_INF, ONE, POS_INF, ZERO, exp, f32, kernel, log, maximum, row_dot, row_max, sigmoid, usable
+from ._vector import NEG_INF, ONE, TINY, ZERO, exp, f32, kernel, log, maximum, row_dot, row_max, sigmoid, usable
 from .shaped import visible_count
+from .softmax import multiply
 
 
 @kernel
@@ -33,62 +34,68 @@ def sigmoid_backward(
 
 
 @kernel
-def power(x: Any, p: Any) -> Any:
-    """x**p for x >= 0, fast for small whole p."""
-    if p == ONE:
-        return x
-    if p == f32(2.0):
-        return x * x
-    return exp(p * log(x)) if x > f32(1e-37) else ZERO
+def raise_positive(row: Any, unit: Any, power: Any, out: Any) -> Any:
+    """out = relu(row / unit)^power; returns its sum. Powers 0, 1 and 2 need no logarithm."""
+    inverse = ONE / unit
+    total = ZERO
+    if power == ZERO:
+        for j in range(row.shape[0]):
+            out[j] = ONE if row[j] > ZERO else ZERO
+            total += out[j]
+    elif power == ONE:
+        for j in range(row.shape[0]):
+            out[j] = maximum(row[j] * inverse, ZERO)
+            total += out[j]
+    elif power == f32(2.0):
+        for j in range(row.shape[0]):
+            x = maximum(row[j] * inverse, ZERO)
+            out[j] = x * x
+            total += out[j]
+    else:
+        for j in range(row.shape[0]):
+            x = maximum(row[j] * inverse, ZERO)
+            out[j] = exp(power * log(x if x > TINY else ONE)) if x > TINY else ZERO
+            total += out[j]
+    return total
+
+
+@kernel
+def relu_floor(eps: Any, unit: Any, power: Any) -> Any:
+    """eps in units of unit^power."""
+    return f32(float(eps) / math.pow(unit, power)) if eps > ZERO else ZERO
 
 
 @kernel
 def relu_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
-    """params (power, eps)."""
+    """params (power, eps); in units of the largest logit, so that a large power of a large logit stays finite."""
     for r in range(start, stop):
         q = r if params.shape[0] > 1 else 0
-        row, out, p, eps = logits[r], weights[r], params[q, 0], params[q, 1]
+        row, out, power, eps = logits[r], weights[r], params[q, 0], params[q, 1]
         top = row_max(row)
-        if not usable(top, out):
-            continue
-        # In units of the largest logit, so that a large power of a large logit stays finite.
-        unit = maximum(top, f32(1e-30))
-        floor = f32(float(eps) / math.pow(unit, p)) if eps > ZERO else ZERO
-        total = ZERO
-        for j in range(row.shape[0]):
-            x = power(maximum(row[j], ZERO) / unit, p)
-            out[j] = x
-            total += x
-        total += floor
-        inverse = ONE / total if total > ZERO else ZERO
-        for j in range(row.shape[0]):
-            out[j] *= inverse
+        if usable(top, out):
+            unit = maximum(top, f32(1e-30))
+            total = raise_positive(row, unit, power, out) + relu_floor(eps, unit, power)
+            multiply(out, ONE / total if total > ZERO else ZERO)
 
 
 @kernel
 def relu_backward(
     grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
 ) -> None:
-    """d w_i / d l_j = p w_i / l_i on the diagonal, less w_i p w_j / l_j; l^(p-1) / total where l is tiny."""
+    """The gradient is u (grad - w . grad), u = power relu(l)^(power - 1) / (sum relu(l)^power + eps)."""
     for r in range(start, stop):
         q = r if params.shape[0] > 1 else 0
-        row, w, g, out, p, eps = logits[r], weights[r], grad[r], grad_logits[r], params[q, 0], params[q, 1]
+        row, g, out, power, eps = logits[r], grad[r], grad_logits[r], params[q, 0], params[q, 1]
         top = row_max(row)
-        if not usable(top, out) or top <= ZERO:
-            if top <= ZERO:
-                out[:] = ZERO
+        if not usable(top, out):
             continue
-        floor = f32(float(eps) / math.pow(top, p)) if eps > ZERO else ZERO
-        dot = row_dot(w, g)
-        total = floor
+        unit = maximum(top, f32(1e-30))
+        total = raise_positive(row, unit, power, out) + relu_floor(eps, unit, power)
+        dot = row_dot(weights[r], g)
+        raise_positive(row, unit, power - ONE, out)
+        factor = power / (total * unit) if top > ZERO else ZERO
         for j in range(row.shape[0]):
-            x = maximum(row[j], ZERO) / top
-            total += power(x, p)
-        factor = p / (total * top)
-        for j in range(row.shape[0]):
-            x = maximum(row[j], ZERO) / top
-            slope = power(x, p - ONE) if row[j] > ZERO else ZERO
-            out[j] = factor * slope * (g[j] - dot)
+            out[j] *= factor * (g[j] - dot)
 
 
 @kernel
@@ -98,22 +105,20 @@ def softpick_sums(row: Any, eps: Any, out: Any) -> Any:
     unit = exp(-top)
     total = eps * unit
     for j in range(row.shape[0]):
-        l = row[j]
-        x = expm1_scaled(l, top, unit)
-        x = x if l > NEG_INF else ZERO
+        x = expm1_scaled(row[j], top, unit) if row[j] > NEG_INF else ZERO
         out[j] = x
         total += abs(x)
     return total
 
 
 @kernel
-def expm1_scaled(l: Any, top: Any, unit: Any) -> Any:
-    """(e^l - 1) e^-top, without cancellation for small l."""
-    small = abs(l) < f32(0.3)
-    y = l if small else ZERO
+def expm1_scaled(x: Any, top: Any, unit: Any) -> Any:
+    """(e^x - 1) e^-top, without cancellation for small x."""
+    small = abs(x) < f32(0.3)
+    y = x if small else ZERO
     series = f32(1 / 120) + y * (f32(1 / 720) + y * f32(1 / 5040))
     series = y * (ONE + y * (f32(1 / 2) + y * (f32(1 / 6) + y * (f32(1 / 24) + y * series))))
-    return series * unit if small else exp(l - top) - unit
+    return series * unit if small else exp(x - top) - unit
 
 
 @kernel
@@ -148,35 +153,35 @@ def softpick_backward(
 
 
 @kernel
-def stick_breaking_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
-    for r in range(start, stop):
-        row, out = logits[r], weights[r]
-        for j in range(row.shape[0]):
-            out[j] = sigmoid(row[j])
-        left = ONE
-        for j in range(row.shape[0] - 1, -1, -1):
-            gate = out[j]
-            out[j] = gate * left
-            left *= exact_rest(row[j], gate)
+def gates_and_rests(row: Any, gates: Any, rests: Any) -> None:
+    """gates = sigmoid(row), rests = 1 - gates, both to full precision."""
+    for j in range(row.shape[0]):
+        gates[j] = sigmoid(row[j])
+        rests[j] = sigmoid(-row[j])
 
 
 @kernel
-def exact_rest(l: Any, gate: Any) -> Any:
-    """1 - gate; for a large logit the small rest is taken from the logit."""
-    return ONE - gate if l < f32(1.0) else (exp(-l) * gate if l < POS_INF else ZERO)
+def stick_breaking_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
+    rests = np.empty(logits.shape[1], np.float32)
+    for r in range(start, stop):
+        out = weights[r]
+        gates_and_rests(logits[r], out, rests)
+        left = ONE
+        for j in range(out.shape[0] - 1, -1, -1):
+            out[j] *= left
+            left *= rests[j]
 
 
 @kernel
 def stick_breaking_backward(
     grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
 ) -> None:
+    rests = np.empty(logits.shape[1], np.float32)
     for r in range(start, stop):
-        row, w, g, out = logits[r], weights[r], grad[r], grad_logits[r]
-        for j in range(row.shape[0]):
-            out[j] = sigmoid(row[j])
+        w, g, out = weights[r], grad[r], grad_logits[r]
+        gates_and_rests(logits[r], out, rests)
         before = ZERO
-        for j in range(row.shape[0]):
+        for j in range(out.shape[0]):
             share = g[j] * w[j]
-            gate = out[j]
-            out[j] = share * exact_rest(row[j], gate) - gate * before
+            out[j] = share * rests[j] - out[j] * before
             before += share

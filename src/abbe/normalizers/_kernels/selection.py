@@ -6,35 +6,31 @@ above it, until so few keys are left in doubt that they can be put in order.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numba import int32, int64
 
-from ._vector import NEG_INF, ONE, ZERO, below, bits, f32, from_bits, kernel, minimum, row_max, usable
-from .shaped import kept_backward  # noqa: F401  (gradient of the kept full weights)
+from ._vector import NEG_INF, ONE, ZERO, bits, f32, from_bits, kernel, minimum, row_max, usable
+from .shaped import (
+    kept_backward,  # noqa: F401  (gradient of the kept full weights)
+    visible_count,
+)
 from .softmax import backward as selected_backward  # noqa: F401  (softmax of the selected keys)
 from .softmax import exponentials, multiply
 
-_FEW = 48
+_FEW = 24
 _BY_VALUE = 14  # steps by value come first; steps by bit pattern then end within 32
 
 
 @kernel
-def amount_above(row: Any, mass: Any, cut: Any) -> Any:
-    total = ZERO
+def above(row: Any, mass: Any, cut: Any) -> Any:
+    """Mass and number of the keys above the cut."""
+    amount, count = ZERO, ZERO
     for j in range(row.shape[0]):
-        total += mass[j] if row[j] > cut else ZERO
-    return total
-
-
-@kernel
-def count_between(row: Any, low: Any, high: Any) -> Any:
-    count = ZERO
-    for j in range(row.shape[0]):
-        count += ONE if row[j] > low and row[j] <= high else ZERO
-    return count
+        amount += mass[j] if row[j] > cut else ZERO
+        count += ONE if row[j] > cut else ZERO
+    return amount, count
 
 
 @kernel
@@ -60,58 +56,65 @@ def lowest(row: Any) -> Any:
 
 @kernel
 def narrow(row: Any, mass: Any, target: Any, top: Any) -> Any:
-    """(low, high]: the amount above low reaches the target, that above high does not, and few lie between."""
+    """(low, high]: the mass above low reaches the target, that above high (returned) does not, few lie between."""
     low, high = unordered(ordered(lowest(row)) - 1), top
+    _, count_low = above(row, mass, low)
+    have, count_high = ZERO, ZERO
     for step in range(_BY_VALUE + 33):
-        if count_between(row, low, high) <= _FEW:
+        if count_low - count_high <= _FEW:
             break
         middle = f32(0.5) * low + f32(0.5) * high
         if step >= _BY_VALUE or not low < middle < high:
             middle = unordered((ordered(low) + ordered(high)) // 2)
-            if middle == low or middle == high:
+            if middle in (low, high):
                 break
-        if amount_above(row, mass, middle) >= target:
-            low = middle
+        amount, count = above(row, mass, middle)
+        if amount >= target:
+            low, count_low = middle, count
         else:
-            high = middle
-    return low, high
+            high, count_high, have = middle, count, amount
+    return low, high, have, int64(count_low - count_high)
+
+
+@kernel
+def in_doubt(row: Any, low: Any, high: Any, index: Any) -> int:
+    """Places of the keys in (low, high], largest first and earlier first among equals; returns their number."""
+    found = 0
+    for j in range(row.shape[0]):  # no branches: they would be mispredicted
+        index[found] = j
+        found += 1 if low < row[j] <= high else 0
+    for c in range(1, found):
+        j = index[c]
+        at = c
+        while at > 0 and row[index[at - 1]] < row[j]:
+            index[at] = index[at - 1]
+            at -= 1
+        index[at] = j
+    return found
 
 
 @kernel
 def keep_largest(row: Any, mass: Any, target: Any, top: Any, out: Any) -> None:
-    """Zero out of all keys but the least number of largest ones whose masses reach the target; earlier keys
-    win ties."""
-    low, high = narrow(row, mass, target, top)
-    have = amount_above(row, mass, high)
-    value, index = np.empty(_FEW + 1, np.float32), np.empty(_FEW + 1, np.int64)
-    doubt = 0
-    for j in range(row.shape[0]):
-        if row[j] > low and row[j] <= high:
-            if doubt <= _FEW:
-                at = doubt
-                while at > 0 and value[at - 1] < row[j]:
-                    value[at], index[at] = value[at - 1], index[at - 1]
-                    at -= 1
-                value[at], index[at] = row[j], j
-            doubt += 1
-    for j in range(row.shape[0]):
-        out[j] = out[j] if row[j] > high else ZERO
+    """Zero out all keys but the least number of largest ones whose masses reach the target, ties by place."""
+    low, high, have, doubt = narrow(row, mass, target, top)
+    index, kept_out = np.empty(_FEW + 1, np.int64), np.empty(_FEW + 1, np.float32)
     if doubt > _FEW:  # more equal keys than fit: they come in the order of their places
         for j in range(row.shape[0]):
-            if have < target and row[j] == high:
-                out[j] = exp_of(row[j], top)
-                have += mass[j]
+            keep = row[j] > high or (row[j] == high and have < target)
+            have += mass[j] if row[j] == high and have < target else ZERO
+            out[j] = out[j] if keep else ZERO
         return
-    for c in range(doubt):
-        if not have < target:
-            break
-        out[index[c]] = exp_of(value[c], top)
-        have += mass[index[c]]
-
-
-@kernel
-def exp_of(x: Any, top: Any) -> Any:
-    return f32(math.exp(x - top))
+    found = in_doubt(row, low, high, index)
+    kept = 0
+    while kept < found and have < target:
+        have += mass[index[kept]]
+        kept += 1
+    for c in range(kept):
+        kept_out[c] = out[index[c]]
+    for j in range(row.shape[0]):
+        out[j] = out[j] if row[j] > high else ZERO
+    for c in range(kept):
+        out[index[c]] = kept_out[c]
 
 
 @kernel
@@ -130,7 +133,7 @@ def topk_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) 
         top = row_max(row)
         if usable(top, out):
             exponentials(row, top, ONE, ZERO, out)
-            if amount_above(row, ones, NEG_INF) > k:
+            if visible_count(row) > k:
                 keep_largest(row, ones, k, top, out)
             renormalize(out)
 
@@ -144,7 +147,7 @@ def topk_kept_forward(logits: Any, params: Any, weights: Any, start: int, stop: 
         top = row_max(row)
         if usable(top, out):
             total = exponentials(row, top, ONE, ZERO, out)
-            if amount_above(row, ones, NEG_INF) > k:
+            if visible_count(row) > k:
                 keep_largest(row, ones, k, top, out)
             multiply(out, ONE / total)
 

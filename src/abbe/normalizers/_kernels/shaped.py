@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._vector import NEG_INF, ONE, POS_INF, ZERO, f32, kernel, maximum, minimum, row_max, usable
+from ._vector import NEG_INF, ONE, ZERO, kernel, maximum, minimum, row_max, usable
 from .softmax import exponentials, multiply
 
 
@@ -22,8 +22,14 @@ def softmax_row(row: Any, out: Any) -> Any:
 def visible_count(row: Any) -> Any:
     count = ZERO
     for j in range(row.shape[0]):
-        count += ONE if row[j] > NEG_INF else ZERO
+        count += ZERO if row[j] == NEG_INF else ONE
     return count
+
+
+@kernel
+def count_forward(logits: Any, counts: Any, start: int, stop: int) -> None:
+    for r in range(start, stop):
+        counts[r, 0] = visible_count(logits[r])
 
 
 @kernel
@@ -108,6 +114,11 @@ def low_and_high(row: Any) -> Any:
 
 
 @kernel
+def ratio_of(x: Any, low: Any, high: Any, inverse: Any) -> Any:
+    return ((x if x > NEG_INF else ZERO) - low) * inverse if high > low else ONE
+
+
+@kernel
 def self_adjusted_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
     for r in range(start, stop):
         row, out = logits[r], weights[r]
@@ -128,13 +139,10 @@ def self_adjusted_backward(
         if not softmax_row(row, out):
             continue
         inverse = ONE / (high - low) if high > low else ZERO
-        bottom = low if high > low else -ONE
-        factor = inverse if high > low else ONE
         dot, to_low, to_high, at_low, at_high = ZERO, ZERO, ZERO, ZERO, ZERO
         for j in range(row.shape[0]):
-            l = row[j] if row[j] > NEG_INF else ZERO
             share = g[j] * out[j]
-            ratio = (l - bottom) * factor if high > low else ONE
+            ratio = ratio_of(row[j], low, high, inverse)
             dot += share * ratio
             to_low += share * (ratio - ONE) * inverse
             to_high -= share * ratio * inverse
@@ -143,8 +151,7 @@ def self_adjusted_backward(
         to_low = to_low / at_low if low < ZERO else ZERO
         to_high = to_high / at_high if high > ZERO else ZERO
         for j in range(row.shape[0]):
-            l = row[j] if row[j] > NEG_INF else ZERO
-            ratio = (l - bottom) * factor if high > low else ONE
+            ratio = ratio_of(row[j], low, high, inverse)
             change = out[j] * (g[j] * ratio - dot + g[j] * inverse)
             change += to_low if row[j] == low else ZERO
             change += to_high if row[j] == high else ZERO

@@ -1,0 +1,50 @@
+"""Settings of all tests: hypothesis without deadlines, and fixtures that choose between reference and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+from abbe.normalizers import _dispatch
+
+settings.register_profile("abbe", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+settings.load_profile("abbe")
+
+
+@dataclass(frozen=True)
+class Path:
+    """One of the implementations: its dtype, and what counts as equal in it (weights are at most about 1)."""
+
+    dtype: torch.dtype
+    tolerance: float
+
+
+REFERENCE = Path(torch.float64, 1e-11)
+KERNEL = Path(torch.float32, 8 * torch.finfo(torch.float32).eps)
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """float32 logits of any size go through the kernels."""
+    monkeypatch.setattr(_dispatch, "FUSED_FROM", 0)
+
+
+@pytest.fixture(params=["reference", "kernel"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The float64 reference, then the float32 kernels."""
+    if request.param == "reference":
+        return REFERENCE
+    monkeypatch.setattr(_dispatch, "FUSED_FROM", 0)
+    return KERNEL
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    """torch.set_num_threads, undone after the test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)

@@ -1,0 +1,200 @@
+"""Shapes, layouts, dtypes and extreme values that every normalizer takes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from conftest import Path
+from normalizer_cases import Case, every_case, random_logits, random_mask
+from typed import weights
+
+import abbe
+
+SHAPE = (2, 3, 4, 9)
+
+
+@every_case()
+def test_huge_logits_stay_finite(case: Case, path: Path) -> None:
+    made = case.make(path.dtype)
+    for factor in (1e4, 1e8, 1e20):
+        logits = random_logits(*SHAPE, dtype=path.dtype).mul(factor).requires_grad_()
+        found = weights(made, logits)
+        found.square().sum().backward()
+        assert bool(torch.isfinite(found).all())
+        assert bool(torch.isfinite(logits.grad).all())
+        assert bool((found >= 0).all())
+        assert bool((found <= 1 + path.tolerance).all())
+        if case.simplex:
+            torch.testing.assert_close(found.sum(-1), torch.ones_like(found[..., 0]), rtol=0, atol=path.tolerance)
+
+
+@every_case()
+@pytest.mark.parametrize("level", [-300.0, -1.0, 0.0, 0.25, 300.0])
+def test_equal_logits_get_equal_weights(case: Case, level: float, path: Path) -> None:
+    if not (case.permutation_equivariant and case.continuous) and case.name != "self-adjusted":
+        pytest.skip("ties are broken by place")
+    found = weights(case.make(path.dtype), torch.full((1, 3, 2, 7), level, dtype=path.dtype))
+    torch.testing.assert_close(found, found[..., :1].expand_as(found), rtol=path.tolerance, atol=0)
+    if case.simplex:
+        torch.testing.assert_close(found, torch.full_like(found, 1 / 7), rtol=path.tolerance, atol=0)
+
+
+@every_case()
+@pytest.mark.parametrize("level", [0.0, -2.0, 3.0])
+def test_flat_rows_have_finite_gradients(case: Case, level: float, path: Path) -> None:
+    """Kinks, ties and the point of zero deviation: some gradient, never NaN, first and second."""
+    made = case.make(path.dtype)
+    logits = torch.full((1, 3, 2, 7), level, dtype=path.dtype, requires_grad=True)
+    values = [logits, *made.parameters()]
+    upstream = random_logits(1, 3, 2, 7, seed=1, dtype=path.dtype)
+    first = torch.autograd.grad(made(logits), values, upstream, create_graph=True)
+    assert all(bool(torch.isfinite(gradient).all()) for gradient in first)
+    second = torch.autograd.grad(sum(g.square().sum() for g in first), values, allow_unused=True)
+    assert all(gradient is None or bool(torch.isfinite(gradient).all()) for gradient in second)
+    assert bool(torch.isfinite(made.jacobian(logits.detach())).all())
+
+
+@every_case()
+def test_one_key(case: Case, path: Path) -> None:
+    made = case.make(path.dtype)
+    logits = torch.tensor([-700.0, -3.0, 0.0, 0.5, 700.0], dtype=path.dtype).view(1, 1, 5, 1).repeat(1, 3, 1, 1)
+    found = weights(made, logits.requires_grad_())
+    if case.simplex:
+        assert bool((found == 1).all())
+    assert bool(torch.isfinite(found).all())
+    found.sum().backward()
+    assert bool(torch.isfinite(logits.grad).all())
+
+
+@every_case()
+@pytest.mark.parametrize("shape", [(0, 3, 4, 9), (2, 3, 0, 9), (0, 3, 0, 1)])
+def test_empty_batches(case: Case, shape: tuple[int, ...], path: Path) -> None:
+    made = case.make(path.dtype)
+    logits = torch.empty(shape, dtype=path.dtype, requires_grad=True)
+    found = weights(made, logits, torch.ones(shape[-1], dtype=torch.bool))
+    assert found.shape == shape
+    found.sum().backward()
+    assert logits.grad.shape == shape
+    assert all(bool((raw.grad == 0).all()) for raw in made.parameters() if raw.grad is not None)
+    assert made.jacobian(logits.detach()).shape == (*shape, shape[-1])
+
+
+@every_case()
+def test_one_dimension(case: Case, path: Path) -> None:
+    if case.heads > 1:
+        pytest.skip("needs (heads, queries, keys)")
+    made, logits = case.make(path.dtype), random_logits(9, dtype=path.dtype)
+    torch.testing.assert_close(weights(made, logits), weights(made, logits[None])[0], rtol=0, atol=path.tolerance)
+    assert made.jacobian(logits).shape == (9, 9)
+
+
+@every_case()
+def test_layout_does_not_matter(case: Case, path: Path) -> None:
+    made, logits = case.make(path.dtype), random_logits(*SHAPE, dtype=path.dtype)
+    plain = weights(made, logits)
+    transposed = logits.transpose(0, -1).contiguous().transpose(0, -1)
+    strided = torch.stack([logits, -logits], -1).flatten(-2)[..., ::2]
+    expanded = logits[:1, :, :1].expand(SHAPE)
+    assert not transposed.is_contiguous()
+    assert not strided.is_contiguous()
+    torch.testing.assert_close(weights(made, transposed), plain, rtol=0, atol=path.tolerance)
+    torch.testing.assert_close(weights(made, strided), plain, rtol=0, atol=path.tolerance)
+    torch.testing.assert_close(weights(made, expanded), plain[:1, :, :1].expand(SHAPE), rtol=0, atol=path.tolerance)
+
+
+@every_case()
+def test_gradients_of_views(case: Case, path: Path) -> None:
+    """A transposed and expanded leaf, and the expanded gradient that sum() sends back."""
+    made, leaf = case.make(path.dtype), random_logits(9, 3, dtype=path.dtype).requires_grad_()
+    view = leaf.t()[None, :, None].expand(2, 3, 4, 9)
+    copied = leaf.detach().clone().requires_grad_()
+    (got,) = torch.autograd.grad((made(view) * torch.arange(9.0)).sum(), leaf)
+    dense = copied.t()[None, :, None].expand(2, 3, 4, 9).clone(memory_format=torch.contiguous_format)
+    (want,) = torch.autograd.grad((made(dense) * torch.arange(9.0)).sum(), copied)
+    torch.testing.assert_close(got, want, rtol=16 * path.tolerance, atol=16 * path.tolerance)
+
+
+@every_case()
+def test_inputs_are_left_alone(case: Case, path: Path) -> None:
+    made, logits, mask = case.make(path.dtype), random_logits(*SHAPE, dtype=path.dtype), random_mask(*SHAPE)
+    before = logits.clone(), mask.clone()
+    made(logits, mask)
+    made.jacobian(logits, mask)
+    assert torch.equal(logits, before[0])
+    assert torch.equal(mask, before[1])
+
+
+@every_case()
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf])
+def test_nan_and_infinity_propagate(case: Case, junk: float, path: Path) -> None:
+    """Never hidden, in its own row only; the whole row where keys compete. The sigmoid of +inf is 1."""
+    made, logits = case.make(path.dtype), random_logits(*SHAPE, dtype=path.dtype)
+    spoiled = logits.clone()
+    spoiled[0, 0, 0, 4] = junk
+    found, clean = weights(made, spoiled), weights(made, logits)
+    if case.row_coupled:
+        assert bool(found[0, 0, 0].isnan().all()), found[0, 0, 0]
+    elif junk != junk:
+        assert bool(found[0, 0, 0, 4].isnan())
+    found[0, 0, 0] = clean[0, 0, 0] = 0
+    torch.testing.assert_close(found, clean, rtol=0, atol=path.tolerance)
+    with pytest.raises(abbe.AbbeError, match=r"logits.*NaN or \+inf"):
+        made(spoiled, check=True)
+    made(spoiled.masked_fill(torch.arange(9) == 4, -torch.inf), check=True)
+
+
+@every_case("row_coupled")
+def test_nan_reaches_the_gradient(case: Case, path: Path) -> None:
+    """The row's gradient is NaN too, so that a broken training run shows; other rows keep theirs."""
+    made, logits = case.make(path.dtype), random_logits(*SHAPE, dtype=path.dtype)
+    logits[0, 0, 0, 4] = torch.nan
+    logits.requires_grad_()
+    (got,) = torch.autograd.grad(made(logits)[0, :, 1:].sum() + made(logits)[1].sum(), logits)
+    assert bool(torch.isfinite(got[0, 0, 1:]).all())
+    assert bool(torch.isfinite(got[1]).all())
+
+
+@every_case()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_dtype_in_is_dtype_out(case: Case, dtype: torch.dtype) -> None:
+    made = case.make(torch.float32)
+    logits = random_logits(*SHAPE, dtype=dtype).requires_grad_()
+    found = weights(made, logits)
+    assert found.dtype == dtype
+    found.sum().backward()
+    assert logits.grad.dtype == dtype
+    assert all(raw.grad is None or raw.grad.dtype == torch.float32 for raw in made.parameters())
+    assert made.jacobian(logits.detach()).dtype == dtype
+
+
+@every_case()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("keys", [16, 300])
+def test_half_precision_is_computed_in_float32(case: Case, dtype: torch.dtype, keys: int, path: Path) -> None:
+    """The result is the float64 result, rounded once (half an ulp, and 1e-6 of the float32 work)."""
+    logits = random_logits(2, 3, 4, keys, dtype=dtype)
+    made = case.make(torch.float32)
+    want = case.make(torch.float64)(logits.double())
+    if not case.continuous or case.name == "clipped":
+        same = ((want > 0) == (made(logits) > 0)).all(-1)
+        assert bool(same.float().mean() > 0.9)  # a cut may fall between two keys that float32 cannot tell apart
+    else:
+        same = torch.ones(want.shape[:-1], dtype=torch.bool)
+    half_ulp = 0.5 * torch.finfo(dtype).eps * want.abs() + torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    assert bool(((made(logits).double() - want).abs() <= half_ulp * 1.001 + 1e-6)[same].all())
+
+
+@every_case()
+def test_inference_mode_and_copies(case: Case, path: Path) -> None:
+    made, logits = case.make(path.dtype), random_logits(*SHAPE, dtype=path.dtype)
+    want = made(logits)
+    with torch.inference_mode():
+        assert torch.equal(made(logits), want)
+    assert torch.equal(copy.deepcopy(made)(logits), want)
+    assert torch.equal(pickle.loads(pickle.dumps(made))(logits), want)
+    again = abbe.normalizer(str(made)).to(path.dtype)
+    again.load_state_dict(made.state_dict())
+    assert torch.equal(again(logits), want)
