@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 import abbe
-from abbe import _attention_blocks as blocks
+from abbe import _attention
 from abbe.normalizers import _dispatch
 
 SHAPES = ((6144, 512), (12288, 1024), (512, 4096), (32, 32768))
@@ -132,7 +132,7 @@ def attention_rows(budget: float) -> None:
         def run() -> None:
             for leaf in (q, k, v):
                 leaf.grad = None
-            blocks.blockwise(q, k, v, made, causal=causal).backward(grad)
+            _attention._blockwise(q, k, v, made, causal=causal).backward(grad)
 
         return run
 

@@ -30,7 +30,7 @@ KERNEL = Path(torch.float32, 8 * torch.finfo(torch.float32).eps)
 @pytest.fixture
 def fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """float32 logits of any size go through the kernels."""
-    monkeypatch.setattr(_dispatch, "FUSED_FROM", 0)
+    monkeypatch.setattr(_dispatch, "FUSED_FROM", 1)
 
 
 @pytest.fixture(params=["reference", "kernel"])
@@ -38,7 +38,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pat
     """The float64 reference, then the float32 kernels."""
     if request.param == "reference":
         return REFERENCE
-    monkeypatch.setattr(_dispatch, "FUSED_FROM", 0)
+    monkeypatch.setattr(_dispatch, "FUSED_FROM", 1)
     return KERNEL
 
 

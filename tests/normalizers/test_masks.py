@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from conftest import Path
 from normalizer_cases import Case, every_case, generic_logits, random_logits, random_mask
@@ -72,10 +71,10 @@ def test_minus_infinity_is_masked(case: Case, path: Path) -> None:
 
 
 @every_case()
-@pytest.mark.parametrize("junk", [torch.nan, torch.inf, 1e38, -1e38])
-def test_masked_places_may_hold_anything(case: Case, junk: float, path: Path) -> None:
+def test_masked_places_may_hold_anything(case: Case, path: Path) -> None:
     made, logits, mask = case.make(path.dtype), random_logits(*SHAPE, dtype=path.dtype), random_mask(*SHAPE)
-    spoiled = logits.masked_fill(~mask, junk).requires_grad_()
+    junk = torch.tensor([torch.nan, torch.inf, 3e38, -3e38], dtype=path.dtype)[torch.arange(SHAPE[-1]) % 4]
+    spoiled = torch.where(mask, logits, junk).requires_grad_()
     clean = logits.clone().requires_grad_()
     assert torch.equal(made(spoiled, mask, check=True), made(clean, mask))
     for tensor in (spoiled, clean):
@@ -120,13 +119,11 @@ def test_row_without_keys_leaves_the_other_rows_alone(case: Case, path: Path) ->
 
 
 @every_case()
-@pytest.mark.parametrize("shape", [(), (1,), (11,), (4, 1), (4, 11), (3, 1, 11), (2, 1, 1, 1), (1, 3, 4, 1)])
-def test_masks_broadcast(case: Case, shape: tuple[int, ...], path: Path) -> None:
+def test_masks_broadcast(case: Case, path: Path) -> None:
     made, logits = case.make(path.dtype), random_logits(*SHAPE, dtype=path.dtype)
-    mask = random_mask(*shape, seed=4) if shape and shape[-1] > 1 else torch.arange(
-        torch.Size(shape).numel()
-    ).reshape(shape) % 3 != 1
-    assert torch.equal(weights(made, logits, mask), weights(made, logits, mask.expand(SHAPE).clone()))
+    for shape in ((), (1,), (11,), (4, 1), (4, 11), (3, 1, 11), (2, 1, 1, 1), (1, 3, 4, 1)):
+        mask = torch.arange(torch.Size(shape).numel()).reshape(shape) % 3 != 1
+        assert torch.equal(weights(made, logits, mask), weights(made, logits, mask.expand(SHAPE).clone())), shape
 
 
 @every_case()

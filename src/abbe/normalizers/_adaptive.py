@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import row_map, row_weights
+from ._dispatch import RowMap, row_map
 from ._options import Option
 from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, row_top, softmax_jacobian, visible_keys
 
@@ -73,8 +73,8 @@ class AdaptiveTemperature(Normalizer):
     paper = "2410.01104"
     example = "adaptive-temperature"
 
-    def _weights(self, logits: Tensor) -> Tensor:
-        return row_weights(ENTROPY, logits, logits.new_zeros(1))
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return ENTROPY, logits.new_zeros(1)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         visible = visible_keys(logits)
@@ -112,8 +112,8 @@ class NormSoftmax(Normalizer):
     options = (Option("gamma", 1.0, "largest deviation to divide by", low=0),)
     gamma: float
 
-    def _weights(self, logits: Tensor) -> Tensor:
-        return row_weights(DEVIATION, logits, self._value("gamma", logits))
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return DEVIATION, self._value("gamma", logits)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         visible = visible_keys(logits)

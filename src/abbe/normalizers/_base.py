@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._errors import AbbeError
+from ._dispatch import RowMap, row_weights
 from ._options import Learned, Option
 from ._rows import NEG_INF
 from ._spec import format_spec
@@ -79,9 +80,14 @@ class Normalizer(nn.Module, ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.spec!r})"
 
-    @abstractmethod
     def _weights(self, logits: Tensor) -> Tensor:
         """Weights of float32 or float64 logits in which an absent key is -inf."""
+        which, params = self._map(logits)
+        return row_weights(which, logits, params)
+
+    @abstractmethod
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        """The row-wise map and its parameters, which broadcast over the rows of these logits."""
 
     @abstractmethod
     def _jacobian(self, logits: Tensor) -> Tensor: ...

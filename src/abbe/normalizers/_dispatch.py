@@ -70,6 +70,17 @@ def row_weights(which: RowMap, logits: Tensor, params: Tensor) -> Tensor:
     return eager
 
 
+def blended_weights(
+    first: tuple[RowMap, Tensor], second: tuple[RowMap, Tensor], logits: Tensor, share: float
+) -> Tensor:
+    """share * first + (1 - share) * second, each a map with its parameters."""
+    if fused(logits) and not torch.compiler.is_compiling():
+        (a, params_a), (b, params_b) = first, second
+        blend: Tensor = _Blend.apply(logits, params_a, params_b, a.name, b.name, share)  # type: ignore[no-untyped-call]
+        return blend
+    return torch.lerp(row_weights(second[0], logits, second[1]), row_weights(first[0], logits, first[1]), share)
+
+
 def fused(logits: Tensor) -> bool:
     """Whether the kernels take these logits."""
     if logits.dtype != torch.float32 or logits.device.type != "cpu" or logits.numel() < FUSED_FROM:
@@ -188,11 +199,34 @@ class _RowGradients(torch.autograd.Function):
     backward = staticmethod(_second_order)
 
 
+class _Blend(torch.autograd.Function):
+    """Two maps of the same logits, mixed: their gradients are linear, so they are mixed too, in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, params_a: Tensor, params_b: Tensor, a: str, b: str, share: float
+    ) -> Tensor:
+        weights_a, weights_b = _run_forward(logits, params_a, a), _run_forward(logits, params_b, b)
+        ctx.names, ctx.share = (a, b), share
+        if not any(ctx.needs_input_grad):
+            return weights_b.lerp_(weights_a, share)
+        ctx.save_for_backward(logits, params_a, params_b, weights_a, weights_b)
+        return torch.lerp(weights_b, weights_a, share)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        logits, params_a, params_b, weights_a, weights_b = ctx.saved_tensors
+        (a, b), share, (_, wanted_a, wanted_b, *_) = ctx.names, ctx.share, ctx.needs_input_grad
+        of_a = _RowGradients.apply(grad, logits, weights_a, params_a, a, wanted_a)  # type: ignore[no-untyped-call]
+        of_b = _RowGradients.apply(grad, logits, weights_b, params_b, b, wanted_b)  # type: ignore[no-untyped-call]
+        mixed = torch.lerp if torch.is_grad_enabled() else torch.Tensor.lerp_
+        grad_a, grad_b = (of_a[1] * share if wanted_a else None), (of_b[1] * (1 - share) if wanted_b else None)
+        return mixed(of_b[0], of_a[0], share), grad_a, grad_b, None, None, None
+
+
 # The same as operators: torch.compile keeps them as calls in its graph.
 _row_weights_op = torch.library.custom_op("abbe::row_weights", _run_forward, mutates_args=())
 _row_gradients_op = torch.library.custom_op("abbe::row_gradients", _run_backward, mutates_args=())
-
-
 _row_counts_op = torch.library.custom_op("abbe::row_counts", _run_counts, mutates_args=())
 
 

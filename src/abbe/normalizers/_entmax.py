@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import inside_transform, row_counts, row_map, row_weights
+from ._dispatch import RowMap, inside_transform, row_counts, row_map
 from ._options import Option, heads_option, learn_option
 from ._rows import below_top, diagonal_minus_outer, finish, row_top, visible_keys
 
@@ -111,14 +111,13 @@ ENTMAX15 = row_map("entmax15", entmax15_reference, "entmax", "entmax15_forward",
 ENTMAX = row_map("entmax", entmax_reference, "entmax")
 
 
-def entmax_weights(logits: Tensor, scale: Tensor, beta: Tensor | float) -> Tensor:
+def entmax_map(scale: Tensor, beta: Tensor | float) -> tuple[RowMap, Tensor]:
     """alpha-entmax of scale * logits, beta = alpha - 1; the closed forms for a fixed alpha of 1.5 and 2."""
     if isinstance(beta, float):
         if beta in (0.5, 1.0):
-            return row_weights(ENTMAX15 if beta == 0.5 else SPARSEMAX, logits, scale)
+            return (ENTMAX15 if beta == 0.5 else SPARSEMAX), scale
         beta = torch.full_like(scale[..., :1], beta)
-    params = torch.cat(torch.broadcast_tensors(scale, beta), -1)  # type: ignore[no-untyped-call]
-    return row_weights(ENTMAX, logits, params)
+    return ENTMAX, torch.cat(torch.broadcast_tensors(scale, beta), -1)  # type: ignore[no-untyped-call]
 
 
 def entmax_jacobian(weights: Tensor, scale: Tensor, beta: Tensor | float) -> Tensor:
@@ -159,8 +158,8 @@ class Sparsemax(Normalizer):
     paper = "1602.02068"
     example = "sparsemax"
 
-    def _weights(self, logits: Tensor) -> Tensor:
-        return entmax_weights(logits, logits.new_ones(1), 1.0)
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return entmax_map(logits.new_ones(1), 1.0)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         return entmax_jacobian(self._weights(logits), logits.new_ones(1), 1.0)
@@ -195,8 +194,8 @@ class Entmax(Normalizer):
             return self._learned("alpha").above_low().to(logits.dtype)
         return self.alpha - 1
 
-    def _weights(self, logits: Tensor) -> Tensor:
-        return entmax_weights(logits, logits.new_ones(1), self._beta(logits))
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return entmax_map(logits.new_ones(1), self._beta(logits))
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         return entmax_jacobian(self._weights(logits), logits.new_ones(1), self._beta(logits))
@@ -232,8 +231,8 @@ class AdaptiveScalableEntmax(Normalizer):
         delta, beta, gamma = (self._value(name, logits) for name in ("delta", "beta", "gamma"))
         return delta + beta * row_counts(logits).clamp(min=2).log() ** gamma
 
-    def _weights(self, logits: Tensor) -> Tensor:
-        return entmax_weights(logits, self._scale(logits), self.alpha - 1)
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return entmax_map(self._scale(logits), self.alpha - 1)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         return entmax_jacobian(self._weights(logits), self._scale(logits), self.alpha - 1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import row_counts, row_map, row_weights
+from ._dispatch import RowMap, row_counts, row_map
 from ._options import Option
 from ._rows import diagonal_minus_outer, finish, row_top, visible_keys
 
@@ -70,8 +70,8 @@ class Sigmoid(Normalizer):
     sums_to_one = False
     bias: float | None
 
-    def _weights(self, logits: Tensor) -> Tensor:
-        return row_weights(SIGMOID, logits, logits.new_full((1,), math.nan if self.bias is None else self.bias))
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return SIGMOID, logits.new_full((1,), math.nan if self.bias is None else self.bias)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         w = self._weights(logits)
@@ -102,8 +102,8 @@ class NormalizedReLU(Normalizer):
     power: float
     eps: float
 
-    def _weights(self, logits: Tensor) -> Tensor:
-        return row_weights(RELU, logits, logits.new_tensor([self.power, self.eps]))
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return RELU, logits.new_tensor([self.power, self.eps])
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         visible, w = visible_keys(logits), self._weights(logits)
@@ -140,8 +140,8 @@ class Softpick(Normalizer):
     sums_to_one = False
     eps: float
 
-    def _weights(self, logits: Tensor) -> Tensor:
-        return row_weights(SOFTPICK, logits, logits.new_full((1,), self.eps))
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return SOFTPICK, logits.new_full((1,), self.eps)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         visible, w = visible_keys(logits), self._weights(logits)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .._errors import AbbeError
 from ._base import Normalizer
+from ._dispatch import RowMap, blended_weights
 from ._options import Option, heads_option, learn_option
 
 
@@ -49,9 +50,13 @@ class Hybrid(Normalizer):
             except AbbeError as error:
                 raise AbbeError(f"hybrid: {error}") from None
 
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        raise TypeError("a hybrid is two maps")
+
     def _weights(self, logits: Tensor) -> Tensor:
-        first, second = self.a._weights(logits), self.b._weights(logits)
-        return torch.lerp(second, first, self._value("mix", logits) if "mix" in self.learned else self._given["mix"])
+        if "mix" in self.learned or isinstance(self.a, Hybrid) or isinstance(self.b, Hybrid):
+            return torch.lerp(self.b._weights(logits), self.a._weights(logits), self._value("mix", logits))
+        return blended_weights(self.a._map(logits), self.b._map(logits), logits, self._given["mix"])
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         mix = self._value("mix", logits).unsqueeze(-1)

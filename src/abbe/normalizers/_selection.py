@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import RowMap, row_map, row_weights
+from ._dispatch import RowMap, row_map
 from ._options import Option
 from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, row_top, softmax_jacobian, visible_keys
 
@@ -73,8 +73,8 @@ class _Selection(Normalizer):
     row_map: RowMap
     chooses_by: str
 
-    def _weights(self, logits: Tensor) -> Tensor:
-        return row_weights(self.row_map, logits, logits.new_tensor([1.0, self._given[self.chooses_by]]))
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return self.row_map, logits.new_tensor([1.0, self._given[self.chooses_by]])
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         return softmax_jacobian(self._weights(logits))

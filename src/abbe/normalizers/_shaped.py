@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import row_map, row_weights
+from ._dispatch import RowMap, row_map
 from ._options import Option, heads_option, learn_option
 from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, row_top, visible_keys
 
@@ -76,8 +76,8 @@ class ClippedSoftmax(Normalizer):
     zeta: float
     gamma: float
 
-    def _weights(self, logits: Tensor) -> Tensor:
-        return row_weights(CLIPPED, logits, logits.new_tensor([self.zeta, self.gamma]))
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return CLIPPED, logits.new_tensor([self.zeta, self.gamma])
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         visible, w = visible_keys(logits), self._weights(logits)
@@ -110,8 +110,8 @@ class ElasticSoftmax(Normalizer):
     learnable = ("tau",)
     sums_to_one = False
 
-    def _weights(self, logits: Tensor) -> Tensor:
-        return row_weights(ELASTIC, logits, self._value("tau", logits))
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return ELASTIC, self._value("tau", logits)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         visible, w = visible_keys(logits), self._weights(logits)
@@ -139,8 +139,8 @@ class SelfAdjustedSoftmax(Normalizer):
     sums_to_one = False
     continuous = False  # at a row of zeros
 
-    def _weights(self, logits: Tensor) -> Tensor:
-        return row_weights(SELF_ADJUSTED, logits, logits.new_zeros(1))
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return SELF_ADJUSTED, logits.new_zeros(1)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         visible = visible_keys(logits)

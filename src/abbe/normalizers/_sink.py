@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import row_map, row_weights
+from ._dispatch import RowMap, row_map
 from ._options import Option, heads_option, learn_option
 from ._rows import NEG_INF, below_top, finish, row_top, softmax_jacobian, visible_keys
 
@@ -46,9 +46,9 @@ class LearnedSink(Normalizer):
     learnable: ClassVar[tuple[str, ...]] = ("b",)
     sums_to_one = False
 
-    def _weights(self, logits: Tensor) -> Tensor:
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
         sink = self._value("b", logits)
-        return row_weights(SINK, logits, torch.cat([torch.ones_like(sink), sink], -1))
+        return SINK, torch.cat([torch.ones_like(sink), sink], -1)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         return softmax_jacobian(self._weights(logits))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import row_counts, row_map, row_weights
+from ._dispatch import RowMap, row_counts, row_map
 from ._options import Option, heads_option, learn_option
 from ._rows import below_top, finish, masked_softmax, row_top, softmax_jacobian, visible_keys
 
@@ -33,8 +33,8 @@ class ScaledSoftmax(Normalizer):
     @abstractmethod
     def _largest_scale(self, keys: int) -> float: ...
 
-    def _weights(self, logits: Tensor) -> Tensor:
-        return row_weights(SOFTMAX, logits, self._scale(logits))
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return SOFTMAX, self._scale(logits)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         return softmax_jacobian(self._weights(logits), self._scale(logits))

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
 from ._base import Normalizer
-from ._dispatch import row_map, row_weights
+from ._dispatch import RowMap, row_map
 from ._rows import finish, row_top, visible_keys
 
 
@@ -42,8 +42,8 @@ class StickBreaking(Normalizer):
     example = "stick-breaking"
     sums_to_one = False
 
-    def _weights(self, logits: Tensor) -> Tensor:
-        return row_weights(STICK_BREAKING, logits, logits.new_zeros(1))
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return STICK_BREAKING, logits.new_zeros(1)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         w, gate = self._weights(logits), torch.sigmoid(logits)
