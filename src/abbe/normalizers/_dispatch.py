@@ -203,9 +203,7 @@ class _Blend(torch.autograd.Function):
     """Two maps of the same logits, mixed: their gradients are linear, so they are mixed too, in place."""
 
     @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, params_a: Tensor, params_b: Tensor, a: str, b: str, share: float
-    ) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, params_a: Tensor, params_b: Tensor, a: str, b: str, share: float) -> Tensor:
         weights_a, weights_b = _run_forward(logits, params_a, a), _run_forward(logits, params_b, b)
         ctx.names, ctx.share = (a, b), share
         if not any(ctx.needs_input_grad):

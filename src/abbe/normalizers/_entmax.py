@@ -74,7 +74,7 @@ def _log_peak(z: Tensor, beta: Tensor, visible: Tensor) -> Tensor:
     s = torch.zeros_like(z[..., :1])
     unrolled = torch.compiler.is_compiling() or inside_transform()
     safe = beta.clamp(min=1e-12)
-    for _ in range(20 if unrolled else 100):
+    for _ in range(12 if unrolled else 100):  # 9 were the most seen on adversarial rows
         w, slope = _entmax_at(z, beta, s, visible)
         total, slope = w.sum(-1, keepdim=True), slope.sum(-1, keepdim=True)
         total = torch.where(total > 0, total, 1.0)
