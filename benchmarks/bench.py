@@ -6,7 +6,8 @@
     make bench ARGS="--part normalizers"        one part: normalizers, package, attention, memory, latency, crossover
 
 Every row is printed as a JSON line as soon as it is measured, and again in a table at the end. Baseline and
-candidate alternate within a row, so that a busy machine slows both; the ratio is that of their medians.
+candidate alternate within a row, and the ratio is that of their best times: what is left of each when nobody
+else uses the machine.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -42,18 +42,18 @@ PARTS = ("normalizers", "package", "attention", "memory", "latency", "crossover"
 Row = dict[str, object]
 
 
-def medians(functions: list[Callable[[], object]], budget: float) -> list[float]:
-    """Median seconds of each function, called in turn until the budget (seconds) is spent."""
+def best_times(functions: list[Callable[[], object]], budget: float) -> list[float]:
+    """Best seconds of each function, called in turn until the budget (seconds) is spent."""
     for function in functions:
         function()
     times: list[list[float]] = [[] for _ in functions]
     end = time.perf_counter() + budget
-    while len(times[0]) < 5 or time.perf_counter() < end:
+    while len(times[0]) < 7 or time.perf_counter() < end:
         for function, seen in zip(functions, times, strict=True):
             start = time.perf_counter()
             function()
             seen.append(time.perf_counter() - start)
-    return [statistics.median(seen) for seen in times]
+    return [min(seen) for seen in times]
 
 
 def forward_and_backward(function: Callable[[Tensor], Tensor], logits: Tensor, grad: Tensor) -> Callable[[], None]:
@@ -75,9 +75,9 @@ def ratios(function: Callable[[Tensor], Tensor], shape: tuple[int, int], budget:
     logits = SPREAD * torch.randn(shape)
     grad = torch.randn(shape)
     with torch.no_grad():
-        base, ours = medians([lambda: plain_softmax(logits), lambda: function(logits)], budget)
+        base, ours = best_times([lambda: plain_softmax(logits), lambda: function(logits)], budget)
     both = [forward_and_backward(f, logits, grad) for f in (plain_softmax, function)]
-    base_both, ours_both = medians(list(both), budget)
+    base_both, ours_both = best_times(list(both), budget)
     return ours / base, ours_both / base_both
 
 
@@ -97,7 +97,7 @@ def normalizer_rows(only: set[str], shapes: tuple[tuple[int, int], ...], budget:
     if not only:
         for shape in shapes:
             logits = SPREAD * torch.randn(shape)
-            base, sort = medians([lambda x=logits: plain_softmax(x), lambda x=logits: torch.sort(x)], budget)
+            base, sort = best_times([lambda x=logits: plain_softmax(x), lambda x=logits: torch.sort(x)], budget)
             emit({"part": "normalizers", "name": "torch.sort", "shape": shape, "forward": sort / base})
 
 
@@ -138,7 +138,7 @@ def attention_rows(budget: float) -> None:
 
     for causal in (False, True):
         for name in ("sparsemax", "entmax:alpha=1.5", "entmax:alpha=1.25", "topk:k=32", "ssmax"):
-            base, ours = medians([step("softmax", causal), step(name, causal)], 4 * budget)
+            base, ours = best_times([step("softmax", causal), step(name, causal)], 4 * budget)
             emit(
                 {
                     "part": "attention",
@@ -205,7 +205,7 @@ def crossover_rows(budget: float) -> None:
                 _dispatch.FUSED_FROM = fused_from
                 n(x)
 
-            reference, kernel = medians([lambda: call(1 << 62), lambda: call(0)], budget)
+            reference, kernel = best_times([lambda: call(1 << 62), lambda: call(0)], budget)
             emit({"part": "crossover", "name": name, "shape": f"{size} logits", "kernel/reference": kernel / reference})
     _dispatch.FUSED_FROM = threshold
 

@@ -1,11 +1,13 @@
-"""The specification of attention: one query of one head at a time, its hidden keys really left out."""
+"""The specification of attention: one query of one head at a time, hidden keys really left out, k and v repeated."""
+
+from __future__ import annotations
 
 import math
 
 import torch
 from torch import Tensor
 
-from abbe.normalizers import Normalizer
+from abbe import Normalizer
 
 
 def reference(
@@ -24,44 +26,39 @@ def reference(
 ) -> tuple[Tensor, Tensor]:
     """Output (..., H, Lq, Dv) and weights (..., H, Lq, Lk)."""
     heads, queries, width = q.shape[-3:]
-    repeats = heads // k.shape[-3]
-    k, v = k.repeat_interleave(repeats, -3), v.repeat_interleave(repeats, -3)
+    k, v = (t.repeat_interleave(heads // t.shape[-3], -3) for t in (k, v))
+    batch = torch.broadcast_shapes(*(t.shape[:-3] for t in (q, k, v)))
+    full = (*batch, heads, queries, k.shape[-2])
     scores = torch.einsum("...qd,...kd->...qk", q, k) * (1 / math.sqrt(width) if scale is None else scale)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
-    scores = scores.expand(*batch, *scores.shape[-3:])
-    if position_bias is not None:
-        scores = scores + position_bias
-    visible = allowed(queries, k.shape[-2], causal, window).expand(scores.shape)
-    if mask is not None:
-        visible = visible & mask
-    rows = zip(scores.flatten(0, -4) if batch else scores[None], visible.flatten(0, -4) if batch else visible[None])
-    weights = [
-        torch.stack([torch.stack([row(normalizer, s[h, i], m[h, i], h, heads, sink) for i in range(queries)]) for h in range(heads)])
-        for s, m in rows
-    ]
-    stacked = torch.stack(weights).reshape(scores.shape) if weights and queries else torch.zeros_like(scores)
-    return torch.einsum("...qk,...kd->...qd", stacked, v.expand(*batch, *v.shape[-3:])), stacked
+    scores = scores.expand(full) + (0 if position_bias is None else position_bias)
+    visible = near(queries, k.shape[-2], causal, window).expand(full) & (True if mask is None else mask)
+    rows = zip(scores.reshape(-1, full[-1]), visible.reshape(-1, full[-1]), strict=True)
+    found = [row_weights(normalizer, s, m, i // queries % heads, heads, sink) for i, (s, m) in enumerate(rows)]
+    weights = torch.stack(found).reshape(full)
+    return torch.einsum("...qk,...kd->...qd", weights, v.expand(*batch, *v.shape[-3:])), weights
 
 
-def allowed(queries: int, keys: int, causal: bool, window: int | None) -> Tensor:
+def near(queries: int, keys: int, causal: bool, window: int | None) -> Tensor:
+    """What causal and window leave visible, (Lq, Lk): the last query is at the position of the last key."""
     table = torch.ones(queries, keys, dtype=torch.bool)
     for i in range(queries):
+        position = i + keys - queries
         for j in range(keys):
-            position = i + keys - queries
             table[i, j] = (not causal or j <= position) and (window is None or abs(position - j) < window)
     return table
 
 
-def row(normalizer: Normalizer, scores: Tensor, visible: Tensor, head: int, heads: int, sink: Tensor | None) -> Tensor:
-    """Weights (Lk,) of one query; the normalizer sees the visible keys and, if there is one, the sink."""
-    present = scores[visible]
+def row_weights(
+    normalizer: Normalizer, scores: Tensor, visible: Tensor, head: int, heads: int, sink: Tensor | None
+) -> Tensor:
+    """Weights (Lk,) of one query: the normalizer gets the sink, if there is one, and the visible keys."""
     weights = torch.zeros_like(scores)
+    present = scores[visible]
     if len(present) == 0:
         return weights
     if sink is not None:
         present = torch.cat([sink[head : head + 1], present])
-    # parameters of a normalizer are (H, 1, 1): give it all heads, keep one
-    found = normalizer(present.expand(heads, 1, -1))[head, 0]
-    return weights.masked_scatter(visible, found if sink is None else found[1:])
+    every_head = normalizer(present.expand(heads, 1, -1))  # its parameters are (H, 1, 1)
+    return weights.masked_scatter(visible, every_head[head, 0, -int(visible.sum()) :])

@@ -11,7 +11,7 @@ from abbe import Normalizer
 
 @jaxtyped(typechecker=beartype)
 def weights(
-    normalizer: Normalizer, logits: Float[Tensor, "*batch key"], mask: Bool[Tensor, "..."] | None = None
+    normalizer: Normalizer, logits: Float[Tensor, "*batch key"], mask: Bool[Tensor, ...] | None = None
 ) -> Float[Tensor, "*batch key"]:
     found = normalizer(logits, mask=mask)
     assert found.dtype == logits.dtype
@@ -20,7 +20,7 @@ def weights(
 
 @jaxtyped(typechecker=beartype)
 def jacobian(
-    normalizer: Normalizer, logits: Float[Tensor, "*batch key"], mask: Bool[Tensor, "..."] | None = None
+    normalizer: Normalizer, logits: Float[Tensor, "*batch key"], mask: Bool[Tensor, ...] | None = None
 ) -> Float[Tensor, "*batch key key"]:
     found = normalizer.jacobian(logits, mask=mask)
     assert found.dtype == logits.dtype

@@ -5,6 +5,8 @@ paths that agree: torch's own kernel (softmax, where that is exact and lean), or
 problems, transforms, torch.compile), or block by block.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any, Literal, overload
 
@@ -12,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from abbe._attention_blocks import (
+from ._attention_blocks import (
     BLOCK_BYTES,
     BlockSize,
     Inputs,
@@ -24,23 +26,25 @@ from abbe._attention_blocks import (
     fits_in_one_block,
     full_precision,
 )
-from abbe._errors import AbbeError
-from abbe.normalizers import Normalizer, Softmax
-from abbe.normalizers import normalizer as make_normalizer
-from abbe.normalizers._dispatch import inside_transform
+from ._errors import AbbeError
+from .normalizers import Normalizer, Softmax
+from .normalizers import normalizer as make_normalizer
+from .normalizers._dispatch import inside_transform
 
 
 @overload
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer = ..., *, mask: Tensor | None = ..., causal: bool = ...,
-    window: int | None = ..., scale: float | None = ..., softcap: float | None = ..., sink: Tensor | float | None = ...,
-    position_bias: Tensor | None = ..., dropout: float = ..., return_weights: Literal[False] = ...,
+    q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer = ..., *, mask: Tensor | None = ...,
+    causal: bool = ..., window: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
+    sink: Tensor | float | None = ..., position_bias: Tensor | None = ..., dropout: float = ...,
+    return_weights: Literal[False] = ...,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer = ..., *, mask: Tensor | None = ..., causal: bool = ...,
-    window: int | None = ..., scale: float | None = ..., softcap: float | None = ..., sink: Tensor | float | None = ...,
-    position_bias: Tensor | None = ..., dropout: float = ..., return_weights: Literal[True],
+    q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer = ..., *, mask: Tensor | None = ...,
+    causal: bool = ..., window: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
+    sink: Tensor | float | None = ..., position_bias: Tensor | None = ..., dropout: float = ...,
+    return_weights: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def attention(
     q: Tensor,
@@ -99,7 +103,8 @@ def attention(
     if return_weights:
         return dense(rule, inputs)
     compiling = torch.compiler.is_compiling()
-    if not compiling and inside_transform():
+    # torch.compile can trace the first question only, eager forward-mode differentiation needs the second.
+    if torch._C._are_functorch_transforms_active() or (not compiling and inside_transform()):
         return dense(rule, inputs)[0]
     small = fits_in_one_block(inputs)
     # The kernel has no second derivatives, and in small problems every normalizer shall have them.
@@ -126,7 +131,8 @@ def _kernel_applies(rule: Rule, inputs: Inputs) -> bool:
     if _temperature(rule) is None or not plain or q.shape[-1] != v.shape[-1]:
         return False
     if rule.causal and q.shape[-2] > 1:
-        return q.shape[-2] == k.shape[-2] and mask is None and bias is None
+        # the kernel hides keys before it scales: a scale <= 0 would make its -inf a NaN
+        return q.shape[-2] == k.shape[-2] and rule.scale > 0 and mask is None and bias is None
     return _kernel_takes(mask if bias is None else bias, rule, inputs) and (mask is None or bias is None)
 
 
@@ -186,8 +192,10 @@ def _checked(
     if isinstance(sink, (int, float)):
         sink = q.new_full((heads,), sink, dtype=compute_dtype(q))
     if sink is not None and not (isinstance(sink, Tensor) and sink.shape == (heads,) and sink.is_floating_point()):
-        raise AbbeError(f"sink must be a number or a floating tensor of shape ({heads},), one a head; got {_named(sink)}")
-    _check_numbers(window, softcap, dropout)
+        raise AbbeError(
+            f"sink must be a number or a floating tensor of shape ({heads},), one a head; got {_named(sink)}"
+        )
+    _check_numbers(window, scale, softcap, dropout)
     rule = Rule(make_normalizer(normalizer), width**-0.5 if scale is None else scale, softcap, causal, window, dropout)
     return rule, Inputs(q, k, v, mask, position_bias, sink)
 
@@ -217,18 +225,20 @@ def _check_extra(name: str, extra: Tensor | None, full: torch.Size, floating: bo
     kind = "floating" if floating else "bool (True = attend)"
     if not isinstance(extra, Tensor) or not (extra.is_floating_point() if floating else extra.dtype == torch.bool):
         raise AbbeError(f"{name} must be a {kind} tensor; got {_named(extra)}")
-    sizes = zip(reversed(extra.shape), reversed(full))
+    sizes = zip(reversed(extra.shape), reversed(full), strict=False)
     if extra.dim() > len(full) or any(n not in (1, m) for n, m in sizes):
         raise AbbeError(f"{name} must broadcast to (..., H, Lq, Lk) = {tuple(full)}; got shape {tuple(extra.shape)}")
 
 
-def _check_numbers(window: int | None, softcap: float | None, dropout: float) -> None:
+def _check_numbers(window: int | None, scale: float | None, softcap: float | None, dropout: float) -> None:
     if window is not None and (not isinstance(window, int) or window < 1):
         raise AbbeError(f"window must be None or an int >= 1; got {window!r}")
-    if softcap is not None and not 0 < softcap < math.inf:
+    if scale is not None and not (isinstance(scale, (int, float)) and math.isfinite(scale)):
+        raise AbbeError(f"scale must be None or a finite number; got {scale!r}")
+    if softcap is not None and not (isinstance(softcap, (int, float)) and 0 < softcap < math.inf):
         raise AbbeError(f"softcap must be None or a finite number > 0; got {softcap!r}")
-    if not 0 <= dropout < 1:
-        raise AbbeError(f"dropout must be in [0, 1); got {dropout!r}")
+    if not (isinstance(dropout, (int, float)) and 0 <= dropout < 1):
+        raise AbbeError(f"dropout must be a number in [0, 1); got {dropout!r}")
 
 
 def _named(value: object) -> str:

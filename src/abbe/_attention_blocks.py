@@ -1,10 +1,12 @@
-"""The engine of attention: scores -> weights -> output, densely or block by block.
+"""The engine of attention: scores -> logits -> weights -> output, densely or block by block.
 
 What is special: memory is O(block x Lk) forward and backward, for every normalizer. The blockwise path keeps
-no weights; its backward computes them again for each block, writes the gradients of the matrix products by
-hand, and lets autograd see only the small graph scores -> weights. Grouped-query heads are folded into the
-query axis, so that one kv head meets all its query heads in one product and is never repeated.
+no weights; its backward computes them again for each block, asks autograd for the gradient of the normalizer
+alone, and writes the others by hand. Grouped-query heads are folded into the query axis, so that one kv head
+meets all its query heads in one matrix product and is never repeated.
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,13 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from abbe._errors import AbbeError
-from abbe.normalizers import Normalizer
+from ._errors import AbbeError
+from .normalizers import Normalizer
 
-BLOCK_BYTES = 8 * 2**20  # of scores
+BLOCK_BYTES = 4 * 2**20  # of scores
 MIN_QUERIES = 64  # with fewer queries to a block, reading k and v would cost more than the scores
 
 EVERY = slice(None)
+Hidden = list[tuple[slice, Tensor]]  # some keys of a block, and True (Lq, keys) where a query must not see one
 
 
 class Rule(NamedTuple):
@@ -37,7 +40,7 @@ class Rule(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The tensors of one call, or of one block, or their gradients."""
+    """The tensors of a call or of one block, or the gradients of these."""
 
     q: Tensor  # (..., H, Lq, D)
     k: Tensor  # (..., Hkv, Lk, D)
@@ -62,7 +65,7 @@ class Block(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What the backward pass must know, besides tensors, to repeat the forward pass."""
+    """What the backward pass needs, besides tensors, to repeat the forward pass."""
 
     rule: Rule
     size: BlockSize
@@ -73,10 +76,10 @@ def dense(rule: Rule, inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Output and weights in ordinary torch operations: any transform works, memory is O(Lq x Lk)."""
     batch, dtype = batch_shape(inputs), compute_dtype(inputs.q)
     q, k, v = (t.expand(*batch, *t.shape[-3:]).to(dtype) for t in inputs[:3])
-    everything = Block(0, (), slice(0, q.shape[-2]), slice(0, k.shape[-2]))
     with full_precision(q):
-        visible = block_mask(rule, inputs, everything, inputs.mask)
-        weights = weigh(rule, grouped_scores(q * rule.scale, k), visible, inputs.bias, inputs.sink)
+        scores = soft_cap(grouped_scores(q * rule.scale, k), rule.softcap)
+        hidden = hidden_edges(rule, inputs, slice(0, q.shape[-2]), slice(0, k.shape[-2]))
+        weights = rule.normalizer(logits_of(scores, inputs, hidden))[..., -k.shape[-2] :]
         kept = F.dropout(weights, rule.dropout) if rule.dropout else weights
         out = unfold_heads(fold_heads(kept, k.shape[-3]) @ v, q.shape[-3])
     return out.to(inputs.v.dtype), weights.to(inputs.v.dtype)
@@ -94,6 +97,11 @@ def blockwise(rule: Rule, inputs: Inputs, size: BlockSize | None = None) -> Tens
     return out
 
 
+def fits_in_one_block(inputs: Inputs) -> bool:
+    scores = math.prod(batch_shape(inputs)) * inputs.q.shape[-3] * inputs.q.shape[-2] * inputs.k.shape[-2]
+    return scores * compute_dtype(inputs.q).itemsize <= BLOCK_BYTES
+
+
 class _Blockwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Any) -> Tensor:
@@ -104,16 +112,16 @@ class _Blockwise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Any:
         needed = ctx.needs_input_grad[1:]
-        return None, *_Gradient.apply(ctx.call, needed, grad_out, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        grads = _Gradients.apply(ctx.call, needed, grad_out, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return None, *grads
 
 
-class _Gradient(torch.autograd.Function):
-    """The gradient of _Blockwise: a function of its own, so that deriving it again can say what is wrong."""
+class _Gradients(torch.autograd.Function):
+    """A function of its own, so that its derivative can say what is wrong."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, needed: Sequence[bool], grad_out: Tensor, *tensors: Any) -> Any:
-        totals = _gradients(call, needed, grad_out, Inputs(*tensors[:6]), tensors[6:])
-        return tuple(None if not n or g is None else g.to(t.dtype) for g, t, n in zip(totals, tensors, needed))
+        return _gradients(call, needed, grad_out, Inputs(*tensors[:6]), tensors[6:])
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
@@ -124,102 +132,67 @@ class _Gradient(torch.autograd.Function):
 
 
 def _output(call: Call, inputs: Inputs, parameters: Sequence[Tensor]) -> Tensor:
-    rule, heads, kv_heads = call.rule, inputs.q.shape[-3], inputs.k.shape[-3]
+    rule = call.rule
     out = inputs.v.new_zeros(*inputs.q.shape[:-1], inputs.v.shape[-1])
     inputs = in_compute_dtype(inputs)
     with full_precision(out):
         for block in blocks(call, inputs):
             part = part_of(inputs, block)
-            scores, visible = grouped_scores(part.q * rule.scale, part.k), block_mask(rule, inputs, block, part.mask)
-            weights = weigh(rule, scores, visible, part.bias, part.sink, parameters)
-            kept = weights * dropout_factors(call, block, weights) if rule.dropout else weights
-            values = unfold_heads(fold_heads(kept, kv_heads) @ part.v, heads)
+            scores = soft_cap(grouped_scores(part.q * rule.scale, part.k), rule.softcap)
+            logits = logits_of(scores, part, hidden_edges(rule, inputs, block.queries, block.keys))
+            weights = normalize(rule.normalizer, logits, parameters)[..., -part.k.shape[-2] :]
+            if rule.dropout:
+                weights = weights * dropout_factors(call, block, weights)
+            values = unfold_heads(fold_heads(weights, part.k.shape[-3]) @ part.v, part.q.shape[-3])
             out[(*block.batch, EVERY, block.queries)] = values.to(out.dtype)
     return out
 
 
 def _gradients(
     call: Call, needed: Sequence[bool], grad_out: Tensor, inputs: Inputs, parameters: Sequence[Tensor]
-) -> list[Tensor | None]:
-    """Sums over all blocks: one for each of q, k, v, mask, bias, sink and the normalizer's parameters."""
+) -> tuple[Tensor | None, ...]:
+    """One gradient, or None, for each of q, k, v, mask, bias, sink and the parameters of the normalizer."""
+    tensors = (*inputs, *parameters)
     inputs = in_compute_dtype(inputs)
-    needed = [True, True, True, *needed[3:]]
-    totals = [zeros_for(t, inputs.q.dtype) if n else None for t, n in zip((*inputs, *parameters), needed)]
-    parameters = [leaf(t, n) for t, n in zip(parameters, needed[6:])]
+    totals = [zeros_for(t, inputs.q) if n and t is not None else None for t, n in zip(tensors, needed, strict=True)]
+    learned = [t.detach().requires_grad_(n) for t, n in zip(parameters, needed[6:], strict=True)]
     with full_precision(grad_out):
         for block in blocks(call, inputs):
             part, total = part_of(inputs, block), part_of(Inputs(*totals[:6]), block)  # type: ignore[arg-type]
-            part = part._replace(
-                mask=block_mask(call.rule, inputs, block, part.mask),
-                bias=None if part.bias is None else leaf(part.bias, needed[4]),
-                sink=None if part.sink is None else leaf(part.sink, needed[5]),
-            )
-            outer = grad_out[(*block.batch, EVERY, block.queries)].to(part.q.dtype)
-            _add_block(call, block, part, parameters, outer, total, totals[6:])
-    return totals
+            hidden = hidden_edges(call.rule, inputs, block.queries, block.keys)
+            grad = grad_out[(*block.batch, EVERY, block.queries)].to(part.q.dtype)
+            grads = _block_gradients(call, block, part, hidden, grad, learned)
+            for sum_so_far, more in zip((*total, *totals[6:]), grads, strict=True):
+                if sum_so_far is not None and more is not None:
+                    sum_so_far += more.sum_to_size(sum_so_far.shape)
+    return tuple(s if s is None or t is None else s.to(t.dtype) for s, t in zip(totals, tensors, strict=True))
 
 
-def _add_block(
-    call: Call,
-    block: Block,
-    part: Inputs,
-    parameters: Sequence[Tensor],
-    outer: Tensor,  # gradient of the block's output
-    total: Inputs,
-    parameter_totals: Sequence[Tensor | None],
-) -> None:
-    rule, heads, kv_heads = call.rule, part.q.shape[-3], part.k.shape[-3]
+def _block_gradients(
+    call: Call, block: Block, part: Inputs, hidden: Hidden, grad_out: Tensor, learned: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """What this block adds to the gradients of q, k, v, mask, bias, sink and the learned parameters."""
+    rule, heads, kv_heads, keys = call.rule, part.q.shape[-3], *part.k.shape[-3:-1]
     q = part.q * rule.scale
-    scores = leaf(grouped_scores(q, part.k))
+    scores = soft_cap(grouped_scores(q, part.k), rule.softcap)
+    slope = None if rule.softcap is None else 1 - (scores / rule.softcap) ** 2
+    logits = logits_of(scores, part, hidden).requires_grad_()
     with torch.enable_grad():
-        weights = weigh(rule, scores, part.mask, part.bias, part.sink, parameters)
-    outer = fold_heads(outer, kv_heads)
-    kept, weights_grad = weights.detach(), unfold_heads(outer @ part.v.mT, heads)
+        weights = normalize(rule.normalizer, logits, learned)[..., -keys:]
+    grad_out = fold_heads(grad_out, kv_heads)
+    kept, grad = weights.detach(), unfold_heads(grad_out @ part.v.mT, heads)
     if rule.dropout:
-        factors = dropout_factors(call, block, weights)
-        kept, weights_grad = kept * factors, weights_grad * factors
-    add_to(total.v, fold_heads(kept, kv_heads).mT @ outer)
-    learned = [t for t in (part.bias, part.sink, *parameters) if t is not None and t.requires_grad]
-    scores_grad, *learned_grads = torch.autograd.grad(weights, [scores, *learned], weights_grad, allow_unused=True)
-    scores_grad = fold_heads(scores_grad, kv_heads)
-    add_to(total.q, unfold_heads(scores_grad @ part.k, heads) * rule.scale)
-    add_to(total.k, scores_grad.mT @ fold_heads(q, kv_heads))
-    sums = [t for t in (total.bias, total.sink, *parameter_totals) if t is not None]
-    for sum_so_far, grad in zip(sums, learned_grads, strict=True):
-        add_to(sum_so_far, grad)
-
-
-def weigh(
-    rule: Rule,
-    scores: Tensor,
-    visible: Tensor | None,
-    bias: Tensor | None,
-    sink: Tensor | None,
-    parameters: Sequence[Tensor] = (),
-) -> Tensor:
-    """Weights of scores (..., H, Lq, Lk); parameters, where given, stand in for those of the normalizer."""
-    if rule.softcap is not None:
-        scores = rule.softcap * torch.tanh(scores / rule.softcap)
-    if bias is not None:
-        scores = scores + bias.to(scores.dtype)
-    if sink is None:
-        return normalize(rule.normalizer, scores, visible, parameters)
-    if visible is not None:
-        visible = F.pad(visible.expand(*visible.shape[:-1], scores.shape[-1]), (1, 0), value=True)
-    first = sink.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
-    return normalize(rule.normalizer, torch.cat([first, scores], -1), visible, parameters)[..., 1:]
-
-
-def normalize(
-    normalizer: Normalizer, logits: Tensor, visible: Tensor | None, parameters: Sequence[Tensor]
-) -> Tensor:
-    if not parameters:
-        weights: Tensor = normalizer(logits, mask=visible)
-        return weights
-    # By the time of backward the module may hold others: torch.func.functional_call lends them for a forward only.
-    names = (name for name, _ in normalizer.named_parameters())
-    weights = torch.func.functional_call(normalizer, dict(zip(names, parameters)), (logits,), {"mask": visible})
-    return weights
+        factors = dropout_factors(call, block, kept)
+        kept, grad = kept * factors, grad * factors
+    grad_v = fold_heads(kept, kv_heads).mT @ grad_out
+    wanted = [logits, *(t for t in learned if t.requires_grad)]
+    grad_logits, *found = torch.autograd.grad(weights, wanted, grad, allow_unused=True)
+    grad_learned = [found.pop(0) if t.requires_grad else None for t in learned]
+    grad_sink = None if part.sink is None else grad_logits[..., 0].sum(-1)
+    grad_bias = grad_logits[..., -keys:]
+    folded = fold_heads(grad_bias if slope is None else grad_bias * slope, kv_heads)
+    grad_q = unfold_heads(folded @ part.k, heads) * rule.scale
+    return grad_q, folded.mT @ fold_heads(q, kv_heads), grad_v, None, grad_bias, grad_sink, *grad_learned
 
 
 def grouped_scores(q: Tensor, k: Tensor) -> Tensor:
@@ -239,25 +212,52 @@ def unfold_heads(t: Tensor, heads: int) -> Tensor:
     return t.reshape(*t.shape[:-3], heads, kv_heads * rows // heads, width)
 
 
-def block_mask(rule: Rule, inputs: Inputs, block: Block, mask: Tensor | None) -> Tensor | None:
-    """What causal, window and the block's part of the mask leave visible; None if nothing is hidden."""
-    queries, keys = block.queries, block.keys
+def soft_cap(scores: Tensor, softcap: float | None) -> Tensor:
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+def logits_of(scores: Tensor, inputs: Inputs, hidden: Hidden) -> Tensor:
+    """(..., H, Lq, Lk) with -inf at hidden keys; with a sink (..., H, Lq, 1 + Lk). May write into the scores."""
+    if inputs.bias is not None:
+        scores = scores + inputs.bias.to(scores.dtype)
+    for keys, table in hidden:
+        scores[..., keys].masked_fill_(table, -math.inf)
+    if inputs.mask is not None:
+        scores = scores.masked_fill(~inputs.mask, -math.inf)
+    if inputs.sink is None:
+        return scores
+    sink = inputs.sink.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+    return torch.cat([sink, scores], -1)
+
+
+def normalize(normalizer: Normalizer, logits: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """The weights, with the given values of the normalizer's parameters."""
+    # Backward must see what forward saw, and torch.func.functional_call lends parameters for a forward only.
+    names = (name for name, _ in normalizer.named_parameters())
+    given = dict(zip(names, parameters, strict=True))
+    weights: Tensor = torch.func.functional_call(normalizer, given, logits) if given else normalizer(logits)
+    return weights
+
+
+def hidden_edges(rule: Rule, inputs: Inputs, queries: slice, keys: slice) -> Hidden:
+    """What causal and window hide of these keys: tables for the first and the last of them, none for the middle."""
     nearest, farthest = visible_distances(rule, inputs)
     offset = inputs.k.shape[-2] - inputs.q.shape[-2]
-    least, most = queries.start + offset - (keys.stop - 1), queries.stop - 1 + offset - keys.start
-    if nearest <= least and most <= farthest:
-        return mask
-    device = inputs.q.device
-    positions = torch.arange(queries.start, queries.stop, device=device)[:, None] + offset
-    distance = positions - torch.arange(keys.start, keys.stop, device=device)
-    visible = (nearest <= distance) & (distance <= farthest)
-    return visible if mask is None else visible & mask
+    first, last = queries.start + offset, queries.stop - 1 + offset
+    hidden = []
+    for start, stop in (keys.start, min(keys.stop, last - farthest)), (max(keys.start, first - nearest + 1), keys.stop):
+        if start < stop:
+            positions = torch.arange(first, last + 1, device=inputs.q.device)[:, None]
+            distance = positions - torch.arange(start, stop, device=inputs.q.device)
+            table = (distance < nearest) | (distance > farthest)
+            hidden.append((slice(start - keys.start, stop - keys.start), table))
+    return hidden
 
 
 def visible_distances(rule: Rule, inputs: Inputs) -> tuple[int, int]:
     """Least and greatest (query position - key position) that causal and window allow."""
-    unlimited = inputs.q.shape[-2] + inputs.k.shape[-2]
-    reach = unlimited if rule.window is None else rule.window - 1
+    no_limit = inputs.q.shape[-2] + inputs.k.shape[-2]
+    reach = no_limit if rule.window is None else rule.window - 1
     return 0 if rule.causal else -reach, reach
 
 
@@ -265,54 +265,54 @@ def blocks(call: Call, inputs: Inputs) -> Iterator[Block]:
     """All blocks in which some query can see some key."""
     queries, keys = inputs.q.shape[-2], inputs.k.shape[-2]
     nearest, farthest = visible_distances(call.rule, inputs)
-    room, chunks = call.size.batch, []
+    room, chunks = call.size.batch, [spans(queries, call.size.queries)]
     for length in reversed(inputs.q.shape[:-3]):
         step = max(1, min(length, room))
         room //= step
-        chunks.append([slice(start, start + step) for start in range(0, length, step)])
-    spans = [slice(start, min(start + call.size.queries, queries)) for start in range(0, queries, call.size.queries)]
-    for number, (*batch, span) in enumerate(product(*reversed(chunks), spans)):
+        chunks.insert(0, spans(length, step))
+    for number, (*batch, span) in enumerate(product(*chunks)):
         first = max(0, span.start + keys - queries - farthest)
         last = min(keys, span.stop + keys - queries - nearest)
         if first < last:
             yield Block(number, tuple(batch), span, slice(first, last))
 
 
+def spans(length: int, step: int) -> list[slice]:
+    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
+
+
 def best_block_size(rule: Rule, inputs: Inputs) -> BlockSize:
-    heads, queries = inputs.q.shape[-3:-1]
-    keys = inputs.k.shape[-2]
+    heads, queries, keys = *inputs.q.shape[-3:-1], inputs.k.shape[-2]
     scores = BLOCK_BYTES // (heads * compute_dtype(inputs.q).itemsize)
-    # r queries see at most r + reach keys; the greatest r with r * min(keys, r + reach) <= scores
     nearest, farthest = visible_distances(rule, inputs)
     reach = farthest - nearest
-    rows = max(scores // keys, (math.isqrt(reach * reach + 4 * scores) - reach) // 2, MIN_QUERIES)
-    return BlockSize(max(1, scores // (queries * keys)), min(rows, queries))
-
-
-def fits_in_one_block(inputs: Inputs) -> bool:
-    scores = math.prod(batch_shape(inputs)) * math.prod(inputs.q.shape[-3:-1]) * inputs.k.shape[-2]
-    return scores * compute_dtype(inputs.q).itemsize <= BLOCK_BYTES
+    # r queries see min(keys, r + reach) keys, and r times that shall be at most `scores`.
+    within_reach = (math.isqrt(reach * reach + 4 * scores) - reach) // 2
+    return BlockSize(max(1, scores // max(1, queries * keys)), max(scores // keys, within_reach, MIN_QUERIES))
 
 
 def part_of(inputs: Inputs, block: Block) -> Inputs:
     def take(t: Tensor | None, *last: slice) -> Any:
-        index = (*block.batch, EVERY, *last)
-        return None if t is None else t[tuple(EVERY if n == 1 else s for n, s in zip(t.shape, index))]
+        index = (*block.batch, EVERY, *last, EVERY)
+        return None if t is None else t[tuple(EVERY if n == 1 else i for n, i in zip(t.shape, index, strict=False))]
 
     q, k, v, mask, bias, sink = inputs
-    pair = block.queries, block.keys
-    return Inputs(take(q, pair[0]), take(k, pair[1]), take(v, pair[1]), take(mask, *pair), take(bias, *pair), sink)
+    queries, keys = block.queries, block.keys
+    return Inputs(
+        take(q, queries), take(k, keys), take(v, keys), take(mask, queries, keys), take(bias, queries, keys), sink
+    )
 
 
 def dropout_factors(call: Call, block: Block, weights: Tensor) -> Tensor:
-    """0 or 1 / (1 - dropout); the same in forward and backward."""
+    """0 or 1 / (1 - dropout), the same in forward and backward."""
     generator = torch.Generator(weights.device).manual_seed(call.seed + block.number)
     keep = 1 - call.rule.dropout
-    return torch.empty_like(weights, requires_grad=False).bernoulli_(keep, generator=generator).div_(keep)
+    return torch.empty_like(weights).bernoulli_(keep, generator=generator).div_(keep)
 
 
 def batch_shape(inputs: Inputs) -> torch.Size:
-    return torch.Size(torch.broadcast_shapes(*(t.shape[:-3] for t in inputs[:3])))  # type: ignore[no-untyped-call]
+    shapes = (t.shape[:-3] for t in inputs[:3])
+    return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
 
 
 def compute_dtype(t: Tensor) -> torch.dtype:
@@ -320,7 +320,7 @@ def compute_dtype(t: Tensor) -> torch.dtype:
 
 
 def in_compute_dtype(inputs: Inputs) -> Inputs:
-    """Also contiguous, since a matrix product would else copy k and v anew in every block."""
+    """Also contiguous, since a matrix product would else copy its part of k and v in every block."""
     dtype = compute_dtype(inputs.q)
     q, k, v = (t.to(dtype).contiguous() for t in inputs[:3])
     return inputs._replace(q=q, k=k, v=v)
@@ -332,14 +332,5 @@ def full_precision(t: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
-def leaf(t: Tensor, learned: bool = True) -> Tensor:
-    return t.detach().requires_grad_(learned)
-
-
-def zeros_for(t: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(t.shape, dtype=torch.promote_types(t.dtype, dtype), device=t.device)
-
-
-def add_to(total: Tensor, grad: Tensor | None) -> None:
-    if grad is not None:
-        total += grad.sum_to_size(total.shape)
+def zeros_for(t: Tensor, at_least: Tensor) -> Tensor:
+    return torch.zeros(t.shape, dtype=torch.promote_types(t.dtype, at_least.dtype), device=t.device)

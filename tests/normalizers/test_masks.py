@@ -54,7 +54,9 @@ def test_masking_is_removing_for_the_jacobian(case: Case) -> None:
     keep = torch.tensor([0, 2, 3, 7, 8, 10])
     mask = torch.zeros(SHAPE[-1], dtype=torch.bool).scatter(0, keep, True)
     whole = jacobian(made, logits, mask)
-    torch.testing.assert_close(whole[..., keep, :][..., keep], jacobian(made, logits[..., keep]), rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(
+        whole[..., keep, :][..., keep], jacobian(made, logits[..., keep]), rtol=1e-11, atol=1e-11
+    )
     assert bool((whole[..., ~mask, :] == 0).all())
     assert bool((whole[..., ~mask] == 0).all())
 

@@ -44,15 +44,26 @@ def deviation_reference(logits: Tensor, params: Tensor) -> Tensor:
     top = row_top(logits, visible)
     z = below_top(logits, visible, top)
     sd = _deviation(z, visible)
-    scale = torch.where(sd > 0, 1 / torch.minimum(torch.where(sd > 0, sd, 1.0), params), 0.0)
+    scale = _inverse(sd, params)
     return finish(masked_softmax(scale * z, visible), visible, top)
+
+
+_FLAT = 1e-37  # 1/deviation must stay finite in float32; a row flatter than this gets equal weights
+
+
+def _inverse(sd: Tensor, gamma: Tensor) -> Tensor:
+    """1/min(std, gamma), 0 for a flat row."""
+    return torch.where(sd > _FLAT, 1 / torch.minimum(torch.where(sd > _FLAT, sd, 1.0), gamma), 0.0)
 
 
 def _deviation(z: Tensor, visible: Tensor) -> Tensor:
     n = visible.sum(-1, keepdim=True).clamp(min=1)
-    centred = torch.where(visible, z - z.sum(-1, keepdim=True) / n, 0.0)
+    # In units of the range, which cancels: the square of a tiny gap would underflow.
+    span = z.detach().abs().amax(-1, keepdim=True)
+    unit = torch.where(span > 0, z / torch.where(span > 0, span, 1.0), 0.0)
+    centred = torch.where(visible, unit - unit.sum(-1, keepdim=True) / n, 0.0)
     variance = (centred**2).sum(-1, keepdim=True) / n
-    return torch.where(variance > 0, torch.where(variance > 0, variance, 1.0).sqrt(), 0.0)
+    return span * torch.where(variance > 0, torch.where(variance > 0, variance, 1.0).sqrt(), 0.0)
 
 
 ENTROPY = row_map("adaptive-temperature", entropy_reference, "adaptive", "entropy_forward", "entropy_backward")
@@ -119,9 +130,9 @@ class NormSoftmax(Normalizer):
         visible = visible_keys(logits)
         z, n = below_top(logits, visible, row_top(logits, visible)), visible.sum(-1, keepdim=True).clamp(min=1)
         sd, w = _deviation(z, visible), self._weights(logits)
-        scale = torch.where(sd > 0, 1 / sd.clamp(max=self.gamma), 0.0)
+        scale = _inverse(sd, self._value("gamma", logits))
         centred = torch.where(visible, z - z.sum(-1, keepdim=True) / n, 0.0)
-        slope = torch.where((sd > 0) & (sd < self.gamma), scale**3 / n, 0.0) * centred
+        slope = torch.where((sd > _FLAT) & (sd < self.gamma), scale**3 / n, 0.0) * centred
         spread = w * (z - (w * z).sum(-1, keepdim=True))
         return diagonal_minus_outer(scale * w, scale * w, w) - spread.unsqueeze(-1) * slope.unsqueeze(-2)
 

@@ -93,7 +93,7 @@ def row_counts(logits: Tensor) -> Tensor:
     if not fused(logits):
         return (logits != float("-inf")).sum(-1, keepdim=True).to(logits.dtype)
     if torch.compiler.is_compiling():
-        compiled: Tensor = _row_counts_op(logits)
+        compiled: Tensor = _row_counts_op(logits.detach())
         return compiled
     return _run_counts(logits.detach())
 
@@ -120,7 +120,7 @@ def _run_backward(
     which = _MAPS[name]
     rows = _as_rows(logits)
     grad_logits = torch.empty_like(rows)
-    grad_params = rows.new_empty((len(rows) if with_params else 0, params.shape[-1]))
+    grad_params = rows.new_zeros((len(rows) if with_params else 0, params.shape[-1]))
     over_rows(
         which.kernel(which.backward),
         len(rows),

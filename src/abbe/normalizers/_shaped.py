@@ -33,6 +33,9 @@ def elastic_reference(logits: Tensor, params: Tensor) -> Tensor:
     return finish(torch.relu(plain_softmax(logits, visible, top) + offset), visible, top)
 
 
+_SMALLEST_WIDTH = 1e-37  # 1/width must stay finite in float32; a row narrower than this counts as zeros
+
+
 def _low_and_high(logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
     shown = torch.where(visible, logits, 0.0)
     low, high = shown.amin(-1, keepdim=True), shown.amax(-1, keepdim=True)
@@ -43,8 +46,8 @@ def self_adjusted_reference(logits: Tensor, params: Tensor) -> Tensor:
     visible = visible_keys(logits)
     top = row_top(logits, visible)
     low, high = _low_and_high(logits, visible)
-    width = torch.where(high > low, high - low, 1.0)
-    ratio = torch.where(high > low, (torch.where(visible, logits, 0.0) - low) / width, 1.0)
+    wide = high - low > _SMALLEST_WIDTH
+    ratio = torch.where(wide, (torch.where(visible, logits, 0.0) - low) / torch.where(wide, high - low, 1.0), 1.0)
     return finish(ratio * plain_softmax(logits, visible, top), visible, top)
 
 
@@ -146,9 +149,10 @@ class SelfAdjustedSoftmax(Normalizer):
         visible = visible_keys(logits)
         p = plain_softmax(logits, visible, row_top(logits, visible))
         low, high = _low_and_high(logits, visible)
-        inverse = torch.where(high > low, 1 / torch.where(high > low, high - low, 1.0), 0.0)
+        wide = high - low > _SMALLEST_WIDTH
+        inverse = torch.where(wide, 1 / torch.where(wide, high - low, 1.0), 0.0)
         shown = torch.where(visible, logits, 0.0)
-        ratio = torch.where(visible, torch.where(high > low, (shown - low) * inverse, 1.0), 0.0)
+        ratio = torch.where(visible, torch.where(wide, (shown - low) * inverse, 1.0), 0.0)
         at_low = _shares((logits == low) & (low < 0))
         at_high = _shares((logits == high) & (high > 0))
         jacobian = diagonal_minus_outer(ratio * p + inverse * p, ratio * p, p)

@@ -116,10 +116,10 @@ def log(x: Any) -> Any:
 
 
 @_elementwise
-def log1p(x: Any) -> Any:
-    """ln(1 + x) for -1 < x, right to 2 ulp also where 1 + x rounds."""
+def log1p_over(x: Any, over: Any) -> Any:
+    """ln(1 + x) for -1 < x, right to 2 ulp also where 1 + x rounds; over = 1/(1 + x)."""
     u = ONE + x
-    return log(u) + (x - (u - ONE)) / u
+    return log(u) + (x - (u - ONE)) * over
 
 
 @_elementwise

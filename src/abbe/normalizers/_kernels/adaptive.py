@@ -73,17 +73,17 @@ def entropy_backward(
 
 @kernel
 def deviation(row: Any, top: Any) -> Any:
-    """Mean of (l - top) and standard deviation over the visible keys."""
-    n = visible_count(row)
-    mean = ZERO
+    """Mean of (l - top), standard deviation, count, over the visible keys; in float64, as 1/deviation magnifies."""
+    n = float(visible_count(row))
+    mean = 0.0
     for j in range(row.shape[0]):
-        mean += row[j] - top if row[j] > NEG_INF else ZERO
+        mean += float(row[j] - top) if row[j] > NEG_INF else 0.0
     mean /= n
-    variance = ZERO
+    variance = 0.0
     for j in range(row.shape[0]):
-        d = row[j] - top - mean if row[j] > NEG_INF else ZERO
+        d = float(row[j] - top) - mean if row[j] > NEG_INF else 0.0
         variance += d * d
-    return mean, np.sqrt(variance / n), n
+    return mean, f32(np.sqrt(variance / n)), n
 
 
 @kernel
@@ -94,7 +94,7 @@ def deviation_forward(logits: Any, params: Any, weights: Any, start: int, stop: 
         top = row_max(row)
         if usable(top, out):
             _, sd, _ = deviation(row, top)
-            scale = ONE / min(sd, gamma) if sd > ZERO else ZERO
+            scale = ONE / min(sd, gamma) if sd > TINY else ZERO
             multiply(out, ONE / exponentials(row, top, scale, ZERO, out))
 
 
@@ -114,11 +114,11 @@ def deviation_backward(
         if not usable(top, out):
             continue
         mean, sd, n = deviation(row, top)
-        scale = ONE / min(sd, gamma) if sd > ZERO else ZERO
+        scale = ONE / min(sd, gamma) if sd > TINY else ZERO
         dot = row_dot(w, g)
         # scale = 1/sd falls with each logit by (l - mean) / (n sd) scale^2
-        to_scale = spread(g, row, top, w, dot) if ZERO < sd < gamma else ZERO
+        to_scale = spread(g, row, top, w, dot) if TINY < sd < gamma else ZERO
         pull = to_scale * scale * scale * scale / n
         for j in range(row.shape[0]):
-            d = row[j] - top - mean if row[j] > NEG_INF else ZERO
+            d = f32(float(row[j] - top) - mean) if row[j] > NEG_INF else ZERO
             out[j] = scale * w[j] * (g[j] - dot) - pull * d

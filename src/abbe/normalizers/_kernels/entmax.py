@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ._vector import NEG_INF, ONE, TINY, ZERO, below, exp, f32, kernel, log, maximum, row_max, usable
+from ._vector import NEG_INF, ONE, TINY, ZERO, below, exp, f32, kernel, log, log1p_over, maximum, row_max, usable
 
 _LANES = 64
-_KEYS_A_LANE = 8
+_SEGMENT = 8 * _LANES  # where lanes shall lead to single keys, a long row has lanes in each segment
 _ROUNDS = 60
+_VECTOR = 32  # the gathered keys are filled up to a multiple of this, so that no loop over them runs key by key
 _HALF = f32(0.5)
 _SETTLED = f32(3e-5)  # convergence is quadratic: after a step as small as this, what is left is below rounding
 
@@ -31,21 +32,6 @@ def lane_maxima(row: Any, lanes: Any) -> None:
     for start in range(0, whole, _LANES):
         for c in range(_LANES):
             lanes[c] = maximum(lanes[c], row[start + c])
-    for c in range(keys - whole):
-        lanes[c] = maximum(lanes[c], row[whole + c])
-
-
-@kernel
-def wide_lane_maxima(row: Any, lanes: Any) -> None:
-    """Maxima of any multiple of _LANES lanes."""
-    keys, width = row.shape[0], lanes.shape[0]
-    whole = keys - keys % width
-    lanes[:] = NEG_INF
-    for some in range(0, width, _LANES):
-        part = lanes[some : some + _LANES]
-        for start in range(some, whole, width):
-            for c in range(_LANES):
-                part[c] = maximum(part[c], row[start + c])
     for c in range(keys - whole):
         lanes[c] = maximum(lanes[c], row[whole + c])
 
@@ -116,27 +102,32 @@ def entmax15_forward(logits: Any, params: Any, weights: Any, start: int, stop: i
 def gather(row: Any, top: Any, scale: Any, gap: Any, lanes: Any, near: Any, index: Any) -> Any:
     """near = scale (row - top) of the keys above -gap, index = their places; returns their count.
 
-    A negative count says that near holds the whole row, in place, because most of it may be needed.
+    A negative count says that near holds the whole row, in place, because most of it may be needed. What follows
+    in near, up to a multiple of _VECTOR, is far below.
     """
     keys, width = row.shape[0], lanes.shape[0]
     hot = 0
     for c in range(width):  # no branches here and below: they would be mispredicted
         index[hot] = c
         hot += 1 if below(lanes[c], top, scale) > -gap else 0
-    if 2 * hot > width:
+    if 8 * hot > 7 * width:
         for j in range(keys):
-            near[j] = below(row[j], top, scale)
+            near[j] = maximum(below(row[j], top, scale), -gap - gap)  # an absent key is far, not infinitely far
+        near[keys : keys + _VECTOR] = -gap - gap
         return -keys
     count = 0
     first = index.shape[0] - hot  # the hot lanes move to the back, out of the way of what is gathered
     for h in range(hot):
         index[first + h] = index[h]
     for h in range(hot):
-        for j in range(index[first + h], keys, width):
+        lane = index[first + h]
+        start = lane // _LANES * _SEGMENT
+        for j in range(start + lane % _LANES, min(start + _SEGMENT, keys), _LANES):
             z = below(row[j], top, scale)
             near[count] = z
             index[count] = j
             count += 1 if z > -gap else 0
+    near[count : count + _VECTOR] = -gap - gap
     return count
 
 
@@ -151,10 +142,8 @@ def entmax_sums(near: Any, beta: Any, s: float, weights: Any) -> Any:
         t = slope_of_u * near[j]
         u = ONE + t
         inside = u > f32(1e-30)
-        u = u if inside else ONE
-        over = ONE / u
-        power = (log(u) + (t - (u - ONE)) * over) * inverse
-        w = exp(peak + power) if inside else ZERO
+        over = ONE / (u if inside else ONE)
+        w = exp(peak + inverse * log1p_over(t if inside else ZERO, over)) if inside else ZERO
         weights[j] = w
         total += w
         slope += w * over
@@ -198,20 +187,22 @@ def entmax_weights(near: Any, beta: float, weights: Any) -> None:
 @kernel
 def forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
     keys = logits.shape[1]
-    lanes = np.empty(_LANES * max(1, keys // (_LANES * _KEYS_A_LANE)), np.float32)
-    near, found = np.empty(keys + 1, np.float32), np.empty(keys + 1, np.float32)
+    lanes = np.empty((keys + _SEGMENT - 1) // _SEGMENT * _LANES, np.float32)
+    near, found = np.empty(keys + _VECTOR, np.float32), np.empty(keys + _VECTOR, np.float32)
     index = np.empty(keys + 2 * lanes.shape[0], np.int64)
     for r in range(start, stop):
         q = r if params.shape[0] > 1 else 0
         row, out, scale, beta = logits[r], weights[r], params[q, 0], maximum(params[q, 1], f32(1e-7))
-        wide_lane_maxima(row, lanes)
+        for g in range(lanes.shape[0] // _LANES):
+            lane_maxima(row[g * _SEGMENT : (g + 1) * _SEGMENT], lanes[g * _LANES : (g + 1) * _LANES])
         top = row_max(lanes)
         if usable(top, out):
             count = gather(row, top, scale, ONE / beta, lanes, near, index)
+            filled = (abs(count) + _VECTOR - 1) // _VECTOR * _VECTOR
+            entmax_weights(near[:filled], float(beta), found)
             if count < 0:
-                entmax_weights(near[:keys], float(beta), out)
+                out[:] = found[:keys]
             else:
-                entmax_weights(near[:count], float(beta), found)
                 out[:] = ZERO
                 for c in range(count):
                     out[index[c]] = found[c]

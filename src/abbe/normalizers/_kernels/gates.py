@@ -165,6 +165,8 @@ def stick_breaking_forward(logits: Any, params: Any, weights: Any, start: int, s
     rests = np.empty(logits.shape[1], np.float32)
     for r in range(start, stop):
         out = weights[r]
+        if not usable(row_max(logits[r]), out):
+            continue
         gates_and_rests(logits[r], out, rests)
         left = ONE
         for j in range(out.shape[0] - 1, -1, -1):

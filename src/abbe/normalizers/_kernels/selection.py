@@ -57,7 +57,7 @@ def lowest(row: Any) -> Any:
 @kernel
 def narrow(row: Any, mass: Any, target: Any, top: Any) -> Any:
     """(low, high]: the mass above low reaches the target, that above high (returned) does not, few lie between."""
-    low, high = unordered(ordered(lowest(row)) - 1), top
+    low, high = unordered(ordered(lowest(row)) - 2), top  # 2 steps down: 0 and -0 are one value
     _, count_low = above(row, mass, low)
     have, count_high = ZERO, ZERO
     for step in range(_BY_VALUE + 33):

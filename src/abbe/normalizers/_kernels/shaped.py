@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._vector import NEG_INF, ONE, ZERO, kernel, maximum, minimum, row_max, usable
+from ._vector import NEG_INF, ONE, TINY, ZERO, kernel, maximum, minimum, row_max, usable
 from .softmax import exponentials, multiply
 
 
@@ -114,8 +114,8 @@ def low_and_high(row: Any) -> Any:
 
 
 @kernel
-def ratio_of(x: Any, low: Any, high: Any, inverse: Any) -> Any:
-    return ((x if x > NEG_INF else ZERO) - low) * inverse if high > low else ONE
+def ratio_of(x: Any, low: Any, inverse: Any) -> Any:
+    return ((x if x > NEG_INF else ZERO) - low) * inverse if inverse > ZERO else ONE
 
 
 @kernel
@@ -123,7 +123,7 @@ def self_adjusted_forward(logits: Any, params: Any, weights: Any, start: int, st
     for r in range(start, stop):
         row, out = logits[r], weights[r]
         low, high = low_and_high(row)
-        if softmax_row(row, out) and high > low:
+        if softmax_row(row, out) and high - low > TINY:
             inverse = ONE / (high - low)
             for j in range(out.shape[0]):
                 out[j] *= (row[j] - low) * inverse if row[j] > NEG_INF else ZERO
@@ -138,11 +138,11 @@ def self_adjusted_backward(
         low, high = low_and_high(row)
         if not softmax_row(row, out):
             continue
-        inverse = ONE / (high - low) if high > low else ZERO
+        inverse = ONE / (high - low) if high - low > TINY else ZERO
         dot, to_low, to_high, at_low, at_high = ZERO, ZERO, ZERO, ZERO, ZERO
         for j in range(row.shape[0]):
             share = g[j] * out[j]
-            ratio = ratio_of(row[j], low, high, inverse)
+            ratio = ratio_of(row[j], low, inverse)
             dot += share * ratio
             to_low += share * (ratio - ONE) * inverse
             to_high -= share * ratio * inverse
@@ -151,7 +151,7 @@ def self_adjusted_backward(
         to_low = to_low / at_low if low < ZERO else ZERO
         to_high = to_high / at_high if high > ZERO else ZERO
         for j in range(row.shape[0]):
-            ratio = ratio_of(row[j], low, high, inverse)
+            ratio = ratio_of(row[j], low, inverse)
             change = out[j] * (g[j] * ratio - dot + g[j] * inverse)
             change += to_low if row[j] == low else ZERO
             change += to_high if row[j] == high else ZERO

@@ -1,0 +1,207 @@
+"""The fused float32 kernels against the float64 reference on rows that break naive kernels.
+
+Tolerances. A weight is at most 1 and comes from a gap to the top (one rounding), an exponential or a power (2 ulp)
+and a normalising sum: 8 eps absolute. Gradients cancel (g_j - sum w g), so their error is measured against the
+same reference in float32, which cancels alike: at most three times its error on the same kind of rows plus 8 eps
+of the upstream gradient, times the exact gradient where that is above 1.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from adversarial_rows import adversarial_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from normalizer_cases import CASES, Case, every_case, random_logits
+from torch import Tensor
+
+import abbe
+from abbe.normalizers import _dispatch
+
+EPS = torch.finfo(torch.float32).eps
+LENGTHS = (1, 2, 7, 63, 64, 65, 127, 128, 129, 512, 1000, 4096)
+SPARSE_LENGTHS = (1, 7, 64, 129, 1000)
+
+
+def in_float64(made: abbe.Normalizer) -> abbe.Normalizer:
+    again = abbe.normalizer(str(made)).double()
+    again.load_state_dict(made.state_dict())
+    return again
+
+
+def nudged(made: abbe.Normalizer, keys: int) -> list[abbe.Normalizer]:
+    """A selection whose cut lies a little to either side: rows on which they differ have no answer in float32.
+
+    A little is 2e-6 for an exponential, and for a mass the rounding of a sum over the keys in 32 partial sums.
+    """
+    by = {"topp": "p", "threshold": "rel"}.get(made.name)
+    if by is None:
+        return []
+    off = 2e-6 + (keys / 32 * EPS if by == "p" else 0)
+    return [abbe.normalizer(made.name, **{by: getattr(made, by) * factor}).double() for factor in (1 - off, 1 + off)]
+
+
+def clear_rows(made: abbe.Normalizer, rows: Tensor) -> Tensor:
+    """Rows whose selected set, or side of a kink, does not hang on one rounding."""
+    clear = torch.ones(rows.shape[:-1], dtype=torch.bool)
+    for other in nudged(made, rows.shape[-1]):
+        clear &= ((other(rows.double()) > 0) == (in_float64(made)(rows.double()) > 0)).all(-1)
+    if made.name == "norm-softmax":  # the kink where the deviation is gamma
+        shown = rows.double().masked_fill(rows.isinf(), torch.nan)
+        deviation = (shown - shown.nanmean(-1, keepdim=True)).square().nanmean(-1).sqrt()
+        clear &= ~((deviation / made.gamma - 1).abs() < 1e-5)
+    return clear
+
+
+def derivatives(made: abbe.Normalizer, rows: Tensor, upstream: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Weights, gradient to the logits, gradients to the parameters, all as float64."""
+    logits = rows.clone().requires_grad_()
+    found = made(logits)
+    grads = torch.autograd.grad(found, [logits, *made.parameters()], upstream.to(rows.dtype))
+    return found.detach().double(), grads[0].double(), [g.double() for g in grads[1:]]
+
+
+def assert_kernel_is_right(made: abbe.Normalizer, rows: Tensor, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    upstream = random_logits(*rows.shape, seed=5, scale=1.0)
+    monkeypatch.setattr(_dispatch, "FUSED_FROM", 1)
+    got = derivatives(made, rows, upstream)
+    monkeypatch.setattr(_dispatch, "FUSED_FROM", 1 << 62)
+    eager = derivatives(made, rows, upstream)
+    want = derivatives(in_float64(made), rows.double(), upstream)
+    clear = clear_rows(made, rows)[..., None]
+    off = (got[0] - want[0]).abs().masked_fill(~clear, 0)
+    assert float(off.max()) <= 8 * EPS, f"{kind}: weights off by {float(off.max()):.1e}"
+    largest = float(upstream.abs().max())
+    # per row: what float32 may lose, and what the eager float32 reference loses
+    size = want[1].abs().amax(-1, keepdim=True).clamp(min=1)
+    eager_off = (eager[1] - want[1]).abs().amax()
+    off = (got[1] - want[1]).abs().masked_fill(~clear, 0)
+    assert bool((off <= 3 * eager_off + 8 * EPS * size * largest).all()), (
+        f"{kind}: gradient off by {float(off.max()):.1e}"
+    )
+    for mine, eagers, exact in zip(got[2], eager[2], want[2], strict=True):
+        off, allowed = (
+            (mine - exact).abs(),
+            3 * (eagers - exact).abs().amax() + 16 * EPS * exact.abs().clamp(min=largest),
+        )
+        assert bool((off <= allowed).all()), f"{kind}: parameter gradient off by {float((off / EPS).max()):.1f} eps"
+
+
+@every_case()
+@pytest.mark.parametrize("keys", LENGTHS)
+def test_kernel_on_adversarial_rows(case: Case, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = case.make(torch.float32)
+    for kind, rows in adversarial_rows(keys).items():
+        if kind == "denormal":  # has a test of its own
+            continue
+        assert_kernel_is_right(made, rows, monkeypatch, kind)
+
+
+@every_case()
+@pytest.mark.parametrize("keys", [2, 65, 512])
+def test_kernel_on_denormal_gaps(case: Case, keys: int, fused: None) -> None:
+    """Gaps of 1e-39: below what 1/x can express in float32; everything stays finite and on the simplex."""
+    made, rows = case.make(torch.float32), adversarial_rows(keys)["denormal"].requires_grad_()
+    found = made(rows)
+    found.square().sum().backward()
+    assert bool(torch.isfinite(found).all())
+    assert bool((found >= 0).all())
+    if case.simplex:
+        torch.testing.assert_close(found.sum(-1), torch.ones_like(found[..., 0]), rtol=0, atol=8 * EPS)
+
+
+@pytest.mark.parametrize("excess", [1e-6, 1e-4, 0.001, 0.01, 0.05, 0.2, 1 / 3, 0.5, 0.7, 0.9, 0.99, 0.999])
+@pytest.mark.parametrize("keys", SPARSE_LENGTHS)
+def test_entmax_kernel_at_any_learned_alpha(excess: float, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = abbe.normalizer("entmax", alpha=1 + excess, learn=True)
+    for kind, rows in adversarial_rows(keys, seed=1).items():
+        if kind != "denormal":
+            assert_kernel_is_right(made, rows, monkeypatch, kind)
+
+
+@every_case("simplex")
+def test_kernel_rows_sum_to_one(case: Case, fused: None) -> None:
+    """Up to rounding: a threshold, where there is one, is rounded once and enters each weight of the support."""
+    made, has_threshold = case.make(torch.float32), "entmax" in case.spec or "sparsemax" in case.spec
+    for keys in (7, 129, 1000, 4096):
+        for kind, rows in adversarial_rows(keys, seed=2).items():
+            found = made(rows).detach().double()
+            support = (found > 0).sum(-1)
+            off = (found.sum(-1) - 1).abs().masked_fill(support == 0, 0)
+            assert bool((off <= EPS * (16 + 0.5 * support * has_threshold)).all()), (keys, kind)
+
+
+def float32_rows(max_keys: int = 40) -> st.SearchStrategy[list[float]]:
+    """Whole numbers, ties, tiny and huge values, masked keys."""
+    plain = st.floats(-30, 30, width=32)
+    whole = st.integers(-4, 4).map(float)
+    spread = st.floats(-1e6, 1e6, width=32)
+    tiny = st.floats(-(2.0**-10), 2.0**-10, width=32, allow_subnormal=False)
+    masked = st.just(float("-inf"))
+    return st.one_of(
+        *(
+            st.lists(st.one_of(kind, kind, masked), min_size=1, max_size=max_keys)
+            for kind in (plain, whole, spread, tiny)
+        ),
+        st.lists(st.one_of(plain, whole, tiny, masked), min_size=1, max_size=max_keys),
+    )
+
+
+@every_case()
+@settings(max_examples=30)
+@given(row=float32_rows())
+def test_kernel_on_drawn_rows(case: Case, row: list[float]) -> None:
+    rows = torch.tensor(row).expand(3, 1, -1).contiguous()
+    with pytest.MonkeyPatch.context() as patch:
+        assert_kernel_is_right(case.make(torch.float32), rows, patch, "drawn")
+
+
+@every_case("learns")
+def test_kernel_gives_no_gradient_nobody_asked_for(case: Case, fused: None) -> None:
+    made = case.make(torch.float32).requires_grad_(False)
+    logits = random_logits(2, 3, 4, 33, dtype=torch.float32).requires_grad_()
+    made(logits).square().sum().backward()
+    assert bool(torch.isfinite(logits.grad).all())
+    assert all(raw.grad is None for raw in made.parameters())
+    frozen_logits = case.make(torch.float32)
+    frozen_logits(logits.detach()).square().sum().backward()
+    assert any(raw.grad is not None for raw in frozen_logits.parameters())
+
+
+@every_case()
+@pytest.mark.parametrize("keys", [5, 70])
+def test_second_derivatives_through_the_kernels(case: Case, keys: int, fused: None) -> None:
+    """d/dx of |gradient|^2: wrt logits, parameters and the upstream gradient."""
+    made = case.make(torch.float32)
+    rows = random_logits(3, 2, keys, seed=8, dtype=torch.float32)
+    upstream = random_logits(3, 2, keys, seed=9, scale=1.0, dtype=torch.float32)
+
+    def second(normalizer: abbe.Normalizer, dtype: torch.dtype) -> list[Tensor]:
+        logits, given_grad = (x.to(dtype).requires_grad_() for x in (rows.clone(), upstream.clone()))
+        inputs = [logits, *normalizer.parameters()]
+        first = torch.autograd.grad(normalizer(logits), inputs, given_grad, create_graph=True)
+        total = sum((g * torch.cos(torch.arange(g.numel(), dtype=dtype)).view_as(g)).sum() for g in first)
+        return list(torch.autograd.grad(total, [*inputs, given_grad], allow_unused=True, materialize_grads=True))
+
+    got, want = second(made, torch.float32), second(in_float64(made), torch.float64)
+    for mine, exact in zip(got, want, strict=True):
+        size = max(1.0, float(exact.abs().max()))
+        torch.testing.assert_close(mine.double(), exact, rtol=0, atol=100 * EPS * size)
+
+
+def test_every_row_map_has_both_kernels_and_is_tested() -> None:
+    """Each registered map is reached by some case, and names kernels that exist."""
+    reached: set[str] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_dispatch, "row_weights", None)
+        for which in _dispatch._MAPS.values():
+            assert callable(which.kernel(which.forward))
+            assert callable(which.kernel(which.backward))
+    original = _dispatch._RowWeights.apply
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_dispatch, "FUSED_FROM", 1)
+        patch.setattr(_dispatch._RowWeights, "apply", lambda x, p, name: reached.add(name) or original(x, p, name))
+        for case in CASES:
+            case.make(torch.float32)(random_logits(3, 2, 5, dtype=torch.float32))
+    assert reached == set(_dispatch._MAPS)

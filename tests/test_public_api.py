@@ -1,0 +1,60 @@
+"""The public names, and what an import costs."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+
+import abbe
+
+PUBLIC = {"AbbeError", "Normalizer", "NormalizerInfo", "attention", "list_normalizers", "normalizer"}
+
+
+def test_public_names_are_these() -> None:
+    assert set(abbe.__all__) == PUBLIC
+    assert len(abbe.__all__) == len(set(abbe.__all__))
+    assert all(hasattr(abbe, name) for name in abbe.__all__)
+
+
+def test_nothing_else_is_exported() -> None:
+    """Apart from submodules and names with an underscore."""
+    modules = {module.name for module in pkgutil.iter_modules(abbe.__path__)}
+    assert {name for name in vars(abbe) if not name.startswith("_")} - modules == PUBLIC
+
+
+def test_no_public_name_is_a_submodule() -> None:
+    for package in (abbe, abbe.normalizers):
+        modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+        assert not modules & set(package.__all__)
+
+
+def in_a_fresh_process(code: str) -> str:
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    return run.stdout.strip()
+
+
+def test_import_and_small_calls_do_not_load_numba() -> None:
+    code = """
+import sys, abbe
+assert "numba" not in sys.modules, "import"
+import torch
+x = torch.randn(8, 64, requires_grad=True)
+for spec in ("softmax", "entmax:alpha=1.3", "sparsemax", "topk:k=3", "ssmax", "sigmoid", "asentmax"):
+    abbe.normalizer(spec)(x).square().sum().backward()
+assert "numba" not in sys.modules, "small call"
+abbe.normalizer("sparsemax")(torch.randn(1024, 128))
+print("numba" in sys.modules)
+"""
+    assert in_a_fresh_process(code) == "True"
+
+
+def test_import_prints_and_warns_nothing() -> None:
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "import abbe"], capture_output=True, text=True, timeout=120
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_version_is_that_of_the_package() -> None:
+    assert abbe.__version__.count(".") == 2
