@@ -1,0 +1,5 @@
+"""python -m abbe"""
+
+from .cli import main
+
+main()

@@ -1,0 +1,130 @@
+"""Catalogue, section 3: distance."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from . import _distance as distance
+from ._catalogue_common import OURS, PAPER, PLACED, SMALL, count_of, keys_of, placed
+from ._statements import Point, Sizes, Statement, normal, rows_and_vectors
+
+
+def _expected_distance(point: Point) -> Tensor:
+    return distance.expected_distance_exact(point.weights, point["vectors"], count_of(point))
+
+
+def _mean_square_net_distance(point: Point) -> Tensor:
+    a, x, keys = point.weights, point["vectors"], keys_of(point)
+    total = torch.zeros(a.shape[:-1], dtype=a.dtype)
+    for subset in combinations(range(keys), count_of(point)):
+        chosen = torch.zeros(keys, dtype=torch.bool)
+        chosen[list(subset)] = True
+        total = total + distance.net_distance(a, x, chosen.expand(a.shape)) ** 2
+    return total / math.comb(keys, count_of(point))
+
+
+def _growing(generator: torch.Generator, trials: int, sizes: Sizes) -> Point:
+    """Equal weights, token vectors around a common direction, for the claim about N proportional to L."""
+    keys = sizes["keys"]
+    vectors = normal(generator, trials, keys, sizes["width"]) + 1.0
+    return Point({"logits": torch.zeros(trials, keys, dtype=torch.float64), "log_temperature": torch.zeros(trials),
+                  "vectors": vectors}, sizes)  # fmt: skip
+
+
+def _of_the_first(point: Point, keys: int) -> Tensor:
+    """Distance of the first quarter of the first `keys` tokens, at equal weights."""
+    x = point["vectors"][..., :keys, :]
+    a = torch.full(x.shape[:-1], 1 / keys, dtype=x.dtype)
+    return distance.distance(a, x, keys // 4)
+
+
+DISTANCE: tuple[Statement, ...] = (
+    Statement(
+        "theorem-1", "distance",
+        "d <= (1 - abar) d1 + max||x|| (abar (L-N) - (1 - abar)) (Theorem 1(1), linear)",
+        r"\tilde d \le (1-\bar a_N)d_1 + \max_{I_N}\|x_j\|\,(\bar a_N(L-N)-(1-\bar a_N))",
+        PAPER, "weights sum to 1, top-N set", "proved", True, rows_and_vectors,
+        placed(distance.distance), placed(distance.distance_bound), sizes=PLACED,
+    ),
+    Statement(
+        "theorem-1-root", "distance",
+        "d <= (1 - abar) d1 + max||x|| sqrt(abar (L-N) - (1 - abar)) (Theorem 1(1) with a root)",
+        r"\tilde d \le (1-\bar a_N)d_1 + \max_{I_N}\|x_j\|\sqrt{\bar a_N(L-N)-(1-\bar a_N)}",
+        PAPER, "weights sum to 1, top-N set", "refuted", False, rows_and_vectors,
+        placed(distance.distance), placed(distance.distance_bound_root_paper), sizes=PLACED,
+    ),
+    Statement(
+        "theorem-1-random-paper", "distance",
+        "E d <= ((L-N)/L) sum ||y_i - N/(L-1) sum_{j!=i} y_j|| for a random N-subset (Theorem 1(2) without epsilon)",
+        r"\mathbb E\,\tilde d \le \frac{L-N}{L}\sum_i\Big\|y_i-\frac{N}{L-1}\sum_{j\ne i}y_j\Big\|",
+        PAPER, "uniform random N-subset", "refuted", False, rows_and_vectors,
+        _expected_distance, placed(distance.expected_distance_bound_paper), sizes=SMALL,
+    ),
+    Statement(
+        "expected-distance-upper", "distance",
+        "E d <= ((L-N)/L) sum sqrt(||mu_i||^2 + V_i)",
+        r"\mathbb E\,\tilde d \le \frac{L-N}{L}\sum_i\sqrt{\|\mu_i\|^2+V_i}",
+        OURS, "uniform random N-subset", "proved", True, rows_and_vectors,
+        _expected_distance, lambda p: distance.expected_distance_bounds(p.weights, p["vectors"], count_of(p))[1],
+        sizes=SMALL,
+    ),
+    Statement(
+        "expected-distance-lower", "distance",
+        "E d >= ((L-N)/L) sum ||mu_i||",
+        r"\mathbb E\,\tilde d \ge \frac{L-N}{L}\sum_i\|\mu_i\|",
+        OURS, "uniform random N-subset", "proved", True, rows_and_vectors,
+        _expected_distance, lambda p: distance.expected_distance_bounds(p.weights, p["vectors"], count_of(p))[0],
+        "lower", sizes=SMALL,
+    ),
+    Statement(
+        "expected-distance-ceiling", "distance",
+        "E d <= (N + 1) M for every L, M = max ||x||",
+        r"\mathbb E\,\tilde d \le (N+1)M",
+        OURS, "uniform random N-subset, weights sum to 1", "proved", False, rows_and_vectors,
+        _expected_distance,
+        lambda p: distance.expected_distance_ceiling(count_of(p), distance.norm(p["vectors"]).amax(-1)), sizes=SMALL,
+    ),
+    Statement(
+        "distance-sandwich-upper", "distance",
+        "d <= (L-N) ||s|| + sum_out ||y_i||",
+        r"\tilde d \le (L-N)\|s\| + \sum_{i\notin I_N}\|y_i\|",
+        OURS, "any set", "proved", True, rows_and_vectors,
+        placed(distance.distance), lambda p: distance.distance_sandwich(p.weights, p["vectors"], count_of(p))[1],
+        sizes=PLACED,
+    ),
+    Statement(
+        "distance-sandwich-lower", "distance",
+        "d >= (L-N) ||s|| - sum_out ||y_i||",
+        r"\tilde d \ge (L-N)\|s\| - \sum_{i\notin I_N}\|y_i\|",
+        OURS, "any set", "proved", True, rows_and_vectors,
+        placed(distance.distance), lambda p: distance.distance_sandwich(p.weights, p["vectors"], count_of(p))[0],
+        "lower", sizes=PLACED,
+    ),
+    Statement(
+        "net-distance", "distance",
+        "||sum_out y - s|| <= (1 - abar) d1 + |2 abar - 1| max||x||",
+        r"\Big\|\sum_{i\notin I_N}y_i-s\Big\| \le (1-\bar a_N)d_1+|2\bar a_N-1|\max_{I_N}\|x_j\|",
+        OURS, "weights sum to 1", "proved", True, rows_and_vectors,
+        placed(distance.net_distance), placed(distance.net_distance_bound), sizes=PLACED,
+    ),
+    Statement(
+        "net-distance-moment", "distance",
+        "E||net||^2 = [1 - 4N/L + 4N(N-1)/(L(L-1))] ||z||^2 + [4N(L-N)/(L(L-1))] Q",
+        r"\mathbb E\|\cdot\|^2=\Big[1-\tfrac{4N}{L}+\tfrac{4N(N-1)}{L(L-1)}\Big]\|z\|^2+\tfrac{4N(L-N)}{L(L-1)}Q",
+        OURS, "uniform random N-subset", "proved", True, rows_and_vectors,
+        _mean_square_net_distance, placed(distance.expected_net_distance_squared), "equal", sizes=SMALL,
+        searchable=False, tolerance=1e-6,
+    ),
+    Statement(
+        "collapse-paper", "distance",
+        "for N = L/4 the distance falls as L grows: d(128 keys) <= d(16 keys)",
+        r"N\propto L \Rightarrow \tilde d\to 0",
+        PAPER, "none stated", "refuted", False, _growing,
+        lambda p: _of_the_first(p, 128), lambda p: _of_the_first(p, 16),
+        sizes=({"keys": 128, "count": 32, "width": 4},), searchable=False,
+    ),
+)  # fmt: skip

@@ -1,0 +1,111 @@
+"""Checks and small helpers shared by all bounds: what is visible, which keys are selected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._errors import AbbeError
+
+Number = Tensor | float | int
+
+
+def as_tensor(name: str, value: Number, like: Tensor | None = None) -> Tensor:
+    """A floating tensor without NaN; whole numbers and Python numbers become float64."""
+    if not isinstance(value, Tensor):
+        dtype = like.dtype if like is not None else torch.float64
+        value = torch.tensor(value, dtype=dtype, device=like.device if like is not None else None)
+    if not value.is_floating_point():
+        value = value.double()
+    if bool(torch.isnan(value.detach()).any()):
+        raise AbbeError(f"{name} holds NaN")
+    return value
+
+
+def positive(name: str, value: Number, like: Tensor | None = None) -> Tensor:
+    value = as_tensor(name, value, like)
+    if not bool((value.detach() > 0).all()):
+        raise AbbeError(f"{name} must be > 0, got {_worst(value, lowest=True):g}")
+    return value
+
+
+def not_negative(name: str, value: Number, like: Tensor | None = None) -> Tensor:
+    value = as_tensor(name, value, like)
+    if not bool((value.detach() >= 0).all()):
+        raise AbbeError(f"{name} must be >= 0, got {_worst(value, lowest=True):g}")
+    return value
+
+
+def fraction(name: str, value: Number, like: Tensor | None = None) -> Tensor:
+    """A number strictly between 0 and 1."""
+    value = as_tensor(name, value, like)
+    if not bool(((value.detach() > 0) & (value.detach() < 1)).all()):
+        raise AbbeError(f"{name} must lie strictly between 0 and 1, got {value.detach().flatten()[0]:g}")
+    return value
+
+
+def key_count(name: str, value: Number, least: int = 1) -> Tensor:
+    """A number of keys, as a float tensor so that it broadcasts in formulas."""
+    value = as_tensor(name, value)
+    if not bool(((value.detach() >= least) & (value.detach() == value.detach().round())).all()):
+        raise AbbeError(f"{name} must be a whole number >= {least}, got {_worst(value, lowest=True):g}")
+    return value
+
+
+def selected_count(count: Number, keys: Tensor) -> Tensor:
+    """N, checked against 1..L."""
+    n = key_count("count", count)
+    if not bool((n <= keys.detach()).all()):
+        raise AbbeError(f"count must lie in 1..{int(keys.detach().min())} (the keys), got {_worst(n, lowest=False):g}")
+    return n
+
+
+def checked_weights(weights: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Weights with absent keys set to 0, and the visible keys."""
+    if not isinstance(weights, Tensor) or weights.ndim == 0 or weights.shape[-1] == 0:
+        raise AbbeError(f"weights must be a tensor (..., keys) with at least one key, got {_shape(weights)}")
+    weights = as_tensor("weights", weights)
+    visible = checked_mask(mask, weights)
+    weights = torch.where(visible, weights, 0.0)
+    low, total = weights.detach().amin(), weights.detach().sum(-1).amax()
+    if weights.numel() and (low < 0 or total > 1 + 1e-6):
+        raise AbbeError(f"weights must be >= 0 and sum to at most 1, got a smallest of {low:g} and a sum of {total:g}")
+    return weights, visible
+
+
+def checked_mask(mask: Tensor | None, like: Tensor) -> Tensor:
+    if mask is None:
+        return torch.ones_like(like, dtype=torch.bool)
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise AbbeError(f"mask must be a bool tensor (True = visible), got {_shape(mask)}")
+    try:
+        return mask.expand(like.shape)
+    except RuntimeError:
+        raise AbbeError(f"mask of shape {tuple(mask.shape)} does not broadcast to {tuple(like.shape)}") from None
+
+
+def checked_vectors(vectors: Tensor, weights: Tensor) -> Tensor:
+    """One vector a key: (..., keys, d)."""
+    if not isinstance(vectors, Tensor) or vectors.ndim < 2 or vectors.shape[-2] != weights.shape[-1]:
+        raise AbbeError(f"vectors must be (..., {weights.shape[-1]} keys, d), got {_shape(vectors)}")
+    return as_tensor("vectors", vectors)
+
+
+def selected_set(weights: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
+    """The selected set: True at the `count` keys of largest weight; earlier keys win ties."""
+    weights, visible = checked_weights(weights, mask)
+    n = selected_count(count, visible.sum(-1).double())
+    order = torch.where(visible, weights.detach(), -1.0).argsort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(weights.shape[-1], device=weights.device)
+    return torch.zeros_like(visible).scatter(-1, order, (rank < n.unsqueeze(-1)).expand(order.shape))
+
+
+def _worst(value: Tensor, lowest: bool) -> float:
+    flat = value.detach().flatten()
+    return float(flat.min() if lowest else flat.max())
+
+
+def _shape(value: Any) -> str:
+    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -1,0 +1,215 @@
+"""Section 3, distance: how far the selected tokens lie from the rest.
+
+y_i = a_i x_i are the weighted token vectors, s the sum of the selected ones, z the sum of all, Q = sum ||y_i||^2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ._checks import Number, as_tensor, checked_vectors, checked_weights, key_count, selected_count, selected_set
+
+
+class _Split(NamedTuple):
+    weights: Tensor  # (..., L), 0 where absent
+    vectors: Tensor  # (..., L, d)
+    y: Tensor  # (..., L, d)
+    inside: Tensor  # selected
+    outside: Tensor  # visible, not selected
+    s: Tensor  # (..., d)
+
+
+def _split(weights: Tensor, vectors: Tensor, chosen: Number | Tensor, mask: Tensor | None) -> _Split:
+    vectors = checked_vectors(vectors, weights)
+    weights, visible = checked_weights(weights, mask)
+    inside = _chosen_set(weights, chosen, mask, visible)
+    y = weights.unsqueeze(-1) * torch.where(visible.unsqueeze(-1), vectors, 0.0)
+    s = torch.where(inside.unsqueeze(-1), y, 0.0).sum(-2)
+    return _Split(weights, vectors, y, inside, visible & ~inside, s)
+
+
+def _chosen_set(weights: Tensor, chosen: Number | Tensor, mask: Tensor | None, visible: Tensor) -> Tensor:
+    if isinstance(chosen, Tensor) and chosen.dtype == torch.bool:
+        return chosen & visible
+    return selected_set(weights, chosen, mask)
+
+
+def norm(vectors: Tensor) -> Tensor:
+    """Euclidean norm over the last dimension, with gradient 0 (not NaN) at the zero vector."""
+    square = (vectors**2).sum(-1)
+    return torch.where(square > 0, torch.where(square > 0, square, 1.0).sqrt(), 0.0)
+
+
+def _largest(values: Tensor, where: Tensor) -> Tensor:
+    return torch.where(where, values, 0.0).amax(-1)
+
+
+def _diameter(parts: _Split) -> Tensor:
+    """d1: largest distance between a selected and an unselected token vector."""
+    apart = norm(parts.vectors.unsqueeze(-2) - parts.vectors.unsqueeze(-3))
+    pairs = parts.outside.unsqueeze(-1) & parts.inside.unsqueeze(-2)
+    return torch.where(pairs, apart, 0.0).amax((-2, -1))
+
+
+def distance(weights: Tensor, vectors: Tensor, count: Number | Tensor, mask: Tensor | None = None) -> Tensor:
+    """sum_{i not selected} ||y_i - s||, the cumulative distance of the paper.
+
+    `count` is N (the N largest weights are selected), or a bool tensor that marks the selected set. It mostly
+    measures (L - N) ||s||, see `distance_sandwich`: divide by L - N before comparing lengths. High means that the
+    selected tokens lie far from the rest. Source: arXiv 2508.17821.
+    """
+    parts = _split(weights, vectors, count, mask)
+    return torch.where(parts.outside, norm(parts.y - parts.s.unsqueeze(-2)), 0.0).sum(-1)
+
+
+def net_distance(weights: Tensor, vectors: Tensor, count: Number | Tensor, mask: Tensor | None = None) -> Tensor:
+    """||sum_{i not selected} y_i - s||, the variant that circulates in summaries of the paper."""
+    parts = _split(weights, vectors, count, mask)
+    return norm(torch.where(parts.outside.unsqueeze(-1), parts.y, 0.0).sum(-2) - parts.s)
+
+
+def distance_bound(weights: Tensor, vectors: Tensor, count: Number | Tensor, mask: Tensor | None = None) -> Tensor:
+    """Theorem 1(1), linear form: (1 - abar) d1 + max_selected ||x|| (abar (L-N) - (1 - abar)).
+
+    abar is the mass of the selected set, d1 the largest distance between a selected and an unselected vector. Assumes
+    weights that sum to 1 and a selected set of the N largest weights, which makes the bracket non-negative for
+    L - N >= 1. Tight: equality for identical vectors. Source: arXiv 2508.17821, proof checked by this project.
+    """
+    parts = _split(weights, vectors, count, mask)
+    mass = torch.where(parts.inside, parts.weights, 0.0).sum(-1)
+    rest = parts.outside.sum(-1)
+    return (1 - mass) * _diameter(parts) + _largest(norm(parts.vectors), parts.inside) * (mass * rest - (1 - mass))
+
+
+def distance_bound_root_paper(
+    weights: Tensor, vectors: Tensor, count: Number | Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """Theorem 1(1) with the bracket under a square root, as it is also read. FALSE: identical vectors refute it."""
+    parts = _split(weights, vectors, count, mask)
+    mass = torch.where(parts.inside, parts.weights, 0.0).sum(-1)
+    bracket = (mass * parts.outside.sum(-1) - (1 - mass)).clamp(min=0)
+    root = torch.where(bracket > 0, torch.where(bracket > 0, bracket, 1.0).sqrt(), 0.0)
+    return (1 - mass) * _diameter(parts) + _largest(norm(parts.vectors), parts.inside) * root
+
+
+def distance_sandwich(
+    weights: Tensor, vectors: Tensor, count: Number | Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """|distance - (L-N) ||s||| <= sum_{not selected} ||y_i||: the interval for the distance, for any set.
+
+    Tight: equality for identical vectors (left) and for unselected vectors opposite to s (right). Source: this
+    project. A narrow interval means that the distance says no more than the length of s.
+    """
+    parts = _split(weights, vectors, count, mask)
+    middle = parts.outside.sum(-1) * norm(parts.s)
+    slack = torch.where(parts.outside, norm(parts.y), 0.0).sum(-1)
+    return middle - slack, middle + slack
+
+
+def net_distance_bound(weights: Tensor, vectors: Tensor, count: Number | Tensor, mask: Tensor | None = None) -> Tensor:
+    """||.|| <= (1 - abar) d1 + |2 abar - 1| max_selected ||x||, for weights that sum to 1 and any set.
+
+    Tight: equality for identical vectors. Source: this project.
+    """
+    parts = _split(weights, vectors, count, mask)
+    mass = torch.where(parts.inside, parts.weights, 0.0).sum(-1)
+    return (1 - mass) * _diameter(parts) + (2 * mass - 1).abs() * _largest(norm(parts.vectors), parts.inside)
+
+
+class _Moments(NamedTuple):
+    y: Tensor
+    z: Tensor
+    squares: Tensor  # ||y_i||^2
+    keys: Tensor  # L of each row
+    chosen: Tensor  # N
+    visible: Tensor
+
+
+def _moments(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None) -> _Moments:
+    vectors = checked_vectors(vectors, weights)
+    weights, visible = checked_weights(weights, mask)
+    keys = visible.sum(-1).to(weights.dtype)
+    n = selected_count(count, keys).to(weights.dtype)
+    y = weights.unsqueeze(-1) * torch.where(visible.unsqueeze(-1), vectors, 0.0)
+    return _Moments(y, y.sum(-2), (y**2).sum(-1), keys, n, visible)
+
+
+def _expected_terms(m: _Moments) -> tuple[Tensor, Tensor]:
+    """||mu_i||^2 and V_i of the random sum of N of the other keys, seen from key i."""
+    keys, n = m.keys.unsqueeze(-1), m.chosen.unsqueeze(-1)
+    others = m.z.unsqueeze(-2) - m.y
+    centre = ((m.y - (n / (keys - 1).clamp(min=1)).unsqueeze(-1) * others) ** 2).sum(-1)
+    factor = n * (keys - 1 - n) / ((keys - 1).clamp(min=1) * (keys - 2).clamp(min=1))
+    scatter = m.squares.sum(-1, keepdim=True) - m.squares - (others**2).sum(-1) / (keys - 1).clamp(min=1)
+    return centre, (factor * scatter).clamp(min=0)
+
+
+def _averaged(m: _Moments, terms: Tensor) -> Tensor:
+    root = torch.where(terms > 0, torch.where(terms > 0, terms, 1.0).sqrt(), 0.0)
+    return (m.keys - m.chosen) / m.keys * torch.where(m.visible, root, 0.0).sum(-1)
+
+
+def expected_distance_bounds(
+    weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Expected distance of a uniform random N-subset, between two closed forms (Theorem 1(2) made true).
+
+    ((L-N)/L) sum_i ||mu_i|| <= E d <= ((L-N)/L) sum_i sqrt(||mu_i||^2 + V_i), mu_i = y_i - N/(L-1) (z - y_i),
+    V_i = N(L-1-N)/((L-1)(L-2)) (Q - ||y_i||^2 - ||z - y_i||^2/(L-1)). Any weights. Both sides by Jensen; equality
+    on both when the subset does not matter (N = L-1, or equal y). Source: this project. It is the random control
+    for `distance`.
+    """
+    m = _moments(weights, vectors, count, mask)
+    centre, variance = _expected_terms(m)
+    return _averaged(m, centre), _averaged(m, centre + variance)
+
+
+def expected_distance_bound_paper(
+    weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None
+) -> Tensor:
+    """Theorem 1(2) without its epsilon: ((L-N)/L) sum_i ||y_i - N/(L-1) sum_{j != i} y_j|| as an UPPER bound.
+
+    FALSE: by Jensen it is a lower bound, the left side of `expected_distance_bounds`.
+    """
+    return expected_distance_bounds(weights, vectors, count, mask)[0]
+
+
+def expected_distance_ceiling(count: Number, largest_norm: Number) -> Tensor:
+    """E d <= (N + 1) M for every L, M >= max ||x||: the mean over random subsets does not grow with the row."""
+    return (key_count("count", count) + 1) * as_tensor("largest_norm", largest_norm)
+
+
+def expected_net_distance_squared(
+    weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None
+) -> Tensor:
+    """E ||net distance||^2 over uniform random N-subsets, exact:
+
+    [1 - 4N/L + 4N(N-1)/(L(L-1))] ||z||^2 + [4N(L-N)/(L(L-1))] Q. Any weights and vectors. Source: this project.
+    """
+    m = _moments(weights, vectors, count, mask)
+    n, keys = m.chosen, m.keys
+    pairs = keys * (keys - 1).clamp(min=1)
+    straight = 1 - 4 * n / keys + 4 * n * (n - 1) / pairs
+    return straight * (m.z**2).sum(-1) + 4 * n * (keys - n) / pairs * m.squares.sum(-1)
+
+
+def expected_distance_exact(weights: Tensor, vectors: Tensor, count: int, limit: int = 200_000) -> Tensor:
+    """E d over all N-subsets by enumeration, for small rows; an oracle, and what `abbe verify` measures."""
+    from itertools import combinations
+
+    from .._errors import AbbeError
+
+    keys = weights.shape[-1]
+    selected_count(count, torch.tensor(float(keys)))
+    if math.comb(keys, count) > limit:
+        raise AbbeError(f"count and keys give {math.comb(keys, count)} subsets, more than {limit}")
+    total = torch.zeros(weights.shape[:-1], dtype=weights.dtype)
+    for subset in combinations(range(keys), count):
+        chosen = torch.zeros(keys, dtype=torch.bool)
+        chosen[list(subset)] = True
+        total = total + distance(weights, vectors, chosen.expand(weights.shape))
+    return total / math.comb(keys, count)

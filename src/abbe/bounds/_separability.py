@@ -1,0 +1,173 @@
+"""Section 4, geometric separability: which selected tokens a ball around their sum can tell from the rest."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._errors import AbbeError
+from ._checks import (
+    Number,
+    as_tensor,
+    checked_vectors,
+    checked_weights,
+    key_count,
+    positive,
+    selected_count,
+    selected_set,
+)
+from ._distance import norm
+
+
+class BallCount(NamedTuple):
+    """Separability N_s/N, the radius used, and which selected keys lie within it."""
+
+    ratio: Tensor
+    radius: Tensor
+    inside: Tensor
+
+
+class Retrieval(NamedTuple):
+    """Recall, precision and their harmonic mean F."""
+
+    recall: Tensor
+    precision: Tensor
+    f: Tensor
+
+
+def _centre_distances(
+    weights: Tensor, vectors: Tensor, count: Number | Tensor, mask: Tensor | None, metric: str = "euclidean"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Distance of every y_i to the sum of the selected ones; the selected and the other visible keys."""
+    vectors = checked_vectors(vectors, weights)
+    weights, visible = checked_weights(weights, mask)
+    marked = isinstance(count, Tensor) and count.dtype == torch.bool
+    chosen = (count & visible) if marked else selected_set(weights, count, mask)  # type: ignore[operator]
+    y = weights.unsqueeze(-1) * torch.where(visible.unsqueeze(-1), vectors, 0.0)
+    s = torch.where(chosen.unsqueeze(-1), y, 0.0).sum(-2, keepdim=True)
+    if metric == "euclidean":
+        return norm(y - s), chosen, visible & ~chosen
+    if metric != "cosine":
+        raise AbbeError(f"metric must be 'euclidean' or 'cosine', got {metric!r}")
+    lengths = norm(y) * norm(s)
+    cosine = (y * s).sum(-1) / torch.where(lengths > 0, lengths, 1.0)
+    return 1 - cosine, chosen, visible & ~chosen
+
+
+def separability(
+    weights: Tensor,
+    vectors: Tensor,
+    count: Number | Tensor,
+    radius: Number | None = None,
+    mask: Tensor | None = None,
+) -> BallCount:
+    """N_s/N: the part of the selected tokens with ||y_i - s|| <= r, s the sum of the selected.
+
+    r is the distance of the nearest unselected token unless given (infinite when all are selected). Invariant under
+    rotations and a common scale; 1 at N = 1. High means that the ball tells most selected tokens from the rest;
+    compare it with random sets of the same size. Source: arXiv 2508.17821.
+    """
+    far, chosen, rest = _centre_distances(weights, vectors, count, mask)
+    nearest = torch.where(rest, far, math.inf).amin(-1)
+    r = nearest if radius is None else as_tensor("radius", radius, weights).expand(nearest.shape)
+    inside = chosen & (far <= r.unsqueeze(-1))
+    return BallCount(inside.sum(-1) / chosen.sum(-1), r, inside)
+
+
+def precision_recall(
+    weights: Tensor,
+    vectors: Tensor,
+    count: Number | Tensor,
+    metric: Literal["euclidean", "cosine"] = "euclidean",
+    mask: Tensor | None = None,
+) -> Retrieval:
+    """Recall #{selected: D_i < rho_min}/N, precision N/(N + #{unselected: D_j <= rho_max}), F their harmonic mean.
+
+    D_i = distance of y_i to s, rho_min the least D outside, rho_max the greatest inside. High means that the
+    selected set is a ball of its own. Source: "Retrieval Capacity of Self-Attention Under Competition" (2026), which
+    takes y_i = a_i v_i in value space.
+    """
+    far, chosen, rest = _centre_distances(weights, vectors, count, mask, metric)
+    nearest = torch.where(rest, far, math.inf).amin(-1, keepdim=True)
+    farthest = torch.where(chosen, far, -math.inf).amax(-1, keepdim=True)
+    n = chosen.sum(-1).to(far.dtype)
+    recall = (chosen & (far < nearest)).sum(-1) / n
+    precision = n / (n + (rest & (far <= farthest)).sum(-1))
+    return Retrieval(recall, precision, 2 * precision * recall / (precision + recall))
+
+
+def _other_squares(weights: Tensor, power: int) -> Tensor:
+    """sum_{j != i} a_j^power for every selected i."""
+    raised = weights**power
+    return raised.sum(-1, keepdim=True) - raised
+
+
+def sphere_separability_bounds(
+    weights: Tensor, radius: Number, dimension: Number, norm_of_vectors: Number = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Theorem 2 corrected: bounds on E N_s/N for the selected weights, vectors iid uniform on the sphere, fixed r.
+
+    v_i = M^2 sum_{j != i} a_j^2, W_i = (2 M^4/d) [(sum_{j != i} a_j^2)^2 - sum_{j != i} a_j^4];
+    r^2 > v_i: P >= 1 - min{v_i/r^2, W_i/(W_i + (r^2 - v_i)^2)}; r^2 < v_i: P <= W_i/(W_i + (v_i - r^2)^2) (Markov,
+    Cantelli); averaged over i. `weights` holds the selected weights alone, shape (..., N). Not tight. Source: this
+    project.
+    """
+    a, _ = checked_weights(weights)
+    square = positive("radius", radius, a).unsqueeze(-1) ** 2
+    m, d = positive("norm_of_vectors", norm_of_vectors, a), key_count("dimension", dimension).to(a.dtype)
+    v = m**2 * _other_squares(a, 2)
+    w = (2 * m**4 / d * (_other_squares(a, 2) ** 2 - _other_squares(a, 4))).clamp(min=0)
+    gap = (square - v) ** 2
+    cantelli = torch.where(w + gap > 0, w / torch.where(w + gap > 0, w + gap, 1.0), 1.0)
+    low = torch.where(square > v, 1 - torch.minimum(v / square, cantelli), 0.0)
+    high = torch.where(square < v, cantelli, 1.0)
+    return low.mean(-1), high.mean(-1)
+
+
+def _spread_paper(weights: Tensor, m: Tensor, apart: Tensor) -> Tensor:
+    """xi_i of Theorem 2."""
+    squares, sums = _other_squares(weights, 2), _other_squares(weights, 1)
+    cross = sums**2 - squares
+    return (m**2 * squares + cross * (m**2 - apart**2 / 2)).clamp(min=0).sqrt()
+
+
+def sphere_separability_bounds_paper(
+    weights: Tensor, radius: Number, apart: Number, norm_of_vectors: Number = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Theorem 2 as printed: 1 - sum xi_i/(N r) <= E N_s/N <= (1/N) sum exp(-(xi_i - r)^2/(2 M^2)).
+
+    xi_i^2 = M^2 sum_{j != i} a_j^2 + sum_{j != k} a_j a_k (M^2 - delta^2/2), vectors at least `apart` = delta from
+    each other. The upper side is FALSE, already at N = 1, where N_s/N = 1 for every r >= 0; the lower side is true
+    (Markov and Jensen). Source: arXiv 2508.17821, reconstructed from its proofs.
+    """
+    a, _ = checked_weights(weights)
+    r, m = positive("radius", radius, a).unsqueeze(-1), positive("norm_of_vectors", norm_of_vectors, a)
+    xi = _spread_paper(a, m, as_tensor("apart", apart, a))
+    return 1 - (xi / r).mean(-1), torch.exp(-((xi - r) ** 2) / (2 * m**2)).mean(-1)
+
+
+def sphere_separability_estimate(count: Number, keys: Number, dimension: Number, points: int = 2001) -> Tensor:
+    """E N_s/N of uniform weights and uniform vectors on the sphere, r the nearest unselected:
+    E Phi(sqrt(d/N) - max of L - N standard normals). An approximation, for L - N >= 1. Source: this project.
+
+    High means that random sets of this size are separable by geometry alone: a head must beat it.
+    """
+    keys, d = key_count("keys", keys, 2), key_count("dimension", dimension)
+    n = selected_count(count, keys - 1)
+    rest, lift = (keys - n).unsqueeze(-1), torch.sqrt(d / n).unsqueeze(-1)
+    # The maximum g of m normals is found by its distribution function Phi^m, in equal steps of probability.
+    levels = (torch.arange(points, dtype=torch.float64) + 0.5) / points
+    largest = torch.special.ndtri(torch.exp(torch.log(levels) / rest))
+    mean: Tensor = torch.special.ndtr(lift - largest).mean(-1)
+    return mean
+
+
+def coverage_paper(single: Number, heads: Number) -> Tensor:
+    """Chance that one of H heads covers a token, 1 - (1 - p)^H: an assumption (independent heads), not a theorem."""
+    p = as_tensor("single", single)
+    if not bool(((p >= 0) & (p <= 1)).all()):
+        raise AbbeError(f"single must lie in [0, 1], got {float(p.flatten()[0]):g}")
+    return 1 - (1 - p) ** key_count("heads", heads)

@@ -1,0 +1,100 @@
+"""The record of one statement, and the points at which it is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Status = Literal["proved", "refuted", "conditional", "approximation"]
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A batch of inputs: tensors that a search may move, and the whole numbers that stay."""
+
+    values: dict[str, Tensor]
+    sizes: Sizes
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.values[name]
+
+    @property
+    def temperature(self) -> Tensor:
+        return self.values["log_temperature"].exp()
+
+    @property
+    def weights(self) -> Tensor:
+        return torch.softmax(self["logits"] / self.temperature.unsqueeze(-1), -1)
+
+
+Sampler = Callable[[torch.Generator, int, Sizes], Point]
+Quantity = Callable[[Point], Tensor]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement of the theory: `measured` <= `bound` (side "upper"), >= ("lower") or = ("equal").
+
+    `status` is what is true of it: proved, refuted, conditional (holds under stated assumptions that real models
+    need not meet) or approximation. `noise` is the standard error of a measured quantity that is simulated.
+    """
+
+    name: str
+    section: str
+    text: str
+    latex: str
+    source: str
+    assumptions: str
+    status: Status
+    tight: bool
+    sampler: Sampler
+    measured: Quantity
+    bound: Quantity
+    side: Literal["upper", "lower", "equal"] = "upper"
+    sizes: tuple[Sizes, ...] = ()
+    searchable: bool = True
+    noise: Quantity | None = None
+    tolerance: float = 1e-9
+
+    def ratio(self, point: Point) -> Tensor:
+        """measured/bound for an upper bound, bound/measured for a lower one: above 1 it does not hold.
+
+        A quantity that is simulated gets the benefit of four standard errors.
+        """
+        measured, bound = self.measured(point), self.bound(point)
+        slack = 4 * self.noise(point) if self.noise is not None else 0.0
+        tiny = 1e-6  # below this both sides are rounding
+        over, under = (measured - slack + tiny) / (bound + tiny), (bound + tiny) / (measured + slack + tiny)
+        if self.side == "equal":
+            return torch.maximum(over, under)
+        return over if self.side == "upper" else under
+
+
+def normal(generator: torch.Generator, *shape: int, spread: float = 1.0) -> Tensor:
+    return spread * torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def rows(generator: torch.Generator, trials: int, sizes: Sizes) -> Point:
+    """Logits of many spreads and shapes (two-level rows among them), temperatures from 0.05 to 20."""
+    keys = sizes["keys"]
+    spread = 10 ** (2 * torch.rand(trials, 1, generator=generator, dtype=torch.float64) - 1)
+    logits = spread * normal(generator, trials, keys)
+    two_level = torch.rand(trials, 1, generator=generator, dtype=torch.float64) < 0.3
+    level = torch.rand(trials, 1, generator=generator, dtype=torch.float64)
+    steps = spread * (torch.rand(trials, keys, generator=generator, dtype=torch.float64) < level).double()
+    log_temperature = (6 * torch.rand(trials, generator=generator, dtype=torch.float64) - 3).clamp(-3, 3)
+    return Point({"logits": torch.where(two_level, steps, logits), "log_temperature": log_temperature}, sizes)
+
+
+def rows_and_vectors(generator: torch.Generator, trials: int, sizes: Sizes) -> Point:
+    """Rows with token vectors: isotropic, or around a common direction."""
+    point = rows(generator, trials, sizes)
+    shape = trials, sizes["keys"], sizes["width"]
+    common = 3 * torch.rand(trials, 1, 1, generator=generator, dtype=torch.float64)
+    vectors = normal(generator, *shape) + common * normal(generator, trials, 1, sizes["width"])
+    return Point({**point.values, "vectors": vectors}, sizes)

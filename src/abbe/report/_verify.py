@@ -1,0 +1,82 @@
+"""The verdicts of `abbe verify` as a table for the terminal and as one offline page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..studies import Verdict
+
+
+def sentence(verdict: Verdict) -> str:
+    """The verdict in words."""
+    if not verdict.holds:
+        return "REFUTED"
+    if verdict.status == "approximation":
+        return f"holds, within {abs(verdict.worst - 1):.1%}"
+    if not verdict.tight:
+        return "holds"
+    return "holds, tight" if verdict.worst > 0.9995 else f"holds, tight to {verdict.worst:.3g}"
+
+
+def verify_table(verdicts: Sequence[Verdict]) -> RenderableType:
+    """A rich table, then every refuted statement with the smallest counterexample that was found."""
+    table = Table(header_style="bold", pad_edge=False, box=SIMPLE_HEAD)
+    for column in ("statement", "source"):
+        table.add_column(column, no_wrap=True)
+    for column in ("draws", "worst"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    section = ""
+    for verdict in verdicts:
+        if verdict.section != section:
+            section = verdict.section
+            table.add_section()
+            table.add_row(Text(section, style="bold"))
+        words = Text(sentence(verdict) + ("" if verdict.expected else ", UNEXPECTED"), style=_style(verdict))
+        source = "ours" if verdict.source == "this project" else "paper"
+        table.add_row(Text(f"  {verdict.name}"), source, f"{verdict.draws:,}", f"{verdict.worst:.6f}", words)
+    parts: list[RenderableType] = [table]
+    for verdict in verdicts:
+        if not verdict.holds:
+            parts += [
+                Text(f"{verdict.name}: {verdict.text}", style=_style(verdict)),
+                Text(f"  {verdict.counterexample}\n"),
+            ]
+    return Group(*parts, Text(summary(verdicts), style="bold"))
+
+
+def _style(verdict: Verdict) -> str:
+    if not verdict.expected:
+        return "bold red"
+    return "green" if verdict.holds else "yellow"
+
+
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """One line: how many hold, how many are refuted, whether that is as the catalogue says."""
+    holding = sum(verdict.holds for verdict in verdicts)
+    surprises = [verdict.name for verdict in verdicts if not verdict.expected]
+    told = f"{holding} hold, {len(verdicts) - holding} refuted"
+    return (
+        f"{told}, all as the catalogue says." if not surprises else f"{told}. NOT as expected: {', '.join(surprises)}."
+    )
+
+
+def verify_page(verdicts: Sequence[Verdict], trials: int, seed: int) -> str:
+    """One self-contained HTML page."""
+    environment = Environment(
+        loader=PackageLoader("abbe.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    rows = [(verdict, sentence(verdict)) for verdict in verdicts]
+    sections = list(dict.fromkeys(verdict.section for verdict in verdicts))
+    page = environment.get_template("verify.html.jinja")
+    return page.render(rows=rows, sections=sections, summary=summary(verdicts), trials=trials, seed=seed)

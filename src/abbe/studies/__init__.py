@@ -1,0 +1,5 @@
+"""What a command does, as a function."""
+
+from ._verify import Verdict, verify
+
+__all__ = ["Verdict", "verify"]
