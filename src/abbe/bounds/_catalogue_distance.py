@@ -121,10 +121,10 @@ DISTANCE: tuple[Statement, ...] = (
     ),
     Statement(
         "collapse-paper", "distance",
-        "for N = L/4 the distance falls as L grows: d(128 keys) <= d(16 keys)",
+        "for N = L/4 the distance falls as L grows: d(16 keys) <= d(8 keys)",
         r"N\propto L \Rightarrow \tilde d\to 0",
         PAPER, "none stated", "refuted", False, _growing,
-        lambda p: _of_the_first(p, 128), lambda p: _of_the_first(p, 16),
-        sizes=({"keys": 128, "count": 32, "width": 4},), searchable=False,
+        lambda p: _of_the_first(p, 16), lambda p: _of_the_first(p, 8),
+        sizes=({"keys": 16, "count": 4, "width": 1},), searchable=False,
     ),
 )  # fmt: skip

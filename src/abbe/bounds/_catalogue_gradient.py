@@ -54,7 +54,9 @@ def _log_derivative(name: str, family: Callable[[Tensor], Tensor]) -> Statement:
 
 
 def _moderate(generator: torch.Generator, trials: int, sizes: Sizes) -> Point:
-    return Point({"logits": normal(generator, trials, sizes["keys"], spread=2.0)}, sizes)
+    """Logits of moderate spread around a common level, which matters to maps that are not shift invariant."""
+    level = normal(generator, trials, 1, spread=4.0)
+    return Point({"logits": level + normal(generator, trials, sizes["keys"], spread=2.0)}, sizes)
 
 
 def _moved(generator: torch.Generator, trials: int, sizes: Sizes) -> Point:

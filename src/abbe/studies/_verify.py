@@ -188,5 +188,5 @@ def _described(statement: Statement, point: Point) -> str:
 def _numbers(value: Tensor) -> str:
     if value.ndim == 0:
         return f"{float(value) + 0.0:.6g}"
-    shown = ", ".join(_numbers(part) for part in value[:8])
-    return f"({shown}{', ...' if len(value) > 8 else ''})"
+    shown = ", ".join(_numbers(part) for part in value[:16])
+    return f"({shown}{', ...' if len(value) > 16 else ''})"
