@@ -87,9 +87,9 @@ def attention(
     Returns:
         (..., H, Lq, Dv) in v's dtype; with return_weights a pair of that and the weights (..., H, Lq, Lk).
 
-    float16 and bfloat16 are computed in float32. Second derivatives, torch.func transforms and torch.compile use
-    dense operations, so O(Lq x Lk) memory; outside of transforms there are second derivatives only while all
-    scores fit in one block of a few MiB.
+    float16 and bfloat16 are computed in float32, also under autocast. Memory is O(block x Lk), but O(Lq x Lk) in
+    torch.func transforms and, other than for softmax, in torch.compile. Outside of transforms there are second
+    derivatives only while all scores fit in one block of 4 MiB.
 
     Example:
         >>> q, k, v = torch.randn(8, 1024, 64), torch.randn(2, 1024, 64), torch.randn(2, 1024, 64)

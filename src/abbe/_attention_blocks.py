@@ -21,8 +21,10 @@ from torch import Tensor
 from ._errors import AbbeError
 from .normalizers import Normalizer
 
-BLOCK_BYTES = 4 * 2**20  # of scores
-MIN_QUERIES = 64  # with fewer queries to a block, reading k and v would cost more than the scores
+# Of scores; the fastest of 1, 2, 4, 8 and 16 MiB, if a block has at least 64 queries: with fewer, reading k and v
+# would cost more than the scores do.
+BLOCK_BYTES = 4 * 2**20
+MIN_QUERIES = 64
 
 EVERY = slice(None)
 Hidden = list[tuple[slice, Tensor]]  # some keys of a block, and True (Lq, keys) where a query must not see one

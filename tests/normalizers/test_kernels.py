@@ -157,6 +157,19 @@ def test_kernel_on_drawn_rows(case: Case, row: list[float]) -> None:
         assert_kernel_is_right(case.make(torch.float32), rows, patch, "drawn")
 
 
+@pytest.mark.parametrize("keys", [64, 4096, 65536])
+@pytest.mark.parametrize("b", [-3.0, 0.0, 0.5, 3.0])
+def test_gradient_to_the_sink_of_a_long_flat_row(keys: int, b: float, fused: None) -> None:
+    """The sink's own weight is small there: taken as 1 - sum(w) it would be lost.
+
+    Relative: 8 eps, and half an eps for each key that is added to one of 32 partial sums.
+    """
+    made = abbe.normalizer("sink", b=b, learn=True)
+    rows, upstream = torch.zeros(4, keys), torch.rand(4, keys, generator=torch.Generator().manual_seed(1))
+    (got,), (want,) = derivatives(made, rows, upstream)[2], derivatives(in_float64(made), rows.double(), upstream)[2]
+    assert float(got) == pytest.approx(float(want), rel=(8 + keys / 64) * EPS)
+
+
 @every_case("learns")
 def test_kernel_gives_no_gradient_nobody_asked_for(case: Case, fused: None) -> None:
     made = case.make(torch.float32).requires_grad_(False)

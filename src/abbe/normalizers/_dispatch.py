@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from ._threads import over_rows
 
 # Below this many logits the reference answers sooner than a kernel that may have to be compiled first
-# (`make bench ARGS=--crossover` prints both).
+# (`make bench ARGS="--part latency,crossover"` prints both).
 FUSED_FROM = 1 << 16
 
 Reference = Callable[[Tensor, Tensor], Tensor]

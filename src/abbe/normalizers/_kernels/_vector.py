@@ -5,6 +5,7 @@ numba's own ``exp`` and ``log`` call libm one element at a time, and its ``max``
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,19 @@ SUMS = {"reassoc", "contract", "nsz", "arcp"}
 STRICT = {"contract"}
 
 
+_SOURCES = tuple(
+    (path.name, path.stat().st_mtime, path.stat().st_size) for path in sorted(Path(__file__).parent.glob("*.py"))
+)
+
+
 def kernel(function: Any) -> Any:
     """Compile a kernel or a helper called once a row: cached on disk, GIL released."""
-    return njit(cache=True, nogil=True, fastmath=SUMS, error_model="numpy")(function)
+    made = njit(cache=True, nogil=True, fastmath=SUMS, error_model="numpy")(function)
+    # numba asks only whether a function's own file changed, but a kernel inlines others: ask for all files.
+    cache_file = getattr(getattr(made, "_cache", None), "_cache_file", None)
+    if cache_file is not None:
+        cache_file._source_stamp = _SOURCES
+    return made
 
 
 def _elementwise(function: Any) -> Any:
