@@ -104,7 +104,7 @@ def attention(
         return dense(rule, inputs)
     compiling = torch.compiler.is_compiling()
     # torch.compile can trace the first question only, eager forward-mode differentiation needs the second.
-    if torch._C._are_functorch_transforms_active() or (not compiling and inside_transform()):
+    if inside_transform():
         return dense(rule, inputs)[0]
     small = fits_in_one_block(inputs)
     # The kernel has no second derivatives, and in small problems every normalizer shall have them.

@@ -53,7 +53,8 @@ _FLAT = 1e-37  # 1/deviation must stay finite in float32; a row flatter than thi
 
 def _inverse(sd: Tensor, gamma: Tensor) -> Tensor:
     """1/min(std, gamma), 0 for a flat row."""
-    return torch.where(sd > _FLAT, 1 / torch.minimum(torch.where(sd > _FLAT, sd, 1.0), gamma), 0.0)
+    divisor = torch.where(sd < gamma, sd, gamma)
+    return torch.where(sd > _FLAT, 1 / torch.where(sd > _FLAT, divisor, 1.0), 0.0)
 
 
 def _deviation(z: Tensor, visible: Tensor) -> Tensor:
@@ -113,7 +114,7 @@ class NormSoftmax(Normalizer):
 
     Jacobian c (diag w - w w^T) + (w (l - mean_w l)) (dc/dl)^T with c = 1/min(std, gamma),
     dc/dl = -c^3 (l - mean) / n while std < gamma. Lipschitz constant infinite: c grows without bound as the row
-    becomes flat. As n grows it disperses like softmax of logits with unit deviation.
+    becomes flat, where it jumps to equal weights. As n grows it disperses like softmax of logits with unit deviation.
     """
 
     name = "norm-softmax"
@@ -121,6 +122,7 @@ class NormSoftmax(Normalizer):
     paper = "IEEE COINS 2023, NormSoftmax"
     example = "norm-softmax:gamma=1"
     options = (Option("gamma", 1.0, "largest deviation to divide by", low=0),)
+    continuous = False  # at a flat row
     gamma: float
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:

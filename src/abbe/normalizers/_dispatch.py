@@ -56,7 +56,7 @@ def row_map(
 
 def inside_transform() -> bool:
     """Whether torch.func (vmap, grad, jacrev, jvp, ...) or forward-mode differentiation is at work."""
-    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def row_weights(which: RowMap, logits: Tensor, params: Tensor) -> Tensor:
@@ -83,9 +83,10 @@ def blended_weights(
 
 def fused(logits: Tensor) -> bool:
     """Whether the kernels take these logits."""
-    if logits.dtype != torch.float32 or logits.device.type != "cpu" or logits.numel() < FUSED_FROM:
+    if logits.dtype != torch.float32 or logits.device.type != "cpu" or inside_transform():
         return False
-    return torch.compiler.is_compiling() or not inside_transform()
+    # Who compiles has time, and one call is a smaller graph than the reference.
+    return torch.compiler.is_compiling() or logits.numel() >= FUSED_FROM
 
 
 def row_counts(logits: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ def relu_reference(logits: Tensor, params: Tensor) -> Tensor:
     unit = top.clamp(min=1e-30)
     positive = visible & (logits > 0)
     raised = torch.where(positive, torch.where(positive, logits / unit, 1.0) ** power, 0.0)
-    total = raised.sum(-1, keepdim=True) + eps / unit**power
+    total = raised.sum(-1, keepdim=True) + torch.where(eps > 0, eps / unit**power, 0.0)
     return finish(raised / torch.where(total > 0, total, 1.0), visible, top)
 
 
@@ -110,7 +110,8 @@ class NormalizedReLU(Normalizer):
         unit = row_top(logits, visible).clamp(min=1e-30)
         positive = visible & (logits > 0)
         base = torch.where(positive, logits / unit, 1.0)
-        total = torch.where(positive, base**self.power, 0.0).sum(-1, keepdim=True) + self.eps / unit**self.power
+        floor = self.eps / unit**self.power if self.eps > 0 else 0.0
+        total = torch.where(positive, base**self.power, 0.0).sum(-1, keepdim=True) + floor
         slope = torch.where(positive, self.power * base ** (self.power - 1), 0.0)
         u = slope / (torch.where(total > 0, total, 1.0) * unit)
         return diagonal_minus_outer(u, w, u)

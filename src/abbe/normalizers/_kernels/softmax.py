@@ -95,8 +95,8 @@ def sink_backward(
         for j in range(row.shape[0]):
             kept += w[j]
             peak = maximum(peak, w[j])
-        # peak * exp(sink - scale * top) keeps a small sink's weight; 1 - kept keeps a large one's.
+        # The sink's weight from the largest one's: 1 - kept would cancel, and serves where that one underflows.
         above = sink - scale * top
-        lost = peak * exp(above) if above < ZERO else ONE - kept
+        lost = peak * exp(above) if above < f32(40.0) else ONE - kept
         grad_params[r, 0] += top * dot * lost
         grad_params[r, 1] = -lost * dot

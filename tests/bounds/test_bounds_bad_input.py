@@ -1,0 +1,205 @@
+"""A user's mistake raises AbbeError in one line that names the argument."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from bound_cases import tensor
+
+import abbe
+from abbe import bounds
+
+A = tensor(0.5, 0.3, 0.2)
+X = tensor([1.0, 0.0], [0.0, 1.0], [1.0, 1.0])
+HIDE = torch.tensor([True, True, False])
+
+
+def message_of(call: Callable[[], object]) -> str:
+    with pytest.raises(abbe.AbbeError) as caught:
+        call()
+    text = str(caught.value)
+    assert "\n" not in text
+    assert len(text) < 200
+    return text
+
+
+# One good call of every function, by keyword.
+GOOD: dict[str, dict[str, object]] = {
+    "change_bound": {"change": tensor(1.0, 2.0), "temperature": 1.0},
+    "change_bound_by_norm": {"size": 1.0, "temperature": 1.0},
+    "coverage_paper": {"single": 0.5, "heads": 3},
+    "distance": {"weights": A, "vectors": X, "count": 1, "mask": HIDE},
+    "distance_bound": {"weights": A, "vectors": X, "count": 1, "mask": HIDE},
+    "distance_bound_root_paper": {"weights": A, "vectors": X, "count": 1, "mask": HIDE},
+    "distance_sandwich": {"weights": A, "vectors": X, "count": 1, "mask": HIDE},
+    "effective_number": {"weights": A, "mask": HIDE},
+    "effective_number_bound": {"spread": 1.0, "keys": 3, "temperature": 1.0},
+    "entmax_contenders": {"logits": tensor(1.0, 2.0, 3.0), "alpha": 1.5, "mask": HIDE},
+    "entmax_gap": {"alpha": 1.5},
+    "entropy": {"weights": A, "mask": HIDE},
+    "entropy_deficit_bound": {"spread": 1.0, "temperature": 1.0},
+    "entropy_deficit_bound_loose": {"spread": 1.0, "temperature": 1.0},
+    "expected_distance_bound_paper": {"weights": A, "vectors": X, "count": 1, "mask": HIDE},
+    "expected_distance_bounds": {"weights": A, "vectors": X, "count": 1, "mask": HIDE},
+    "expected_distance_ceiling": {"count": 1, "largest_norm": 1.0},
+    "expected_distance_exact": {"weights": A, "vectors": X, "count": 1},
+    "expected_net_distance_squared": {"weights": A, "vectors": X, "count": 1, "mask": HIDE},
+    "frobenius_norm": {"weights": A, "temperature": 1.0},
+    "frobenius_norm_bound": {"weights": A, "temperature": 1.0},
+    "general_weight_range": {"smallest": 1.0, "largest": 2.0, "keys": 3},
+    "general_weight_range_paper": {"smallest": 1.0, "largest": 2.0, "keys": 3},
+    "inf_to_one_norm": {"weights": A, "temperature": 1.0},
+    "inf_to_one_supremum": {"temperature": 1.0},
+    "largest_entry": {"weights": A, "temperature": 1.0},
+    "lipschitz": {"spec": "softmax", "keys": 3},
+    "log_derivative_bound": {"largest_log_derivative": 1.0},
+    "margin_needed": {"keys": 3, "error": 0.1, "temperature": 1.0, "winners": 1},
+    "mass_law": {"fraction_kept": 0.1, "deviation": 1.0},
+    "net_distance": {"weights": A, "vectors": X, "count": 1, "mask": HIDE},
+    "net_distance_bound": {"weights": A, "vectors": X, "count": 1, "mask": HIDE},
+    "one_norm": {"weights": A, "temperature": 1.0},
+    "precision_recall": {"weights": A, "vectors": X, "count": 1, "metric": "cosine", "mask": HIDE},
+    "selected_set": {"weights": A, "count": 1, "mask": HIDE},
+    "selective_temperature": {"spec": "softmax", "keys": 3, "error": 0.1},
+    "sensitivity_at_equal_selectivity": {"spec": "softmax", "keys": 3, "error": 0.1},
+    "separability": {"weights": A, "vectors": X, "count": 1, "radius": 1.0, "mask": HIDE},
+    "spectral_norm": {"weights": A, "temperature": 1.0},
+    "spectral_norm_bound_paper": {"temperature": 1.0},
+    "spectral_norm_bounds": {"weights": A, "temperature": 1.0},
+    "spectral_norm_supremum": {"temperature": 1.0},
+    "sphere_separability_bounds": {"weights": A, "radius": 1.0, "dimension": 3, "norm_of_vectors": 1.0},
+    "sphere_separability_bounds_paper": {"weights": A, "radius": 1.0, "apart": 0.5, "norm_of_vectors": 1.0},
+    "sphere_separability_estimate": {"count": 1, "keys": 3, "dimension": 4},
+    "top_mass": {"weights": A, "count": 1, "mask": HIDE},
+    "top_mass_bounds": {"spread": 1.0, "keys": 3, "count": 1, "temperature": 1.0},
+    "truncation_errors": {"weights": A, "values": X, "count": 1, "mask": HIDE},
+    "weight_bounds": {"logits": tensor(1.0, 2.0, 3.0), "temperature": 1.0, "mask": HIDE},
+    "weight_range": {"spread": 1.0, "keys": 3, "temperature": 1.0},
+    "weight_range_paper": {"bound": 1.0, "keys": 3, "temperature": 1.0},
+    "winners_mass": {"margin": 1.0, "keys": 3, "temperature": 1.0, "winners": 1},
+}
+
+NAN = torch.tensor(math.nan, dtype=torch.float64)
+BOOL = torch.ones
+# What is wrong for an argument of this name, wherever it occurs.
+BAD: dict[str, list[object]] = {
+    "alpha": [1.0, 0.5, -1, math.nan],
+    "apart": [math.nan, -0.1],
+    "bound": [-1.0, math.nan],
+    "change": [tensor(1.0, math.nan)],
+    "count": [0, -1, 4, 1.5, math.nan, torch.tensor([1, 0]), torch.tensor([1, 9])],
+    "deviation": [-1.0, math.nan],
+    "dimension": [0, -3, 2.5, math.nan],
+    "error": [0.0, 1.0, -0.1, 1.2, math.nan, tensor(0.1, 1.5)],
+    "fraction_kept": [0.0, 1.0, -0.1, 7, math.nan],
+    "heads": [0, -1, 1.5, math.nan],
+    "keys": [0, -2, 1.5, math.nan],
+    "largest": [0.0, -1.0, math.nan],
+    "largest_log_derivative": [-1.0, math.nan],
+    "largest_norm": [-1.0, math.nan],
+    "logits": [tensor(1.0, math.nan, 0.0)],
+    "margin": [math.nan],
+    "mask": [torch.ones(3), torch.ones(4, dtype=torch.bool), torch.ones(2, 3, dtype=torch.bool), [True] * 3, 1],
+    "metric": ["manhattan"],
+    "norm_of_vectors": [0.0, -1.0, math.nan],
+    "radius": [-1.0, math.nan],
+    "single": [-0.1, 1.1, math.nan],
+    "size": [-1.0, math.nan],
+    "smallest": [0.0, -1.0, math.nan],
+    "spec": ["softmx"],
+    "spread": [-1.0, math.nan, tensor(1.0, -1.0)],
+    "temperature": [0.0, -1.0, math.nan, tensor(1.0, 0.0)],
+    "values": [X[:2], X[0], X * NAN, [[1.0]], torch.ones(4, 5, 3, 2)],
+    "vectors": [X[:2], X[0], X * NAN, [[1.0]], torch.ones(4, 5, 3, 2)],
+    "weights": [
+        tensor(0.5, -0.1, 0.2),
+        tensor(0.9, 0.3, 0.2),
+        tensor(0.5, math.nan, 0.2),
+        tensor(0.5).squeeze(),
+        torch.ones(0),
+        [0.5, 0.3, 0.2],
+        tensor([0.5, 0.3, 0.2], [0.9, 0.9, 0.2]),
+    ],
+    "winners": [0, -1, 4, 1.5, math.nan],
+}
+# Not wrong there: any number of subsets, and a leading batch of vectors is a batch.
+FINE = {
+    ("expected_distance_ceiling", "count", "4"),
+    ("expected_distance_ceiling", "count", "tensor([1, 9])"),
+}
+
+
+def cases() -> list[object]:
+    found = []
+    for function, arguments in GOOD.items():
+        for argument in arguments:
+            for index, bad in enumerate(BAD[argument]):
+                if argument in ("vectors", "values") and index == 4:
+                    continue
+                if (function, argument, str(bad)) not in FINE:
+                    found.append(pytest.param(function, argument, bad, id=f"{function}-{argument}-{index}"))
+    return found
+
+
+def test_every_function_is_here() -> None:
+    functions = {name for name, value in vars(bounds).items() if inspect.isfunction(value) and name[0] != "_"}
+    assert functions - {"catalogue"} == set(GOOD)
+
+
+@pytest.mark.parametrize("function", GOOD)
+def test_the_good_calls_are_good(function: str) -> None:
+    found = getattr(bounds, function)(**GOOD[function])
+    for part in found if isinstance(found, tuple) else (found,):
+        assert bool(torch.isfinite(torch.as_tensor(part).double()).all())
+
+
+@pytest.mark.parametrize(("function", "argument", "bad"), cases())
+def test_a_bad_argument_is_named(function: str, argument: str, bad: object) -> None:
+    text = message_of(lambda: getattr(bounds, function)(**{**GOOD[function], argument: bad}))
+    assert re.search(rf"\b{argument}\b", text), text
+
+
+@pytest.mark.parametrize("function", [name for name, args in GOOD.items() if "vectors" in args or "values" in args])
+def test_vectors_of_another_batch_are_refused(function: str) -> None:
+    arguments = {**GOOD[function], "weights": A.expand(2, 3)}
+    arguments.pop("mask", None)
+    name = "values" if "values" in arguments else "vectors"
+    arguments[name] = X.expand(4, 3, 2)
+    assert name in message_of(lambda: getattr(bounds, function)(**arguments))
+
+
+MARKED = ("distance", "net_distance", "distance_bound", "distance_sandwich", "net_distance_bound", "separability")
+
+
+@pytest.mark.parametrize("function", [*MARKED, "precision_recall", "truncation_errors"])
+@pytest.mark.parametrize("chosen", [torch.ones(4, dtype=torch.bool), torch.zeros(3, dtype=torch.bool)])
+def test_a_marked_set_must_fit_and_hold_a_key(function: str, chosen: torch.Tensor) -> None:
+    text = message_of(lambda: getattr(bounds, function)(**{**GOOD[function], "count": chosen}))
+    assert "count" in text
+
+
+def test_count_is_checked_against_the_visible_keys() -> None:
+    assert "1..2" in message_of(lambda: bounds.top_mass(A, 3, HIDE))
+    assert "1..2" in message_of(lambda: bounds.distance(A, X, 3, HIDE))
+    assert "1..2" in message_of(lambda: bounds.expected_distance_bounds(A, X, 3, HIDE))
+
+
+def test_weights_may_sum_to_less_than_one_and_absent_ones_to_anything() -> None:
+    assert float(bounds.entropy(tensor(0.1, 0.2))) > 0
+    assert float(bounds.entropy(tensor(0.5, 0.5, 3.0), HIDE)) == pytest.approx(math.log(2))
+    assert float(bounds.entropy(tensor(0.5, 0.5, -3.0), HIDE)) == pytest.approx(math.log(2))
+
+
+def test_error_leaves_more_than_an_equal_share() -> None:
+    assert "error" in message_of(lambda: bounds.selective_temperature("softmax", 2, 0.5))
+    assert "error" in message_of(lambda: bounds.sensitivity_at_equal_selectivity("entmax15", 3, 0.7))
+
+
+def test_an_estimate_needs_an_unselected_key() -> None:
+    assert "count" in message_of(lambda: bounds.sphere_separability_estimate(3, 3, 4))
+    assert "points" in message_of(lambda: bounds.sphere_separability_estimate(1, 3, 4, points=0))
