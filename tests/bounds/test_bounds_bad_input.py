@@ -85,7 +85,6 @@ GOOD: dict[str, dict[str, object]] = {
 }
 
 NAN = torch.tensor(math.nan, dtype=torch.float64)
-BOOL = torch.ones
 # What is wrong for an argument of this name, wherever it occurs.
 BAD: dict[str, list[object]] = {
     "alpha": [1.0, 0.5, -1, math.nan],
@@ -114,8 +113,8 @@ BAD: dict[str, list[object]] = {
     "spec": ["softmx"],
     "spread": [-1.0, math.nan, tensor(1.0, -1.0)],
     "temperature": [0.0, -1.0, math.nan, tensor(1.0, 0.0)],
-    "values": [X[:2], X[0], X * NAN, [[1.0]], torch.ones(4, 5, 3, 2)],
-    "vectors": [X[:2], X[0], X * NAN, [[1.0]], torch.ones(4, 5, 3, 2)],
+    "values": [X[:2], X[0], X * NAN, [[1.0]]],
+    "vectors": [X[:2], X[0], X * NAN, [[1.0]]],
     "weights": [
         tensor(0.5, -0.1, 0.2),
         tensor(0.9, 0.3, 0.2),
@@ -127,10 +126,13 @@ BAD: dict[str, list[object]] = {
     ],
     "winners": [0, -1, 4, 1.5, math.nan],
 }
-# Not wrong there: any number of subsets, and a leading batch of vectors is a batch.
+# Not wrong there: without a row, N has no upper end. `lipschitz` is the normalizer's own method, tested with it.
 FINE = {
     ("expected_distance_ceiling", "count", "4"),
     ("expected_distance_ceiling", "count", "tensor([1, 9])"),
+    ("lipschitz", "spec", "softmx"),
+    ("lipschitz", "keys", "1.5"),
+    ("lipschitz", "keys", "nan"),
 }
 
 
@@ -139,8 +141,6 @@ def cases() -> list[object]:
     for function, arguments in GOOD.items():
         for argument in arguments:
             for index, bad in enumerate(BAD[argument]):
-                if argument in ("vectors", "values") and index == 4:
-                    continue
                 if (function, argument, str(bad)) not in FINE:
                     found.append(pytest.param(function, argument, bad, id=f"{function}-{argument}-{index}"))
     return found
@@ -177,10 +177,17 @@ MARKED = ("distance", "net_distance", "distance_bound", "distance_sandwich", "ne
 
 
 @pytest.mark.parametrize("function", [*MARKED, "precision_recall", "truncation_errors"])
-@pytest.mark.parametrize("chosen", [torch.ones(4, dtype=torch.bool), torch.zeros(3, dtype=torch.bool)])
-def test_a_marked_set_must_fit_and_hold_a_key(function: str, chosen: torch.Tensor) -> None:
-    text = message_of(lambda: getattr(bounds, function)(**{**GOOD[function], "count": chosen}))
-    assert "count" in text
+def test_a_marked_set_must_fit(function: str) -> None:
+    chosen = torch.ones(4, dtype=torch.bool)
+    assert "count" in message_of(lambda: getattr(bounds, function)(**{**GOOD[function], "count": chosen}))
+
+
+@pytest.mark.parametrize("function", ["separability", "precision_recall"])
+@pytest.mark.parametrize("chosen", [[False] * 3, [False, False, True]])
+def test_a_share_of_no_selected_key_is_refused(function: str, chosen: list[bool]) -> None:
+    """Also when the only marked key is absent."""
+    arguments = {**GOOD[function], "count": torch.tensor(chosen)}
+    assert "count" in message_of(lambda: getattr(bounds, function)(**arguments))
 
 
 def test_count_is_checked_against_the_visible_keys() -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._checks import Number, checked_vectors, checked_weights, fraction, not_negative, selected_set
+from ._checks import Number, checked_rows, fraction, not_negative
 
 
 class TruncationErrors(NamedTuple):
@@ -28,19 +28,14 @@ def mass_law(fraction_kept: Number, deviation: Number) -> Tensor:
     return mass
 
 
-def truncation_errors(
-    weights: Tensor, values: Tensor, count: Number | Tensor, mask: Tensor | None = None
-) -> TruncationErrors:
+def truncation_errors(weights: Tensor, values: Tensor, count: Number, mask: Tensor | None = None) -> TruncationErrors:
     """Output minus truncated output, exact: e_del = (1 - M_S) mu_T, e_ren = (1 - M_S)(mu_T - mu_S).
 
     S is the selected set (the N largest, or a bool tensor), M_S its mass, mu_S and mu_T the weighted mean values of
     the kept and of the dropped keys. For weights that sum to 1. Source: this project. Small errors mean that the
     dropped keys carried little mass, or said the same as the kept ones.
     """
-    values = checked_vectors(values, weights)
-    weights, visible = checked_weights(weights, mask)
-    marked = isinstance(count, Tensor) and count.dtype == torch.bool
-    kept = (count & visible) if marked else selected_set(weights, count, mask)  # type: ignore[operator]
+    weights, values, visible, kept = checked_rows(weights, values, count, mask, "values")
     _, kept_mean = _mass_and_mean(weights, values, kept)
     dropped_mass, dropped_mean = _mass_and_mean(weights, values, visible & ~kept)
     return TruncationErrors(dropped_mass * dropped_mean, dropped_mass * (dropped_mean - kept_mean))

@@ -31,8 +31,8 @@ def _growing(generator: torch.Generator, trials: int, sizes: Sizes) -> Point:
     """Equal weights, token vectors around a common direction, for the claim about N proportional to L."""
     keys = sizes["keys"]
     vectors = normal(generator, trials, keys, sizes["width"]) + 1.0
-    return Point({"logits": torch.zeros(trials, keys, dtype=torch.float64), "log_temperature": torch.zeros(trials),
-                  "vectors": vectors}, sizes)  # fmt: skip
+    flat = torch.zeros(trials, keys, dtype=torch.float64)
+    return Point({"logits": flat, "log_temperature": flat[:, 0], "vectors": vectors}, sizes)
 
 
 def _of_the_first(point: Point, keys: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,11 +54,15 @@ def key_count(name: str, value: Number, least: int = 1) -> Tensor:
     return value
 
 
-def selected_count(count: Number, keys: Tensor) -> Tensor:
+def selected_count(count: Number, keys: Tensor, name: str = "count") -> Tensor:
     """N, checked against 1..L."""
-    n = key_count("count", count)
-    if not bool((n <= keys.detach()).all()):
-        raise AbbeError(f"count must lie in 1..{int(keys.detach().min())} (the keys), got {_worst(n, lowest=False):g}")
+    n = key_count(name, count)
+    try:
+        fits = bool((n <= keys.detach()).all())
+    except RuntimeError:
+        raise AbbeError(f"{name} of shape {tuple(n.shape)} does not broadcast to {tuple(keys.shape)}") from None
+    if not fits:
+        raise AbbeError(f"{name} must lie in 1..{int(keys.detach().min())} (the keys), got {_worst(n, lowest=False):g}")
     return n
 
 
@@ -86,11 +90,43 @@ def checked_mask(mask: Tensor | None, like: Tensor) -> Tensor:
         raise AbbeError(f"mask of shape {tuple(mask.shape)} does not broadcast to {tuple(like.shape)}") from None
 
 
-def checked_vectors(vectors: Tensor, weights: Tensor) -> Tensor:
+def checked_vectors(vectors: Tensor, weights: Tensor, name: str = "vectors") -> Tensor:
     """One vector a key: (..., keys, d)."""
     if not isinstance(vectors, Tensor) or vectors.ndim < 2 or vectors.shape[-2] != weights.shape[-1]:
-        raise AbbeError(f"vectors must be (..., {weights.shape[-1]} keys, d), got {_shape(vectors)}")
-    return as_tensor("vectors", vectors)
+        raise AbbeError(f"{name} must be (..., {weights.shape[-1]} keys, d), got {_shape(vectors)}")
+    try:
+        torch.broadcast_shapes(vectors.shape[:-2], weights.shape[:-1])  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        raise AbbeError(f"{name} {tuple(vectors.shape)} do not fit weights {tuple(weights.shape)}") from None
+    return as_tensor(name, vectors)
+
+
+class Rows(NamedTuple):
+    """Checked weights (0 where absent), vectors, visible keys, and the selected set."""
+
+    weights: Tensor
+    vectors: Tensor
+    visible: Tensor
+    chosen: Tensor
+
+
+def checked_rows(
+    weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None, name: str = "vectors"
+) -> Rows:
+    """`count` is N, for the N largest weights, or a bool tensor that marks the selected set."""
+    weights, visible = checked_weights(weights, mask)
+    vectors = checked_vectors(vectors, weights, name)
+    if not (isinstance(count, Tensor) and count.dtype == torch.bool):
+        return Rows(weights, vectors, visible, selected_set(weights, count, mask))
+    try:
+        chosen = count.expand(weights.shape) & visible
+    except RuntimeError:
+        raise AbbeError(
+            f"count marks {tuple(count.shape)}, which does not fit weights {tuple(weights.shape)}"
+        ) from None
+    if not bool(chosen.any(-1).all()):
+        raise AbbeError("count must mark at least one visible key of every row, got a row with none")
+    return Rows(weights, vectors, visible, chosen)
 
 
 def selected_set(weights: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
@@ -100,6 +136,11 @@ def selected_set(weights: Tensor, count: Number, mask: Tensor | None = None) -> 
     order = torch.where(visible, weights.detach(), -1.0).argsort(dim=-1, descending=True, stable=True)
     rank = torch.arange(weights.shape[-1], device=weights.device)
     return torch.zeros_like(visible).scatter(-1, order, (rank < n.unsqueeze(-1)).expand(order.shape))
+
+
+def root(square: Tensor) -> Tensor:
+    """Square root with gradient 0, not NaN, at 0."""
+    return torch.where(square > 0, torch.where(square > 0, square, 1.0).sqrt(), 0.0)
 
 
 def _worst(value: Tensor, lowest: bool) -> float:

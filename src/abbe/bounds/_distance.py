@@ -6,12 +6,23 @@ y_i = a_i x_i are the weighted token vectors, s the sum of the selected ones, z 
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ._checks import Number, as_tensor, checked_vectors, checked_weights, key_count, selected_count, selected_set
+from .._errors import AbbeError
+from ._checks import (
+    Number,
+    checked_rows,
+    checked_vectors,
+    checked_weights,
+    key_count,
+    not_negative,
+    root,
+    selected_count,
+)
 
 
 class _Split(NamedTuple):
@@ -23,25 +34,16 @@ class _Split(NamedTuple):
     s: Tensor  # (..., d)
 
 
-def _split(weights: Tensor, vectors: Tensor, chosen: Number | Tensor, mask: Tensor | None) -> _Split:
-    vectors = checked_vectors(vectors, weights)
-    weights, visible = checked_weights(weights, mask)
-    inside = _chosen_set(weights, chosen, mask, visible)
-    y = weights.unsqueeze(-1) * torch.where(visible.unsqueeze(-1), vectors, 0.0)
-    s = torch.where(inside.unsqueeze(-1), y, 0.0).sum(-2)
-    return _Split(weights, vectors, y, inside, visible & ~inside, s)
-
-
-def _chosen_set(weights: Tensor, chosen: Number | Tensor, mask: Tensor | None, visible: Tensor) -> Tensor:
-    if isinstance(chosen, Tensor) and chosen.dtype == torch.bool:
-        return chosen & visible
-    return selected_set(weights, chosen, mask)
+def _split(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None) -> _Split:
+    row = checked_rows(weights, vectors, count, mask)
+    y = row.weights.unsqueeze(-1) * torch.where(row.visible.unsqueeze(-1), row.vectors, 0.0)
+    s = torch.where(row.chosen.unsqueeze(-1), y, 0.0).sum(-2)
+    return _Split(row.weights, row.vectors, y, row.chosen, row.visible & ~row.chosen, s)
 
 
 def norm(vectors: Tensor) -> Tensor:
     """Euclidean norm over the last dimension, with gradient 0 (not NaN) at the zero vector."""
-    square = (vectors**2).sum(-1)
-    return torch.where(square > 0, torch.where(square > 0, square, 1.0).sqrt(), 0.0)
+    return root((vectors**2).sum(-1))
 
 
 def _largest(values: Tensor, where: Tensor) -> Tensor:
@@ -55,7 +57,7 @@ def _diameter(parts: _Split) -> Tensor:
     return torch.where(pairs, apart, 0.0).amax((-2, -1))
 
 
-def distance(weights: Tensor, vectors: Tensor, count: Number | Tensor, mask: Tensor | None = None) -> Tensor:
+def distance(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
     """sum_{i not selected} ||y_i - s||, the cumulative distance of the paper.
 
     `count` is N (the N largest weights are selected), or a bool tensor that marks the selected set. It mostly
@@ -66,13 +68,13 @@ def distance(weights: Tensor, vectors: Tensor, count: Number | Tensor, mask: Ten
     return torch.where(parts.outside, norm(parts.y - parts.s.unsqueeze(-2)), 0.0).sum(-1)
 
 
-def net_distance(weights: Tensor, vectors: Tensor, count: Number | Tensor, mask: Tensor | None = None) -> Tensor:
+def net_distance(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
     """||sum_{i not selected} y_i - s||, the variant that circulates in summaries of the paper."""
     parts = _split(weights, vectors, count, mask)
     return norm(torch.where(parts.outside.unsqueeze(-1), parts.y, 0.0).sum(-2) - parts.s)
 
 
-def distance_bound(weights: Tensor, vectors: Tensor, count: Number | Tensor, mask: Tensor | None = None) -> Tensor:
+def distance_bound(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
     """Theorem 1(1), linear form: (1 - abar) d1 + max_selected ||x|| (abar (L-N) - (1 - abar)).
 
     abar is the mass of the selected set, d1 the largest distance between a selected and an unselected vector. Assumes
@@ -85,19 +87,19 @@ def distance_bound(weights: Tensor, vectors: Tensor, count: Number | Tensor, mas
     return (1 - mass) * _diameter(parts) + _largest(norm(parts.vectors), parts.inside) * (mass * rest - (1 - mass))
 
 
-def distance_bound_root_paper(
-    weights: Tensor, vectors: Tensor, count: Number | Tensor, mask: Tensor | None = None
-) -> Tensor:
-    """Theorem 1(1) with the bracket under a square root, as it is also read. FALSE: identical vectors refute it."""
+def distance_bound_root_paper(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
+    """Theorem 1(1) with the bracket under a square root, as it is also read. FALSE: identical vectors refute it.
+
+    Source: arXiv 2508.17821.
+    """
     parts = _split(weights, vectors, count, mask)
     mass = torch.where(parts.inside, parts.weights, 0.0).sum(-1)
     bracket = (mass * parts.outside.sum(-1) - (1 - mass)).clamp(min=0)
-    root = torch.where(bracket > 0, torch.where(bracket > 0, bracket, 1.0).sqrt(), 0.0)
-    return (1 - mass) * _diameter(parts) + _largest(norm(parts.vectors), parts.inside) * root
+    return (1 - mass) * _diameter(parts) + _largest(norm(parts.vectors), parts.inside) * root(bracket)
 
 
 def distance_sandwich(
-    weights: Tensor, vectors: Tensor, count: Number | Tensor, mask: Tensor | None = None
+    weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """|distance - (L-N) ||s||| <= sum_{not selected} ||y_i||: the interval for the distance, for any set.
 
@@ -110,7 +112,7 @@ def distance_sandwich(
     return middle - slack, middle + slack
 
 
-def net_distance_bound(weights: Tensor, vectors: Tensor, count: Number | Tensor, mask: Tensor | None = None) -> Tensor:
+def net_distance_bound(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
     """||.|| <= (1 - abar) d1 + |2 abar - 1| max_selected ||x||, for weights that sum to 1 and any set.
 
     Tight: equality for identical vectors. Source: this project.
@@ -130,8 +132,8 @@ class _Moments(NamedTuple):
 
 
 def _moments(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None) -> _Moments:
-    vectors = checked_vectors(vectors, weights)
     weights, visible = checked_weights(weights, mask)
+    vectors = checked_vectors(vectors, weights)
     keys = visible.sum(-1).to(weights.dtype)
     n = selected_count(count, keys).to(weights.dtype)
     y = weights.unsqueeze(-1) * torch.where(visible.unsqueeze(-1), vectors, 0.0)
@@ -149,8 +151,7 @@ def _expected_terms(m: _Moments) -> tuple[Tensor, Tensor]:
 
 
 def _averaged(m: _Moments, terms: Tensor) -> Tensor:
-    root = torch.where(terms > 0, torch.where(terms > 0, terms, 1.0).sqrt(), 0.0)
-    return (m.keys - m.chosen) / m.keys * torch.where(m.visible, root, 0.0).sum(-1)
+    return (m.keys - m.chosen) / m.keys * torch.where(m.visible, root(terms), 0.0).sum(-1)
 
 
 def expected_distance_bounds(
@@ -173,14 +174,17 @@ def expected_distance_bound_paper(
 ) -> Tensor:
     """Theorem 1(2) without its epsilon: ((L-N)/L) sum_i ||y_i - N/(L-1) sum_{j != i} y_j|| as an UPPER bound.
 
-    FALSE: by Jensen it is a lower bound, the left side of `expected_distance_bounds`.
+    FALSE: by Jensen it is a lower bound, the left side of `expected_distance_bounds`. Source: arXiv 2508.17821.
     """
     return expected_distance_bounds(weights, vectors, count, mask)[0]
 
 
 def expected_distance_ceiling(count: Number, largest_norm: Number) -> Tensor:
-    """E d <= (N + 1) M for every L, M >= max ||x||: the mean over random subsets does not grow with the row."""
-    return (key_count("count", count) + 1) * as_tensor("largest_norm", largest_norm)
+    """E d <= (N + 1) M for every L, M >= max ||x||: the mean over random subsets does not grow with the row.
+
+    For weights that sum to at most 1. Not tight. Source: this project.
+    """
+    return (key_count("count", count) + 1) * not_negative("largest_norm", largest_norm)
 
 
 def expected_net_distance_squared(
@@ -193,21 +197,19 @@ def expected_net_distance_squared(
     m = _moments(weights, vectors, count, mask)
     n, keys = m.chosen, m.keys
     pairs = keys * (keys - 1).clamp(min=1)
-    straight = 1 - 4 * n / keys + 4 * n * (n - 1) / pairs
+    straight = torch.where(keys > 1, 1 - 4 * n / keys + 4 * n * (n - 1) / pairs, 1.0)
     return straight * (m.z**2).sum(-1) + 4 * n * (keys - n) / pairs * m.squares.sum(-1)
 
 
 def expected_distance_exact(weights: Tensor, vectors: Tensor, count: int, limit: int = 200_000) -> Tensor:
-    """E d over all N-subsets by enumeration, for small rows; an oracle, and what `abbe verify` measures."""
-    from itertools import combinations
-
-    from .._errors import AbbeError
-
+    """E d over all N-subsets by enumeration, for small rows; what `abbe verify` measures. Source: this project."""
+    weights, _ = checked_weights(weights)
+    checked_vectors(vectors, weights)
     keys = weights.shape[-1]
     selected_count(count, torch.tensor(float(keys)))
     if math.comb(keys, count) > limit:
         raise AbbeError(f"count and keys give {math.comb(keys, count)} subsets, more than {limit}")
-    total = torch.zeros(weights.shape[:-1], dtype=weights.dtype)
+    total = torch.zeros_like(weights[..., 0])
     for subset in combinations(range(keys), count):
         chosen = torch.zeros(keys, dtype=torch.bool)
         chosen[list(subset)] = True

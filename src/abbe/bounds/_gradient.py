@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .._errors import AbbeError
 from ..normalizers import normalizer
-from ._checks import Number, as_tensor, checked_weights, fraction, key_count, not_negative, positive
+from ._checks import Number, as_tensor, checked_weights, fraction, key_count, not_negative, positive, root
 
 _MOST_KEYS_TO_ENUMERATE = 20
 
@@ -22,7 +22,7 @@ def _largest_share(weights: Tensor) -> Tensor:
 
 
 def largest_entry(weights: Tensor, temperature: Number = 1.0) -> Tensor:
-    """max_ij |J_ij| = max a_i (1 - a_i)/T <= 1/(4T). Exact; the supremum is reached at a_i = 1/2."""
+    """max_ij |J_ij| = max a_i (1 - a_i)/T <= 1/(4T). Exact; supremum at a_i = 1/2. Source: this project."""
     a, _ = checked_weights(weights)
     return _largest_share(a) / positive("temperature", temperature, a)
 
@@ -46,7 +46,7 @@ def spectral_norm_bounds(weights: Tensor, temperature: Number = 1.0) -> tuple[Te
 
 
 def spectral_norm_supremum(temperature: Number = 1.0) -> Tensor:
-    """sup ||J||_2 = 1/(2T), at two equal weights of 1/2."""
+    """sup ||J||_2 = 1/(2T), at two equal weights of 1/2. Source: this project."""
     return 0.5 / positive("temperature", temperature)
 
 
@@ -59,21 +59,30 @@ def spectral_norm_bound_paper(temperature: Number = 1.0) -> Tensor:
 
 
 def frobenius_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
-    """||J||_F = sqrt(p2 - 2 p3 + p2^2)/T, p_k = sum a^k. Exact; supremum 1/(2T) at (1/2, 1/2)."""
+    """||J||_F = sqrt(p2 - 2 p3 + p2^2)/T, p_k = sum a^k. Exact; supremum 1/(2T) at (1/2, 1/2). Source: this project."""
     a, _ = checked_weights(weights)
-    p2, p3 = (a**2).sum(-1), (a**3).sum(-1)
-    return (p2 - 2 * p3 + p2**2).clamp(min=0).sqrt() / positive("temperature", temperature, a)
+    # By entries, a_i (1 - a_i) and a_i a_j, small ones first: the powers p_k would cancel in a peaked row.
+    squares = (a**2).sort(-1).values
+    before = torch.cat([torch.zeros_like(squares[..., :1]), squares[..., :-1]], -1).cumsum(-1)
+    total = ((a * (1 - a)) ** 2).sum(-1) + 2 * (squares * before).sum(-1)
+    return root(total) / positive("temperature", temperature, a)
 
 
 def frobenius_norm_bound(weights: Tensor, temperature: Number = 1.0) -> Tensor:
-    """||J||_F <= sqrt(p2 (1 - p2))/T <= 1/(2T), for weights that sum to 1. Equality at equal weights of n keys."""
+    """||J||_F <= sqrt(p2 (1 - p2))/T <= 1/(2T), for weights that sum to 1. Equality at equal weights.
+
+    Source: this project.
+    """
     a, _ = checked_weights(weights)
     p2 = (a**2).sum(-1)
-    return (p2 * (1 - p2)).clamp(min=0).sqrt() / positive("temperature", temperature, a)
+    return root(p2 * (1 - p2)) / positive("temperature", temperature, a)
 
 
 def one_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
-    """||J||_{1->1} = ||J||_{inf->inf} = 2 max a_i(1 - a_i)/T <= 1/(2T), for weights that sum to 1. Exact."""
+    """||J||_{1->1} = ||J||_{inf->inf} = 2 max a_i(1 - a_i)/T <= 1/(2T), for weights that sum to 1. Exact.
+
+    Source: this project.
+    """
     a, _ = checked_weights(weights)
     return 2 * _largest_share(a) / positive("temperature", temperature, a)
 
@@ -82,6 +91,7 @@ def inf_to_one_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
     """||J||_{inf->1} = 4 max_S P(S)(1 - P(S))/T, P(S) the mass of a set of keys, for weights that sum to 1.
 
     Exact, by enumeration of all sets, so for up to 20 keys; supremum 1/T when some set holds half the mass.
+    Source: this project.
     """
     a, _ = checked_weights(weights)
     keys = a.shape[-1]
@@ -93,7 +103,7 @@ def inf_to_one_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
 
 
 def inf_to_one_supremum(temperature: Number = 1.0) -> Tensor:
-    """sup ||J||_{inf->1} = 1/T."""
+    """sup ||J||_{inf->1} = 1/T. Source: this project."""
     return 1 / positive("temperature", temperature)
 
 
@@ -110,6 +120,7 @@ def change_bound_by_norm(size: Number, temperature: Number = 1.0) -> Tensor:
     """The same by the norm of e alone: sqrt2 tanh(||e||/(2 sqrt2 T)) <= min{||e||/(2T), sqrt2}.
 
     Tight: e = (x, -x), l = -e/2. So the finite-difference sensitivity ||.||/eps is at most min{1/(2T), sqrt2/eps}.
+    Source: this project.
     """
     e = not_negative("size", size)
     return math.sqrt(2) * torch.tanh(e / (2 * math.sqrt(2) * positive("temperature", temperature)))
@@ -125,7 +136,10 @@ def log_derivative_bound(largest_log_derivative: Number) -> Tensor:
 
 
 def lipschitz(spec: str, keys: int) -> float:
-    """sup ||J||_2 of any normalizer over rows of up to `keys` keys: `abbe.normalizer(spec).lipschitz(keys)`."""
+    """sup ||J||_2 of any normalizer over rows of up to `keys` keys: `abbe.normalizer(spec).lipschitz(keys)`.
+
+    Source: this project.
+    """
     return normalizer(spec).lipschitz(keys)
 
 
@@ -135,6 +149,7 @@ def selective_temperature(spec: str, keys: Number, error: Number = 0.1) -> Tenso
     softmax (and ssmax, whose s ln n takes the part of 1/T): 1/ln((L-1)(1-e)/e). sparsemax: the top key at margin
     m = 1/T over L - 1 equal ones gets (1 + (L-1) m)/L, hence m = ((1-e) L - 1)/(L-1). entmax-1.5: weights (u + h)^2
     and u^2 with m = 2h, (u + h)^2 = 1 - e, (L-1) u^2 = e, hence m = 2 (sqrt(1-e) - sqrt(e/(L-1))).
+    Source: this project.
     """
     n, e = key_count("keys", keys, 2), fraction("error", error)
     if not bool(((1 - e) * n > 1).all()):

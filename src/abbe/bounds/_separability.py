@@ -12,12 +12,13 @@ from .._errors import AbbeError
 from ._checks import (
     Number,
     as_tensor,
-    checked_vectors,
+    checked_rows,
     checked_weights,
     key_count,
+    not_negative,
     positive,
+    root,
     selected_count,
-    selected_set,
 )
 from ._distance import norm
 
@@ -39,13 +40,10 @@ class Retrieval(NamedTuple):
 
 
 def _centre_distances(
-    weights: Tensor, vectors: Tensor, count: Number | Tensor, mask: Tensor | None, metric: str = "euclidean"
+    weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None, metric: str = "euclidean"
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Distance of every y_i to the sum of the selected ones; the selected and the other visible keys."""
-    vectors = checked_vectors(vectors, weights)
-    weights, visible = checked_weights(weights, mask)
-    marked = isinstance(count, Tensor) and count.dtype == torch.bool
-    chosen = (count & visible) if marked else selected_set(weights, count, mask)  # type: ignore[operator]
+    weights, vectors, visible, chosen = checked_rows(weights, vectors, count, mask)
     y = weights.unsqueeze(-1) * torch.where(visible.unsqueeze(-1), vectors, 0.0)
     s = torch.where(chosen.unsqueeze(-1), y, 0.0).sum(-2, keepdim=True)
     if metric == "euclidean":
@@ -60,7 +58,7 @@ def _centre_distances(
 def separability(
     weights: Tensor,
     vectors: Tensor,
-    count: Number | Tensor,
+    count: Number,
     radius: Number | None = None,
     mask: Tensor | None = None,
 ) -> BallCount:
@@ -72,7 +70,7 @@ def separability(
     """
     far, chosen, rest = _centre_distances(weights, vectors, count, mask)
     nearest = torch.where(rest, far, math.inf).amin(-1)
-    r = nearest if radius is None else as_tensor("radius", radius, weights).expand(nearest.shape)
+    r = nearest if radius is None else not_negative("radius", radius, weights).expand(nearest.shape)
     inside = chosen & (far <= r.unsqueeze(-1))
     return BallCount(inside.sum(-1) / chosen.sum(-1), r, inside)
 
@@ -80,15 +78,15 @@ def separability(
 def precision_recall(
     weights: Tensor,
     vectors: Tensor,
-    count: Number | Tensor,
+    count: Number,
     metric: Literal["euclidean", "cosine"] = "euclidean",
     mask: Tensor | None = None,
 ) -> Retrieval:
     """Recall #{selected: D_i < rho_min}/N, precision N/(N + #{unselected: D_j <= rho_max}), F their harmonic mean.
 
     D_i = distance of y_i to s, rho_min the least D outside, rho_max the greatest inside. High means that the
-    selected set is a ball of its own. Source: "Retrieval Capacity of Self-Attention Under Competition" (2026), which
-    takes y_i = a_i v_i in value space.
+    selected set is a ball of its own. Source: "Retrieval Capacity of Self-Attention Under Competition" (2026), by
+    the authors of arXiv 2508.17821, which takes y_i = a_i v_i in value space.
     """
     far, chosen, rest = _centre_distances(weights, vectors, count, mask, metric)
     nearest = torch.where(rest, far, math.inf).amin(-1, keepdim=True)
@@ -117,7 +115,8 @@ def sphere_separability_bounds(
     """
     a, _ = checked_weights(weights)
     square = positive("radius", radius, a).unsqueeze(-1) ** 2
-    m, d = positive("norm_of_vectors", norm_of_vectors, a), key_count("dimension", dimension).to(a.dtype)
+    m = positive("norm_of_vectors", norm_of_vectors, a).unsqueeze(-1)
+    d = key_count("dimension", dimension).to(a.dtype).unsqueeze(-1)
     v = m**2 * _other_squares(a, 2)
     w = (2 * m**4 / d * (_other_squares(a, 2) ** 2 - _other_squares(a, 4))).clamp(min=0)
     gap = (square - v) ** 2
@@ -131,7 +130,7 @@ def _spread_paper(weights: Tensor, m: Tensor, apart: Tensor) -> Tensor:
     """xi_i of Theorem 2."""
     squares, sums = _other_squares(weights, 2), _other_squares(weights, 1)
     cross = sums**2 - squares
-    return (m**2 * squares + cross * (m**2 - apart**2 / 2)).clamp(min=0).sqrt()
+    return root(m**2 * squares + cross * (m**2 - apart**2 / 2))
 
 
 def sphere_separability_bounds_paper(
@@ -144,8 +143,9 @@ def sphere_separability_bounds_paper(
     (Markov and Jensen). Source: arXiv 2508.17821, reconstructed from its proofs.
     """
     a, _ = checked_weights(weights)
-    r, m = positive("radius", radius, a).unsqueeze(-1), positive("norm_of_vectors", norm_of_vectors, a)
-    xi = _spread_paper(a, m, as_tensor("apart", apart, a))
+    r = positive("radius", radius, a).unsqueeze(-1)
+    m = positive("norm_of_vectors", norm_of_vectors, a).unsqueeze(-1)
+    xi = _spread_paper(a, m, not_negative("apart", apart, a).unsqueeze(-1))
     return 1 - (xi / r).mean(-1), torch.exp(-((xi - r) ** 2) / (2 * m**2)).mean(-1)
 
 
@@ -155,6 +155,8 @@ def sphere_separability_estimate(count: Number, keys: Number, dimension: Number,
 
     High means that random sets of this size are separable by geometry alone: a head must beat it.
     """
+    if points < 1:
+        raise AbbeError(f"points must be a whole number >= 1, got {points}")
     keys, d = key_count("keys", keys, 2), key_count("dimension", dimension)
     n = selected_count(count, keys - 1)
     rest, lift = (keys - n).unsqueeze(-1), torch.sqrt(d / n).unsqueeze(-1)
@@ -166,7 +168,10 @@ def sphere_separability_estimate(count: Number, keys: Number, dimension: Number,
 
 
 def coverage_paper(single: Number, heads: Number) -> Tensor:
-    """Chance that one of H heads covers a token, 1 - (1 - p)^H: an assumption (independent heads), not a theorem."""
+    """Chance that one of H heads covers a token, 1 - (1 - p)^H: an assumption (independent heads), not a theorem.
+
+    Source: arXiv 2508.17821.
+    """
     p = as_tensor("single", single)
     if not bool(((p >= 0) & (p <= 1)).all()):
         raise AbbeError(f"single must lie in [0, 1], got {float(p.flatten()[0]):g}")

@@ -38,8 +38,8 @@ def weight_bounds(logits: Tensor, temperature: Number = 1.0, mask: Tensor | None
     top = torch.where(visible, logits, -math.inf).amax(-1, keepdim=True)
     bottom = torch.where(visible, logits, math.inf).amin(-1, keepdim=True)
     shown = torch.where(visible, logits, 0.0)
-    low = 1 / (1 + others * torch.exp((top - shown) / t))
-    high = 1 / (1 + others * torch.exp((bottom - shown) / t))
+    low = torch.sigmoid((shown - top) / t - others.log())
+    high = torch.sigmoid((shown - bottom) / t - others.log())
     return torch.where(visible, low, 0.0), torch.where(visible, high, 0.0)
 
 
@@ -51,7 +51,8 @@ def weight_range(spread: Number, keys: Number, temperature: Number = 1.0) -> tup
     """
     r, n = not_negative("spread", spread), key_count("keys", keys)
     t = positive("temperature", temperature)
-    return 1 / (1 + (n - 1) * torch.exp(r / t)), 1 / (1 + (n - 1) * torch.exp(-r / t))
+    others = torch.log(n - 1)
+    return torch.sigmoid(-r / t - others), torch.sigmoid(r / t - others)
 
 
 def weight_range_paper(bound: Number, keys: Number, temperature: Number = 1.0) -> tuple[Tensor, Tensor]:
@@ -80,9 +81,9 @@ def general_weight_range(smallest: Number, largest: Number, keys: Number) -> tup
 
     Equality when all other keys sit at the other end of the range. Source: this project.
     """
-    ratio = positive("largest", largest) / positive("smallest", smallest)
-    n = key_count("keys", keys)
-    return 1 / (1 + (n - 1) * ratio), 1 / (1 + (n - 1) / ratio)
+    ratio = positive("largest", largest).log() - positive("smallest", smallest).log()
+    others = torch.log(key_count("keys", keys) - 1)
+    return torch.sigmoid(-ratio - others), torch.sigmoid(ratio - others)
 
 
 def top_mass(weights: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
@@ -99,7 +100,7 @@ def top_mass_bounds(spread: Number, keys: Number, count: Number, temperature: Nu
     """
     r, n = not_negative("spread", spread), key_count("keys", keys)
     t, chosen = positive("temperature", temperature), selected_count(count, n)
-    return chosen / n, chosen / (chosen + (n - chosen) * torch.exp(-r / t))
+    return chosen / n, torch.sigmoid(r / t + torch.log(chosen) - torch.log(n - chosen))
 
 
 def entropy(weights: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -151,15 +152,18 @@ def margin_needed(keys: Number, error: Number, temperature: Number = 1.0, winner
     T ln L: that is the resolution limit of softmax.
     """
     n, e = key_count("keys", keys), fraction("error", error)
-    chosen, t = selected_count(winners, n), positive("temperature", temperature)
+    chosen, t = selected_count(winners, n, "winners"), positive("temperature", temperature)
     return t * torch.log((n - chosen) * (1 - e) / (chosen * e))
 
 
 def winners_mass(margin: Number, keys: Number, temperature: Number = 1.0, winners: Number = 1) -> Tensor:
-    """Mass of N equal winners at a margin over L - N equal others: the inverse of `margin_needed`."""
+    """Mass of N equal winners at a margin over L - N equal others: the inverse of `margin_needed`. Exact.
+
+    Source: this project. High means that the winners carry the row.
+    """
     n, m = key_count("keys", keys), as_tensor("margin", margin)
-    chosen, t = selected_count(winners, n), positive("temperature", temperature)
-    return chosen / (chosen + (n - chosen) * torch.exp(-m / t))
+    chosen, t = selected_count(winners, n, "winners"), positive("temperature", temperature)
+    return torch.sigmoid(m / t + torch.log(chosen) - torch.log(n - chosen))
 
 
 def entmax_gap(alpha: Number) -> Tensor:

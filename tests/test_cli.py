@@ -1,0 +1,276 @@
+"""The command line: exit codes, JSON, the page, help, and mistakes told in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import abbe
+from abbe import cli
+from abbe.bounds import catalogue
+from abbe.report import verify_page, verify_table
+from abbe.studies import Verdict, verify
+
+NAMES = [statement.name for statement in catalogue()]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(cli.app, list(arguments))
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The program itself, as installed: its exit code."""
+    monkeypatch.setattr(sys, "argv", ["abbe", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    return int(stopped.value.code or 0)
+
+
+def made_up(**changes: object) -> Verdict:
+    (verdict,) = verify(["spectral"], 5)
+    return dataclasses.replace(verdict, **changes)
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, *verdicts: Verdict) -> None:
+    monkeypatch.setattr(cli, "run_verify", lambda *args, **more: list(verdicts))
+
+
+def test_a_table_and_exit_code_0() -> None:
+    result = run("verify", "spectral", "spectral-paper", "vanishing", "--trials", "100")
+    assert result.exit_code == 0
+    for word in ("spectral", "spectral-paper", "vanishing", "gradient", "weights", "paper"):
+        assert word in result.stdout
+    for word in ("holds, tight", "REFUTED", "measured", "2 hold, 1 refuted, all as the catalogue says."):
+        assert word in result.stdout
+    assert "\x1b[" not in result.stdout
+    assert not re.search(r"[…]", result.stdout)
+
+
+def test_a_narrow_table_cuts_no_number() -> None:
+    result = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(
+        cli.app, ["verify", "spectral", "expected-distance-ceiling", "--trials", "2000"]
+    )
+    (line,) = [line for line in result.stdout.splitlines() if line.strip().startswith("spectral ")]
+    assert re.search(r"\d,\d{3}\b", line)
+    assert "…" not in re.sub(r"expected-distance\S*|this \S*", "", result.stdout)
+
+
+def test_a_surprise_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, made_up(), made_up(name="other", expected=False))
+    result = run("verify")
+    assert result.exit_code == 1
+    assert "UNEXPECTED" in result.stdout
+    assert "NOT as expected: other." in result.stdout
+    answering(monkeypatch, made_up(name="other", expected=False, holds=False, counterexample="logits=(0, 0)"))
+    result = run("verify", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)[0]["expected"] is False
+    answering(monkeypatch, made_up(), made_up(status="refuted", holds=False))
+    assert run("verify").exit_code == 0
+
+
+def test_trials_and_seed_reach_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(cli, "run_verify", lambda *args, **more: asked.extend(args[:3]) or [made_up()])
+    run("verify", "spectral", "change", "--trials", "7", "--seed", "3")
+    assert (list(asked[0]), asked[1:]) == (["spectral", "change"], [7, 3])
+    asked.clear()
+    run("verify")
+    assert (list(asked[0]), asked[1:]) == ([], [2000, 0])
+
+
+def test_json() -> None:
+    result = run("verify", "spectral", "spectral-paper", "--trials", "60", "--seed", "2", "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    wanted = verify(["spectral", "spectral-paper"], 60, 2)
+    for record, verdict in zip(found, wanted, strict=True):
+        assert {**record, "seconds": 0} == {**dataclasses.asdict(verdict), "seconds": 0}
+    assert [record["holds"] for record in found] == [True, False]
+    assert [record["counterexample"] != "" for record in found] == [False, True]
+
+
+class Page(HTMLParser):
+    """What a page asks for from elsewhere, its tags, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.asks: list[str] = []
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in ("meta", "link", "br", "img", "hr", "input"):
+            self.open.append(tag)
+        self.asks += [f"{tag} {key}={value}" for key, value in attributes if key in ("src", "href", "srcset", "action")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_html_is_self_contained(tmp_path: Path) -> None:
+    page = tmp_path / "theory.html"
+    result = run("verify", "spectral", "spectral-paper", "theorem-1", "--trials", "60", "--html", str(page))
+    assert result.exit_code == 0
+    assert f"wrote {page}" in result.stderr
+    assert "spectral-paper" in result.stdout
+    text = page.read_text(encoding="utf-8")
+    for forbidden in ("http://", "https://", "<script src", "@import", "url("):
+        assert forbidden not in text
+    read = Page(text)
+    assert read.asks == []
+    assert read.open == []
+    assert text.startswith("<!doctype html>")
+    for name in (
+        "spectral",
+        "spectral-paper",
+        "theorem-1",
+        "REFUTED",
+        "holds, tight",
+        "2 hold, 1 refuted",
+        "60",
+        "gradient",
+    ):
+        assert name in read.text
+    (refuted,) = verify(["spectral-paper"], 60)
+    assert refuted.counterexample in read.text
+
+
+def test_html_goes_with_json(tmp_path: Path) -> None:
+    page = tmp_path / "theory.html"
+    result = run("verify", "spectral", "--trials", "10", "--json", "--html", str(page))
+    assert json.loads(result.stdout)[0]["name"] == "spectral"
+    assert page.exists()
+
+
+def test_text_is_escaped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nasty = "<b>x</b> && <script>alert(1)</script> [bold]y[/bold] [/]"
+    fields = dict.fromkeys(("name", "section", "text", "source", "counterexample"), nasty)
+    verdict = made_up(**fields, holds=False, expected=False)
+    answering(monkeypatch, verdict)
+    page = tmp_path / "page.html"
+    result = run("verify", "--html", str(page))
+    assert result.exit_code == 1
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    text = page.read_text(encoding="utf-8")
+    assert "<b>" not in text
+    assert "<script" not in text
+    read = Page(text)
+    assert not {"b", "script"} & set(read.tags)
+    assert nasty in read.text
+    assert nasty in result.stdout.replace("\n", " ")  # nor does the terminal read it as markup
+    assert "<b>" not in verify_page([verdict], 1, 0)
+    verify_table([verdict])
+
+
+def test_list_shows_every_statement_once() -> None:
+    result = run("verify", "--list")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == NAMES
+    for line, statement in zip(lines, catalogue(), strict=True):
+        assert line.split()[1] == statement.status
+        assert statement.text in line
+
+
+def test_help_shows_examples() -> None:
+    result = run("verify", "--help")
+    assert result.exit_code == 0
+    shown = " ".join(result.stdout.split())
+    assert "Examples" in shown
+    for example in ("abbe verify spectral spectral-paper --trials 20000", "abbe verify --html theory.html"):
+        assert example in shown
+    for option in ("--trials", "--seed", "--json", "--html", "--list"):
+        assert option in shown
+    assert "[bold]" not in shown
+    assert "Exit code 0" in shown
+    assert "verify" in run("--help").stdout
+    assert "verify" in run().output
+
+
+def test_the_examples_of_the_help_name_real_statements() -> None:
+    shown = " ".join(run("verify", "--help").stdout.split())
+    for example in re.findall(r"abbe verify((?: [a-z][\w-]*)+) --", shown):
+        assert set(example.split()) <= set(NAMES)
+
+
+def test_version() -> None:
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"abbe {abbe.__version__}\n")
+
+
+def test_main_gives_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_main(monkeypatch, "verify", "spectral", "--trials", "5", "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["holds"]
+    answering(monkeypatch, made_up(expected=False))
+    assert run_main(monkeypatch, "verify", "--json") == 1
+
+
+MISTAKES = {
+    "unknown name": (["spectrl"], "abbe: unknown statement 'spectrl'. Did you mean 'spectral'?"),
+    "no trials": (["spectral", "--trials", "0"], "abbe: trials must be"),
+    "negative trials": (["spectral", "--trials", "-5"], "abbe: trials must be"),
+    "seed beyond 64 bits": (["spectral", "--seed", "9" * 30], "abbe: seed"),
+    "no such folder": (["spectral", "--trials", "5", "--html", "/no/such/folder/x.html"], "abbe: No such file"),
+    "a folder as page": (["spectral", "--trials", "5", "--html", "/"], "abbe: Is a directory"),
+}
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, told = MISTAKES[what]
+    assert run_main(monkeypatch, "verify", *arguments) == 2
+    written = capsys.readouterr()
+    assert told in written.err
+    assert len(written.err.strip().splitlines()) == 1
+    assert "Traceback" not in written.err
+
+
+@pytest.mark.parametrize("arguments", [["--trials", "many"], ["--bogus"], ["--seed"]])
+def test_wrong_usage_is_exit_code_2_without_traceback(arguments: list[str]) -> None:
+    result = run("verify", *arguments)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    assert arguments[0] in result.output
+
+
+def test_nan_is_an_error_for_the_program_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from abbe.studies import _verify as engine
+
+    broken = [
+        dataclasses.replace(statement, bound=lambda point, old=statement.bound: old(point) * float("nan"))
+        for statement in catalogue()
+        if statement.name == "spectral"
+    ]
+    monkeypatch.setattr(engine, "catalogue", lambda: tuple(broken))
+    assert run_main(monkeypatch, "verify", "spectral") == 2
+    assert "spectral" in capsys.readouterr().err
+
+
+def test_as_a_program() -> None:
+    command = [sys.executable, "-W", "error", "-m", "abbe", "verify", "spectral", "--trials", "200"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0
+    assert "spectral" in done.stdout
+    assert "1 hold, 0 refuted, all as the catalogue says." in done.stdout
+    assert "Traceback" not in done.stderr
+    assert "\x1b[" not in done.stdout
