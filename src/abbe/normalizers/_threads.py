@@ -7,8 +7,10 @@ and bring a second OpenMP runtime beside torch's.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -17,16 +19,35 @@ _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
 
 
+_CHUNK = 1 << 15  # numbers of the first tensor a chunk holds, at least
+
+
 def over_rows(kernel: Callable[..., None], rows: int, *tensors: Tensor) -> None:
-    """Run kernel(*arrays, start, stop) over all rows; the calling thread takes the first share."""
+    """Run kernel(*arrays, start, stop) over all rows, in chunks that the threads take one after the other.
+
+    Chunks, and not equal shares, because torch's own threads keep spinning for a while after their last work: a
+    helper that has to share its core with one of them would else hold up the whole call.
+    """
     arrays = [tensor.numpy() for tensor in tensors]
-    shares = max(1, min(torch.get_num_threads(), rows))
-    bounds = [rows * i // shares for i in range(shares + 1)]
-    helpers = _helpers(shares - 1)
-    pending = [helpers.submit(kernel, *arrays, bounds[i], bounds[i + 1]) for i in range(1, shares)] if helpers else []
-    kernel(*arrays, bounds[0], bounds[1])
+    threads = max(1, min(torch.get_num_threads(), rows))
+    pieces = max(1, min(rows, 16 * threads, tensors[0].numel() // _CHUNK))
+    bounds = [rows * i // pieces for i in range(pieces + 1)]
+    chunks = deque(pairwise(bounds))
+
+    def work() -> None:
+        while chunks:
+            try:
+                start, stop = chunks.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            kernel(*arrays, start, stop)
+
+    helpers = _helpers(min(threads, pieces) - 1)
+    pending = [helpers.submit(work) for _ in range(min(threads, pieces) - 1)] if helpers else []
+    work()
     for share in pending:
-        share.result()
+        if not share.cancel():  # one that has not begun is not needed any more
+            share.result()
 
 
 def _helpers(count: int) -> ThreadPoolExecutor | None:
