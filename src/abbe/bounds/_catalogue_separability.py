@@ -20,7 +20,7 @@ SPHERE: tuple[Sizes, ...] = tuple({"count": n, "width": d} for n, d in ((1, 3), 
 
 def _on_the_sphere(generator: torch.Generator, trials: int, sizes: Sizes) -> Point:
     """Selected weights, a radius, and a simulated E N_s/N with its standard error, for each of some trials."""
-    count = max(1, min(trials // 20, 100))
+    count = max(10, min(trials // 20, 100))
     return Point(dict(_simulated(generator.initial_seed(), count, sizes["count"], sizes["width"])), sizes)
 
 

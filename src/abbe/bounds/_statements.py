@@ -69,10 +69,17 @@ class Statement:
         measured, bound = self.measured(point), self.bound(point)
         slack = 4 * self.noise(point) if self.noise is not None else 0.0
         tiny = 1e-6  # below this both sides are rounding
-        over, under = (measured - slack + tiny) / (bound + tiny), (bound + tiny) / (measured + slack + tiny)
+        over = _quotient(measured - slack + tiny, bound + tiny)
+        under = _quotient(bound + tiny, measured + slack + tiny)
         if self.side == "equal":
             return torch.maximum(over, under)
         return over if self.side == "upper" else under
+
+
+def _quotient(part: Tensor, whole: Tensor) -> Tensor:
+    """part/whole; against a whole below 0 any larger part is far too much."""
+    below = whole <= 0  # False for NaN, which must come through
+    return torch.where(below, torch.where(part <= whole, 0.0, 1e6), part / torch.where(below, 1.0, whole))
 
 
 def normal(generator: torch.Generator, *shape: int, spread: float = 1.0) -> Tensor:

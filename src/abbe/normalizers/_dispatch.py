@@ -66,6 +66,8 @@ def row_weights(which: RowMap, logits: Tensor, params: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         compiled: Tensor = _row_weights_op(logits, params, which.name)
         return compiled
+    if not (torch.is_grad_enabled() and (logits.requires_grad or params.requires_grad)):
+        return _run_forward(logits, params, which.name)
     eager: Tensor = _RowWeights.apply(logits, params, which.name)  # type: ignore[no-untyped-call]
     return eager
 
@@ -183,8 +185,11 @@ def _second_order(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ..
 
 
 class _RowWeights(torch.autograd.Function):
-    forward = staticmethod(_run_forward)
-    setup_context = staticmethod(_save_forward)
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, params: Tensor, name: str) -> Tensor:
+        weights = _run_forward(logits, params, name)
+        _save_forward(ctx, (logits, params, name), weights)
+        return weights
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -195,8 +200,14 @@ class _RowWeights(torch.autograd.Function):
 
 
 class _RowGradients(torch.autograd.Function):
-    forward = staticmethod(_run_backward)
-    setup_context = staticmethod(_save_backward)
+    @staticmethod
+    def forward(
+        ctx: Any, grad: Tensor, logits: Tensor, weights: Tensor, params: Tensor, name: str, with_params: bool
+    ) -> tuple[Tensor, Tensor]:
+        grads = _run_backward(grad, logits, weights, params, name, with_params)
+        _save_backward(ctx, (grad, logits, weights, params, name, with_params), grads)
+        return grads
+
     backward = staticmethod(_second_order)
 
 

@@ -31,7 +31,7 @@ def over_rows(kernel: Callable[..., None], rows: int, *tensors: Tensor) -> None:
     """Run kernel(*arrays, start, stop) over all rows, in chunks that the threads take one after the other."""
     arrays = [tensor.numpy() for tensor in tensors]
     threads = max(1, min(torch.get_num_threads(), rows))
-    pieces = max(1, min(rows, 8 * threads, tensors[0].numel() // _CHUNK))
+    pieces = max(1, min(threads, tensors[0].numel() // _CHUNK))
     bounds = [rows * i // pieces for i in range(pieces + 1)]
     chunks = deque(pairwise(bounds))
 

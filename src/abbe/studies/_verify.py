@@ -46,6 +46,8 @@ def verify(
     """Try the named statements (all of them by default) with about `trials` random draws each."""
     if trials < 1:
         raise AbbeError(f"trials must be a whole number >= 1, got {trials}")
+    if not 0 <= seed < 2**63:
+        raise AbbeError(f"seed must be a whole number in [0, 2^63), got {seed}")
     verdicts, threads = [], torch.get_num_threads()
     torch.set_num_threads(1)  # many small operations: a second thread would only wait
     try:
@@ -154,7 +156,7 @@ def _row(point: Point, index: int) -> Point:
 
 def _smallest_counterexample(statement: Statement, point: Point) -> str:
     """The same point with as few digits as still break the statement, as text to type in."""
-    for digits in range(7):
+    for digits in range(7 if statement.noise is None else 0):  # what was simulated is known at this point only
         rounded = _rounded(point, digits)
         if float(statement.ratio(rounded)[0]) > 1 + max(statement.tolerance, _CLEARLY):
             return _described(statement, rounded)
