@@ -211,10 +211,10 @@ def test_every_row_map_has_both_kernels_and_is_tested() -> None:
         for which in _dispatch._MAPS.values():
             assert callable(which.kernel(which.forward))
             assert callable(which.kernel(which.backward))
-    original = _dispatch._RowWeights.apply
+    original = _dispatch._run_forward
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_dispatch, "FUSED_FROM", 1)
-        patch.setattr(_dispatch._RowWeights, "apply", lambda x, p, name: reached.add(name) or original(x, p, name))
+        patch.setattr(_dispatch, "_run_forward", lambda x, p, name: reached.add(name) or original(x, p, name))
         for case in CASES:
             case.make(torch.float32)(random_logits(3, 2, 5, dtype=torch.float32))
     assert reached == set(_dispatch._MAPS)
