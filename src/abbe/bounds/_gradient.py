@@ -74,8 +74,8 @@ def frobenius_norm_bound(weights: Tensor, temperature: Number = 1.0) -> Tensor:
     Source: this project.
     """
     a, _ = checked_weights(weights)
-    p2 = (a**2).sum(-1)
-    return root(p2 * (1 - p2)) / positive("temperature", temperature, a)
+    # 1 - p2 as sum a (1 - a), which does not cancel in a peaked row.
+    return root((a**2).sum(-1) * (a * (1 - a)).sum(-1)) / positive("temperature", temperature, a)
 
 
 def one_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
