@@ -18,8 +18,9 @@ def _spread(point: Point) -> Tensor:
 def _deficit(point: Point) -> Tensor:
     """ln L - H as the mean of w ln w - (w - 1), w = L a: terms >= 0, so a small deficit keeps its digits."""
     w = keys_of(point) * point.weights
-    over = torch.where(w > 1e-300, w - 1, 0.0)
-    return torch.where(w > 1e-300, w * torch.log1p(over) - over, 1.0).mean(-1)
+    small, over = w < 0.5, w - 1
+    log = torch.where(small, torch.log(torch.where(w > 1e-300, w, 1.0)), torch.log1p(torch.where(small, 0.0, over)))
+    return (w * log - over).mean(-1)
 
 
 def _softplus_weights(point: Point) -> Tensor:
