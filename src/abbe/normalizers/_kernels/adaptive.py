@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ._vector import NEG_INF, ONE, TINY, ZERO, f32, kernel, log, row_dot, row_max, usable
+from ..._vector import NEG_INF, ONE, TINY, ZERO, f32, kernel, log, row_dot, row_max, usable
 from .shaped import softmax_row, visible_count
 from .softmax import exponentials, multiply
 

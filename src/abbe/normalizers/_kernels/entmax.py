@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ._vector import NEG_INF, ONE, TINY, ZERO, below, exp, f32, kernel, log, log1p_over, maximum, row_max, usable
+from ..._vector import NEG_INF, ONE, TINY, ZERO, below, exp, f32, kernel, log, log1p_over, maximum, row_max, usable
 
 _LANES = 64
 _SEGMENT = 8 * _LANES  # where lanes shall lead to single keys, a long row has lanes in each segment

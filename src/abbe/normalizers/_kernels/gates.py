@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ._vector import NEG_INF, ONE, TINY, ZERO, exp, f32, kernel, log, maximum, row_dot, row_max, sigmoid, usable
+from ..._vector import NEG_INF, ONE, TINY, ZERO, exp, f32, kernel, log, maximum, row_dot, row_max, sigmoid, usable
 from .shaped import visible_count
 from .softmax import multiply
 

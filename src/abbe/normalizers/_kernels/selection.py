@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import int32, int64
 
-from ._vector import NEG_INF, ONE, ZERO, bits, f32, from_bits, kernel, minimum, row_max, usable
+from ..._vector import NEG_INF, ONE, ZERO, bits, f32, from_bits, kernel, minimum, row_max, usable
 from .shaped import (
     kept_backward,  # noqa: F401  (gradient of the kept full weights)
     visible_count,

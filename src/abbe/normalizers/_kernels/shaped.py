@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._vector import NEG_INF, ONE, TINY, ZERO, kernel, maximum, minimum, row_max, usable
+from ..._vector import NEG_INF, ONE, TINY, ZERO, kernel, maximum, minimum, row_max, usable
 from .softmax import exponentials, multiply
 
 

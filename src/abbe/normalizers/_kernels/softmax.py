@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._vector import NEG_INF, ONE, ZERO, exp, f32, kernel, maximum, row_dot, row_max, usable
+from ..._vector import NEG_INF, ONE, ZERO, exp, f32, kernel, maximum, row_dot, row_max, usable
 
 
 @kernel

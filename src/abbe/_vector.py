@@ -28,9 +28,10 @@ SUMS = {"reassoc", "contract", "nsz", "arcp"}
 STRICT = {"contract"}
 
 
-_SOURCES = tuple(
-    (path.name, path.stat().st_mtime, path.stat().st_size) for path in sorted(Path(__file__).parent.glob("*.py"))
-)
+def _sources(file: str) -> tuple[tuple[str, float, int], ...]:
+    """Name, time and size of everything that a kernel in `file` may inline: its folder, and this file."""
+    found = [*sorted(Path(file).parent.glob("*.py")), Path(__file__)]
+    return tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in found)
 
 
 def kernel(function: Any) -> Any:
@@ -39,7 +40,7 @@ def kernel(function: Any) -> Any:
     # numba asks only whether a function's own file changed, but a kernel inlines others: ask for all files.
     cache_file = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if cache_file is not None:
-        cache_file._source_stamp = _SOURCES
+        cache_file._source_stamp = _sources(function.__code__.co_filename)
     return made
 
 
