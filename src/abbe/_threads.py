@@ -10,72 +10,53 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections import deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-_CHUNK = 1 << 15  # numbers of the first tensor a chunk holds, at least
+_SHARE = 1 << 14  # numbers of the first tensor a share holds, at least
+_SHARES = 4  # a thread, so that one that was held up leaves the rest to the others
 
 _forked = False
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
 
-
-def over_rows(kernel: Callable[..., None], rows: int, *tensors: Tensor) -> None:
-    """Run kernel(*arrays, start, stop) over all rows, in chunks that the threads take one after the other."""
-    arrays = [tensor.numpy() for tensor in tensors]
-    threads = max(1, min(torch.get_num_threads(), rows))
-    pieces = max(1, min(threads, tensors[0].numel() // _CHUNK))
-    bounds = [rows * i // pieces for i in range(pieces + 1)]
-    chunks = deque(pairwise(bounds))
-
-    def work() -> None:
-        while chunks:
-            try:
-                start, stop = chunks.popleft()
-            except IndexError:  # another thread took the last one
-                return
-            kernel(*arrays, start, stop)
-
-    _run(work, min(threads, pieces))
+_NAMES = {torch.float32: "float32", torch.float64: "float64", torch.int64: "int64", torch.bool: "bool_"}
 
 
-def _run(work: Callable[[], None], threads: int) -> None:
-    """Call `work` on several threads, the calling one among them, and wait for all."""
+def over_rows(kernel: Any, rows: int, *tensors: Tensor) -> None:
+    """Run kernel(*arrays, start, stop) over all rows, in shares that the threads take one after the other.
+
+    The tensors are contiguous and on the CPU.
+    """
+    from ._entries import entry  # loads numba
+
+    function = entry(kernel, tuple((_NAMES[x.dtype], x.dim()) for x in tensors)).ctypes
+    threads = max(1, min(torch.get_num_threads(), rows, tensors[0].numel() // _SHARE))
+    shares = min(rows, _SHARES * threads) if threads > 1 else 1
+    work = [0, shares, rows]
+    for x in tensors:
+        work += (x.data_ptr(), *x.shape)
+    _run(function, (ctypes.c_int64 * len(work))(*work), threads)
+
+
+def _run(function: Any, work: ctypes.Array[ctypes.c_int64], threads: int) -> None:
+    """Call `function` on several threads, the calling one among them, and wait for all."""
     if threads == 1:
-        work()
+        function(ctypes.addressof(work))
     elif (library := _openmp_of_torch()) is not None and not _forked:
-        _run_in_team(library, work, threads)
+        library.GOMP_parallel(function, work, ctypes.c_uint(threads), ctypes.c_uint(0))
     else:
         helpers = _helpers(threads - 1)
-        pending = [helpers.submit(work) for _ in range(threads - 1)]
-        work()
+        pending = [helpers.submit(function, ctypes.addressof(work)) for _ in range(threads - 1)]
+        function(ctypes.addressof(work))
         for share in pending:
             if not share.cancel():  # one that has not begun is not needed any more
                 share.result()
-
-
-_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-def _run_in_team(library: ctypes.CDLL, work: Callable[[], None], threads: int) -> None:
-    errors: list[BaseException] = []
-
-    def entry(_: int | None) -> None:
-        try:
-            work()
-        except BaseException as error:  # it must not cross the C frames
-            errors.append(error)
-
-    library.GOMP_parallel(_ENTRY(entry), None, ctypes.c_uint(threads), ctypes.c_uint(0))
-    if errors:
-        raise errors[0]
 
 
 @lru_cache(maxsize=1)

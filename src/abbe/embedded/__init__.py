@@ -1,0 +1,1 @@
+"""The text and the model that come with abbe."""
