@@ -3,7 +3,8 @@
     make bench                                  everything, about ten minutes
     make bench ARGS="--quick"                   two shapes, few repeats
     make bench ARGS="--only entmax,topk"        some normalizers
-    make bench ARGS="--part normalizers"        one part: normalizers, package, attention, memory, latency, crossover
+    make bench ARGS="--part normalizers"        one part: normalizers, package, attention, memory, latency, crossover,
+                                                diagnose, scaling
 
 Every row is printed as a JSON line as soon as it is measured, and again in a table at the end. Baseline and
 candidate alternate within a row, and the ratio is that of their best times: what is left of each when nobody
@@ -38,7 +39,7 @@ EXTRA_SPECS = (
     "entmax:alpha=2",
     "hybrid:a=softmax,b=sparsemax",
 )
-PARTS = ("normalizers", "package", "attention", "memory", "latency", "crossover")
+PARTS = ("normalizers", "package", "attention", "memory", "latency", "crossover", "diagnose", "scaling")
 Row = dict[str, object]
 
 
@@ -224,7 +225,7 @@ def emit(row: Row) -> None:
 
 
 def print_table() -> None:
-    columns = ("forward", "forward+backward", "MiB", "seconds", "kernel/reference")
+    columns = ("forward", "forward+backward", "MiB", "MB", "seconds", "kernel/reference", "ratio")
     print()
     for part in PARTS:
         rows = [row for row in _rows if row["part"] == part]
@@ -264,6 +265,13 @@ def main() -> None:
         latency_rows()
     if "crossover" in wanted:
         crossover_rows(budget)
+    if wanted & {"diagnose", "scaling"}:
+        import diagnosis
+
+        if "diagnose" in wanted:
+            diagnosis.diagnosis_rows(emit, 2 if options.quick else 4)
+        if "scaling" in wanted:
+            diagnosis.scaling_rows(emit, (1024, 2048) if options.quick else (1024, 2048, 4096, 8192))
     print_table()
 
 

@@ -6,9 +6,18 @@ import pkgutil
 import subprocess
 import sys
 
-import abbe
+import pytest
 
-PUBLIC = {"AbbeError", "Normalizer", "NormalizerInfo", "attention", "list_normalizers", "normalizer"}
+import abbe
+import abbe.measures
+import abbe.models
+import abbe.studies
+
+PUBLIC = {
+    *("AbbeError", "Normalizer", "NormalizerInfo", "attention", "list_normalizers", "normalizer"),
+    *("LoadedModel", "Tap", "Text", "Window", "load", "pull", "read_text", "tap", "windows"),
+    *("Run", "diagnose", "open_run"),
+}
 
 
 def test_public_names_are_these() -> None:
@@ -20,11 +29,16 @@ def test_public_names_are_these() -> None:
 def test_nothing_else_is_exported() -> None:
     """Apart from submodules and names with an underscore."""
     modules = {module.name for module in pkgutil.iter_modules(abbe.__path__)}
-    assert {name for name in vars(abbe) if not name.startswith("_")} - modules == PUBLIC
+    assert {name for name in dir(abbe) if not name.startswith("_")} - modules == PUBLIC
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'diagnos'"):
+        abbe.diagnos  # noqa: B018
 
 
 def test_no_public_name_is_a_submodule() -> None:
-    for package in (abbe, abbe.normalizers):
+    for package in (abbe, abbe.normalizers, abbe.measures, abbe.models, abbe.studies):
         modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
         assert not modules & set(package.__all__)
 
@@ -37,7 +51,7 @@ def in_a_fresh_process(code: str) -> str:
 def test_import_and_small_calls_do_not_load_numba() -> None:
     code = """
 import sys, abbe
-assert "numba" not in sys.modules, "import"
+assert not {"numba", "polars", "transformers"} & set(sys.modules), "import"
 import torch
 x = torch.randn(8, 64, requires_grad=True)
 for spec in ("softmax", "entmax:alpha=1.3", "sparsemax", "topk:k=3", "ssmax", "sigmoid", "asentmax"):

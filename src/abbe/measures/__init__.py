@@ -1,0 +1,50 @@
+"""Measures of attention rows, streamed in blocks of queries: readings of a block, sums over blocks, means.
+
+    rows = Rows(logits, weights, vectors, softmax=True)
+    sets = choose_sets(rows, DEFAULT_GRID, generator)
+    readings = dispersion(rows) | selection(rows, sets) | geometry(rows, sets)
+    state = update(state, readings)         # any number of blocks, any chunking; merge(a, b) adds two states
+    means = compute(state)                  # or at once: summarize(readings)
+
+Every reading has a value, and where they exist a proved limit and a random control. `list_measures()` explains them.
+"""
+
+from ._bootstrap import bootstrap_interval, resampled_means
+from ._critical import CriticalN, critical_n, ks_test
+from ._decay import DecayReading, decay, decay_exponent
+from ._dispersion import dispersion, selection
+from ._geometry import geometry
+from ._registry import MeasureInfo, list_measures
+from ._rows import Rows
+from ._sensitivity import sensitivity
+from ._sets import DEFAULT_GRID, Sets, checked_grid, choose_sets
+from ._state import Reading, State, Summary, compute, merge, summarize, update
+
+__all__ = [
+    "DEFAULT_GRID",
+    "CriticalN",
+    "DecayReading",
+    "MeasureInfo",
+    "Reading",
+    "Rows",
+    "Sets",
+    "State",
+    "Summary",
+    "bootstrap_interval",
+    "checked_grid",
+    "choose_sets",
+    "compute",
+    "critical_n",
+    "decay",
+    "decay_exponent",
+    "dispersion",
+    "geometry",
+    "ks_test",
+    "list_measures",
+    "merge",
+    "resampled_means",
+    "selection",
+    "sensitivity",
+    "summarize",
+    "update",
+]

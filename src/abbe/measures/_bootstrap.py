@@ -1,0 +1,92 @@
+"""Intervals by resampling windows."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._errors import AbbeError
+
+_CELLS_AT_ONCE = 1 << 22  # resampled numbers held in memory
+
+
+def bootstrap_interval(
+    values: Tensor,
+    level: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+    statistic: Literal["mean", "max"] = "mean",
+) -> tuple[Tensor, Tensor]:
+    """Percentile interval over windows: values (window, ...) -> low and high, each (...).
+
+    Windows are drawn with replacement, the same draws for all cells; NaN windows are left out. A cell with fewer than
+    two windows has no interval: NaN. Deterministic for a seed.
+    """
+    _check(values, level, resamples)
+    if statistic not in ("mean", "max"):
+        raise AbbeError(f"statistic must be 'mean' or 'max', got {statistic!r}")
+    flat = values.detach().double().reshape(len(values), -1)
+    counts = resampled_counts(len(flat), resamples, seed).to(flat.device)
+    step = max(1, _CELLS_AT_ONCE // resamples)
+    ends = [interval_ends(_resampled(part, counts, statistic), level) for part in torch.split(flat, step, 1)]
+    few = (~torch.isnan(flat)).sum(0) < 2
+    low, high = (
+        torch.where(few, torch.nan, torch.cat(side)).view(values.shape[1:]) for side in zip(*ends, strict=True)
+    )
+    return low, high
+
+
+def resampled_means(values: Tensor, resamples: int = 1000, seed: int = 0) -> Tensor:
+    """Means over windows drawn with replacement: (window, ...) -> (resample, ...). NaN windows are left out."""
+    _check(values, 0.5, resamples)
+    flat = values.detach().double().reshape(len(values), -1)
+    means = _resampled(flat, resampled_counts(len(flat), resamples, seed).to(flat.device), "mean")
+    return means.view(resamples, *values.shape[1:])
+
+
+def resampled_counts(windows: int, resamples: int, seed: int) -> Tensor:
+    """How often each window is drawn, (resample, window), float64."""
+    drawn = torch.randint(windows, (resamples, windows), generator=torch.Generator().manual_seed(seed))
+    return torch.zeros(resamples, windows, dtype=torch.float64).scatter_add_(1, drawn, torch.ones(drawn.shape).double())
+
+
+def _resampled(flat: Tensor, counts: Tensor, statistic: str) -> Tensor:
+    """(resample, cell); NaN where a resample holds no window of a cell."""
+    there = ~torch.isnan(flat)
+    if statistic == "mean":
+        return counts @ torch.where(there, flat, 0.0) / (counts @ there.double())
+    shown = torch.where(there, flat, -torch.inf)
+    largest = torch.full((len(counts), flat.shape[1]), -torch.inf, dtype=flat.dtype, device=flat.device)
+    for window, row in enumerate(shown):
+        drawn = counts[:, window : window + 1] > 0
+        largest = torch.where(drawn, torch.maximum(largest, row), largest)
+    return torch.where(torch.isinf(largest) & (largest < 0), torch.nan, largest)
+
+
+def interval_ends(resampled: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """The two quantiles over the resamples that exist, between the nearest two by straight lines."""
+    # numpy sorts several times faster here than torch; both put NaN last.
+    ordered = torch.from_numpy(np.sort(resampled.T.contiguous().cpu().numpy(), -1)).to(resampled.device)
+    there = (~torch.isnan(ordered)).sum(-1, keepdim=True)
+    low, high = (_at(ordered, there, q) for q in ((1 - level) / 2, (1 + level) / 2))
+    return low, high
+
+
+def _at(ordered: Tensor, there: Tensor, q: float) -> Tensor:
+    place = q * (there - 1).clamp(min=0).double()
+    below = place.floor().long()
+    above = torch.minimum(below + 1, (there - 1).clamp(min=0))
+    left, right = ordered.gather(-1, below), ordered.gather(-1, above)
+    return torch.lerp(left, right, place - below).squeeze(-1)
+
+
+def _check(values: Tensor, level: float, resamples: int) -> None:
+    if values.ndim == 0 or len(values) == 0:
+        raise AbbeError(f"values must be (window, ...) with at least one window, got shape {tuple(values.shape)}")
+    if not 0 < level < 1:
+        raise AbbeError(f"level must lie strictly between 0 and 1, got {level}")
+    if resamples < 1:
+        raise AbbeError(f"resamples must be a whole number >= 1, got {resamples}")

@@ -1,0 +1,79 @@
+"""Decay exponent: gamma in (largest weight) ~ n^-gamma, over rows of all lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ._bootstrap import interval_ends, resampled_counts
+from ._rows import Rows
+
+_ADDED = ("rows", "x", "y", "xx", "xy")
+
+
+@dataclass(frozen=True, eq=False)
+class DecayReading:
+    """ln n and ln of the largest weight of every row, (head, query)."""
+
+    x: Tensor
+    y: Tensor
+    defined: Tensor
+
+    def sums(self) -> dict[str, Tensor]:
+        """Sums for a regression, and the extremes of x: all (head,)."""
+        x, y = (torch.where(self.defined, part, 0.0).double() for part in (self.x, self.y))
+        return {
+            "rows": self.defined.double().sum(1),
+            "x": x.sum(1),
+            "y": y.sum(1),
+            "xx": (x * x).sum(1),
+            "xy": (x * y).sum(1),
+            "smallest": torch.where(self.defined, x, torch.inf).amin(1),
+            "largest": torch.where(self.defined, x, -torch.inf).amax(1),
+        }
+
+
+def decay(rows: Rows) -> dict[str, DecayReading]:
+    """What `decay_exponent` needs of a block of rows, for `update`. Rows with one key or without weight say nothing."""
+    facts = rows.facts
+    defined = (facts.keys >= 2) & (facts.largest > 0)
+    largest = torch.where(defined, facts.largest.double(), 1.0)
+    return {"decay": DecayReading(facts.keys.double().clamp(min=1).log(), largest.log(), defined)}
+
+
+def decay_exponent(
+    sums: Mapping[str, Tensor], level: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Exponent with its interval, (...) each, from the sums of single windows: "x", "xx", ... -> (window, ...).
+
+    Least squares of ln(largest weight) on ln n over all rows with n >= 2; the interval by resampling windows. High (up
+    to 1, a uniform head) means that the head fades as the context grows, 0 that it holds its focus. NaN where all n
+    are equal; no interval from fewer than two windows.
+    """
+    shape = sums["x"].shape[1:]
+    flat = {name: sums[name].double().reshape(len(sums["x"]), -1) for name in (*_ADDED, "smallest", "largest")}
+    there = flat["rows"] > 0  # false for NaN, too
+    flat = {name: torch.where(there, x, 0.0) for name, x in flat.items() if name in _ADDED} | {
+        "smallest": torch.where(there, flat["smallest"], torch.inf),
+        "largest": torch.where(there, flat["largest"], -torch.inf),
+    }
+    once = torch.ones(1, len(there), dtype=torch.float64)
+    value = _slope(flat, once)[0]
+    low, high = interval_ends(_slope(flat, resampled_counts(len(there), resamples, seed)), level)
+    few = there.sum(0) < 2
+    low, high = (torch.where(few | value.isnan(), torch.nan, end).view(shape) for end in (low, high))
+    return value.view(shape), low, high
+
+
+def _slope(flat: Mapping[str, Tensor], counts: Tensor) -> Tensor:
+    """-slope of every resample, (resample, cell); NaN where its rows have one n only."""
+    rows, x, y, xx, xy = (counts @ flat[name] for name in _ADDED)
+    drawn = counts.unsqueeze(-1) > 0
+    smallest = torch.where(drawn, flat["smallest"], torch.inf).amin(1)
+    largest = torch.where(drawn, flat["largest"], -torch.inf).amax(1)
+    varies = largest > smallest
+    spread = torch.where(varies, rows * xx - x * x, torch.nan)
+    return -(rows * xy - x * y) / spread

@@ -1,0 +1,80 @@
+"""Dispersion: over how many keys a row spreads its weight, beside what its length and its logits allow."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import bounds
+from ._rows import Rows
+from ._sets import Sets
+from ._state import Reading
+
+
+def dispersion(rows: Rows) -> dict[str, Reading]:
+    """entropy, effective_tokens, max_weight, logit_range, sink_mass; with softmax the two floors, with a sink its mass.
+
+    Entropy and effective number are those of the weights divided by their sum, and are defined for weights >= 0.
+    """
+    facts = rows.facts
+    n, total = facts.keys.double().clamp(min=1), facts.total.double()
+    alive, some = rows.alive & (facts.smallest >= 0) & (total > 0), facts.keys > 0
+    safe = torch.where(alive, total, 1.0)
+    entropy = torch.log(safe) - facts.log_moment.double() / safe
+    effective = safe**2 / torch.where(alive, facts.squares.double(), 1.0)
+    readings = {
+        "entropy": Reading(entropy, alive, torch.log(n)),
+        "effective_tokens": Reading(effective, alive, n),
+        "max_weight": Reading(facts.largest, some, _weight_ceiling(rows, n), 1 / n),
+        "logit_range": Reading(facts.spread, some, rows.range_limit),
+        "sink_mass": Reading(facts.at_first, some, None, 1 / n),
+    }
+    if rows.softmax:
+        readings |= _floors(rows, n, alive)
+    if rows.sink:
+        readings["learned_sink_mass"] = Reading(1 - total, some)
+    return readings
+
+
+def _weight_ceiling(rows: Rows, n: Tensor) -> Tensor | None:
+    return bounds.weight_range(rows.facts.spread.double(), n)[1] if rows.softmax else None
+
+
+def _floors(rows: Rows, n: Tensor, alive: Tensor) -> dict[str, Reading]:
+    """Least entropy and effective number that softmax can have at this spread of the logits."""
+    spread = rows.facts.spread.double()
+    least = (torch.log(n) - bounds.entropy_deficit_bound(spread)).clamp(min=0)
+    fewest = bounds.effective_number_bound(spread, n).clamp(min=1)
+    return {"entropy_floor": Reading(least, alive), "effective_tokens_floor": Reading(fewest, alive)}
+
+
+def selection(rows: Rows, sets: Sets) -> dict[str, Reading]:
+    """top_mass and selected_divergence for every N of the grid."""
+    mass, divergence = _mass_and_divergence(rows, sets, sets.selected)
+    _, by_chance = _mass_and_divergence(rows, sets, sets.random)
+    defined = sets.defined(rows)
+    grid, n = torch.tensor(sets.grid, device=mass.device), rows.count.unsqueeze(-1).double()
+    return {
+        "top_mass": Reading(mass, defined, _mass_ceiling(rows, grid, defined), grid / n.clamp(min=1)),
+        "selected_divergence": Reading(divergence, defined & ~torch.isnan(divergence), None, by_chance),
+    }
+
+
+def _mass_ceiling(rows: Rows, grid: Tensor, defined: Tensor) -> Tensor | None:
+    if not rows.softmax:
+        return None
+    n = torch.where(defined, rows.count.unsqueeze(-1), grid + 1)
+    return bounds.top_mass_bounds(rows.facts.spread.double().unsqueeze(-1), n, grid)[1]
+
+
+def _mass_and_divergence(rows: Rows, sets: Sets, order: Tensor) -> tuple[Tensor, Tensor]:
+    """Mass of the sets, and the divergence ln N - H of their weights, divided by the mass, from equal shares.
+
+    The divergence is NaN where a set has no mass or a negative weight.
+    """
+    weights = rows.weights.gather(-1, order).double()
+    mass = sets.at_grid(weights.cumsum(-1))
+    moment = sets.at_grid(torch.xlogy(weights, weights).cumsum(-1))  # NaN from a negative weight on
+    safe = torch.where(mass > 0, mass, torch.nan)
+    size = torch.tensor(sets.grid, device=mass.device).double()
+    return mass, (torch.log(size) + moment / safe - torch.log(safe)).clamp(min=0)

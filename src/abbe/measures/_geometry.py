@@ -1,0 +1,58 @@
+"""Geometry: how far the selected tokens lie from the rest, and whether a ball or a cone tells them apart.
+
+Sources: distance and separability arXiv 2508.17821; recall, precision and F "Retrieval Capacity of Self-Attention
+Under Competition" (2026), by the same authors.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._geometry_parts import LimitParts, SetParts, geometry_parts
+from ._rows import Rows
+from ._sets import Sets
+from ._state import Reading
+
+
+def geometry(rows: Rows, sets: Sets) -> dict[str, Reading]:
+    """Distances, separability, recall, precision and F for every N of the grid, each with its control.
+
+    The control is the same measure on one random set of N visible keys around its own sum. Limits: Theorem 1(1) for
+    the distance, and the deterministic bound for the net distance. Both need d1, the largest distance of a selected
+    from an unselected vector; its place is taken by a larger number that costs no pairs: max ||x - c|| over the row
+    plus the same maximum over the selected, c the weighted mean of the row. They hold for weights that sum to 1.
+    """
+    parts, defined = geometry_parts(rows, sets), sets.defined(rows)
+    size = torch.tensor(sets.grid, device=defined.device)
+    rest = (rows.count.unsqueeze(-1) - size).clamp(min=1)
+    values, controls = _measures(parts.selected, size, rest), _measures(parts.random, size, rest)
+    limits = _limits(parts.limits, rest, rows.is_distribution.unsqueeze(-1))
+    return {name: Reading(values[name], defined, limits.get(name), controls[name]) for name in values}
+
+
+def _measures(parts: SetParts, size: Tensor, rest: Tensor) -> dict[str, Tensor]:
+    found = {
+        "distance": parts.distance,
+        "distance_per_token": parts.distance / rest,
+        "net_distance": parts.net_distance,
+    }
+    by_metric = {
+        "": (parts.closed, parts.strict, parts.intruders),
+        "_cosine": (parts.closed_cosine, parts.strict_cosine, parts.intruders_cosine),
+    }
+    for metric, (closed, strict, intruders) in by_metric.items():
+        recall, precision = strict / size, size / (size + intruders)
+        found[f"separability{metric}"] = closed / size
+        found[f"recall{metric}"] = recall
+        found[f"precision{metric}"] = precision
+        found[f"f_score{metric}"] = 2 * recall * precision / (recall + precision)
+    return found
+
+
+def _limits(parts: LimitParts, rest: Tensor, holds: Tensor) -> dict[str, Tensor]:
+    left = (1 - parts.mass).clamp(min=0)
+    distance = left * parts.reach + parts.longest * (parts.mass * rest - left)
+    net = left * parts.reach + (2 * parts.mass - 1).abs() * parts.longest
+    distance, net = (torch.where(holds, limit, torch.nan) for limit in (distance, net))
+    return {"distance": distance, "distance_per_token": distance / rest, "net_distance": net}

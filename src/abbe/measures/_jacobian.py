@@ -1,0 +1,76 @@
+"""Spectral norm of the Jacobian of any normalizer, from its products with vectors alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..normalizers import Normalizer
+
+_TOLERANCE = 1e-6
+_MOST_STEPS = 64
+_BETWEEN_TESTS = 4
+
+
+def jacobian_norms(normalizer: Normalizer, logits: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+    """Spectral norm of the Jacobian, and the length of its product with a unit direction: (head, query) each.
+
+    J^T J is applied by forward- and reverse-mode differentiation, to all rows at once, and its largest eigenvalue
+    found by the Lanczos recurrence, power iteration that keeps what it has seen. It stops when four further steps
+    change no eigenvalue by more than one part in a million (in float32 3 in 100,000, where rounding begins), or after
+    64 steps. The result is never above the norm but for rounding.
+    """
+    logits = logits.detach()
+    visible = logits != -torch.inf
+    start = torch.where(visible, directions, 0.0)
+    start = start / _or_one(start.norm(dim=-1, keepdim=True))
+    pull_back = torch.func.vjp(normalizer, logits)[1]
+
+    def push(v: Tensor) -> Tensor:
+        moved: Tensor = torch.func.jvp(normalizer, (logits,), (v,))[1]
+        return torch.where(visible, moved, 0.0)
+
+    def square(v: Tensor) -> Tensor:
+        return torch.where(visible, pull_back(push(v))[0], 0.0)
+
+    return largest_eigenvalue(square, start).clamp(min=0).sqrt().to(logits.dtype), push(start).norm(dim=-1)
+
+
+def largest_eigenvalue(square: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """Of symmetric positive operators on the last dimension, from unit vectors; float64."""
+    before, here = torch.zeros_like(start), start
+    beta = start.new_zeros(*start.shape[:-1], 1)
+    diagonal: list[Tensor] = []
+    beside: list[Tensor] = []
+    tolerance = max(_TOLERANCE, 256 * torch.finfo(start.dtype).eps)
+    found = torch.zeros(start.shape[:-1], dtype=torch.float64, device=start.device)
+    for step in range(1, _MOST_STEPS + 1):
+        after = square(here) - beta * before
+        alpha = (here * after).sum(-1, keepdim=True)
+        after = after - alpha * here
+        diagonal.append(alpha.squeeze(-1))
+        if step % _BETWEEN_TESTS == 0:
+            last, found = found, _largest_ritz(diagonal, beside)
+            if bool((found - last <= tolerance * found).all()):
+                break
+        beta = after.norm(dim=-1, keepdim=True)
+        # What is left of an invariant space is rounding: from there on the row adds nothing.
+        going = beta > 8 * torch.finfo(start.dtype).eps * torch.stack(diagonal).amax(0).unsqueeze(-1)
+        beta = torch.where(going, beta, 0.0)
+        before, here = here, torch.where(going, after / _or_one(beta), 0.0)
+        beside.append(beta.squeeze(-1))
+    return found
+
+
+def _largest_ritz(diagonal: list[Tensor], beside: list[Tensor]) -> Tensor:
+    """Largest eigenvalue of the tridiagonal matrices."""
+    main, off = torch.stack(diagonal, -1).double(), torch.stack(beside, -1).double()
+    matrix = torch.diag_embed(main) + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
+    largest: Tensor = torch.linalg.eigvalsh(matrix)[..., -1]
+    return largest
+
+
+def _or_one(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x, 1.0)

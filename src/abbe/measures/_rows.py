@@ -1,0 +1,185 @@
+"""What every measure reads: attention rows of one layer, one window and a block of queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._errors import AbbeError
+from .._threads import over_rows
+
+FUSED_FROM = 1 << 14  # below this many logits plain torch answers sooner than kernels that must first be loaded
+
+_SUM_TOLERANCE = 2e-5  # rounding of a float32 row that sums to 1
+
+
+class RowFacts(NamedTuple):
+    """One number a row, each (head, query), from a single pass over the rows."""
+
+    keys: Tensor  # n, the visible keys (int64)
+    first: Tensor  # position of the first visible key (int64; 0 in a row without keys)
+    last: Tensor  # one past the position of the last visible key (int64)
+    total: Tensor  # sum of the weights
+    squares: Tensor  # sum of their squares
+    log_moment: Tensor  # sum of w ln w over the positive ones
+    largest: Tensor  # largest weight of a visible key
+    smallest: Tensor  # smallest weight of a visible key
+    at_first: Tensor  # weight of the first visible key
+    spread: Tensor  # largest minus smallest visible logit
+    stray: Tensor  # largest weight, in size, of an invisible key: must be 0
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Attention rows: logits and weights (head, query, key), vectors (group, key, feature).
+
+    A logit of -inf marks an invisible key, whose weight is 0. `vectors` has one group for all heads, one for every
+    head, or one for every key head: head h uses group h // (heads/groups). `range_limit` (head, query) is a proven
+    ceiling of the spread of the logits. `softmax` says that the weights are the softmax of the logits, without a
+    sink, so that the bounds for softmax apply; `sink` that a learned sink takes what the weights leave of 1.
+    """
+
+    logits: Tensor
+    weights: Tensor
+    vectors: Tensor
+    range_limit: Tensor | None = None
+    softmax: bool = False
+    sink: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def heads(self) -> int:
+        return self.logits.shape[0]
+
+    @property
+    def queries(self) -> int:
+        return self.logits.shape[1]
+
+    @property
+    def keys(self) -> int:
+        return self.logits.shape[2]
+
+    @property
+    def fused(self) -> bool:
+        """Whether the kernels take these rows: float32 on the CPU, and enough of them."""
+        parts = (self.logits, self.weights, self.vectors)
+        if any(part.dtype != torch.float32 or part.device.type != "cpu" for part in parts):
+            return False
+        return self.logits.numel() >= FUSED_FROM
+
+    @cached_property
+    def facts(self) -> RowFacts:
+        found = _fused_facts(self) if self.fused else reference_facts(self)
+        for bad, what in (
+            (~torch.isfinite(found.total), "must be finite, got NaN or infinity"),
+            (found.stray > 0, "must be 0 at invisible keys (logit -inf), got others"),
+        ):
+            if bool(bad.any()):
+                head, query = bad.nonzero()[0].tolist()
+                raise AbbeError(f"weights {what} at head {head}, query {query} of the block")
+        return found
+
+    @property
+    def visible(self) -> Tensor:
+        """Bool (head, query, key). Made anew at every call: it is large."""
+        return self.logits != -torch.inf
+
+    @property
+    def count(self) -> Tensor:
+        """n, the number of visible keys, (head, query)."""
+        return self.facts.keys
+
+    @property
+    def alive(self) -> Tensor:
+        """Bool (head, query): some visible key has a weight other than 0."""
+        facts = self.facts
+        return (facts.keys > 0) & ((facts.largest != 0) | (facts.smallest != 0))
+
+    @property
+    def is_distribution(self) -> Tensor:
+        """Bool (head, query): weights >= 0 that sum to 1, so that the bounds for such rows apply."""
+        facts = self.facts
+        return (facts.smallest >= 0) & ((facts.total - 1).abs() <= _SUM_TOLERANCE)
+
+    def group(self, head: int) -> Tensor:
+        """The vectors (key, feature) that a head uses."""
+        return self.vectors[head // (self.heads // self.vectors.shape[0])]
+
+    def order(self, largest: int) -> Tensor:
+        """Positions of the keys of largest weight, in order, (head, query, largest); of equal ones the first wins.
+
+        Beyond the visible keys of a row the positions mean nothing.
+        """
+        largest = min(largest, self.keys)
+        if not self.fused:
+            shown = torch.where(self.visible, self.weights, -torch.inf)
+            return shown.argsort(dim=-1, descending=True, stable=True)[..., :largest]
+        from . import _row_kernels
+
+        order = torch.empty(self.heads, self.queries, largest, dtype=torch.int64)
+        logits = flat(self.logits)
+        over_rows(_row_kernels.weight_order, len(logits), logits, flat(self.weights), order.view(-1, largest))
+        return order
+
+
+def _check(rows: Rows) -> None:
+    logits, weights, vectors = rows.logits, rows.weights, rows.vectors
+    if logits.ndim != 3 or weights.shape != logits.shape or 0 in logits.shape:
+        shapes = f"{tuple(logits.shape)} and {tuple(weights.shape)}"
+        raise AbbeError(f"logits and weights must have one shape (head, query, key), got {shapes}")
+    if not logits.is_floating_point() or logits.dtype != weights.dtype or vectors.dtype != weights.dtype:
+        types = f"{logits.dtype}, {weights.dtype} and {vectors.dtype}"
+        raise AbbeError(f"logits, weights and vectors must have one floating-point type, got {types}")
+    if vectors.ndim != 3 or vectors.shape[1] != logits.shape[2] or not vectors.shape[0] or not vectors.shape[2]:
+        raise AbbeError(f"vectors must be (group, {logits.shape[2]} keys, feature), got {tuple(vectors.shape)}")
+    if logits.shape[0] % vectors.shape[0]:
+        raise AbbeError(f"vectors have {vectors.shape[0]} groups, which do not divide {logits.shape[0]} heads")
+    if rows.range_limit is not None and rows.range_limit.shape != logits.shape[:2]:
+        found = tuple(rows.range_limit.shape)
+        raise AbbeError(f"range_limit must be (head, query) = {tuple(logits.shape[:2])}, got {found}")
+    if rows.softmax and rows.sink:
+        raise AbbeError("softmax=True means weights without a sink: it cannot go with sink=True")
+
+
+def reference_facts(rows: Rows) -> RowFacts:
+    """The specification, in plain torch."""
+    visible, weights = rows.visible, rows.weights
+    count = visible.sum(-1)
+    first = visible.int().argmax(-1)
+    last = torch.where(count > 0, rows.keys - visible.flip(-1).int().argmax(-1), 0)
+    some = count > 0
+    return RowFacts(
+        keys=count,
+        first=first,
+        last=last,
+        total=weights.sum(-1),
+        squares=(weights**2).sum(-1),
+        log_moment=torch.xlogy(weights.clamp(min=0), torch.where(weights > 0, weights, 1.0)).sum(-1),
+        largest=torch.where(some, torch.where(visible, weights, -torch.inf).amax(-1), 0.0),
+        smallest=torch.where(some, torch.where(visible, weights, torch.inf).amin(-1), 0.0),
+        at_first=weights.gather(-1, first.unsqueeze(-1)).squeeze(-1),
+        spread=torch.where(some, rows.logits.amax(-1) - torch.where(visible, rows.logits, torch.inf).amin(-1), 0.0),
+        stray=torch.where(visible, 0.0, weights.abs()).amax(-1),
+    )
+
+
+def _fused_facts(rows: Rows) -> RowFacts:
+    from . import _row_kernels
+
+    shape = rows.logits.shape[:2]
+    whole = torch.empty(shape.numel(), 3, dtype=torch.int64)
+    sums = torch.empty(shape.numel(), 8)
+    logits, weights = flat(rows.logits), flat(rows.weights)
+    over_rows(_row_kernels.row_facts, len(logits), logits, weights, whole, sums)
+    return RowFacts(*(part.view(shape) for part in (*whole.unbind(-1), *sums.unbind(-1))))
+
+
+def flat(x: Tensor) -> Tensor:
+    """(head, query, key) as (row, key), contiguous, without a gradient: what a kernel takes."""
+    return x.detach().reshape(-1, x.shape[-1]).contiguous()

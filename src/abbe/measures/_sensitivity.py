@@ -1,0 +1,124 @@
+"""Sensitivity: how much the weights move when the logits move, in the worst and in a random direction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._errors import AbbeError
+from ..normalizers import Normalizer
+from ..normalizers import normalizer as make_normalizer
+from ..normalizers._hybrid import Hybrid
+from ._jacobian import jacobian_norms
+from ._rows import Rows
+from ._spectral import rank_one_norms
+from ._state import Reading
+
+
+def sensitivity(
+    rows: Rows, normalizer: Normalizer, temperatures: Sequence[float], generator: torch.Generator
+) -> dict[str, Reading]:
+    """sensitivity_worst and sensitivity_random at every temperature, "@T=0.1" in the name of those other than 1.
+
+    The Jacobian is that of l -> normalizer(l/T). Worst is its spectral norm, exact for softmax, sinks, selections and
+    entmax; random is ||J u||, u a uniform random unit vector on the visible keys (the heads of a query share its
+    draw). The limit is the normalizer's Lipschitz constant for n keys, over T. With `rows.sink` the sink is that of
+    the rows and the normalizer is softmax. Draws come query by query: blocks give the same as all at once.
+    """
+    for t in temperatures:
+        if not (isinstance(t, int | float) and 0 < t < math.inf):
+            raise AbbeError(f"temperatures must be positive numbers, got {t!r}")
+    if rows.sink and str(normalizer) != "softmax":
+        raise AbbeError(f"rows with a learned sink have the Jacobian of softmax beside it, not that of {normalizer}")
+    directions = _directions(rows, generator)
+    readings: dict[str, Reading] = {}
+    for t in temperatures:
+        worst, random = _norms(rows, normalizer, float(t), directions)
+        limit, defined = _limit(rows, normalizer) / t, rows.count > 0
+        suffix = "" if t == 1 else f"@T={t:g}"
+        readings[f"sensitivity_worst{suffix}"] = Reading(worst / t, defined, limit, quantiles=True)
+        readings[f"sensitivity_random{suffix}"] = Reading(random / t, defined, limit, quantiles=True)
+    return readings
+
+
+def _directions(rows: Rows, generator: torch.Generator) -> Tensor:
+    """Standard normal (query, key), by the rule of Box and Muller: torch's own would depend on the block."""
+    half = (rows.keys + 1) // 2
+    uniform = torch.rand(rows.queries, half, 2, generator=generator, dtype=rows.logits.dtype)
+    radius, angle = torch.sqrt(-2 * torch.log1p(-uniform[..., 0])), 2 * math.pi * uniform[..., 1]
+    normal = torch.stack([radius * torch.cos(angle), radius * torch.sin(angle)], -1).flatten(1)
+    return normal[:, : rows.keys].contiguous().to(rows.logits.device)
+
+
+# Their Jacobian is scale (diag w - w w^T); for a selection almost everywhere.
+_SOFTMAX_LIKE = ("softmax", "sink", "topk", "topp", "threshold")
+
+
+class _RankOne(NamedTuple):
+    """A Jacobian factor * (diag(p) - p p^T), p summing to 1 - missing."""
+
+    p: Tensor
+    missing: Tensor  # (head, query) or one number for all
+    factor: Tensor | float  # (head, query)
+
+
+def _norms(rows: Rows, normalizer: Normalizer, t: float, directions: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the Jacobian at logits/t, not yet divided by t."""
+    with torch.no_grad():
+        form = _sink_form(rows, t) if rows.sink else _form(rows, normalizer, t)
+        if form is None:
+            return jacobian_norms(normalizer, rows.logits / t, directions)
+        worst, random = rank_one_norms(rows, form.p, form.missing, directions)
+        return form.factor * worst, form.factor * random
+
+
+def _sink_form(rows: Rows, t: float) -> _RankOne:
+    """Softmax beside a sink; its logit follows from the weight that it takes."""
+    missing = (1 - rows.facts.total).clamp(min=0)
+    if t == 1:
+        return _RankOne(rows.weights, missing, 1.0)
+    top, largest = rows.logits.amax(-1), rows.facts.largest
+    sink = (
+        torch.where(rows.count > 0, top, 0.0) + torch.log(missing) - torch.log(torch.where(largest > 0, largest, 1.0))
+    )
+    weights = torch.softmax(torch.cat([rows.logits, sink.unsqueeze(-1)], -1) / t, -1)
+    return _RankOne(weights[..., :-1].contiguous(), weights[..., -1], 1.0)
+
+
+def _form(rows: Rows, normalizer: Normalizer, t: float) -> _RankOne | None:
+    """Closed form for softmax at any scale, beside a sink or of selected keys, and for entmax; None for the others.
+
+    Entmax: J = scale (diag u - u u^T/sum u), u = w^(2 - alpha) on the support; with p = u/sum u it is
+    scale (sum u) (diag p - p p^T).
+    """
+    none = rows.logits.new_zeros(())
+    if isinstance(normalizer, Hybrid):
+        return None
+    if rows.softmax and t == 1 and str(normalizer) == "softmax":
+        return _RankOne(rows.weights, none, 1.0)
+    logits = rows.logits / t
+    which, params = normalizer._map(logits)
+    scale = params[..., :1].to(logits.dtype).expand(rows.heads, rows.queries, 1).squeeze(-1)
+    if which.name in _SOFTMAX_LIKE:
+        w = normalizer(logits)
+        missing = (1 - w.sum(-1)).clamp(min=0) if which.name == "sink" else none
+        return _RankOne(w, missing, scale)
+    powers: dict[str, Tensor | float] = {"sparsemax": 0.0, "entmax15": 0.5, "entmax": 1 - params[..., 1:2]}
+    if which.name not in powers:
+        return None
+    w = normalizer(logits)
+    u = torch.where(w > 0, torch.where(w > 0, w, 1.0) ** powers[which.name], 0.0)
+    total = u.sum(-1)
+    return _RankOne(u / torch.where(total > 0, total, 1.0).unsqueeze(-1), none, scale * total)
+
+
+def _limit(rows: Rows, normalizer: Normalizer) -> Tensor:
+    """The Lipschitz constant for the n of every row, (head, query)."""
+    made = make_normalizer("sink") if rows.sink else normalizer
+    counts, place = torch.unique(rows.count, return_inverse=True)
+    constants = torch.tensor([made.lipschitz(max(1, int(n))) for n in counts], dtype=torch.float64)
+    return constants.to(rows.logits.device)[place]

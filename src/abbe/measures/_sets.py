@@ -1,0 +1,77 @@
+"""Which keys a set holds: the N of largest weight, and N at random as the control, for all N of a grid at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .._errors import AbbeError
+from .._threads import over_rows
+from ._rows import Rows, flat
+
+DEFAULT_GRID = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True, eq=False)
+class Sets:
+    """Orders of the keys of every row, (head, query, largest N): the first N of an order are the set of size N."""
+
+    grid: tuple[int, ...]
+    selected: Tensor
+    random: Tensor
+
+    def defined(self, rows: Rows) -> Tensor:
+        """Bool (head, query, N): the set leaves some visible key out, and the weights are not all 0."""
+        grid = torch.tensor(self.grid, device=rows.logits.device)
+        return (rows.count.unsqueeze(-1) > grid) & rows.alive.unsqueeze(-1)
+
+    def at_grid(self, running: Tensor) -> Tensor:
+        """Entries N - 1 of running sums or extremes (head, query, largest); the last one where N is beyond it."""
+        at = torch.tensor(self.grid, device=running.device).clamp(max=running.shape[-1]) - 1
+        return running[..., at]
+
+
+def choose_sets(rows: Rows, grid: Sequence[int], generator: torch.Generator) -> Sets:
+    """The selected sets of every row, and one uniform random order of its visible keys.
+
+    The generator is drawn from query by query, so that blocks of queries give the same sets as all at once.
+    """
+    grid = checked_grid(grid)
+    draws = torch.rand(rows.queries, rows.heads, grid[-1], generator=generator, dtype=torch.float64)
+    draws = draws[..., : rows.keys].transpose(0, 1).to(rows.logits.device)
+    return Sets(grid, rows.order(grid[-1]), random_order(rows, draws))
+
+
+def checked_grid(grid: Sequence[int]) -> tuple[int, ...]:
+    found = tuple(grid)
+    if not found or any(not isinstance(n, int) or n < 1 for n in found) or sorted(set(found)) != list(found):
+        raise AbbeError(f"grid must hold whole numbers >= 1 in rising order, got {list(found)}")
+    return found
+
+
+def random_order(rows: Rows, draws: Tensor) -> Tensor:
+    """The start of a uniform random order of the visible keys (Fisher and Yates), from draws in [0, 1)."""
+    if not rows.fused:
+        return reference_random_order(rows, draws)
+    from . import _row_kernels
+
+    order = torch.empty(draws.shape, dtype=torch.int64)
+    logits = flat(rows.logits)
+    over_rows(_row_kernels.random_order, len(logits), logits, flat(draws), order.view(-1, draws.shape[-1]))
+    return order
+
+
+def reference_random_order(rows: Rows, draws: Tensor) -> Tensor:
+    visible = rows.visible
+    order = visible.int().argsort(dim=-1, descending=True, stable=True)  # the visible keys first, in their order
+    count = visible.sum(-1)
+    for k in range(draws.shape[-1]):
+        left = (count - k).clamp(min=1)
+        other = (k + torch.minimum((draws[..., k] * left).long(), left - 1)).unsqueeze(-1)
+        here, there = order[..., k : k + 1].clone(), order.gather(-1, other)
+        order.scatter_(-1, other, here)
+        order[..., k : k + 1] = there
+    return order[..., : draws.shape[-1]].contiguous()

@@ -1,0 +1,26 @@
+"""Models and text: load a transformer, pull one into the cache, cut text into windows, tap the attention."""
+
+from ._attention_call import AttentionCall
+from ._load import LoadedModel, load
+from ._pull import pull
+from ._pull_cache import facts as pulled_facts
+from ._tap import Tap, tap
+from ._text import Text, read_text
+from ._windows import Window, Windows, windows
+from ._wrap import wrap
+
+__all__ = [
+    "AttentionCall",
+    "LoadedModel",
+    "Tap",
+    "Text",
+    "Window",
+    "Windows",
+    "load",
+    "pull",
+    "pulled_facts",
+    "read_text",
+    "tap",
+    "windows",
+    "wrap",
+]

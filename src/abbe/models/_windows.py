@@ -1,0 +1,149 @@
+"""Cut a text into windows of tokens that do not overlap, drawn by a seed from all over the text."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._errors import AbbeError
+from ._text import Text
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """`length` token ids, special tokens included, and the span of characters that they come from."""
+
+    length: int
+    index: int
+    tokens: Tensor
+    start: int
+    end: int
+
+
+class Windows(list[Window]):
+    """A list of windows; `skipped` says, one line each, which ones the text was too short for."""
+
+    def __init__(self, found: Iterable[Window], skipped: Iterable[str]) -> None:
+        super().__init__(found)
+        self.skipped = tuple(skipped)
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """The whole text as tokens with their spans, and the special tokens of every window."""
+
+    ids: Tensor
+    spans: Sequence[tuple[int, int]]
+    before: list[int]
+    after: list[int]
+
+    @property
+    def special(self) -> int:
+        return len(self.before) + len(self.after)
+
+
+def windows(
+    text: Text | str, lengths: Sequence[int], count: int, seed: int, *, tokenizer: Any, context: int | None = None
+) -> Windows:
+    """`count` windows of every length, ordered by length as given, then by place.
+
+    The text is tokenised once. Windows of one length share no token; where they lie depends on the seed, the length,
+    the count and the text only, so another length changes nothing. Special tokens that the tokenizer adds by itself (a
+    begin token, [CLS] and [SEP]) stand in every window and count in its length. A text with room for fewer gives fewer,
+    and `skipped` of the result says so. Where a token is only part of a character, its span is the whole one.
+    """
+    if isinstance(text, str):
+        text = Text("text", text)
+    _check_request(lengths, count, seed, context)
+    tokens = _tokenise(text, tokenizer)
+    _check_room(text, tokens, lengths)
+    found: list[Window] = []
+    skipped: list[str] = []
+    for length in lengths:
+        body = length - tokens.special
+        possible = min(count, len(tokens.ids) // body)
+        if possible < count:
+            skipped.append(_too_short(text, tokens, length, possible, count))
+        starts = _draw(len(tokens.ids), body, possible, seed, length)
+        found += [_cut(tokens, length, index, start) for index, start in enumerate(starts)]
+    return Windows(found, skipped)
+
+
+def _check_request(lengths: Sequence[int], count: int, seed: int, context: int | None) -> None:
+    if isinstance(lengths, int) or not lengths:
+        raise AbbeError(f"lengths is {lengths!r}, but must be a list of window lengths, such as [256, 1024]")
+    for what, value in [*(("window length", length) for length in lengths), ("count", count), ("seed", seed)]:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise AbbeError(f"{what} is {value!r}, but must be a whole number")
+    if min(lengths) < 2:
+        raise AbbeError(f"window length {min(lengths)} is too short: attention needs at least 2 tokens")
+    if len(set(lengths)) < len(lengths):
+        raise AbbeError(f"lengths has duplicates: {list(lengths)}")
+    if count < 1:
+        raise AbbeError(f"count is {count}, but at least 1 window of each length is needed")
+    if context is not None and max(lengths) > context:
+        raise AbbeError(f"window length {max(lengths)} is above the model's context of {context} tokens")
+
+
+def _tokenise(text: Text, tokenizer: Any) -> _Tokens:
+    if not text.content.strip():
+        raise AbbeError(f"{text.name} is empty: there is no text to measure on")
+    if not getattr(tokenizer, "is_fast", False):
+        raise AbbeError(f"tokenizer {type(tokenizer).__name__} cannot give character spans: a fast one is needed")
+    found = tokenizer(
+        text.content,
+        add_special_tokens=False,
+        return_offsets_mapping=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        truncation=False,
+        padding=False,
+        verbose=False,
+    )
+    before, after = _special_tokens(tokenizer)
+    return _Tokens(torch.tensor(found["input_ids"], dtype=torch.int64), found["offset_mapping"], before, after)
+
+
+def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """What the tokenizer puts before and after a text by itself."""
+    found = tokenizer("a", return_special_tokens_mask=True, truncation=False, padding=False)
+    ids, special = found["input_ids"], found["special_tokens_mask"]
+    first = special.index(0)
+    last = len(special) - special[::-1].index(0)
+    return ids[:first], ids[last:]
+
+
+def _check_room(text: Text, tokens: _Tokens, lengths: Sequence[int]) -> None:
+    shortest, special = min(lengths), tokens.special
+    if shortest <= special:
+        raise AbbeError(f"window length {shortest} has no room for text beside {special} special tokens")
+    if len(tokens.ids) < shortest - special:
+        beside = f" beside {special} special ones" if special else ""
+        raise AbbeError(
+            f"{text.name} has {len(tokens.ids)} tokens, too few for the shortest window: "
+            f"length {shortest} needs {shortest - special}{beside}"
+        )
+
+
+def _too_short(text: Text, tokens: _Tokens, length: int, possible: int, count: int) -> str:
+    return f"length {length}: {possible} of {count} windows, because {text.name} has only {len(tokens.ids)} tokens"
+
+
+def _draw(total: int, body: int, count: int, seed: int, length: int) -> list[int]:
+    """Starts in rising order: the free tokens between the windows are drawn, so no two windows can overlap."""
+    # Only seeding and random() are promised to stay the same in all versions of Python.
+    generator = random.Random(f"abbe windows, seed {seed}, length {length}")
+    free = total - count * body
+    gaps = sorted(int(generator.random() * (free + 1)) for _ in range(count))
+    return [gap + place * body for place, gap in enumerate(gaps)]
+
+
+def _cut(tokens: _Tokens, length: int, index: int, start: int) -> Window:
+    stop = start + length - tokens.special
+    ids = [*tokens.before, *tokens.ids[start:stop].tolist(), *tokens.after]
+    return Window(length, index, torch.tensor(ids), tokens.spans[start][0], tokens.spans[stop - 1][1])

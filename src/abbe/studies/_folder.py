@@ -1,0 +1,95 @@
+"""A run folder while the run goes on: finished windows are kept in it, so that a stopped run goes on from there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from .._errors import AbbeError
+from ..models import Window
+from ..results import FORMAT, MANIFEST, TABLE, read_json, write_json
+from ._tables import Record
+
+_WINDOWS = "windows"
+
+
+class RunFolder:
+    """Records of windows on disk, or in memory only when there is no folder.
+
+    A folder belongs to one identity (model, text, settings, versions); another run in it is refused.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None, identity: Mapping[str, Any]) -> None:
+        self.path = None if folder is None else Path(folder)
+        self.identity = dict(identity)
+        self._kept: dict[tuple[int, int], Record] = {}
+        if self.path is not None:
+            self._claim(self.path)
+
+    def _claim(self, path: Path) -> None:
+        if path.exists() and not path.is_dir():
+            raise AbbeError(f"{path} is a file: name a folder for the run")
+        if path.is_dir() and any(path.iterdir()):
+            _check_same(path, self.identity)
+        try:
+            (path / _WINDOWS).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise AbbeError(f"cannot make the run folder {path}: {error.strerror}") from None
+        if not (path / TABLE).exists():
+            write_json(path / MANIFEST, {"format": FORMAT, "finished": False, "identity": self.identity})
+
+    def __contains__(self, window: Window) -> bool:
+        return self.record(window) is not None
+
+    def record(self, window: Window) -> Record | None:
+        """The record of a finished window, None if it is not finished (or its file is damaged)."""
+        key = window.length, window.index
+        if key not in self._kept and self.path is not None:
+            try:
+                self._kept[key] = load_file(self._file(self.path, window))
+            except (FileNotFoundError, SafetensorError):
+                return None
+        return self._kept.get(key)
+
+    def keep(self, window: Window, record: Record) -> None:
+        """Remember a finished window; its file appears whole or not at all."""
+        self._kept[window.length, window.index] = record
+        if self.path is not None:
+            target = self._file(self.path, window)
+            unfinished = target.with_suffix(".part")
+            save_file({key: x.contiguous() for key, x in record.items()}, unfinished)
+            unfinished.replace(target)
+
+    @staticmethod
+    def _file(path: Path, window: Window) -> Path:
+        return path / _WINDOWS / f"{window.length}-{window.index}.safetensors"
+
+
+def identity_of(model: Mapping[str, Any], text: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What two runs must share to have the same table."""
+    from .. import __version__
+
+    parts = {"model": model["fingerprint"], "text": text["fingerprint"], "settings": dict(settings)}
+    parts |= {"abbe": __version__, "torch": torch.__version__}
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return parts | {"digest": digest}
+
+
+def _check_same(path: Path, identity: Mapping[str, Any]) -> None:
+    if not (path / MANIFEST).is_file():
+        raise AbbeError(f"{path} is not empty and holds no run: name a new folder")
+    found = read_json(path / MANIFEST).get("identity", {})
+    if found.get("digest") == identity["digest"]:
+        return
+    other = [key for key in ("model", "text", "abbe", "torch") if found.get(key) != identity[key]]
+    known, wanted = found.get("settings", {}), identity["settings"]
+    other += [key for key in wanted if known.get(key) != wanted[key]]
+    raise AbbeError(f"{path} holds another run (different: {', '.join(other)}): name a new folder")

@@ -1,0 +1,292 @@
+"""Geometry against the plain loops, the kernels against the reference, limits, controls and invariances."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from plain import least_gap, plain_geometry
+from row_cases import as_type, changed, nasty_rows, random_rows, seeded
+from torch import Tensor
+
+from abbe import AbbeError, bounds
+from abbe.measures import Reading, Rows, Sets, choose_sets, geometry, selection
+from abbe.measures._geometry_parts import fused_parts, geometry_parts, reference_parts
+
+GRID = (1, 2, 3, 5, 8)
+COUNTED = ("separability", "recall", "precision", "f_score")
+
+
+def readings(rows: Rows, grid: tuple[int, ...] = GRID, seed: int = 0) -> tuple[Sets, dict[str, Reading]]:
+    sets = choose_sets(rows, grid, seeded(seed))
+    return sets, geometry(rows, sets) | selection(rows, sets)
+
+
+def same_where_defined(found: Mapping[str, Reading], expected: Mapping[str, Tensor], part: str, close: float) -> None:
+    for name, reading in found.items():
+        got, want = getattr(reading, part).double(), expected[name]
+        assert torch.equal(reading.defined, ~want.isnan()), name
+        torch.testing.assert_close(got[reading.defined], want[reading.defined], rtol=close, atol=close, msg=name)
+
+
+@pytest.mark.parametrize("mask", ["all", "causal", "window", "some"])
+@pytest.mark.parametrize(("heads", "groups"), [(4, 4), (4, 2), (4, 1)])
+def test_values_and_controls_are_those_of_the_loops(mask: str, heads: int, groups: int) -> None:
+    rows = random_rows(1, heads=heads, groups=groups, mask=mask)
+    sets, found = readings(rows)
+    same_where_defined(found, plain_geometry(rows, sets.selected, GRID), "value", 1e-10)
+    del found["top_mass"]  # its control is N/n
+    same_where_defined(found, plain_geometry(rows, sets.random, GRID), "control", 1e-10)
+
+
+@pytest.mark.parametrize("mask", ["all", "causal", "window", "some"])
+@pytest.mark.parametrize("width", [1, 3, 17, 64])
+def test_kernels_give_the_same(mask: str, width: int, kernels: None) -> None:
+    """Counts are compared where float32 determines them: no member and stranger at nearly one distance."""
+    rows = as_type(random_rows(2, heads=2, groups=1, keys=37, width=width, mask=mask), torch.float32)
+    sets, found = readings(rows)
+    precise = as_type(rows, torch.float64)
+    assert rows.fused
+    assert not precise.fused
+    compared = 0
+    for order, part in ((sets.selected, "value"), (sets.random, "control")):
+        expected = plain_geometry(precise, order, GRID)
+        clear = clearly_apart(precise, order)
+        for name in set(found) - ({"top_mass"} if part == "control" else set()):
+            chosen = found[name].defined & clear if name.startswith(COUNTED) else found[name].defined
+            got, want = getattr(found[name], part).double()[chosen], expected[name][chosen]
+            torch.testing.assert_close(got, want, rtol=2e-5, atol=1e-6, msg=f"{name} {part}")
+            compared += int(chosen.sum()) if name == "f_score" else 0
+    assert compared > 40 or width == 1
+
+
+def clearly_apart(rows: Rows, order: Tensor) -> Tensor:
+    """Bool (head, query, N): no member is nearly as far from the sum as a stranger."""
+    clear = torch.zeros(*order.shape[:2], len(GRID), dtype=torch.bool)
+    for head, query in itertools.product(range(rows.heads), range(rows.queries)):
+        seen = rows.visible[head, query].nonzero().flatten().tolist()
+        weights, x = rows.weights[head, query, seen], rows.group(head)[seen]
+        for i, size in enumerate(GRID):
+            if size < len(seen):
+                chosen = [seen.index(int(j)) for j in order[head, query, :size]]
+                clear[head, query, i] = least_gap(weights, x, chosen) > 1e-5
+    return clear
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_negative_weights(dtype: torch.dtype, kernels: None) -> None:
+    """They turn a vector round; a set that holds one has no divergence."""
+    rows = random_rows(13, heads=2, keys=21, width=6, mask="some", dtype=dtype)
+    signs = torch.where(torch.rand(rows.weights.shape, generator=seeded(2)) < 0.4, -1.0, 1.0).to(dtype)
+    rows = changed(rows, weights=rows.weights * signs)
+    sets, found = readings(rows)
+    precise = as_type(rows, torch.float64)
+    for order, part in ((sets.selected, "value"), (sets.random, "control")):
+        expected, clear = plain_geometry(precise, order, GRID), clearly_apart(precise, order)
+        for name in set(found) - {"selected_divergence", "top_mass"}:
+            chosen = found[name].defined & clear
+            got, want = getattr(found[name], part).double()[chosen], expected[name][chosen]
+            torch.testing.assert_close(got, want, rtol=2e-5, atol=1e-6, msg=f"{name} {part}")
+    negative = (rows.weights.gather(-1, sets.selected).cummin(-1).values < 0)[..., torch.tensor(GRID) - 1]
+    assert not bool((found["selected_divergence"].defined & negative).any())
+
+
+def test_kernel_limits_are_those_of_the_reference_rounded_up(kernels: None) -> None:
+    rows = random_rows(3, keys=40, width=16, dtype=torch.float32)
+    sets = choose_sets(rows, GRID, seeded(0))
+    fast = fused_parts(rows, sets, (rows.vectors**2).sum(-1)).limits
+    slow = reference_parts(as_type(rows, torch.float64), sets).limits
+    defined = sets.defined(rows)
+    for name in ("mass", "longest", "reach"):
+        got, want = getattr(fast, name).double()[defined], getattr(slow, name)[defined]
+        torch.testing.assert_close(got, want, rtol=2e-5, atol=0)
+    assert bool((fast.reach.double() >= slow.reach)[defined].all())
+
+
+@pytest.mark.parametrize("spec", ["sparsemax", "topk:k=3", "topp:p=0.4"])
+def test_zero_weights_tie_exactly(spec: str, kernels: None) -> None:
+    """Keys of weight 0 lie at the distance ||s||, in the set or outside: the count must not depend on rounding."""
+    rows = random_rows(4, keys=24, width=7, spec=spec, mask="all", dtype=torch.float32)
+    sets, found = readings(rows)
+    expected = plain_geometry(as_type(rows, torch.float64), sets.selected, GRID)
+    support = (rows.weights != 0).sum(-1, keepdim=True)
+    crowded = (support < torch.tensor(GRID)) & found["recall"].defined
+    assert int(crowded.sum()) > 10
+    for name in ("separability", "recall", "precision"):
+        torch.testing.assert_close(found[name].value.double()[crowded], expected[name][crowded], rtol=1e-6, atol=0)
+
+
+def test_same_vectors_tie_exactly_by_the_cosine(kernels: None) -> None:
+    """Repeated tokens: one vector at several keys, of which some are selected and some are not."""
+    rows = random_rows(5, keys=48, width=16, mask="all", dtype=torch.float32)
+    rows = changed(rows, vectors=rows.vectors[:, :6].repeat(1, 8, 1).contiguous())
+    sets = choose_sets(rows, GRID, seeded(1))
+    fast, slow = geometry(rows, sets), geometry(as_type(rows, torch.float64), sets)
+    for name in ("separability_cosine", "recall_cosine", "precision_cosine"):
+        several = torch.tensor(GRID) > 1
+        torch.testing.assert_close(fast[name].value[..., several].double(), slow[name].value[..., several])
+
+
+def test_keys_close_to_the_sum_are_measured_by_differences(kernels: None) -> None:
+    """A stranger almost equal to the only member: ||y||^2 - 2 y.s + ||s||^2 alone would lose all digits."""
+    rows = random_rows(6, heads=1, queries=1, keys=30, width=8, mask="all", dtype=torch.float32)
+    weights = torch.full((1, 1, 30), 1e-4)
+    weights[..., 3], weights[..., 7] = 0.4, 0.4 - 1e-5
+    x = rows.vectors.clone()
+    x[:, 7] = x[:, 3]
+    rows = changed(rows, weights=weights, vectors=x)
+    sets, found = readings(rows, (1, 2))
+    want = plain_geometry(as_type(rows, torch.float64), sets.selected, (1, 2))
+    for name in ("distance", "precision", "recall", "separability"):
+        torch.testing.assert_close(found[name].value.double(), want[name], rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", nasty_rows())
+def test_nothing_exceeds_its_limit_or_is_nan(name: str, dtype: torch.dtype, kernels: None) -> None:
+    rows = nasty_rows(dtype)[name]
+    _, found = readings(rows)
+    slack = 1e-10 if dtype == torch.float64 else 1e-5
+    for measure, reading in found.items():
+        for part in (reading.value, reading.limit, reading.control):
+            if part is None or (part is reading.control and measure == "selected_divergence"):
+                continue  # a random set may have no mass, and then no divergence
+            assert bool(torch.isfinite(part[reading.defined]).all()), measure
+        if reading.limit is not None:
+            largest = rows.vectors.abs().amax() if "distance" in measure else 1.0
+            over = reading.value - reading.limit * (1 + slack) - slack * largest
+            assert bool((over[reading.defined] <= 0).all()), measure
+
+
+@given(st.integers(0, 10**6), st.integers(2, 14), st.sampled_from(["all", "causal", "some"]), st.floats(0.1, 30))
+def test_limits_hold_and_are_above_the_exact_theorem(seed: int, keys: int, mask: str, scale: float) -> None:
+    rows = random_rows(seed, heads=2, queries=3, keys=keys, width=2, mask=mask, scale=scale)
+    _, found = readings(rows)
+    for name, exact in (("distance", bounds.distance_bound), ("net_distance", bounds.net_distance_bound)):
+        reading = found[name]
+        assert reading.limit is not None
+        where = reading.defined
+        assert bool((reading.value <= reading.limit * (1 + 1e-10) + 1e-12)[where].all())
+        for h, q, i in where.nonzero().tolist():
+            theorem = exact(rows.weights[h, q], rows.group(h), GRID[i], rows.visible[h, q])
+            assert float(reading.limit[h, q, i]) >= float(theorem) * (1 - 1e-10) - 1e-12
+
+
+def test_no_limit_where_weights_do_not_sum_to_one() -> None:
+    _, found = readings(random_rows(7, spec="sigmoid"))
+    limit = found["distance"].limit
+    assert limit is not None
+    assert bool(limit[found["distance"].defined].isnan().all())
+    assert found["top_mass"].limit is None
+
+
+@given(st.integers(0, 10**6))
+def test_order_of_the_keys_does_not_matter(seed: int) -> None:
+    rows = random_rows(seed, heads=2, queries=3, keys=11, mask="some")
+    turn = torch.randperm(11, generator=seeded(seed))
+    turned = Rows(rows.logits[..., turn], rows.weights[..., turn], rows.vectors[:, turn], softmax=True)
+    before, after = readings(rows)[1], readings(turned)[1]
+    for name, reading in before.items():
+        for part in ("value", "limit"):
+            a, b = getattr(reading, part), getattr(after[name], part)
+            if a is not None:
+                torch.testing.assert_close(a[reading.defined], b[reading.defined], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_masked_key_is_an_absent_key(dtype: torch.dtype, kernels: None) -> None:
+    """Also with other vectors at invisible keys; controls, too, as the draws go over the visible keys in order."""
+    rows = random_rows(8, heads=3, queries=5, keys=30, mask="all")
+    kept = torch.arange(30) % 3 != 1
+    logits = rows.logits.masked_fill(~kept, -math.inf)
+    weights = torch.softmax(logits, -1)
+    garbage = torch.where(kept[:, None], rows.vectors, 1e3 * torch.randn(3, 30, 5, generator=seeded(1)).double())
+    masked = as_type(Rows(logits, weights, garbage, softmax=True), dtype)
+    absent = as_type(Rows(logits[..., kept], weights[..., kept], rows.vectors[:, kept], softmax=True), dtype)
+    close = 1e-10 if dtype == torch.float64 else 1e-5
+    one, other = readings(masked)[1], readings(absent)[1]
+    for name, reading in one.items():
+        assert bool((reading.defined == other[name].defined).all())
+        for part in ("value", "limit", "control"):
+            a, b = getattr(reading, part), getattr(other[name], part)
+            if a is not None:
+                torch.testing.assert_close(a, b, rtol=close, atol=close, msg=f"{name} {part}")
+
+
+@given(st.integers(0, 10**6), st.floats(1e-3, 1e3))
+def test_scale_of_the_vectors(seed: int, factor: float) -> None:
+    rows = random_rows(seed, heads=2, queries=2, keys=9, mask="all")
+    small, large = readings(rows)[1], readings(changed(rows, vectors=factor * rows.vectors))[1]
+    for name, reading in small.items():
+        scale = factor if "distance" in name else 1.0
+        torch.testing.assert_close(large[name].value, scale * reading.value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", nasty_rows())
+def test_one_selected_token_is_always_separable(name: str, dtype: torch.dtype, kernels: None) -> None:
+    rows = nasty_rows(dtype)[name]
+    _, found = readings(rows, (1, 2))
+    for metric in ("separability", "separability_cosine"):
+        reading = found[metric]
+        assert reading.control is not None
+        for part in (reading.value, reading.control):
+            assert bool((part[..., 0] == 1)[reading.defined[..., 0]].all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_random_sets_have_the_exact_expectation(dtype: torch.dtype, kernels: None) -> None:
+    """Second moment of the net distance, and the mean distance, within 4 standard errors of theory and enumeration."""
+    repeats, keys = 4000, 7
+    one = random_rows(9, heads=1, queries=1, keys=keys, width=3, mask="all")
+    many = Rows(one.logits.expand(1, repeats, -1), one.weights.expand(1, repeats, -1), one.vectors, softmax=True)
+    found = readings(as_type(many, dtype), (1, 2, 4, 6))[1]
+    for i, size in enumerate((1, 2, 4, 6)):
+        squares = found["net_distance"].control[0, :, i].double() ** 2
+        exact = float(bounds.expected_net_distance_squared(one.weights[0, 0], one.vectors[0], size))
+        assert abs(float(squares.mean()) - exact) <= 4 * float(squares.std()) / math.sqrt(repeats)
+        lengths = found["distance"].control[0, :, i].double()
+        exact = float(bounds.expected_distance_exact(one.weights[0, 0], one.vectors[0], size))
+        assert abs(float(lengths.mean()) - exact) <= 4 * float(lengths.std()) / math.sqrt(repeats)
+
+
+@pytest.mark.parametrize("mask", ["all", "some", "window"])
+def test_random_order_visits_visible_keys_once_and_is_nested(mask: str, kernels: None) -> None:
+    rows = random_rows(10, heads=3, queries=8, keys=25, mask=mask, dtype=torch.float32)
+    sets = choose_sets(rows, (3, 20), seeded(2))
+    slow = choose_sets(as_type(rows, torch.float64), (3, 20), seeded(2))
+    for h, q in itertools.product(range(3), range(8)):
+        n = min(20, int(rows.count[h, q]))
+        order = sets.random[h, q, :n].tolist()
+        assert order == slow.random[h, q, :n].tolist()
+        assert len(set(order)) == n
+        assert bool(rows.visible[h, q, order].all())
+
+
+def test_rows_without_keys_or_weight_are_undefined() -> None:
+    rows = random_rows(11, mask="some")
+    weights = rows.weights.clone()
+    weights[1, 2] = 0
+    found = readings(changed(rows, weights=weights))[1]
+    for reading in found.values():
+        assert not bool(reading.defined[0, 0].any())
+        assert not bool(reading.defined[1, 2].any())
+        assert bool(reading.defined[2, 3, 0])
+
+
+def test_vectors_with_nan_are_refused() -> None:
+    rows = random_rows(12)
+    rows.vectors[0, 0, 0] = math.nan
+    with pytest.raises(AbbeError, match="vectors hold NaN"):
+        geometry_parts(rows, choose_sets(rows, GRID, seeded(0)))
+
+
+@pytest.mark.parametrize("grid", [(), (0, 1), (2, 1), (1, 1), (1.5,)])
+def test_bad_grids_are_refused(grid: tuple[int, ...]) -> None:
+    with pytest.raises(AbbeError, match="grid must hold whole numbers >= 1 in rising order"):
+        choose_sets(random_rows(0), grid, seeded(0))

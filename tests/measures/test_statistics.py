@@ -1,0 +1,199 @@
+"""Decay exponent, critical N and bootstrap against scipy and exact cases."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from row_cases import random_rows, seeded
+
+from abbe import AbbeError
+from abbe.measures import (
+    Rows,
+    State,
+    bootstrap_interval,
+    critical_n,
+    decay,
+    decay_exponent,
+    ks_test,
+    resampled_means,
+    update,
+)
+
+
+def decay_sums(*blocks: Rows) -> dict[str, torch.Tensor]:
+    """Each block as a window: "x" and the others, (window, head)."""
+    states = [update(State(), decay(rows)) for rows in blocks]
+    return {name.removeprefix("decay/"): torch.stack([state[name] for state in states]) for name in states[0]}
+
+
+def power_law_rows(gamma: float, lengths: list[int]) -> Rows:
+    """Rows whose largest weight is exactly n^-gamma / 2."""
+    keys = max(lengths)
+    logits = torch.full((1, len(lengths), keys), -math.inf, dtype=torch.float64)
+    weights = torch.zeros_like(logits)
+    for q, n in enumerate(lengths):
+        logits[0, q, :n] = 0
+        weights[0, q, :n] = 1e-9
+        weights[0, q, 0] = n**-gamma / 2
+    return Rows(logits, weights, torch.zeros(1, keys, 1, dtype=torch.float64))
+
+
+@given(st.floats(-0.5, 1.5), st.lists(st.integers(2, 60), min_size=2, max_size=12))
+def test_exponent_of_an_exact_power_law(gamma: float, lengths: list[int]) -> None:
+    value, low, high = decay_exponent(decay_sums(power_law_rows(gamma, lengths)), resamples=20)
+    if len(set(lengths)) == 1:
+        assert bool(value.isnan())
+    else:
+        assert float(value) == pytest.approx(gamma, abs=1e-7)
+    assert bool(low.isnan())
+    assert bool(high.isnan())  # one window has no interval
+
+
+def test_exponent_is_that_of_least_squares_over_all_rows() -> None:
+    blocks = [random_rows(seed, queries=15, keys=40 + 9 * seed) for seed in range(4)]
+    value, low, high = decay_exponent(decay_sums(*blocks), resamples=500, seed=3)
+    for head in range(4):
+        n = np.concatenate([rows.count[head].numpy() for rows in blocks])
+        top = np.concatenate([rows.weights[head].amax(-1).numpy() for rows in blocks])
+        fit = scipy.stats.linregress(np.log(n[n >= 2]), np.log(top[n >= 2]))
+        assert float(value[head]) == pytest.approx(-fit.slope, rel=1e-9)
+    assert bool((low <= value).all())
+    assert bool((value <= high).all())
+    assert bool((low < high).all())
+    again = decay_exponent(decay_sums(*blocks), resamples=500, seed=3)
+    assert torch.equal(again[1], low)
+
+
+def test_uniform_rows_have_exponent_one_and_merge() -> None:
+    blocks = [random_rows(seed, queries=8, keys=30 + seed, scale=0.0) for seed in range(3)]
+    value = decay_exponent(decay_sums(*blocks), resamples=5)[0]
+    torch.testing.assert_close(value, torch.ones_like(value), rtol=1e-9, atol=0)
+    state = State()
+    for rows in blocks:
+        state = update(state, decay(rows))
+    merged = {name.removeprefix("decay/"): x[None] for name, x in state.items()}
+    torch.testing.assert_close(decay_exponent(merged, resamples=5)[0], value)
+
+
+def test_rows_of_one_key_and_heads_that_are_not_there_say_nothing() -> None:
+    sums = decay_sums(power_law_rows(0.5, [1, 1, 1, 7, 30]), power_law_rows(0.5, [3, 9]))
+    assert float(decay_exponent(sums, resamples=5)[0]) == pytest.approx(0.5, abs=1e-7)
+    absent = {name: torch.cat([x, torch.full_like(x, math.nan)], -1) for name, x in sums.items()}
+    value, low, _ = decay_exponent(absent, resamples=5)
+    assert float(value[0]) == pytest.approx(0.5, abs=1e-7)
+    assert bool(value[1].isnan())
+    assert bool(low[1].isnan())
+
+
+@given(st.integers(0, 10**6), st.integers(1, 60), st.floats(0, 3), st.booleans())
+def test_ks_is_that_of_scipy(seed: int, size: int, shift: float, ties: bool) -> None:
+    draw = np.random.default_rng(seed)
+    first, second = draw.normal(size=size), draw.normal(size=size) + shift
+    if ties:
+        first, second = first.round(1), second.round(1)
+    expected = scipy.stats.ks_2samp(first, second, method="exact")
+    statistic, p = ks_test(torch.from_numpy(first), torch.from_numpy(second))
+    assert statistic == pytest.approx(expected.statistic, rel=1e-12)
+    assert p == pytest.approx(expected.pvalue, rel=1e-9)
+
+
+def test_critical_n_is_the_first_size_that_is_not_rejected() -> None:
+    draw = seeded(1)
+    control = torch.randn(4, 144, generator=draw, dtype=torch.float64)
+    shift = torch.tensor([3.0, 0.19, 0.0, 2.0], dtype=torch.float64)
+    found = critical_n(torch.randn(4, 144, generator=draw, dtype=torch.float64) + shift[:, None], control, (1, 2, 4, 8))
+    for i in range(4):
+        assert 0 <= found.statistic[i] <= 1
+    for level in (0.01, 0.05):
+        expected = next((n for n, p in zip(found.grid, found.p_value, strict=True) if p > level), None)
+        assert found.critical[level] == expected
+    assert found.p_value[0] < 0.01 < found.p_value[2]
+    assert found.critical[0.01] in (2, 4)
+    apart = critical_n(control + 100, control, (1, 2, 4, 8))
+    assert apart.critical == {0.01: None, 0.05: None}
+    assert apart.statistic == (1.0,) * 4
+
+
+def test_ks_refuses_bad_samples() -> None:
+    with pytest.raises(AbbeError, match="samples must be of one size"):
+        ks_test(torch.ones(3), torch.ones(4))
+    with pytest.raises(AbbeError, match="samples hold NaN"):
+        ks_test(torch.tensor([1.0, math.nan]), torch.ones(2))
+    with pytest.raises(AbbeError, match="true and control must both be \\(2 N, head\\)"):
+        critical_n(torch.ones(3, 4), torch.ones(3, 4), (1, 2))
+
+
+def test_bootstrap_is_the_percentile_interval_of_resampled_means() -> None:
+    values = torch.randn(9, 3, 4, generator=seeded(2), dtype=torch.float64)
+    low, high = bootstrap_interval(values, level=0.9, resamples=400, seed=7)
+    means = resampled_means(values, resamples=400, seed=7)
+    assert means.shape == (400, 3, 4)
+    np.testing.assert_allclose(low, np.quantile(means, 0.05, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(high, np.quantile(means, 0.95, axis=0), rtol=1e-12)
+    normal = 1.645 * values.std(0) / 3
+    torch.testing.assert_close((high - low) / 2, normal, rtol=0.35, atol=0)
+    assert torch.equal(bootstrap_interval(values, 0.9, 400, 7)[0], low)
+    assert not torch.equal(bootstrap_interval(values, 0.9, 400, 8)[0], low)
+
+
+def test_bootstrap_draws_are_with_replacement_and_uniform() -> None:
+    """Mean and variance of the resampled means of an indicator are those of a binomial."""
+    indicator = torch.zeros(6, 1, dtype=torch.float64)
+    indicator[2] = 1
+    means = resampled_means(indicator, resamples=20_000, seed=1).flatten() * 6
+    assert float(means.mean()) == pytest.approx(1, abs=4 * math.sqrt(5 / 6 / 20_000))
+    assert float(means.var()) == pytest.approx(5 / 6, rel=0.05)
+    assert bool(((means - means.round()).abs() < 1e-9).all())
+
+
+def test_bootstrap_leaves_out_nan_and_needs_two_windows() -> None:
+    values = torch.randn(5, 4, generator=seeded(3), dtype=torch.float64)
+    values[2:, 1] = math.nan
+    values[1:, 2] = math.nan
+    values[:, 3] = math.nan
+    low, high = bootstrap_interval(values, resamples=300)
+    assert low.isnan().tolist() == high.isnan().tolist() == [False, False, True, True]
+    assert float(low[1]) == pytest.approx(float(values[:2, 1].min()), rel=1e-12)
+    assert float(high[1]) == pytest.approx(float(values[:2, 1].max()), rel=1e-12)
+    assert bool(bootstrap_interval(values[:1])[0].isnan().all())
+
+
+def test_bootstrap_of_the_maximum() -> None:
+    values = torch.randn(7, 2, generator=seeded(4), dtype=torch.float64)
+    values[3, 1] = math.nan
+    low, high = bootstrap_interval(values, resamples=500, statistic="max")
+    assert float(high[0]) == float(values[:, 0].max())
+    assert bool((low <= high).all())
+    assert bool((low >= values.nan_to_num(nan=math.inf).amin(0)).all())
+
+
+def test_bootstrap_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from abbe.measures import _bootstrap
+
+    values = torch.randn(5, 40, generator=seeded(5), dtype=torch.float64)
+    whole = bootstrap_interval(values, resamples=50)
+    monkeypatch.setattr(_bootstrap, "_CELLS_AT_ONCE", 150)
+    pieces = bootstrap_interval(values, resamples=50)
+    for a, b in zip(whole, pieces, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"values": torch.ones(())}, "at least one window"),
+        ({"values": torch.ones(0, 2)}, "at least one window"),
+        ({"level": 1.0}, "level must lie strictly between 0 and 1"),
+        ({"resamples": 0}, "resamples must be a whole number >= 1"),
+        ({"statistic": "median"}, "statistic must be 'mean' or 'max'"),
+    ],
+)
+def test_bootstrap_refuses(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(AbbeError, match=message):
+        bootstrap_interval(**({"values": torch.ones(3, 2)} | arguments))  # type: ignore[arg-type]

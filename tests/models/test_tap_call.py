@@ -1,0 +1,139 @@
+"""AttentionCall alone: rows of logits and visible keys against the formula written out densely."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from abbe import AbbeError
+from abbe.models._attention_call import AttentionCall
+from abbe.models._selfcheck import own_attention
+
+
+def random(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+@st.composite
+def calls(draw: Any) -> AttentionCall:
+    """A call with any mixture of options, float64."""
+    g = torch.Generator().manual_seed(draw(st.integers(0, 2**20)))
+    batch, kv_heads, group = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    queries, keys, width = draw(st.integers(1, 5)), draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    heads = kv_heads * group
+    kind = draw(st.sampled_from(["none", "causal", "bool", "float", "lowest"]))
+    table = torch.rand(batch, draw(st.sampled_from([1, heads])), draw(st.sampled_from([1, queries])), keys, generator=g)
+    hidden = {"float": -1e4, "lowest": torch.finfo(torch.float32).min}.get(kind, 0.0)
+    masks = {"none": None, "causal": None, "bool": table < 0.7}
+    return AttentionCall(
+        layer=0, name="layer", kind="self",
+        query=random(g, batch, heads, queries, width),
+        key=random(g, batch, kv_heads, keys, width),
+        value=random(g, batch, kv_heads, keys, 3),
+        scale=draw(st.sampled_from([1.0, 0.5, -2.0])),
+        softcap=draw(st.sampled_from([None, 0.7])),
+        sink=draw(st.sampled_from([None, random(g, heads)])),
+        position_bias=draw(st.sampled_from([None, random(g, 1, heads, queries, keys)])),
+        mask=masks.get(kind, torch.where(table < 0.7, table, torch.tensor(hidden))),
+        causal=kind == "causal",
+    )  # fmt: skip
+
+
+def dense(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """All logits and the output, one batch element, head, query and key at a time."""
+    batch, heads, queries, _ = call.query.shape
+    keys, group = call.key.shape[-2], heads // call.key.shape[1]
+    logits = torch.full((batch, heads, queries, keys), -math.inf, dtype=torch.float64)
+    output = torch.zeros(batch, queries, heads, call.value.shape[-1], dtype=torch.float64)
+    for b in range(batch):
+        for h in range(heads):
+            for i in range(queries):
+                for j in range(keys):
+                    score = float(call.query[b, h, i] @ call.key[b, h // group, j]) * call.scale
+                    score = call.softcap * math.tanh(score / call.softcap) if call.softcap else score
+                    if call.position_bias is not None:
+                        score += float(call.position_bias[0, h, i, j])
+                    mask = None if call.mask is None else call.mask.expand(batch, heads, queries, keys)[b, h, i, j]
+                    if mask is not None and mask.dtype != torch.bool:
+                        score, mask = score + float(mask), mask > -9999
+                    if (mask is None or bool(mask)) and (not call.causal or j <= i):
+                        logits[b, h, i, j] = score
+                row = logits[b, h, i].exp()
+                total = row.sum() + (0 if call.sink is None else call.sink[h].exp())
+                output[b, i, h] = row @ call.value[b, h // group] / total if total else 0.0
+    return logits, output
+
+
+@given(call=calls(), data=st.data())
+def test_logits_of_any_queries(call: AttentionCall, data: st.DataObject) -> None:
+    logits, _ = dense(call)
+    rows = data.draw(st.lists(st.integers(0, call.query.shape[-2] - 1), max_size=5))
+    queries = torch.tensor(rows, dtype=torch.long)
+    found, visible = call.logits(queries), call.visible(queries)
+    torch.testing.assert_close(found, logits[:, :, queries], atol=1e-9, rtol=1e-9)
+    assert torch.equal(visible.expand_as(found), logits[:, :, queries] > -math.inf)
+    assert visible.shape[1] in (1, call.query.shape[1])
+
+
+@given(call=calls())
+def test_attention_of_the_self_check(call: AttentionCall) -> None:
+    torch.testing.assert_close(own_attention(call), dense(call)[1], atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_gives_float32_logits(dtype: torch.dtype) -> None:
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (random(g, 1, 4, 7, 8).to(dtype) for _ in range(3))
+    call = AttentionCall(0, "layer", "self", q, k, v, 0.3, causal=True)
+    wide = replace(call, query=q.double(), key=k.double(), value=v.double())
+    found, wanted = call.logits(torch.arange(7)), wide.logits(torch.arange(7))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted.float(), atol=1e-5, rtol=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(call.logits(torch.arange(7)), found)
+
+
+def simple(projection: nn.Module | None = None) -> AttentionCall:
+    q = torch.zeros(1, 4, 5, 8)
+    return AttentionCall(0, "some.path", "self", q, q, q, 1.0, projection=projection)
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv1d"])
+def test_value_to_output_is_the_projection_split_by_heads(kind: str) -> None:
+    projection = nn.Linear(32, 6, bias=False) if kind == "linear" else Conv1D(6, 32)
+    heads = torch.randn(3, 4, 8)
+    found = torch.einsum("thd,hdo->to", heads, simple(projection).value_to_output())
+    with torch.no_grad():
+        wanted = projection(heads.reshape(3, 32)) - projection(torch.zeros(1, 32))
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("projection", "why"), [(None, "was not found"), (nn.Linear(16, 6), "is a Linear"), (nn.ReLU(), "is a ReLU")]
+)
+def test_no_value_to_output_without_a_fitting_projection(projection: nn.Module | None, why: str) -> None:
+    with pytest.raises(AbbeError, match=rf"some\.path: its output projection {why}"):
+        simple(projection).value_to_output()
+
+
+@pytest.mark.parametrize(
+    ("queries", "message"),
+    [
+        (torch.tensor([5]), r"queries must lie in 0 \.\. 4; got 5 \.\. 5"),
+        (torch.tensor([-1, 2]), r"queries must lie in 0 \.\. 4; got -1 \.\. 2"),
+        (torch.tensor([1.0]), "queries must be a 1-D int64 tensor"),
+        (torch.tensor([[1]]), "queries must be a 1-D int64 tensor"),
+    ],
+)
+def test_bad_queries(queries: Tensor, message: str) -> None:
+    for method in (simple().logits, simple().visible):
+        with pytest.raises(AbbeError, match=message):
+            method(queries)

@@ -1,0 +1,213 @@
+"""What the tap captures, for every family: the eager model's own attention weights are the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import FAMILIES, Family, eager_twin, gpt2, llama, make, t5, text_pair, tokens
+from torch import Tensor, nn
+
+from abbe.models._attention_call import AttentionCall
+from abbe.models._selfcheck import main_output
+from abbe.models._tap import tap
+
+CASES = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+
+
+@pytest.fixture(autouse=True)
+def no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def listen(network: nn.Module, inputs: dict[str, Any]) -> tuple[list[AttentionCall], Tensor]:
+    """All calls of one forward pass, and its output."""
+    calls: list[AttentionCall] = []
+    with tap(network) as t:
+        t.check(**inputs)
+        t.listen(calls.append)
+        return calls, main_output(network(**inputs))
+
+
+def weights(call: AttentionCall) -> Tensor:
+    """Softmax over the captured logits and the sink, of all queries."""
+    logits = call.logits(torch.arange(call.query.shape[-2]))
+    if call.sink is not None:
+        logits = torch.cat([call.sink[:, None, None].expand(*logits.shape[:-1], 1), logits], -1)
+    return logits.softmax(-1)[..., -call.key.shape[-2] :]
+
+
+def eager_weights(network: nn.Module, inputs: dict[str, Any]) -> dict[tuple[str, int], Tensor]:
+    """Weights by kind and layer, from the eager model's own output."""
+    result = eager_twin(network)(**inputs, output_attentions=True)
+    own = result.get("attentions") or (*result.encoder_attentions, *result.decoder_attentions)
+    layers = {("self", i): table for i, table in enumerate(own)}
+    return layers | {("cross", i): table for i, table in enumerate(result.get("cross_attentions") or ())}
+
+
+@CASES
+def test_captured_logits_give_the_eager_weights(family: Family) -> None:
+    network = family.build()
+    calls, _ = listen(network, family.inputs())
+    oracle = eager_weights(network, family.inputs())
+    assert sorted((call.kind, call.layer) for call in calls) == sorted(oracle)
+    for call in calls:
+        found, wanted = weights(call), oracle[call.kind, call.layer]
+        assert wanted.std() > 0.02  # uniform weights would prove nothing
+        torch.testing.assert_close(found, wanted, atol=5e-6, rtol=0)
+
+
+@CASES
+def test_the_output_stays_as_it_was(family: Family) -> None:
+    network = family.build()
+    before = main_output(network(**family.inputs()))
+    _, under_tap = listen(network, family.inputs())
+    after = main_output(network(**family.inputs()))
+    assert torch.equal(before, after)
+    torch.testing.assert_close(under_tap, before, atol=2e-5, rtol=0)
+
+
+@CASES
+def test_the_self_check_error_is_rounding(family: Family) -> None:
+    network = family.build()
+    with tap(network) as t:
+        error = t.check(**family.inputs())
+        assert 0 <= error < 1e-5
+        assert t.error == error
+
+
+@CASES
+def test_projection_and_value_give_the_layers_output(family: Family) -> None:
+    network, produced = family.build(), []
+    calls, _ = listen(network, family.inputs())
+    hooks = [
+        call.projection.register_forward_hook(lambda module, args, output: produced.append(output)) for call in calls
+    ]
+    network(**family.inputs())
+    for hook in hooks:
+        hook.remove()
+    for call, wanted in zip(calls, produced, strict=True):
+        groups = call.query.shape[1] // call.value.shape[1]
+        vectors = call.value.repeat_interleave(groups, 1) @ call.value_to_output()
+        bias = getattr(call.projection, "bias", None)
+        found = (weights(call) @ vectors).sum(1) + (0 if bias is None else bias)
+        torch.testing.assert_close(found, wanted, atol=3e-5, rtol=1e-5)
+
+
+@CASES
+def test_layers_are_named_and_numbered_in_order(family: Family) -> None:
+    network = family.build()
+    calls, _ = listen(network, family.inputs())
+    paths = dict(network.named_modules())
+    for kind in ("self", "cross"):
+        own = [call for call in calls if call.kind == kind]
+        assert [call.layer for call in own] == list(range(len(own)))
+        order = list(paths)
+        assert [order.index(call.name) for call in own] == sorted(order.index(call.name) for call in own)
+
+
+@CASES
+def test_hidden_is_the_modules_own_input(family: Family) -> None:
+    network, seen = family.build(), []
+    calls, _ = listen(network, family.inputs())
+    modules = dict(network.named_modules())
+    hooks = [
+        modules[call.name].register_forward_pre_hook(
+            lambda module, args, kwargs: seen.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+        )
+        for call in calls
+    ]
+    network(**family.inputs())
+    for hook in hooks:
+        hook.remove()
+    for call, wanted in zip(calls, seen, strict=True):
+        torch.testing.assert_close(call.hidden, wanted, atol=2e-5, rtol=0)
+
+
+def test_grouped_heads_are_not_repeated() -> None:
+    calls, _ = listen(llama(), {"input_ids": tokens()})
+    assert all(call.query.shape[1] == 4 and call.key.shape[1] == call.value.shape[1] == 2 for call in calls)
+
+
+def test_options_are_captured_by_name() -> None:
+    gemma, _ = listen(FAMILIES["gemma2"].build(), {"input_ids": tokens()})
+    assert [(call.softcap, call.window, call.scale) for call in gemma] == [
+        (2.0, 5, 1 / 3), (2.0, None, 1 / 3), (2.0, 5, 1 / 3)
+    ]  # fmt: skip
+    oss = FAMILIES["gpt-oss"].build()
+    calls, _ = listen(oss, {"input_ids": tokens()})
+    for call, layer in zip(calls, oss.model.layers, strict=True):
+        assert call.sink is not None
+        assert torch.equal(call.sink, layer.self_attn.sinks)
+    pair, _ = listen(t5(), text_pair())
+    assert all(call.scale == 1 and call.position_bias is not None for call in pair)
+
+
+def test_a_scale_of_its_own_in_every_layer() -> None:
+    calls, _ = listen(gpt2(scale_attn_by_inverse_layer_idx=True), {"input_ids": tokens()})
+    assert [call.scale for call in calls] == [8**-0.5, 8**-0.5 / 2]
+
+
+def test_a_module_that_is_called_twice_is_two_layers() -> None:
+    settings = {
+        "hidden_size": 32, "embedding_size": 16, "num_attention_heads": 4, "intermediate_size": 48,
+        "num_hidden_layers": 3, "max_position_embeddings": 64,
+    }  # fmt: skip
+    network = make("AlbertModel", "AlbertConfig", **settings)
+    oracle = eager_weights(network, {"input_ids": tokens()})
+    calls, _ = listen(network, {"input_ids": tokens()})
+    assert [call.layer for call in calls] == [0, 1, 2]
+    assert len({call.name for call in calls}) == 1
+    for call in calls:
+        torch.testing.assert_close(weights(call), oracle["self", call.layer], atol=5e-6, rtol=0)
+
+
+def test_cross_attention_of_a_bart() -> None:
+    settings = {
+        "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64,
+        "decoder_start_token_id": 1,
+    }  # fmt: skip
+    network = make("BartForConditionalGeneration", "BartConfig", **settings)
+    oracle = eager_weights(network, text_pair())
+    calls, _ = listen(network, text_pair())
+    assert sum(call.kind == "cross" for call in calls) == 2
+    for call in calls:
+        torch.testing.assert_close(weights(call), oracle[call.kind, call.layer], atol=5e-6, rtol=0)
+
+
+def test_a_projection_that_is_not_alone_is_not_claimed() -> None:
+    class Adapter(nn.Module):
+        def __init__(self, base: nn.Linear) -> None:
+            super().__init__()
+            self.base_layer, self.more = base, nn.Linear(base.in_features, base.out_features)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.base_layer(x) + self.more(2 * x)
+
+    network = llama()
+    network.model.layers[0].self_attn.o_proj = Adapter(network.model.layers[0].self_attn.o_proj).eval()
+    calls, _ = listen(network, {"input_ids": tokens()})
+    assert calls[0].projection is None
+    assert calls[1].projection is network.model.layers[1].self_attn.o_proj
+    with pytest.raises(ValueError, match=r"model\.layers\.0\.self_attn: its output projection was not found"):
+        calls[0].value_to_output()
+
+
+def test_gradients_flow_as_without_the_tap() -> None:
+    for name in ("llama", "gpt-oss", "t5"):
+        network, inputs = FAMILIES[name].build(), FAMILIES[name].inputs()
+        with torch.enable_grad():
+            main = network(**inputs).logits.square().mean()
+            wanted = torch.autograd.grad(main, list(network.parameters()), allow_unused=True)
+            with tap(network) as t:
+                t.listen(lambda call: None)
+                main = network(**inputs).logits.square().mean()
+                found = torch.autograd.grad(main, list(network.parameters()), allow_unused=True)
+        for one, other in zip(found, wanted, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                torch.testing.assert_close(one, other, atol=1e-4 * float(other.abs().max()), rtol=0)

@@ -1,0 +1,130 @@
+"""Every keyword of an attention function is honoured, known to be harmless, or refused by name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tiny_models import gpt2, llama, make, tokens
+from torch import nn
+
+from abbe import AbbeError
+from abbe.models._tap import tap
+from abbe.models._tap_keywords import HARMLESS, checked_mask, read_keywords
+
+QUERY = torch.zeros(1, 4, 3, 16)
+HONOURED = {"scaling", "dropout", "is_causal", "softcap", "s_aux", "position_bias", "sliding_window"}
+# Sparse attention: the indices of the keys that a query may see.
+REFUSED = {"indices", "block_indices"}
+
+
+@pytest.fixture(autouse=True)
+def no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def passed_keywords() -> set[str]:
+    """All keywords that any model of this transformers version passes to its attention function by name."""
+    found: set[str] = set()
+    for file in (Path(transformers.__file__).parent / "models").glob("*/modeling_*.py"):
+        for rest in file.read_text(encoding="utf-8").split("= attention_interface(")[1:]:
+            call: Any = ast.parse(f"f({rest[: closing_bracket(rest)]})", mode="eval").body
+            found |= {keyword.arg for keyword in call.keywords if keyword.arg}
+    return found
+
+
+def closing_bracket(text: str) -> int:
+    """Where the bracket closes that was opened just before the text."""
+    depth = 1
+    for mark in re.finditer(r"[()]", text):
+        depth += 1 if mark[0] == "(" else -1
+        if depth == 0:
+            return mark.start()
+    raise AssertionError("an open bracket")
+
+
+def test_no_keyword_of_any_model_is_unknown() -> None:
+    named = passed_keywords() - {"query", "key", "value", "attention_mask"}
+    assert len(named) > 10
+    assert named <= HONOURED | HARMLESS | {"output_attentions"} | REFUSED
+    assert not HARMLESS & (HONOURED | REFUSED)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED | {"head_mask", "layer_head_mask", "alibi", "cache", "anything_new"}))
+def test_a_keyword_that_might_change_the_weights_is_refused(name: str) -> None:
+    with pytest.raises(AbbeError, match=f"^unsupported: Some model passes '{name}' to its attention"):
+        read_keywords("Some model", QUERY, {"scaling": 1.0, name: torch.ones(1)})
+    read_keywords("Some model", QUERY, {"scaling": 1.0, name: None})
+
+
+def test_harmless_keywords_change_nothing() -> None:
+    plain = read_keywords("m", QUERY, {"scaling": 0.5})
+    assert read_keywords("m", QUERY, {"scaling": 0.5, **dict.fromkeys(HARMLESS, torch.ones(1))}) == plain
+    assert read_keywords("m", QUERY, {}).scale == 0.25
+    assert read_keywords("m", QUERY, {"scaling": torch.tensor(0.5), "softcap": torch.tensor(3.0)}).softcap == 3.0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"scaling": torch.ones(4)}, r"m passes 'scaling' that is not one number; got a tensor of shape \(4,\)"),
+        ({"scaling": "big"}, "m passes 'scaling' that is not one number; got 'big'"),
+        ({"softcap": torch.ones(2)}, "m passes 'softcap' that is not one number"),
+        ({"sliding_window": (1, 2)}, r"m passes 'sliding_window' that is not one number; got \(1, 2\)"),
+        ({"s_aux": torch.ones(3)}, r"m passes 's_aux' that is not one number a head \(4\); got shape \(3,\)"),
+        ({"s_aux": 1.0}, r"m passes 's_aux' that is not one number a head \(4\); got 1.0"),
+        ({"position_bias": torch.ones(3, 3)}, "m passes 'position_bias' that is not a floating tensor"),
+        ({"output_attentions": True}, "m was asked for output_attentions"),
+    ],
+)
+def test_known_keywords_of_an_unknown_form_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(AbbeError, match=message):
+        read_keywords("m", QUERY, given)
+
+
+@pytest.mark.parametrize(
+    "mask", [torch.ones(3, 3, dtype=torch.bool), torch.ones(1, 1, 3, 3, dtype=torch.long), "causal"]
+)
+def test_masks_that_cannot_be_read_are_refused(mask: Any) -> None:
+    with pytest.raises(AbbeError, match=r"^unsupported: m has a mask that is not bool or floating with four dims; got"):
+        checked_mask("m", mask)
+
+
+def test_a_model_that_passes_an_unknown_keyword() -> None:
+    network = gpt2()
+    expected = r"GPT2LMHeadModel \(transformer\.h\.0\.attn\) passes 'head_gate'"
+    with pytest.raises(AbbeError, match=expected), tap(network) as t:
+        t.check(input_ids=tokens(), head_gate=torch.ones(4))
+
+
+@pytest.mark.parametrize("build", [gpt2, llama], ids=lambda build: build.__name__)
+def test_output_attentions_is_refused(build: Any) -> None:
+    network = build()
+    with tap(network), pytest.raises(AbbeError, match="was asked for output_attentions"):
+        network(input_ids=tokens(), output_attentions=True)
+
+
+def test_output_attentions_in_the_config_is_refused() -> None:
+    network = make(
+        "GPT2LMHeadModel", "GPT2Config", n_layer=1, n_head=2, n_embd=16, attn_implementation="eager"
+    )  # fmt: skip
+    network.config.output_attentions = True
+    with tap(network), pytest.raises(AbbeError, match="was asked for output_attentions"):
+        network(input_ids=tokens())
+
+
+def test_other_arguments_of_forward_pass_through() -> None:
+    network: nn.Module = llama()
+    inputs = {"input_ids": tokens(), "output_hidden_states": True, "use_cache": False, "logits_to_keep": 3}
+    with tap(network) as t:
+        assert t.check(**inputs) < 1e-5
+        result = network(**inputs)
+    assert result.logits.shape[1] == 3
+    assert len(result.hidden_states) == 3

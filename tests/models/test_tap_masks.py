@@ -1,0 +1,219 @@
+"""Which keys a query sees: causality, padding, caches, decode steps, and models with masks of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from test_tap_capture import eager_weights, listen, weights
+from tiny_models import (
+    FAMILIES,
+    LENGTH,
+    bert,
+    eager_twin,
+    gemma2,
+    gpt2,
+    gpt_oss,
+    llama,
+    make,
+    mistral,
+    t5,
+    text_pair,
+    tokens,
+)
+from torch import Tensor, nn
+from transformers import DynamicCache, StaticCache
+
+from abbe.models._attention_call import AttentionCall
+from abbe.models._selfcheck import main_output
+from abbe.models._tap import tap
+
+CAUSAL = [name for name, family in FAMILIES.items() if family.causal]
+
+
+@pytest.fixture(autouse=True)
+def no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def listen_only(network: nn.Module, **inputs: Any) -> tuple[list[AttentionCall], Tensor]:
+    """All calls of one forward pass, without a check before it."""
+    calls: list[AttentionCall] = []
+    with tap(network) as t:
+        t.listen(calls.append)
+        return calls, main_output(network(**inputs))
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", CAUSAL)
+def test_the_last_token_moves_no_earlier_row(name: str, implementation: str) -> None:
+    network = FAMILIES[name].build()
+    if implementation == "eager":
+        network = eager_twin(network)
+    ids, other = tokens(), tokens()
+    other[:, -1] = 2 + (other[:, -1] + 5) % 59  # another token in every text
+    rows = torch.arange(LENGTH - 1)
+    one, first = listen_only(network, input_ids=ids)
+    two, second = listen_only(network, input_ids=other)
+    assert not torch.equal(first[:, -1], second[:, -1])
+    torch.testing.assert_close(first[:, :-1], second[:, :-1], atol=1e-6, rtol=0)
+    for a, b in zip(one, two, strict=True):
+        torch.testing.assert_close(a.logits(rows), b.logits(rows), atol=1e-6, rtol=0)
+        assert not a.visible(rows)[..., -1].any()
+        assert a.visible(torch.tensor([LENGTH - 1]))[..., -1].all()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_plain_models_need_no_mask(name: str) -> None:
+    calls, _ = listen_only(FAMILIES[name].build(), **FAMILIES[name].inputs())
+    for call in calls:
+        assert call.mask is None or call.window is not None
+        decodes = FAMILIES[name].causal or (call.name.startswith("decoder") and call.kind == "self")
+        assert call.causal == (call.mask is None and decodes)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("build", [gpt2, llama, mistral, gemma2, gpt_oss, bert], ids=lambda build: build.__name__)
+def test_padding_is_invisible(build: Any, side: str) -> None:
+    network, ids = build(), tokens()
+    kept = torch.ones_like(ids)
+    kept[0, slice(0, 4) if side == "left" else slice(-4, None)] = 0
+    inputs = {"input_ids": ids, "attention_mask": kept}
+    calls, _ = listen(network, inputs)
+    oracle = eager_weights(network, inputs)
+    for call in calls:
+        visible = call.visible(torch.arange(LENGTH))
+        assert not visible[0, :, :, kept[0] == 0].any()
+        for row in range(len(ids)):
+            found, wanted = weights(call)[row], oracle["self", call.layer][row]
+            torch.testing.assert_close(found[:, kept[row] == 1], wanted[:, kept[row] == 1], atol=5e-6, rtol=0)
+
+
+def test_padding_of_an_encoder_is_invisible_to_the_decoder() -> None:
+    network, kept = t5(), torch.ones(2, LENGTH, dtype=torch.long)
+    kept[1, -6:] = 0
+    inputs = text_pair() | {"attention_mask": kept}
+    calls, _ = listen(network, inputs)
+    oracle = eager_weights(network, inputs)
+    for call in calls:
+        rows = kept[1] == 1 if call.name.startswith("encoder") else slice(None)
+        torch.testing.assert_close(
+            weights(call)[1][:, rows], oracle[call.kind, call.layer][1][:, rows], atol=5e-6, rtol=0
+        )
+
+
+@pytest.mark.parametrize("build", [gpt2, llama, mistral, gemma2, gpt_oss], ids=lambda build: build.__name__)
+@pytest.mark.parametrize("steps", [(12, 1, 1, 1), (7, 5, 7)], ids=["decode", "chunks"])
+def test_cached_steps_see_what_one_pass_sees(build: Any, steps: tuple[int, ...]) -> None:
+    network, ids = build(), tokens()[:1]
+    whole, logits = listen_only(network, input_ids=ids)
+    cache, done = DynamicCache(config=network.config), 0
+    for step in steps:
+        calls, found = listen_only(network, input_ids=ids[:, done : done + step], past_key_values=cache)
+        torch.testing.assert_close(found, logits[:, done : done + step], atol=2e-5, rtol=0)
+        for call, full in zip(calls, whole, strict=True):
+            assert call.query.shape[-2] == step
+            assert (call.layer, call.name) == (full.layer, full.name)
+            rows = torch.arange(step)
+            found_rows, wanted = weights(call)[:, :, rows], weights(full)[:, :, done + rows]
+            seen = call.key.shape[-2]  # a window's cache drops the oldest keys
+            wanted = wanted[..., done + step - seen : done + step]
+            torch.testing.assert_close(found_rows, wanted, atol=5e-6, rtol=0)
+        done += step
+
+
+@pytest.mark.parametrize("build", [gpt2, llama, gemma2, gpt_oss], ids=lambda build: build.__name__)
+def test_a_static_cache_is_longer_than_its_text(build: Any) -> None:
+    network, ids = build(), tokens()[:1]
+    whole, logits = listen_only(network, input_ids=ids)
+    cache, done = StaticCache(config=network.config, max_cache_len=32), 0
+    for step in (LENGTH - 2, 1, 1):
+        calls, found = listen_only(network, input_ids=ids[:, done : done + step], past_key_values=cache)
+        torch.testing.assert_close(found, logits[:, done : done + step], atol=2e-5, rtol=0)
+        for call, full in zip(calls, whole, strict=True):
+            if call.window is not None:
+                continue  # its keys are stored in another order
+            wanted = weights(full)[:, :, done : done + step]
+            assert call.key.shape[-2] == 32
+            assert not call.visible(torch.arange(step))[..., done + step :].any()
+            torch.testing.assert_close(weights(call)[..., :LENGTH], wanted, atol=5e-6, rtol=0)
+        done += step
+
+
+def test_generation_is_the_same_and_every_step_is_heard() -> None:
+    for network, inputs in ((gpt2(), {"input_ids": tokens()[:1]}), (t5(), {"input_ids": tokens()[:1]})):
+        settings = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
+        wanted = network.generate(**inputs, **settings)
+        heard: list[tuple[str, int, int]] = []
+        with tap(network) as t:
+            t.check(**inputs, **({"decoder_input_ids": tokens(3)[:1]} if network.config.is_encoder_decoder else {}))
+            t.listen(lambda call: heard.append((call.name, call.layer, call.query.shape[-2])))  # noqa: B023
+            found = network.generate(**inputs, **settings)
+            layers = t.layers
+        assert torch.equal(found, wanted)
+        last = [name for name, _, queries in heard[-len(layers) :] if queries == 1]
+        assert last
+        assert {name for name, _, _ in heard} == set(layers)
+        assert all(len({layer for other, layer, _ in heard if other == name}) == 1 for name in layers)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_a_causal_model_whose_modules_say_that_they_are_not(implementation: str) -> None:
+    settings = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    network = make("CLIPTextModel", "CLIPTextConfig", max_position_embeddings=64, **settings)
+    if implementation == "eager":
+        network = eager_twin(network)
+    calls, _ = listen(network, {"input_ids": tokens()})
+    oracle = eager_weights(network, {"input_ids": tokens()})
+    for call in calls:
+        assert not call.visible(torch.tensor([3]))[..., 4:].any()
+        torch.testing.assert_close(weights(call), oracle["self", call.layer], atol=5e-6, rtol=0)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_the_flag_of_a_module_counts_only_where_the_model_reads_it(implementation: str) -> None:
+    """transformers' SDPA function reads `is_causal`, the eager one does not: the tap does what the model did."""
+    network = gpt2()
+    if implementation == "eager":
+        network = eager_twin(network)
+    network.transformer.h[1].attn.is_causal = False
+    calls, _ = listen(network, {"input_ids": tokens()})  # the self-check is the oracle
+    sees_later = [bool(call.visible(torch.tensor([3]))[..., 4:].any()) for call in calls]
+    assert sees_later == [False, implementation == "sdpa"]
+
+
+def test_a_decoder_used_as_an_encoder() -> None:
+    for implementation in ("sdpa", "eager"):
+        network = llama(is_causal=False, attn_implementation=implementation)
+        calls, _ = listen(network, {"input_ids": tokens()})
+        assert all(call.visible(torch.arange(LENGTH)).all() for call in calls)
+
+
+def test_packed_texts_do_not_see_each_other() -> None:
+    network = llama()
+    positions = torch.cat([torch.arange(8), torch.arange(LENGTH - 8)])[None].expand(2, -1)
+    inputs = {"input_ids": tokens(), "position_ids": positions, "use_cache": False}
+    calls, _ = listen(network, inputs)
+    oracle = eager_weights(network, inputs)
+    for call in calls:
+        assert not call.visible(torch.arange(8, LENGTH))[..., :8].any()
+        torch.testing.assert_close(weights(call), oracle["self", call.layer], atol=5e-6, rtol=0)
+
+
+@pytest.mark.parametrize("hidden", [torch.finfo(torch.float32).min, -1e9, -1e4, -float("inf")])
+@pytest.mark.parametrize("build", [llama, gpt_oss, gemma2], ids=lambda build: build.__name__)
+def test_a_floating_mask_of_the_user(build: Any, hidden: float) -> None:
+    network = build()
+    added = torch.randn(2, 1, LENGTH, LENGTH, generator=torch.Generator().manual_seed(3))
+    mask = torch.where(torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(), added, torch.tensor(hidden))
+    inputs = {"input_ids": tokens(), "attention_mask": mask}
+    if network.config.model_type in ("gpt_oss", "gemma2"):
+        inputs["attention_mask"] = {"full_attention": mask, "sliding_attention": mask}
+    calls, _ = listen(network, inputs)
+    oracle = eager_weights(network, inputs)
+    for call in calls:
+        assert torch.equal(call.visible(torch.arange(LENGTH))[0, 0], torch.ones(LENGTH, LENGTH).tril().bool())
+        torch.testing.assert_close(weights(call), oracle["self", call.layer], atol=5e-6, rtol=0)

@@ -1,0 +1,103 @@
+"""Text from files, standard input and the embedded sample; mistakes in one line."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abbe import AbbeError
+from abbe.models import Text, _text, read_text
+
+
+def test_a_file_is_read_as_it_is(tmp_path: Path) -> None:
+    content = "Grüße,\r\nЖизнь 日本\n\ttab"
+    path = tmp_path / "letter.txt"
+    path.write_bytes(content.encode())
+    found = read_text(path)
+    assert (found.name, found.content) == ("letter.txt", content)
+    assert found.fingerprint == hashlib.sha256(content.encode()).hexdigest()
+    assert read_text(str(path)) == found
+
+
+def test_several_files_are_joined_in_order(tmp_path: Path) -> None:
+    for name in "ba":
+        (tmp_path / name).write_text(f"text of {name}")
+    found = read_text([tmp_path / "b", str(tmp_path / "a")])
+    assert (found.name, found.content) == ("b + a", "text of b\ntext of a")
+
+
+def test_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "marked.txt"
+    path.write_bytes(b"\xef\xbb\xbfword")
+    assert read_text(path).content == "word"
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO("pipe é".encode())))
+    assert read_text("-") == Text("standard input", "pipe é")
+
+
+def test_the_embedded_sample_is_there_and_is_prose() -> None:
+    found = read_text()
+    assert found.name == "embedded sample"
+    assert len(found.content.split()) > 1000
+
+
+def test_an_installation_without_the_sample(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(_text.resources, "files", lambda package: tmp_path)
+    with pytest.raises(AbbeError, match="embedded sample is missing"):
+        read_text(None)
+    (tmp_path / "embedded").mkdir()
+    (tmp_path / "embedded" / "sample.txt").write_bytes("ü".encode())
+    assert read_text(None).content == "ü"
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_the_fingerprint_tells_texts_apart(first: str, second: str) -> None:
+    assert (Text("x", first).fingerprint == Text("y", second).fingerprint) == (first == second)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b" \n\t ", "is empty"),
+        (b"ok\nline two \xe9", r"not UTF-8 \(byte 0xe9 at position 12, line 2\)"),
+    ],
+)
+def test_bad_files_are_told_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_bytes(content)
+    with pytest.raises(AbbeError, match=message) as told:
+        read_text(path)
+    assert "bad.txt" in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_one_bad_file_among_several_is_named(tmp_path: Path) -> None:
+    (tmp_path / "good").write_text("good")
+    (tmp_path / "hollow").write_text("")
+    with pytest.raises(AbbeError, match="hollow is empty"):
+        read_text([tmp_path / "good", tmp_path / "hollow"])
+
+
+def test_missing_files_folders_and_nothing(tmp_path: Path) -> None:
+    with pytest.raises(AbbeError, match=r"there is no text file nowhere\.txt"):
+        read_text("nowhere.txt")
+    with pytest.raises(AbbeError, match="is a folder"):
+        read_text(tmp_path)
+    with pytest.raises(AbbeError, match="no text was named"):
+        read_text([])
+
+
+def test_empty_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"")))
+    with pytest.raises(AbbeError, match="standard input is empty"):
+        read_text("-")

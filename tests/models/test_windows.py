@@ -1,0 +1,202 @@
+"""Windows: length, place, span, reproducibility, special tokens, and mistakes told in one line."""
+
+from __future__ import annotations
+
+import logging
+import random
+import string
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_tokenizers import encoder_tokenizer
+from transformers.utils.logging import add_handler, remove_handler
+
+from abbe import AbbeError
+from abbe.models import Text, Windows, windows
+from abbe.models._embedded import byte_tokenizer
+from abbe.models._pull_vocabulary import BYTES, SPECIAL, llama_tokenizer
+
+BYTE = byte_tokenizer()
+ENCODER = encoder_tokenizer()
+BEGIN = llama_tokenizer([(piece, 0.0) for piece in (*SPECIAL, *BYTES)] + [("▁", -1.0)], 64)
+PROSE = "".join(random.Random(5).choices(string.ascii_lowercase + "  \n", k=5000))
+
+
+def cut(text: str = PROSE, lengths: list[int] | None = None, count: int = 4, seed: int = 0, **more: Any) -> Windows:
+    return windows(text, lengths or [64], count, seed, **({"tokenizer": BYTE} | more))
+
+
+def bytes_of(found: Windows) -> list[bytes]:
+    return [bytes(window.tokens.tolist()) for window in found]
+
+
+@settings(max_examples=60)
+@given(
+    text=st.text(min_size=3, max_size=300).filter(lambda text: text.strip() and len(text.encode()) >= 7),
+    lengths=st.lists(st.integers(2, 7), min_size=1, max_size=3, unique=True),
+    count=st.integers(1, 20),
+    seed=st.integers(0, 2**40),
+)
+def test_windows_of_any_text(text: str, lengths: list[int], count: int, seed: int) -> None:
+    found = windows(text, lengths, count, seed, tokenizer=BYTE)
+    whole = text.encode()
+    for length in lengths:
+        same = [window for window in found if window.length == length]
+        assert len(same) == min(count, len(whole) // length)
+        assert [window.index for window in same] == list(range(len(same)))
+        behind = 0
+        for window in same:
+            assert (window.tokens.shape, window.tokens.dtype) == ((length,), torch.int64)
+            content = bytes(window.tokens.tolist())
+            spanned = text[window.start : window.end].encode()
+            # Whole characters around the window's bytes: at most three more bytes on either side.
+            assert content in spanned
+            assert len(spanned) - length <= 6
+            # Rising places in the text, each beginning where the one before has ended or later.
+            behind = whole.index(content, behind) + length
+    assert len(found.skipped) == sum(count > len(whole) // length for length in lengths)
+
+
+def test_ascii_windows_tile_without_overlap() -> None:
+    """With one byte a character, spans are places: the whole text must be coverable exactly."""
+    found = cut(PROSE[:640], [64], 10)
+    assert [(window.start, window.end) for window in found] == [(64 * place, 64 * place + 64) for place in range(10)]
+    for seed in range(50):
+        spans = [(window.start, window.end) for window in cut(PROSE[:1000], [37], 20, seed)]
+        assert all(end - start == 37 for start, end in spans)
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+def test_the_seed_decides_and_another_length_changes_nothing() -> None:
+    alone = cut(lengths=[64], seed=3)
+    assert bytes_of(alone) == bytes_of(cut(lengths=[64], seed=3))
+    assert bytes_of(alone) != bytes_of(cut(lengths=[64], seed=4))
+    among = cut(lengths=[100, 64, 7], seed=3)
+    assert [window.length for window in among] == [100] * 4 + [64] * 4 + [7] * 4
+    assert bytes_of(alone) == [bytes(window.tokens.tolist()) for window in among if window.length == 64]
+    # The places of two lengths are drawn apart.
+    assert alone[0].start != next(window.start for window in among if window.length == 100)
+
+
+def test_the_draw_is_the_same_in_every_release() -> None:
+    assert [window.start for window in cut(count=3, seed=11)] == [2241, 2371, 4358]
+
+
+def test_windows_come_from_all_over_the_text() -> None:
+    """500 single windows: their places are uniform (chi-square over ten stretches, 99.9 % point of 9 degrees)."""
+    places = [cut(count=1, seed=seed)[0].start for seed in range(500)]
+    assert min(places) >= 0
+    assert max(places) <= len(PROSE) - 64
+    stretch = (len(PROSE) - 63) / 10
+    counts = [sum(int(place / stretch) == bin for place in places) for bin in range(10)]
+    assert sum((count - 50) ** 2 / 50 for count in counts) < 27.9
+
+
+def test_a_begin_token_stands_in_every_window() -> None:
+    found = cut(lengths=[16], tokenizer=BEGIN)
+    for window in found:
+        assert window.tokens[0] == 1
+        assert 1 not in window.tokens[1:]
+        assert window.tokens.shape == (16,)
+        spanned = PROSE[window.start : window.end]
+        assert len(spanned) == 15
+        assert BEGIN(spanned, add_special_tokens=False).input_ids[-14:] == window.tokens[-14:].tolist()
+
+
+def test_encoder_windows_have_cls_and_sep_and_no_padding() -> None:
+    found = cut(lengths=[64, 10], tokenizer=ENCODER)
+    assert len(found) == 8
+    for window in found:
+        assert (window.tokens[0], window.tokens[-1]) == (2, 3)
+        assert not set(window.tokens[1:-1].tolist()) & {0, 1, 2, 3}
+        letters = PROSE[window.start : window.end].split()
+        assert len("".join(letters)) == window.length - 2
+
+
+def test_special_tokens_take_no_room_in_the_text() -> None:
+    """40 letters are exactly five windows of eight letters beside [CLS] and [SEP]."""
+    found = cut("abcd " * 10, [10], 5, tokenizer=ENCODER)
+    assert found.skipped == ()
+    assert [window.start for window in found] == [0, 10, 20, 30, 40]
+
+
+def test_fewer_windows_with_the_reason() -> None:
+    found = cut(PROSE[:200], [64, 150, 1000], 3)
+    assert [window.length for window in found] == [64] * 3 + [150]
+    assert found.skipped == (
+        "length 150: 1 of 3 windows, because text has only 200 tokens",
+        "length 1000: 0 of 3 windows, because text has only 200 tokens",
+    )
+    assert cut().skipped == ()
+
+
+def test_a_named_text_is_named() -> None:
+    found = windows(Text("book.txt", PROSE[:70]), [64], 2, 0, tokenizer=BYTE)
+    assert found.skipped == ("length 64: 1 of 2 windows, because book.txt has only 70 tokens",)
+
+
+def test_the_text_is_tokenised_once_and_silently() -> None:
+    seen: list[str] = []
+
+    class Spy(type(BEGIN)):  # type: ignore[misc]
+        def __call__(self, text: str, **more: Any) -> Any:
+            seen.append(text)
+            return super().__call__(text, **more)
+
+    advice: list[logging.LogRecord] = []
+    listener = logging.Handler()
+    listener.emit = advice.append  # type: ignore[method-assign]
+    add_handler(listener)
+    try:
+        spy = Spy(tokenizer_object=BEGIN.backend_tokenizer, bos_token="<s>", model_max_length=64)
+        assert len(cut(lengths=[16, 32, 48], tokenizer=spy)) == 12
+    finally:
+        remove_handler(listener)
+    assert seen.count(PROSE) == 1
+    assert sum(len(text) for text in seen) < len(PROSE) + 10
+    assert advice == []
+
+
+def test_a_text_far_longer_than_the_context() -> None:
+    found = cut(PROSE * 120, [1024], 50)
+    assert len(found) == 50
+    assert found.skipped == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": ""}, "text is empty"),
+        ({"text": " \n "}, "text is empty"),
+        ({"text": PROSE[:63]}, "text has 63 tokens, too few for the shortest window: length 64 needs 64"),
+        ({"text": "abc", "tokenizer": ENCODER}, "has 3 tokens, .* length 64 needs 62 beside 2 special ones"),
+        ({"lengths": [64, 2048], "context": 1024}, "window length 2048 is above the model's context of 1024 tokens"),
+        ({"lengths": [1, 64]}, "window length 1 is too short"),
+        ({"lengths": [-5]}, "window length -5 is too short"),
+        ({"lengths": [2], "tokenizer": ENCODER}, "window length 2 has no room for text beside 2 special tokens"),
+        ({"lengths": [64, 32, 64]}, r"duplicates: \[64, 32, 64\]"),
+        ({"lengths": [64.0]}, "window length is 64.0, but must be a whole number"),
+        ({"lengths": 64}, "lengths is 64, but must be a list"),
+        ({"count": 0}, "count is 0"),
+        ({"count": True}, "count is True, but must be a whole number"),
+        ({"seed": 1.5}, "seed is 1.5, but must be a whole number"),
+        ({"tokenizer": object()}, "tokenizer object cannot give character spans"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(AbbeError, match=message) as told:
+        cut(**changes)
+    assert "\n" not in str(told.value)
+
+
+def test_a_length_up_to_the_context_is_allowed() -> None:
+    assert len(cut(lengths=[64], context=64)) == 4
+
+
+def test_no_lengths() -> None:
+    with pytest.raises(AbbeError, match="must be a list"):
+        windows(PROSE, [], 1, 0, tokenizer=BYTE)
