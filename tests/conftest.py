@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from abbe.measures import _rows
 from abbe.normalizers import _dispatch
 
 settings.register_profile("abbe", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -31,6 +32,12 @@ KERNEL = Path(torch.float32, 8 * torch.finfo(torch.float32).eps)
 def fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """float32 logits of any size go through the kernels."""
     monkeypatch.setattr(_dispatch, "FUSED_FROM", 1)
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention rows of any size are measured by the kernels."""
+    monkeypatch.setattr(_rows, "FUSED_FROM", 1)
 
 
 @pytest.fixture(params=["reference", "kernel"])

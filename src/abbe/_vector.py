@@ -100,12 +100,13 @@ def from_bits(_typing: Any, _x: Any) -> Any:
     return types.float32(types.int32), generate
 
 
-def _binary_intrinsic(name: str) -> Any:
+def _binary_intrinsic(name: str, *flags: str) -> Any:
     @intrinsic
     def call(_typing: Any, _x: Any, _y: Any) -> Any:
         def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             shape = ir.FunctionType(ir.FloatType(), [ir.FloatType(), ir.FloatType()])
-            return builder.call(builder.module.declare_intrinsic(name, [ir.FloatType()], shape), arguments)
+            function = builder.module.declare_intrinsic(name, [ir.FloatType()], shape)
+            return builder.call(function, arguments, fastmath=flags)
 
         return types.float32(types.float32, types.float32), generate
 
@@ -114,6 +115,8 @@ def _binary_intrinsic(name: str) -> Any:
 
 maximum = _binary_intrinsic("llvm.maximum")  # NaN in, NaN out
 minimum = _binary_intrinsic("llvm.minimum")
+larger = _binary_intrinsic("llvm.maxnum", "nnan", "nsz")  # one instruction, for numbers that cannot be NaN
+smaller = _binary_intrinsic("llvm.minnum", "nnan", "nsz")
 
 _LOG2_E = f32(1.4426950408889634)
 _LN2_HIGH = f32(0.693359375)

@@ -72,9 +72,10 @@ def _mass_and_divergence(rows: Rows, sets: Sets, order: Tensor) -> tuple[Tensor,
 
     The divergence is NaN where a set has no mass or a negative weight.
     """
-    weights = rows.weights.gather(-1, order).double()
-    mass = sets.at_grid(weights.cumsum(-1))
-    moment = sets.at_grid(torch.xlogy(weights, weights).cumsum(-1))  # NaN from a negative weight on
+    weights = rows.weights.gather(-1, order)
+    mass = sets.at_grid(weights.cumsum(-1, dtype=torch.float64))
+    # NaN from a negative weight on
+    moment = sets.at_grid(torch.xlogy(weights, weights).cumsum(-1, dtype=torch.float64))
     safe = torch.where(mass > 0, mass, torch.nan)
     size = torch.tensor(sets.grid, device=mass.device).double()
     return mass, (torch.log(size) + moment / safe - torch.log(safe)).clamp(min=0)

@@ -16,7 +16,7 @@ from .._threads import over_rows
 from ._rows import Rows
 from ._sets import Sets
 
-_DOTS_AT_ONCE = 1 << 22  # numbers: few enough for the cache, enough to be worth a start of the threads
+_DOTS_AT_ONCE = 1 << 21  # numbers: few enough for the cache, enough to be worth a start of the threads
 
 
 class SetParts(NamedTuple):

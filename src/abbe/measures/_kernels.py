@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .._vector import NEG_INF, ONE, POS_INF, ZERO, f32, kernel, maximum, minimum, row_dot
+from .._vector import NEG_INF, ONE, POS_INF, ZERO, f32, kernel, larger, maximum, minimum, row_dot, smaller
 
 _TWO = f32(2.0)
 _NEAR = f32(0.15)  # of ||s||: a key this close to s is measured again, as the difference of large numbers rounds
@@ -117,11 +117,9 @@ def one_set(
     length = np.sqrt(row_dot(s, s))
     farthest = member_distances(a, x, order, low, s, length, near)
     lowest = member_cosines(t, over, order, low, length, close)
-    total, nearest, intruders, best, above = pass_outside(
-        t, a, own, over, outside, blocked, length, farthest, lowest, far
-    )
+    total, nearest, intruders, best, above = pass_outside(t, a, own, over, outside, blocked, length, farthest, lowest)
     if nearest < _NEAR * length:
-        total, nearest, intruders = measure_again(a, x, s, length, farthest, far)
+        total, nearest, intruders = measure_again(t, a, x, s, own, blocked, length, farthest, far)
     net = ZERO
     for f in range(s.shape[0]):
         net += (z[f] - _TWO * s[f]) * (z[f] - _TWO * s[f])
@@ -173,35 +171,37 @@ def member_cosines(t: Any, over: Any, order: Any, low: int, length: Any, out: An
 
 @kernel
 def pass_outside(
-    t: Any, a: Any, own: Any, over: Any, outside: Any, blocked: Any, length: Any, farthest: Any, lowest: Any, far: Any
+    t: Any, a: Any, own: Any, over: Any, outside: Any, blocked: Any, length: Any, farthest: Any, lowest: Any
 ) -> Any:
     """Over the keys outside: sum and minimum of ||y - s||, how many are within `farthest`; best cosine, how many are
-    above `lowest`. `far` keeps the distances, +inf at the others."""
+    above `lowest`."""
     square = length * length
     total, nearest, intruders, best, above = ZERO, POS_INF, ZERO, NEG_INF, ZERO
     for j in range(t.shape[0]):
-        d = np.sqrt(maximum(own[j] - _TWO * a[j] * t[j] + square, ZERO))
+        d = np.sqrt(larger(own[j] - _TWO * a[j] * t[j] + square, ZERO))
         total += d * outside[j]
         d += blocked[j]
-        far[j] = d
-        nearest = minimum(nearest, d)
+        nearest = smaller(nearest, d)
         intruders += ONE if d <= farthest else ZERO
-        c = minimum(t[j] * over[j], length) - blocked[j]
-        best = maximum(best, c)
+        c = smaller(t[j] * over[j], length) - blocked[j]
+        best = larger(best, c)
         above += ONE if c >= lowest else ZERO
     return total, nearest, intruders, best, above
 
 
 @kernel
-def measure_again(a: Any, x: Any, s: Any, length: Any, farthest: Any, far: Any) -> Any:
+def measure_again(t: Any, a: Any, x: Any, s: Any, own: Any, blocked: Any, length: Any, farthest: Any, far: Any) -> Any:
     """Sum, minimum and count of `pass_outside`, the keys close to s by differences."""
+    square = length * length
+    for j in range(t.shape[0]):
+        far[j] = np.sqrt(larger(own[j] - _TWO * a[j] * t[j] + square, ZERO)) + blocked[j]
     for j in range(far.shape[0]):
         if far[j] < _NEAR * length:
             far[j] = distance_to(a[j], x[j], s)
     total, nearest, intruders = ZERO, POS_INF, ZERO
     for j in range(far.shape[0]):
         total += far[j] if far[j] < POS_INF else ZERO
-        nearest = minimum(nearest, far[j])
+        nearest = smaller(nearest, far[j])
         intruders += ONE if far[j] <= farthest else ZERO
     return total, nearest, intruders
 

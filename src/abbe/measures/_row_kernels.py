@@ -58,10 +58,14 @@ def visible_facts(row: Any, weights: Any, out: Any) -> Any:
 @kernel
 def weight_order(logits: Any, weights: Any, order: Any, start: int, stop: int) -> None:
     """The visible keys of largest weight, in order, earlier ones first among equals; 0 beyond the visible keys."""
-    keys = logits.shape[1]
-    codes, chosen = np.empty(keys, np.int32), np.empty(keys + 1, np.int64)
+    all_codes, chosen = np.empty(logits.shape[1], np.int32), np.empty(logits.shape[1] + 1, np.int64)
+    chosen_codes = np.empty(logits.shape[1] + 1, np.int32)
     for r in range(start, stop):
-        count, low, high = weight_codes(logits[r], weights[r], codes)
+        keys = logits.shape[1]
+        while keys > 0 and logits[r, keys - 1] == NEG_INF:
+            keys -= 1
+        codes = all_codes[:keys]
+        count, low, high = weight_codes(logits[r, :keys], weights[r, :keys], codes)
         size = min(count, order.shape[1])
         order[r, size:] = 0
         if size == 0:
@@ -70,13 +74,23 @@ def weight_order(logits: Any, weights: Any, order: Any, start: int, stop: int) -
         ties = size - int(how_many(codes, cut + 1))
         at = 0
         for j in range(keys):
-            chosen[at] = j - (int(codes[j]) << 32)
+            chosen[at], chosen_codes[at] = j, codes[j]
             equal = codes[j] == cut
             at += 1 if codes[j] > cut or (equal and ties > 0) else 0
             ties -= 1 if equal else 0
-        chosen[:size].sort()
         for k in range(size):
-            order[r, k] = chosen[k] & 0xFFFFFFFF
+            order[r, rank(chosen_codes[:size], k)] = chosen[k]
+
+
+@kernel
+def rank(codes: Any, k: int) -> int:
+    """How many codes come before the k-th: by comparing all, which is vector code and beats a sort of some hundred."""
+    code, before = codes[k], ZERO
+    for j in range(codes.shape[0]):
+        before += ONE if codes[j] > code else ZERO
+    for j in range(k):
+        before += ONE if codes[j] == code else ZERO
+    return int(before)
 
 
 @kernel

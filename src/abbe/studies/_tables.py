@@ -22,21 +22,17 @@ _PLACES = {info.name: place for place, info in enumerate(list_measures())}
 
 def window_record(states: Mapping[int, State], layers: int) -> Record:
     """The means of one window, all layers stacked; a layer with fewer heads than others is filled up with NaN."""
-    found: dict[tuple[str, int], Tensor] = {}
-    for layer, state in states.items():
-        for name, summary in compute(state).items():
-            for part in ("value", "limit", "control"):
-                x = getattr(summary, part)
-                if x is not None:
-                    found[f"{name}/{part}", layer] = x.double()
-        for key, x in state.items():
-            if key.startswith(f"{_DECAY}/"):
-                found[key, layer] = x.double()
-    return {key: _stacked({layer: x for (k, layer), x in found.items() if k == key}, layers) for key in _keys(found)}
-
-
-def _keys(found: Mapping[tuple[str, int], Tensor]) -> list[str]:
-    return list(dict.fromkeys(key for key, _ in found))
+    keys = dict.fromkeys(key for state in states.values() for key in state)
+    sums = {
+        key: _stacked({layer: state[key] for layer, state in states.items() if key in state}, layers) for key in keys
+    }
+    found = {key: x for key, x in sums.items() if key.startswith(f"{_DECAY}/")}
+    for name, summary in compute(sums).items():
+        for part in ("value", "limit", "control"):
+            x = getattr(summary, part)
+            if x is not None:
+                found[f"{name}/{part}"] = x.clone()  # two summaries may share a limit, two saved tensors may not
+    return found
 
 
 def _stacked(of_layers: Mapping[int, Tensor], layers: int) -> Tensor:
@@ -129,7 +125,7 @@ def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -
     again = [
         critical_n(_by_size(value[..., usable]), _by_size(control[..., usable]), grid, LEVELS)
         for value, control in zip(
-            *(resampled_means(means[part], settings.resamples // 5 or 1, settings.seed) for part in means), strict=True
+            *(resampled_means(means[part], settings.resamples // 10 or 1, settings.seed) for part in means), strict=True
         )
     ]
     several = len(records) > 1
