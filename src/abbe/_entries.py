@@ -32,6 +32,13 @@ def {name}(data):
 """
 
 
+def from_source(source: str, name: str, file: str, scope: dict[str, Any]) -> Any:
+    """The function of that name in a source, which counts as part of a file: numba caches what lies in a file."""
+    scope["__name__"] = "abbe"
+    exec(compile(source, file, "exec"), scope)
+    return scope[name]
+
+
 @intrinsic
 def as_pointer(_typing: Any, _address: Any) -> Any:
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -65,12 +72,10 @@ def entry(kernel: Any, arrays: tuple[tuple[str, int], ...]) -> Any:
     name = "_".join(["entry_of", kernel.py_func.__name__, *(f"{dtype}_{dimensions}" for dtype, dimensions in arrays)])
     names = ", ".join(f"a{i}" for i in range(len(arrays)))
     source = _TEMPLATE.format(name=name, size=place, arrays="\n    ".join(lines), names=names)
-    code = compile(source, kernel.py_func.__code__.co_filename, "exec")
     scope: dict[str, Any] = {"carray": carray, "as_pointer": as_pointer, "take_share": take_share, "kernel": kernel}
     scope |= {dtype: getattr(np, dtype) for dtype in {"int64", *(dtype for dtype, _ in arrays)}}
-    scope["__name__"] = kernel.py_func.__module__
-    exec(code, scope)
-    made = CFunc(scope[name], ((types.voidptr,), types.void), {}, _OPTIONS, WideCompiler)
+    function = from_source(source, name, kernel.py_func.__code__.co_filename, scope)
+    made = CFunc(function, ((types.voidptr,), types.void), {}, _OPTIONS, WideCompiler)
     made.enable_caching()
     stamp_cache(made, kernel.py_func)
     made.compile()

@@ -216,22 +216,52 @@ class _Blend(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, params_a: Tensor, params_b: Tensor, a: str, b: str, share: float) -> Tensor:
-        weights_a, weights_b = _run_forward(logits, params_a, a), _run_forward(logits, params_b, b)
+        keep = any(ctx.needs_input_grad)
+        rows, mixed = _as_rows(logits), torch.empty_like(_as_rows(logits))
+        weights_a, weights_b = torch.empty_like(mixed) if keep else mixed, torch.empty_like(mixed)
+        params = [_params_of_rows(params, logits) for params in (params_a, params_b)]
+        kernel = _blend_kernel("forward", a, b)
+        over_rows(kernel, len(rows), rows, *params, rows.new_tensor([share]), weights_a, weights_b, mixed)
         ctx.names, ctx.share = (a, b), share
-        if not any(ctx.needs_input_grad):
-            return weights_b.lerp_(weights_a, share)
-        ctx.save_for_backward(logits, params_a, params_b, weights_a, weights_b)
-        return torch.lerp(weights_b, weights_a, share)
+        if keep:
+            ctx.save_for_backward(logits, params_a, params_b, weights_a, weights_b)
+        return mixed.view(logits.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         logits, params_a, params_b, weights_a, weights_b = ctx.saved_tensors
         (a, b), share, (_, wanted_a, wanted_b, *_) = ctx.names, ctx.share, ctx.needs_input_grad
-        of_a = _RowGradients.apply(grad, logits, weights_a, params_a, a, wanted_a)  # type: ignore[no-untyped-call]
-        of_b = _RowGradients.apply(grad, logits, weights_b, params_b, b, wanted_b)  # type: ignore[no-untyped-call]
-        mixed = torch.lerp if torch.is_grad_enabled() else torch.Tensor.lerp_
+        if not torch.is_grad_enabled() and not (wanted_a or wanted_b):
+            of_logits = _blended_gradient(grad, logits, params_a, params_b, weights_a, weights_b, a, b, share)
+            return of_logits, None, None, None, None, None
+        given = (weights.view(logits.shape) for weights in (weights_a, weights_b))
+        of_a = _RowGradients.apply(grad, logits, next(given), params_a, a, wanted_a)  # type: ignore[no-untyped-call]
+        of_b = _RowGradients.apply(grad, logits, next(given), params_b, b, wanted_b)  # type: ignore[no-untyped-call]
         grad_a, grad_b = (of_a[1] * share if wanted_a else None), (of_b[1] * (1 - share) if wanted_b else None)
-        return mixed(of_b[0], of_a[0], share), grad_a, grad_b, None, None, None
+        return torch.lerp(of_b[0], of_a[0], share), grad_a, grad_b, None, None, None
+
+
+def _blended_gradient(
+    grad: Tensor, logits: Tensor, params_a: Tensor, params_b: Tensor, weights_a: Tensor, weights_b: Tensor,
+    a: str, b: str, share: float,
+) -> Tensor:  # fmt: skip
+    """Of the logits alone."""
+    rows = _as_rows(logits)
+    params = [_params_of_rows(params, logits) for params in (params_a, params_b)]
+    grad_logits, grad_b = torch.empty_like(rows), torch.empty_like(rows)
+    none = [x.new_empty(0, x.shape[-1]) for x in params]
+    over_rows(
+        _blend_kernel("backward", a, b), len(rows), _as_rows(grad), rows, weights_a, weights_b, *params,
+        rows.new_tensor([share]), grad_logits, grad_b, *none,
+    )  # fmt: skip
+    return grad_logits.view(logits.shape)
+
+
+def _blend_kernel(which: str, a: str, b: str) -> Callable[..., None]:
+    blend = importlib.import_module(f"{__package__}._kernels.blend")
+    parts = [_MAPS[name].kernel(getattr(_MAPS[name], which)) for name in (a, b)]
+    made: Callable[..., None] = getattr(blend, which)(*parts)
+    return made
 
 
 # The same as operators: torch.compile keeps them as calls in its graph.
