@@ -39,12 +39,12 @@ class Reading:
     def sums(self) -> dict[str, Tensor]:
         """What the block adds to a state; the queries are dimension 1."""
         defined, value = self.defined, self.value
-        sums = {"value": torch.where(defined, value, 0.0).double().sum(1), "rows": defined.sum(1)}
+        sums = {"value": torch.where(defined, value, 0.0).sum(1, dtype=torch.float64), "rows": defined.sum(1)}
         if self.limit is not None:
-            sums["limit"] = torch.where(defined, self.limit, 0.0).double().sum(1)
+            sums["limit"] = torch.where(defined, self.limit, 0.0).sum(1, dtype=torch.float64)
         if self.control is not None:
             shown = defined & ~torch.isnan(self.control)
-            sums["control"] = torch.where(shown, self.control, 0.0).double().sum(1)
+            sums["control"] = torch.where(shown, self.control, 0.0).sum(1, dtype=torch.float64)
             sums["control_rows"] = shown.sum(1)
         if self.quantiles:
             sums["histogram"] = _histogram(value, defined)

@@ -61,7 +61,7 @@ def diagnose(
             layer's input states) or "embedding" (L2-normalised token embeddings, as in arXiv 2508.17821).
         queries: how many queries a window, one from each of as many equal stretches, or "all".
         windows: how many windows of each length; intervals come from resampling them.
-        grid: sizes N of the selected set; by default 1, 2, 4, ... 128.
+        grid: sizes N of the selected set; by default 1, 2, 5, 10, 20, 50 and 100.
         temperatures: where the sensitivity is measured; none leaves it out.
         seed: of windows, queries, random sets and resampling.
         level: of the intervals.
