@@ -218,7 +218,7 @@ class _Blend(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, params_a: Tensor, params_b: Tensor, a: str, b: str, share: float) -> Tensor:
         keep = any(ctx.needs_input_grad)
         rows, mixed = _as_rows(logits), torch.empty_like(_as_rows(logits))
-        weights_a, weights_b = torch.empty_like(mixed) if keep else mixed, torch.empty_like(mixed)
+        weights_a, weights_b = (torch.empty_like(rows if keep else rows[:0]) for _ in "ab")
         params = [_params_of_rows(params, logits) for params in (params_a, params_b)]
         kernel = _blend_kernel("forward", a, b)
         over_rows(kernel, len(rows), rows, *params, rows.new_tensor([share]), weights_a, weights_b, mixed)
@@ -248,11 +248,10 @@ def _blended_gradient(
     """Of the logits alone."""
     rows = _as_rows(logits)
     params = [_params_of_rows(params, logits) for params in (params_a, params_b)]
-    grad_logits, grad_b = torch.empty_like(rows), torch.empty_like(rows)
-    none = [x.new_empty(0, x.shape[-1]) for x in params]
+    grad_logits, of_params = torch.empty_like(rows), rows.new_empty(0, 1)
     over_rows(
         _blend_kernel("backward", a, b), len(rows), _as_rows(grad), rows, weights_a, weights_b, *params,
-        rows.new_tensor([share]), grad_logits, grad_b, *none,
+        rows.new_tensor([share]), grad_logits, of_params,
     )  # fmt: skip
     return grad_logits.view(logits.shape)
 
