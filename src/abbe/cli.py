@@ -123,20 +123,29 @@ def diagnose(
     from .report import diagnosis_table
     from .studies import diagnose as run_diagnose
 
-    run = run_diagnose(
-        model,
-        text,
-        lengths=None if lengths is None else _numbers("--lengths", lengths, int),
-        windows=windows,
-        queries="all" if queries == "all" else _numbers("--queries", queries, int)[0],
-        grid=None if sizes is None else _numbers("--sizes", sizes, int),
-        vectors=vectors,
-        normalizer=normalizer,
-        temperatures=_numbers("--temperatures", temperatures, float),
-        seed=seed,
-        folder=out,
-        progress=not quiet,
-    )
+    try:
+        run = run_diagnose(
+            model,
+            text,
+            lengths=None if lengths is None else _numbers("--lengths", lengths, int),
+            windows=windows,
+            queries="all" if queries == "all" else _numbers("--queries", queries, int)[0],
+            grid=None if sizes is None else _numbers("--sizes", sizes, int),
+            vectors=vectors,
+            normalizer=normalizer,
+            temperatures=_numbers("--temperatures", temperatures, float),
+            seed=seed,
+            folder=out,
+            progress=not quiet,
+        )
+    except KeyboardInterrupt:
+        on = (
+            "the same command goes on where it was"
+            if out
+            else "with --out FOLDER the same command would go on from there"
+        )
+        typer.echo(f"abbe: stopped; {on}", err=True)
+        raise typer.Exit(130) from None
     if as_json:
         typer.echo(run.heads.write_ndjson(), nl=False)
     else:
@@ -159,9 +168,6 @@ def main() -> None:
     except AbbeError as error:
         typer.echo(f"abbe: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("abbe: stopped; with a run folder (--out) the same command goes on where it was", err=True)
-        sys.exit(130)
     except OSError as error:
         typer.echo(f"abbe: {error.strerror}: {error.filename}", err=True)
         sys.exit(2)
