@@ -22,12 +22,13 @@ def dispersion(rows: Rows) -> dict[str, Reading]:
     safe = torch.where(alive, total, 1.0)
     entropy = torch.log(safe) - facts.log_moment.double() / safe
     effective = safe**2 / torch.where(alive, facts.squares.double(), 1.0)
+    ceiling = _weight_ceiling(rows, n)
     readings = {
         "entropy": Reading(entropy, alive, torch.log(n)),
         "effective_tokens": Reading(effective, alive, n),
-        "max_weight": Reading(facts.largest, some, _weight_ceiling(rows, n), 1 / n),
+        "max_weight": Reading(facts.largest, some, ceiling, 1 / n),
         "logit_range": Reading(facts.spread, some, rows.range_limit),
-        "sink_mass": Reading(facts.at_first, some, None, 1 / n),
+        "sink_mass": Reading(facts.at_first, some, ceiling, 1 / n),
     }
     if rows.softmax:
         readings |= _floors(rows, n, alive)
