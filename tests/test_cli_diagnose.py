@@ -73,6 +73,8 @@ def test_standard_input(folder: Path, text: Path) -> None:
         (["--lengths", "128"], "above the model's context of 64"),
         (["--sizes", "0"], "grid must hold whole numbers >= 1"),
         (["--queries", "few"], "--queries is 'few'"),
+        (["--queries", "4,9"], "--queries is '4,9', but must be a whole number, or all"),
+        (["--seed", "99999999999999999999999"], "seed is 99999999999999999999999"),
         (["--temperatures", "-1"], "temperatures must be numbers > 0"),
         (["--vectors", "keys"], "vectors is 'keys'"),
         (["--normalizer", "sparsmax"], "Did you mean 'sparsemax'"),

@@ -31,6 +31,7 @@ MADE = rows(
 def made(name: str = "tiny", skipped: tuple[str, ...] = ()) -> Run:
     manifest = {
         "format": FORMAT,
+        "finished": True,
         "model": {"name": name, "about": "a model"},
         "text": {"name": "book.txt"},
         "settings": {"lengths": [32, 64]},

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,10 @@ def _run(function: Any, work: ctypes.Array[ctypes.c_int64], threads: int) -> Non
     else:
         helpers = _helpers(threads - 1)
         pending = [helpers.submit(function, ctypes.addressof(work)) for _ in range(threads - 1)]
-        function(ctypes.addressof(work))
-        for share in pending:
-            if not share.cancel():  # one that has not begun is not needed any more
-                share.result()
+        try:
+            function(ctypes.addressof(work))
+        finally:  # also when interrupted: nobody may write on after the tensors are gone
+            wait([share for share in pending if not share.cancel()])  # one that has not begun is not needed any more
 
 
 @lru_cache(maxsize=1)

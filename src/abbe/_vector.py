@@ -33,8 +33,8 @@ STRICT = {"contract"}
 
 
 def _sources(file: str) -> tuple[tuple[str, float, int], ...]:
-    """Name, time and size of everything that a kernel in `file` may inline: its folder, and this file."""
-    found = [*sorted(Path(file).parent.glob("*.py")), Path(__file__)]
+    """Name, time and size of everything that a kernel in `file` may inline: its folder, this file and the entries."""
+    found = [*sorted(Path(file).parent.glob("*.py")), Path(__file__), Path(__file__).with_name("_entries.py")]
     return tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in found)
 
 

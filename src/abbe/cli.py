@@ -113,7 +113,7 @@ def diagnose(
     sizes: Annotated[str | None, typer.Option(help="Sizes N of the selected set, such as 1,5,20,100.")] = None,
     vectors: Annotated[str, typer.Option(help="value, output, hidden or embedding.")] = "value",
     normalizer: Annotated[str | None, typer.Option(help="Another normalizer for the same logits.")] = None,
-    temperatures: Annotated[str, typer.Option(help="Where the sensitivity is measured.")] = "1",
+    temperatures: Annotated[str, typer.Option(help="Where the sensitivity is measured, or none.")] = "1",
     seed: Annotated[int, typer.Option(help="Same seed, same numbers.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the run; a stopped run goes on from it.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole table as JSON lines.")] = False,
@@ -129,11 +129,11 @@ def diagnose(
             text,
             lengths=None if lengths is None else _numbers("--lengths", lengths, int),
             windows=windows,
-            queries="all" if queries == "all" else _numbers("--queries", queries, int)[0],
+            queries="all" if queries == "all" else _number("--queries", queries),
             grid=None if sizes is None else _numbers("--sizes", sizes, int),
             vectors=vectors,
             normalizer=normalizer,
-            temperatures=_numbers("--temperatures", temperatures, float),
+            temperatures=() if temperatures == "none" else _numbers("--temperatures", temperatures, float),
             seed=seed,
             folder=out,
             progress=not quiet,
@@ -161,6 +161,13 @@ def _numbers(option: str, given: str, kind: type[Number]) -> list[Number]:
         raise AbbeError(f"{option} is {given!r}, but must be numbers separated by commas, such as 64,256") from None
 
 
+def _number(option: str, given: str) -> int:
+    try:
+        return int(given)
+    except ValueError:
+        raise AbbeError(f"{option} is {given!r}, but must be a whole number, or all") from None
+
+
 def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2."""
     try:
@@ -169,7 +176,8 @@ def main() -> None:
         typer.echo(f"abbe: {error}", err=True)
         sys.exit(2)
     except OSError as error:
-        typer.echo(f"abbe: {error.strerror}: {error.filename}", err=True)
+        what = f"{error.strerror}: {error.filename}" if error.strerror else str(error) or type(error).__name__
+        typer.echo(f"abbe: {what}", err=True)
         sys.exit(2)
 
 

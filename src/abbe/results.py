@@ -30,6 +30,7 @@ SCHEMA: dict[str, Any] = {
 TABLE = "heads.parquet"
 MANIFEST = "manifest.json"
 FORMAT = 1  # of the run folder
+_NEEDED = ("model", "text", "settings", "self_check", "skipped")
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +101,9 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     manifest = read_json(source / MANIFEST)
     if manifest.get("format") != FORMAT:
         raise AbbeError(f"{source / MANIFEST} has format {manifest.get('format')!r}, this version reads {FORMAT}")
-    if not (source / TABLE).is_file():
+    if manifest.get("finished") and (absent := [key for key in _NEEDED if key not in manifest]):
+        raise AbbeError(f"{source / MANIFEST} is not whole: it lacks {', '.join(absent)}")
+    if not manifest.get("finished") or not (source / TABLE).is_file():
         raise AbbeError(f"the run in {source} is not finished: start the same run again with this folder to go on")
     try:
         heads = pl.read_parquet(source / TABLE)

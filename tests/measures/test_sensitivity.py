@@ -173,3 +173,17 @@ def test_learned_normalizers_leave_no_graph_behind() -> None:
         rows = changed(rows, weights=made(rows.logits))
     for reading in sensitivity(rows, made, (1.0, 2.0), seeded(0)).values():
         assert not reading.value.requires_grad
+
+
+def test_small_sinks_keep_their_digits_at_high_temperature() -> None:
+    """A sink of weight e^-18 rounds away in 1 - sum of the weights; its logit does not."""
+    logits = torch.tensor([[[18.0, 0.3, -1.0, 0.5, 0.0]], [[25.0, 1.0, 2.0, 0.5, 0.0]]])
+    sink, t = torch.tensor([0.0, 1.5]), 20.0
+    beside = torch.cat([logits, sink[:, None, None]], -1)
+    rows = Rows(
+        logits, torch.softmax(beside, -1)[..., :-1].contiguous(), torch.ones(1, 5, 2), sink=True, sink_logits=sink
+    )
+    found = sensitivity(rows, abbe.normalizer("softmax"), (t,), seeded())[f"sensitivity_worst@T={t:g}"].value
+    p = torch.softmax(beside.double() / t, -1)[:, 0, :-1]
+    exact = [torch.linalg.matrix_norm(torch.diag(row) - torch.outer(row, row), 2) / t for row in p]
+    torch.testing.assert_close(found[:, 0].double(), torch.stack(exact), rtol=1e-5, atol=0)

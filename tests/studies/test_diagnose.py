@@ -176,6 +176,24 @@ def test_sizes_that_no_query_has_are_listed() -> None:
     assert any("length 4: sets of 8, 16" in why for why in found.manifest["skipped"])
 
 
+def test_windows_without_long_rows_do_not_stop_the_table() -> None:
+    """With few queries, some windows (and resamples of them) have no query that sees more than N keys."""
+    for seed in range(12):
+        found = run(lengths=[40], windows=2, queries=4, grid=(1, 35), seed=seed).heads
+        assert not pick(found, "ks_statistic", 40).filter(pl.col("n") == 1).is_empty()
+
+
+def test_test_of_small_sets_does_not_depend_on_the_other_sizes() -> None:
+    """Half of Gemma-2's layers see 5 keys only."""
+    some, more = (pick(run("gemma2", grid=grid).heads, "ks_statistic", 40) for grid in ((1, 2), (1, 2, 20)))
+    assert some["value"].to_list() == more.filter(pl.col("n") <= 2)["value"].to_list()
+
+
+def test_sizes_far_beyond_the_window_cost_nothing() -> None:
+    found = run(lengths=[16], grid=(1, 2, 10**9)).heads
+    assert found["n"].max() == 2
+
+
 def test_decay_exponent_of_uniform_attention_is_one() -> None:
     tiny = model()
     for block in tiny.network.transformer.h:  # type: ignore[union-attr]
@@ -276,11 +294,11 @@ def test_stopped_run_goes_on_and_gives_the_same_bits(tmp_path: Path, monkeypatch
     whole = run(folder=tmp_path / "whole")
     keep, kept = RunFolder.keep, []
 
-    def stop_after_two(self: RunFolder, window: abbe.Window, record: Any) -> None:
+    def stop_after_two(self: RunFolder, window: abbe.Window, *rest: Any) -> None:
         if len(kept) == 2:
             raise Stop
         kept.append((window.length, window.index))
-        keep(self, window, record)
+        keep(self, window, *rest)
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "keep", stop_after_two)
@@ -289,9 +307,12 @@ def test_stopped_run_goes_on_and_gives_the_same_bits(tmp_path: Path, monkeypatch
     with pytest.raises(abbe.AbbeError, match="not finished"):
         abbe.open_run(tmp_path / "stopped")
     measured: list[Any] = []
-    monkeypatch.setattr(
-        RunFolder, "keep", lambda self, w, r: (measured.append((w.length, w.index)), keep(self, w, r))[1]
-    )
+
+    def count(self: RunFolder, window: abbe.Window, *rest: Any) -> None:
+        measured.append((window.length, window.index))
+        keep(self, window, *rest)
+
+    monkeypatch.setattr(RunFolder, "keep", count)
     again = run(folder=tmp_path / "stopped")
     assert len(measured) == 4
     assert not set(measured) & set(kept)
@@ -316,6 +337,33 @@ def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(abbe.AbbeError, match=r"different: model"):
         run("llama", folder=tmp_path, lengths=[16])
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_resumed_run_remembers_reasons_and_times(tmp_path: Path) -> None:
+    first = run("t5", vectors="hidden", folder=tmp_path).manifest
+    again = run("t5", vectors="hidden", folder=tmp_path).manifest
+    assert len(first["skipped"]) == 2
+    assert again["skipped"] == first["skipped"]
+    assert again["seconds"]["windows"] == first["seconds"]["windows"]
+
+
+def test_same_weights_with_other_settings_are_another_model(tmp_path: Path) -> None:
+    """The base of the rotary positions is no parameter."""
+    for theta, refused in ((1e4, False), (1e4, False), (10.0, True)):
+        tiny = tiny_models.llama(vocab_size=256, rope_parameters={"rope_type": "default", "rope_theta": theta})
+        loaded = wrap(tiny, abbe.load("embedded").tokenizer, "llama")
+        options = {"lengths": [16], "folder": tmp_path} | QUICK
+        if refused:
+            with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: configuration\)"):
+                abbe.diagnose(loaded, TEXT, **options)
+        else:
+            abbe.diagnose(loaded, TEXT, **options)
+
+
+def test_malformed_manifest_is_another_run(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"identity": [1]}')
+    with pytest.raises(abbe.AbbeError, match="holds another run"):
+        run(folder=tmp_path)
 
 
 def test_folder_with_something_else_is_refused(tmp_path: Path) -> None:
@@ -384,6 +432,8 @@ def test_model_is_left_as_it_was() -> None:
         ({"normalizer": "entmx"}, "Did you mean 'entmax'"),
         ({"level": 1.0}, "level is 1.0"),
         ({"resamples": 0}, "resamples is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": 10**23}, "but must be a whole number from 0"),
     ],
 )
 def test_bad_options_are_named_and_leave_nothing(options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -405,6 +455,11 @@ def test_bad_options_are_named_and_leave_nothing(options: dict[str, Any], messag
 def test_bad_text(text: Any, message: str) -> None:
     with pytest.raises(abbe.AbbeError, match=message):
         abbe.diagnose(model(), text, lengths=[16], **QUICK)
+
+
+def test_model_without_a_name() -> None:
+    with pytest.raises(abbe.AbbeError, match="the model has no name"):
+        abbe.diagnose(" ", TEXT, **QUICK)
 
 
 def test_network_without_tokenizer() -> None:

@@ -29,15 +29,21 @@ class CriticalN:
 def critical_n(true: Tensor, control: Tensor, grid: Sequence[int], levels: Sequence[float] = (0.01, 0.05)) -> CriticalN:
     """Two-sample Kolmogorov-Smirnov tests of the head means of a measure against those of its control.
 
-    true and control are (N, head). A small critical N means that heads select few tokens in a way that random sets do
-    not imitate. Source: arXiv 2508.17821, section 4 (which takes the distance).
+    true and control are (N, head); a head that has NaN at some N is left out there. A small critical N means that heads
+    select few tokens in a way that random sets do not imitate. Source: arXiv 2508.17821, section 4 (for the distance).
     """
     if true.shape != control.shape or true.ndim != 2 or len(true) != len(grid):
         shapes = f"{tuple(true.shape)} and {tuple(control.shape)}"
         raise AbbeError(f"true and control must both be ({len(grid)} N, head), got {shapes}")
-    tests = [ks_test(a, b) for a, b in zip(true, control, strict=True)]
+    tests = [_test_of_known(a, b) for a, b in zip(true, control, strict=True)]
     critical = {level: next((n for n, (_, p) in zip(grid, tests, strict=True) if p > level), None) for level in levels}
     return CriticalN(tuple(grid), tuple(d for d, _ in tests), tuple(p for _, p in tests), critical)
+
+
+def _test_of_known(first: Tensor, second: Tensor) -> tuple[float, float]:
+    """Of the heads that have both numbers; NaN if none has."""
+    known = ~(first.isnan() | second.isnan())
+    return ks_test(first[known], second[known]) if bool(known.any()) else (math.nan, math.nan)
 
 
 def ks_test(first: Tensor, second: Tensor) -> tuple[float, float]:

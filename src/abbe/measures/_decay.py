@@ -49,8 +49,8 @@ def decay_exponent(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exponent with its interval, (...) each, from the sums of single windows: "x", "xx", ... -> (window, ...).
 
-    Least squares of ln(largest weight) on ln n over all rows with n >= 2; the interval by resampling windows. High (up
-    to 1, a uniform head) means that the head fades as the context grows, 0 that it holds its focus. NaN where all n
+    Least squares of ln(largest weight) on ln n over all rows with n >= 2; the interval by resampling windows. High
+    means that the head fades as the context grows (1: like a uniform head), 0 that it holds its focus. NaN where all n
     are equal; no interval from fewer than two windows.
     """
     shape = sums["x"].shape[1:]

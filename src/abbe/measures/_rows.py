@@ -40,7 +40,8 @@ class Rows:
     A logit of -inf marks an invisible key, whose weight is 0. `vectors` has one group for all heads, one for every
     head, or one for every key head: head h uses group h // (heads/groups). `range_limit` (head, query) is a proven
     ceiling of the spread of the logits. `softmax` says that the weights are the softmax of the logits, without a
-    sink, so that the bounds for softmax apply; `sink` that a learned sink takes what the weights leave of 1.
+    sink, so that the bounds for softmax apply; `sink` that a learned sink takes what the weights leave of 1, and
+    `sink_logits` (head,) are its logits, without which they are recovered from the weights, less exactly.
     """
 
     logits: Tensor
@@ -49,6 +50,7 @@ class Rows:
     range_limit: Tensor | None = None
     softmax: bool = False
     sink: bool = False
+    sink_logits: Tensor | None = None
 
     def __post_init__(self) -> None:
         _check(self)
@@ -143,6 +145,8 @@ def _check(rows: Rows) -> None:
     if rows.range_limit is not None and rows.range_limit.shape != logits.shape[:2]:
         found = tuple(rows.range_limit.shape)
         raise AbbeError(f"range_limit must be (head, query) = {tuple(logits.shape[:2])}, got {found}")
+    if rows.sink_logits is not None and (not rows.sink or rows.sink_logits.shape != logits.shape[:1]):
+        raise AbbeError(f"sink_logits go with sink=True and must be ({logits.shape[0]} heads,)")
     if rows.softmax and rows.sink:
         raise AbbeError("softmax=True means weights without a sink: it cannot go with sink=True")
 

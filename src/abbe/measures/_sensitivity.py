@@ -39,7 +39,7 @@ def sensitivity(
     for t in temperatures:
         worst, random = _norms(rows, normalizer, float(t), directions)
         limit, defined = _limit(rows, normalizer) / t, rows.count > 0
-        suffix = "" if t == 1 else f"@T={t:g}"
+        suffix = "" if t == 1 else f"@T={t:g}" if float(f"{t:g}") == t else f"@T={t!r}"
         readings[f"sensitivity_worst{suffix}"] = Reading(worst / t, defined, limit, quantiles=True)
         readings[f"sensitivity_random{suffix}"] = Reading(random / t, defined, limit, quantiles=True)
     return readings
@@ -77,14 +77,15 @@ def _norms(rows: Rows, normalizer: Normalizer, t: float, directions: Tensor) -> 
 
 
 def _sink_form(rows: Rows, t: float) -> _RankOne:
-    """Softmax beside a sink; its logit follows from the weight that it takes."""
+    """Softmax beside a sink; if its logit is not given, it follows from the weight that it takes."""
     missing = (1 - rows.facts.total).clamp(min=0)
     if t == 1:
         return _RankOne(rows.weights, missing, 1.0)
-    top, largest = rows.logits.amax(-1), rows.facts.largest
-    sink = (
-        torch.where(rows.count > 0, top, 0.0) + torch.log(missing) - torch.log(torch.where(largest > 0, largest, 1.0))
-    )
+    if rows.sink_logits is not None:
+        sink = rows.sink_logits.to(rows.logits.dtype)[:, None].expand(rows.logits.shape[:2])
+    else:
+        top, largest = rows.logits.amax(-1), torch.where(rows.facts.largest > 0, rows.facts.largest, 1.0)
+        sink = torch.where(rows.count > 0, top, 0.0) + torch.log(missing) - torch.log(largest)
     weights = torch.softmax(torch.cat([rows.logits, sink.unsqueeze(-1)], -1) / t, -1)
     return _RankOne(weights[..., :-1].contiguous(), weights[..., -1], 1.0)
 

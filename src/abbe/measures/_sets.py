@@ -40,8 +40,9 @@ def choose_sets(rows: Rows, grid: Sequence[int], generator: torch.Generator) -> 
     The generator is drawn from query by query, so that blocks of queries give the same sets as all at once.
     """
     grid = checked_grid(grid)
-    draws = torch.rand(rows.queries, rows.heads, grid[-1], generator=generator, dtype=torch.float64)
-    draws = draws[..., : rows.keys].transpose(0, 1).to(rows.logits.device)
+    largest = min(grid[-1], rows.keys)
+    draws = torch.rand(rows.queries, rows.heads, largest, generator=generator, dtype=torch.float64)
+    draws = draws.transpose(0, 1).to(rows.logits.device)
     return Sets(grid, rows.order(grid[-1]), random_order(rows, draws))
 
 

@@ -19,7 +19,7 @@ from .._errors import AbbeError
 State = dict[str, Tensor]
 
 _RATIO = 1.01  # from one bin of the histogram to the next: a quantile is right within half a percent
-_LEAST, _BINS = 1e-8, 2800  # the first bin holds all that is smaller, the last reaches 1e4
+_LEAST, _BINS = 1e-8, 4000  # the first bin holds all that is smaller, the last reaches 1e9
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +24,7 @@ from ._pull_cache import PULLABLE, facts, model_folder
 
 EMBEDDED = "embedded"
 NAMES = (EMBEDDED, *PULLABLE)
+_NOT_SETTINGS = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "_attn_implementation")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,19 @@ class LoadedModel:
             digest.update(f"{name} {tuple(parameter.shape)}\n".encode())
             data = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             digest.update(data.numpy().data)
+        return digest.hexdigest()
+
+    @cached_property
+    def configuration(self) -> str:
+        """sha256 over what else decides the numbers: settings, buffers and tokenizer."""
+        network: Any = self.network
+        settings = {key: value for key, value in network.config.to_dict().items() if key not in _NOT_SETTINGS}
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+        for name, buffer in sorted(network.named_buffers()):
+            digest.update(f"{name} {tuple(buffer.shape)}\n".encode())
+            digest.update(buffer.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        digest.update((backend.to_str() if backend is not None else type(self.tokenizer).__name__).encode())
         return digest.hexdigest()
 
 

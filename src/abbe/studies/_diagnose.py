@@ -100,7 +100,7 @@ def diagnose(
             highlight=False,
         )
         reader = WindowReader(loaded, open_tap, settings)
-        times = _measure(left, reader, kept, len(open_tap.layers), show)
+        _measure(left, reader, kept, len(open_tap.layers), show)
         layers = open_tap.layers
     records = {length: [_record(kept, w) for w in cut if w.length == length] for length in settings.lengths}
     heads = table(loaded.name, {length: group for length, group in records.items() if group}, settings)
@@ -111,8 +111,8 @@ def diagnose(
         "layers": layers,
         "self_check": {"error": error, "tokens": len(probe)},
         "windows": [{"length": w.length, "index": w.index, "start": w.start, "end": w.end} for w in cut],
-        "skipped": [*cut.skipped, *reader.skipped, *_unseen_sizes(settings)],
-        "seconds": {"windows": times, "total": round(time.perf_counter() - started, 3)},
+        "skipped": [*cut.skipped, *_reasons(cut, kept), *_unseen_sizes(settings)],
+        "seconds": {"windows": _seconds(cut, kept), "total": round(time.perf_counter() - started, 3)},
         "peak_extra_megabytes": memory.extra(),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -127,7 +127,11 @@ def _as_model(model: str | os.PathLike[str] | LoadedModel | nn.Module, tokenizer
         if tokenizer is None:
             raise AbbeError("a network comes without its tokenizer: give tokenizer=...")
         return wrap(model, tokenizer)
-    return model if isinstance(model, LoadedModel) else load(model)
+    if isinstance(model, LoadedModel):
+        return model
+    if not os.fspath(model).strip():
+        raise AbbeError("the model has no name: give embedded, smollm2, a folder, a .gguf file or a hub id")
+    return load(model)
 
 
 def _as_text(text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None) -> Text:
@@ -149,26 +153,30 @@ def _facts(model: LoadedModel, text: Text, settings: Settings) -> dict[str, Any]
             "source": model.source,
             "class": type(model.network).__name__,
             "fingerprint": model.fingerprint,
+            "configuration": model.configuration,
         },
         "text": {"name": text.name, "characters": len(text.content), "fingerprint": text.fingerprint},
         "settings": settings.as_json(),
     }
 
 
-def _measure(
-    windows: Sequence[Window], reader: WindowReader, kept: RunFolder, layers: int, show: Console
-) -> dict[str, float]:
-    """Measure what is left; seconds a length."""
+def _measure(windows: Sequence[Window], reader: WindowReader, kept: RunFolder, layers: int, show: Console) -> None:
+    """Measure what is left."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    times: dict[str, float] = {}
     with Progress(*columns, TimeRemainingColumn(), console=show, transient=True) as bar:
         task = bar.add_task("windows", total=len(windows))
         for window in windows:
             start = time.perf_counter()
-            kept.keep(window, window_record(reader.measure(window), layers))
-            taken = times.get(str(window.length), 0.0) + time.perf_counter() - start
-            times[str(window.length)] = round(taken, 3)
+            record = window_record(reader.measure(window), layers)
+            kept.keep(window, record, time.perf_counter() - start, list(reader.skipped))
             bar.update(task, advance=1, description=f"windows of {window.length}")
+
+
+def _seconds(cut: Sequence[Window], kept: RunFolder) -> dict[str, float]:
+    """Of all windows of each length, also those that an earlier call measured."""
+    times: dict[str, float] = {}
+    for window in cut:
+        times[str(window.length)] = round(times.get(str(window.length), 0.0) + kept.notes(window)["seconds"], 3)
     return times
 
 
@@ -176,6 +184,11 @@ def _record(kept: RunFolder, window: Window) -> Any:
     record = kept.record(window)
     assert record is not None, window
     return record
+
+
+def _reasons(cut: Sequence[Window], kept: RunFolder) -> list[str]:
+    """What was left out of windows, each reason once."""
+    return list(dict.fromkeys(why for window in cut for why in kept.notes(window)["skipped"]))
 
 
 def _unseen_sizes(settings: Settings) -> list[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from .._errors import AbbeError
 from ..models import Window
@@ -31,6 +31,7 @@ class RunFolder:
         self.path = None if folder is None else Path(folder)
         self.identity = dict(identity)
         self._kept: dict[tuple[int, int], Record] = {}
+        self._notes: dict[tuple[int, int], dict[str, Any]] = {}
         if self.path is not None:
             self._claim(self.path)
 
@@ -54,18 +55,26 @@ class RunFolder:
         key = window.length, window.index
         if key not in self._kept and self.path is not None:
             try:
-                self._kept[key] = load_file(self._file(self.path, window))
+                with safe_open(self._file(self.path, window), "pt") as file:
+                    self._kept[key] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                    self._notes[key] = json.loads(file.metadata()["notes"])
             except (FileNotFoundError, SafetensorError):
                 return None
         return self._kept.get(key)
 
-    def keep(self, window: Window, record: Record) -> None:
+    def notes(self, window: Window) -> dict[str, Any]:
+        """What was written down when the window was measured: "seconds" and "skipped"."""
+        return self._notes[window.length, window.index] if window in self else {}
+
+    def keep(self, window: Window, record: Record, seconds: float, skipped: Sequence[str]) -> None:
         """Remember a finished window; its file appears whole or not at all."""
-        self._kept[window.length, window.index] = record
+        key = window.length, window.index
+        self._kept[key], self._notes[key] = record, {"seconds": round(seconds, 3), "skipped": list(skipped)}
         if self.path is not None:
             target = self._file(self.path, window)
             unfinished = target.with_suffix(".part")
-            save_file({key: x.contiguous() for key, x in record.items()}, unfinished)
+            tensors = {name: x.contiguous() for name, x in record.items()}
+            save_file(tensors, unfinished, {"notes": json.dumps(self._notes[key])})
             unfinished.replace(target)
 
     @staticmethod
@@ -77,19 +86,24 @@ def identity_of(model: Mapping[str, Any], text: Mapping[str, Any], settings: Map
     """What two runs must share to have the same table."""
     from .. import __version__
 
-    parts = {"model": model["fingerprint"], "text": text["fingerprint"], "settings": dict(settings)}
-    parts |= {"abbe": __version__, "torch": torch.__version__}
+    parts = {"model": model["fingerprint"], "configuration": model["configuration"], "text": text["fingerprint"]}
+    parts |= {"settings": dict(settings), "abbe": __version__}
+    parts |= {name: version(name) for name in ("torch", "transformers", "tokenizers", "numba")}
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return parts | {"digest": digest}
+
+
+def _as_dict(found: Any) -> dict[str, Any]:
+    return found if isinstance(found, dict) else {}
 
 
 def _check_same(path: Path, identity: Mapping[str, Any]) -> None:
     if not (path / MANIFEST).is_file():
         raise AbbeError(f"{path} is not empty and holds no run: name a new folder")
-    found = read_json(path / MANIFEST).get("identity", {})
+    found = _as_dict(read_json(path / MANIFEST).get("identity"))
     if found.get("digest") == identity["digest"]:
         return
-    other = [key for key in ("model", "text", "abbe", "torch") if found.get(key) != identity[key]]
-    known, wanted = found.get("settings", {}), identity["settings"]
+    other = [key for key in identity if key not in ("settings", "digest") and found.get(key) != identity[key]]
+    known, wanted = _as_dict(found.get("settings")), identity["settings"]
     other += [key for key in wanted if known.get(key) != wanted[key]]
     raise AbbeError(f"{path} holds another run (different: {', '.join(other)}): name a new folder")

@@ -45,6 +45,8 @@ class Settings:
             raise AbbeError(f"level is {self.level!r}, but must lie between 0 and 1, such as 0.95")
         if self.resamples < 1:
             raise AbbeError(f"resamples is {self.resamples!r}, but must be at least 1")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise AbbeError(f"seed is {self.seed!r}, but must be a whole number from 0 to 2**63 - 1")
         if self.normalizer is not None:
             normalizer(self.normalizer)
 

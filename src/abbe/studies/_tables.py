@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -64,7 +65,7 @@ def _rows_of_measure(name: str, length: int, records: Sequence[Record], settings
         values, level=settings.level, resamples=settings.resamples, seed=settings.seed, statistic=_statistic(name)
     )
     mean = _largest(values) if _statistic(name) == "max" else values.nanmean(0)
-    limit, control = (_mean_or_none(records, f"{name}/{part}") for part in ("limit", "control"))
+    limit, control = _limit(name, values, records), _mean_or_none(records, f"{name}/control")
     return _frame(name, length, mean, low, high, limit, control, settings.grid)
 
 
@@ -80,6 +81,16 @@ def _largest(values: Tensor) -> Tensor:
     """Maximum over windows; NaN only where all are."""
     largest = values.nan_to_num(nan=-torch.inf).amax(0)
     return torch.where(largest == -torch.inf, torch.nan, largest)
+
+
+def _limit(name: str, values: Tensor, records: Sequence[Record]) -> Tensor | None:
+    """That of the windows' values; none where a window has a value without a limit."""
+    if f"{name}/limit" not in records[0]:
+        return None
+    limits = _over_windows(records, f"{name}/limit")
+    unlimited = (limits.isnan() & ~values.isnan()).any(0)
+    joined = _largest(limits) if _statistic(name) == "max" else limits.nanmean(0)
+    return torch.where(unlimited, torch.nan, joined)
 
 
 def _mean_or_none(records: Sequence[Record], key: str) -> Tensor | None:
@@ -145,14 +156,17 @@ def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -
 
 
 def _by_size(means: Tensor) -> Tensor:
-    """(N, heads of all layers), without those that have no value."""
+    """(N, heads of all layers)."""
     flat = means.reshape(-1, means.shape[-1])
-    return flat[~flat.isnan().any(-1)].T.contiguous()
+    return flat.T.contiguous()
 
 
 def _quantile(values: Sequence[float | None], side: int, settings: Settings, several: bool) -> float | None:
-    """End of the interval; null where a resample has no critical N, or there is but one window."""
+    """End of the interval over the resamples with a number; null where one has no critical N, or for one window."""
     if not several or any(value is None for value in values):
+        return None
+    values = [value for value in values if value is not None and not math.isnan(value)]
+    if not values:
         return None
     tail = (1 - settings.level) / 2
     return float(np.quantile(np.asarray(values, dtype=float), 1 - tail if side else tail))
@@ -163,4 +177,5 @@ def _decay_rows(records: Sequence[Record], settings: Settings) -> pl.DataFrame:
     keys = [key for key in records[0] if key.startswith(f"{_DECAY}/")]
     sums = {key.removeprefix(f"{_DECAY}/"): _over_windows(records, key) for key in keys}
     value, low, high = decay_exponent(sums, level=settings.level, resamples=settings.resamples, seed=settings.seed)
-    return _frame("decay_exponent", None, value, low, high, torch.ones_like(value), None, settings.grid)
+    uniform = torch.ones_like(value)
+    return _frame("decay_exponent", None, value, low, high, None, uniform, settings.grid)

@@ -74,8 +74,10 @@ class WindowReader:
             if call.sink is not None:
                 self._skip(f"learned sinks: {self.normalizer} replaces softmax together with its sink")
             return Rows(logits, self.normalizer(logits), vectors, limit, softmax=str(self.normalizer) == "softmax")
-        with_sink = torch.cat([logits, call.sink.float()[:, None, None].expand(-1, len(queries), 1)], -1)
-        return Rows(logits, torch.softmax(with_sink, -1)[..., :-1].contiguous(), vectors, limit, sink=True)
+        sink = call.sink.float()
+        with_sink = torch.cat([logits, sink[:, None, None].expand(-1, len(queries), 1)], -1)
+        weights = torch.softmax(with_sink, -1)[..., :-1].contiguous()
+        return Rows(logits, weights, vectors, limit, sink=True, sink_logits=sink)
 
 
 def _keep_freed_memory() -> None:
