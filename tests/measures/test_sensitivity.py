@@ -183,7 +183,7 @@ def test_small_sinks_keep_their_digits_at_high_temperature() -> None:
     rows = Rows(
         logits, torch.softmax(beside, -1)[..., :-1].contiguous(), torch.ones(1, 5, 2), sink=True, sink_logits=sink
     )
-    found = sensitivity(rows, abbe.normalizer("softmax"), (t,), seeded())[f"sensitivity_worst@T={t:g}"].value
+    found = sensitivity(rows, abbe.normalizer("softmax"), (t,), seeded(0))[f"sensitivity_worst@T={t:g}"].value
     p = torch.softmax(beside.double() / t, -1)[:, 0, :-1]
     exact = [torch.linalg.matrix_norm(torch.diag(row) - torch.outer(row, row), 2) / t for row in p]
     torch.testing.assert_close(found[:, 0].double(), torch.stack(exact), rtol=1e-5, atol=0)
