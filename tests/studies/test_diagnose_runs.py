@@ -1,0 +1,228 @@
+"""diagnose: run folders and resuming, the manifest, what is shown, bad input."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models
+import torch
+from tiny_runs import QUICK, TEXT, model, run
+
+import abbe
+from abbe.models import wrap
+from abbe.studies._folder import RunFolder
+
+# Resuming
+
+
+class Stop(Exception):
+    pass
+
+
+def test_stopped_run_goes_on_and_gives_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(folder=tmp_path / "whole")
+    keep, kept = RunFolder.keep, []
+
+    def stop_after_two(self: RunFolder, window: abbe.Window, *rest: Any) -> None:
+        if len(kept) == 2:
+            raise Stop
+        kept.append((window.length, window.index))
+        keep(self, window, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "keep", stop_after_two)
+        with pytest.raises(Stop):
+            run(folder=tmp_path / "stopped")
+    with pytest.raises(abbe.AbbeError, match="not finished"):
+        abbe.open_run(tmp_path / "stopped")
+    measured: list[Any] = []
+
+    def count(self: RunFolder, window: abbe.Window, *rest: Any) -> None:
+        measured.append((window.length, window.index))
+        keep(self, window, *rest)
+
+    monkeypatch.setattr(RunFolder, "keep", count)
+    again = run(folder=tmp_path / "stopped")
+    assert len(measured) == 4
+    assert not set(measured) & set(kept)
+    assert again.heads.equals(whole.heads, null_equal=True)
+    assert abbe.open_run(tmp_path / "stopped").heads.equals(abbe.open_run(tmp_path / "whole").heads)
+    finished = run(folder=tmp_path / "stopped")
+    assert len(measured) == 4
+    assert finished.heads.equals(whole.heads)
+
+
+def test_damaged_window_is_measured_again(tmp_path: Path) -> None:
+    whole = run(folder=tmp_path)
+    (tmp_path / "windows" / "16-1.safetensors").write_bytes(b"cut off")
+    assert run(folder=tmp_path).heads.equals(whole.heads)
+
+
+def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    run(folder=tmp_path, lengths=[16])
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: seed\): name a new folder"):
+        run(folder=tmp_path, lengths=[16], seed=1)
+    with pytest.raises(abbe.AbbeError, match=r"different: model"):
+        run("llama", folder=tmp_path, lengths=[16])
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_resumed_run_remembers_reasons_and_times(tmp_path: Path) -> None:
+    first = run("t5", vectors="hidden", folder=tmp_path).manifest
+    again = run("t5", vectors="hidden", folder=tmp_path).manifest
+    assert len(first["skipped"]) == 2
+    assert again["skipped"] == first["skipped"]
+    assert again["seconds"]["windows"] == first["seconds"]["windows"]
+
+
+def test_same_weights_with_other_settings_are_another_model(tmp_path: Path) -> None:
+    """The base of the rotary positions is no parameter."""
+    for theta, refused in ((1e4, False), (1e4, False), (10.0, True)):
+        tiny = tiny_models.llama(vocab_size=256, rope_parameters={"rope_type": "default", "rope_theta": theta})
+        loaded = wrap(tiny, abbe.load("embedded").tokenizer, "llama")
+        options = {"lengths": [16], "folder": tmp_path} | QUICK
+        if refused:
+            with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: configuration\)"):
+                abbe.diagnose(loaded, TEXT, **options)
+        else:
+            abbe.diagnose(loaded, TEXT, **options)
+
+
+def test_malformed_manifest_is_another_run(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"identity": [1]}')
+    with pytest.raises(abbe.AbbeError, match="holds another run"):
+        run(folder=tmp_path)
+
+
+def test_folder_with_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(abbe.AbbeError, match="not empty and holds no run"):
+        run(folder=tmp_path)
+    with pytest.raises(abbe.AbbeError, match="is a file: name a folder"):
+        run(folder=tmp_path / "thesis.tex")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+# The manifest, and what is shown
+
+
+def test_manifest_says_all(tmp_path: Path) -> None:
+    manifest = run(folder=tmp_path).manifest
+    assert manifest == abbe.open_run(tmp_path).manifest
+    assert manifest["versions"]["torch"] == torch.__version__
+    assert manifest["model"]["fingerprint"] == model().fingerprint
+    assert manifest["text"]["fingerprint"] == TEXT.fingerprint
+    assert manifest["settings"]["seed"] == 0
+    assert manifest["seconds"]["total"] > 0
+    assert manifest["peak_extra_megabytes"] is None or manifest["peak_extra_megabytes"] >= 0
+    spans = [(one["start"], one["end"]) for one in manifest["windows"] if one["length"] == 40]
+    assert len(spans) == 3
+    assert all(a[1] <= b[0] for a, b in pairwise(spans))
+
+
+def test_cost_and_self_check_are_printed_first(capsys: pytest.CaptureFixture[str]) -> None:
+    run(progress=True)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "tiny gpt2: self-check error" in shown.err
+    assert "6 windows, 168 tokens: about" in shown.err
+
+
+def test_quiet_run_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    run()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_model_is_left_as_it_was() -> None:
+    tiny = model()
+    before = tiny.network.config._attn_implementation  # type: ignore[union-attr]
+    abbe.diagnose(tiny, TEXT, lengths=[16], **QUICK)
+    assert tiny.network.config._attn_implementation == before  # type: ignore[union-attr]
+    assert not any(module._forward_pre_hooks for module in tiny.network.modules())
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lengths": [80]}, "above the model's context of 64"),
+        ({"lengths": []}, "must be a list of window lengths"),
+        ({"vectors": "keys"}, "vectors is 'keys', but must be one of embedding, hidden, value, output"),
+        ({"queries": 0}, "queries is 0, but must be a whole number >= 1, or 'all'"),
+        ({"queries": "some"}, "or 'all'"),
+        ({"windows": 0}, "count is 0"),
+        ({"grid": (2, 1)}, "grid must hold whole numbers >= 1 in rising order"),
+        ({"grid": ()}, "grid must hold"),
+        ({"temperatures": (0.0,)}, "temperatures must be numbers > 0"),
+        ({"temperatures": (1.0, 1.0)}, "temperatures has duplicates"),
+        ({"normalizer": "entmx"}, "Did you mean 'entmax'"),
+        ({"level": 1.0}, "level is 1.0"),
+        ({"resamples": 0}, "resamples is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": 10**23}, "but must be a whole number from 0"),
+    ],
+)
+def test_bad_options_are_named_and_leave_nothing(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(abbe.AbbeError, match=message) as caught:
+        run(folder=tmp_path / "run", **options)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        (" \n ", "is empty"),
+        (abbe.Text("note", "too short"), "note has 9 tokens, too few"),
+        ("no-such-file.txt", "no text file no-such-file.txt"),
+    ],
+)
+def test_bad_text(text: Any, message: str) -> None:
+    with pytest.raises(abbe.AbbeError, match=message):
+        abbe.diagnose(model(), text, lengths=[16], **QUICK)
+
+
+def test_model_without_a_name() -> None:
+    with pytest.raises(abbe.AbbeError, match="the model has no name"):
+        abbe.diagnose(" ", TEXT, **QUICK)
+
+
+def test_network_without_tokenizer() -> None:
+    with pytest.raises(abbe.AbbeError, match="give tokenizer"):
+        abbe.diagnose(tiny_models.gpt2(), TEXT, **QUICK)
+
+
+def test_not_a_transformers_model() -> None:
+    with pytest.raises(abbe.AbbeError, match="Linear is no transformers model"):
+        abbe.diagnose(torch.nn.Linear(2, 2), TEXT, tokenizer=abbe.load("embedded").tokenizer)
+
+
+def test_unsupported_architecture_is_named(tmp_path: Path) -> None:
+    bloom = tiny_models.make("BloomForCausalLM", "BloomConfig", hidden_size=32, n_layer=2, n_head=4, vocab_size=256)
+    with pytest.raises(abbe.AbbeError, match="unsupported: BloomForCausalLM"):
+        abbe.diagnose(bloom, TEXT, lengths=[16], tokenizer=model().tokenizer, folder=tmp_path / "run", **QUICK)
+    assert not (tmp_path / "run").exists()
+
+
+def test_nan_activations_are_named(tmp_path: Path) -> None:
+    tiny = model()
+    tiny.network.transformer.h[1].attn.c_attn.weight.data[0, 0] = torch.nan  # type: ignore[union-attr, index]
+    with pytest.raises(abbe.AbbeError, match=r"tiny gpt2: .*transformer\.h\.1\.attn"):
+        abbe.diagnose(tiny, TEXT, lengths=[16], folder=tmp_path / "run", **QUICK)
+    assert not (tmp_path / "run").exists()
+
+
+def test_failing_self_check_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from abbe.models import _tap
+
+    monkeypatch.setattr(_tap, "own_attention", lambda call: torch.zeros_like(call.query).transpose(1, 2).contiguous())
+    with pytest.raises(abbe.AbbeError, match="self-check failed"):
+        run(folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,36 @@
+"""Diagnoses of tiny models on a short text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import tiny_models
+
+import abbe
+from abbe.models import LoadedModel, wrap
+
+TEXT = abbe.Text("prose", " ".join(f"word {i * i % 97} and {i % 13};" for i in range(400)))
+QUICK: dict[str, Any] = {"windows": 3, "queries": 8, "resamples": 50, "grid": (1, 2, 5), "progress": False}
+BUILDERS = {
+    "gpt2": tiny_models.gpt2,
+    "llama": tiny_models.llama,
+    "mistral": tiny_models.mistral,
+    "gemma2": tiny_models.gemma2,
+    "gpt-oss": tiny_models.gpt_oss,
+    "bert": tiny_models.bert,
+    "t5": tiny_models.t5,
+}
+
+
+def model(family: str = "gpt2") -> LoadedModel:
+    return wrap(BUILDERS[family](vocab_size=256), abbe.load("embedded").tokenizer, f"tiny {family}")
+
+
+def run(family: str = "gpt2", **options: Any) -> abbe.Run:
+    return abbe.diagnose(model(family), TEXT, **({"lengths": [16, 40]} | QUICK | options))
+
+
+def pick(heads: pl.DataFrame, measure: str, length: int | None) -> pl.DataFrame:
+    of_length = pl.col("length").is_null() if length is None else pl.col("length") == length
+    return heads.filter((pl.col("measure") == measure) & of_length)
