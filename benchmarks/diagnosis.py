@@ -40,11 +40,13 @@ def gpt2_shape(context: int = 1024) -> Any:
     """A random GPT-2 of the usual size, with weights large enough that attention is not uniform."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
+    tokenizer = abbe.load("embedded").tokenizer
     torch.manual_seed(0)
-    network = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=context)).eval().requires_grad_(False)
+    config = GPT2Config(vocab_size=len(tokenizer), n_positions=context)
+    network = GPT2LMHeadModel(config).eval().requires_grad_(False)
     for layer in network.transformer.h:
         layer.attn.c_attn.weight.mul_(4)
-    return wrap(network, abbe.load("embedded").tokenizer, "GPT-2 shape")
+    return wrap(network, tokenizer, "GPT-2 shape")
 
 
 def sample_text(characters: int) -> abbe.Text:
@@ -55,7 +57,7 @@ def sample_text(characters: int) -> abbe.Text:
 
 def measured(model: Any, length: int, windows: int) -> dict[str, float]:
     """Seconds of the windows, of the whole call, and peak extra memory, of one default diagnosis."""
-    text = sample_text(2 * length * windows)
+    text = sample_text(5 * length * windows)
     start = time.perf_counter()
     run = abbe.diagnose(model, text, lengths=[length], windows=windows, progress=False)
     whole = time.perf_counter() - start

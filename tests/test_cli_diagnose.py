@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model and its tokenizer on disk."""
     made = tmp_path_factory.mktemp("models") / "tiny"
     tiny_models.gpt2(vocab_size=256).save_pretrained(made)  # type: ignore[operator]
-    abbe.load("embedded").tokenizer.save_pretrained(made)
+    tiny_models.byte_tokenizer().save_pretrained(made)
     return made
 
 

@@ -16,7 +16,7 @@ import abbe.studies
 PUBLIC = {
     *("AbbeError", "Normalizer", "NormalizerInfo", "attention", "list_normalizers", "normalizer"),
     *("LoadedModel", "Tap", "Text", "Window", "load", "pull", "read_text", "tap", "windows"),
-    *("Run", "diagnose", "open_run"),
+    *("Reproduction", "Run", "diagnose", "open_run", "reproduce"),
 }
 
 

@@ -10,7 +10,7 @@ from .normalizers import Normalizer, NormalizerInfo, list_normalizers, normalize
 if _typing.TYPE_CHECKING:
     from .models import LoadedModel, Tap, Text, Window, load, pull, read_text, tap, windows
     from .results import Run, open_run
-    from .studies import diagnose
+    from .studies import Reproduction, diagnose, reproduce
 
 __version__ = "0.1.0"
 
@@ -19,6 +19,7 @@ __all__ = [
     "LoadedModel",
     "Normalizer",
     "NormalizerInfo",
+    "Reproduction",
     "Run",
     "Tap",
     "Text",
@@ -31,6 +32,7 @@ __all__ = [
     "open_run",
     "pull",
     "read_text",
+    "reproduce",
     "tap",
     "windows",
 ]
@@ -39,7 +41,7 @@ __all__ = [
 _LATER = {
     "models": ("LoadedModel", "Tap", "Text", "Window", "load", "pull", "read_text", "tap", "windows"),
     "results": ("Run", "open_run"),
-    "studies": ("diagnose",),
+    "studies": ("Reproduction", "diagnose", "reproduce"),
 }
 
 

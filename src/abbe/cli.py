@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -152,6 +153,61 @@ def diagnose(
         Console().print(diagnosis_table(run))
     if out is not None:
         typer.echo(f"wrote {out}", err=True)
+
+
+@app.command(
+    epilog="Examples: [bold]abbe reproduce[/], [bold]abbe reproduce --quick --figure 3[/], "
+    "[bold]abbe reproduce smollm2 --text war_and_peace.txt --out smollm2-figures[/]",
+    rich_help_panel="Models",
+)
+def reproduce(
+    model: Annotated[str, typer.Argument(help="embedded, smollm2, a folder, a .gguf file or a hub id.")] = "embedded",
+    text: Annotated[list[str] | None, typer.Option(help="Text file, - for standard input; may be repeated.")] = None,
+    figure: Annotated[str, typer.Option(help="2a, 2b, 2c, 3, 4, several with commas, or all.")] = "all",
+    quick: Annotated[bool, typer.Option("--quick", help="Less of everything: a look, not a result.")] = False,
+    windows: Annotated[int | None, typer.Option(help="Windows of each length. [8, quick 2]", min=1)] = None,
+    queries: Annotated[str | None, typer.Option(help="Queries a window, or all. [128, quick 16]")] = None,
+    seed: Annotated[int, typer.Option(help="Same seed, same numbers.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for runs, figures and page. [abbe-reproduce-MODEL]", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print statements, times and manifest as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No cost line and no progress bar.")] = False,
+) -> None:
+    """Repeat the experiments of arXiv 2508.17821 on a model: figures, a page, and which of its statements hold."""
+    from .report import reproduction_page, reproduction_table, save_figures
+    from .studies import FIGURES
+    from .studies import reproduce as run_reproduce
+
+    folder = out or Path("-".join(["abbe-reproduce", _file_name(model), *(["quick"] if quick else [])]))
+    try:
+        found = run_reproduce(
+            model,
+            text,
+            figures=FIGURES if figure == "all" else figure.split(","),
+            windows=windows,
+            queries=queries if queries in (None, "all") else _number("--queries", queries),
+            seed=seed,
+            quick=quick,
+            folder=folder,
+            progress=not quiet,
+        )
+    except KeyboardInterrupt:
+        typer.echo("abbe: stopped; the same command goes on where it was", err=True)
+        raise typer.Exit(130) from None
+    page = folder / "reproduce.html"
+    page.write_text(reproduction_page(found), encoding="utf-8")
+    save_figures(found, folder / "figures")
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=1))
+    else:
+        Console().print(reproduction_table(found))
+    typer.echo(f"page: {page}\nfigures for papers: {folder / 'figures'}", err=True)
+
+
+def _file_name(model: str) -> str:
+    """A model's name, as part of the name of a folder."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name or model).strip("-.") or "model"
 
 
 def _numbers(option: str, given: str, kind: type[Number]) -> list[Number]:

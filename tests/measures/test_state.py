@@ -21,7 +21,9 @@ from abbe.measures import (
     choose_sets,
     compute,
     decay,
+    differences,
     dispersion,
+    expected_distance,
     geometry,
     list_measures,
     merge,
@@ -38,6 +40,7 @@ def state_of(rows: Rows, sets_from: torch.Generator, directions_from: torch.Gene
     sets = choose_sets(rows, GRID, sets_from)
     readings = dispersion(rows) | selection(rows, sets) | geometry(rows, sets)
     readings |= sensitivity(rows, abbe.normalizer("softmax"), (1.0, 0.5), directions_from)
+    readings |= expected_distance(rows, sets)
     return update(state, readings | decay(rows))
 
 
@@ -148,6 +151,7 @@ def test_every_measure_is_listed_and_explained() -> None:
     softmax, sink = random_rows(1), random_rows(1, spec="sink:b=0.5")
     names = {name.partition("@")[0] for name in compute(state_of(softmax, seeded(0), seeded(0), {}))}
     names |= set(summarize(dispersion(sink))) | {"decay_exponent"}
+    names |= {name.partition("@")[0] for name in summarize(differences(softmax, (1.0,), (0.1,), seeded(0)))}
     listed = {info.name: info for info in list_measures()}
     assert listed.keys() == names
     sized = compute(state_of(softmax, seeded(0), seeded(0), {}))

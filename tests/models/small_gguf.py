@@ -8,9 +8,8 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
+from tiny_models import byte_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
-
-from abbe.models._embedded import byte_tokenizer
 
 NAMES = {
     "input_layernorm": "attn_norm",

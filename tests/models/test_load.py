@@ -19,11 +19,11 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
 from small_gguf import small_llama, write_gguf
+from tiny_models import byte_tokenizer
 from transformers.utils import logging
 
 from abbe import AbbeError
 from abbe.models import load
-from abbe.models._embedded import byte_tokenizer
 from abbe.models._load_quiet import quiet
 
 IDS = torch.tensor([[72, 101, 108, 108, 111, 33]])
@@ -72,37 +72,6 @@ def refusal(name: object, **more: Any) -> str:
         load(name, **more)  # type: ignore[arg-type]
     assert "\n" not in str(told.value)
     return str(told.value)
-
-
-def test_embedded_is_honest_about_itself() -> None:
-    model = load("embedded")
-    assert "random" in model.about
-    assert "NOT trained" in model.about
-    assert (model.name, model.kind, model.context, model.source) == ("embedded", "decoder", 1024, "embedded")
-    config: Any = model.network.config
-    assert (config.n_layer, config.n_head, config.n_embd, config.vocab_size) == (6, 8, 256, 256)
-    assert config._attn_implementation == "sdpa"
-    assert not model.network.training
-    assert not any(parameter.requires_grad for parameter in model.network.parameters())
-
-
-def test_embedded_is_the_same_every_time_and_leaves_the_generator_alone() -> None:
-    torch.manual_seed(7)
-    expected = torch.rand(3)
-    torch.manual_seed(7)
-    first = load("embedded")
-    assert torch.equal(torch.rand(3), expected)
-    torch.manual_seed(8)
-    assert load("embedded").fingerprint == first.fingerprint
-
-
-def test_embedded_reads_bytes_with_spans() -> None:
-    text = "Añ €\n🙂x  y"
-    found = load("embedded").tokenizer(text, return_offsets_mapping=True)
-    assert bytes(found["input_ids"]) == text.encode()
-    for place, (start, end) in zip(found["input_ids"], found["offset_mapping"], strict=True):
-        assert place in text[start:end].encode()
-    assert load("embedded").tokenizer.decode(found["input_ids"]) == text
 
 
 def test_the_fingerprint_is_the_hash_of_names_shapes_and_bytes(folder: Path) -> None:

@@ -19,11 +19,11 @@ import torch
 from safetensors import SafetensorError
 from small_gguf import small_llama, write_gguf
 from small_llama2c import PIECES, forward, small_checkpoint, vocabulary_bytes
+from tiny_models import byte_tokenizer
 from transformers import BertConfig, BertModel
 
 from abbe import AbbeError
 from abbe.models import _pull, _pull_fetch, _pull_minilm, _pull_smollm2, _pull_stories15m, load, pull, pulled_facts
-from abbe.models._embedded import byte_tokenizer
 from abbe.models._pull_cache import cache_folder, is_pulled, model_folder
 
 

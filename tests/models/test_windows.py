@@ -13,11 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizers import encoder_tokenizer
+from tiny_models import byte_tokenizer
 from transformers.utils.logging import add_handler, remove_handler
 
 from abbe import AbbeError
 from abbe.models import Text, Windows, windows
-from abbe.models._embedded import byte_tokenizer
 from abbe.models._pull_vocabulary import BYTES, SPECIAL, llama_tokenizer
 
 BYTE = byte_tokenizer()

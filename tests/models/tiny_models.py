@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 
 VOCABULARY = 61
@@ -25,6 +26,24 @@ class Family(NamedTuple):
     build: Callable[[], nn.Module]
     inputs: Callable[[], dict[str, Tensor]]
     causal: bool = True
+
+
+def byte_tokenizer(context: int = 1024) -> Any:
+    """One token a byte, its id is the byte; a character of several bytes gives each of them its whole span."""
+    tokenizer = Tokenizer(models.BPE(vocab=_byte_letters(), merges=[]))
+    # The pattern of GPT-2 cuts the text into words: short words are cached, one word of 3 MB would be slow.
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=context)
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letters that byte-level tokenizers write for the bytes: printable ones stand for themselves."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable}
+    letters |= {chr(256 + place): byte for place, byte in enumerate(others)}
+    return letters
 
 
 def tokens(length: int = LENGTH, batch: int = BATCH, seed: int = 0) -> Tensor:

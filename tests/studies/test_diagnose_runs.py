@@ -83,7 +83,7 @@ def test_same_weights_with_other_settings_are_another_model(tmp_path: Path) -> N
     """The base of the rotary positions is no parameter."""
     for theta, refused in ((1e4, False), (1e4, False), (10.0, True)):
         tiny = tiny_models.llama(vocab_size=256, rope_parameters={"rope_type": "default", "rope_theta": theta})
-        loaded = wrap(tiny, abbe.load("embedded").tokenizer, "llama")
+        loaded = wrap(tiny, tiny_models.byte_tokenizer(), "llama")
         options = {"lengths": [16], "folder": tmp_path} | QUICK
         if refused:
             with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: configuration\)"):
@@ -201,7 +201,7 @@ def test_network_without_tokenizer() -> None:
 
 def test_not_a_transformers_model() -> None:
     with pytest.raises(abbe.AbbeError, match="Linear is no transformers model"):
-        abbe.diagnose(torch.nn.Linear(2, 2), TEXT, tokenizer=abbe.load("embedded").tokenizer)
+        abbe.diagnose(torch.nn.Linear(2, 2), TEXT, tokenizer=tiny_models.byte_tokenizer())
 
 
 def test_unsupported_architecture_is_named(tmp_path: Path) -> None:

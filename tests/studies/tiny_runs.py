@@ -24,13 +24,15 @@ BUILDERS = {
 
 
 def model(family: str = "gpt2") -> LoadedModel:
-    return wrap(BUILDERS[family](vocab_size=256), abbe.load("embedded").tokenizer, f"tiny {family}")
+    return wrap(BUILDERS[family](vocab_size=256), tiny_models.byte_tokenizer(), f"tiny {family}")
 
 
 def run(family: str = "gpt2", **options: Any) -> abbe.Run:
     return abbe.diagnose(model(family), TEXT, **({"lengths": [16, 40]} | QUICK | options))
 
 
-def pick(heads: pl.DataFrame, measure: str, length: int | None) -> pl.DataFrame:
+def pick(heads: pl.DataFrame, measure: str, length: int | None, of_heads: bool = True) -> pl.DataFrame:
+    """The rows of single heads, or those of all heads together."""
     of_length = pl.col("length").is_null() if length is None else pl.col("length") == length
-    return heads.filter((pl.col("measure") == measure) & of_length)
+    single = pl.col("head").is_not_null() if of_heads else pl.col("head").is_null()
+    return heads.filter((pl.col("measure") == measure) & of_length & single)

@@ -12,7 +12,9 @@ Every reading has a value, and where they exist a proved limit and a random cont
 from ._bootstrap import bootstrap_interval, resampled_means
 from ._critical import CriticalN, critical_n, ks_test
 from ._decay import DecayReading, decay, decay_exponent
+from ._differences import differences
 from ._dispersion import dispersion, selection
+from ._expected import expected_distance
 from ._geometry import geometry
 from ._registry import MeasureInfo, list_measures
 from ._rows import Rows
@@ -37,7 +39,9 @@ __all__ = [
     "critical_n",
     "decay",
     "decay_exponent",
+    "differences",
     "dispersion",
+    "expected_distance",
     "geometry",
     "ks_test",
     "list_measures",

@@ -44,6 +44,13 @@ _SENSITIVITY = (
     ("random", "high means that a random change of the logits moves the weights a lot, low that it hardly does"),
 )
 
+_DIFFERENCES = (
+    ("random", "high means that a random step of the logits moves the weights a lot, low that it hardly does"),
+    ("pair", "high means that pushing the second key past the first moves the weights a lot, low that it hardly does"),
+)
+
+_ROW_PARTS = (("mean", "mean of the rows"), ("p95", "95 % of the rows are below"), ("max", "any row"))
+
 _OF_SETS = (
     ("top_mass", "high means that the N selected keys carry the row, low that the rest does", "weight"),
     (
@@ -62,6 +69,22 @@ _OF_SETS = (
         "high means that selected and unselected parts of the output differ, low that they agree",
         "length",
     ),
+    (
+        "expected_distance_low",
+        "high means that random sets of N keys must lie far from the rest on average, low that they need not",
+        "length",
+    ),
+    (
+        "expected_distance_high",
+        "high means that random sets of N keys can lie far from the rest on average, low that they cannot",
+        "length",
+    ),
+    (
+        "expected_net_distance",
+        "high means that a random set of N keys and the rest differ in the output (root mean square), low that they "
+        "agree",
+        "length",
+    ),
 )
 
 _RETRIEVAL = (
@@ -78,12 +101,16 @@ _METRICS = (
 
 
 def list_measures() -> tuple[MeasureInfo, ...]:
-    """Every measure, in the order of the tables. Sensitivities at a temperature T carry the suffix "@T=..."."""
+    """Every measure, in the order of the tables.
+
+    Sensitivities at a temperature T carry the suffix "@T=...", differences always "@T=...,eps=...".
+    """
     found = [MeasureInfo(*entry, by_size=False) for entry in _OF_ROWS]
-    for direction, meaning in _SENSITIVITY:
+    for measure, directions in (("sensitivity", _SENSITIVITY), ("difference", _DIFFERENCES)):
         found += [
-            MeasureInfo(f"sensitivity_{direction}_{part}", f"{meaning} ({words})", "weight per logit", False)
-            for part, words in (("mean", "mean of the rows"), ("p95", "95 % of the rows are below"), ("max", "any row"))
+            MeasureInfo(f"{measure}_{direction}_{part}", f"{meaning} ({words})", "weight per logit", False)
+            for direction, meaning in directions
+            for part, words in _ROW_PARTS
         ]
     found += [MeasureInfo(*entry, by_size=True) for entry in _OF_SETS]
     for suffix, words in _METRICS:

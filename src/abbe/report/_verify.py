@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ..studies import Verdict
+from ._page import render
 
 
 def sentence(verdict: Verdict) -> str:
@@ -69,14 +69,7 @@ def summary(verdicts: Sequence[Verdict]) -> str:
 
 def verify_page(verdicts: Sequence[Verdict], trials: int, seed: int) -> str:
     """One self-contained HTML page."""
-    environment = Environment(
-        loader=PackageLoader("abbe.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     rows = [(verdict, sentence(verdict)) for verdict in verdicts]
     sections = list(dict.fromkeys(verdict.section for verdict in verdicts))
-    page = environment.get_template("verify.html.jinja")
-    return page.render(rows=rows, sections=sections, summary=summary(verdicts), trials=trials, seed=seed)
+    told = summary(verdicts)
+    return render("verify.html.jinja", rows=rows, sections=sections, summary=told, trials=trials, seed=seed)

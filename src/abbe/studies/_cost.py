@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..models import LoadedModel, Window
+from ..models import LoadedModel
 from ._window import BLOCK
 
 _OVERHEAD = 1.5  # time with measures over time without; `make bench ARGS="--part diagnose"` measures it
@@ -30,12 +30,13 @@ class Cost:
         )
 
 
-def estimate(model: LoadedModel, windows: Sequence[Window], tokens: int, seconds: float) -> Cost:
-    """Scale the time of a forward pass on so many tokens by the operations of the windows."""
+def estimate(
+    model: LoadedModel, lengths: Sequence[int], tokens: int, seconds: float, overhead: float = _OVERHEAD
+) -> Cost:
+    """Scale the time of a forward pass on so many tokens by the operations of windows of these lengths."""
     a_unit = seconds / _operations(model, tokens)
-    needed = _OVERHEAD * a_unit * sum(_operations(model, window.length) for window in windows)
-    longest = max((window.length for window in windows), default=0)
-    return Cost(len(windows), sum(window.length for window in windows), needed, _megabytes(model, longest))
+    needed = overhead * a_unit * sum(_operations(model, length) for length in lengths)
+    return Cost(len(lengths), sum(lengths), needed, _megabytes(model, max(lengths, default=0)))
 
 
 def _operations(model: LoadedModel, length: int) -> float:

@@ -29,6 +29,9 @@ class Settings:
     seed: int
     level: float
     resamples: int
+    steps: tuple[float, ...] = ()  # of finite differences, at every temperature
+    expected: bool = False  # the proved bounds on the mean distance of random sets, too
+    more_than: int = 0  # leave out queries that see no more keys than this
 
     def __post_init__(self) -> None:
         """The lengths are checked by the windows."""
@@ -37,10 +40,11 @@ class Settings:
             raise AbbeError(f"vectors is {self.vectors!r}, but must be one of {', '.join(get_args(Vectors))}")
         if self.queries is not None and (not isinstance(self.queries, int) or self.queries < 1):
             raise AbbeError(f"queries is {self.queries!r}, but must be a whole number >= 1, or 'all'")
-        if any(not (isinstance(t, (int, float)) and 0 < t < math.inf) for t in self.temperatures):
-            raise AbbeError(f"temperatures must be numbers > 0, got {list(self.temperatures)}")
-        if len(set(self.temperatures)) < len(self.temperatures):
-            raise AbbeError(f"temperatures has duplicates: {list(self.temperatures)}")
+        for what, numbers in (("temperatures", self.temperatures), ("steps", self.steps)):
+            if any(not (isinstance(x, (int, float)) and 0 < x < math.inf) for x in numbers):
+                raise AbbeError(f"{what} must be numbers > 0, got {list(numbers)}")
+            if len(set(numbers)) < len(numbers):
+                raise AbbeError(f"{what} has duplicates: {list(numbers)}")
         if not 0 < self.level < 1:
             raise AbbeError(f"level is {self.level!r}, but must lie between 0 and 1, such as 0.95")
         if self.resamples < 1:

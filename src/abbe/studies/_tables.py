@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,22 +18,28 @@ from ._settings import Settings
 Record = dict[str, Tensor]  # "measure/part": (layer, head) or (layer, head, N), NaN where there is nothing
 LEVELS = (0.01, 0.05)  # of the Kolmogorov-Smirnov test, in the text and in the pseudocode of arXiv 2508.17821
 _DECAY = "decay"
+_PARTS = ("value", "limit", "control")
 _PLACES = {info.name: place for place, info in enumerate(list_measures())}
 
 
-def window_record(states: Mapping[int, State], layers: int) -> Record:
-    """The means of one window, all layers stacked; a layer with fewer heads than others is filled up with NaN."""
-    keys = dict.fromkeys(key for state in states.values() for key in state)
-    sums = {
-        key: _stacked({layer: state[key] for layer, state in states.items() if key in state}, layers) for key in keys
-    }
-    found = {key: x for key, x in sums.items() if key.startswith(f"{_DECAY}/")}
-    for name, summary in compute(sums).items():
-        for part in ("value", "limit", "control"):
+def layer_record(state: State) -> Record:
+    """The means of one layer in one window, (head,) or (head, N), and the sums that a slope over lengths needs."""
+    found = {key: x for key, x in state.items() if key.startswith(f"{_DECAY}/")}
+    for name, summary in compute(state).items():
+        for part in _PARTS:
             x = getattr(summary, part)
             if x is not None:
-                found[f"{name}/{part}"] = x.clone()  # two summaries may share a limit, two saved tensors may not
+                found[f"{name}/{part}"] = x
     return found
+
+
+def window_record(of_layers: Mapping[int, Record], layers: int) -> Record:
+    """The means of one window, all layers stacked; a layer with fewer heads than others is filled up with NaN."""
+    keys = dict.fromkeys(key for record in of_layers.values() for key in record)
+    return {
+        key: _stacked({layer: record[key] for layer, record in of_layers.items() if key in record}, layers)
+        for key in keys
+    }
 
 
 def _stacked(of_layers: Mapping[int, Tensor], layers: int) -> Tensor:
@@ -60,41 +66,61 @@ def _rows_of_length(length: int, records: Sequence[Record], settings: Settings) 
 
 
 def _rows_of_measure(name: str, length: int, records: Sequence[Record], settings: Settings) -> pl.DataFrame:
-    values = _over_windows(records, f"{name}/value")
-    low, high = bootstrap_interval(
-        values, level=settings.level, resamples=settings.resamples, seed=settings.seed, statistic=_statistic(name)
+    """A row for every head, and one for all heads together, whose interval takes windows with all their heads."""
+    parts = {part: _over_windows(records, f"{name}/{part}") for part in _PARTS if f"{name}/{part}" in records[0]}
+    of_all = {part: _over_heads(name, x, parts["value"]) for part, x in parts.items()}
+    return pl.concat(
+        [
+            _frame(name, length, *_joined_windows(name, parts, settings), settings.grid),
+            _frame(name, length, *_joined_windows(name, of_all, settings), settings.grid, of_heads=False),
+        ]
     )
-    mean = _largest(values) if _statistic(name) == "max" else values.nanmean(0)
-    limit, control = _limit(name, values, records), _mean_or_none(records, f"{name}/control")
-    return _frame(name, length, mean, low, high, limit, control, settings.grid)
-
-
-def _statistic(name: str) -> Literal["mean", "max"]:
-    return "max" if name.partition("@")[0].endswith("_max") else "mean"
 
 
 def _over_windows(records: Sequence[Record], key: str) -> Tensor:
     return torch.stack([record[key] for record in records])
 
 
-def _largest(values: Tensor) -> Tensor:
-    """Maximum over windows; NaN only where all are."""
-    largest = values.nan_to_num(nan=-torch.inf).amax(0)
+def _over_heads(name: str, x: Tensor, values: Tensor) -> Tensor:
+    """(window, layer, head, ...) -> (window, ...); NaN where a head has a value without this number."""
+    joined = _largest(x.flatten(1, 2), 1) if _is_largest(name) else x.flatten(1, 2).nanmean(1)
+    return torch.where((x.isnan() & ~values.isnan()).flatten(1, 2).any(1), torch.nan, joined)
+
+
+def _joined_windows(
+    name: str, parts: Mapping[str, Tensor], settings: Settings
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Value, ends of its interval, limit and control, from numbers (window, ...)."""
+    values = parts["value"]
+    low, high = bootstrap_interval(
+        values,
+        level=settings.level,
+        resamples=settings.resamples,
+        seed=settings.seed,
+        statistic="max" if _is_largest(name) else "mean",
+    )
+    value = _largest(values, 0) if _is_largest(name) else values.nanmean(0)
+    control = parts["control"].nanmean(0) if "control" in parts else None
+    return value, low, high, _limit(name, values, parts.get("limit")), control
+
+
+def _is_largest(name: str) -> bool:
+    return name.partition("@")[0].endswith("_max")
+
+
+def _largest(values: Tensor, dim: int) -> Tensor:
+    """Maximum; NaN only where all are."""
+    largest = values.nan_to_num(nan=-torch.inf).amax(dim)
     return torch.where(largest == -torch.inf, torch.nan, largest)
 
 
-def _limit(name: str, values: Tensor, records: Sequence[Record]) -> Tensor | None:
+def _limit(name: str, values: Tensor, limits: Tensor | None) -> Tensor | None:
     """That of the windows' values; none where a window has a value without a limit."""
-    if f"{name}/limit" not in records[0]:
+    if limits is None:
         return None
-    limits = _over_windows(records, f"{name}/limit")
     unlimited = (limits.isnan() & ~values.isnan()).any(0)
-    joined = _largest(limits) if _statistic(name) == "max" else limits.nanmean(0)
+    joined = _largest(limits, 0) if _is_largest(name) else limits.nanmean(0)
     return torch.where(unlimited, torch.nan, joined)
-
-
-def _mean_or_none(records: Sequence[Record], key: str) -> Tensor | None:
-    return _over_windows(records, key).nanmean(0) if key in records[0] else None
 
 
 def _frame(
@@ -106,16 +132,19 @@ def _frame(
     limit: Tensor | None,
     control: Tensor | None,
     grid: Sequence[int],
+    of_heads: bool = True,
 ) -> pl.DataFrame:
-    """Rows for (layer, head) or (layer, head, N) numbers, without those that have no value."""
-    places = np.indices(value.shape).reshape(value.dim(), -1)
-    columns: dict[str, Any] = {"layer": places[0], "head": places[1]}
+    """Rows for (layer, head) or (layer, head, N) numbers, without the first two if they are not of single heads."""
+    places = np.indices(value.shape).reshape(value.dim(), value.numel())
+    layers, heads, sizes = (*places[:2], places[2:]) if of_heads else (None, None, places)
+    columns: dict[str, Any] = {"layer": layers, "head": heads}
     columns["length"] = [length] * value.numel()
-    columns["n"] = np.asarray(grid)[places[2]] if value.dim() == 3 else [None] * value.numel()
+    columns["n"] = np.asarray(grid)[sizes[0]] if len(sizes) else None
     columns["measure"] = [name] * value.numel()
     for key, x in (("value", value), ("low", low), ("high", high), ("limit", limit), ("control", control)):
-        columns[key] = [None] * value.numel() if x is None else x.reshape(-1).numpy()
-    return _typed(columns).filter(pl.col("value").is_not_null())
+        columns[key] = None if x is None else x.reshape(-1).numpy()
+    filled = {key: [None] * value.numel() if x is None else x for key, x in columns.items()}
+    return _typed(filled).filter(pl.col("value").is_not_null())
 
 
 def _typed(columns: Mapping[str, Any]) -> pl.DataFrame:

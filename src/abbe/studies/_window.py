@@ -10,10 +10,23 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
-from ..measures import Rows, State, choose_sets, decay, dispersion, geometry, selection, sensitivity, update
+from ..measures import (
+    Rows,
+    State,
+    choose_sets,
+    decay,
+    differences,
+    dispersion,
+    expected_distance,
+    geometry,
+    selection,
+    sensitivity,
+    update,
+)
 from ..models import AttentionCall, LoadedModel, Tap, Window
 from ..normalizers import normalizer as make_normalizer
 from ._settings import Settings
+from ._tables import Record, layer_record
 from ._vectors import token_vectors
 
 BLOCK = 1 << 20  # logits of one block of queries; the measures need some hundred bytes for each
@@ -22,24 +35,24 @@ BLOCK = 1 << 20  # logits of one block of queries; the measures need some hundre
 class WindowReader:
     """Takes the attention calls of forward passes and keeps, for each layer, only sums.
 
-    `states[layer]` is what `measures.compute` turns into means; layers are numbered as in `tap.layers`.
+    `records[layer]` holds the means of a layer, which is numbered as in `tap.layers`.
     """
 
     def __init__(self, model: LoadedModel, tap: Tap, settings: Settings) -> None:
         self.model, self.settings = model, settings
         self.numbers = {name: number for number, name in enumerate(tap.layers)}
         self.normalizer = make_normalizer(settings.normalizer or "softmax")
-        self.states: dict[int, State] = {}
+        self.records: dict[int, Record] = {}
         self.skipped: dict[str, None] = {}  # a set that keeps its order
         tap.listen(self._read)
         _keep_freed_memory()
 
     @torch.no_grad()
-    def measure(self, window: Window) -> dict[int, State]:
-        """Run the model on one window; the sums of every layer."""
-        self.window, self.states = window, {}
+    def measure(self, window: Window) -> dict[int, Record]:
+        """Run the model on one window; the means of every layer."""
+        self.window, self.records = window, {}
         run_model(self.model, window.tokens)
-        return self.states
+        return self.records
 
     def _read(self, call: AttentionCall) -> None:
         number, tokens = self.numbers[call.name], self.window.tokens.to(call.query.device)
@@ -50,21 +63,28 @@ class WindowReader:
         positions = query_positions(call.query.shape[-2], self.settings, self.window)
         chance = seeded(self.settings, self.window, f"random sets of layer {number}")
         directions = seeded(self.settings, self.window, f"directions of layer {number}")
+        steps = seeded(self.settings, self.window, f"steps of layer {number}")
         rows_at_once = max(1, BLOCK // (call.query.shape[1] * call.key.shape[-2]))
         state: State = {}
         for start in range(0, len(positions), rows_at_once):
             block = positions[start : start + rows_at_once]
-            state = self._update(state, self._rows(call, block, vectors), chance, directions)
-        self.states[number] = state
+            state = self._update(state, self._rows(call, block, vectors), chance, directions, steps)
+        self.records[number] = layer_record(state)
 
     def _skip(self, why: str) -> None:
         self.skipped[why] = None
 
-    def _update(self, state: State, rows: Rows, chance: torch.Generator, directions: torch.Generator) -> State:
+    def _update(
+        self, state: State, rows: Rows, chance: torch.Generator, directions: torch.Generator, steps: torch.Generator
+    ) -> State:
         sets = choose_sets(rows, self.settings.grid, chance)
         readings = dispersion(rows) | selection(rows, sets) | geometry(rows, sets)
+        if self.settings.expected:
+            readings |= expected_distance(rows, sets)
         if self.settings.temperatures:
             readings |= sensitivity(rows, self.normalizer, self.settings.temperatures, directions)
+        if self.settings.steps:
+            readings |= differences(rows, self.settings.temperatures, self.settings.steps, steps)
         return update(state, {**readings, **decay(rows)})
 
     def _rows(self, call: AttentionCall, queries: Tensor, vectors: Tensor) -> Rows:
@@ -105,10 +125,14 @@ def model_inputs(model: LoadedModel, tokens: Tensor) -> dict[str, Any]:
 
 
 def query_positions(length: int, settings: Settings, window: Window) -> Tensor:
-    """All positions, or one drawn from each of as many equal stretches of the window as queries are wanted."""
-    if settings.queries is None or settings.queries >= length:
-        return torch.arange(length)
-    edges = torch.arange(settings.queries + 1) * length // settings.queries
+    """All positions, or one drawn from each of as many equal stretches of the window as queries are wanted.
+
+    The first positions, which see no more keys than a causal query should, are left out.
+    """
+    first = min(settings.more_than, length)
+    if settings.queries is None or settings.queries >= length - first:
+        return torch.arange(first, length)
+    edges = first + torch.arange(settings.queries + 1) * (length - first) // settings.queries
     draws = torch.rand(settings.queries, generator=seeded(settings, window, "queries"), dtype=torch.float64)
     return edges[:-1] + (draws * (edges[1:] - edges[:-1])).long()
 

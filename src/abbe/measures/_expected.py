@@ -1,0 +1,91 @@
+"""Expected distances: what a uniform random set of N visible keys has on average, in closed form.
+
+y_i = a_i x_i are the weighted vectors, z their sum, Q = sum ||y_i||^2. The mean distance lies between two closed forms
+(theorem 1(2) of arXiv 2508.17821, made true), the mean square of the net distance is exact: `abbe.bounds` has the
+statements. One random set, the control of `distance`, scatters about these means.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._errors import AbbeError
+from ._rows import Rows
+from ._sets import Sets
+from ._state import Reading
+
+
+def expected_distance(rows: Rows, sets: Sets) -> dict[str, Reading]:
+    """expected_distance_low and _high, and expected_net_distance, for every N of the grid.
+
+    The mean of `distance` over all sets of N visible keys lies between low = ((n-N)/n) sum_i ||mu_i|| and
+    high = ((n-N)/n) sum_i sqrt(||mu_i||^2 + V_i), mu_i the mean and V_i the scatter of y_i - s over the sets without
+    i. expected_net_distance is the root of the mean square of `net_distance`. Any weights and vectors.
+    """
+    defined = sets.defined(rows)
+    found = torch.zeros(3, *defined.shape, dtype=torch.float64, device=defined.device)
+    x = rows.vectors.detach().double()
+    squares = (x**2).sum(-1)
+    if not bool(torch.isfinite(squares).all()):
+        raise AbbeError("vectors hold NaN, infinity or numbers too large to square")
+    used = max(1, int(rows.facts.last.max()))
+    for head in range(rows.heads):  # one at a time stays in the cache
+        group = head // (rows.heads // len(x))
+        products = _products(rows, head, x[group, :used], squares[group, :used])
+        for i, size in enumerate(sets.grid):
+            found[:2, head, :, i] = _sandwich(products, size)
+            found[2, head, :, i] = _net(products, size)
+    low, high, net = torch.where(defined, found, 0.0)
+    readings = {"expected_distance_low": low, "expected_distance_high": high, "expected_net_distance": net}
+    return {name: Reading(value, defined) for name, value in readings.items()}
+
+
+class _Products(NamedTuple):
+    """Dot products of the rows of one head. In float64: ||mu||^2 is a sum of them that may cancel, its root then
+    keeps half of the digits, and float32 would leave three."""
+
+    visible: Tensor  # (query, key), 1 or 0
+    own: Tensor  # (query, key) ||y_i||^2
+    with_sum: Tensor  # (query, key) y_i . z
+    scatter: Tensor  # (query, key) sum over j != i of ||y_j - m||^2, m the mean of those y_j
+    own_sum: Tensor  # (query, 1) Q
+    sum_square: Tensor  # (query, 1) ||z||^2
+    keys: Tensor  # (query, 1) n
+
+
+def _products(rows: Rows, head: int, x: Tensor, squares: Tensor) -> _Products:
+    """x (key, feature) and their squared lengths, up to the last key that any row sees."""
+    a = rows.weights[head, :, : len(x)].detach().double()
+    visible = (rows.logits[head, :, : len(x)] != -torch.inf).double()
+    z = a @ x
+    own, with_sum = a**2 * squares, a * (z @ x.mT)
+    own_sum, sum_square = own.sum(-1, keepdim=True), (z**2).sum(-1, keepdim=True)
+    n = rows.count[head].double().unsqueeze(-1)
+    others = sum_square - 2 * with_sum + own  # ||z - y_i||^2
+    scatter = (own_sum - own - others / (n - 1).clamp(min=1)).clamp(min=0)
+    return _Products(visible, own, with_sum, scatter, own_sum, sum_square, n)
+
+
+def _sandwich(products: _Products, size: int) -> Tensor:
+    """Low and high, (2, query). Means nothing in rows of `size` keys or fewer."""
+    n = products.keys
+    c = size / (n - 1).clamp(min=1)
+    # mu_i = (1 + c) y_i - c z
+    terms = torch.addcmul(c**2 * products.sum_square, products.own, (1 + c) ** 2)
+    terms = terms.addcmul_(products.with_sum, -2 * c * (1 + c)).clamp_(min=0)
+    # With two keys the other one is the set: no scatter.
+    factor = c * (n - 1 - size).clamp(min=0) / (n - 2).clamp(min=1)
+    low = (torch.sqrt(terms) * products.visible).sum(-1)
+    high = terms.addcmul_(products.scatter, factor).sqrt_().mul_(products.visible).sum(-1)
+    return torch.stack([low, high]) * ((n - size) / n.clamp(min=1)).squeeze(-1)
+
+
+def _net(products: _Products, size: int) -> Tensor:
+    """Root of the mean square, (query,)."""
+    n = products.keys
+    pairs = (n * (n - 1)).clamp(min=1)
+    of_sum, of_own = (n - 2 * size) ** 2 - n, 4 * size * (n - size)
+    return torch.sqrt(((of_sum * products.sum_square + of_own * products.own_sum) / pairs).clamp(min=0)).squeeze(-1)

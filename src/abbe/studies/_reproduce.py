@@ -1,0 +1,118 @@
+"""reproduce: the experiments of arXiv 2508.17821 on any causal language model, and what we add to them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from .._errors import AbbeError
+from ..models import LoadedModel, Text
+from ..models import windows as cut_windows
+from ..results import Run
+from ._claims import judge
+from ._cost import Cost, estimate
+from ._diagnose import as_model, as_text
+from ._measuring import measure_run
+from ._progress import watching
+from ._reproduce_plan import plan
+from ._reproduce_tables import drift_figure, make_figure
+from ._reproduction import DRIFT, FIGURES, Reproduction
+from ._window import run_model
+
+_OVERHEAD = 3.0  # time with these measures over time without
+_SAME_IN_ALL = ("versions", "machine", "model", "text", "layers", "self_check", "made")
+
+
+def reproduce(
+    model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
+    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
+    *,
+    figures: Sequence[str] = FIGURES,
+    windows: int | None = None,
+    queries: int | str | None = None,
+    seed: int = 0,
+    quick: bool = False,
+    folder: str | os.PathLike[str] | None = None,
+    tokenizer: Any = None,
+    progress: bool = True,
+) -> Reproduction:
+    """Repeat the paper's figures 2a, 2b, 2c, 3 and 4 on a model, and judge its statements.
+
+    Args:
+        model, text, tokenizer, seed: as for `diagnose`.
+        figures: which of "2a", "2b", "2c", "3", "4".
+        windows: of each length; 8, or 2 when quick.
+        queries: how many a window, drawn from all over it, or "all"; 128, or 16 when quick.
+        quick: fewer windows, queries, lengths, sizes and temperatures: a look, not a result.
+        folder: keep the runs there; what was measured before is not measured again.
+        progress: show a bar on standard error.
+
+    Example:
+        >>> found = abbe.reproduce("smollm2", "war_and_peace.txt")
+        >>> [(claim.topic, claim.answer) for claim in found.claims]
+    """
+    loaded, source = as_model(model, tokenizer), as_text(text)
+    if loaded.kind != "decoder":
+        raise AbbeError(f"{loaded.name} is an {loaded.kind}: the paper's figures are of causal language models")
+    if windows is None:
+        windows = 2 if quick else 8
+    parts = plan(figures, loaded.context, windows, _queries(queries, quick), seed, quick)
+    runs: dict[str, dict[str, Run]] = {}
+    seconds: dict[str, float] = {}
+    lengths = [length for part in parts for length in part.settings.lengths for _ in range(part.settings.windows)]
+    with watching(progress, len(lengths)) as watch:
+        watch.announce(f"{loaded.name}: {_cost(loaded, source, lengths)}")
+        for part in parts:
+            started = time.perf_counter()
+            watch.part = f"figure {part.figure}, {part.vectors} vectors"
+            place = None if folder is None else Path(folder) / "runs" / part.name
+            run = measure_run(loaded, source, part.settings, place, watch)
+            runs.setdefault(part.figure, {})[part.vectors] = run
+            took = max(time.perf_counter() - started, sum(run.manifest["seconds"]["windows"].values()))  # if resumed
+            seconds[part.figure] = round(seconds.get(part.figure, 0.0) + took, 3)
+    made = {name: make_figure(name, of_figure) for name, of_figure in runs.items()}
+    if "2a" in runs and "2b" in runs:
+        made[DRIFT] = drift_figure(runs["2a"], runs["2b"])
+    found = Reproduction(_manifest(runs, {"quick": quick}), made, judge(made), seconds)
+    if folder is not None:
+        found.save(folder)
+    return found
+
+
+def _cost(model: LoadedModel, text: Text, lengths: Sequence[int]) -> Cost:
+    """From the second of two forward passes on a short window."""
+    window = cut_windows(text, [min(lengths)], 1, 0, tokenizer=model.tokenizer, context=model.context)[0]
+    for _ in range(2):
+        started = time.perf_counter()
+        run_model(model, window.tokens)
+        a_pass = time.perf_counter() - started
+    return estimate(model, lengths, window.length, a_pass, _OVERHEAD)
+
+
+def _queries(given: int | str | None, quick: bool) -> int | None:
+    if isinstance(given, str):
+        if given != "all":
+            raise AbbeError(f"queries is {given!r}, but must be a whole number >= 1, or 'all'")
+        return None
+    return given if given is not None else 16 if quick else 128
+
+
+def _manifest(runs: dict[str, dict[str, Run]], settings: dict[str, Any]) -> dict[str, Any]:
+    """What all runs share, the settings of each, and everything that any of them left out."""
+    every = {f"{figure}-{vectors}": run for figure, group in runs.items() for vectors, run in group.items()}
+    first = next(iter(every.values())).manifest
+    of_runs = {name: run.manifest["settings"] for name, run in every.items()}
+    lengths = sorted({length for one in of_runs.values() for length in one["lengths"]})
+    same = {key: of_runs[next(iter(of_runs))][key] for key in ("windows", "queries", "seed", "level")}
+    seconds = {name: run.manifest["seconds"]["total"] for name, run in every.items()}
+    return {key: first[key] for key in _SAME_IN_ALL} | {
+        "settings": {"lengths": lengths} | same | settings,
+        "runs": of_runs,
+        "skipped": list(dict.fromkeys(why for run in every.values() for why in run.manifest["skipped"])),
+        "seconds": seconds | {"total": round(sum(seconds.values()), 3)},
+    }

@@ -1,0 +1,205 @@
+"""Expected distances against the bounds library, the enumeration of all sets, and random sets drawn."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain import plain_set
+from row_cases import as_type, changed, nasty_rows, random_rows, seeded
+from torch import Tensor
+
+from abbe import AbbeError, bounds
+from abbe.measures import Reading, Rows, State, choose_sets, compute, expected_distance, geometry, list_measures, update
+
+GRID = (1, 2, 3, 5, 8)
+NAMES = ("expected_distance_low", "expected_distance_high", "expected_net_distance")
+
+
+def readings(rows: Rows, grid: tuple[int, ...] = GRID) -> tuple[Reading, Reading, Reading]:
+    found = expected_distance(rows, choose_sets(rows, grid, seeded(0)))
+    assert tuple(found) == NAMES
+    return found[NAMES[0]], found[NAMES[1]], found[NAMES[2]]
+
+
+def by_enumeration(a: Tensor, x: Tensor, size: int) -> tuple[float, float, float, float]:
+    """Low and high from the mean and the scatter of y_i - s over all sets without i; then the mean of the distance,
+    and the root of the mean square of the net distance, over all sets."""
+    y, n = a[:, None] * x, len(a)
+    low = high = 0.0
+    for i in range(n):
+        others = [j for j in range(n) if j != i]
+        apart = torch.stack([y[i] - y[list(chosen)].sum(0) for chosen in itertools.combinations(others, size)])
+        low += float(apart.mean(0).norm())
+        high += math.sqrt(float((apart**2).sum(-1).mean()))
+    found = [plain_set(a, x, chosen) for chosen in itertools.combinations(range(n), size)]
+    mean = sum(one["distance"] for one in found) / len(found)
+    square = sum(one["net_distance"] ** 2 for one in found) / len(found)
+    return (n - size) / n * low, (n - size) / n * high, mean, math.sqrt(square)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.integers(2, 7), st.floats(0, 20), st.sampled_from(["all", "some"]), st.booleans())
+def test_values_are_those_of_all_sets(seed: int, keys: int, scale: float, mask: str, negative: bool) -> None:
+    """For any weights, negative ones too. N = n - 1 and rows of two keys are among them."""
+    rows = random_rows(seed, heads=2, queries=2, keys=keys, width=2, mask=mask, scale=scale)
+    if negative:
+        rows = changed(rows, weights=rows.weights * torch.where(rows.weights > 0.2, -1.0, 1.0).double())
+    low, high, net = readings(rows, (1, 2, 3, 4, 5, 6, 7))
+    for h, q, i in low.defined.nonzero().tolist():
+        seen, size = rows.visible[h, q], i + 1
+        a, x = rows.weights[h, q, seen], rows.group(h)[seen]
+        least, most, mean, root = by_enumeration(a, x, size)
+        tiny = 3e-8 * len(a) * float((a[:, None] * x).norm())  # the root of what float64 rounds
+        assert float(low.value[h, q, i]) == pytest.approx(least, rel=1e-9, abs=tiny)
+        assert float(high.value[h, q, i]) == pytest.approx(most, rel=1e-9, abs=tiny)
+        assert float(net.value[h, q, i]) == pytest.approx(root, rel=1e-9, abs=tiny)
+        assert float(low.value[h, q, i]) - tiny <= mean <= float(high.value[h, q, i]) + tiny
+        if size == len(a) - 1:
+            assert float(high.value[h, q, i]) == pytest.approx(mean, rel=1e-9, abs=tiny)
+    assert torch.equal(low.defined, rows.count.unsqueeze(-1) > torch.arange(1, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("heads", "groups"), [(4, 4), (4, 2), (4, 1)])
+@pytest.mark.parametrize("mask", ["all", "causal", "window", "some"])
+def test_values_are_those_of_the_bounds(mask: str, heads: int, groups: int, dtype: torch.dtype, kernels: None) -> None:
+    """Of rows cut to their visible keys, in float64 at the numbers given."""
+    rows = random_rows(1, heads=heads, groups=groups, keys=23, mask=mask, dtype=dtype)
+    low, high, net = readings(rows)
+    compared = 0
+    for h, q, i in low.defined.nonzero().tolist():
+        seen = rows.visible[h, q]
+        a, x = rows.weights[h, q, seen].double(), rows.group(h)[seen].double()
+        least, most = bounds.expected_distance_bounds(a, x, GRID[i])
+        root = torch.sqrt(bounds.expected_net_distance_squared(a, x, GRID[i]))
+        for reading, wanted in ((low, least), (high, most), (net, root)):
+            assert float(reading.value[h, q, i]) == pytest.approx(float(wanted), rel=1e-9)
+        compared += 1
+    assert compared > 50
+
+
+def test_float32_rows_keep_their_digits_where_the_means_cancel() -> None:
+    """Nearly equal y and N = 1: ||mu|| is a thousandth of what its parts are, and their squares a millionth."""
+    x = 1 + 1e-3 * torch.randn(1, 300, 8, generator=seeded(2))
+    rows = Rows(torch.zeros(1, 1, 300), torch.full((1, 1, 300), 1 / 300), x, softmax=True)
+    low, high, _ = readings(rows, (1, 2))
+    least, most = bounds.expected_distance_bounds(rows.weights[0, 0].double(), x[0].double(), 1)
+    assert float(low.value[0, 0, 0]) == pytest.approx(float(least), rel=1e-6)
+    assert float(high.value[0, 0, 0]) == pytest.approx(float(most), rel=1e-6)
+    assert float(least) < 1e-2
+
+
+def test_equal_vectors_have_one_distance() -> None:
+    """y_i = v/n: a set of N has the sum N v/n, and every other key is (N - 1)/n from it: no scatter."""
+    n, v = 9, torch.tensor([3.0, 4.0], dtype=torch.float64)
+    rows = Rows(torch.zeros(1, 1, n).double(), torch.full((1, 1, n), 1 / n).double(), v.expand(1, n, 2), softmax=True)
+    low, high, net = readings(rows, (1, 2, 4, 8))
+    size = torch.tensor([1.0, 2, 4, 8], dtype=torch.float64)
+    for reading in (low, high):
+        torch.testing.assert_close(reading.value[0, 0], 5 * (n - size) * (size - 1) / n, rtol=1e-9, atol=1e-6)
+    torch.testing.assert_close(net.value[0, 0], 5 * (n - 2 * size).abs() / n, rtol=1e-9, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", nasty_rows())
+def test_nasty_rows(name: str, dtype: torch.dtype, kernels: None) -> None:
+    rows = nasty_rows(dtype)[name]
+    low, high, net = readings(rows)
+    sets = choose_sets(rows, GRID, seeded(0))
+    for reading in (low, high, net):
+        assert torch.equal(reading.defined, sets.defined(rows))
+        assert bool(torch.isfinite(reading.value).all())
+        assert bool((reading.value >= 0).all())
+    assert bool((low.value <= high.value).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_random_sets_average_between_low_and_high(dtype: torch.dtype, kernels: None) -> None:
+    """The control of the distance over many draws, within 4 standard errors; and that of the net distance."""
+    repeats, grid = 3000, (1, 2, 5, 12)
+    one = random_rows(3, heads=1, queries=1, keys=14, width=3, mask="all")
+    logits = one.logits.expand(1, repeats, -1).clone()
+    logits[..., 4] = -math.inf
+    many = as_type(Rows(logits, torch.softmax(logits, -1), one.vectors, softmax=True), dtype)
+    sets = choose_sets(many, grid, seeded(5))
+    drawn, expected = geometry(many, sets), expected_distance(many, sets)
+    for i in range(len(grid)):
+        lengths = drawn["distance"].control[0, :, i].double()
+        error = 4 * float(lengths.std()) / math.sqrt(repeats) + 1e-5
+        assert float(expected[NAMES[0]].value[0, 0, i]) - error <= float(lengths.mean())
+        assert float(lengths.mean()) <= float(expected[NAMES[1]].value[0, 0, i]) + error
+        squares = drawn["net_distance"].control[0, :, i].double() ** 2
+        error = 4 * float(squares.std()) / math.sqrt(repeats) + 1e-5
+        assert abs(float(squares.mean()) - float(expected[NAMES[2]].value[0, 0, i]) ** 2) <= error
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10**6), st.lists(st.integers(1, 11), max_size=4, unique=True))
+def test_blocks_give_the_same_as_all_at_once(seed: int, cuts: list[int]) -> None:
+    """Causal rows, too, whose blocks end at different keys."""
+    rows = random_rows(seed, heads=4, groups=2, queries=12, keys=16, mask=("causal", "some")[seed % 2])
+    whole = update({}, expected_distance(rows, choose_sets(rows, GRID, seeded(1))))
+    draw, state = seeded(1), State()
+    for start, stop in pairwise([0, *sorted(cuts), 12]):
+        part = Rows(rows.logits[:, start:stop], rows.weights[:, start:stop], rows.vectors, softmax=True)
+        state = update(state, expected_distance(part, choose_sets(part, GRID, draw)))
+    assert state.keys() == whole.keys()
+    for name, part_of_state in whole.items():
+        torch.testing.assert_close(state[name], part_of_state, rtol=1e-9, atol=1e-9, msg=name)
+    assert compute(whole)[NAMES[0]].value.shape == (4, len(GRID))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_masked_key_is_an_absent_key(dtype: torch.dtype) -> None:
+    """Also with other vectors at invisible keys."""
+    rows = random_rows(4, heads=3, queries=5, keys=30, mask="all")
+    kept = torch.arange(30) % 3 != 1
+    logits = rows.logits.masked_fill(~kept, -math.inf)
+    weights = torch.softmax(logits, -1)
+    garbage = torch.where(kept[:, None], rows.vectors, 1e3 * torch.randn(3, 30, 5, generator=seeded(1)).double())
+    masked = as_type(Rows(logits, weights, garbage, softmax=True), dtype)
+    absent = as_type(Rows(logits[..., kept], weights[..., kept], rows.vectors[:, kept], softmax=True), dtype)
+    for one, other in zip(readings(masked), readings(absent), strict=True):
+        assert bool(one.defined.all())
+        torch.testing.assert_close(one.value, other.value, rtol=1e-10, atol=0)
+
+
+def test_rows_without_keys_or_weight_are_undefined() -> None:
+    rows = random_rows(5, mask="some")
+    weights = rows.weights.clone()
+    weights[1, 2] = 0
+    for reading in readings(changed(rows, weights=weights), (*GRID, 100)):
+        assert not bool(reading.defined[0, 0].any())
+        assert not bool(reading.defined[1, 2].any())
+        assert not bool(reading.defined[..., -1].any())
+        assert bool(reading.defined[2, 3, 0])
+        assert bool((reading.value[~reading.defined] == 0).all())
+
+
+@given(st.integers(0, 10**6), st.floats(1e-3, 1e3))
+def test_lengths_grow_with_the_vectors(seed: int, factor: float) -> None:
+    rows = random_rows(seed, heads=2, queries=2, keys=9, mask="all")
+    for small, large in zip(readings(rows), readings(changed(rows, vectors=factor * rows.vectors)), strict=True):
+        torch.testing.assert_close(large.value, factor * small.value, rtol=1e-9, atol=0)
+
+
+def test_vectors_with_nan_are_refused_and_no_graph_is_left() -> None:
+    rows = random_rows(6)
+    rows.vectors.requires_grad_()
+    assert not any(reading.value.requires_grad for reading in readings(rows))
+    bad = rows.vectors.detach().clone()
+    bad[0, 0, 0] = math.nan
+    with pytest.raises(AbbeError, match="vectors hold NaN"):
+        readings(changed(rows, vectors=bad))
+
+
+def test_they_are_listed_by_size() -> None:
+    listed = {info.name: info for info in list_measures()}
+    assert all(listed[name].by_size and listed[name].unit == "length" for name in NAMES)
+    assert all(listed[name].meaning.startswith("high means") and ", low " in listed[name].meaning for name in NAMES)

@@ -1,0 +1,159 @@
+"""The model that comes with abbe: what it says about itself, its files, its tokenizer, and a damaged installation."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections import Counter
+from functools import cache
+from hashlib import sha256
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+
+import abbe
+from abbe import AbbeError
+from abbe.models import LoadedModel, _embedded, load
+
+FOLDER = Path(str(resources.files("abbe").joinpath("embedded")))
+NAMES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "facts.json")
+
+pytestmark = pytest.mark.skipif(
+    not (FOLDER / "model.safetensors").is_file(), reason="src/abbe/embedded/model.safetensors is not there yet"
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    return load("embedded")
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Its files, to be damaged."""
+    for name in NAMES:
+        shutil.copy(FOLDER / name, tmp_path)
+    monkeypatch.setattr(_embedded, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def test_loads_as_a_decoder_ready_to_be_measured(model: LoadedModel) -> None:
+    assert (model.name, model.kind, model.context, model.source) == ("embedded", "decoder", 1024, "embedded")
+    network: Any = model.network
+    assert (network.config.n_layer, network.config.n_head, network.config.n_embd) == (6, 8, 256)
+    assert network.config.vocab_size == len(model.tokenizer) == 2048
+    assert network.config._attn_implementation == "sdpa"
+    assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
+    assert not network.training
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+
+
+def test_says_what_it_is_with_the_numbers_of_its_run(model: LoadedModel) -> None:
+    facts = json.loads((FOLDER / "facts.json").read_text())
+    assert facts["parameters"] == sum(parameter.numel() for parameter in model.network.parameters())
+    assert "6 layers x 8 heads" in model.about
+    assert f"trained on {facts['books']} public-domain texts" in model.about
+    assert f"{facts['held_out_bits_per_byte']:.2f} bits per byte on held-out text" in model.about
+    assert "\n" not in model.about
+
+
+def test_about_follows_the_facts(copy: Path) -> None:
+    facts = json.loads((copy / "facts.json").read_text())
+    (copy / "facts.json").write_text(json.dumps(facts | {"held_out_bits_per_byte": 1.2345, "books": 3}))
+    assert "3 public-domain texts" in load("embedded").about
+    assert "1.23 bits per byte" in load("embedded").about
+
+
+def test_is_the_same_every_time_and_leaves_the_generator_alone(model: LoadedModel) -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    again = load("embedded")
+    assert torch.equal(torch.rand(3), expected)
+    assert again.fingerprint == model.fingerprint
+
+
+def test_weights_are_half_precision_and_stored_once() -> None:
+    assert (FOLDER / "model.safetensors").stat().st_size <= 12_000_000
+    with safe_open(FOLDER / "model.safetensors", "pt") as file:
+        names = list(file.keys())
+        assert {file.get_tensor(name).dtype for name in names} == {torch.float16}
+    assert not any("lm_head" in name for name in names)
+
+
+def test_transformers_loads_the_folder_by_itself(model: LoadedModel) -> None:
+    own: Any = transformers.AutoModelForCausalLM.from_pretrained(FOLDER)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER)
+    tokens = torch.tensor([tokenizer("It was the best of times, it was the worst of times.")["input_ids"]])
+    assert own.dtype == torch.float32
+    with torch.no_grad():
+        assert torch.equal(own.eval()(tokens).logits, model.network(tokens).logits)
+    assert tokens[0].tolist() == model.tokenizer("It was the best of times, it was the worst of times.")["input_ids"]
+
+
+@given(st.text(max_size=60))
+def test_tokenizer_writes_any_text(text: str) -> None:
+    tokenizer = reader()
+    found = tokenizer(text, return_offsets_mapping=True)
+    assert tokenizer.decode(found["input_ids"]) == text
+    assert all(0 <= start < end <= len(text) for start, end in found["offset_mapping"])
+
+
+@cache
+def reader() -> Any:
+    return load("embedded").tokenizer
+
+
+def test_predicts_english_far_better_than_the_best_table_of_token_shares(model: LoadedModel) -> None:
+    """The shares are those of the very text that is predicted, which no model could know before."""
+    tokens = torch.tensor(model.tokenizer(abbe.read_text().content, verbose=False)["input_ids"][:1025])
+    with torch.no_grad():
+        logits = model.network(tokens[None, :-1]).logits[0]
+    loss = float(torch.nn.functional.cross_entropy(logits, tokens[1:]))
+    counts = Counter(tokens[1:].tolist())
+    shares = -sum(count / 1024 * math.log(count / 1024) for count in counts.values())
+    assert loss < shares - 0.5
+    facts = json.loads((FOLDER / "facts.json").read_text())
+    assert facts["held_out_bits_per_byte"] < facts["five_gram_bits_per_byte"]
+
+
+def test_card_has_the_hashes_of_the_files() -> None:
+    card = (FOLDER / "MODEL_CARD.md").read_text(encoding="utf-8")
+    for name in NAMES:
+        assert f"| {name} | `{sha256((FOLDER / name).read_bytes()).hexdigest()}` |" in card
+
+
+# A damaged installation
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_file_is_a_damaged_installation(copy: Path, name: str) -> None:
+    (copy / name).unlink()
+    assert damage() == f"this installation is damaged: the embedded model lacks {name}; install abbe again"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"layers": 6}'])
+def test_facts_that_cannot_be_read(copy: Path, content: str) -> None:
+    (copy / "facts.json").write_text(content)
+    assert damage().startswith("this installation is damaged: the embedded model's facts.json cannot be read")
+
+
+def test_weights_that_were_cut_off(copy: Path) -> None:
+    weights = (copy / "model.safetensors").read_bytes()
+    (copy / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    assert "cannot read the model" in damage()
+
+
+def damage() -> str:
+    with pytest.raises(AbbeError) as told:
+        load("embedded")
+    assert "\n" not in str(told.value)
+    return str(told.value)

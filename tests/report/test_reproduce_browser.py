@@ -1,0 +1,192 @@
+"""The page of `abbe reproduce` in a real browser, from disk and without a network."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import MANIFEST, reproduction
+
+from abbe.report import reproduction_page
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage"]
+WIDE, PHONE = {"width": 1100, "height": 900}, {"width": 360, "height": 740}
+CHARTS = 6
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    nasty = "<script>document.title='x'</script>" + "very" * 40
+    manifest = MANIFEST | {"text": {"name": nasty, "characters": 5}}
+    path = tmp_path_factory.mktemp("page") / "reproduce.html"
+    path.write_text(reproduction_page(reproduction(manifest=manifest)), encoding="utf-8")
+    return path
+
+
+class Seen:
+    """A page in its own context, and everything it said and asked for."""
+
+    def __init__(self, browser: Any, file: Path, scheme: str, viewport: dict[str, int]) -> None:
+        self.context = browser.new_context(color_scheme=scheme, viewport=viewport)
+        self.page = self.context.new_page()
+        self.told: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.told.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.told.append(f"error: {error}"))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(file.as_uri())
+        self.drawn(scheme)
+        assert not self.page.get_by_text("The charts need JavaScript").is_visible()
+
+    def drawn(self, theme: str) -> None:
+        """Wait until every chart is drawn in the theme; a timeout is a failure."""
+        self.page.locator(f".chart:not(.print)[data-drawn={theme}] svg").nth(CHARTS - 1).wait_for()
+
+    def ground(self) -> str:
+        return str(self.page.evaluate("() => getComputedStyle(document.body).backgroundColor"))
+
+
+@pytest.fixture(params=["light", "dark"])
+def seen(request: pytest.FixtureRequest, browser: Any, file: Path) -> Iterator[Seen]:
+    found = Seen(browser, file, request.param, WIDE)
+    yield found
+    found.context.close()
+
+
+@pytest.fixture
+def phone(browser: Any, file: Path) -> Iterator[Seen]:
+    found = Seen(browser, file, "light", PHONE)
+    yield found
+    found.context.close()
+
+
+def test_opens_from_disk_without_an_error_or_a_request(seen: Seen, file: Path) -> None:
+    page = seen.page
+    page.locator(".chart.print[data-drawn=light] svg").nth(CHARTS - 1).wait_for(state="attached")
+    assert seen.told == []
+    assert seen.asked == [file.as_uri()]
+    assert page.title() == "abbe reproduce: gpt2-like"
+    for chart in page.locator(".chart:not(.print) svg.marks").all():
+        box = chart.bounding_box()
+        assert box["width"] > 500
+        assert box["height"] > 200
+    assert page.locator(".chart:not(.print) svg.marks").count() == CHARTS
+
+
+def test_the_button_changes_the_theme_of_page_and_charts(browser: Any, file: Path) -> None:
+    seen = Seen(browser, file, "light", WIDE)
+    button = seen.page.get_by_role("button", name="Dark theme")
+    before = seen.ground()
+    assert button.get_attribute("aria-pressed") == "false"
+    button.focus()
+    seen.page.keyboard.press("Enter")
+    seen.drawn("dark")
+    assert seen.ground() != before == "rgb(255, 255, 255)"
+    assert button.get_attribute("aria-pressed") == "true"
+    background = seen.page.locator("[data-drawn=dark] svg.marks rect, [data-drawn=dark] svg.marks").first
+    assert "rgb(18, 22, 28)" in str(background.evaluate("e => getComputedStyle(e).fill + e.style.cssText"))
+    seen.page.keyboard.press("Space")
+    seen.drawn("light")
+    assert seen.ground() == before
+    assert seen.told == []
+    seen.context.close()
+
+
+def test_the_theme_follows_the_system_until_one_is_chosen(browser: Any, file: Path) -> None:
+    seen = Seen(browser, file, "light", WIDE)
+    seen.page.emulate_media(color_scheme="dark")
+    seen.drawn("dark")
+    seen.page.get_by_role("button", name="Dark theme").click()
+    seen.drawn("light")
+    seen.page.emulate_media(color_scheme="light")
+    seen.page.emulate_media(color_scheme="dark")
+    seen.page.wait_for_timeout(200)
+    assert seen.page.locator("html").get_attribute("data-theme") == "light"
+    seen.context.close()
+
+
+def test_details_open_by_keyboard(seen: Seen) -> None:
+    for place in ("td details", "details.numbers", "#manifest + details"):
+        details = seen.page.locator(place).first
+        assert details.get_attribute("open") is None
+        details.locator("summary").focus()
+        seen.page.keyboard.press("Enter")
+        assert details.get_attribute("open") is not None
+    assert seen.page.get_by_text("slope of the selected").is_visible()
+    assert seen.page.get_by_text("slope of log distance").is_visible()
+
+
+def test_a_point_has_a_tooltip(seen: Seen) -> None:
+    seen.page.locator("[data-chart='2a']:not(.print) .mark-symbol.role-mark path").first.hover()
+    tooltip = seen.page.locator("#vg-tooltip-element.visible")
+    tooltip.wait_for()
+    for words in ("selected: N largest weights", "length L (tokens)", "32"):
+        assert words in tooltip.inner_text()
+
+
+def test_a_chart_can_be_saved(seen: Seen) -> None:
+    chart = seen.page.locator("[data-chart='2a']:not(.print)")
+    chart.locator("summary").click()
+    for words, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
+        with seen.page.expect_download() as waiting:
+            chart.get_by_text(f"Save as {words}").click()
+        assert waiting.value.suggested_filename == f"figure-2a.{words.lower()}"
+        assert Path(waiting.value.path()).read_bytes().startswith(start)
+    assert seen.told == []
+
+
+def test_a_phone_does_not_scroll_sideways(phone: Seen) -> None:
+    wide = "() => [document.documentElement.scrollWidth, document.body.scrollWidth]"
+    assert max(phone.page.evaluate(wide)) <= PHONE["width"]
+    for details in phone.page.locator("details:not(.vega-embed details)").all():
+        details.locator("summary").click()
+    assert max(phone.page.evaluate(wide)) <= PHONE["width"]
+    for chart in phone.page.locator(".chart:not(.print) svg.marks").all():
+        assert chart.bounding_box()["width"] <= PHONE["width"]
+        texts = chart.locator("text").all()
+        assert all(text.bounding_box()["height"] >= 9 for text in texts[:12] if text.is_visible())
+    assert phone.told == []
+
+
+def test_charts_are_drawn_anew_for_another_width(phone: Seen) -> None:
+    chart = phone.page.locator("[data-chart='2a']:not(.print) svg.marks")
+    narrow = chart.bounding_box()
+    phone.page.set_viewport_size(WIDE)
+    phone.page.wait_for_timeout(1500)
+    broad = chart.bounding_box()
+    assert broad["width"] > 2 * narrow["width"]
+    assert broad["height"] < narrow["height"]  # side by side, no longer one below the other
+
+
+def test_print_is_light(seen: Seen) -> None:
+    seen.page.locator(".chart.print[data-drawn=light] svg").nth(CHARTS - 1).wait_for(state="attached")
+    seen.page.emulate_media(media="print")
+    assert seen.ground() == "rgb(255, 255, 255)"
+    assert seen.page.locator(".chart.print svg.marks:visible").count() == CHARTS
+    assert seen.page.locator(".chart:not(.print) svg.marks:visible").count() == 0
+    assert not seen.page.locator("#theme").is_visible()
+
+
+def test_without_scripts_the_numbers_are_there(browser: Any, file: Path) -> None:
+    context = browser.new_context(java_script_enabled=False, viewport=WIDE)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    assert page.get_by_text("The charts need JavaScript").is_visible()
+    assert not page.locator("#theme").is_visible()
+    page.locator("details.numbers summary").first.click()
+    assert page.locator("details.numbers table").first.is_visible()
+    context.close()

@@ -1,0 +1,130 @@
+"""The training command from texts to model card, with a network small enough for a test."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from load_scripts import script
+
+import abbe
+
+corpus, export, model_card = script("corpus"), script("export"), script("model_card")
+train_embedded = script("train_embedded")
+
+WORDS = ["lens", "light", "grid", "wave", "edge", "limit", "mirror", "stage", "slide", "paper", "glass", "focus"]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run the script on two small texts, into folders of this test."""
+    shape = {
+        "LAYERS": 2,
+        "HEADS": 2,
+        "WIDTH": 16,
+        "CONTEXT": 544,
+        "BATCH": 1088,
+        "STAGES": ((0, 64), (2, 544), (9, 32)),
+    }
+    for name, value in (shape | {"VALIDATE_EVERY": 2}).items():
+        monkeypatch.setattr(train_embedded, name, value)
+    monkeypatch.setattr(corpus, "VOCABULARY", 520)
+    draw = random.Random(4)
+    (tmp_path / "texts").mkdir()
+    for name in ("first", "second"):
+        lines = [" ".join(draw.choice(WORDS) + str(draw.randrange(90)) for _ in range(9)) for _ in range(900)]
+        (tmp_path / "texts" / f"{name}.txt").write_text("\n".join(lines))
+
+    def run(steps: int, *more: str) -> Path:
+        places = {"--texts": "texts", "--work": "work", "--out": "out", "--figure": "figures/loss.svg"}
+        given = [part for option, place in places.items() for part in (option, str(tmp_path / place))]
+        monkeypatch.setattr(sys, "argv", ["train_embedded.py", *given, "--steps", str(steps), *more])
+        train_embedded.main()
+        return tmp_path / "out"
+
+    return run
+
+
+def test_trains_writes_measures_and_does_so_again(command: Any, tmp_path: Path) -> None:
+    out = command(4, "--note", "with other work on the same cores")
+    assert sorted(path.name for path in out.iterdir()) == sorted([*export.FILES, "facts.json", "MODEL_CARD.md"])
+    card, first = (out / "MODEL_CARD.md").read_text(), {path.name: path.read_bytes() for path in out.iterdir()}
+    check_card(card, out)
+    assert (tmp_path / "figures" / "loss.svg").read_text().startswith("<svg")
+    assert "(../figures/loss.svg)" in card
+    assert "hours on two cores (with other work on the same cores)" in card.replace("\n", " ")
+
+    for path in out.iterdir():
+        path.unlink()
+    command(4, "--note", "with other work on the same cores")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == first
+
+
+def check_card(card: str, out: Path) -> None:
+    """Numbers of the card against the files and against a plain measurement."""
+    for name in (*export.FILES, "facts.json"):
+        assert f"| {name} | `{export.sha256(out / name)}` |" in card
+    model: Any = abbe.load(out)
+    size = sum(parameter.numel() for parameter in model.network.parameters())
+    facts = json.loads((out / "facts.json").read_text())
+    assert facts["parameters"] == size
+    assert f"{size:,} parameters" in card
+    held_out = [book.held_out for book in corpus.read_books(out.parent / "texts")]
+    nats = tokens = 0.0
+    for text in held_out:
+        ids = torch.tensor([[0, *model.tokenizer(text, verbose=False)["input_ids"]]])
+        for start in range(0, ids.shape[1] - 1, 272):
+            window = ids[:, start : start + 545]
+            new = 0 if start == 0 else 272
+            if window.shape[1] - 1 > new:
+                logits = model.network(window[:, :-1]).logits[0, new:]
+                nats += float(torch.nn.functional.cross_entropy(logits, window[0, 1 + new :], reduction="sum"))
+                tokens += window.shape[1] - 1 - new
+    whole = sum(len(text.encode()) for text in held_out)
+    assert f"{whole:,} bytes in {tokens:,.0f} tokens" in card
+    row = re.search(r"\| all held-out text \| ([\d.]+) \| ([\d.]+) \|", card)
+    assert row is not None
+    assert float(row[1]) == pytest.approx(nats / tokens, abs=6e-4)
+    assert float(row[2]) == pytest.approx(nats / whole / 0.6931471805599453, abs=6e-4)
+    assert facts["held_out_bits_per_byte"] == pytest.approx(float(row[2]), abs=6e-4)
+    assert card.count("| layer | head 0 | head 1 |") == 4
+    assert "The trained model has not learned attention" in card
+    assert "4 steps of 1,088 tokens: 4,352 tokens" in card
+    assert "Windows of 64 tokens from step 0, 544 tokens from step 2. " in card.replace("\n", " ")
+    assert "--steps 4" in card
+    assert "| 4 | " in card
+    assert "nan" not in card
+
+
+def test_stopped_run_goes_on_before_anything_is_written(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_finish(*_arguments: object) -> None: ...
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_embedded, "finish", no_finish)
+        out = command(2)
+    assert not out.exists()
+    assert "4 steps of" in (command(4) / "MODEL_CARD.md").read_text()
+
+
+def test_folder_without_texts(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"no \.txt file in"):
+        corpus.read_books(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "line"), [([1.0], "▁"), ([3.0, 3.0], "▁▁"), ([0, 1, 2, 3, 4, 5, 6, 7], "▁▂▃▄▅▆▇█"), ([5.0, 1.0], "█▁")]
+)
+def test_sparkline(values: list[float], line: str) -> None:
+    assert model_card.sparkline(values) == line
+
+
+def test_paragraphs_are_not_wider_than_the_page() -> None:
+    text = model_card.paragraph("attention-pattern " * 40)
+    assert max(map(len, text.split("\n"))) <= 120
+    assert text.replace("\n", " ") == ("attention-pattern " * 40).strip()

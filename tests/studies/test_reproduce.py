@@ -1,0 +1,248 @@
+"""reproduce on a tiny model: the protocol, the data of every figure, folders and mistakes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from tiny_runs import TEXT, model
+
+import abbe
+from abbe.studies import FIGURES, Reproduction
+from abbe.studies._reproduce_plan import Part, plan
+
+KINDS = ["embedding", "value"]
+
+
+def planned(figures: Any = FIGURES, context: int | None = 1024, quick: bool = False) -> dict[str, Part]:
+    return {part.name: part for part in plan(figures, context, 8, 128, 0, quick)}
+
+
+@pytest.fixture(scope="module")
+def found() -> Reproduction:
+    return abbe.reproduce(model(), TEXT, windows=2, queries=6, progress=False)
+
+
+# The protocol
+
+
+def test_protocol_of_the_paper() -> None:
+    parts = planned()
+    assert list(parts) == [f"{name}-{kind}" for name in FIGURES for kind in KINDS if (name, kind) != ("4", "value")]
+    lengths = (32, 64, 128, 256, 512, 1024)
+    assert parts["2a-embedding"].settings.lengths == parts["2c-value"].settings.lengths == lengths
+    assert parts["2a-embedding"].settings.grid == (5,)
+    assert {1, 5, 10, 20, 100} <= set(parts["2b-embedding"].settings.grid)
+    assert parts["4-embedding"].settings.steps == (1e-3, 1e-1, 10)
+    assert parts["4-embedding"].settings.temperatures[0] == 0.003
+    assert parts["4-embedding"].settings.temperatures[-1] == 10
+    for name in ("2b", "3", "4"):
+        assert parts[f"{name}-embedding"].settings.lengths == (1024,)
+
+
+def test_sizes_of_one_figure_share_their_queries() -> None:
+    for name in ("2b-embedding", "3-value"):
+        settings = planned()[name].settings
+        assert settings.more_than == max(settings.grid) == 100
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("context", [64, 256, 512, 1000, 4096, None])
+def test_plan_keeps_to_the_context(context: int | None, quick: bool) -> None:
+    longest = 1024 if context is None else max(length for length in (64, 256, 512, 1024) if length <= context)
+    for part in planned(context=context, quick=quick).values():
+        assert max(part.settings.lengths) == longest
+        assert max(part.settings.grid) <= longest // 2
+
+
+def test_figures_can_be_chosen_and_keep_their_order() -> None:
+    assert {part.figure for part in planned(["3", "2a"]).values()} == {"2a", "3"}
+    assert next(iter(planned(["3", "2a"]))) == "2a-embedding"
+
+
+# The data of the figures
+
+
+def lines(table: pl.DataFrame, vectors: str, axis: str) -> dict[str, dict[int, float]]:
+    chosen = table.filter(pl.col("vectors") == vectors)
+    assert chosen.select("series", axis).is_duplicated().sum() == 0
+    for _, part in chosen.group_by("series"):
+        assert part[axis].is_sorted()
+    names = chosen["series"].unique().to_list()
+    return {name: dict(chosen.filter(pl.col("series") == name).select(axis, "value").iter_rows()) for name in names}
+
+
+@pytest.mark.parametrize(("figure", "axis"), [("2a", "length"), ("2b", "n")])
+@pytest.mark.parametrize("vectors", KINDS)
+def test_distances(found: Reproduction, figure: str, axis: str, vectors: str) -> None:
+    table = found.figures[figure].tables["distance"]
+    assert table.columns == ["vectors", axis, "series", "value", "low", "high"]
+    shown = lines(table, vectors, axis)
+    assert set(shown) == {"selected", "random", "bound", "expected low", "expected high"}
+    assert set(shown["selected"]) == ({32, 64} if axis == "length" else {1, 2, 5, 10, 20})
+    for at, value in shown["selected"].items():
+        assert 0 < value <= shown["bound"][at]
+        assert shown["expected low"][at] <= shown["expected high"][at]
+        # One random set a row, so the mean lies between the bounds up to its error.
+        assert 0.7 * shown["expected low"][at] < shown["random"][at] < 1.3 * shown["expected high"][at]
+    own = table.filter(pl.col("series") == "selected")
+    assert (own["low"] <= own["value"]).all()
+    assert (own["value"] <= own["high"]).all()
+
+
+def test_embeddings_have_length_one(found: Reproduction) -> None:
+    """So that no distance exceeds (n - N + 1) for weights that sum to 1."""
+    shown = lines(found.figures["2a"].tables["distance"], "embedding", "length")
+    assert all(value <= length - 5 + 1 for length, value in shown["selected"].items())
+
+
+def test_distances_are_those_of_a_diagnosis(found: Reproduction) -> None:
+    run = abbe.diagnose(
+        model(),
+        TEXT,
+        lengths=[32, 64],
+        windows=2,
+        queries=6,
+        grid=[5],
+        vectors="embedding",
+        temperatures=(),
+        progress=False,
+    )
+    rows = run.heads.filter((pl.col("measure") == "distance") & pl.col("head").is_null()).sort("length")
+    shown = lines(found.figures["2a"].tables["distance"], "embedding", "length")
+    assert list(shown["selected"].values()) == rows["value"].to_list()
+    assert list(shown["random"].values()) == rows["control"].to_list()
+    assert list(shown["bound"].values()) == rows["limit"].to_list()
+
+
+def test_critical_n(found: Reproduction) -> None:
+    tables = found.figures["2c"].tables
+    critical, tests = tables["critical"], tables["tests"]
+    assert critical.columns == ["vectors", "length", "level", "critical_n", "low", "high", "largest_n"]
+    assert critical.select("vectors", "length", "level").rows() == [
+        (kind, length, level) for kind in KINDS for length in (32, 64) for level in (0.01, 0.05)
+    ]
+    assert tests.columns == ["vectors", "length", "n", "statistic", "p_value"]
+    assert tests["statistic"].is_between(0, 1).all()
+    assert tests["p_value"].is_between(0, 1).all()
+    for row in critical.iter_rows(named=True):
+        of_length = tests.filter((pl.col("vectors") == row["vectors"]) & (pl.col("length") == row["length"]))
+        passing = of_length.filter(pl.col("p_value") > row["level"])["n"]
+        assert row["critical_n"] == passing.min()
+        assert row["largest_n"] == of_length["n"].max()
+
+
+@pytest.mark.parametrize("vectors", KINDS)
+def test_separability(found: Reproduction, vectors: str) -> None:
+    tables = found.figures["3"].tables
+    heads = tables["heads"].filter(pl.col("vectors") == vectors)
+    assert heads.columns == ["vectors", "layer", "head", "n", "value", "control"]
+    assert heads.select("layer", "head").n_unique() == found.figures["3"].about["heads"] == 8
+    assert heads["value"].is_between(0, 1).all()
+    mean = lines(tables["mean"], vectors, "n")
+    for n, value in mean["selected"].items():
+        of_size = heads.filter(pl.col("n") == n)
+        assert value == pytest.approx(of_size["value"].mean())
+        assert mean["random"][n] == pytest.approx(of_size["control"].mean())
+    assert mean["selected"][1] == 1  # one token is always separable
+
+
+def test_sensitivity(found: Reproduction) -> None:
+    tables = found.figures["4"].tables
+    table, ceilings = tables["sensitivity"], tables["ceilings"]
+    assert table.columns == ["temperature", "step", "direction", "statistic", "value"]
+    assert set(table["step"]) == {None, 1e-3, 0.1, 10.0}
+    keys = table.select("temperature", "step", "direction", "statistic")
+    assert keys.is_duplicated().sum() == 0
+    assert len(table) == 13 * (2 + 3 * 2) * 3
+    joined = table.join(ceilings, on=["temperature", "step"], nulls_equal=True)
+    assert len(joined) == len(table)
+    assert (joined["value"] <= joined["true"] * (1 + 1e-4)).all()
+    for row in ceilings.iter_rows(named=True):
+        assert row["paper"] == pytest.approx(min(0.25 / row["temperature"], math.sqrt(2)))
+        highest = min(0.5 / row["temperature"], math.sqrt(2) / (row["step"] or 1e-9))
+        assert row["true"] <= highest * (1 + 1e-9)
+    order = table.pivot("statistic", index=["temperature", "step", "direction"], values="value")
+    assert (order["mean"] <= order["paper"]).all()
+    assert (order["paper"] <= order["max"] * (1 + 1e-6)).all()
+
+
+def test_small_steps_approach_the_derivative(found: Reproduction) -> None:
+    table = (
+        found.figures["4"]
+        .tables["sensitivity"]
+        .filter((pl.col("temperature") == 1) & (pl.col("direction") == "random") & (pl.col("statistic") == "mean"))
+    )
+    by_step = dict(table.select("step", "value").iter_rows())
+    # Both draw their own directions, so the means agree up to their error.
+    assert by_step[1e-3] == pytest.approx(by_step[None], rel=0.2)
+
+
+def test_drift(found: Reproduction) -> None:
+    tables = found.figures["drift"].tables
+    assert tables["by_size"].columns == ["n", "series", "value", "low", "high", "share"]
+    assert tables["by_length"].columns == ["length", "series", "value", "low", "high", "share"]
+    by_size = tables["by_size"].filter(pl.col("series") == "selected")
+    assert by_size["n"].to_list() == [1, 2, 5, 10, 20]
+    assert by_size["value"][0] == pytest.approx(0, abs=1e-6)
+    assert by_size["share"][0] is None
+    assert by_size["share"][3] == pytest.approx(by_size["value"][3] / math.log(10))
+    assert (by_size["value"] <= by_size["n"].log() + 1e-6).all()
+    by_length = tables["by_length"].filter(pl.col("series") == "selected")
+    assert by_length["share"].to_list() == pytest.approx((by_length["value"] / math.log(5)).to_list())
+
+
+def test_statements_and_times(found: Reproduction) -> None:
+    assert {claim.figure for claim in found.claims} == {*FIGURES, "drift"}
+    assert set(found.seconds) == set(FIGURES)
+    assert all(seconds > 0 for seconds in found.seconds.values())
+    assert found.manifest["self_check"]["error"] < 1e-3
+
+
+# Folders and mistakes
+
+
+def test_folder_holds_everything_and_nothing_is_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"figures": ["2a", "2b"], "windows": 2, "queries": 4, "progress": False}
+    first = abbe.reproduce(model(), TEXT, folder=tmp_path / "out", **options)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"data", "runs", "reproduction.json"}
+    saved = json.loads((tmp_path / "out" / "reproduction.json").read_text())
+    assert [claim["answer"] for claim in saved["claims"]] == [claim.answer for claim in first.claims]
+    csv = pl.read_csv(tmp_path / "out" / "data" / "figure-2a-distance.csv")
+    assert len(csv) == len(first.figures["2a"].tables["distance"])
+    assert abbe.open_run(tmp_path / "out" / "runs" / "2a-value").heads.height > 0
+
+    from abbe.studies import _measuring
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a window was measured again")
+
+    monkeypatch.setattr(_measuring.WindowReader, "measure", refuse)
+    again = abbe.reproduce(model(), TEXT, folder=tmp_path / "out", **options)
+    assert again.claims == first.claims
+    assert again.seconds["2a"] > 0
+
+
+def test_mistakes() -> None:
+    def message(*arguments: Any, **options: Any) -> str:
+        with pytest.raises(abbe.AbbeError) as error:
+            abbe.reproduce(*arguments, progress=False, **options)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    assert "no figure 5" in message(model(), TEXT, figures=["5"])
+    assert "choose from 2a" in message(model(), TEXT, figures=[])
+    assert "causal" in message(model("bert"), TEXT)
+    assert "causal" in message(model("t5"), TEXT)
+    assert "queries is 'some'" in message(model(), TEXT, queries="some")
+    assert "queries is 0" in message(model(), TEXT, queries=0)
+    assert "windows is 0" in message(model(), TEXT, windows=0)
+
+
+def test_context_that_is_too_short() -> None:
+    with pytest.raises(abbe.AbbeError, match="context of 48 tokens is too short"):
+        planned(context=48)

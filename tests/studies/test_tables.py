@@ -1,0 +1,111 @@
+"""Rows for all heads together, and queries that see enough keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from tiny_runs import pick, run
+
+from abbe.measures import bootstrap_interval
+from abbe.models import Window
+from abbe.studies._settings import Settings, settings_for
+from abbe.studies._tables import table
+from abbe.studies._window import query_positions
+
+OPTIONS: dict[str, Any] = {
+    "lengths": [40], "windows": 3, "queries": 8, "grid": (1, 2), "vectors": "value", "normalizer": None,
+    "temperatures": (), "seed": 0, "level": 0.95, "resamples": 200,
+}  # fmt: skip
+
+
+def settings(**changes: Any) -> Settings:
+    return settings_for(64, **(OPTIONS | changes))
+
+
+def record(value: torch.Tensor, name: str = "distance") -> dict[str, torch.Tensor]:
+    """One window with two layers of three heads and two sizes."""
+    sums = {
+        f"decay/{key}": torch.ones(2, 3, dtype=torch.float64)
+        for key in ("rows", "x", "y", "xx", "xy", "smallest", "largest")
+    }
+    parts = {f"{name}/value": value, f"{name}/limit": value + 1, f"{name}/control": value / 2}
+    return parts | ({} if name == "distance" else record(torch.rand(2, 3, 2).double())) | sums
+
+
+def of_all(records: list[dict[str, torch.Tensor]], measure: str) -> pl.DataFrame:
+    made = table("made up", {40: records}, settings())
+    return pick(made, measure, 40, of_heads=False).sort("n")
+
+
+def test_all_heads_together_are_their_mean_with_the_interval_of_whole_windows() -> None:
+    values = torch.rand(3, 2, 3, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    rows = of_all([record(x) for x in values], "distance")
+    means = values.flatten(1, 2).mean(1)
+    low, high = bootstrap_interval(means, level=0.95, resamples=200, seed=0)
+    for column, want in {
+        "value": means.mean(0),
+        "low": low,
+        "high": high,
+        "limit": means.mean(0) + 1,
+        "control": means.mean(0) / 2,
+    }.items():
+        torch.testing.assert_close(torch.tensor(rows[column].to_list(), dtype=torch.float64), want)
+    assert rows["n"].to_list() == [1, 2]
+    assert rows["layer"].null_count() == 2
+
+
+def test_interval_of_all_heads_is_that_of_what_they_share() -> None:
+    """Heads that move together from window to window do not average out; heads against each other do."""
+    together = torch.tensor([1.0, 2.0, 3.0]).double().view(3, 1, 1, 1).expand(3, 2, 3, 2)
+    against = together * torch.tensor([1.0, -1.0]).double().view(1, 2, 1, 1)
+    wide = of_all([record(x.clone()) for x in together], "distance")
+    none = of_all([record(x.clone()) for x in against], "distance")
+    assert wide["high"][0] - wide["low"][0] > 1
+    assert none["high"][0] - none["low"][0] == pytest.approx(0, abs=1e-12)
+
+
+def test_a_maximum_over_rows_is_a_maximum_over_heads() -> None:
+    values = torch.rand(3, 2, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    rows = of_all([record(x, "sensitivity_worst_max") for x in values], "sensitivity_worst_max")
+    assert rows["value"].to_list() == [values.max().item()]
+    assert rows["limit"].to_list() == [values.max().item() + 1]
+
+
+def test_a_head_without_a_limit_leaves_all_heads_without_one() -> None:
+    values = torch.rand(3, 2, 3, 2, dtype=torch.float64)
+    records = [record(x) for x in values]
+    records[1]["distance/limit"][1, 2, 0] = torch.nan
+    rows = of_all(records, "distance")
+    assert rows["limit"][0] is None
+    assert rows["limit"][1] is not None
+
+
+def test_absent_heads_count_nowhere() -> None:
+    values = torch.rand(3, 2, 3, 2, dtype=torch.float64)
+    values[:, 1, 2] = torch.nan
+    rows = of_all([record(x) for x in values], "distance")
+    want = values.flatten(1, 2)[:, :5].mean((0, 1))
+    torch.testing.assert_close(torch.tensor(rows["value"].to_list(), dtype=torch.float64), want)
+
+
+def test_every_measure_of_heads_has_a_row_for_all() -> None:
+    heads = run(lengths=[40]).heads.filter(pl.col("length") == 40)
+    single = set(heads.filter(pl.col("head").is_not_null())["measure"])
+    assert single <= set(heads.filter(pl.col("head").is_null())["measure"])
+
+
+@pytest.mark.parametrize(("queries", "least"), [(8, 0), (8, 20), ("all", 20), (30, 20)])
+def test_queries_that_see_too_few_keys_are_left_out(queries: int | str, least: int) -> None:
+    window = Window(40, 0, torch.arange(40), 0, 1)
+    asked = replace(settings(queries=queries), more_than=least)
+    positions = query_positions(40, asked, window).tolist()
+    assert positions == sorted(set(positions))
+    assert min(positions) >= least  # position p sees p + 1 keys
+    assert len(positions) == (40 - least if queries in ("all", 30) else 8)
+    if queries == 8:
+        stretch = (40 - least) / 8
+        assert [int((p - least) // stretch) for p in positions] == list(range(8))
