@@ -91,7 +91,7 @@ class Training:
 
     def rate(self) -> float:
         """Share of the full learning rate at this step."""
-        steps, rates = zip(*RATES, (self.steps, 0.0), strict=True)
+        steps, rates = zip(*(knot for knot in RATES if knot[0] < self.steps), (self.steps, 0.0), strict=True)
         return float(np.interp(self.step, steps, rates))
 
     def learn(self, batch: torch.Tensor) -> float:

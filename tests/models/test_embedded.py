@@ -26,10 +26,6 @@ from abbe.models import LoadedModel, _embedded, load
 FOLDER = Path(str(resources.files("abbe").joinpath("embedded")))
 NAMES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "facts.json")
 
-pytestmark = pytest.mark.skipif(
-    not (FOLDER / "model.safetensors").is_file(), reason="src/abbe/embedded/model.safetensors is not there yet"
-)
-
 
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:

@@ -30,7 +30,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         "WIDTH": 16,
         "CONTEXT": 544,
         "BATCH": 1088,
-        "STAGES": ((0, 64), (2, 544), (9, 32)),
+        "STAGES": tuple(corpus.Stage(*stage) for stage in ((0, 64, 0.5), (2, 544, 0.5), (9, 32, 0.25))),
     }
     for name, value in (shape | {"VALIDATE_EVERY": 2}).items():
         monkeypatch.setattr(train_embedded, name, value)

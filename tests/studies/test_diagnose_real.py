@@ -13,6 +13,7 @@ pytestmark = pytest.mark.real
 
 def means(run: abbe.Run, measure: str, length: int, column: str = "value") -> pl.Series:
     chosen = (pl.col("measure") == measure) & (pl.col("length") == length) & pl.col("n").is_null()
+    chosen &= pl.col("head").is_not_null()
     return run.heads.filter(chosen)[column]
 
 

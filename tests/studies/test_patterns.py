@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import Any
 
 import polars as pl
@@ -23,8 +22,6 @@ from abbe.models import LoadedModel, wrap
 from abbe.models._pull_vocabulary import BYTES, SPECIAL, llama_tokenizer
 from abbe.studies import _patterns
 from abbe.studies._patterns import PATTERNS, attention_patterns, learned_attention, targets_of, weight_on
-
-TRAINED = resources.files("abbe").joinpath("embedded", "model.safetensors").is_file()
 
 
 def begin_tokenizer() -> Any:
@@ -313,7 +310,6 @@ def test_random_model_of_the_embedded_shape_has_learned_nothing(seed: int) -> No
         assert (found[pattern] < 1.15 * found[f"{pattern}_chance"]).all()
 
 
-@pytest.mark.skipif(not TRAINED, reason="src/abbe/embedded/model.safetensors is not there yet")
 def test_embedded_model_has_learned_attention() -> None:
     found = learned_attention(attention_patterns(abbe.load("embedded")))
     assert found, found.sentence

@@ -63,8 +63,8 @@ WORDS = {
         "How much do the weights move when the logits move a little?",
         "The paper moves the logits by a step in one random direction, at many temperatures, and sets the result "
         "beside the ceiling min(1/(4T), √2).",
-        "Directions that matter: a random one misses the worst by a factor of about √L. The true ceiling is "
-        "min(1/(2T), √2/step); values above the paper's ceiling refute it.",
+        "Directions that matter: a random one misses the worst by a factor of about √L. The true ceiling, at most "
+        "min(1/(2T), √2/step), can be reached; values above the paper's ceiling refute it.",
         "High means that a small change of the logits turns the attention over, low that the weights are stable. At "
         "low temperature, on the left, only the largest row grows like 1/T.",
     ),

@@ -113,7 +113,7 @@ def _critical(rows: list[Row], title: str, theme: Theme) -> alt.LayerChart:
     above = {row["length"]: row["largest_n"] for row in rows if row["critical_n"] is None}
     if above:
         told = [{"length": length, "largest_n": n, "told": f"> {n:g}"} for length, n in above.items()]
-        text = alt.Chart(data(told)).mark_text(align="center", baseline="bottom", dx=4, dy=-20, fontSize=11, color=theme.ink)
+        text = alt.Chart(data(told)).mark_text(baseline="bottom", dx=4, dy=-20, fontSize=11, color=theme.ink)
         layers.append(text.encode(x=x, y=renamed(y, "largest_n"), text="told:N"))
     return panel(layers, title)
 

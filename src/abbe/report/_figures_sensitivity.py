@@ -17,7 +17,7 @@ STATISTICS = {
     "mean": "mean over queries and heads",
     "max": "largest row",
 }
-CEILINGS = {"true": "true ceiling, min(1/(2T), √2/step)", "paper": "the paper's ceiling, min(1/(4T), √2)"}
+CEILINGS = {"true": "true ceiling, at most min(1/(2T), √2/step)", "paper": "the paper's ceiling, min(1/(4T), √2)"}
 
 
 def sensitivity_panels(figure: Figure, theme: Theme) -> list[Panel]:

@@ -15,10 +15,12 @@ from ..measures import State, bootstrap_interval, compute, critical_n, decay_exp
 from ..results import SCHEMA
 from ._settings import Settings
 
+Columns = dict[str, np.ndarray]
 Record = dict[str, Tensor]  # "measure/part": (layer, head) or (layer, head, N), NaN where there is nothing
 LEVELS = (0.01, 0.05)  # of the Kolmogorov-Smirnov test, in the text and in the pseudocode of arXiv 2508.17821
 _DECAY = "decay"
 _PARTS = ("value", "limit", "control")
+_NUMBERS = ("value", "low", "high", "limit", "control")
 _PLACES = {info.name: place for place, info in enumerate(list_measures())}
 
 
@@ -52,29 +54,34 @@ def _stacked(of_layers: Mapping[int, Tensor], layers: int) -> Tensor:
 
 def table(model: str, records: Mapping[int, Sequence[Record]], settings: Settings) -> pl.DataFrame:
     """All rows of a run, from the records of the windows of every length."""
-    parts = [_rows_of_length(length, group, settings) for length, group in records.items()]
+    parts = [part for length, group in records.items() for part in _rows_of_length(length, group, settings)]
     parts += [_critical_rows(length, group, settings) for length, group in records.items()]
     parts.append(_decay_rows([record for group in records.values() for record in group], settings))
-    whole = pl.concat([part for part in parts if len(part)])
-    return whole.with_columns(model=pl.lit(model)).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    columns = {name: joined.get(name, np.full(len(joined["value"]), model, dtype=object)) for name in SCHEMA}
+    series = {
+        name: pl.Series(name, columns[name].tolist(), kind)
+        if kind == pl.String
+        else pl.Series(name, columns[name]).fill_nan(None).cast(kind)
+        for name, kind in SCHEMA.items()
+    }
+    return pl.DataFrame(series)
 
 
-def _rows_of_length(length: int, records: Sequence[Record], settings: Settings) -> pl.DataFrame:
+def _rows_of_length(length: int, records: Sequence[Record], settings: Settings) -> list[Columns]:
     found = [key.removesuffix("/value") for key in records[0] if key.endswith("/value")]
     names = sorted(found, key=lambda name: (_PLACES[name.partition("@")[0]], name))
-    return pl.concat([_rows_of_measure(name, length, records, settings) for name in names])
+    return [part for name in names for part in _rows_of_measure(name, length, records, settings)]
 
 
-def _rows_of_measure(name: str, length: int, records: Sequence[Record], settings: Settings) -> pl.DataFrame:
+def _rows_of_measure(name: str, length: int, records: Sequence[Record], settings: Settings) -> list[Columns]:
     """A row for every head, and one for all heads together, whose interval takes windows with all their heads."""
     parts = {part: _over_windows(records, f"{name}/{part}") for part in _PARTS if f"{name}/{part}" in records[0]}
     of_all = {part: _over_heads(name, x, parts["value"]) for part, x in parts.items()}
-    return pl.concat(
-        [
-            _frame(name, length, *_joined_windows(name, parts, settings), settings.grid),
-            _frame(name, length, *_joined_windows(name, of_all, settings), settings.grid, of_heads=False),
-        ]
-    )
+    return [
+        _rows(name, length, *_joined_windows(name, parts, settings), settings.grid),
+        _rows(name, length, *_joined_windows(name, of_all, settings), settings.grid, of_heads=False),
+    ]
 
 
 def _over_windows(records: Sequence[Record], key: str) -> Tensor:
@@ -123,7 +130,7 @@ def _limit(name: str, values: Tensor, limits: Tensor | None) -> Tensor | None:
     return torch.where(unlimited, torch.nan, joined)
 
 
-def _frame(
+def _rows(
     name: str,
     length: int | None,
     value: Tensor,
@@ -133,33 +140,38 @@ def _frame(
     control: Tensor | None,
     grid: Sequence[int],
     of_heads: bool = True,
-) -> pl.DataFrame:
+) -> Columns:
     """Rows for (layer, head) or (layer, head, N) numbers, without the first two if they are not of single heads."""
     places = np.indices(value.shape).reshape(value.dim(), value.numel())
     layers, heads, sizes = (*places[:2], places[2:]) if of_heads else (None, None, places)
-    columns: dict[str, Any] = {"layer": layers, "head": heads}
-    columns["length"] = [length] * value.numel()
-    columns["n"] = np.asarray(grid)[sizes[0]] if len(sizes) else None
-    columns["measure"] = [name] * value.numel()
-    for key, x in (("value", value), ("low", low), ("high", high), ("limit", limit), ("control", control)):
-        columns[key] = None if x is None else x.reshape(-1).numpy()
-    filled = {key: [None] * value.numel() if x is None else x for key, x in columns.items()}
-    return _typed(filled).filter(pl.col("value").is_not_null())
+    numbers = {
+        "layer": layers,
+        "head": heads,
+        "length": None if length is None else np.full(value.numel(), length),
+        "n": np.asarray(grid)[sizes[0]] if len(sizes) else None,
+        **{
+            key: None if x is None else x.reshape(-1).numpy()
+            for key, x in zip(_NUMBERS, (value, low, high, limit, control), strict=True)
+        },
+    }
+    known = ~np.isnan(numbers["value"])
+    return _columns([name] * value.numel(), numbers, known)
 
 
-def _typed(columns: Mapping[str, Any]) -> pl.DataFrame:
-    kinds = {name: kind for name, kind in SCHEMA.items() if name != "model"}
-    made = pl.DataFrame({name: pl.Series(name, columns[name]).cast(kind) for name, kind in kinds.items()})
-    return made.with_columns(pl.col(name).fill_nan(None) for name, kind in kinds.items() if kind == pl.Float64)
+def _columns(measures: Sequence[str], numbers: Mapping[str, Any], chosen: Any = slice(None)) -> Columns:
+    """Columns of one length, floats but for the names; NaN where a column has nothing."""
+    nothing = np.full(len(measures), np.nan)
+    found = {key: (nothing if x is None else np.asarray(x, dtype=np.float64))[chosen] for key, x in numbers.items()}
+    return found | {"measure": np.asarray(measures, dtype=object)[chosen]}
 
 
-def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -> pl.DataFrame:
+def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -> Columns:
     """The test that tells the heads' distances from those of random sets, for every N, and where it first fails."""
     means = {part: _over_windows(records, f"distance/{part}") for part in ("value", "control")}
     usable = [i for i in range(len(settings.grid)) if not bool(means["value"][..., i].nanmean(0).isnan().all())]
     grid = [settings.grid[i] for i in usable]
     if not grid:
-        return _typed({name: [] for name in SCHEMA})
+        return _columns([], dict.fromkeys(("layer", "head", "length", "n", *_NUMBERS)))
     samples = {part: _by_size(x.nanmean(0)[..., usable]) for part, x in means.items()}
     found = critical_n(samples["value"], samples["control"], grid, LEVELS)
     again = [
@@ -177,11 +189,11 @@ def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -
         (f"critical_n@{level:g}", None, found.critical[level], [one.critical[level] for one in again])
         for level in LEVELS
     ]
-    columns: dict[str, list[Any]] = {name: [None] * len(rows) for name in SCHEMA}
-    columns |= {"length": [length] * len(rows), "n": [n for _, n, _, _ in rows], "measure": [row[0] for row in rows]}
-    columns["value"] = [value for _, _, value, _ in rows]
-    columns["low"], columns["high"] = ([_quantile(row[3], q, settings, several) for row in rows] for q in (0, 1))
-    return _typed(columns)
+    numbers: dict[str, Any] = dict.fromkeys(("layer", "head", "limit", "control"))
+    numbers |= {"length": [length] * len(rows), "n": [n for _, n, _, _ in rows]}
+    numbers["value"] = [value for _, _, value, _ in rows]
+    numbers["low"], numbers["high"] = ([_quantile(row[3], q, settings, several) for row in rows] for q in (0, 1))
+    return _columns([row[0] for row in rows], numbers)
 
 
 def _by_size(means: Tensor) -> Tensor:
@@ -201,10 +213,10 @@ def _quantile(values: Sequence[float | None], side: int, settings: Settings, sev
     return float(np.quantile(np.asarray(values, dtype=float), 1 - tail if side else tail))
 
 
-def _decay_rows(records: Sequence[Record], settings: Settings) -> pl.DataFrame:
+def _decay_rows(records: Sequence[Record], settings: Settings) -> Columns:
     """The slope over all windows of all lengths."""
     keys = [key for key in records[0] if key.startswith(f"{_DECAY}/")]
     sums = {key.removeprefix(f"{_DECAY}/"): _over_windows(records, key) for key in keys}
     value, low, high = decay_exponent(sums, level=settings.level, resamples=settings.resamples, seed=settings.seed)
     uniform = torch.ones_like(value)
-    return _frame("decay_exponent", None, value, low, high, None, uniform, settings.grid)
+    return _rows("decay_exponent", None, value, low, high, None, uniform, settings.grid)

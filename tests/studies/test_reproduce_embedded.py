@@ -1,0 +1,54 @@
+"""The golden table: what the embedded model shows, with fixed seeds, so that nothing changes unseen.
+
+After a change on purpose: `abbe reproduce --quick --json`, and copy topic, answer and numbers of its claims.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import abbe
+from abbe.report import figure_chart, reproduction_page
+from abbe.studies import Reproduction
+
+GOLDEN = json.loads((Path(__file__).parent / "golden_embedded.json").read_text(encoding="utf-8"))
+# Other processors round sums in another order, which moves a few tokens across the edge of a ball, and ties apart.
+RELATIVE, ABSOLUTE = 0.02, 0.005
+
+
+@pytest.fixture(scope="module")
+def found() -> Reproduction:
+    return abbe.reproduce("embedded", quick=True, seed=0, progress=False)
+
+
+def test_all_statements_are_there(found: Reproduction) -> None:
+    assert [claim.topic for claim in found.claims] == list(GOLDEN)
+
+
+@pytest.mark.parametrize("topic", GOLDEN)
+def test_golden_table(found: Reproduction, topic: str) -> None:
+    claim = next(claim for claim in found.claims if claim.topic == topic)
+    want = GOLDEN[topic]
+    assert claim.answer == want["answer"]
+    assert claim.numbers.keys() == want["numbers"].keys()
+    for name, value in claim.numbers.items():
+        assert value == (
+            None if want["numbers"][name] is None else pytest.approx(want["numbers"][name], rel=RELATIVE, abs=ABSOLUTE)
+        ), name
+
+
+def test_page_and_figures_can_be_made_of_it(found: Reproduction, tmp_path: Path) -> None:
+    page = reproduction_page(found)
+    assert len(page) < 2.5e6
+    assert found.manifest["model"]["about"] in page
+    for figure in found.figures.values():
+        figure_chart(figure, "dark").save(tmp_path / "figure.png")
+        assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_depends_on_what_was_measured_before(found: Reproduction) -> None:
+    alone = abbe.reproduce("embedded", figures=["2b"], quick=True, seed=0, progress=False)
+    assert alone.figures["2b"].tables["distance"].equals(found.figures["2b"].tables["distance"])
