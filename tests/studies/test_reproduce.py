@@ -9,9 +9,11 @@ from typing import Any
 
 import polars as pl
 import pytest
+import tiny_models
 from tiny_runs import TEXT, model
 
 import abbe
+from abbe.models import wrap
 from abbe.studies import FIGURES, Reproduction
 from abbe.studies._reproduce_plan import Part, plan
 
@@ -131,6 +133,7 @@ def test_critical_n(found: Reproduction) -> None:
     assert tests["p_value"].is_between(0, 1).all()
     for row in critical.iter_rows(named=True):
         of_length = tests.filter((pl.col("vectors") == row["vectors"]) & (pl.col("length") == row["length"]))
+        assert 2 * of_length["n"].max() <= row["length"]
         passing = of_length.filter(pl.col("p_value") > row["level"])["n"]
         assert row["critical_n"] == passing.min()
         assert row["largest_n"] == of_length["n"].max()
@@ -209,7 +212,12 @@ def test_statements_and_times(found: Reproduction) -> None:
 def test_folder_holds_everything_and_nothing_is_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"figures": ["2a", "2b"], "windows": 2, "queries": 4, "progress": False}
     first = abbe.reproduce(model(), TEXT, folder=tmp_path / "out", **options)
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"data", "runs", "reproduction.json"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "data",
+        "runs",
+        "identity.json",
+        "reproduction.json",
+    }
     saved = json.loads((tmp_path / "out" / "reproduction.json").read_text())
     assert [claim["answer"] for claim in saved["claims"]] == [claim.answer for claim in first.claims]
     csv = pl.read_csv(tmp_path / "out" / "data" / "figure-2a-distance.csv")
@@ -225,6 +233,46 @@ def test_folder_holds_everything_and_nothing_is_measured_twice(tmp_path: Path, m
     again = abbe.reproduce(model(), TEXT, folder=tmp_path / "out", **options)
     assert again.claims == first.claims
     assert again.seconds["2a"] > 0
+    part = abbe.reproduce(model(), TEXT, folder=tmp_path / "out", **(options | {"figures": ["2b"]}))
+    assert set(part.figures) == {"2a", "2b", "drift"}  # what the folder holds is shown, too
+
+
+def test_folder_belongs_to_one_model_and_one_set_of_settings(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"folder": tmp_path / "out", "windows": 2, "queries": 4, "progress": False}
+    abbe.reproduce(model(), TEXT, figures=["3"], **options)
+    with pytest.raises(
+        abbe.AbbeError, match=r"holds another run \(different: model, configuration\): name a new folder"
+    ):
+        abbe.reproduce(model("llama"), TEXT, figures=["2b"], **options)
+    with pytest.raises(abbe.AbbeError, match=r"different: seed"):
+        abbe.reproduce(model(), TEXT, figures=["2b"], seed=5, **options)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").write_text("dear")
+    with pytest.raises(abbe.AbbeError, match="holds no run"):
+        abbe.reproduce(model(), TEXT, figures=["2b"], **(options | {"folder": tmp_path / "other"}))
+
+
+def test_times_of_figures_are_saved(found: Reproduction) -> None:
+    saved = found.as_json()
+    assert saved["figure_seconds"] == found.seconds
+    assert saved["seconds"]["total"] == pytest.approx(sum(found.seconds.values()), abs=0.01)
+
+
+def test_short_text_gives_shorter_windows() -> None:
+    larger = wrap(tiny_models.gpt2(vocab_size=256, n_positions=256), tiny_models.byte_tokenizer(), "larger")
+    short = abbe.Text("short", TEXT.content[:150])
+    found = abbe.reproduce(larger, short, figures=["2a", "2b"], windows=2, queries=4, progress=False)
+    assert found.figures["2b"].about["length"] == 128
+    assert found.figures["2a"].about["lengths"] == [32, 64, 128]
+    assert found.figures["2a"].about["windows"] == "1 to 2"
+    assert any("256" in why for why in found.manifest["skipped"])
+    with pytest.raises(abbe.AbbeError, match="room for windows of 32 tokens: the figures need at least 64"):
+        abbe.reproduce(larger, abbe.Text("short", TEXT.content[:50]), progress=False)
+
+
+def test_distance_for_sets_in_proportion_to_the_length(found: Reproduction) -> None:
+    table = found.figures["2c"].tables["proportional"]
+    assert table.select("vectors", "length", "n").rows() == [(kind, n * 8, n) for kind in KINDS for n in (4, 8)]
 
 
 def test_mistakes() -> None:
@@ -235,6 +283,7 @@ def test_mistakes() -> None:
         return str(error.value)
 
     assert "no figure 5" in message(model(), TEXT, figures=["5"])
+    assert "no figure 5" in message(model(), TEXT, figures="2a, 5")
     assert "choose from 2a" in message(model(), TEXT, figures=[])
     assert "causal" in message(model("bert"), TEXT)
     assert "causal" in message(model("t5"), TEXT)
@@ -244,5 +293,5 @@ def test_mistakes() -> None:
 
 
 def test_context_that_is_too_short() -> None:
-    with pytest.raises(abbe.AbbeError, match="context of 48 tokens is too short"):
+    with pytest.raises(abbe.AbbeError, match="room for windows of 48 tokens"):
         planned(context=48)

@@ -1,48 +1,34 @@
-"""The model that needs no files: until a trained one exists, a GPT-2 with random weights that reads bytes."""
+"""The model that comes with abbe: a small GPT-2 trained on public-domain texts; its MODEL_CARD.md says all."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+import json
+from importlib import resources
+from pathlib import Path
 
-import torch
-from torch import nn
+from .._errors import AbbeError
+from ._load_quiet import one_line
 
-SEED = 20240817
-LAYERS, HEADS, WIDTH, CONTEXT = 6, 8, 256, 1024
-ABOUT = (
-    f"random weights, NOT trained: GPT-2 shape, {LAYERS} layers x {HEADS} heads, width {WIDTH}, "
-    f"context {CONTEXT}, reads bytes; good for trying abbe out, not for findings"
-)
+FOLDER = Path(str(resources.files("abbe").joinpath("embedded")))
+FACTS = "facts.json"  # written by the training script
+FILES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", FACTS)
 
 
-def embedded_network() -> nn.Module:
-    """The same weights in every process; torch's global generator is left as it was."""
-    transformers = import_module("transformers")
-    config = transformers.GPT2Config(
-        vocab_size=256, n_positions=CONTEXT, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, bos_token_id=0, eos_token_id=0
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        network: nn.Module = transformers.GPT2LMHeadModel(config)
-    return network
+def embedded_folder() -> Path:
+    """Where its files are; a missing one is no reason to go on with something else."""
+    missing = [name for name in FILES if not (FOLDER / name).is_file()]
+    if missing:
+        raise AbbeError(f"this installation is damaged: the embedded model lacks {missing[0]}; install abbe again")
+    return FOLDER
 
 
-def byte_tokenizer() -> Any:
-    """One token a byte, its id is the byte; a character of several bytes gives each of them its whole span."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    tokenizer = Tokenizer(models.BPE(vocab=_byte_letters(), merges=[]))
-    # The pattern of GPT-2 cuts the text into words: short words are cached, one word of 3 MB would be slow.
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    return import_module("transformers").PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=CONTEXT)
-
-
-def _byte_letters() -> dict[str, int]:
-    """The letters that byte-level tokenizers write for the bytes: printable ones stand for themselves."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    letters = {chr(byte): byte for byte in printable}
-    letters |= {chr(256 + place): byte for place, byte in enumerate(others)}
-    return letters
+def about() -> str:
+    """One sentence on shape, training and quality, from the facts of the training run."""
+    with one_line("this installation is damaged: the embedded model's facts.json cannot be read; install abbe again"):
+        facts = json.loads((FOLDER / FACTS).read_text(encoding="utf-8"))
+        return (
+            f"GPT-2 shape, {facts['layers']} layers x {facts['heads']} heads, {facts['parameters'] / 1e6:.3g} M "
+            f"parameters, trained on {facts['books']} public-domain texts ({facts['training_bytes'] / 1e6:.3g} MB); "
+            f"{facts['held_out_bits_per_byte']:.2f} bits per byte on held-out text "
+            f"(5-gram: {facts['five_gram_bits_per_byte']:.2f})"
+        )

@@ -92,8 +92,7 @@ def load(
 
 
 def _embedded_model(dtype: torch.dtype) -> LoadedModel:
-    network = _embedded.embedded_network().to(dtype)
-    return _loaded(EMBEDDED, network, _embedded.byte_tokenizer(), "decoder", source=EMBEDDED, about=_embedded.ABOUT)
+    return _from_folder(EMBEDDED, _embedded.embedded_folder(), dtype, source=EMBEDDED, about=_embedded.about())
 
 
 def _from_gguf(name: str, path: Path, dtype: torch.dtype) -> LoadedModel:

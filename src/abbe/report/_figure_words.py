@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..studies._reproduction import Figure
+from ..studies._reproduction import DRIFT, Figure
 
 
 @dataclass(frozen=True)
@@ -24,18 +25,19 @@ WORDS = {
         "Does the distance between the selected and the rest grow with the length?",
         "The paper selects the 5 keys of largest weight and adds up the distances of all other weighted vectors to the "
         "sum of the selected. It sets this beside random sets of 5 and beside its Theorem 1.",
-        "Intervals over windows, real random sets beside the formula, and the range in which the mean over random sets "
-        "provably lies: what the paper calls an upper bound on that mean is the lower end of the range.",
-        "High means that the selected lie far from the rest, low that they lie among it. Both axes are logarithmic: "
-        "a distance in proportion to L is a straight line that doubles whenever L doubles.",
+        "Intervals over windows, one random set for every query beside the formula, and the range in which the mean "
+        "over random sets provably lies: the formula of Theorem 1(2), without its term epsilon, is its lower end.",
+        "The distance is nearly (L − N) times the length of the sum of the selected, so it mostly tells how much "
+        "weight they hold and whether their vectors agree. High means that the others lie far from that sum, low "
+        "that they lie near. Both axes are logarithmic.",
     ),
     "2b": Words(
         "Figure 2b",
         "Does selecting more tokens increase the distance?",
         "The paper holds the length and selects N = 1, 5, 10, 20 and 100 keys; it sees a plateau beyond about 20.",
         "More sizes, intervals, random sets of the same size, and both proved limits.",
-        "A flat curve means that more selected tokens no longer add to the distance. A gap between blue and grey means "
-        "that the weights choose differently from chance, no gap that they do not.",
+        "A flat curve means that more selected tokens no longer add to the distance. A gap between blue and grey "
+        "shows that the selected hold more weight than random tokens, as they must wherever weights are not equal.",
     ),
     "2c": Words(
         "Figure 2c",
@@ -43,7 +45,8 @@ WORDS = {
         "The paper takes one mean distance a head, for the selected and for random sets, and raises N until a "
         "two-sample Kolmogorov–Smirnov test no longer tells the two groups apart: the critical N, about 0.06 L.",
         "The statistic itself, and both levels that the paper names (.01 in its text, .05 in its pseudocode). "
-        "A test that does not reject is no proof of equality.",
+        "A test that does not reject is no proof of equality; and as both groups are the same heads on the same "
+        "queries, p is a yardstick here rather than a probability. A set of N counts for queries with more keys.",
         "A high critical N means that selection differs from chance even for large sets. An arrow means that every "
         "test rejected: the critical N lies above the largest N tried. D near 1 means that the two groups of heads do "
         "not overlap, D near 0 that they agree.",
@@ -66,7 +69,8 @@ WORDS = {
         "Directions that matter: a random one misses the worst by a factor of about √L. The true ceiling, at most "
         "min(1/(2T), √2/step), can be reached; values above the paper's ceiling refute it.",
         "High means that a small change of the logits turns the attention over, low that the weights are stable. At "
-        "low temperature, on the left, only the largest row grows like 1/T.",
+        "low temperature, on the left, a mean levels off unless the two largest logits often tie; the largest row "
+        "may grow like 1/T.",
     ),
     "drift": Words(
         "Drift to uniform",
@@ -82,23 +86,25 @@ WORDS = {
 def settings_line(figure: Figure) -> str:
     """The settings of a figure in one line, as far as they are known."""
     about = figure.about
-    parts = []
-    if about.get("length") is not None:
-        parts.append(f"L = {about['length']}")
-    if about.get("size") is not None:
-        parts.append(f"N = {about['size']}")
-    lengths = about.get("lengths")
-    if lengths:
-        parts.append(f"L = {lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else f"L = {lengths[0]}")
-    sizes = about.get("sizes")
-    if sizes:
-        parts.append(f"N = {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"N = {sizes[0]}")
-    for key, one, many in (
-        ("heads", "head", "heads"),
-        ("windows", "window", "windows"),
-        ("queries", "query", "queries"),
-    ):
-        found = about.get(key)
-        if isinstance(found, (int, str)):
-            parts.append(f"{found} {one if found == 1 else many}" + (" a window" if key == "queries" else ""))
-    return ", ".join(parts)
+    if figure.name == DRIFT:
+        parts = [f"against N at L = {about.get('length', '?')}, against L at N = {about.get('size', '?')}"]
+    else:
+        parts = [
+            _range("L", about.get("length"), about.get("lengths")),
+            _range("N", about.get("size"), about.get("sizes")),
+        ]
+    for key, one, many in (("heads", "head", "heads"), ("windows", "window", "windows")):
+        if isinstance(about.get(key), (int, str)):
+            parts.append(f"{about[key]} {one if about[key] == 1 else many}")
+    queries = about.get("queries")
+    if isinstance(queries, (int, str)):
+        parts.append(f"{queries if queries == 'all' else f'at most {queries}'} queries a window")
+    if about.get("more_than"):
+        parts.append(f"all with more than {about['more_than']} keys")
+    return ", ".join(part for part in parts if part)
+
+
+def _range(name: str, one: int | None, many: Sequence[int] | None) -> str:
+    if many:
+        return f"{name} = {many[0]} to {many[-1]}" if len(many) > 1 else f"{name} = {many[0]}"
+    return "" if one is None else f"{name} = {one}"

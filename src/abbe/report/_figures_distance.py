@@ -51,7 +51,7 @@ def _distances(rows: list[Row], axis: str, title: str, theme: Theme) -> alt.Laye
     curves = [row | {"shown": looks[row["series"]].label} for row in rows if row["series"] in looks]
     area = _proved_range(rows, axis, looks["range"].label)
     x = places_axis(axis, AXES[axis], numbers(rows, axis))
-    y = value_axis("value", "distance to the selected", numbers(rows, "value"))
+    y = value_axis("value", "distance to the selected", numbers(rows, "value", "low", "high"))
     style = series_style(looks, [row["series"] for row in curves] + ["range"] * bool(area))
     named = [tip("shown", "series", "N"), tip(axis, AXES[axis])]
     layers = []

@@ -126,7 +126,7 @@ def tip(field: str, title: str | None = None, kind: str = "Q") -> alt.Tooltip:
     return alt.Tooltip(f"{field}:{kind}", title=title or field, **form)
 
 
-INTERVAL_TIPS = (tip("low", "95 % from"), tip("high", "to"))
+INTERVAL_TIPS = (tip("low", "interval from"), tip("high", "to"))
 
 
 def panel(layers: Sequence[alt.Chart], title: str, width: int = WIDTH, height: int = HEIGHT) -> alt.LayerChart:

@@ -55,9 +55,19 @@ def reproduction_page(reproduction: Reproduction) -> str:
         times=times(reproduction),
         total=duration(_part(manifest, "seconds").get("total")),
         skipped=[str(why) for why in manifest.get("skipped", ())],
-        manifest=json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
+        manifest=json.dumps(_for_others(manifest), indent=2, ensure_ascii=False, default=str),
         charts=as_json({figure.name: _specification(figure) for figure in shown}),
     )
+
+
+def _for_others(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A page is passed on: where the model lies on this machine stays out of it."""
+    model = dict(_part(manifest, "model"))
+    if isinstance(model.get("source"), str):
+        model["source"] = Path(model["source"]).name
+    if isinstance(model.get("name"), str) and Path(model["name"]).is_absolute():
+        model["name"] = Path(model["name"]).name
+    return dict(manifest) | {"model": model}
 
 
 def _ordered(reproduction: Reproduction) -> list[Figure]:
@@ -90,7 +100,7 @@ def facts(reproduction: Reproduction) -> list[tuple[str, str]]:
     ]
     error = _part(manifest, "self_check").get("error")
     if error is not None:
-        found.append(("self-check", f"the model's own logits were reproduced within {error:.1e}"))
+        found.append(("self-check", f"the model's own output was rebuilt within {error:.1e} of its standard deviation"))
     return [(name, value) for name, value in found if value]
 
 

@@ -14,10 +14,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from .._errors import AbbeError
-from ..models import Window
+from ..models import LoadedModel, Text, Window
 from ..results import FORMAT, MANIFEST, TABLE, read_json, write_json
 from ._tables import Record
 
+IDENTITY = "identity.json"  # of a folder of several runs
 _WINDOWS = "windows"
 
 
@@ -93,17 +94,32 @@ def identity_of(model: Mapping[str, Any], text: Mapping[str, Any], settings: Map
     return parts | {"digest": digest}
 
 
+def claim_folder(path: Path, model: LoadedModel, text: Text, settings: Mapping[str, Any]) -> None:
+    """A folder of several runs belongs to one model, text and settings, too."""
+    identity = identity_of(
+        {"fingerprint": model.fingerprint, "configuration": model.configuration},
+        {"fingerprint": text.fingerprint},
+        settings,
+    )
+    if path.exists() and not path.is_dir():
+        raise AbbeError(f"{path} is a file: name a folder")
+    if path.is_dir() and any(path.iterdir()):
+        _check_same(path, identity, IDENTITY)
+    path.mkdir(parents=True, exist_ok=True)
+    write_json(path / IDENTITY, {"identity": identity})
+
+
 def _as_dict(found: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _check_same(path: Path, identity: Mapping[str, Any]) -> None:
-    if not (path / MANIFEST).is_file():
-        raise AbbeError(f"{path} is not empty and holds no run: name a new folder")
-    found = _as_dict(read_json(path / MANIFEST).get("identity"))
+def _check_same(path: Path, identity: Mapping[str, Any], file: str = MANIFEST) -> None:
+    if not (path / file).is_file():
+        raise AbbeError(f"{path} is not empty and holds no run: name a new folder (--out)")
+    found = _as_dict(read_json(path / file).get("identity"))
     if found.get("digest") == identity["digest"]:
         return
     other = [key for key in identity if key not in ("settings", "digest") and found.get(key) != identity[key]]
     known, wanted = _as_dict(found.get("settings")), identity["settings"]
     other += [key for key in wanted if known.get(key) != wanted[key]]
-    raise AbbeError(f"{path} holds another run (different: {', '.join(other)}): name a new folder")
+    raise AbbeError(f"{path} holds another run (different: {', '.join(other)}): name a new folder (--out)")

@@ -24,6 +24,7 @@ from ._settings import Settings
 from ._tables import table, window_record
 from ._window import WindowReader, check_model, check_tokens
 
+NO_QUERY = "because no query sees more keys"
 _PACKAGES = ("abbe", "torch", "transformers", "numba", "numpy", "polars", "safetensors", "tokenizers")
 
 
@@ -120,8 +121,7 @@ def _reasons(cut: Sequence[Window], kept: RunFolder) -> list[str]:
 def _unseen_sizes(settings: Settings) -> list[str]:
     """Set sizes that a window is too short for."""
     return [
-        f"length {length}: sets of {', '.join(str(n) for n in settings.grid if n >= length)}, "
-        "because no query sees more keys"
+        f"length {length}: sets of {', '.join(str(n) for n in settings.grid if n >= length)}, {NO_QUERY}"
         for length in settings.lengths
         if settings.grid[-1] >= length
     ]

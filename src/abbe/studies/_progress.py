@@ -19,7 +19,7 @@ class Watch:
         self.part = ""  # named in front of every step
 
     def announce(self, line: str) -> None:
-        self._console.print(line, highlight=False)
+        self._console.print(line, highlight=False, markup=False)
 
     def say(self, line: str) -> None:
         """A line about a part."""

@@ -13,17 +13,19 @@ from torch import nn
 from .._errors import AbbeError
 from ..models import LoadedModel, Text
 from ..models import windows as cut_windows
-from ..results import Run
+from ..results import TABLE, Run
 from ._claims import judge
 from ._cost import Cost, estimate
 from ._diagnose import as_model, as_text
-from ._measuring import measure_run
+from ._folder import claim_folder
+from ._measuring import NO_QUERY, measure_run
 from ._progress import watching
-from ._reproduce_plan import plan
+from ._reproduce_plan import LENGTHS, plan
 from ._reproduce_tables import drift_figure, make_figure
 from ._reproduction import DRIFT, FIGURES, Reproduction
 from ._window import run_model
 
+_RUNS = "runs"
 _OVERHEAD = 3.0  # time with these measures over time without
 _SAME_IN_ALL = ("versions", "machine", "model", "text", "layers", "self_check", "made")
 
@@ -45,7 +47,8 @@ def reproduce(
 
     Args:
         model, text, tokenizer, seed: as for `diagnose`.
-        figures: which of "2a", "2b", "2c", "3", "4".
+        figures: which of "2a", "2b", "2c", "3", "4"; those that the folder holds already are shown, too. With 2a and
+            2b comes the drift to uniform.
         windows: of each length; 8, or 2 when quick.
         queries: how many a window, drawn from all over it, or "all"; 128, or 16 when quick.
         quick: fewer windows, queries, lengths, sizes and temperatures: a look, not a result.
@@ -61,16 +64,23 @@ def reproduce(
         raise AbbeError(f"{loaded.name} is an {loaded.kind}: the paper's figures are of causal language models")
     if windows is None:
         windows = 2 if quick else 8
-    parts = plan(figures, loaded.context, windows, _queries(queries, quick), seed, quick)
+    chosen = _figures(figures)
+    longest, too_short = _longest(loaded, source)
+    asked: dict[str, Any] = {"windows": windows, "queries": _queries(queries, quick), "seed": seed, "quick": quick}
+    plan(chosen, longest, **asked)  # mistakes are told before anything is written
+    if folder is not None:
+        claim_folder(Path(folder), loaded, source, asked)
+        chosen = [name for name in FIGURES if name in chosen or _measured_before(Path(folder), name)]
+    parts = plan(chosen, longest, **asked)
     runs: dict[str, dict[str, Run]] = {}
     seconds: dict[str, float] = {}
-    lengths = [length for part in parts for length in part.settings.lengths for _ in range(part.settings.windows)]
+    lengths = [length for part in parts for length in part.settings.lengths for _ in range(windows)]
     with watching(progress, len(lengths)) as watch:
         watch.announce(f"{loaded.name}: {_cost(loaded, source, lengths)}")
         for part in parts:
             started = time.perf_counter()
             watch.part = f"figure {part.figure}, {part.vectors} vectors"
-            place = None if folder is None else Path(folder) / "runs" / part.name
+            place = None if folder is None else Path(folder) / _RUNS / part.name
             run = measure_run(loaded, source, part.settings, place, watch)
             runs.setdefault(part.figure, {})[part.vectors] = run
             took = max(time.perf_counter() - started, sum(run.manifest["seconds"]["windows"].values()))  # if resumed
@@ -78,10 +88,30 @@ def reproduce(
     made = {name: make_figure(name, of_figure) for name, of_figure in runs.items()}
     if "2a" in runs and "2b" in runs:
         made[DRIFT] = drift_figure(runs["2a"], runs["2b"])
-    found = Reproduction(_manifest(runs, {"quick": quick}), made, judge(made), seconds)
+    manifest = _manifest(runs, asked, too_short) | {"seconds": {"total": round(sum(seconds.values()), 3)}}
+    found = Reproduction(manifest, made, judge(made), seconds)
     if folder is not None:
         found.save(folder)
     return found
+
+
+def _figures(given: Sequence[str]) -> list[str]:
+    if isinstance(given, str):
+        given = FIGURES if given == "all" else given.split(",")
+    return [name.strip() for name in given]
+
+
+def _longest(model: LoadedModel, text: Text) -> tuple[int, list[str]]:
+    """The longest window that model and text have room for, and which lengths the text is too short for."""
+    fitting = [length for length in LENGTHS if model.context is None or length <= model.context]
+    if not fitting:
+        return model.context or 0, []
+    cut = cut_windows(text, fitting, 1, 0, tokenizer=model.tokenizer, context=model.context)
+    return max(window.length for window in cut), list(cut.skipped)
+
+
+def _measured_before(folder: Path, figure: str) -> bool:
+    return (folder / _RUNS / f"{figure}-embedding" / TABLE).is_file()
 
 
 def _cost(model: LoadedModel, text: Text, lengths: Sequence[int]) -> Cost:
@@ -102,17 +132,15 @@ def _queries(given: int | str | None, quick: bool) -> int | None:
     return given if given is not None else 16 if quick else 128
 
 
-def _manifest(runs: dict[str, dict[str, Run]], settings: dict[str, Any]) -> dict[str, Any]:
+def _manifest(runs: dict[str, dict[str, Run]], asked: dict[str, Any], too_short: list[str]) -> dict[str, Any]:
     """What all runs share, the settings of each, and everything that any of them left out."""
     every = {f"{figure}-{vectors}": run for figure, group in runs.items() for vectors, run in group.items()}
     first = next(iter(every.values())).manifest
     of_runs = {name: run.manifest["settings"] for name, run in every.items()}
     lengths = sorted({length for one in of_runs.values() for length in one["lengths"]})
-    same = {key: of_runs[next(iter(of_runs))][key] for key in ("windows", "queries", "seed", "level")}
-    seconds = {name: run.manifest["seconds"]["total"] for name, run in every.items()}
+    skipped = dict.fromkeys(why for run in every.values() for why in run.manifest["skipped"] if NO_QUERY not in why)
     return {key: first[key] for key in _SAME_IN_ALL} | {
-        "settings": {"lengths": lengths} | same | settings,
+        "settings": {"lengths": lengths} | asked | {"queries": asked["queries"] or "all"},
         "runs": of_runs,
-        "skipped": list(dict.fromkeys(why for run in every.values() for why in run.manifest["skipped"])),
-        "seconds": seconds | {"total": round(sum(seconds.values()), 3)},
+        "skipped": [*too_short, *skipped],
     }

@@ -11,7 +11,7 @@ from ._settings import Settings, Vectors
 
 SIZE = 5  # of figure 2a
 STEPS = (1e-3, 1e-1, 10.0)  # eps of figure 4
-_LENGTHS = (32, 64, 128, 256, 512, 1024)
+LENGTHS = (32, 64, 128, 256, 512, 1024)
 _SIZES_2B = (1, 2, 5, 10, 20, 50, 100)  # the paper: 1, 5, 10, 20, 100
 _SIZES_2C = (
     *(1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256),
@@ -44,11 +44,10 @@ def plan(
         raise AbbeError(f"there is no figure {', '.join(unknown) or 'named'}: choose from {', '.join(FIGURES)}, or all")
     if windows < 1:
         raise AbbeError(f"windows is {windows}, but must be at least 1")
-    lengths = tuple(length for length in _LENGTHS if context is None or length <= context)
+    lengths = tuple(length for length in LENGTHS if context is None or length <= context)
     if len(lengths) < 2:
-        raise AbbeError(
-            f"the model's context of {context} tokens is too short: the figures need at least {_LENGTHS[1]}"
-        )
+        least = LENGTHS[1]
+        raise AbbeError(f"model and text have room for windows of {context} tokens: the figures need at least {least}")
     common = Settings(
         lengths=lengths[::-2][::-1] if quick else lengths,  # the longest always
         windows=windows,

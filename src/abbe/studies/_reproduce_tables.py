@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,7 +33,9 @@ def drift_figure(by_length: Runs, by_size: Runs) -> Figure:
         sizes = pl.col("n") if axis == "n" else pl.lit(run.manifest["settings"]["grid"][0])
         share = pl.when(sizes > 1).then(pl.col("value") / sizes.cast(pl.Float64).log())
         tables[name] = series.with_columns(share=share)
-    return Figure(DRIFT, tables, _about(by_length) | _about(by_size))
+    long, wide = _about(by_length), _about(by_size)
+    same = {key: wide[key] for key in ("windows", "heads", "queries")}
+    return Figure(DRIFT, tables, same | {"length": wide["length"], "size": long["size"]})
 
 
 def _about(runs: Runs) -> dict[str, Any]:
@@ -42,13 +45,19 @@ def _about(runs: Runs) -> dict[str, Any]:
     found = {
         "vectors": list(runs),
         "queries": settings["queries"],
-        "windows": settings["windows"],
+        "windows": _counted(run),
         "heads": run.heads.select("layer", "head").drop_nulls().n_unique(),
     }
     found |= _one_or_many("length", settings["lengths"])
     if settings["steps"]:
         return found | {"steps": settings["steps"]}
     return found | _one_or_many("size", settings["grid"]) | {"more_than": settings["more_than"]}
+
+
+def _counted(run: Run) -> int | str:
+    """Windows of each length, as far as the text had room for them."""
+    counts = Counter(window["length"] for window in run.manifest["windows"]).values()
+    return min(counts) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
 
 
 def _one_or_many(name: str, values: list[int]) -> dict[str, Any]:
@@ -98,24 +107,38 @@ def _distance_by_size(runs: Runs) -> dict[str, pl.DataFrame]:
 
 
 def _critical(runs: Runs) -> dict[str, pl.DataFrame]:
-    def tests(run: Run) -> pl.DataFrame:
-        columns = [
-            _of_all_heads(run, f"ks_{part}").select("length", "n", pl.col("value").alias(part))
-            for part in ("statistic", "p_value")
-        ]
-        return columns[0].join(columns[1], on=["length", "n"], how="left").sort("length", "n")
+    """Sets of at most half the keys: larger ones leave few queries."""
+    return {
+        "critical": _stacked(runs, _critical_sizes),
+        "tests": _stacked(runs, _tests),
+        "proportional": _stacked(runs, _in_proportion),
+    }
 
-    def critical(run: Run) -> pl.DataFrame:
-        largest = tests(run).group_by("length").agg(largest_n=pl.col("n").max())
-        found = []
-        for level in LEVELS:
-            rows = _of_all_heads(run, f"critical_n@{level:g}")
-            critical_n = rows.select("length", pl.col("value").alias("critical_n"), "low", "high")
-            known = largest.join(critical_n, on="length", how="left")
-            found.append(known.select("length", pl.lit(level).alias("level"), "critical_n", "low", "high", "largest_n"))
-        return pl.concat(found).sort("length", "level")
 
-    return {"critical": _stacked(runs, critical), "tests": _stacked(runs, tests)}
+def _tests(run: Run) -> pl.DataFrame:
+    columns = [
+        _of_all_heads(run, f"ks_{part}").select("length", "n", pl.col("value").alias(part))
+        for part in ("statistic", "p_value")
+    ]
+    joined = columns[0].join(columns[1], on=["length", "n"], how="left").sort("length", "n")
+    return joined.filter(2 * pl.col("n") <= pl.col("length"))
+
+
+def _critical_sizes(run: Run) -> pl.DataFrame:
+    largest = _tests(run).group_by("length").agg(largest_n=pl.col("n").max())
+    found = []
+    for level in LEVELS:
+        rows = _of_all_heads(run, f"critical_n@{level:g}")
+        critical_n = rows.select("length", pl.col("value").alias("critical_n"), "low", "high")
+        known = largest.join(critical_n, on="length", how="left")
+        tried = [pl.when(pl.col("critical_n") <= pl.col("largest_n")).then(x) for x in ("critical_n", "low", "high")]
+        found.append(known.select("length", pl.lit(level).alias("level"), *tried, "largest_n"))
+    return pl.concat(found).sort("length", "level")
+
+
+def _in_proportion(run: Run) -> pl.DataFrame:
+    rows = _of_all_heads(run, "distance").filter(8 * pl.col("n") == pl.col("length"))
+    return rows.select("length", "n", "value", "low", "high").sort("length")
 
 
 def _separability(runs: Runs) -> dict[str, pl.DataFrame]:

@@ -26,7 +26,7 @@ class Figure:
     """One figure as tidy tables, without a word on how it is drawn.
 
     Tables, by figure (lengths and sizes in tokens, distances in the units of the vectors, means over all heads; `low`
-    and `high` are the ends of a 95 % interval over windows and may be null):
+    and `high` are the ends of an interval over windows and may be null):
 
     2a "distance": vectors, length, series, value, low, high. Size 5.
     2b "distance": vectors, n, series, value, low, high. The longest length.
@@ -34,7 +34,7 @@ class Figure:
        form, for the selected), "expected low" and "expected high" (the proved bounds on the mean over random sets; the
        paper calls the low one an upper bound).
     2c "critical": vectors, length, level, critical_n (null: every test rejects), low, high, largest_n (last one tried).
-       "tests": vectors, length, n, statistic, p_value.
+       "tests": vectors, length, n, statistic, p_value. "proportional": vectors, length, n (L/8), value, low, high.
     3  "heads": vectors, layer, head, n, value, control. "mean": vectors, n, series ("selected" or "random"), value,
        low, high.
     4  "sensitivity": temperature, step (null for a derivative), direction ("random", "pair" or "worst"), statistic
@@ -83,4 +83,5 @@ class Reproduction:
 
     def as_json(self) -> dict[str, Any]:
         """Statements, times and manifest."""
-        return {"claims": [asdict(claim) for claim in self.claims], "seconds": dict(self.seconds)} | dict(self.manifest)
+        claims = [asdict(claim) for claim in self.claims]
+        return {"claims": claims, "figure_seconds": dict(self.seconds)} | dict(self.manifest)

@@ -77,11 +77,11 @@ def _rows_of_length(length: int, records: Sequence[Record], settings: Settings) 
 def _rows_of_measure(name: str, length: int, records: Sequence[Record], settings: Settings) -> list[Columns]:
     """A row for every head, and one for all heads together, whose interval takes windows with all their heads."""
     parts = {part: _over_windows(records, f"{name}/{part}") for part in _PARTS if f"{name}/{part}" in records[0]}
-    of_all = {part: _over_heads(name, x, parts["value"]) for part, x in parts.items()}
-    return [
-        _rows(name, length, *_joined_windows(name, parts, settings), settings.grid),
-        _rows(name, length, *_joined_windows(name, of_all, settings), settings.grid, of_heads=False),
-    ]
+    rows = [_rows(name, length, *_joined_windows(name, parts, settings), settings.grid)]
+    if not name.partition("@")[0].endswith("_p95"):  # a mean of quantiles is none
+        of_all = {part: _over_heads(name, x, parts["value"]) for part, x in parts.items()}
+        rows.append(_rows(name, length, *_joined_windows(name, of_all, settings), settings.grid, of_heads=False))
+    return rows
 
 
 def _over_windows(records: Sequence[Record], key: str) -> Tensor:
