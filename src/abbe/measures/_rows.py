@@ -12,7 +12,7 @@ from torch import Tensor
 from .._errors import AbbeError
 from .._threads import over_rows
 
-FUSED_FROM = 1 << 14  # below this many logits plain torch answers sooner than kernels that must first be loaded
+FUSED_FROM = 1 << 12  # below this many logits plain torch answers sooner than kernels that must first be loaded
 
 _SUM_TOLERANCE = 2e-5  # rounding of a float32 row that sums to 1
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
 
 import altair as alt
 
@@ -13,6 +15,7 @@ from ._figures_distance import critical_panels, distance_panels
 from ._figures_drift import drift_panels
 from ._figures_sensitivity import sensitivity_panels
 from ._figures_separability import separability_panels
+from ._page import vega_lite_version
 from ._panels import Panel, data, panel
 from ._theme import THEMES, Theme, ThemeName
 
@@ -40,6 +43,21 @@ def figure_chart(figure: Figure, theme: ThemeName = "light") -> alt.ConcatChart:
         chart = chart.resolve_scale(color="independent", shape="independent")
     chart.config = alt.Config.from_dict(colours.config())
     return chart.properties(description=f"{words.question} {settings_line(figure)}")
+
+
+@lru_cache(maxsize=32)  # page, PNG and SVG are drawn from the same one; altair takes long to write it
+def specification(figure: Figure, theme: ThemeName) -> dict[str, Any]:
+    """The chart as Vega-Lite; not to be changed."""
+    found: dict[str, Any] = figure_chart(figure, theme).to_dict(validate=False)
+    return found
+
+
+def drawings(chart: dict[str, Any]) -> dict[str, bytes]:
+    """PNG at twice the size, and SVG, by file ending: without a browser and without a network."""
+    import vl_convert  # a large library
+
+    svg = vl_convert.vegalite_to_svg(chart, vl_version=vega_lite_version())
+    return {"png": vl_convert.svg_to_png(svg, scale=2), "svg": svg.encode()}
 
 
 def _nothing(theme: Theme) -> alt.LayerChart:

@@ -56,12 +56,19 @@ def script(name: str) -> str:
 
 @cache
 def vega() -> str:
-    """Vega, Vega-Lite and vega-embed in one script, of the version that altair writes for."""
+    """Vega, Vega-Lite and vega-embed in one script."""
     import vl_convert  # a large library that most pages do not need
 
+    return vl_convert.javascript_bundle(_GLOBAL, vl_version=vega_lite_version())
+
+
+@cache
+def vega_lite_version() -> str | None:
+    """The one that altair writes for; None, the newest, if it is not there."""
+    import vl_convert
+
     version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    known = vl_convert.get_vegalite_versions()
-    return vl_convert.javascript_bundle(_GLOBAL, vl_version=version if version in known else None)
+    return version if version in vl_convert.get_vegalite_versions() else None
 
 
 def as_json(value: Any) -> Markup:

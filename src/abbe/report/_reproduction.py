@@ -14,7 +14,7 @@ import polars as pl
 from .._errors import AbbeError
 from ..studies._reproduction import DRIFT, FIGURES, PAPER_SECONDS, Claim, Figure, Reproduction
 from ._figure_words import WORDS, settings_line
-from ._figures import figure_chart
+from ._figures import drawings, specification
 from ._page import as_json, render, script, vega
 from ._theme import THEMES
 
@@ -32,11 +32,10 @@ def save_figures(reproduction: Reproduction, folder: str | os.PathLike[str]) -> 
     written = []
     for figure in _ordered(reproduction):
         for theme in THEMES:
-            chart = figure_chart(figure, theme)
-            for ending in ("png", "svg"):
-                path = target / f"figure-{figure.name}{'-dark' if theme == 'dark' else ''}.{ending}"
-                chart.save(path, scale_factor=2 if ending == "png" else 1)
-                written.append(path)
+            stem = f"figure-{figure.name}{'-dark' if theme == 'dark' else ''}"
+            for ending, drawn in drawings(specification(figure, theme)).items():
+                written.append(target / f"{stem}.{ending}")
+                written[-1].write_bytes(drawn)
     return written
 
 
@@ -56,7 +55,7 @@ def reproduction_page(reproduction: Reproduction) -> str:
         total=duration(_part(manifest, "seconds").get("total")),
         skipped=[str(why) for why in manifest.get("skipped", ())],
         manifest=json.dumps(_for_others(manifest), indent=2, ensure_ascii=False, default=str),
-        charts=as_json({figure.name: _specification(figure) for figure in shown}),
+        charts=as_json({figure.name: _both_themes(figure) for figure in shown}),
     )
 
 
@@ -75,9 +74,9 @@ def _ordered(reproduction: Reproduction) -> list[Figure]:
     return [reproduction.figures[name] for name in (*FIGURES, DRIFT) if name in reproduction.figures]
 
 
-def _specification(figure: Figure) -> dict[str, Any]:
+def _both_themes(figure: Figure) -> dict[str, Any]:
     """The chart in both themes, their common data once."""
-    charts: dict[str, Any] = {theme: figure_chart(figure, theme).to_dict() for theme in THEMES}
+    charts: dict[str, Any] = {theme: dict(specification(figure, theme)) for theme in THEMES}
     data = [charts[theme].pop("datasets") for theme in THEMES]
     return charts | {"datasets": data[0] | data[1]}
 

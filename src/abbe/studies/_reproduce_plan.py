@@ -17,6 +17,7 @@ _SIZES_2C = (
     *(1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256),
     *(320, 384, 448, 512),
 )
+_POWERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _SIZES_3 = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 100)
 _TEMPERATURES = (0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _VECTORS: tuple[Vectors, ...] = ("embedding", "value")  # the paper's, and what attention really adds up
@@ -58,7 +59,7 @@ def plan(
         temperatures=(),
         seed=seed,
         level=0.95,
-        resamples=1000,
+        resamples=100 if quick else 1000,
     )
     made = {name: _settings(name, common, lengths[-1], quick) for name in FIGURES if name in figures}
     return [
@@ -72,7 +73,7 @@ def _settings(figure: str, common: Settings, longest: int, quick: bool) -> Setti
     if figure == "2a":
         return replace(common, expected=True)
     if figure == "2c":
-        return replace(common, grid=_fitting(_SIZES_2C[:: 3 if quick else 1], longest))
+        return replace(common, grid=_fitting(_POWERS if quick else _SIZES_2C, longest))
     at_longest = replace(common, lengths=(longest,))
     if figure == "4":
         return replace(at_longest, temperatures=_TEMPERATURES[:: 2 if quick else 1], steps=STEPS)
