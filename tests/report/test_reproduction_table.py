@@ -58,7 +58,7 @@ def test_times_stand_beside_those_of_the_paper() -> None:
 def test_head_and_skipped() -> None:
     text = shown(reproduction(), 100)
     assert "model: gpt2-like, 6 layers, 8 heads, 512 wide" in text
-    assert "reproduced within 3.1e-06" in text
+    assert "rebuilt within 3.1e-06 of its standard deviation" in text
     assert "skipped: length 2048: the model's context has 1024 tokens" in text
     assert shown(reproduction(manifest={}), 80)
 
