@@ -98,7 +98,8 @@ def settings_line(figure: Figure) -> str:
             parts.append(f"{about[key]} {one if about[key] == 1 else many}")
     queries = about.get("queries")
     if isinstance(queries, (int, str)):
-        parts.append(f"{queries if queries == 'all' else f'at most {queries}'} queries a window")
+        told = {1: "1 query", "all": "all queries"}.get(queries, f"at most {queries} queries")
+        parts.append(f"{told} a window")
     if about.get("more_than"):
         parts.append(f"all with more than {about['more_than']} keys")
     return ", ".join(part for part in parts if part)
