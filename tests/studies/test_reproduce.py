@@ -10,11 +10,12 @@ from typing import Any
 import polars as pl
 import pytest
 import tiny_models
+from polars.testing import assert_frame_equal
 from tiny_runs import TEXT, model
 
 import abbe
 from abbe.models import wrap
-from abbe.studies import FIGURES, Reproduction
+from abbe.studies import FIGURES, Reproduction, _window
 from abbe.studies._reproduce_plan import Part, plan
 
 KINDS = ["embedding", "value"]
@@ -171,7 +172,17 @@ def test_sensitivity(found: Reproduction) -> None:
         assert row["true"] <= highest * (1 + 1e-9)
     order = table.pivot("statistic", index=["temperature", "step", "direction"], values="value")
     assert (order["mean"] <= order["paper"]).all()
+    assert (order["mean"] < order["paper"]).any()  # heads differ
     assert (order["paper"] <= order["max"] * (1 + 1e-6)).all()
+
+
+def test_blocks_of_queries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even the random directions, which are drawn query by query."""
+    options: dict[str, Any] = {"figures": ["4"], "windows": 1, "queries": 5, "progress": False}
+    whole = abbe.reproduce(model(), TEXT, **options).figures["4"].tables["sensitivity"]
+    monkeypatch.setattr(_window, "BLOCK", 600)
+    parts = abbe.reproduce(model(), TEXT, **options).figures["4"].tables["sensitivity"]
+    assert_frame_equal(parts, whole, rel_tol=1e-4, abs_tol=1e-7)
 
 
 def test_small_steps_approach_the_derivative(found: Reproduction) -> None:
