@@ -1,7 +1,7 @@
 """Train the language model that comes with abbe: a small GPT-2 on public-domain books, some hours on two cores.
 
     python scripts/train_embedded.py --texts FOLDER            # trains, then writes src/abbe/embedded/
-    python scripts/train_embedded.py --texts FOLDER --steps 20 --out /tmp/try
+    python scripts/train_embedded.py --texts FOLDER --steps 20 --out try
 
 A run that was stopped goes on from its last checkpoint in --work. Until step 950 the learning
 rate does not depend on --steps, so that a run may be given another before. The same command with a

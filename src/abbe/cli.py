@@ -169,7 +169,7 @@ def reproduce(
     queries: Annotated[str | None, typer.Option(help="Queries a window, or all. [128, quick 16]")] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same numbers.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for runs, figures and page. [abbe-reproduce-MODEL]", show_default=False)
+        Path | None, typer.Option(help="Folder for runs, figures and page; abbe-reproduce-MODEL if none is named.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print statements, times and manifest as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No cost line and no progress bar.")] = False,
