@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from ..studies._reproduction import Figure
+from ..studies._reproduction import PAPER_CRITICAL_SHARE, Figure
 from ._panels import (
     INTERVAL_TIPS,
     Look,
@@ -31,7 +31,6 @@ from ._panels import (
 from ._theme import Theme
 
 AXES = {"length": "length L (tokens)", "n": "selected tokens N"}
-PAPER_SHARE = 0.06  # its critical N, as a share of L
 
 
 def distance_panels(figure: Figure, theme: Theme) -> list[Panel]:
@@ -88,8 +87,10 @@ def critical_panels(figure: Figure, theme: Theme) -> list[Panel]:
 def _critical(rows: list[Row], title: str, theme: Theme) -> alt.LayerChart:
     lengths = sorted(set(numbers(rows, "length")))
     ends = [lengths[0], lengths[-1]] if len(lengths) > 1 else [lengths[0] / 1.5, lengths[0] * 1.5]
-    paper = [{"length": length, "critical_n": PAPER_SHARE * length} for length in ends]
-    middle = [{"length": math.sqrt(ends[0] * ends[1]), "critical_n": PAPER_SHARE * math.sqrt(ends[0] * ends[1])}]
+    paper = [{"length": length, "critical_n": PAPER_CRITICAL_SHARE * length} for length in ends]
+    middle = [
+        {"length": math.sqrt(ends[0] * ends[1]), "critical_n": PAPER_CRITICAL_SHARE * math.sqrt(ends[0] * ends[1])}
+    ]
     levels = sorted(set(numbers(rows, "level")))
     labels = [f"test at level {level:g}" for level in levels]
     arrows = [2.4 * value for value in numbers((row for row in rows if row["critical_n"] is None), "largest_n")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import altair as alt
 
-from ..studies._reproduction import Figure
+from ..studies._reproduction import PAPER_SEPARABILITY, Figure
 from ._panels import (
     INTERVAL_TIPS,
     Panel,
@@ -20,7 +20,6 @@ from ._panels import (
 )
 from ._theme import Theme
 
-PAPER_BAND = (0.70, 0.85)
 BAND = "the paper, beyond N ≈ 16: .70 to .85"
 SERIES = {"selected": "selected: one value a head", "random": "random sets of N"}
 
@@ -44,7 +43,7 @@ def _boxes(heads: list[Row], means: list[Row], kind: str, theme: Theme) -> alt.L
     offset = alt.XOffset("shown:N", scale=alt.Scale(domain=labels))
     colours = alt.Scale(domain=[*labels, BAND], range=[theme.selected, theme.control, theme.claim_pale])
     colour = alt.Color("shown:N", title=None, scale=colours, legend=alt.Legend(symbolType="square", symbolSize=120))
-    strip = alt.Chart(data([{"low": PAPER_BAND[0], "high": PAPER_BAND[1], "shown": BAND}])).mark_rect()
+    strip = alt.Chart(data([{"low": PAPER_SEPARABILITY[0], "high": PAPER_SEPARABILITY[1], "shown": BAND}])).mark_rect()
     boxes = alt.Chart(data(rows)).mark_boxplot(
         extent=1.5, size=max(3, min(9, 80 // len(sizes))), rule={"color": theme.soft},
         median={"color": theme.background}, outliers={"size": 8, "opacity": 0.6},

@@ -7,11 +7,11 @@ import torch
 
 from ..measures import ks_test
 from ._claim_rules import CLEARLY, LINEAR, answer, inside, line_of, percent, shown, slope
-from ._reproduction import Claim, Figure
+from ._reproduction import PAPER_CRITICAL_SHARE, Claim, Figure
 
 CONSERVATIVE = 1.25  # a bound this many times above the value
 PLATEAU = 0.1  # largest relative change on a plateau
-CRITICAL_SHARE = (0.03, 0.12)  # a factor of two around 0.06
+CRITICAL_SHARE = (PAPER_CRITICAL_SHARE / 2, 2 * PAPER_CRITICAL_SHARE)
 SUB_LINEAR = (0.05, 0.95)  # exponents that count as growth, but slower than L
 
 
@@ -100,7 +100,7 @@ def critical_share(figure: Figure) -> Claim:
     return Claim(
         "2c",
         "critical N",
-        "selected and random sets can no longer be told apart from about N = 0.06 L on",
+        f"selected and random sets can no longer be told apart from about N = {PAPER_CRITICAL_SHARE:g} L on",
         f"at {int(longest['length'][0])} tokens: " + "; ".join(parts),
         f"at level 0.01 and the longest length, critical N / L lies between {CRITICAL_SHARE[0]:g} and "
         f"{CRITICAL_SHARE[1]:g} (the test's power depends on the number of heads: "

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 import polars as pl
 
 from ._claim_rules import CLEARLY, LINEAR, answer, inside, line_of, shown, slope
-from ._reproduction import DRIFT, Claim, Figure
+from ._reproduction import DRIFT, PAPER_SEPARABILITY, Claim, Figure
 
 TURN = 16  # where the paper sees separability settle
-SETTLED = (0.70, 0.85)
 LOW_TEMPERATURE = 0.1
 
 
@@ -36,6 +35,7 @@ def separability_falls(figure: Figure) -> Claim:
 
 
 def separability_settles(figure: Figure) -> Claim:
+    low, high = PAPER_SEPARABILITY
     table = figure.tables["mean"]
     line, control = (line_of(table, "n", name) for name in ("selected", "random"))
     beyond = [line[n] for n in line if n >= TURN]
@@ -50,10 +50,10 @@ def separability_settles(figure: Figure) -> Claim:
     return Claim(
         "3",
         "separable share",
-        f"beyond N = {TURN}, {SETTLED[0]:.2f} to {SETTLED[1]:.2f} of the selected tokens are separable",
+        f"beyond N = {TURN}, {low:.2f} to {high:.2f} of the selected tokens are separable",
         told,
-        f"at every size from {TURN} on, the mean over heads lies between {SETTLED[0]:.2f} and {SETTLED[1]:.2f}",
-        answer(all(inside(value, SETTLED) for value in beyond) if beyond else None),
+        f"at every size from {TURN} on, the mean over heads lies between {low:.2f} and {high:.2f}",
+        answer(all(inside(value, PAPER_SEPARABILITY) for value in beyond) if beyond else None),
         {"mean": mean, "mean of random sets": sum(chance) / len(chance) if chance else None},
     )
 

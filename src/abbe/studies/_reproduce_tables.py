@@ -15,8 +15,6 @@ from ._tables import LEVELS
 
 Runs = Mapping[str, Run]  # by kind of vectors
 
-_INTERVAL = ("value", "low", "high")
-
 
 def make_figure(name: str, runs: Runs) -> Figure:
     """One figure of the paper from its runs."""
