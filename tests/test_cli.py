@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 import abbe
 from abbe import cli
 from abbe.bounds import catalogue
-from abbe.report import verify_page, verify_table
+from abbe.views import verify_page, verify_table
 from abbe.studies import Verdict, verify
 
 NAMES = [statement.name for statement in catalogue()]

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from . import __version__
 from ._errors import AbbeError
 from .bounds import catalogue
-from .report import verify_page, verify_table
+from .views import verify_page, verify_table
 from .studies import verify as run_verify
 
 Number = TypeVar("Number", int, float)
@@ -121,7 +121,7 @@ def diagnose(
     quiet: Annotated[bool, typer.Option("--quiet", help="No cost line and no progress bar.")] = False,
 ) -> None:
     """Measure how selective every attention head of a model is: dispersion, distance, separability, sensitivity."""
-    from .report import diagnosis_table
+    from .views import diagnosis_table
     from .studies import diagnose as run_diagnose
 
     try:
@@ -175,7 +175,7 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", help="No cost line and no progress bar.")] = False,
 ) -> None:
     """Repeat the experiments of arXiv 2508.17821 on a model: figures, a page, and which of its statements hold."""
-    from .report import reproduction_page, reproduction_table, save_figures
+    from .views import reproduction_page, reproduction_table, save_figures
     from .studies import FIGURES
     from .studies import reproduce as run_reproduce
 

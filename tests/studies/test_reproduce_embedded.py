@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import abbe
-from abbe.report import figure_chart, reproduction_page
+from abbe.views import figure_chart, reproduction_page
 from abbe.studies import Reproduction
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_embedded.json").read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ import pytest
 from real import pulled, shared_model, shared_text
 
 import abbe
-from abbe.report import reproduction_page
+from abbe.views import reproduction_page
 from abbe.studies import FIGURES
 
 pytestmark = pytest.mark.real

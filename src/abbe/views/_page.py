@@ -33,7 +33,7 @@ def render(template: str, scripts: Sequence[str] = (), **values: Any) -> str:
 @cache
 def _environment() -> Environment:
     return Environment(
-        loader=PackageLoader("abbe.report"),
+        loader=PackageLoader("abbe.views"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -51,7 +51,7 @@ def _policy(scripts: Sequence[str]) -> str:
 
 def script(name: str) -> str:
     """A script of ours, from the folder of templates."""
-    return (files("abbe.report") / "templates" / name).read_text(encoding="utf-8")
+    return (files("abbe.views") / "templates" / name).read_text(encoding="utf-8")
 
 
 @cache

@@ -15,10 +15,10 @@ import pytest
 from made_up import LENGTHS, SIZES, TEMPERATURES, distances, drift, figure_2c, figure_3, figure_4, figures
 
 from abbe import AbbeError
-from abbe.report import figure_chart
-from abbe.report._figure_words import WORDS, settings_line
-from abbe.report._panels import _ticks, rows_of
-from abbe.report._theme import DARK, LIGHT, THEMES, Theme
+from abbe.views import figure_chart
+from abbe.views._figure_words import WORDS, settings_line
+from abbe.views._panels import _ticks, rows_of
+from abbe.views._theme import DARK, LIGHT, THEMES, Theme
 from abbe.studies._reproduction import Figure
 
 NAMES = list(figures())

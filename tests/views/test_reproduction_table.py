@@ -9,8 +9,8 @@ import pytest
 from made_up import CLAIMS, MANIFEST, reproduction
 from rich.console import Console
 
-from abbe.report import reproduction_table
-from abbe.report._reproduction_table import plain
+from abbe.views import reproduction_table
+from abbe.views._reproduction_table import plain
 from abbe.studies._reproduction import Claim, Reproduction
 
 

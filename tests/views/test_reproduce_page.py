@@ -14,9 +14,9 @@ import pytest
 from made_up import CLAIMS, MANIFEST, figures, reproduction
 
 from abbe import AbbeError
-from abbe.report import reproduction_page, save_figures
-from abbe.report._page import as_json, script, vega
-from abbe.report._reproduction import count, duration, facts
+from abbe.views import reproduction_page, save_figures
+from abbe.views._page import as_json, script, vega
+from abbe.views._reproduction import count, duration, facts
 from abbe.studies._reproduction import Claim
 
 HOSTILE = (

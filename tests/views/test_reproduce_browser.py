@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from made_up import MANIFEST, reproduction
 
-from abbe.report import reproduction_page
+from abbe.views import reproduction_page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
