@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 import abbe
 from abbe import cli
 from abbe.bounds import catalogue
-from abbe.views import verify_page, verify_table
 from abbe.studies import Verdict, verify
+from abbe.views import verify_page, verify_table
 
 NAMES = [statement.name for statement in catalogue()]
 

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from . import __version__
 from ._errors import AbbeError
 from .bounds import catalogue
-from .views import verify_page, verify_table
 from .studies import verify as run_verify
+from .views import verify_page, verify_table
 
 Number = TypeVar("Number", int, float)
 
@@ -121,8 +121,8 @@ def diagnose(
     quiet: Annotated[bool, typer.Option("--quiet", help="No cost line and no progress bar.")] = False,
 ) -> None:
     """Measure how selective every attention head of a model is: dispersion, distance, separability, sensitivity."""
-    from .views import diagnosis_table
     from .studies import diagnose as run_diagnose
+    from .views import diagnosis_table
 
     try:
         run = run_diagnose(
@@ -175,9 +175,9 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", help="No cost line and no progress bar.")] = False,
 ) -> None:
     """Repeat the experiments of arXiv 2508.17821 on a model: figures, a page, and which of its statements hold."""
-    from .views import reproduction_page, reproduction_table, save_figures
     from .studies import FIGURES
     from .studies import reproduce as run_reproduce
+    from .views import reproduction_page, reproduction_table, save_figures
 
     folder = out or Path("-".join(["abbe-reproduce", _file_name(model), *(["quick"] if quick else [])]))
     try:

@@ -6,8 +6,8 @@ import pytest
 from real import pulled, shared_model, shared_text
 
 import abbe
-from abbe.views import reproduction_page
 from abbe.studies import FIGURES
+from abbe.views import reproduction_page
 
 pytestmark = pytest.mark.real
 

@@ -9,9 +9,9 @@ import pytest
 from made_up import CLAIMS, MANIFEST, reproduction
 from rich.console import Console
 
+from abbe.studies._reproduction import Claim, Reproduction
 from abbe.views import reproduction_table
 from abbe.views._reproduction_table import plain
-from abbe.studies._reproduction import Claim, Reproduction
 
 
 def shown(given: Reproduction, width: int) -> str:
