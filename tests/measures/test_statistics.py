@@ -21,6 +21,7 @@ from abbe.measures import (
     decay,
     decay_exponent,
     ks_test,
+    mean_decay_exponent,
     resampled_means,
     update,
 )
@@ -42,6 +43,12 @@ def power_law_rows(gamma: float, lengths: list[int]) -> Rows:
         weights[0, q, :n] = 1e-9
         weights[0, q, 0] = n**-gamma / 2
     return Rows(logits, weights, torch.zeros(1, keys, 1, dtype=torch.float64))
+
+
+def two_heads(first: float, second: float, lengths: list[int]) -> Rows:
+    """A head of each exponent, in one block."""
+    a, b = power_law_rows(first, lengths), power_law_rows(second, lengths)
+    return Rows(torch.cat([a.logits, b.logits]), torch.cat([a.weights, b.weights]), a.vectors)
 
 
 @given(st.floats(-0.5, 1.5), st.lists(st.integers(2, 60), min_size=2, max_size=12))
@@ -79,6 +86,19 @@ def test_uniform_rows_have_exponent_one_and_merge() -> None:
         state = update(state, decay(rows))
     merged = {name.removeprefix("decay/"): x[None] for name, x in state.items()}
     torch.testing.assert_close(decay_exponent(merged, resamples=5)[0], value)
+
+
+def test_the_mean_exponent_resamples_windows_with_all_their_heads() -> None:
+    """Two heads whose windows deviate in opposite ways: the mean varies less than either."""
+    blocks = [two_heads(0.5 + shift, 0.3 - shift, [5, 20, 80]) for shift in (-0.1, -0.05, 0.0, 0.05, 0.1)]
+    sums = decay_sums(*blocks)
+    value, low, high = decay_exponent(sums, resamples=300)
+    mean, mean_low, mean_high = mean_decay_exponent(sums, resamples=300)
+    assert float(mean) == pytest.approx(float(value.mean()), rel=1e-12) == pytest.approx(0.4, abs=1e-6)
+    assert float(mean_low) <= float(mean) <= float(mean_high)
+    assert float(mean_high - mean_low) < 0.01 * float((high - low).min())
+    alone = {name: x[:1] for name, x in sums.items()}
+    assert bool(mean_decay_exponent(alone, resamples=5)[1].isnan())
 
 
 def test_rows_of_one_key_and_heads_that_are_not_there_say_nothing() -> None:

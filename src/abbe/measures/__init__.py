@@ -11,7 +11,7 @@ Every reading has a value, and where they exist a proved limit and a random cont
 
 from ._bootstrap import bootstrap_interval, resampled_means
 from ._critical import CriticalN, critical_n, ks_test
-from ._decay import DecayReading, decay, decay_exponent
+from ._decay import DecayReading, decay, decay_exponent, mean_decay_exponent
 from ._differences import differences
 from ._dispersion import dispersion, selection
 from ._expected import expected_distance
@@ -45,6 +45,7 @@ __all__ = [
     "geometry",
     "ks_test",
     "list_measures",
+    "mean_decay_exponent",
     "merge",
     "resampled_means",
     "selection",

@@ -54,18 +54,36 @@ def decay_exponent(
     are equal; no interval from fewer than two windows.
     """
     shape = sums["x"].shape[1:]
-    flat = {name: sums[name].double().reshape(len(sums["x"]), -1) for name in (*_ADDED, "smallest", "largest")}
-    there = flat["rows"] > 0  # false for NaN, too
-    flat = {name: torch.where(there, x, 0.0) for name, x in flat.items() if name in _ADDED} | {
-        "smallest": torch.where(there, flat["smallest"], torch.inf),
-        "largest": torch.where(there, flat["largest"], -torch.inf),
-    }
+    flat, there = _flat(sums)
     once = torch.ones(1, len(there), dtype=torch.float64)
     value = _slope(flat, once)[0]
     low, high = interval_ends(_slope(flat, resampled_counts(len(there), resamples, seed)), level)
     few = there.sum(0) < 2
     low, high = (torch.where(few | value.isnan(), torch.nan, end).view(shape) for end in (low, high))
     return value.view(shape), low, high
+
+
+def mean_decay_exponent(
+    sums: Mapping[str, Tensor], level: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean exponent of all heads, and its interval by resampling windows with all their heads: numbers."""
+    flat, there = _flat(sums)
+    once = torch.ones(1, len(there), dtype=torch.float64)
+    value = _slope(flat, once).nanmean()
+    again = _slope(flat, resampled_counts(len(there), resamples, seed)).nanmean(1, keepdim=True)
+    few = (there.any(1).sum() < 2) | value.isnan()
+    low, high = (torch.where(few, torch.nan, end[0]) for end in interval_ends(again, level))
+    return value, low, high
+
+
+def _flat(sums: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+    """The sums as (window, cell), neutral where a window has no row; and where it has some."""
+    flat = {name: sums[name].double().reshape(len(sums["x"]), -1) for name in (*_ADDED, "smallest", "largest")}
+    there = flat["rows"] > 0  # false for NaN, too
+    known = {name: torch.where(there, flat[name], 0.0) for name in _ADDED}
+    known["smallest"] = torch.where(there, flat["smallest"], torch.inf)
+    known["largest"] = torch.where(there, flat["largest"], -torch.inf)
+    return known, there
 
 
 def _slope(flat: Mapping[str, Tensor], counts: Tensor) -> Tensor:

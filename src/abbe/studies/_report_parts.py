@@ -1,4 +1,4 @@
-"""What a report consists of: numbers, sentences with the rule and the numbers they rest on, and one window to look at."""
+"""What a report consists of: numbers, sentences with their rule and evidence, and one window to look at."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Ball:
 
 @dataclass(frozen=True)
 class SampleRow:
-    """One query of one head: its keys of largest weight, in order, and the balls of the sizes that it sees enough for."""
+    """One query of one head: its keys of largest weight, in order, and the balls of all sizes below its visible keys."""
 
     layer: int
     head: int

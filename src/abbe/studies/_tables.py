@@ -11,7 +11,16 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from ..measures import State, bootstrap_interval, compute, critical_n, decay_exponent, list_measures, resampled_means
+from ..measures import (
+    State,
+    bootstrap_interval,
+    compute,
+    critical_n,
+    decay_exponent,
+    list_measures,
+    mean_decay_exponent,
+    resampled_means,
+)
 from ..results import SCHEMA
 from ._settings import Settings
 
@@ -56,7 +65,7 @@ def table(model: str, records: Mapping[int, Sequence[Record]], settings: Setting
     """All rows of a run, from the records of the windows of every length."""
     parts = [part for length, group in records.items() for part in _rows_of_length(length, group, settings)]
     parts += [_critical_rows(length, group, settings) for length, group in records.items()]
-    parts.append(_decay_rows([record for group in records.values() for record in group], settings))
+    parts += _decay_rows([record for group in records.values() for record in group], settings)
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     columns = {name: joined.get(name, np.full(len(joined["value"]), model, dtype=object)) for name in SCHEMA}
     series = {
@@ -213,10 +222,15 @@ def _quantile(values: Sequence[float | None], side: int, settings: Settings, sev
     return float(np.quantile(np.asarray(values, dtype=float), 1 - tail if side else tail))
 
 
-def _decay_rows(records: Sequence[Record], settings: Settings) -> Columns:
-    """The slope over all windows of all lengths."""
+def _decay_rows(records: Sequence[Record], settings: Settings) -> list[Columns]:
+    """The slope over all windows of all lengths: of every head, and their mean."""
     keys = [key for key in records[0] if key.startswith(f"{_DECAY}/")]
     sums = {key.removeprefix(f"{_DECAY}/"): _over_windows(records, key) for key in keys}
-    value, low, high = decay_exponent(sums, level=settings.level, resamples=settings.resamples, seed=settings.seed)
-    uniform = torch.ones_like(value)
-    return _rows("decay_exponent", None, value, low, high, None, uniform, settings.grid)
+    options: dict[str, Any] = {"level": settings.level, "resamples": settings.resamples, "seed": settings.seed}
+    of_heads, of_all = decay_exponent(sums, **options), mean_decay_exponent(sums, **options)
+    uniform = torch.ones_like
+    name, grid = "decay_exponent", settings.grid
+    return [
+        _rows(name, None, *of_heads, None, uniform(of_heads[0]), grid),
+        _rows(name, None, *of_all, None, uniform(of_all[0]), grid, of_heads=False),
+    ]
