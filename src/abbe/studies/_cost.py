@@ -9,7 +9,7 @@ from typing import Any
 from ..models import LoadedModel
 from ._window import BLOCK
 
-_OVERHEAD = 1.5  # time with measures over time without; `make bench ARGS="--part diagnose"` measures it
+DIAGNOSIS = 1.5  # time with measures over time without; `make bench ARGS="--part diagnose"` measures it
 _BYTES_A_LOGIT = 130  # of a block: logits, weights, orders, and the dot products of all set sizes
 
 
@@ -31,7 +31,7 @@ class Cost:
 
 
 def estimate(
-    model: LoadedModel, lengths: Sequence[int], tokens: int, seconds: float, overhead: float = _OVERHEAD
+    model: LoadedModel, lengths: Sequence[int], tokens: int, seconds: float, overhead: float = DIAGNOSIS
 ) -> Cost:
     """Scale the time of a forward pass on so many tokens by the operations of windows of these lengths."""
     a_unit = seconds / _operations(model, tokens)

@@ -16,7 +16,7 @@ import torch
 from ..models import LoadedModel, Text, Window, tap
 from ..models import windows as cut_windows
 from ..results import FORMAT, Run
-from ._cost import estimate
+from ._cost import DIAGNOSIS, estimate
 from ._folder import RunFolder, identity_of
 from ._memory import PeakMemory
 from ._progress import Watch
@@ -29,9 +29,17 @@ _PACKAGES = ("abbe", "torch", "transformers", "numba", "numpy", "polars", "safet
 
 
 def measure_run(
-    model: LoadedModel, text: Text, settings: Settings, folder: str | os.PathLike[str] | None, watch: Watch
+    model: LoadedModel,
+    text: Text,
+    settings: Settings,
+    folder: str | os.PathLike[str] | None,
+    watch: Watch,
+    overhead: float = DIAGNOSIS,
 ) -> Run:
-    """Measure the windows that the folder does not hold yet, then make the table of all."""
+    """Measure the windows that the folder does not hold yet, then make the table of all.
+
+    `overhead` is the time with these measures over that without, for the estimate of the cost.
+    """
     started = time.perf_counter()
     cut = cut_windows(
         text, settings.lengths, settings.windows, settings.seed, tokenizer=model.tokenizer, context=model.context
@@ -47,7 +55,9 @@ def measure_run(
         kept = RunFolder(folder, identity_of(facts["model"], facts["text"], facts["settings"]))
         left = [window.length for window in cut if window not in kept]
         watch.say(f"{model.name}: self-check error {error:.1e} (allowed 1e-3)")
-        watch.say(str(estimate(model, left, len(probe), a_pass)) if left else "all windows were measured before")
+        watch.say(
+            str(estimate(model, left, len(probe), a_pass, overhead)) if left else "all windows were measured before"
+        )
         _measure(cut, WindowReader(model, open_tap, settings), kept, len(open_tap.layers), watch)
         layers = open_tap.layers
     records = {length: [_record(kept, w) for w in cut if w.length == length] for length in settings.lengths}

@@ -30,7 +30,7 @@ class Watch:
         """Steps of one part. Shows the bar."""
         self._bar.start()
         if not self._planned:
-            self._bar.update(self._task, total=steps)
+            self._bar.reset(self._task, total=steps)
 
     def step(self, what: str) -> None:
         self._bar.update(self._task, advance=1, description=f"{self.part}, {what}" if self.part else what)

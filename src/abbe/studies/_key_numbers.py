@@ -1,0 +1,76 @@
+"""The five numbers that matter: over all heads, at the largest length, with interval, limit and control."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ._lookup import Cell, Lookup
+from ._report_parts import KeyNumber
+from ._telling import percent
+
+LEVEL = 0.01  # of the test behind the critical N, as in the text of arXiv 2508.17821
+
+
+def key_numbers(table: Lookup) -> tuple[KeyNumber, ...]:
+    """Effective tokens, separability, critical N, decay exponent, sensitivity: all heads, at the largest length."""
+    longest, size = table.longest, table.size
+    effective = table.overall("effective_tokens", longest)
+    separable = table.overall("separability", longest, size)
+    decay = table.overall("decay_exponent")
+    sensitivity = table.overall("sensitivity_worst_mean", longest)
+    return (
+        _number(
+            "effective tokens", "effective_tokens", effective,
+            lambda c: f"{c.value:.3g} tokens",
+            lambda c: f"A query spreads its weight as if over {c.value:.3g} equal tokens"
+            + ("." if c.limit is None else f", of {c.limit:,.0f} that it sees on average."),
+        ),
+        _number(
+            f"separability of {size} tokens" if size else "separability", "separability", separable,
+            lambda c: percent(c.value),
+            lambda c: f"So many of the {size} tokens of largest weight lie in a ball of their own"
+            + ("." if c.control is None else f"; of {size} random tokens {percent(c.control)} do."),
+        ),
+        _critical_number(table),
+        _number(
+            "decay exponent", "decay_exponent", decay,
+            lambda c: f"{c.value:.2f}",
+            lambda c: f"The largest weight of a head falls like n^-{c.value:.2f} with the n keys it sees; a uniform "
+            "head's like n^-1.",
+        ),
+        _number(
+            "worst sensitivity", "sensitivity_worst_mean", sensitivity,
+            lambda c: f"{c.value:.2g} per logit",
+            lambda c: "So far the weights move for a unit change of the logits in the worst direction"
+            + ("." if c.limit is None else f"; no row can exceed {c.limit:.3g}."),
+        ),
+    )  # fmt: skip
+
+
+def _number(
+    name: str, measure: str, cell: Cell | None, shown: Callable[[Cell], str], meaning: Callable[[Cell], str]
+) -> KeyNumber:
+    if cell is None:
+        return KeyNumber(name, measure, None, None, None, None, None, "not measured", "No query gave this number.")
+    numbers = (cell.value, cell.low, cell.high, cell.limit, cell.control)
+    return KeyNumber(name, measure, *numbers, shown(cell), meaning(cell))
+
+
+def _critical_number(table: Lookup) -> KeyNumber:
+    measure = f"critical_n@{LEVEL:g}"
+    found, tested = critical_n(table)
+    name = "critical N"
+    if not tested:
+        return _number(name, measure, None, str, str)
+    if found is None:
+        told = f"Up to {tested[-1]} selected tokens, the heads' distances differ from those of random sets."
+        return KeyNumber(name, measure, None, None, None, None, None, f"none up to {tested[-1]}", told)
+    told = f"From {found.value:.0f} selected tokens on, the heads' distances are not told from those of random sets."
+    return KeyNumber(name, measure, found.value, found.low, found.high, None, None, f"{found.value:.0f} tokens", told)
+
+
+def critical_n(table: Lookup) -> tuple[Cell | None, list[int]]:
+    """The critical N at the largest length, None if there is none; and the sizes that were tested."""
+    longest = table.longest
+    tested = sorted(n for name, length, n in table.of_all if name == "ks_p_value" and length == longest and n)
+    return table.overall(f"critical_n@{LEVEL:g}", longest), tested

@@ -1,0 +1,100 @@
+"""Advice on made-up runs whose answers are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from synthetic_run import USUAL, alternatives, made_run
+
+from abbe.studies._advice import advice, gaining
+from abbe.studies._floors import floors
+from abbe.studies._lookup import Lookup
+from abbe.studies._report_parts import Finding
+
+SPARSE = ("sparsemax", "topk:k=32")
+NONE = alternatives([])
+OWN = (0, "own", 0.5, None, None, None)
+
+
+def found(*heads: dict[str, Any], other: Any = NONE, **options: Any) -> dict[str, Finding]:
+    table = Lookup(made_run(heads, **options))
+    return {finding.topic: finding for finding in advice(table, floors(table), other, SPARSE)}
+
+
+def test_the_active_set_is_the_smallest_that_keeps_nine_tenths() -> None:
+    finding = found({}, {"top_mass": {1: 0.1, 5: 0.2, 20: 0.3, 100: 0.95}})["active-set size"]
+    assert finding.sentence == (
+        "Keep 20 tokens a query: they hold 92 % of the weight in the mean over heads; 1 of 2 heads needs more."
+    )
+    assert finding.heads == ((0, 1),)
+    assert finding.numbers["separability of 20 tokens"] == 0.7
+
+
+def test_no_set_is_large_enough() -> None:
+    flat = {"top_mass": {1: 0.01, 5: 0.05, 20: 0.1, 100: 0.4}}
+    finding = found(flat, overall=flat)["active-set size"]
+    assert finding.sentence == "Even 100 tokens a query keep only 40 % of the weight: allow more."
+    assert finding.heads == ((0, 0),)
+    assert finding.numbers["smallest size that keeps the weight"] is None
+
+
+def test_the_temperature_floor_is_that_of_the_most_fragile_head() -> None:
+    finding = found({}, {"sensitivity_worst_p95": {0.1: 4.5, 0.5: 0.9, 1.0: 0.3}})["temperature floor"]
+    assert finding.sentence.startswith("Keep the temperature above 0.45: below it the weights of layer 0, head 1")
+    assert finding.heads == ((0, 1), (0, 0))
+    calm = found({"sensitivity_worst_p95": {0.1: 0.5, 1.0: 0.1}})["temperature floor"]
+    assert calm.sentence == "No head becomes fragile down to T = 0.1, the lowest that was tried."
+    assert "temperature floor" not in found({"sensitivity_worst_p95": None})
+
+
+def test_sinks() -> None:
+    finding = found({}, {"sink_mass": (0.6, 0.5, 0.7, None, 0.01)})["sinks"]
+    assert finding.heads == ((0, 1),)
+    assert finding.sentence.startswith("1 of 2 heads is a sink: keep the first token")
+    assert found({})["sinks"].sentence == "No head is a sink: nothing to do."
+
+
+@pytest.mark.parametrize(
+    ("row", "gains"),
+    [
+        ((0, "sparsemax", 0.6, 0.1, 0.05, 0.1), True),
+        ((0, "sparsemax", 0.6, 0.1, None, 0.1), True),  # one window: no interval
+        ((0, "sparsemax", 0.6, 0.049, 0.04, 0.1), False),  # too little
+        ((0, "sparsemax", 0.6, 0.1, -0.01, 0.1), False),  # not sure
+        ((0, "sparsemax", 0.6, 0.1, 0.05, 0.26), False),  # another output
+        ((0, "softmax", 0.6, 0.1, 0.05, 0.1), False),  # not sparse
+        ((0, "sparsemax", None, None, None, None), False),
+    ],
+)
+def test_who_gains(row: tuple[Any, ...], gains: bool) -> None:
+    table = alternatives([OWN, row])
+    assert gaining(table, SPARSE).height == gains
+    finding = found({}, other=table)["sparse normalizer"]
+    assert finding.heads == (((0, 0),) if gains else ())
+    assert "an estimate from the same logits" in finding.sentence
+    assert "try it before you believe it" in finding.rule
+
+
+def test_the_best_alternative_of_every_head_largest_gain_first() -> None:
+    table = alternatives([
+        OWN, (1, *OWN[1:]), (2, *OWN[1:]),
+        (0, "sparsemax", 0.6, 0.1, 0.05, 0.2), (0, "topk:k=32", 0.7, 0.2, 0.1, 0.1),
+        (1, "sparsemax", 0.9, 0.4, 0.1, 0.1), (1, "topk:k=32", 0.7, 0.2, 0.1, 0.1),
+        (2, "sparsemax", 0.5, 0.0, 0.0, 0.1),
+    ])  # fmt: skip
+    best = gaining(table, SPARSE)
+    assert best.select("head", "normalizer").rows() == [(1, "sparsemax"), (0, "topk:k=32")]
+    finding = found({}, {}, {}, other=table)["sparse normalizer"]
+    assert finding.sentence.startswith("2 of 3 heads would gain from a sparse normalizer: 30 % more of the weight")
+    assert "would move by 10 %" in finding.sentence
+    assert finding.numbers["heads best served by sparsemax"] == 1
+    assert finding.numbers["weight told apart now, mean over heads"] == 0.5
+
+
+def test_nothing_measured_nothing_advised() -> None:
+    assert found({}, other=alternatives([(0, "own", None, None, None, None)])).keys() == {
+        "active-set size", "temperature floor", "sinks",
+    }  # fmt: skip
+    table = Lookup(made_run([], overall=dict.fromkeys(USUAL), p_values={}))
+    assert advice(table, floors(table), NONE, SPARSE) == ()

@@ -1,0 +1,262 @@
+"""Verdicts, key numbers, growth and temperature floors on made-up runs whose answers are known."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import polars as pl
+import pytest
+from synthetic_run import SIZES, USUAL, made_run, row
+
+from abbe.studies._floors import floors, fragile_below
+from abbe.studies._growth import faint_at, growth, half_until
+from abbe.studies._head_verdicts import head_verdicts, no_better_than_random
+from abbe.studies._key_numbers import key_numbers
+from abbe.studies._lookup import Cell, Lookup, shown_size
+from abbe.studies._report_parts import Finding
+from abbe.studies._telling import count_of, percent
+from abbe.studies._verdicts import verdicts
+
+UNIFORM = {"entropy": (5.9, 5.8, 5.95, 6.0, None)}
+BARELY_UNIFORM = {"entropy": (5.71, 5.5, 5.9, 6.0, None)}
+NOT_UNIFORM = {"entropy": (5.69, 5.5, 5.9, 6.0, None)}
+SINK = {"sink_mass": (0.8, 0.7, 0.9, 0.9, 0.002)}
+BLURRED = {"separability": (0.2, 0.05, 0.35, None, 0.1)}
+NEARLY_BLURRED = {"separability": (0.2, 0.11, 0.35, None, 0.1)}
+FADING = {"decay_exponent": (0.5, 0.4, 0.6, None, 1.0)}
+SHARP = {"effective_tokens": (2.9, 2.8, 3.0, 500.0, None)}
+FORCED = {"max_weight": (0.05, 0.04, 0.06, 0.49, 0.002)}
+
+
+def found(*heads: dict[str, Any], **options: Any) -> dict[str, Finding]:
+    table = Lookup(made_run(heads, **options))
+    return {finding.topic: finding for finding in verdicts(table, floors(table))}
+
+
+def kinds(*heads: dict[str, Any]) -> list[str]:
+    return [verdict.kind for verdict in head_verdicts(Lookup(made_run(heads)))]
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        ({}, "selective"),
+        (SINK, "sink"),
+        ({"sink_mass": (0.5, 0.4, 0.6, None, None)}, "selective"),  # not more than half
+        (UNIFORM, "uniform"),
+        (BARELY_UNIFORM, "uniform"),
+        (NOT_UNIFORM, "selective"),
+        (BLURRED, "blurred"),
+        (NEARLY_BLURRED, "selective"),
+        ({"separability": (0.09, None, None, None, 0.1)}, "blurred"),  # one window: no interval
+        ({"separability": (0.11, None, None, None, 0.1)}, "selective"),
+        (FADING, "fading"),
+        ({"decay_exponent": (0.49, 0.4, 0.6, None, 1.0)}, "selective"),
+        (SHARP, "sharp"),
+        ({"effective_tokens": (3.1, 3, 3.2, 500.0, None)}, "selective"),
+        (SINK | UNIFORM | BLURRED | FADING | SHARP, "sink"),  # the first rule that holds
+        (UNIFORM | BLURRED | FADING | SHARP, "uniform"),
+        (BLURRED | FADING | SHARP, "blurred"),
+        (FADING | SHARP, "fading"),
+        (dict.fromkeys(USUAL) | {"top_mass": {5: 0.5}}, "not measured"),
+    ],
+)
+def test_kind_of_a_head(head: dict[str, Any], kind: str) -> None:
+    assert kinds(head) == [kind]
+
+
+def test_sets_that_are_separable_by_chance_prove_nothing() -> None:
+    """Sets of one always are."""
+    assert not no_better_than_random(Cell(1.0, 1.0, 1.0, None, 1.0))
+    assert no_better_than_random(Cell(0.9, 0.9, 0.9, None, 0.95))
+
+
+def test_a_head_verdict_tells_its_numbers_and_its_rule() -> None:
+    (verdict,) = head_verdicts(Lookup(made_run([{}])))
+    assert verdict.sentence == (
+        "Selective: it spreads its weight as if over 8 tokens; 70 % of its 20 selected tokens lie in a ball of their "
+        "own, 10 % of random ones."
+    )
+    assert "No earlier rule holds (sink, uniform, blurred, fading, sharp)" in verdict.rule
+    assert verdict.numbers["effective tokens"] == 8.0
+    assert verdict.numbers["separability of 20 tokens"] == 0.7
+    assert verdict.numbers["of random sets"] == 0.1
+    (sink,) = head_verdicts(Lookup(made_run([SINK])))
+    assert sink.sentence == "Sink: 80 % of its weight goes to the first token it sees."
+    assert sink.rule == "At 1,024 tokens more than 50 % of the weight is on the first visible key."
+
+
+def test_dispersion_counts_heads_and_those_that_are_sure() -> None:
+    finding = found(UNIFORM, BARELY_UNIFORM, NOT_UNIFORM, {})["dispersion"]
+    assert finding.sentence == "2 of 4 heads are within 5 % of the entropy ceiling at 1,024 tokens."
+    assert finding.heads == ((0, 0), (0, 1))
+    assert finding.numbers["of these with the whole interval there"] == 1
+    assert finding.numbers["mean entropy over its ceiling"] == pytest.approx((5.9 + 5.71 + 5.69 + 2.0) / 24)
+    assert found({})["dispersion"].sentence.startswith("No head is within")
+    assert found(UNIFORM)["dispersion"].sentence.startswith("The only head is within")
+    assert found(UNIFORM, UNIFORM)["dispersion"].sentence.startswith("All 2 heads are within")
+
+
+def test_forced_dispersion_is_about_the_ceiling_not_the_weight() -> None:
+    finding = found(FORCED, {"max_weight": (0.05, 0.04, 0.06, 0.5, 0.002)})["forced dispersion"]
+    assert finding.heads == ((0, 0),)
+    assert finding.sentence.startswith("1 of 2 heads has logits so close together")
+
+
+def test_no_ceiling_no_sentence() -> None:
+    assert "forced dispersion" not in found({"max_weight": (0.05, 0.04, 0.06, None, 0.002)})
+
+
+@pytest.mark.parametrize(
+    ("p_values", "critical", "words"),
+    [
+        ({1: 0.0, 5: 0.0, 20: 0.001, 100: 0.009}, None, "Up to 100 tokens, the most that were tried, distances tell"),
+        ({1: 0.0, 5: 0.0, 20: 0.5, 100: 0.9}, 20, "Selecting 20 tokens or more is no better than random"),
+        (
+            {1: 0.0, 5: 0.0, 20: 0.5, 100: 0.001},
+            20,
+            "Selecting 20 tokens is no better than random, though 100 are",
+        ),
+    ],
+)
+def test_random_sets(p_values: dict[int, float], critical: int | None, words: str) -> None:
+    numbers = None if critical is None else (float(critical), 5.0, 100.0, None, None)
+    finding = found({}, p_values=p_values, critical=numbers)["random sets"]
+    assert finding.sentence.startswith(words)
+    at = critical or 100
+    assert finding.numbers[f"p-value at N = {at}"] == p_values[at]
+    assert finding.numbers["critical N"] == critical
+    assert "no proof of equality" in finding.rule
+
+
+def test_separability_counts_heads_no_better_than_random() -> None:
+    finding = found(BLURRED, NEARLY_BLURRED, {})["separability"]
+    assert finding.heads == ((0, 0),)
+    assert finding.sentence == (
+        "Of the 20 tokens that a head weights most, 70 % lie in a ball of their own, against 10 % of 20 random ones; "
+        "1 of 3 heads does no better than random."
+    )
+    assert found({})["separability"].sentence.endswith("; every head does better than random.")
+
+
+def test_length_sinks_and_gradients() -> None:
+    told = found(FADING, {"decay_exponent": (0.01, -0.1, 0.1, None, 1.0)}, SINK)
+    assert told["length"].heads == ((0, 0),)
+    assert told["length"].numbers["heads whose interval reaches 0 or below"] == 1
+    assert "falls like n^-0.20 in the mean; 1 of 3 heads fades" in told["length"].sentence
+    assert told["sinks"].heads == ((0, 2),)
+    assert told["sinks"].sentence.startswith(
+        "1 of 3 heads is a sink, with more than half of the weight on the first token"
+    )
+    assert told["gradients"].sentence.startswith("At T = 1 the weights react with 40 % of the largest possible")
+
+
+def test_an_empty_run_has_no_verdicts() -> None:
+    table = Lookup(made_run([], overall=dict.fromkeys(USUAL), p_values={}))
+    assert verdicts(table, floors(table)) == ()
+    assert head_verdicts(table) == ()
+    assert [number.shown for number in key_numbers(table)] == ["not measured"] * 5
+
+
+def test_key_numbers_have_interval_limit_and_control() -> None:
+    effective, separability, critical, decay, sensitivity = key_numbers(Lookup(made_run([{}])))
+    assert (effective.value, effective.low, effective.high, effective.limit) == (8.0, 7.5, 8.5, 500.0)
+    assert effective.shown == "8 tokens"
+    assert separability.shown == "70 %"
+    assert separability.control == 0.1
+    assert separability.name == "separability of 20 tokens"
+    assert (critical.shown, critical.value) == ("none up to 100", None)
+    assert (decay.value, decay.control) == (0.2, 1.0)
+    assert (sensitivity.shown, sensitivity.limit) == ("0.2 per logit", 0.5)
+    with_critical = made_run([{}], critical=(20.0, 5.0, 100.0, None, None))
+    assert key_numbers(Lookup(with_critical))[2].shown == "20 tokens"
+
+
+def test_infinite_and_missing_numbers_are_not_looked_up() -> None:
+    more = [row((0, 7), 1024, None, "entropy", math.inf), row((0, 8), 1024, None, "entropy", math.nan)]
+    table = Lookup(made_run([{}], more=more))
+    assert set(table.heads("entropy", 1024)) == {(0, 0)}
+    assert (0, 7) in table.places
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"), [((1, 5, 20, 100), 20), ((1, 19, 100), 19), ((15, 25), 15), ((1,), 1), ((), None)]
+)
+def test_the_shown_size_is_the_one_nearest_to_20(sizes: tuple[int, ...], shown: int | None) -> None:
+    rows = [row((0, 0), 64, n, "top_mass", 0.5) for n in sizes] + [row((0, 0), 16, 20, "top_mass", 0.5)] * bool(sizes)
+    run = made_run([])
+    assert shown_size(type(run)(pl.DataFrame(rows, schema=run.heads.schema), run.manifest)) == shown
+
+
+def test_growth_says_where_a_head_crosses_its_limits() -> None:
+    table = Lookup(made_run([UNIFORM, BLURRED, {}], at_64={0: {"entropy": (3.0, 2.9, 3.1, 4.0, None)}}))
+    rows = growth(table).to_dicts()
+    assert [r["uniform_from"] for r in rows] == [1024, None, None]  # not yet at 64
+    assert [r["random_from"] for r in rows] == [None, 64, None]
+    assert rows[2]["decay"] == 0.2
+    assert rows[2]["provable_at"] == pytest.approx(1 + math.exp(10))
+    # 0.4 (L/1024)^-0.2 = 0.1
+    assert rows[2]["faint_at"] == pytest.approx(1024 * 4**5)
+
+
+def test_no_length_is_foretold_for_a_head_that_does_not_surely_fade() -> None:
+    weight = Cell(0.4, None, None, None, None)
+    assert faint_at(weight, Cell(0.2, -0.01, 0.3, None, None), 1024) is None
+    assert faint_at(weight, Cell(1e-4, 1e-5, 0.3, None, None), 1024) == math.inf
+    assert faint_at(None, Cell(0.2, 0.1, 0.3, None, None), 1024) is None
+    assert half_until(1000.0) == math.inf
+    assert half_until(0.0) == 2
+
+
+def test_a_ceiling_from_the_range_needs_softmax() -> None:
+    """Without a proved ceiling of the largest weight, the range of the logits proves nothing."""
+    assert growth(Lookup(made_run([{"max_weight": (0.4, 0.3, 0.5, None, None)}])))["provable_at"].to_list() == [None]
+
+
+def test_the_floor_is_where_the_power_law_between_two_temperatures_reaches_one() -> None:
+    # 4 at 0.1 and 0.8 at 0.5: slope -1, as 0.4/T: reaches 1 at T = 0.4
+    (found_floor,) = floors(Lookup(made_run([{}])))["floor"]
+    assert found_floor == pytest.approx(0.4)
+    (with_one,) = floors(Lookup(made_run([{"sensitivity_worst_p95": {0.1: 4.0, 1.0: 0.25}}])))["floor"]
+    assert with_one == pytest.approx(0.1 * 10**0.5)  # the measure without a suffix is at T = 1
+    table = floors(Lookup(made_run([{"sensitivity_worst_p95": {0.1: 0.9, 0.5: 0.3, 1.0: 0.2}}])))
+    assert table.to_dicts() == [
+        {"layer": 0, "head": 0, "floor": None, "lowest": 0.1, "sensitivity": 0.2, "ceiling": 0.5}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("points", "floor"),
+    [
+        ([], None),
+        ([(0.1, 0.99)], None),
+        ([(0.1, 1.0)], 0.1),
+        ([(0.1, 5.0), (0.2, 2.0)], 0.2),
+        ([(0.1, 0.5), (0.2, 2.0), (0.4, 0.5)], 0.2 * 2**0.5),  # the highest crossing counts
+        ([(0.1, 2.0), (0.2, 0.0)], 0.1),
+    ],
+)
+def test_fragile_below(points: list[tuple[float, float]], floor: float | None) -> None:
+    assert fragile_below(points) == (None if floor is None else pytest.approx(floor))
+
+
+def test_gradients_name_the_first_fragile_head() -> None:
+    calm = {"sensitivity_worst_p95": {0.1: 0.5, 1.0: 0.1}}
+    assert "no head becomes fragile" in found(calm)["gradients"].sentence
+    first, last = ({"sensitivity_worst_p95": {0.1: 10 * t, 0.5: 2 * t, 1.0: 0.1}} for t in (0.45, 0.2))
+    finding = found(calm, {}, first, last)["gradients"]
+    assert finding.sentence.endswith("the first head becomes fragile below T = 0.45.")
+    assert finding.numbers["heads that get fragile"] == 3
+    assert finding.numbers["the same for the middle head"] == pytest.approx(0.4)
+
+
+def test_telling() -> None:
+    assert [percent(x) for x in (0.0, 0.0004, 0.003, 0.01, 0.744, 1.0, None)] == [
+        "0 %", "below 0.1 %", "0.3 %", "1 %", "74 %", "100 %", "an unknown share",
+    ]  # fmt: skip
+    assert [count_of(k, 3, "is", "are") for k in range(4)] == [
+        "no head is", "1 of 3 heads is", "2 of 3 heads are", "all 3 heads are",
+    ]  # fmt: skip
+    assert count_of(1, 1, "is", "are") == "the only head is"
+    assert SIZES[-1] == 100
