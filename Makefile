@@ -16,11 +16,11 @@ ORIGIN := $(CURDIR) $(PYTHON)
 FOUND := $(shell test -x $(RUN) && cat $(STAMP) 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-real check lint types layers bench format clean FORCE
+.PHONY: help setup report test test-real check lint types layers bench format clean FORCE
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "ARGS='...' is passed on to test and bench; PYTHON=... chooses the interpreter of set-up."
+	@echo "ARGS='...' is passed on to report, test and bench; PYTHON=... chooses the interpreter of set-up."
 
 setup: $(STAMP)  ## make the environment in .venv (the other commands call it)
 
@@ -48,6 +48,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) hatchling editables
 	$(PIP) --no-build-isolation --editable '.[dev]'
 	@rm -f $(UNFINISHED) && echo "$(ORIGIN)" > $(STAMP)
+
+report: $(STAMP)  ## measure a model and write the page; the last line is its path
+	@$(VENV)/bin/abbe report $(ARGS)
 
 # Many workers with many threads each would fight for the cores: one thread a worker.
 test: check  ## run the checks, then the tests

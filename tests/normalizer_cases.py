@@ -116,6 +116,16 @@ CASES = (
     Case("hybrid:a=softmax,b=sparsemax,mix=0.25", smooth=False),
     _jumps("hybrid:a=(entmax:alpha=1.5,learn=true,heads=3),b=topk:k=3,mix=0.7,learn=true,heads=3"),
     _gate("hybrid:a=(hybrid:a=softmax1,b=(sink:b=2,learn=true),mix=0.5),b=sigmoid,mix=0.3,learn=true"),
+    Case("scaled:of=softmax,t=0.7"),
+    Case("scaled:of=ssmax:s=0.4,t=-0.7,learn=true"),
+    Case("scaled:of=(entmax:alpha=1.5,learn=true,heads=3),t=0.3,learn=true,heads=3", smooth=False),
+    Case("scaled:of=(scaled:of=sparsemax,t=-0.5,learn=true),t=0.3,learn=true,heads=3", smooth=False),
+    Case("scaled:of=adaptive-temperature,t=0.5,learn=true", smooth=False),
+    _gate("scaled:of=(sink:b=0.5,learn=true,heads=3),t=0.3,learn=true"),
+    _gate("scaled:of=sigmoid,t=-0.5,learn=true,heads=3", row_coupled=False),
+    _jumps("scaled:of=topk:k=3,t=0.5,learn=true,heads=3"),
+    _gate("scaled:of=stick-breaking,t=0.5", order_preserving=False, permutation_equivariant=False),
+    _jumps("hybrid:a=(scaled:of=topk:k=3,t=0.5,learn=true),b=(scaled:of=softmax,t=0.5),mix=0.5"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The command line: exit codes, JSON, the page, help, and mistakes told in one line."""
+"""`abbe verify`: exit codes, JSON, the page, help, and mistakes told in one line."""
 
 from __future__ import annotations
 
@@ -11,27 +11,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from cli_runs import run, run_main
 
 import abbe
-from abbe import cli
+from abbe import studies
 from abbe.bounds import catalogue
 from abbe.studies import Verdict, verify
 from abbe.views import verify_page, verify_table
 
 NAMES = [statement.name for statement in catalogue()]
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(cli.app, list(arguments))
-
-
-def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """The program itself, as installed: its exit code."""
-    monkeypatch.setattr(sys, "argv", ["abbe", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    return int(stopped.value.code or 0)
 
 
 def made_up(**changes: object) -> Verdict:
@@ -40,7 +28,7 @@ def made_up(**changes: object) -> Verdict:
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, *verdicts: Verdict) -> None:
-    monkeypatch.setattr(cli, "run_verify", lambda *args, **more: list(verdicts))
+    monkeypatch.setattr(studies, "verify", lambda *args, **more: list(verdicts))
 
 
 def test_a_table_and_exit_code_0() -> None:
@@ -55,9 +43,7 @@ def test_a_table_and_exit_code_0() -> None:
 
 
 def test_a_narrow_table_cuts_no_number() -> None:
-    result = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(
-        cli.app, ["verify", "spectral", "expected-distance-ceiling", "--trials", "2000"]
-    )
+    result = run("verify", "spectral", "expected-distance-ceiling", "--trials", "2000", columns=80)
     (line,) = [line for line in result.stdout.splitlines() if line.strip().startswith("spectral ")]
     assert re.search(r"\d,\d{3}\b", line)
     assert "…" not in re.sub(r"expected-distance\S*|this \S*", "", result.stdout)
@@ -79,7 +65,7 @@ def test_a_surprise_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_trials_and_seed_reach_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(cli, "run_verify", lambda *args, **more: asked.extend(args[:3]) or [made_up()])
+    monkeypatch.setattr(studies, "verify", lambda *args, **more: asked.extend(args[:3]) or [made_up()])
     run("verify", "spectral", "change", "--trials", "7", "--seed", "3")
     assert (list(asked[0]), asked[1:]) == (["spectral", "change"], [7, 3])
     asked.clear()
@@ -178,6 +164,27 @@ def test_text_is_escaped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     verify_table([verdict])
 
 
+def test_quiet_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answering(monkeypatch, made_up(), made_up(name="other", expected=False))
+    result = run("verify", "--quiet", "--html", tmp_path / "page.html")
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert result.stdout == "2 hold, 0 refuted. NOT as expected: other.\n"
+    assert (tmp_path / "page.html").is_file()
+
+
+def test_a_bad_page_is_told_before_the_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(studies, "verify", lambda *args: asked.append(args) or [made_up()])
+    assert run_main(monkeypatch, "verify", "--html", tmp_path / "no" / "page.html") == 2
+    assert asked == []
+
+
+def test_list_as_json() -> None:
+    found = json.loads(run("verify", "--list", "--json").stdout)
+    assert [one["name"] for one in found] == NAMES
+    assert {one["status"] for one in found} == {statement.status for statement in catalogue()}
+
+
 def test_list_shows_every_statement_once() -> None:
     result = run("verify", "--list")
     assert result.exit_code == 0
@@ -204,8 +211,10 @@ def test_help_shows_examples() -> None:
 
 
 def test_the_examples_of_the_help_name_real_statements() -> None:
-    shown = " ".join(run("verify", "--help").stdout.split())
-    for example in re.findall(r"abbe verify((?: [a-z][\w-]*)+) --", shown):
+    shown = run("verify", "--help").stdout
+    examples = re.findall(r"abbe verify((?: [a-z][\w-]*)+) --", shown)
+    assert examples
+    for example in examples:
         assert set(example.split()) <= set(NAMES)
 
 
@@ -226,8 +235,11 @@ MISTAKES = {
     "no trials": (["spectral", "--trials", "0"], "abbe: trials must be"),
     "negative trials": (["spectral", "--trials", "-5"], "abbe: trials must be"),
     "seed beyond 64 bits": (["spectral", "--seed", "9" * 30], "abbe: seed"),
-    "no such folder": (["spectral", "--trials", "5", "--html", "/no/such/folder/x.html"], "abbe: No such file"),
-    "a folder as page": (["spectral", "--trials", "5", "--html", "/"], "abbe: Is a directory"),
+    "no such folder": (
+        ["spectral", "--trials", "5", "--html", "/no/such/folder/x.html"],
+        "there is no folder /no/such/folder",
+    ),
+    "a folder as page": (["spectral", "--trials", "5", "--html", "/"], "abbe: --html is /, which is a folder"),
 }
 
 
@@ -239,7 +251,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert run_main(monkeypatch, "verify", *arguments) == 2
     written = capsys.readouterr()
     assert told in written.err
-    assert len(written.err.strip().splitlines()) == 1
+    assert len(written.err.splitlines()) == 1
     assert "Traceback" not in written.err
 
 

@@ -1,16 +1,15 @@
-"""`abbe pull`: what it prints, its exit codes, and that the rest of the command line stays light."""
+"""`abbe pull`: what it prints, and its exit codes."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from cli_runs import run, run_main
 
-from abbe import AbbeError, cli
+from abbe import AbbeError
 from abbe.models import _pull
 
 
@@ -32,10 +31,6 @@ def recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     return chosen
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(cli.app, list(arguments))
-
-
 def test_a_pull_says_what_came_and_where_it_lies(recipe: dict[str, Any], tmp_path: Path) -> None:
     result = run("pull", "minilm")
     assert result.exit_code == 0
@@ -54,10 +49,7 @@ def test_a_failure_is_one_line_and_exit_code_2(
     recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     recipe["error"] = error
-    monkeypatch.setattr(sys, "argv", ["abbe", "pull", "minilm"])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert stopped.value.code == 2
+    assert run_main(monkeypatch, "pull", "minilm") == 2
     told = capsys.readouterr()
     assert told.out == ""
     step, line = told.err.splitlines()
@@ -66,10 +58,7 @@ def test_a_failure_is_one_line_and_exit_code_2(
 
 
 def test_unknown_names_and_no_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["abbe", "pull", "smolm2"])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert stopped.value.code == 2
+    assert run_main(monkeypatch, "pull", "smolm2") == 2
     assert "Did you mean 'smollm2'?" in capsys.readouterr().err
     assert run("pull").exit_code == 2
 
@@ -81,12 +70,9 @@ def test_help_names_the_models() -> None:
         assert word in result.stdout
 
 
-def test_import_and_help_do_not_load_transformers() -> None:
-    code = """
-import sys, abbe, abbe.cli, abbe.models
-from typer.testing import CliRunner
-assert CliRunner().invoke(abbe.cli.app, ["--help"]).exit_code == 0
-print([name for name in ("transformers", "tokenizers", "huggingface_hub", "gguf") if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.strip() == "[]"
+def test_json_and_quiet(recipe: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "models" / "minilm"
+    quiet = run("pull", "minilm", "--quiet")
+    assert (quiet.stdout, quiet.stderr) == (f"{folder}\n", "")
+    found = json.loads(run("pull", "minilm", "--json").stdout)
+    assert found == {"name": "minilm", "folder": str(folder), "what": "a stand-in with 6 layers"}

@@ -15,8 +15,8 @@ import abbe.studies
 
 PUBLIC = {
     *("AbbeError", "Normalizer", "NormalizerInfo", "attention", "list_normalizers", "normalizer"),
-    *("LoadedModel", "Tap", "Text", "Window", "load", "pull", "read_text", "tap", "windows"),
-    *("Reproduction", "Run", "diagnose", "open_run", "reproduce"),
+    *("LoadedModel", "Swap", "Tap", "Text", "Window", "load", "pull", "read_text", "swap", "tap", "windows"),
+    *("Report", "Reproduction", "Run", "diagnose", "open_run", "report", "reproduce"),
 }
 
 
@@ -30,6 +30,28 @@ def test_nothing_else_is_exported() -> None:
     """Apart from submodules and names with an underscore."""
     modules = {module.name for module in pkgutil.iter_modules(abbe.__path__)}
     assert {name for name in dir(abbe) if not name.startswith("_")} - modules == PUBLIC
+
+
+def test_submodules_are_found_on_first_use() -> None:
+    names = ("bounds", "measures", "models", "normalizers", "results", "studies", "views")
+    code = f"import abbe, sys; print([getattr(abbe, name).__name__ for name in {names!r}])"
+    assert in_a_fresh_process(code) == str([f"abbe.{name}" for name in names])
+    assert set(names) <= set(dir(abbe))
+
+
+def test_star_import_gives_the_public_names() -> None:
+    code = "from abbe import *; print(sorted(name for name in globals() if not name.startswith('_')))"
+    assert in_a_fresh_process(code) == str(sorted(PUBLIC))
+
+
+def test_import_loads_nothing_heavy() -> None:
+    code = "import sys, abbe; dir(abbe); print({'torch', 'numpy', 'polars', 'transformers'} & set(sys.modules))"
+    assert in_a_fresh_process(code) == "set()"
+
+
+def test_a_name_is_looked_up_once() -> None:
+    code = "import abbe; made = abbe.normalizer; print('normalizer' in vars(abbe), made is abbe.normalizers.normalizer)"
+    assert in_a_fresh_process(code) == "True True"
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

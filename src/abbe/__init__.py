@@ -3,14 +3,15 @@
 import importlib as _importlib
 import typing as _typing
 
-from ._attention import attention
+from ._attention_names import make_known as _make_known
 from ._errors import AbbeError
-from .normalizers import Normalizer, NormalizerInfo, list_normalizers, normalizer
 
 if _typing.TYPE_CHECKING:
-    from .models import LoadedModel, Tap, Text, Window, load, pull, read_text, tap, windows
+    from ._attention import attention
+    from .models import LoadedModel, Swap, Tap, Text, Window, load, pull, read_text, swap, tap, windows
+    from .normalizers import Normalizer, NormalizerInfo, list_normalizers, normalizer
     from .results import Run, open_run
-    from .studies import Reproduction, diagnose, reproduce
+    from .studies import Report, Reproduction, diagnose, report, reproduce
 
 __version__ = "0.1.0"
 
@@ -19,8 +20,10 @@ __all__ = [
     "LoadedModel",
     "Normalizer",
     "NormalizerInfo",
+    "Report",
     "Reproduction",
     "Run",
+    "Swap",
     "Tap",
     "Text",
     "Window",
@@ -32,25 +35,37 @@ __all__ = [
     "open_run",
     "pull",
     "read_text",
+    "report",
     "reproduce",
+    "swap",
     "tap",
     "windows",
 ]
 
-# Found on first use: who only wants a normalizer does not wait for tables and models.
+# Found on first use: help and Tab do not wait for torch, who wants a normalizer does not wait for tables and models.
 _LATER = {
-    "models": ("LoadedModel", "Tap", "Text", "Window", "load", "pull", "read_text", "tap", "windows"),
+    "_attention": ("attention",),
+    "models": ("LoadedModel", "Swap", "Tap", "Text", "Window", "load", "pull", "read_text", "swap", "tap", "windows"),
+    "normalizers": ("Normalizer", "NormalizerInfo", "list_normalizers", "normalizer"),
     "results": ("Run", "open_run"),
-    "studies": ("Reproduction", "diagnose", "reproduce"),
+    "studies": ("Report", "Reproduction", "diagnose", "report", "reproduce"),
 }
+_MODULES = ("bounds", "measures", "models", "normalizers", "results", "studies", "views")
 
 
 def __getattr__(name: str) -> _typing.Any:
+    if name in _MODULES:
+        return _importlib.import_module(f".{name}", __name__)
     for module, names in _LATER.items():
         if name in names:
-            return getattr(_importlib.import_module(f".{module}", __name__), name)
+            found = getattr(_importlib.import_module(f".{module}", __name__), name)
+            globals()[name] = found  # the next use finds it at once
+            return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})
+
+
+_make_known()  # attn_implementation="abbe:entmax-1.5" and the like

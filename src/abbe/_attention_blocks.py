@@ -77,11 +77,13 @@ class Call(NamedTuple):
 def dense(rule: Rule, inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Output and weights in ordinary torch operations: any transform works, memory is O(Lq x Lk)."""
     batch, dtype = batch_shape(inputs), compute_dtype(inputs.q)
-    q, k, v = (t.expand(*batch, *t.shape[-3:]).to(dtype) for t in inputs[:3])
+    q, k, v = (t if t.shape[:-3] == batch else t.expand(*batch, *t.shape[-3:]) for t in inputs[:3])
+    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     with full_precision(q):
         scores = soft_cap(grouped_scores(q * rule.scale, k), rule.softcap)
         hidden = hidden_edges(rule, inputs, slice(0, q.shape[-2]), slice(0, k.shape[-2]))
-        weights = rule.normalizer(logits_of(scores, inputs, hidden))[..., -k.shape[-2] :]
+        weights = rule.normalizer(logits_of(scores, inputs, hidden))
+        weights = weights if inputs.sink is None else weights[..., 1:]
         kept = F.dropout(weights, rule.dropout) if rule.dropout else weights
         out = unfold_heads(fold_heads(kept, k.shape[-3]) @ v, q.shape[-3])
     return out.to(inputs.v.dtype), weights.to(inputs.v.dtype)
@@ -205,13 +207,13 @@ def grouped_scores(q: Tensor, k: Tensor) -> Tensor:
 def fold_heads(t: Tensor, kv_heads: int) -> Tensor:
     """(..., H, Lq, X) -> (..., Hkv, H/Hkv * Lq, X)."""
     heads, queries, width = t.shape[-3:]
-    return t.reshape(*t.shape[:-3], kv_heads, heads // kv_heads * queries, width)
+    return t if heads == kv_heads else t.reshape(*t.shape[:-3], kv_heads, heads // kv_heads * queries, width)
 
 
 def unfold_heads(t: Tensor, heads: int) -> Tensor:
     """(..., Hkv, H/Hkv * Lq, X) -> (..., H, Lq, X)."""
     kv_heads, rows, width = t.shape[-3:]
-    return t.reshape(*t.shape[:-3], heads, kv_heads * rows // heads, width)
+    return t if heads == kv_heads else t.reshape(*t.shape[:-3], heads, kv_heads * rows // heads, width)
 
 
 def soft_cap(scores: Tensor, softcap: float | None) -> Tensor:
@@ -243,6 +245,8 @@ def normalize(normalizer: Normalizer, logits: Tensor, parameters: Sequence[Tenso
 
 def hidden_edges(rule: Rule, inputs: Inputs, queries: slice, keys: slice) -> Hidden:
     """What causal and window hide of these keys: tables for the first and the last of them, none for the middle."""
+    if not rule.causal and rule.window is None:
+        return []
     nearest, farthest = visible_distances(rule, inputs)
     offset = inputs.k.shape[-2] - inputs.q.shape[-2]
     first, last = queries.start + offset, queries.stop - 1 + offset
@@ -313,7 +317,9 @@ def dropout_factors(call: Call, block: Block, weights: Tensor) -> Tensor:
 
 
 def batch_shape(inputs: Inputs) -> torch.Size:
-    shapes = (t.shape[:-3] for t in inputs[:3])
+    shapes = [t.shape[:-3] for t in inputs[:3]]
+    if shapes[0] == shapes[1] == shapes[2]:  # as always in a model, where torch's general answer takes a while
+        return shapes[0]
     return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
 
 

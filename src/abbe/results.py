@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 import json
 import os
 from collections.abc import Mapping
@@ -69,6 +70,15 @@ class Run:
         return target
 
     def _repr_html_(self) -> str:
+        """What a notebook shows: charts, or a plain table of a run that is too odd to be drawn."""
+        try:
+            # Views lie above this module: they are asked for by name, and only when something is shown.
+            drawn: str = importlib.import_module("abbe.views").run_html(self)
+        except Exception:
+            return self._plain_html()
+        return drawn
+
+    def _plain_html(self) -> str:
         """What was measured on what, and the mean over heads of each measure at the largest length."""
         model, text = self.manifest["model"], self.manifest["text"]
         error, skipped = self.manifest["self_check"]["error"], self.manifest["skipped"]

@@ -172,6 +172,7 @@ def test_a_text_far_longer_than_the_context() -> None:
     [
         ({"text": ""}, "text is empty"),
         ({"text": " \n "}, "text is empty"),
+        ({"text": PROSE + "\ud83d" + PROSE}, "text is not valid Unicode: half a character at position 5,000"),
         ({"text": PROSE[:63]}, "text has 63 tokens, too few for the shortest window: length 64 needs 64"),
         ({"text": "abc", "tokenizer": ENCODER}, "has 3 tokens, .* length 64 needs 62 beside 2 special ones"),
         ({"lengths": [64, 2048], "context": 1024}, "window length 2048 is above the model's context of 1024 tokens"),

@@ -13,13 +13,14 @@ from abbe.studies._lookup import Lookup
 from abbe.studies._report_parts import Finding
 
 SPARSE = ("sparsemax", "topk:k=32")
+SHARPER = "softmax:temperature=0.7"
 NONE = alternatives([])
 OWN = (0, "own", 0.5, None, None, None)
 
 
 def found(*heads: dict[str, Any], other: Any = NONE, **options: Any) -> dict[str, Finding]:
     table = Lookup(made_run(heads, **options))
-    return {finding.topic: finding for finding in advice(table, floors(table), other, SPARSE)}
+    return {finding.topic: finding for finding in advice(table, floors(table), other, SPARSE, SHARPER)}
 
 
 def test_the_active_set_is_the_smallest_that_keeps_nine_tenths() -> None:
@@ -82,14 +83,18 @@ def test_the_best_alternative_of_every_head_largest_gain_first() -> None:
         (0, "sparsemax", 0.6, 0.1, 0.05, 0.2), (0, "topk:k=32", 0.7, 0.2, 0.1, 0.1),
         (1, "sparsemax", 0.9, 0.4, 0.1, 0.1), (1, "topk:k=32", 0.7, 0.2, 0.1, 0.1),
         (2, "sparsemax", 0.5, 0.0, 0.0, 0.1),
+        (0, SHARPER, 0.6, 0.1, 0.0, 0.3), (1, SHARPER, 0.6, 0.3, 0.0, 0.1), (2, SHARPER, 0.9, 0.9, 0.9, 0.9),
     ])  # fmt: skip
     best = gaining(table, SPARSE)
     assert best.select("head", "normalizer").rows() == [(1, "sparsemax"), (0, "topk:k=32")]
     finding = found({}, {}, {}, other=table)["sparse normalizer"]
-    assert finding.sentence.startswith("2 of 3 heads would gain from a sparse normalizer: 30 % more of the weight")
+    assert finding.sentence.startswith("2 of 3 heads would gain from a sparse normalizer: in the mean another 30 %")
     assert "would move by 10 %" in finding.sentence
     assert finding.numbers["heads best served by sparsemax"] == 1
     assert finding.numbers["weight told apart now, mean over heads"] == 0.5
+    # the control is taken from the heads that gain, not from all
+    assert finding.numbers[f"gain of those heads with {SHARPER} instead"] == pytest.approx(0.2)
+    assert finding.numbers["whose outputs would move by"] == pytest.approx(0.2)
 
 
 def test_nothing_measured_nothing_advised() -> None:

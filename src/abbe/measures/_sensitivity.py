@@ -12,7 +12,6 @@ from torch import Tensor
 from .._errors import AbbeError
 from ..normalizers import Normalizer
 from ..normalizers import normalizer as make_normalizer
-from ..normalizers._hybrid import Hybrid
 from ._jacobian import jacobian_norms
 from ._rows import Rows
 from ._spectral import rank_one_norms
@@ -97,7 +96,7 @@ def _form(rows: Rows, normalizer: Normalizer, t: float) -> _RankOne | None:
     scale (sum u) (diag p - p p^T).
     """
     none = rows.logits.new_zeros(())
-    if isinstance(normalizer, Hybrid):
+    if not normalizer.is_one_map:
         return None
     if rows.softmax and t == 1 and str(normalizer) == "softmax":
         return _RankOne(rows.weights, none, 1.0)

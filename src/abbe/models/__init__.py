@@ -4,6 +4,8 @@ from ._attention_call import AttentionCall
 from ._load import LoadedModel, load
 from ._pull import pull
 from ._pull_cache import facts as pulled_facts
+from ._swap import Swap, swap
+from ._swap_plan import HeadGroup
 from ._tap import Tap, tap
 from ._text import Text, read_text
 from ._windows import Window, Windows, windows
@@ -11,7 +13,9 @@ from ._wrap import wrap
 
 __all__ = [
     "AttentionCall",
+    "HeadGroup",
     "LoadedModel",
+    "Swap",
     "Tap",
     "Text",
     "Window",
@@ -20,6 +24,7 @@ __all__ = [
     "pull",
     "pulled_facts",
     "read_text",
+    "swap",
     "tap",
     "windows",
     "wrap",

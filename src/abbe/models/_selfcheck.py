@@ -7,6 +7,7 @@ what is proved is exactly what consumers read.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -40,6 +41,34 @@ def own_attention(call: AttentionCall) -> Tensor:
             rows = unfold_heads(fold_heads(weights, values.shape[1]) @ values, heads)
             out[:, block] = rows.transpose(1, 2).to(out.dtype)
     return out
+
+
+def check_ready(network: Any, inputs: dict[str, Any]) -> None:
+    """Refuse a model or inputs for which two runs would differ for other reasons."""
+    if network.training:
+        raise AbbeError("the model is in training mode, where dropout makes its output random; call .eval() first")
+    if inputs.get("past_key_values") is not None:
+        raise AbbeError("check runs the model twice and needs inputs without past_key_values, which a run changes")
+
+
+def check_complete(network: Any, modules: Iterable[str], called: Iterable[str], most_keys: int) -> None:
+    """Refuse a model that did not call every attention module, and a text that would prove nothing."""
+    modules, called = list(modules), set(called)
+    silent = [name for name in modules if name not in called]
+    if silent:
+        raise AbbeError(
+            f"unsupported: {type(network).__name__} did not call {len(silent)} of its {len(modules)} "
+            f"attention modules for these inputs, the first being {silent[0]}; tap the part that runs"
+        )
+    if most_keys < 2:
+        # One key has the weight 1, whatever its logit.
+        raise AbbeError("check needs a text of at least 2 tokens: one token alone proves nothing about attention")
+
+
+def output_error(network: Any, plain: Tensor, own: Tensor, inputs: dict[str, Any]) -> float:
+    """How far two outputs of a model for the same inputs are apart, padding left out."""
+    padding = "decoder_attention_mask" if network.config.is_encoder_decoder else "attention_mask"
+    return relative_error(plain, own, inputs.get(padding))
 
 
 def check_finite(call: AttentionCall) -> None:

@@ -8,36 +8,28 @@ the tap captures.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import count
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from .._errors import AbbeError
 from ._attention_call import AttentionCall
-from ._selfcheck import check_finite, main_output, own_attention, relative_error, tolerance
-from ._tap_keywords import checked_mask, read_keywords, refuse_weights
-from ._tap_layers import Layers, ProjectionFinder
+from ._call_reader import CallReader, lock, refuse_requests_for_weights, register
+from ._selfcheck import check_complete, check_finite, check_ready, main_output, output_error, own_attention, tolerance
+from ._tap_keywords import checked_mask, read_keywords
+from ._tap_layers import ProjectionFinder
 from ._tap_masks import MaskPolicy
-from ._tap_modules import (
-    NAME_PREFIX,
-    PrivateConfigs,
-    attention_input,
-    attention_kind,
-    attention_modules,
-    checked_network,
-)
+from ._tap_modules import TAP_PREFIX, PrivateConfigs, attention_modules, checked_network
 from ._tap_output import model_attention
 
 Consumer = Callable[[AttentionCall], object]
 
 _numbers = count(1)
-_lock = threading.Lock()
 
 
 def tap(model: object) -> Tap:
@@ -60,12 +52,11 @@ class Tap:
     """
 
     def __init__(self, model: object) -> None:
-        self.network = checked_network(model)
+        self.network = checked_network(model, "tap")
         self.error: float | None = None
-        self._name = f"{NAME_PREFIX}{next(_numbers)}"
+        self._name = f"{TAP_PREFIX}{next(_numbers)}"
         self._consumers: list[Consumer] = []
-        self._layers = Layers()
-        self._inputs: dict[nn.Module, tuple[Tensor | None, Literal["self", "cross"]]] = {}
+        self._reader = CallReader(self.network)
         self._finder: ProjectionFinder | None = None  # only during the check
         self._dtypes: set[torch.dtype] = set()
         self._most_keys = 0  # of any call of the check
@@ -74,20 +65,20 @@ class Tap:
     @property
     def layers(self) -> list[str]:
         """Paths of the attention modules, in the order of their first call; complete after `check`."""
-        return self._layers.names()
+        return self._reader.layers.names()
 
     def listen(self, consumer: Consumer) -> None:
         """Call this with an AttentionCall, layer by layer, in every later forward pass."""
         self._consumers.append(consumer)
 
     def __enter__(self) -> Self:
-        with ExitStack() as undo, _lock:
+        with ExitStack() as undo, lock:
             self._configs = PrivateConfigs(self.network)
             self._modules = attention_modules(self.network)
             undo.callback(self._configs.restore)
             self._configs.install(self._name)
-            undo.callback(self._inputs.clear)
-            self._register(undo)
+            self._policy = MaskPolicy(self._configs.implementations(), self._modules)
+            register(self._name, self._attend, self._policy.make_mask, undo)
             self._hook(undo)
             self._undo = undo.pop_all()
         return self
@@ -96,7 +87,7 @@ class Tap:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._undo is not None:
-            with _lock:
+            with lock:
                 self._undo.close()
             self._undo = None
 
@@ -107,13 +98,14 @@ class Tap:
         Returns the largest difference over the standard deviation of the output; too large a one is an AbbeError.
         Consumers are not called. Also learns the layers and their output projections.
         """
-        self._check_ready(inputs)
+        if self._undo is None:
+            raise AbbeError("the tap is not open: use it as `with tap(model) as t:`")
+        check_ready(self.network, inputs)
         with self._configs.original():
             plain = main_output(self.network(**inputs))
         own = self._rebuilt_output(inputs)
-        self._check_complete()
-        padding = "decoder_attention_mask" if self.network.config.is_encoder_decoder else "attention_mask"
-        self.error = relative_error(plain, own, inputs.get(padding))
+        check_complete(self.network, self._modules.values(), self.layers, self._most_keys)
+        self.error = output_error(self.network, plain, own, inputs)
         limit = max(tolerance(dtype) for dtype in (plain.dtype, *self._dtypes))
         if not self.error <= limit:
             raise AbbeError(
@@ -125,62 +117,16 @@ class Tap:
 
     def _rebuilt_output(self, inputs: dict[str, Any]) -> Tensor:
         """The model's output with its attention computed from what the tap captures."""
-        self._finder, self._most_keys = ProjectionFinder(self.network, self._layers), 0
+        self._finder, self._most_keys = ProjectionFinder(self.network, self._reader.layers), 0
         try:
             return main_output(self.network(**inputs))
         finally:
             self._finder.close()
             self._finder = None
 
-    def _check_ready(self, inputs: dict[str, Any]) -> None:
-        if self._undo is None:
-            raise AbbeError("the tap is not open: use it as `with tap(model) as t:`")
-        if self.network.training:
-            raise AbbeError("the model is in training mode, where dropout makes its output random; call .eval() first")
-        if inputs.get("past_key_values") is not None:
-            raise AbbeError("check runs the model twice and needs inputs without past_key_values, which a run changes")
-
-    def _check_complete(self) -> None:
-        """Refuse a model that did not call every attention module, and a text that would prove nothing."""
-        called = set(self.layers)
-        silent = [name for name in self._modules.values() if name not in called]
-        if silent:
-            raise AbbeError(
-                f"unsupported: {type(self.network).__name__} did not call {len(silent)} of its {len(self._modules)} "
-                f"attention modules for these inputs, the first being {silent[0]}; tap the part that runs"
-            )
-        if self._most_keys < 2:
-            # One key has the weight 1, whatever its logit.
-            raise AbbeError("check needs a text of at least 2 tokens: one token alone proves nothing about attention")
-
-    def _register(self, undo: ExitStack) -> None:
-        from transformers import AttentionInterface, AttentionMaskInterface
-
-        policy = MaskPolicy(self._configs.implementations(), self._modules)
-        self._policy = policy
-        for interface, function in ((AttentionInterface, self._attend), (AttentionMaskInterface, policy.make_mask)):
-            interface.register(self._name, function)
-            # There is no public way to unregister.
-            undo.callback(interface._global_mapping.pop, self._name, None)
-
     def _hook(self, undo: ExitStack) -> None:
-        from transformers import PreTrainedModel
-
-        for module in self._modules:
-            undo.callback(module.register_forward_pre_hook(self._see_input, with_kwargs=True).remove)
-        for name, part in self.network.named_modules():
-            if isinstance(part, PreTrainedModel):
-                undo.callback(part.register_forward_pre_hook(self._begin(name), with_kwargs=True).remove)
-
-    def _begin(self, prefix: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
-        def begin(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._layers.begin_pass(prefix)
-            refuse_weights(type(part).__name__, kwargs.get("output_attentions") or self._configs.asks_for_weights())
-
-        return begin
-
-    def _see_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._inputs[module] = attention_input(module, args, kwargs), attention_kind(module, args, kwargs)
+        self._reader.watch(self._modules, undo)
+        refuse_requests_for_weights(self.network, self._configs, undo)
 
     def _attend(
         self,
@@ -196,16 +142,10 @@ class Tap:
         where = f"{type(self.network).__name__} ({name})"
         options, mask = read_keywords(where, query, keywords), checked_mask(where, attention_mask)
         causal = mask is None and self._policy.is_causal(module, options.is_causal, query.shape[-2])
-        hidden, kind = self._inputs.pop(module, (None, "self"))
-        key_of_layer, number = self._layers.enter(name, kind)
-        call = AttentionCall(
-            number, name, kind, query.detach(), key.detach(), value.detach(), options.scale, options.softcap,
-            _detached(options.sink), _detached(options.position_bias), options.window, _detached(mask), causal,
-            hidden, self._layers.projections.get(key_of_layer),
-        )  # fmt: skip
+        layer, call = self._reader.read(module, query, key, value, mask, causal, options)
         if self._finder is not None:
             output = self._checked_output(call)
-            self._finder.expect(key_of_layer, output)
+            self._finder.expect(layer, output)
             return output, None
         self._hand_out(call)
         return model_attention(module, query, key, value, mask, causal, options), None
@@ -221,7 +161,3 @@ class Tap:
             check_finite(call)
         for consumer in self._consumers:
             consumer(call)
-
-
-def _detached(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.detach()

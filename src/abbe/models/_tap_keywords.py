@@ -76,8 +76,8 @@ def refuse_weights(where: str, asked: object) -> None:
     """transformers would give an empty tuple for output_attentions, without a word."""
     if asked:
         raise AbbeError(
-            f"{where} was asked for output_attentions, but no attention matrix is formed under the tap; leave it out "
-            "and take the rows that you need from AttentionCall.logits"
+            f"{where} was asked for output_attentions, but no attention matrix is formed under a tap or swap; leave it "
+            "out, and `listen` for the rows that you need"
         )
 
 

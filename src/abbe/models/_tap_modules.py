@@ -1,8 +1,8 @@
-"""The attention modules of a transformers model, and private copies of the model's settings while it is tapped.
+"""The attention modules of a transformers model, and private copies of its settings while it is tapped or swapped.
 
 What is special: a module that routes its attention through transformers' interface is known by its forward, which
 names the interface; no list of architectures is kept. The settings (config objects) are copied for the time of the
-tap, so that a model that shares them with another one does not disturb it.
+tap or swap, so that a model that shares them with another one does not disturb it.
 """
 
 from __future__ import annotations
@@ -20,21 +20,26 @@ from .._errors import AbbeError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-NAME_PREFIX = "abbe-tap-"
+TAP_PREFIX, SWAP_PREFIX, LOADED_PREFIX = "abbe-tap-", "abbe-swap-", "abbe:"
+_IN_USE = {
+    TAP_PREFIX: "is tapped already; leave the other tap first",
+    SWAP_PREFIX: "has other normalizers swapped in; restore that swap first",
+    LOADED_PREFIX: "computes with attn_implementation={name!r}; call set_attn_implementation('sdpa') on it first",
+}
 
 # Linear attention has no logits that compete: such layers are left out, and a model may have them beside others.
 _NOT_SOFTMAX = ("Linear", "Lightning")
 _CROSS_INPUTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
 
-def checked_network(model: object) -> PreTrainedModel:
-    """The transformers model to tap: `model` itself, or its `network`."""
+def checked_network(model: object, who: str) -> PreTrainedModel:
+    """The transformers model to tap: `model` itself, or its `network`; `who` asks for it."""
     from transformers import PreTrainedModel
 
     network = model if isinstance(model, PreTrainedModel) else getattr(model, "network", model)
     if not isinstance(network, PreTrainedModel):
         raise AbbeError(
-            f"tap needs a transformers model (PreTrainedModel, not compiled or wrapped); got {type(network).__name__}"
+            f"{who} needs a transformers model (PreTrainedModel, not compiled or wrapped); got {type(network).__name__}"
         )
     return network
 
@@ -90,8 +95,9 @@ class PrivateConfigs:
             for key, value in vars(module).items()
             if isinstance(value, PreTrainedConfig)
         ]
-        if any((config._attn_implementation or "").startswith(NAME_PREFIX) for _, _, config in self._held):
-            raise AbbeError(f"this {type(network).__name__} is tapped already; leave the other tap first")
+        for _, _, config in self._held:
+            for one in _with_parts(config):
+                _refuse_if_in_use(type(network).__name__, one._attn_implementation or "")
         self._copies: dict[int, Any] = {}  # by the identity of what was copied: deepcopy's memory
         self._names: dict[int, tuple[Any, str | None]] = {}
 
@@ -129,6 +135,12 @@ class PrivateConfigs:
         for one, _ in self._names.values():
             # The public setter would set the parts too, and some of them have settings of their own.
             one._attn_implementation_internal = name
+
+
+def _refuse_if_in_use(model: str, name: str) -> None:
+    for prefix, why in _IN_USE.items():
+        if name.startswith(prefix):
+            raise AbbeError(f"this {model} {why.format(name=name)}")
 
 
 def _with_parts(config: Any) -> Iterator[Any]:

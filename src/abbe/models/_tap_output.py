@@ -1,4 +1,4 @@
-"""The output of a tapped layer, computed as transformers' SDPA function does, in lean memory, with gradients."""
+"""The output of a tapped or swapped layer, in lean memory, with gradients."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .._attention import attention
+from ..normalizers import Normalizer
 from ._attention_call import HIDDEN
 from ._tap_keywords import Keywords
 
@@ -13,9 +14,9 @@ from ._tap_keywords import Keywords
 def model_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, options: Keywords
 ) -> Tensor:
-    """(batch, queries, heads, value width)."""
+    """(batch, queries, heads, value width): the model's own softmax, as transformers' SDPA function computes it."""
     if options.softcap is not None or options.sink is not None:  # transformers' function has neither
-        return _capped_or_with_sink(query, key, value, mask, causal, options)
+        return normalized_attention("softmax", query, key, value, mask, causal, options)
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     output: Tensor = sdpa_attention_forward(
@@ -25,9 +26,11 @@ def model_attention(
     return output
 
 
-def _capped_or_with_sink(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, options: Keywords
-) -> Tensor:
+def normalized_attention(
+    normalizer: str | Normalizer, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool,
+    options: Keywords,
+) -> Tensor:  # fmt: skip
+    """(batch, queries, heads, value width) with this normalizer and all else that the model asks for."""
     bias = options.position_bias
     if causal:
         # The first query sits at the first key, whatever follows in a static cache; abbe.attention aligns the last.
@@ -36,7 +39,7 @@ def _capped_or_with_sink(
     if mask is not None and mask.dtype != torch.bool:
         bias, mask = mask if bias is None else bias + mask, mask > HIDDEN
     output = attention(
-        query, key, value, mask=mask, causal=causal, scale=options.scale, softcap=options.softcap, sink=options.sink,
-        position_bias=bias, dropout=options.dropout,
+        query, key, value, normalizer, mask=mask, causal=causal, scale=options.scale, softcap=options.softcap,
+        sink=options.sink, position_bias=bias, dropout=options.dropout,
     )  # fmt: skip
     return output.transpose(1, 2).contiguous()

@@ -93,6 +93,10 @@ def _check_request(lengths: Sequence[int], count: int, seed: int, context: int |
 def _tokenise(text: Text, tokenizer: Any) -> _Tokens:
     if not text.content.strip():
         raise AbbeError(f"{text.name} is empty: there is no text to measure on")
+    try:
+        text.content.encode()
+    except UnicodeEncodeError as error:
+        raise AbbeError(f"{text.name} is not valid Unicode: half a character at position {error.start:,}") from None
     if not getattr(tokenizer, "is_fast", False):
         raise AbbeError(f"tokenizer {type(tokenizer).__name__} cannot give character spans: a fast one is needed")
     found = tokenizer(

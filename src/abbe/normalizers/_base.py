@@ -85,6 +85,11 @@ class Normalizer(nn.Module, ABC):
         which, params = self._map(logits)
         return row_weights(which, logits, params)
 
+    @property
+    def is_one_map(self) -> bool:
+        """Whether `_map` says it all; a combination of normalizers may have none."""
+        return True
+
     @abstractmethod
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
         """The row-wise map and its parameters, which broadcast over the rows of these logits."""

@@ -8,7 +8,9 @@ beyond the first, and everything inside torch.func transforms, go through the re
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,7 @@ from .._threads import over_rows
 # Below this many logits the reference answers sooner than a kernel that may have to be compiled first
 # (`make bench ARGS="--part latency,crossover"` prints both).
 FUSED_FROM = 1 << 16
+_asked_from: ContextVar[int | None] = ContextVar("_asked_from", default=None)
 
 Reference = Callable[[Tensor, Tensor], Tensor]
 
@@ -52,6 +55,16 @@ def row_map(
         raise RuntimeError(f"row map {name!r} is registered twice")
     _MAPS[name] = made
     return made
+
+
+@contextmanager
+def kernels_from(logits: int) -> Iterator[None]:
+    """Use the kernels from so many logits on, in this thread and block: for who calls often, and small."""
+    token = _asked_from.set(logits)
+    try:
+        yield
+    finally:
+        _asked_from.reset(token)
 
 
 def inside_transform() -> bool:
@@ -88,7 +101,7 @@ def fused(logits: Tensor) -> bool:
     if logits.dtype != torch.float32 or logits.device.type != "cpu" or inside_transform():
         return False
     # Who compiles has time, and one call is a smaller graph than the reference.
-    return torch.compiler.is_compiling() or logits.numel() >= FUSED_FROM
+    return torch.compiler.is_compiling() or logits.numel() >= min(FUSED_FROM, _asked_from.get() or FUSED_FROM)
 
 
 def row_counts(logits: Tensor) -> Tensor:

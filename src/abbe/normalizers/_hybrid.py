@@ -50,11 +50,15 @@ class Hybrid(Normalizer):
             except AbbeError as error:
                 raise AbbeError(f"hybrid: {error}") from None
 
+    @property
+    def is_one_map(self) -> bool:
+        return False
+
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
         raise TypeError("a hybrid is two maps")
 
     def _weights(self, logits: Tensor) -> Tensor:
-        if "mix" in self.learned or isinstance(self.a, Hybrid) or isinstance(self.b, Hybrid):
+        if "mix" in self.learned or not (self.a.is_one_map and self.b.is_one_map):
             return torch.lerp(self.b._weights(logits), self.a._weights(logits), self._value("mix", logits))
         return blended_weights(self.a._map(logits), self.b._map(logits), logits, self._given["mix"])
 

@@ -13,6 +13,7 @@ from ._entmax import AdaptiveScalableEntmax, Entmax, Sparsemax
 from ._gates import NormalizedReLU, Sigmoid, Softpick
 from ._hybrid import Hybrid
 from ._options import Option
+from ._scaled import Scaled
 from ._selection import Threshold, TopK, TopP
 from ._shaped import ClippedSoftmax, ElasticSoftmax, SelfAdjustedSoftmax
 from ._sink import LearnedSink, SoftmaxPlusOne
@@ -43,6 +44,7 @@ CLASSES: tuple[type[Normalizer], ...] = (
     NormSoftmax,
     StickBreaking,
     Hybrid,
+    Scaled,
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from statistics import fmean
 
 import polars as pl
 
@@ -19,10 +20,13 @@ _NAMED = 5  # heads that an advice names as examples
 
 
 def advice(
-    table: Lookup, floors: pl.DataFrame, alternatives: pl.DataFrame, sparse: Collection[str]
+    table: Lookup, floors: pl.DataFrame, alternatives: pl.DataFrame, sparse: Collection[str], sharper: str = ""
 ) -> tuple[Finding, ...]:
-    """Each with its evidence; what was not measured is left out. `sparse` are the alternatives with exact zeros."""
-    found = [_active_set(table), _temperature(floors), _sinks(table), _sparse(alternatives, sparse)]
+    """Each with its evidence; what was not measured is left out.
+
+    `sparse` are the alternatives with exact zeros, `sharper` is their control: softmax at a lower temperature.
+    """
+    found = [_active_set(table), _temperature(floors), _sinks(table), _sparse(alternatives, sparse, sharper)]
     return tuple(finding for finding in found if finding is not None)
 
 
@@ -124,11 +128,13 @@ def gaining(alternatives: pl.DataFrame, sparse: Collection[str]) -> pl.DataFrame
     chosen = alternatives.filter(
         pl.col("normalizer").is_in(list(sparse)) & (pl.col("gain") >= GAIN) & sure & (pl.col("output_change") <= MOVED)
     )
-    best = chosen.sort("gain", descending=True).unique(["layer", "head"], keep="first", maintain_order=True)
+    best = chosen.sort("gain", "normalizer", descending=[True, False]).unique(
+        ["layer", "head"], keep="first", maintain_order=True
+    )
     return best.sort("gain", "layer", "head", descending=[True, False, False])
 
 
-def _sparse(alternatives: pl.DataFrame, sparse: Collection[str]) -> Finding | None:
+def _sparse(alternatives: pl.DataFrame, sparse: Collection[str], sharper: str) -> Finding | None:
     own = alternatives.filter(pl.col("normalizer") == "own").drop_nulls("told_apart")
     if own.is_empty():
         return None
@@ -149,14 +155,22 @@ def _sparse(alternatives: pl.DataFrame, sparse: Collection[str]) -> Finding | No
             "head": top["head"],
             "with": top["normalizer"],
         }
+        control = best.select("layer", "head").join(
+            alternatives.filter(pl.col("normalizer") == sharper), on=["layer", "head"]
+        )
+        if control.height:
+            numbers |= {
+                f"gain of those heads with {sharper} instead": _mean(control, "gain"),
+                "whose outputs would move by": _mean(control, "output_change"),
+            }
         served = best.group_by("normalizer").len().sort("len", "normalizer", descending=[True, False])
         numbers |= {f"heads best served by {spec}": count for spec, count in served.iter_rows()}
     words = (
         "No head would gain from a sparse normalizer without another output (an estimate from the same logits)."
         if not best.height
         else sentence(
-            f"{count_of(best.height, own.height, 'would', 'would')} gain from a sparse normalizer: "
-            f"{percent(_mean(best, 'gain'))} more of the weight would lie on tokens that can be told apart, and "
+            f"{count_of(best.height, own.height, 'would', 'would')} gain from a sparse normalizer: in the mean "
+            f"another {percent(_mean(best, 'gain'))} of the weight would lie on tokens that can be told apart, and "
             f"outputs would move by {percent(_mean(best, 'output_change'))} (an estimate from the same logits)."
         )
     )
@@ -170,5 +184,6 @@ def _sparse(alternatives: pl.DataFrame, sparse: Collection[str]) -> Finding | No
 
 
 def _mean(table: pl.DataFrame, column: str) -> float | None:
-    found = table[column].mean()
-    return found if isinstance(found, float) else None
+    """The same for the same rows, however they are stored."""
+    known = table[column].drop_nulls().to_list()
+    return fmean(known) if known else None

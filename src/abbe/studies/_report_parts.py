@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -56,8 +57,8 @@ class HeadVerdict:
 class Ball:
     """The selected set of one size around its sum s, seen from s: every point at its true distance, in some direction.
 
-    Directions are those of the plane of largest variance; distances are exact, so that what is drawn inside the circle
-    lies inside the ball.
+    Directions are azimuths around the line from s to the origin, where tokens without weight lie; distances are exact,
+    so that what is drawn inside the circle lies inside the ball.
     """
 
     size: int
@@ -73,7 +74,7 @@ class Ball:
 
 @dataclass(frozen=True)
 class SampleRow:
-    """One query of one head: its keys of largest weight, in order, and the balls of all sizes below its visible keys."""
+    """One query of one head: its keys of largest weight, in order, and a ball for every size below its keys."""
 
     layer: int
     head: int
@@ -120,6 +121,15 @@ class Report:
     alternatives: pl.DataFrame = field(repr=False)
     advice: tuple[Finding, ...] = ()
     sample: Sample | None = field(default=None, repr=False)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: numbers, verdicts, advice and charts; of a report too odd to be drawn, its run."""
+        try:
+            # Views lie above this module: they are asked for by name, and only when something is shown.
+            drawn: str = importlib.import_module("abbe.views").report_html(self)
+        except Exception:
+            return self.run._repr_html_()
+        return drawn
 
     def as_json(self) -> dict[str, Any]:
         """All but the table and the sample."""

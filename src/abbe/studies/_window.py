@@ -24,6 +24,7 @@ from ..measures import (
     update,
 )
 from ..models import AttentionCall, LoadedModel, Tap, Window
+from ..normalizers import Normalizer
 from ..normalizers import normalizer as make_normalizer
 from ._settings import Settings
 from ._tables import Record, layer_record
@@ -56,7 +57,7 @@ class WindowReader:
 
     def _read(self, call: AttentionCall) -> None:
         number, tokens = self.numbers[call.name], self.window.tokens.to(call.query.device)
-        if call.kind == "cross" and self.settings.vectors in ("embedding", "hidden"):
+        if lacks_vectors(call, self.settings):
             self._skip(f"{call.name}: cross attention reads another stack's states, not {self.settings.vectors}s")
             return
         vectors = token_vectors(self.settings.vectors, call, self.model.network, tokens[None])
@@ -88,16 +89,11 @@ class WindowReader:
         return update(state, {**readings, **decay(rows)})
 
     def _rows(self, call: AttentionCall, queries: Tensor, vectors: Tensor) -> Rows:
-        logits = call.logits(queries)[0].float()
-        limit = _range_limit(call, queries)
-        if call.sink is None or self.settings.normalizer is not None:
-            if call.sink is not None:
-                self._skip(f"learned sinks: {self.normalizer} replaces softmax together with its sink")
-            return Rows(logits, self.normalizer(logits), vectors, limit, softmax=str(self.normalizer) == "softmax")
-        sink = call.sink.float()
-        with_sink = torch.cat([logits, sink[:, None, None].expand(-1, len(queries), 1)], -1)
-        weights = torch.softmax(with_sink, -1)[..., :-1].contiguous()
-        return Rows(logits, weights, vectors, limit, sink=True, sink_logits=sink)
+        if self.settings.normalizer is None:
+            return rows_of_call(call, queries, vectors)
+        if call.sink is not None:
+            self._skip(f"learned sinks: {self.normalizer} replaces softmax together with its sink")
+        return rows_of_call(call, queries, vectors, self.normalizer)
 
 
 def _keep_freed_memory() -> None:
@@ -106,6 +102,24 @@ def _keep_freed_memory() -> None:
     Every layer frees blocks of some megabytes: taking them back and giving them out again costs a tenth of the time.
     """
     torch.empty(31 << 20, dtype=torch.uint8)  # freed at once; 32 MiB is the largest size that it learns from
+
+
+def rows_of_call(call: AttentionCall, queries: Tensor, vectors: Tensor, normalizer: Normalizer | None = None) -> Rows:
+    """The rows of some queries in a layer, weighted by the model's own softmax with its sink, or by this normalizer."""
+    logits = call.logits(queries)[0].float()
+    limit = _range_limit(call, queries)
+    if call.sink is None or normalizer is not None:
+        chosen = make_normalizer("softmax") if normalizer is None else normalizer
+        return Rows(logits, chosen(logits), vectors, limit, softmax=str(chosen) == "softmax")
+    sink = call.sink.float()
+    with_sink = torch.cat([logits, sink[:, None, None].expand(-1, len(queries), 1)], -1)
+    weights = torch.softmax(with_sink, -1)[..., :-1].contiguous()
+    return Rows(logits, weights, vectors, limit, sink=True, sink_logits=sink)
+
+
+def lacks_vectors(call: AttentionCall, settings: Settings) -> bool:
+    """Cross attention reads another stack's states: they have no vectors among those of this stack's tokens."""
+    return call.kind == "cross" and settings.vectors in ("embedding", "hidden")
 
 
 def run_model(model: LoadedModel, tokens: Tensor) -> Any:

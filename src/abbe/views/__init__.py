@@ -2,18 +2,34 @@
 
 from ._charts import equal_selectivity_chart
 from ._diagnosis import diagnosis_table
+from ._doctor import doctor_table
 from ._figures import figure_chart
+from ._normalizers import normalizers_table, trials_table
+from ._notebook import report_html, run_html
+from ._report import report_page
+from ._report_figures import save_report_figures
+from ._report_table import report_table
 from ._reproduction import reproduction_page, save_figures
 from ._reproduction_table import reproduction_table
+from ._verify import summary as verify_summary
 from ._verify import verify_page, verify_table
 
 __all__ = [
     "diagnosis_table",
+    "doctor_table",
     "equal_selectivity_chart",
     "figure_chart",
+    "normalizers_table",
+    "report_html",
+    "report_page",
+    "report_table",
     "reproduction_page",
     "reproduction_table",
+    "run_html",
     "save_figures",
+    "save_report_figures",
+    "trials_table",
     "verify_page",
+    "verify_summary",
     "verify_table",
 ]

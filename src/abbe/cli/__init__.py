@@ -1,0 +1,6 @@
+"""The command line: thin, each command calls one study and shows what it found."""
+
+from ._app import app
+from ._main import main
+
+__all__ = ["app", "main"]

@@ -1,0 +1,48 @@
+"""All commands in the order in which help lists them.
+
+Nothing heavy is imported before a command runs: help and completion must answer at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from . import _diagnose, _doctor, _normalizers, _pull, _report, _reproduce, _verify
+from ._options import Debug
+
+app = typer.Typer(
+    name="abbe",
+    help="The resolution limit of attention: what can be proved, measured and lifted.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    debug: Debug = False,
+) -> None:
+    if version:
+        typer.echo(f"abbe {__version__}")
+        raise typer.Exit
+
+
+def _add(panel: str, command: Callable[..., None], examples: Sequence[str]) -> None:
+    shown = "\n".join(["Examples:", *(f"[bold]{example}[/]" for example in examples)])
+    app.command(epilog=shown, rich_help_panel=panel)(command)
+
+
+_MODEL, _THEORY, _MACHINE = "Measure a model", "Theory and normalizers", "Models and machine"
+_add(_MODEL, _report.report, _report.EXAMPLES)
+_add(_MODEL, _reproduce.reproduce, _reproduce.EXAMPLES)
+_add(_MODEL, _diagnose.diagnose, _diagnose.EXAMPLES)
+_add(_THEORY, _verify.verify, _verify.EXAMPLES)
+_add(_THEORY, _normalizers.normalizers, _normalizers.EXAMPLES)
+_add(_MACHINE, _pull.pull, _pull.EXAMPLES)
+_add(_MACHINE, _doctor.doctor, _doctor.EXAMPLES)

@@ -1,0 +1,79 @@
+"""What the shell offers after Tab. A Tab must not wait for torch, so only light modules are used."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
+from typing import Any
+
+from ._names import FIGURES, NORMALIZERS, STATEMENTS, VECTORS
+
+
+def models(incomplete: str) -> list[str]:
+    """The embedded model, those that were pulled, folders and GGUF files."""
+    cache = _pull_cache()
+    named = ["embedded", *(name for name in cache.PULLABLE if cache.is_pulled(name))]
+    return _starting(named, incomplete) + _on_disk(incomplete)
+
+
+def pullable(incomplete: str) -> list[str]:
+    return _starting(_pull_cache().PULLABLE, incomplete)
+
+
+def statements(incomplete: str) -> list[str]:
+    return _starting(STATEMENTS, incomplete)
+
+
+def normalizers(incomplete: str) -> list[str]:
+    return _starting(NORMALIZERS, incomplete)
+
+
+def vectors(incomplete: str) -> list[str]:
+    return _starting(VECTORS, incomplete)
+
+
+def figures(incomplete: str) -> list[str]:
+    """One figure, all, or the next one of a list with commas."""
+    before, comma, start = incomplete.rpartition(",")
+    if not comma:
+        return _starting(("all", *FIGURES), incomplete)
+    left = [name for name in FIGURES if name not in before.split(",")]
+    return [f"{before},{name}" for name in _starting(left, start)]
+
+
+def _starting(names: Any, start: str) -> list[str]:
+    return [name for name in names if name.startswith(start)]
+
+
+def _on_disk(incomplete: str) -> list[str]:
+    """Folders that hold a model, GGUF files, and with a slash behind them the folders on the way there."""
+    start = incomplete.rpartition("/")[2]
+    before = incomplete.removesuffix(start)
+    try:
+        found = sorted(path for path in Path(before or ".").expanduser().iterdir() if path.name.startswith(start))
+    except OSError:
+        return []
+    return [before + shown for path in found if (shown := _shown(path, start))]
+
+
+def _shown(path: Path, start: str) -> str:
+    if path.name.startswith(".") and not start.startswith("."):
+        return ""
+    if path.is_dir():
+        return path.name if (path / "config.json").is_file() else f"{path.name}/"
+    return path.name if path.suffix == ".gguf" else ""
+
+
+def _pull_cache() -> Any:
+    """abbe.models._pull_cache by itself: the package around it would load torch."""
+    name = "abbe.models._pull_cache"
+    if name in sys.modules:
+        return sys.modules[name]
+    found = PathFinder.find_spec(name, [str(Path(__file__).parents[1] / "models")])
+    if found is None or found.loader is None:
+        raise ImportError(f"no module {name}")
+    made = module_from_spec(found)
+    found.loader.exec_module(made)
+    return made

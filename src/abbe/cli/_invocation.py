@@ -1,0 +1,22 @@
+"""What `main` must know about the command that is going on, to tell its errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FROM_THE_START = "nothing was kept, the same command starts again"
+GOES_ON = "the same command goes on where it was"
+
+
+@dataclass
+class Invocation:
+    """Set by options and commands, read when something went wrong."""
+
+    debug: bool = False
+    if_stopped: str = FROM_THE_START
+
+    def reset(self) -> None:
+        self.debug, self.if_stopped = False, FROM_THE_START
+
+
+current = Invocation()

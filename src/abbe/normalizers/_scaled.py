@@ -1,0 +1,104 @@
+"""Any normalizer at another temperature."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._errors import AbbeError
+from ._adaptive import AdaptiveTemperature, NormSoftmax
+from ._base import Normalizer
+from ._dispatch import RowMap
+from ._entmax import AdaptiveScalableEntmax, Entmax, Sparsemax
+from ._hybrid import Hybrid
+from ._options import Option, heads_option, learn_option
+from ._rows import NEG_INF, row_top, visible_keys
+from ._selection import Threshold, TopK, TopP
+from ._shaped import ClippedSoftmax, ElasticSoftmax
+from ._sink import LearnedSink
+from ._softmax import LearnedTemperature, LogNScaling, ScalableSoftmax, Softmax
+
+# The first parameter of their map is a factor of the logits, and no parameter depends on the size of the logits.
+_WITH_FACTOR = (Softmax, LearnedTemperature, ScalableSoftmax, LogNScaling, Sparsemax, Entmax, AdaptiveScalableEntmax)
+# A number added to all logits changes nothing.
+_LEVEL_FREE = (*_WITH_FACTOR, AdaptiveTemperature, NormSoftmax, TopK, TopP, Threshold, ClippedSoftmax, ElasticSoftmax)
+
+
+class Scaled(Normalizer):
+    """A(exp(t) l) for any normalizer A, t within (-ln 100, ln 100), fixed or learned per head.
+
+    Jacobian e^t times that of A at exp(t) l. Lipschitz constant e^t times that of A, with the largest t; an upper bound
+    where that of A is one, or where both differ between heads. As n grows it behaves as A does: t does not know n.
+    """
+
+    name = "scaled"
+    meaning = "another normalizer at its own temperature; high t means sharp weights, low t means flat ones"
+    paper = "2111.09883 (for softmax)"
+    example = "scaled:of=topk:k=32,t=0.5"
+    options = (
+        Option("of", "softmax", "the normalizer", "normalizer", shown=True),
+        Option("t", 0.0, "log of the scale", low=-math.log(100), high=math.log(100), shown=True),
+        learn_option(),
+        heads_option(),
+    )
+    learnable = ("t",)
+
+    def __init__(self, **given: Any) -> None:
+        from ._registry import normalizer
+
+        made = normalizer(given.get("of", "softmax"))
+        super().__init__(**(given | {"of": made}))
+        self.of = made
+        self.sums_to_one = made.sums_to_one  # type: ignore[misc]
+        self.continuous = made.continuous  # type: ignore[misc]
+
+    @property
+    def is_one_map(self) -> bool:
+        return isinstance(self.of, (*_WITH_FACTOR, LearnedSink)) or (isinstance(self.of, Scaled) and self.of.is_one_map)
+
+    def _validate(self, logits: Tensor, mask: Tensor | None) -> None:
+        super()._validate(logits, mask)
+        try:
+            self.of._validate(logits, None)
+        except AbbeError as error:
+            raise AbbeError(f"scaled: {error}") from None
+
+    def _scale(self, logits: Tensor) -> Tensor:
+        return torch.exp(self._value("t", logits))
+
+    def _scaled(self, logits: Tensor) -> Tensor:
+        """The logits for A, where it allows it from their top down: a product of large numbers would be rounded.
+
+        -inf stays -inf, and adds no 0 * inf to the gradient of the scale.
+        """
+        visible = visible_keys(logits)
+        top = row_top(logits, visible) if _is_level_free(self.of) else 0.0
+        return torch.where(visible, self._scale(logits) * torch.where(visible, logits - top, 0.0), NEG_INF)
+
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        if not self.is_one_map:
+            raise TypeError(f"{self.of} does not take the scale, its logits do")
+        which, params = self.of._map(logits)
+        scale = self._scale(logits)
+        factor, *rest = torch.broadcast_tensors(scale, *params.split(1, -1))[1:]  # type: ignore[no-untyped-call]
+        return which, torch.cat([scale * factor, *rest], -1)
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        if self.is_one_map:
+            return super()._weights(logits)
+        return self.of._weights(self._scaled(logits))
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        return self._scale(logits).unsqueeze(-1) * self.of._jacobian(self._scaled(logits))
+
+    def _lipschitz(self, keys: int) -> float:
+        return math.exp(self._largest("t")) * self.of._lipschitz(keys)
+
+
+def _is_level_free(made: Normalizer) -> bool:
+    if isinstance(made, Hybrid):
+        return _is_level_free(made.a) and _is_level_free(made.b)
+    return _is_level_free(made.of) if isinstance(made, Scaled) else isinstance(made, _LEVEL_FREE)

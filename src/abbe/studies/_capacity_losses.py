@@ -1,0 +1,91 @@
+"""Losses of a truncated model, each evaluated once and kept in a folder as soon as it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .._errors import AbbeError
+from ..models import LoadedModel, Window, swap
+from ..results import read_json, write_json
+from ._capacity_parts import RENORMALISED
+from ._loss import window_losses
+
+_FOLDER = "losses"
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """Every query keeps its `size` keys of largest weight, in one layer or (None) in all."""
+
+    way: str
+    size: int
+    layer: int | None = None
+
+    @property
+    def what(self) -> str | dict[str, str]:
+        """For `swap`; a sink counts as a key: it takes a place among the kept if its logit is large enough."""
+        spec = f"topk:k={self.size},renormalize={'true' if self.way == RENORMALISED else 'false'}"
+        return spec if self.layer is None else {f"layers.{self.layer}": spec}
+
+    @property
+    def name(self) -> str:
+        where = "" if self.layer is None else f"layer{self.layer}-"
+        return f"{where}{self.way}-{self.size}"
+
+
+class Losses:
+    """Mean losses of windows, (window,) in nats, by what was truncated."""
+
+    def __init__(
+        self, model: LoadedModel, folder: Path | None, on_window: Callable[[Window, str], object]
+    ) -> None:
+        self._model, self._on_window = model, on_window
+        self._folder = None if folder is None else folder / _FOLDER
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+
+    def own(self, windows: Sequence[Window]) -> Tensor:
+        """Of the model as it is."""
+        found = self._kept(windows, "own")
+        if found is None:
+            found = window_losses(self._model, windows, lambda window: self._on_window(window, "own loss"))
+            self._keep(windows, "own", found)
+        if not 0 < float(found.mean()) < float("inf"):
+            raise AbbeError(
+                f"{self._model.name} has a loss of {float(found.mean()):g} at length {windows[0].length}: "
+                "a rise relative to it has no meaning"
+            )
+        return found
+
+    def truncated(self, windows: Sequence[Window], how: Truncation) -> Tensor:
+        found = self._kept(windows, how.name)
+        if found is None:
+            told = f"{how.way}, N = {how.size}" + ("" if how.layer is None else f", layer {how.layer}")
+            with swap(self._model, how.what):
+                found = window_losses(self._model, windows, lambda window: self._on_window(window, told))
+            self._keep(windows, how.name, found)
+        return found
+
+    def _kept(self, windows: Sequence[Window], name: str) -> Tensor | None:
+        """What an earlier call left; None if it is not there or damaged."""
+        if self._folder is None:
+            return None
+        try:
+            found = read_json(self._file(self._folder, windows, name))["losses"]
+            kept = torch.tensor([float(loss) for loss in found], dtype=torch.float64)
+        except (AbbeError, OSError, KeyError, TypeError, ValueError):
+            return None
+        return kept if len(kept) == len(windows) else None
+
+    def _keep(self, windows: Sequence[Window], name: str, losses: Tensor) -> None:
+        if self._folder is not None:
+            write_json(self._file(self._folder, windows, name), {"losses": losses.tolist()})
+
+    @staticmethod
+    def _file(folder: Path, windows: Sequence[Window], name: str) -> Path:
+        return folder / f"{windows[0].length}-{name}.json"

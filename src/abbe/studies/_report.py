@@ -1,0 +1,154 @@
+"""report: measure every head of a model over lengths, sizes and temperatures, and say what it means."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from torch import nn
+
+from .._errors import AbbeError
+from ..models import LoadedModel, Text, tap
+from ..models import windows as cut_windows
+from ..results import Run, read_json, write_json
+from ._advice import advice
+from ._alternatives import SCHEMA as ALTERNATIVES_SCHEMA
+from ._alternatives import SHARPER, SPARSE, alternatives_windows, try_alternatives
+from ._diagnose import as_model, as_text
+from ._floors import floors
+from ._growth import growth
+from ._head_verdicts import head_verdicts
+from ._key_numbers import key_numbers
+from ._lookup import Lookup
+from ._measuring import measure_run
+from ._progress import Watch, watching
+from ._report_parts import Report, Sample
+from ._sample import take_sample
+from ._sample_json import sample_as_json, sample_from_json
+from ._settings import Settings, settings_for
+from ._verdicts import verdicts
+
+LENGTHS = (64, 128, 256, 512, 1024)
+TEMPERATURES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 2.0)
+_ALTERNATIVES = "alternatives.parquet"
+_SAMPLE = "sample.json"
+_FINDINGS = "report.json"
+_OVERHEAD = 2.0  # time with these measures over time without
+
+
+def report(
+    model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
+    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
+    *,
+    lengths: Sequence[int] | None = None,
+    windows: int = 8,
+    queries: int | str = 64,
+    grid: Sequence[int] | None = None,
+    vectors: str = "value",
+    temperatures: Sequence[float] = TEMPERATURES,
+    seed: int = 0,
+    level: float = 0.95,
+    resamples: int = 1000,
+    folder: str | os.PathLike[str] | None = None,
+    tokenizer: Any = None,
+    progress: bool = True,
+) -> Report:
+    """How selective is every head of this model, at which length does it give out, and what can be done?
+
+    Args:
+        model, text, windows, queries, grid, vectors, seed, level, resamples, tokenizer: as for `diagnose`.
+        lengths: window lengths in tokens; by default 64, 128, 256, 512 and 1024, as far as the model's context goes.
+        temperatures: where the sensitivity is measured.
+        folder: keep the run there, as `open_run` reads it; what was measured before is not measured again.
+        progress: say the cost and show a bar on standard error.
+
+    Example:
+        >>> found = abbe.report("smollm2", "book.txt", folder="smollm2-report")
+        >>> [verdict.sentence for verdict in found.verdicts]
+    """
+    loaded, source = as_model(model, tokenizer), as_text(text)
+    settings = settings_for(
+        loaded.context, lengths=_lengths(lengths, loaded.context), windows=windows, queries=queries, grid=grid,
+        vectors=vectors, normalizer=None, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
+    )  # fmt: skip
+    with watching(progress) as watch:
+        run = measure_run(loaded, source, settings, folder, watch, _OVERHEAD)
+        alternatives, sample = _look_closer(loaded, source, settings, run, folder, watch)
+    found = make_report(run, alternatives, sample)
+    if folder is not None:
+        write_json(Path(folder) / _FINDINGS, found.as_json())
+    return found
+
+
+def make_report(run: Run, alternatives: pl.DataFrame | None = None, sample: Sample | None = None) -> Report:
+    """What the measurements say; nothing is measured here."""
+    table = Lookup(run)
+    if alternatives is None:
+        alternatives = pl.DataFrame(schema=ALTERNATIVES_SCHEMA)
+    fragile = floors(table)
+    return Report(
+        run=run,
+        numbers=key_numbers(table),
+        verdicts=verdicts(table, fragile),
+        heads=head_verdicts(table),
+        growth=growth(table),
+        floors=fragile,
+        alternatives=alternatives,
+        advice=advice(table, fragile, alternatives, SPARSE, SHARPER),
+        sample=sample,
+    )
+
+
+def _lengths(given: Sequence[int] | None, context: int | None) -> Sequence[int] | None:
+    if given is not None:
+        return given
+    return [length for length in LENGTHS if context is None or length <= context] or None
+
+
+def _look_closer(
+    model: LoadedModel, text: Text, settings: Settings, run: Run, folder: str | os.PathLike[str] | None, watch: Watch
+) -> tuple[pl.DataFrame, Sample]:
+    """Alternatives and a window to look at: measured once, then kept beside the run."""
+    place = None if folder is None else Path(folder)
+    digest = run.manifest["identity"]["digest"]
+    if place is not None and (kept := _kept(place, digest)) is not None:
+        return kept
+    cut = cut_windows(
+        text, settings.lengths, settings.windows, settings.seed, tokenizer=model.tokenizer, context=model.context
+    )
+    with tap(model) as open_tap:
+        watch.expect(1 + alternatives_windows(cut))
+        watch.step("one window to look at")
+        sample = take_sample(model, text, open_tap, cut, settings)
+        alternatives = try_alternatives(
+            model, open_tap, cut, settings, on_window=lambda _: watch.step("other normalizers")
+        )
+    if place is not None:
+        _keep(place, digest, alternatives, sample)
+    return alternatives, sample
+
+
+def _keep(place: Path, digest: str, alternatives: pl.DataFrame, sample: Sample) -> None:
+    """The sample comes last: it says that both are whole, and of which run."""
+    unfinished = place / f".{_ALTERNATIVES}.part"
+    alternatives.write_parquet(unfinished)
+    unfinished.replace(place / _ALTERNATIVES)
+    written = place / f".{_SAMPLE}.part"
+    content = {"run": digest, "sample": sample_as_json(sample)}
+    written.write_text(json.dumps(content, ensure_ascii=True, separators=(",", ":")), encoding="utf-8")
+    written.replace(place / _SAMPLE)
+
+
+def _kept(place: Path, digest: str) -> tuple[pl.DataFrame, Sample] | None:
+    """What an earlier call left; None if it is not there, damaged, or of another run."""
+    try:
+        content = read_json(place / _SAMPLE)
+        if content.get("run") != digest:
+            return None
+        return pl.read_parquet(place / _ALTERNATIVES), sample_from_json(content["sample"])
+    except (AbbeError, OSError, KeyError, TypeError, ValueError, pl.exceptions.PolarsError):
+        return None

@@ -1,0 +1,48 @@
+"""The checks of `abbe doctor` in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..studies import Check
+
+_STYLES = {"ok": "green", "warning": "yellow", "missing": "dim", "broken": "bold red"}
+
+
+def doctor_table(checks: Sequence[Check]) -> RenderableType:
+    """A line for each, with what to do below it, and a sentence on whether abbe can work."""
+    table = Table(header_style="bold", pad_edge=False, box=SIMPLE_HEAD)
+    for column in ("check", "state"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("found, and what to do")
+    group = None
+    for check in checks:
+        if check.group != group:
+            group = check.group
+            table.add_section()
+            table.add_row(Text(group, style="bold"))
+        table.add_row(Text(f"  {check.name}"), Text(check.state, style=_style(check)), _told(check))
+    return Group(table, Text(_summary(checks), style="bold"))
+
+
+def _style(check: Check) -> str:
+    return "bold red" if check.failed else _STYLES[check.state]
+
+
+def _told(check: Check) -> Text:
+    told = Text(check.found)
+    return told.append(f"\n-> {check.advice}", style="italic") if check.advice else told
+
+
+def _summary(checks: Sequence[Check]) -> str:
+    failed = [check.name for check in checks if check.failed]
+    if failed:
+        return f"abbe cannot work as it should: see to {', '.join(failed)}."
+    warned = [check.name for check in checks if check.state == "warning"]
+    fine = "Everything that abbe needs is there"
+    return f"{fine}; look at {', '.join(warned)}." if warned else f"{fine}."

@@ -1,0 +1,130 @@
+"""What a run and a report show in a notebook: charts as SVG, without a script, on a white card that suits any theme."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+import polars as pl
+
+from ..results import Run
+from ..studies._report_parts import Finding, KeyNumber, Report
+from ._page import vega_lite_version
+from ._report_charts_growth import growth_chart
+from ._report_charts_map import map_chart
+from ._report_charts_parts import Spec
+from ._report_charts_table import about_lines, of_heads, shown_size
+from ._report_words import measure_words, shown
+from ._theme import FONT, LIGHT
+
+_CARD = (
+    f"background:{LIGHT.background};color:{LIGHT.ink};font:14px/1.45 {FONT};border:1px solid {LIGHT.line};"
+    "border-radius:6px;padding:12px 16px;max-width:760px;overflow-x:auto"
+)
+_CELL = f"padding:2px 14px 2px 0;border:0;border-bottom:1px solid {LIGHT.line};background:none;color:{LIGHT.ink}"
+_MAIN = (  # what a first look needs; the table of the run holds all
+    "effective_tokens", "entropy", "max_weight", "sink_mass", "top_mass", "separability", "distance_per_token",
+    "selected_divergence", "sensitivity_worst_mean", "decay_exponent",
+)  # fmt: skip
+_DEFINED = re.compile(r'\bid="([^"]+)"')
+_USED = re.compile(r'(\bid="|url\(#|href="#)([^")]+)(["\)])')
+
+
+def run_html(run: Run) -> str:
+    """What was measured on what, the map of the heads, their growth, the main measures, and what was skipped."""
+    skipped = [escape(str(why)) for why in run.manifest.get("skipped") or ()]
+    parts = [_about(run), _charts(run), _main_measures(run), _list("Skipped", skipped)]
+    return _card(parts)
+
+
+def report_html(report: Report) -> str:
+    """The numbers that matter, the verdicts, the advice, and the charts of all heads."""
+    parts = [_about(report.run), _numbers(report.numbers)]
+    parts += [_list("Verdict", _sentences(report.verdicts)), _list("Advice", _sentences(report.advice))]
+    return _card([*parts, _charts(report.run)])
+
+
+def _card(parts: Iterable[str]) -> str:
+    return f'<div style="{escape(_CARD)}">\n' + "\n".join(part for part in parts if part) + "\n</div>"
+
+
+def _about(run: Run) -> str:
+    """One line: what was measured on what."""
+    heads = of_heads(run.heads).select("layer", "head").unique().height
+    name, *rest = about_lines(run)
+    told = [f"{heads:,} {'head' if heads == 1 else 'heads'}", *rest, f"{len(run.heads):,} rows"]
+    error = (run.manifest.get("self_check") or {}).get("error")
+    if isinstance(error, float):
+        told.append(f"self-check error {error:.1e}")
+    about = (run.manifest.get("model") or {}).get("about")
+    if about:
+        told.insert(0, str(about))
+    return f'<p style="margin:0 0 8px"><b>{escape(name)}</b>: {escape(", ".join(told))}</p>'
+
+
+def _charts(run: Run) -> str:
+    return "\n".join(_svg(chart) for chart in (map_chart(run, "light"), growth_chart(run, "light")))
+
+
+def _svg(chart: Spec) -> str:
+    """The chart, as wide as there is room."""
+    import vl_convert  # a large library
+
+    drawn = _own_names(vl_convert.vegalite_to_svg(chart, vl_version=vega_lite_version()))
+    label = escape(str(chart["description"]))
+    return drawn.replace("<svg ", f'<svg role="img" aria-label="{label}" style="max-width:100%;height:auto" ', 1)
+
+
+def _own_names(drawn: str) -> str:
+    """Names that no other drawing has, as a notebook holds many, and the same ones each time: Vega counts them on."""
+    order = {name: str(i) for i, name in enumerate(dict.fromkeys(_DEFINED.findall(drawn)))}
+    counted = _USED.sub(lambda found: found[1] + order.get(found[2], found[2]) + found[3], drawn)
+    own = f"abbe-{hashlib.sha256(counted.encode()).hexdigest()[:10]}-"
+    return _USED.sub(lambda found: found[1] + own + found[2] + found[3], counted)
+
+
+def _main_measures(run: Run) -> str:
+    """Means over heads at the longest length and the size that the charts show; of the main measures, if any is."""
+    at = (pl.col("length").is_null() | (pl.col("length") == pl.col("length").max())) & pl.col("value").is_finite()
+    sized = pl.col("n").is_null() | (pl.col("n") == shown_size(run))
+    means = [pl.col(name).mean() for name in ("value", "limit", "control")]
+    rows = of_heads(run.heads).filter(at & sized).group_by("measure", "n", maintain_order=True).agg(means).to_dicts()
+    main = sorted((row for row in rows if row["measure"] in _MAIN), key=lambda row: _MAIN.index(row["measure"]))
+    titles = ("mean over heads", "N", "value", "limit", "control")
+    cells = [
+        [measure_words(row["measure"]).label, *(shown(row[name]) for name in ("n", "value", "limit", "control"))]
+        for row in main or rows
+    ]
+    return _table(titles, cells) if cells else ""
+
+
+def _numbers(numbers: Sequence[KeyNumber]) -> str:
+    ends = [
+        "–" if number.low is None or number.high is None else f"{shown(number.low)} to {shown(number.high)}"
+        for number in numbers
+    ]
+    cells = [[number.name, number.shown, end, number.meaning] for number, end in zip(numbers, ends, strict=True)]
+    return _table(("number", "value", "interval", "meaning"), cells) if cells else ""
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    head = "".join(_cell("th", title) for title in titles)
+    body = "".join(f'<tr style="background:none">{"".join(_cell("td", cell) for cell in row)}</tr>' for row in rows)
+    return f'<table style="border-collapse:collapse;margin:8px 0;font-size:13px"><tr>{head}</tr>{body}</table>'
+
+
+def _cell(kind: str, content: Any) -> str:
+    return f'<{kind} style="{_CELL};text-align:left;vertical-align:top">{escape(str(content))}</{kind}>'
+
+
+def _sentences(findings: Iterable[Finding]) -> list[str]:
+    return [f'<span title="{escape(finding.rule)}">{escape(finding.sentence)}</span>' for finding in findings]
+
+
+def _list(title: str, items: Sequence[str]) -> str:
+    if not items:
+        return ""
+    return f"<p><b>{title}</b></p><ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>"

@@ -1,0 +1,44 @@
+"use strict";
+// Tables with class "sortable": a button in every header sorts the rows that are there. Absent values stay last.
+(() => {
+  const abbe = window.abbe;
+
+  // Numbers by size, texts by alphabet, absent ones and NaN after all others in both directions.
+  function compare(a, b, down) {
+    const missing = (value) => value === null || value === undefined || value === "" || Number.isNaN(value);
+    if (missing(a) || missing(b)) return missing(a) - missing(b);
+    const order = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en");
+    return (down ? -1 : 1) * (order || 0); // infinities of one sign differ by NaN
+  }
+
+  // A cell holds what it is sorted by; words for infinities are those of Python.
+  function sortValue(cell) {
+    const text = cell.dataset.sort ?? cell.textContent;
+    const number = { inf: Infinity, "-inf": -Infinity, nan: NaN }[text] ?? Number(text);
+    return text === "" || (Number.isNaN(number) && text !== "nan") ? text : number;
+  }
+
+  function mark(headers, chosen, down) {
+    headers.forEach((header) => header.setAttribute("aria-sort", header !== chosen ? "none" : down ? "descending" : "ascending"));
+  }
+
+  function sortable(table) {
+    const headers = [...table.tHead.rows[0].cells];
+    const body = table.tBodies[0];
+    headers.forEach((header, column) => {
+      const button = abbe.element("button", { type: "button", class: "sort" }, ...header.childNodes);
+      header.append(button);
+      header.setAttribute("aria-sort", "none");
+      button.addEventListener("click", () => {
+        const down = header.getAttribute("aria-sort") === "ascending";
+        const rows = [...body.rows].map((row) => [sortValue(row.cells[column]), row]);
+        rows.sort((a, b) => compare(a[0], b[0], down));
+        body.append(...rows.map(([, row]) => row));
+        mark(headers, header, down);
+      });
+    });
+  }
+
+  Object.assign(abbe, { compare, markSorted: mark });
+  abbe.parts.push(() => document.querySelectorAll("table.sortable").forEach(sortable));
+})();

@@ -1,0 +1,155 @@
+"use strict";
+// The tokens of the chosen head: the window as text, one query, what it selects, and the ball around it.
+// Everything of the text goes in as text; <bdi> keeps one token's direction of writing from turning its neighbours'.
+(() => {
+  const abbe = window.abbe;
+  const { element, show, choice, choose, onChoice, offer } = abbe;
+  const byId = (id) => document.getElementById(id);
+  const CORNERS = 72;
+  const UNITS = 1000;
+  let index = new Map();
+
+  const key = (layer, head, query) => `${layer} ${head} ${query}`;
+
+  function indexed({ rows }) {
+    return new Map(rows.layer.map((layer, at) => [key(layer, rows.head[at], rows.query[at]), at]));
+  }
+
+  // Of the chosen head, query and size: the selected keys and the ball; null where there is none.
+  function selection() {
+    const at = index.get(key(choice.layer, choice.head, choice.query));
+    if (at === undefined) return null;
+    const { rows, balls } = abbe.sample;
+    const columns = balls[String(choice.ball)];
+    const ball = columns.scale[at] === null ? null
+      : Object.fromEntries(Object.keys(columns).map((name) => [name, columns[name][at]]));
+    const some = Math.min(choice.ball, rows.keys[at].length);
+    return { keys: rows.keys[at].slice(0, some), weights: rows.weights[at].slice(0, some), ball };
+  }
+
+  // In the text a line still breaks; in a table everything stays on its line.
+  const inText = (token) => token.replaceAll(/\r?\n/g, "↵\n").replaceAll("\t", "⇥\t");
+  const inLine = (token) => (token === "" ? "∅" : token.replaceAll(/\r?\n/g, "↵").replaceAll("\t", "⇥").replaceAll(" ", "␣"));
+
+  function apart(found, rank) {
+    if (!found.ball) return null;
+    return found.ball.inside[rank] === "1";
+  }
+
+  const judged = (inside) => (inside === null ? "no ball" : inside ? "separable" : "not separable");
+
+  // Blanks before a word stay outside of its mark, so that a line can break there.
+  function tokenParts(text, at, found) {
+    const [, blanks, word] = text.match(/^( *)([^]*)$/);
+    return word === "" ? [tokenElement(text, at, found)] : [blanks, tokenElement(word, at, found)];
+  }
+
+  function tokenElement(text, at, found) {
+    const query = abbe.sample.queries.includes(at);
+    const rank = found ? found.keys.indexOf(at) : -1;
+    const token = element(query ? "button" : "span", { class: "token", "data-token": at, type: query ? "button" : null },
+      element("bdi", {}, inText(text)));
+    const told = [`token ${at}`];
+    if (query) {
+      token.classList.add("query");
+      token.setAttribute("aria-pressed", String(at === choice.query));
+      told.push(at === choice.query ? "the query" : "choose as query");
+    }
+    if (rank >= 0) {
+      const inside = apart(found, rank);
+      token.classList.add("selected");
+      if (inside !== null) token.classList.add(inside ? "inside" : "outside");
+      token.style.setProperty("--strength", `${Math.round(4 + 46 * Math.sqrt(found.weights[rank] / (found.weights[0] || 1)))}%`);
+      told.push(`weight ${show(found.weights[rank])}, place ${rank + 1} of ${found.keys.length}, ${judged(inside)}`);
+    }
+    if (query) token.setAttribute("aria-label", `${text.trim() || "blank"}: ${told.join(", ")}`);
+    token.title = told.join(", ");
+    return token;
+  }
+
+  function listed(found) {
+    const rows = (found?.keys ?? []).map((at, rank) => element("tr", {},
+      element("td", { class: "number" }, String(rank + 1)),
+      element("td", { class: "text" }, element("bdi", {}, inLine(abbe.sample.tokens[at]))),
+      element("td", { class: "number" }, String(at)),
+      element("td", { class: "number" }, show(found.weights[rank], 3)),
+      element("td", { class: "number" }, found.ball ? show((found.ball.distances[rank] * found.ball.scale) / UNITS, 3) : "–"),
+      element("td", {}, found.ball ? (apart(found, rank) ? "yes" : "no") : "–")));
+    byId("token-list").replaceChildren(...rows);
+  }
+
+  function told(found) {
+    if (!found) return "This head has no rows for this query.";
+    if (!found.ball) return `This query sees too few tokens for a selected set of ${choice.ball}.`;
+    const inside = [...found.ball.inside].filter((sign) => sign === "1").length;
+    const { intruders } = found.ball;
+    const others = intruders === 0 ? "no unselected one intrudes" : intruders === 1 ? "1 unselected one intrudes" : `${intruders.toLocaleString("en")} unselected ones intrude`;
+    return `${inside} of ${found.ball.inside.length} selected tokens lie in the ball; ${others}.`;
+  }
+
+  function point(distance, angle, largest, rest) {
+    const radians = (angle * Math.PI) / 180;
+    return { x: (distance / largest) * Math.cos(radians), y: (distance / largest) * Math.sin(radians), ...rest };
+  }
+
+  function picture(found) {
+    if (!found?.ball) return { points: [], circle: [] };
+    const { ball } = found;
+    const largest = Math.max(ball.radius, ...ball.distances, ...ball.other_distances) || 1;
+    const farthest = Math.max(...ball.distances);
+    const name = (at) => inLine(abbe.sample.tokens[at]);
+    const length = (distance) => (distance * ball.scale) / UNITS;
+    const selected = ball.distances.map((distance, rank) => point(distance, ball.angles[rank], largest, {
+      kind: ball.inside[rank] === "1" ? "selected, inside" : "selected, outside",
+      token: name(found.keys[rank]), weight: found.weights[rank], distance: length(distance),
+    }));
+    const others = ball.other_distances.map((distance, at) => point(distance, ball.other_angles[at], largest, {
+      kind: distance <= farthest ? "unselected, nearer than a selected one" : "unselected",
+      token: name(ball.other_keys[at]), weight: null, distance: length(distance),
+    }));
+    const circle = Array.from({ length: CORNERS }, (_, order) => point(ball.radius, (order * 360) / CORNERS, largest, { order }));
+    return { points: [...others, ...selected], circle };
+  }
+
+  function refresh() {
+    const found = selection();
+    const focused = document.activeElement?.dataset?.token;
+    byId("token-text").replaceChildren(...abbe.sample.tokens.flatMap((text, at) => tokenParts(text, at, found)));
+    if (focused !== undefined) byId("token-text").querySelector(`[data-token="${focused}"]`)?.focus({ preventScroll: true });
+    byId("token-told").textContent = told(found);
+    byId("query-select").value = String(choice.query);
+    byId("ball-select").value = String(choice.ball);
+    listed(found);
+    abbe.charts.fill("ball", picture(found));
+  }
+
+  function step(by) {
+    const { queries } = abbe.sample;
+    choose({ query: queries[(queries.indexOf(choice.query) + by + queries.length) % queries.length] });
+  }
+
+  function listen() {
+    byId("query-select").addEventListener("change", ({ target }) => choose({ query: Number(target.value) }));
+    byId("ball-select").addEventListener("change", ({ target }) => choose({ ball: Number(target.value) }));
+    byId("query-before").addEventListener("click", () => step(-1));
+    byId("query-after").addEventListener("click", () => step(1));
+    byId("token-text").addEventListener("click", ({ target }) => {
+      const token = target.closest("button.query");
+      if (token) choose({ query: Number(token.dataset.token) });
+    });
+    onChoice(["layer", "head", "query", "ball"], refresh);
+  }
+
+  const shortened = (text) => (text.length > 24 ? `${[...text].slice(0, 23).join("")}…` : text);
+
+  abbe.parts.push(() => {
+    const { sample } = abbe;
+    if (!sample || !sample.queries.length) return;
+    index = indexed(sample);
+    Object.assign(choice, { query: sample.queries.at(-1), ball: sample.sizes.at(-1) });
+    offer(byId("query-select"), sample.queries.map((at) => [at, `token ${at}: ${shortened(inLine(sample.tokens[at]))}`]), choice.query);
+    offer(byId("ball-select"), sample.sizes.map((size) => [size, String(size)]), choice.ball);
+    listen();
+    refresh();
+  });
+})();

@@ -1,0 +1,37 @@
+"""Running the command line in tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from abbe import cli
+
+COMMANDS = ("report", "reproduce", "diagnose", "verify", "normalizers", "pull", "doctor")
+
+
+def run(*arguments: str | Path, columns: int = 200, typed: str | None = None) -> Result:
+    """A command by itself: exceptions are not told as `main` tells them."""
+    runner = CliRunner(env={"COLUMNS": str(columns), "NO_COLOR": "1"})
+    return runner.invoke(cli.app, [str(argument) for argument in arguments], input=typed)
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    """The program itself, as installed: its exit code."""
+    monkeypatch.setattr(sys, "argv", ["abbe", *(str(argument) for argument in arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    return int(stopped.value.code or 0)
+
+
+def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Code in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=300,
+        env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1"} | variables, check=False,
+    )  # fmt: skip

@@ -1,0 +1,229 @@
+"""What learns in a swapped model: parameters on the model, gradients, and the file that keeps them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from tiny_models import gpt2, llama, make, tokens
+
+from abbe import AbbeError, Normalizer, normalizer, swap
+
+LEARNED = "entmax:alpha=1.5,learn=true"
+
+
+def loss_of(network: Any) -> torch.Tensor:
+    found: torch.Tensor = network(input_ids=tokens(), labels=tokens()).loss
+    return found
+
+
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [
+        (LEARNED, 1),
+        ("learned-temperature", 1),
+        ("asentmax:learn=true", 3),
+        ("hybrid:a=softmax,b=(entmax:alpha=1.5,learn=true),mix=0.5,learn=true", 2),
+        ("sparsemax", 0),
+    ],
+)
+def test_every_head_of_every_layer_learns_a_value_of_its_own(spec: str, count: int) -> None:
+    network = llama()
+    own = len(list(network.parameters()))
+    with swap(network, spec) as swapped:
+        learned = list(swapped.parameters())
+        added = [weight for name, weight in network.named_parameters() if name.startswith("abbe_normalizers.")]
+        assert len(list(network.parameters())) == own + 2 * count
+        assert {id(weight) for weight in learned} == {id(weight) for weight in added}
+        assert [tuple(weight.shape) for weight in learned] == [(4, 1, 1)] * 2 * count
+
+
+def test_heads_that_the_spec_or_the_pattern_says() -> None:
+    with swap(llama(), {"*.heads.1-3": LEARNED}) as swapped:
+        assert [tuple(weight.shape) for weight in swapped.parameters()] == [(3, 1, 1)] * 2
+    with swap(llama(), f"{LEARNED},heads=1") as swapped:
+        assert [tuple(weight.shape) for weight in swapped.parameters()] == [(1,)] * 2
+
+
+def test_an_instance_is_shared_by_all_layers() -> None:
+    made = normalizer(LEARNED)
+    with swap(llama(), made) as swapped:
+        assert [found[0].normalizer for found in swapped.normalizers.values()] == [made, made]
+        assert len(list(swapped.parameters())) == 1
+
+
+def test_the_models_moves_reach_the_parameters() -> None:
+    network = llama()
+    with swap(network, LEARNED) as swapped:
+        network.to(torch.float64)
+        assert {weight.dtype for weight in swapped.parameters()} == {torch.float64}
+        network.train()
+        assert all(found[0].normalizer.training for found in swapped.normalizers.values())
+
+
+@pytest.mark.parametrize("spec", [LEARNED, "learned-temperature", "sink:b=1,learn=true", "ssmax:learn=true"])
+@pytest.mark.parametrize("build", [gpt2, llama], ids=lambda build: build.__name__)
+def test_a_step_of_an_optimizer_lowers_the_loss(build: Any, spec: str) -> None:
+    network = build()
+    with swap(network, spec) as swapped:
+        optimizer = torch.optim.SGD(swapped.parameters(), lr=0.01)
+        before = loss_of(network)
+        before.backward()
+        gradients = [weight.grad.clone() for weight in swapped.parameters()]
+        assert all(gradient.abs().min() > 0 for gradient in gradients)  # of every head of every layer
+        optimizer.step()
+        assert loss_of(network) < before
+    assert all(weight.grad is not None for weight in network.parameters())
+
+
+def test_gradients_are_those_of_differences() -> None:
+    network = llama().double()
+    with swap(network, {"*.heads.0,2": LEARNED}) as swapped:
+        network.double()
+        loss_of(network).backward()
+        for weight in swapped.parameters():
+            for place in range(2):
+                step = torch.zeros_like(weight)
+                step[place] = 1e-5
+                with torch.no_grad():
+                    weight += step
+                    above = loss_of(network)
+                    weight -= 2 * step
+                    below = loss_of(network)
+                    weight += step
+                assert weight.grad is not None
+                assert float(weight.grad[place]) == pytest.approx(float(above - below) / 2e-5, rel=1e-4, abs=1e-9)
+
+
+def test_dropout_is_honoured_in_training_only() -> None:
+    network = make("GPT2LMHeadModel", "GPT2Config", n_layer=1, n_head=2, n_embd=16, attn_pdrop=0.5, resid_pdrop=0)
+    with torch.no_grad(), swap(network, "sparsemax"):
+        calm = network(input_ids=tokens()).logits
+        assert torch.equal(network(input_ids=tokens()).logits, calm)
+        network.train()
+        network.transformer.drop.eval()
+        one, two = (network(input_ids=tokens()).logits for _ in range(2))
+        assert not torch.equal(one, two)
+
+
+def filled(network: Any, what: Any, path: Path) -> torch.Tensor:
+    """The output with learned parameters that were moved by chance; they are saved."""
+    with torch.no_grad(), swap(network, what) as swapped:
+        for number, weight in enumerate(swapped.parameters()):
+            weight += torch.randn(weight.shape, generator=torch.Generator().manual_seed(number))
+        swapped.save(path)
+        found: torch.Tensor = network(input_ids=tokens()).logits
+    return found
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        LEARNED,
+        f"{LEARNED},heads=1",
+        "topk:k=3",
+        {"layers.0.heads.1,3": "learned-temperature", "*.heads.0": LEARNED, "layers.1": "sparsemax"},
+        normalizer(LEARNED),
+        "hybrid:a=softmax,b=(entmax:alpha=1.5,learn=true),mix=0.5,learn=true",
+    ],
+    ids=["learned", "one-value", "fixed", "patterns", "shared", "hybrid"],
+)
+def test_a_file_brings_back_the_swap(tmp_path: Path, what: Any) -> None:
+    network, path = llama(), tmp_path / "my.safetensors"
+    wanted = filled(network, what, path)
+    with torch.no_grad(), swap(network, f"file:{path}") as swapped:
+        assert torch.equal(network(input_ids=tokens()).logits, wanted)
+        groups = {
+            name: [(group.pattern, group.heads, str(group.normalizer)) for group in found]
+            for name, found in swapped.normalizers.items()
+        }
+        shared = len({id(found[0].normalizer) for found in swapped.normalizers.values()})
+        swapped.save(tmp_path / "again.safetensors")
+    assert path.read_bytes() == (tmp_path / "again.safetensors").read_bytes()
+    assert shared == (1 if isinstance(what, Normalizer) else 2)
+    with swap(network, what) as again:
+        assert groups == {
+            name: [(group.pattern, group.heads, str(group.normalizer)) for group in found]
+            for name, found in again.normalizers.items()
+        }
+
+
+def test_what_the_file_says_of_itself(tmp_path: Path) -> None:
+    path = tmp_path / "my.safetensors"
+    filled(llama(), {"layers.1.heads.2": LEARNED}, path)
+    with safe_open(path, framework="pt") as file:
+        facts, names = json.loads(file.metadata()["abbe_swap"]), list(file.keys())
+    assert facts["model"] == "LlamaForCausalLM"
+    assert facts["abbe"].count(".") == 2
+    assert facts["specs"] == ["entmax:alpha=1.5,learn=true"]
+    assert facts["layers"][1] == {
+        "path": "model.layers.1.self_attn",
+        "heads": 4,
+        "groups": [
+            {"pattern": "layers.1.heads.2", "heads": [2], "normalizer": 0},
+            {"pattern": "", "heads": [0, 1, 3], "normalizer": None},
+        ],
+    }
+    assert names == ["0.learned.alpha.raw"]
+
+
+def test_a_file_of_another_architecture_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "my.safetensors"
+    filled(llama(), LEARNED, path)
+    with pytest.raises(AbbeError, match=r"is for a LlamaForCausalLM of 2 layers, this LlamaForCausalLM has 3$"):
+        swap(llama(num_hidden_layers=3), f"file:{path}")
+    expected = r"model\.layers\.0\.self_attn with 4 heads where this LlamaForCausalLM has model\.layers\.0\.self_attn"
+    with pytest.raises(AbbeError, match=expected + " with 2$"):
+        swap(llama(num_attention_heads=2), f"file:{path}")
+    with pytest.raises(
+        AbbeError, match=r"another LlamaForCausalLM: .* this GPT2LMHeadModel has transformer\.h\.0\.attn"
+    ):
+        swap(gpt2(), f"file:{path}")
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(AbbeError, match=r"there is no file .*nowhere\.safetensors"):
+        swap(llama(), f"file:{tmp_path}/nowhere.safetensors")
+    (tmp_path / "text").write_text("no tensors")
+    with pytest.raises(AbbeError, match="is no safetensors file"):
+        swap(llama(), f"file:{tmp_path}/text")
+    save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(AbbeError, match=r"was not written by Swap\.save"):
+        swap(llama(), f"file:{tmp_path}/other.safetensors")
+    with pytest.raises(AbbeError, match="cannot write"), swap(llama(), LEARNED) as swapped:
+        swapped.save(tmp_path / "no" / "folder.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda facts: facts.update(format=2), "in a format that this abbe cannot read"),
+        (lambda facts: facts.update(specs=["sparsemax"] * 2), "is damaged: its numbers do not fit sparsemax"),
+        (lambda facts: facts["layers"][0]["groups"][0].update(heads=[0, 1, 2]), "does not name every head of model"),
+        (lambda facts: facts.pop("layers"), "is damaged"),
+        (lambda facts: facts["layers"][0]["groups"][0].update(normalizer=7), "is damaged"),
+    ],
+    ids=["format", "specs", "heads", "no-layers", "no-normalizer"],
+)
+def test_damaged_files(tmp_path: Path, change: Any, message: str) -> None:
+    path = tmp_path / "my.safetensors"
+    filled(llama(), LEARNED, path)
+    with safe_open(path, framework="pt") as file:
+        facts, tensors = json.loads(file.metadata()["abbe_swap"]), {name: file.get_tensor(name) for name in file.keys()}
+    change(facts)
+    save_file(tensors, path, {"abbe_swap": json.dumps(facts)})
+    with pytest.raises(AbbeError, match=message):
+        swap(llama(), f"file:{path}")
+
+
+def test_a_normalizer_that_no_spec_makes_cannot_be_saved(tmp_path: Path) -> None:
+    class Mine(type(normalizer("sparsemax"))):  # type: ignore[misc]
+        name = "mine"
+
+    with swap(llama(), Mine()) as swapped, pytest.raises(AbbeError, match="cannot save Mine: its spec 'mine'"):
+        swapped.save(tmp_path / "my.safetensors")

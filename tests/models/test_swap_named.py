@@ -1,0 +1,151 @@
+"""attn_implementation="abbe:entmax-1.5" and the like: which names there are, when they are known, what they compute."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from swap_reference import reference_output
+from tiny_models import FAMILIES, bert, gpt2, llama, t5, tokens
+from transformers import AutoModelForCausalLM, StaticCache
+
+from abbe import AbbeError, list_normalizers, normalizer, swap, tap
+from abbe._attention_names import NAMES
+from abbe.models._selfcheck import main_output, relative_error
+
+CAUSAL = [name for name, family in FAMILIES.items() if family.causal]
+
+
+@pytest.fixture(autouse=True)
+def no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def test_names_are_specs_with_one_parameter() -> None:
+    assert NAMES["abbe:entmax-1.5"] == "entmax:alpha=1.5"
+    assert NAMES["abbe:topk-32"] == "topk:k=32"
+    assert NAMES["abbe:topp-0.95"] == "topp:p=0.95"
+    assert NAMES["abbe:sparsemax"] == "sparsemax"
+    assert not any(word in name for name in NAMES for word in ("sdpa", "flash", "flex_attention", "/"))
+    for spec in NAMES.values():
+        assert not list(normalizer(spec).parameters())
+
+
+def test_every_normalizer_that_does_not_learn_has_a_name() -> None:
+    learns = {info.name for info in list_normalizers() if list(normalizer(info.name).parameters())}
+    assert learns == {"learned-temperature"}
+    missing = {info.name for info in list_normalizers()} - {normalizer(spec).name for spec in NAMES.values()}
+    assert missing == {"learned-temperature", "hybrid"}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_named_model_computes_what_a_swapped_one_does(name: str) -> None:
+    network, inputs = FAMILIES[name].build(), FAMILIES[name].inputs()
+    wanted = reference_output(network, "entmax:alpha=1.5", **inputs)
+    network.set_attn_implementation("abbe:entmax-1.5")
+    assert relative_error(wanted, main_output(network(**inputs))) < 2e-5
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_the_last_token_moves_no_earlier_output(name: str) -> None:
+    network, ids, other = FAMILIES[name].build(), tokens(), tokens()
+    network.set_attn_implementation("abbe:topk-4")
+    other[:, -1] = 2 + (other[:, -1] + 5) % 59
+    first, second = (network(input_ids=x).logits for x in (ids, other))
+    torch.testing.assert_close(first[:, :-1], second[:, :-1], atol=1e-6, rtol=0)
+
+
+def test_padding_and_caches() -> None:
+    network, ids = llama(), tokens()
+    kept = torch.ones_like(ids)
+    kept[0, :4] = 0
+    wanted = reference_output(network, "sparsemax", input_ids=ids, attention_mask=kept)
+    whole = reference_output(network, "sparsemax", input_ids=ids)
+    network.set_attn_implementation("abbe:sparsemax")
+    assert relative_error(wanted, network(input_ids=ids, attention_mask=kept).logits, kept) < 2e-5
+    cache = StaticCache(config=network.config, max_cache_len=32)
+    first = network(input_ids=ids[:, :-1], past_key_values=cache).logits
+    last = network(input_ids=ids[:, -1:], past_key_values=cache).logits
+    assert relative_error(whole, torch.cat([first, last], 1)) < 2e-5
+
+
+def test_a_model_is_made_or_read_with_a_name(tmp_path: Any) -> None:
+    network = llama()
+    network.save_pretrained(tmp_path)
+    read = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="abbe:sparsemax").eval()
+    wanted = reference_output(network, "sparsemax", input_ids=tokens())
+    assert relative_error(wanted, read(input_ids=tokens()).logits) < 2e-5
+    with pytest.raises(ValueError, match=r"abbe:entmax-1\.37"):
+        AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="abbe:entmax-1.37")
+
+
+def test_such_a_model_is_neither_tapped_nor_swapped() -> None:
+    network = gpt2(attn_implementation="abbe:sparsemax")
+    expected = r"computes with attn_implementation='abbe:sparsemax'; call set_attn_implementation\('sdpa'\)"
+    with pytest.raises(AbbeError, match=expected), tap(network):
+        pass
+    with pytest.raises(AbbeError, match=expected):
+        swap(network, "sparsemax")
+    network.set_attn_implementation("sdpa")
+    swap(network, "sparsemax").restore()
+
+
+def test_stick_breaking_is_refused_outside_causal_attention() -> None:
+    decoder = llama()
+    wanted = reference_output(decoder, "stick-breaking", input_ids=tokens())
+    decoder.set_attn_implementation("abbe:stick-breaking")
+    assert relative_error(wanted, decoder(input_ids=tokens()).logits) < 2e-5
+    for network in (bert(attn_implementation="abbe:stick-breaking"), t5(attn_implementation="abbe:stick-breaking")):
+        with pytest.raises(AbbeError, match="stick-breaking needs keys in causal order"):
+            network(
+                input_ids=tokens(), **({"decoder_input_ids": tokens()} if network.config.is_encoder_decoder else {})
+            )
+
+
+def test_a_causal_module_without_a_mask_is_refused() -> None:
+    network = llama(attn_implementation="abbe:sparsemax")
+    module = network.model.layers[0].self_attn
+    states, angles = torch.randn(1, 5, 32), (torch.ones(1, 5, 8), torch.zeros(1, 5, 8))
+    with pytest.raises(AbbeError, match="LlamaAttention came without a mask"):
+        module(states, position_embeddings=angles, attention_mask=None)
+
+
+USE = """
+import sys, torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+config = LlamaConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=9)
+made = AutoModelForCausalLM.from_config(config, attn_implementation="abbe:entmax-1.5")
+made(input_ids=torch.arange(5)[None])
+print(sum(type(finder).__module__.startswith("abbe") for finder in sys.meta_path))
+"""
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import abbe",
+        "import transformers, abbe",
+        "import transformers.modeling_utils, abbe",
+        "import abbe, transformers.modeling_utils",
+        "import abbe, importlib; importlib.reload(abbe)",
+        "import abbe, importlib.util; importlib.util.find_spec('transformers.modeling_utils')",
+    ],
+)
+def test_names_are_known_in_any_order_of_imports(first: str) -> None:
+    run = subprocess.run([sys.executable, "-c", f"{first}\n{USE}"], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "0"  # the watcher has gone
+
+
+def test_the_module_of_transformers_is_as_ever() -> None:
+    code = """
+import abbe, inspect, transformers.modeling_utils as module
+print(type(module.__loader__).__name__, "class AttentionInterface" in inspect.getsource(module))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert run.stdout.split() == ["SourceFileLoader", "True"]

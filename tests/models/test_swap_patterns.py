@@ -1,0 +1,140 @@
+"""Which heads a pattern names, which normalizer they get, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_models import FAMILIES, bert, gpt2, llama, make, t5
+
+from abbe import AbbeError, normalizer, swap
+
+PATHS = ("model.layers.0.self_attn", "model.layers.1.self_attn", "model.layers.2.self_attn")
+
+
+def groups(what: object) -> dict[str, list[tuple[str, tuple[int, ...], str]]]:
+    """Pattern, heads and spec of the groups of a llama with three layers of four heads."""
+    with swap(llama(num_hidden_layers=3), what) as swapped:  # type: ignore[arg-type]
+        return {
+            path: [(group.pattern, group.heads, str(group.normalizer)) for group in found]
+            for path, found in swapped.normalizers.items()
+        }
+
+
+def test_a_spec_alone_is_for_all_heads() -> None:
+    assert groups("sparsemax") == {path: [("*", (0, 1, 2, 3), "sparsemax")] for path in PATHS}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "numbers"),
+    [
+        ("*", (0, 1, 2)),
+        ("layers.1", (1,)),
+        ("layers.0,2", (0, 2)),
+        ("layers.1-2", (1, 2)),
+        ("layers.0,1-2", (0, 1, 2)),
+        ("model.layers.1.self_attn", (1,)),
+        ("*.2.*", (2,)),
+        ("model.layers.[01].*", (0, 1)),
+    ],
+)
+@pytest.mark.parametrize(("heads", "named"), [("", (0, 1, 2, 3)), (".heads.2", (2,)), (".heads.0,2-3", (0, 2, 3))])
+def test_layers_and_heads(pattern: str, numbers: tuple[int, ...], heads: str, named: tuple[int, ...]) -> None:
+    found = groups({pattern + heads: "sparsemax"})
+    rest = tuple(head for head in range(4) if head not in named)
+    own = [("", rest, "None")] if rest else []
+    for number, path in enumerate(PATHS):
+        if number in numbers:
+            assert found[path] == [(pattern + heads, named, "sparsemax"), *own]
+        else:
+            assert found[path] == [("", (0, 1, 2, 3), "None")]
+
+
+def test_the_first_pattern_that_names_a_head_wins() -> None:
+    found = groups({"layers.1": "topk:k=2", "*.heads.0,3": "sparsemax", "*": "softmax"})
+    for path in (PATHS[0], PATHS[2]):
+        assert found[path] == [("*.heads.0,3", (0, 3), "sparsemax"), ("*", (1, 2), "softmax")]
+    assert found[PATHS[1]] == [("layers.1", (0, 1, 2, 3), "topk:k=2")]
+
+
+def test_a_last_pattern_for_all_may_be_left_with_nothing() -> None:
+    assert groups({"layers.0-2": "sparsemax", "*": "softmax"})[PATHS[0]] == [("layers.0-2", (0, 1, 2, 3), "sparsemax")]
+
+
+def test_layers_have_the_order_of_the_network() -> None:
+    network = t5()
+    paths = [name for name, module in network.named_modules() if type(module).__name__ == "T5Attention"]
+    with swap(network, {"layers.4": "sparsemax", "*EncDec*": "topk:k=2"}) as swapped:
+        assert swapped.layers == paths
+        specs = {path: str(found[0].normalizer) for path, found in swapped.normalizers.items()}
+    cross = [path for path in paths if "EncDec" in path]
+    assert len(cross) == 2
+    assert {path for path, spec in specs.items() if spec == "topk:k=2"} == set(cross)
+    assert specs[paths[4]] == "sparsemax"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_heads_are_counted_in_every_family(name: str) -> None:
+    with swap(FAMILIES[name].build(), "sparsemax") as swapped:
+        assert {len(found[0].heads) for found in swapped.normalizers.values()} == {4}
+
+
+ALL = r"layers: 0 model\.layers\.0\.self_attn, 1 model\.layers\.1\.self_attn$"
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ({"layers.2": "sparsemax"}, rf"^pattern 'layers\.2': there is no layer 2; {ALL}"),
+        ({"layers.0-7": "sparsemax"}, rf"^pattern 'layers\.0-7': there is no layer 2; {ALL}"),
+        ({"layers.x": "sparsemax"}, rf"^pattern 'layers\.x' matches no layer; write .*; {ALL}"),
+        ({"encoder*": "sparsemax"}, rf"^pattern 'encoder\*' matches no layer; write .*; {ALL}"),
+        ({"heads.0": "sparsemax"}, rf"^pattern 'heads\.0' matches no layer; write .*; {ALL}"),
+        ({"": "sparsemax"}, rf"^pattern '' matches no layer; write .*; {ALL}"),
+        ({"layers.1-0": "sparsemax"}, r"^pattern 'layers\.1-0': 1-0 runs backwards; write 0-1$"),
+        ({"*.heads.4": "sparsemax"}, r"pattern '\*\.heads\.4': model\.layers\.0\.self_attn has no head 4; .* 0-3$"),
+        ({"*.heads.a": "sparsemax"}, r"pattern '\*\.heads\.a': heads must be numbers .*; got 'a'$"),
+        ({"*.heads.": "sparsemax"}, r"pattern '\*\.heads\.': heads must be numbers .*; got ''$"),
+        ({3: "sparsemax"}, r"a pattern must be a string .*; got 3$"),
+        ({}, r"^there is no pattern"),
+        ({"*": "softmax", "layers.1": "sparsemax"}, r"pattern 'layers\.1' has no effect: .*; put it first$"),
+        ({"*": "entmx"}, r"unknown normalizer 'entmx'\. Did you mean 'entmax'\?"),
+        ({"*": 3}, r"spec must be a string or a Normalizer, got int"),
+        ("entmax:alpha=3", r"entmax: alpha must be a number in \(1, 2\]"),
+        (None, r"spec must be a string or a Normalizer, got NoneType"),
+        ("learned-temperature:heads=3", r"made for 3 heads, but is to serve 4 heads of model\.layers\.0\.self_attn"),
+        (
+            {"*.heads.0": normalizer("entmax:learn=true,heads=4")},
+            r"made for 4 heads, but is to serve 1 heads of model\.layers\.0",
+        ),
+    ],
+)
+def test_refusals(what: object, message: str) -> None:
+    with pytest.raises(AbbeError, match=message):
+        swap(llama(), what)  # type: ignore[arg-type]
+
+
+def test_many_layers_are_not_all_listed() -> None:
+    with pytest.raises(AbbeError, match=r"layers: 0 .*, 5 [^,]*, \.\.\., 19 model\.layers\.19\.self_attn$"):
+        swap(llama(num_hidden_layers=20), {"layers.20": "sparsemax"})
+
+
+@pytest.mark.parametrize("spec", ["stick-breaking", "hybrid:a=softmax,b=stick-breaking"])
+def test_causal_order_is_needed_where_the_normalizer_says_so(spec: str) -> None:
+    expected = r"stick-breaking.* needs keys in causal order, and encoder\.layer\.0\.attention\.self has none"
+    with pytest.raises(AbbeError, match=expected):
+        swap(bert(), spec)
+    for pattern, path in (("encoder*", r"encoder\.block\.0"), ("*EncDec*", r"decoder\.block\.0\.layer\.1")):
+        with pytest.raises(AbbeError, match=rf"needs keys in causal order, and {path}\S* has none"):
+            swap(t5(), {pattern: spec})
+    with pytest.raises(AbbeError, match=r"and model\.layers\.0\.self_attn has none"):
+        swap(llama(is_causal=False), spec)
+    with pytest.raises(AbbeError, match=r"and transformer\.h\.0\.crossattention has none"):
+        swap(gpt2(add_cross_attention=True), {"*crossattention": spec})
+    swap(t5(), {"decoder.*.SelfAttention": spec}).restore()
+
+
+def test_what_is_for_transformers_models_that_route_their_attention() -> None:
+    with pytest.raises(AbbeError, match="swap needs a transformers model .* got str"):
+        swap("gpt2", "sparsemax")
+    network = make("BloomForCausalLM", "BloomConfig", hidden_size=32, n_layer=2, n_head=4)
+    with pytest.raises(AbbeError, match="unsupported: BloomForCausalLM does not route its attention"):
+        swap(network, "sparsemax")

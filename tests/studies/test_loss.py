@@ -1,0 +1,44 @@
+"""The loss of windows: against log-probabilities written out, in pieces, and refusals."""
+
+from __future__ import annotations
+
+import pytest
+import tiny_runs
+import torch
+
+import abbe
+from abbe.models import windows
+from abbe.studies import _loss
+from abbe.studies._loss import check_causal, next_token_losses, window_losses
+
+
+def test_losses_are_those_of_the_log_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_runs.model("llama")
+    cut = windows(tiny_runs.TEXT, [12, 30], 2, 0, tokenizer=model.tokenizer, context=model.context)
+    tokens = cut[-1].tokens
+    probabilities = model.network(input_ids=tokens[None]).logits[0].double().log_softmax(-1).detach()
+    expected = torch.stack([-probabilities[i, tokens[i + 1]] for i in range(len(tokens) - 1)])
+    torch.testing.assert_close(next_token_losses(model, tokens), expected, rtol=1e-5, atol=1e-6)
+    of_all = window_losses(model, cut)
+    torch.testing.assert_close(of_all[-1], expected.mean(), rtol=1e-5, atol=1e-6)
+    monkeypatch.setattr(_loss, "_LOGITS_AT_ONCE", 1000)  # a few rows at once
+    torch.testing.assert_close(window_losses(model, cut), of_all, rtol=1e-6, atol=1e-7)
+
+
+def test_windows_are_told_as_they_are_done() -> None:
+    model, told = tiny_runs.model(), []
+    cut = windows(tiny_runs.TEXT, [12], 3, 0, tokenizer=model.tokenizer)
+    assert window_losses(model, cut, told.append).shape == (3,)
+    assert told == list(cut)
+
+
+def test_only_causal_language_models_have_a_loss() -> None:
+    check_causal(tiny_runs.model("gpt2"), "capacity")
+    with pytest.raises(abbe.AbbeError, match="tiny bert is an encoder: capacity needs a causal language model"):
+        check_causal(tiny_runs.model("bert"), "capacity")
+    with pytest.raises(abbe.AbbeError, match="is an encoder-decoder"):
+        check_causal(tiny_runs.model("t5"), "capacity")
+    whole = tiny_runs.model("gpt2")
+    headless = abbe.models.wrap(whole.network.base_model, whole.tokenizer, "headless")
+    with pytest.raises(abbe.AbbeError, match="headless has no language-model head"):
+        check_causal(headless, "capacity")

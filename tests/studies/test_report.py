@@ -1,0 +1,162 @@
+"""report: the run, alternatives, sample and findings of tiny models; stopped, resumed and damaged folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import tiny_runs
+from polars.testing import assert_frame_equal
+
+import abbe
+from abbe.studies import Report, report
+from abbe.studies import _report as study
+
+QUICK: dict[str, Any] = tiny_runs.QUICK | {"lengths": [16, 40], "temperatures": (0.1, 1.0)}
+
+
+def made(family: str = "gpt2", **options: Any) -> Report:
+    return report(tiny_runs.model(family), tiny_runs.TEXT, **(QUICK | options))
+
+
+@pytest.mark.parametrize("family", list(tiny_runs.BUILDERS))
+def test_every_family_has_all_parts(family: str) -> None:
+    found = made(family)
+    places = found.run.heads.select("layer", "head").drop_nulls().unique()
+    assert len(found.heads) == found.growth.height == found.floors.height == places.height > 0
+    assert "not measured" not in {verdict.kind for verdict in found.heads}
+    assert {finding.topic for finding in found.verdicts} >= {"dispersion", "separability", "sinks", "gradients"}
+    assert [finding.topic for finding in found.advice] == [
+        "active-set size", "temperature floor", "sinks", "sparse normalizer",
+    ]  # fmt: skip
+    assert found.sample is not None
+    assert {(row.layer, row.head) for row in found.sample.rows} <= set(places.iter_rows())
+    assert all(number.shown and number.meaning for number in found.numbers)
+
+
+def test_every_finding_says_its_rule_and_numbers() -> None:
+    found = made()
+    for finding in (*found.verdicts, *found.advice):
+        assert finding.sentence.endswith(".")
+        assert finding.rule.endswith(".")
+        assert finding.numbers
+        assert all(value is None or isinstance(value, int | float | str) for value in finding.numbers.values())
+
+
+def test_the_run_is_that_of_diagnose() -> None:
+    found = made().run
+    alone = abbe.diagnose(tiny_runs.model(), tiny_runs.TEXT, **QUICK)
+    assert_frame_equal(found.heads, alone.heads)
+
+
+def test_same_seed_same_report() -> None:
+    first, second = made().as_json(), made().as_json()
+    for one in (first, second):
+        one.pop("manifest")
+    assert first == second
+    assert made(seed=5).as_json()["alternatives"] != first["alternatives"]
+
+
+def test_a_folder_is_a_run_and_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = made(folder=tmp_path / "out")
+    assert_frame_equal(abbe.open_run(tmp_path / "out").heads, first.run.heads)
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["verdicts"][0]["topic"] == "dispersion"
+
+    def never(*_args: object, **_options: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(study, "try_alternatives", never)
+    monkeypatch.setattr(study, "take_sample", never)
+    again = made(folder=tmp_path / "out")
+    assert_frame_equal(again.alternatives, first.alternatives)
+    assert again.advice == first.advice
+    assert again.sample is not None
+    assert first.sample is not None
+    assert again.sample.tokens == first.sample.tokens
+    assert [row.keys for row in again.sample.rows] == [row.keys for row in first.sample.rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("sample.json", b"{"),
+        ("sample.json", b'{"run": "another", "sample": {}}'),
+        ("sample.json", None),
+        ("alternatives.parquet", b"PAR1 no"),
+        ("alternatives.parquet", None),
+    ],
+)
+def test_what_is_damaged_is_measured_again(tmp_path: Path, name: str, content: bytes | None) -> None:
+    first = made(folder=tmp_path)
+    path = tmp_path / name
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    again = made(folder=tmp_path)
+    assert_frame_equal(again.alternatives, first.alternatives)
+    assert path.read_bytes() != (content or b"")
+
+
+def test_a_sample_without_its_parts_is_measured_again(tmp_path: Path) -> None:
+    made(folder=tmp_path)
+    whole = json.loads((tmp_path / "sample.json").read_text())
+    del whole["sample"]["rows"]["keys"]
+    (tmp_path / "sample.json").write_text(json.dumps(whole))
+    assert made(folder=tmp_path).sample is not None
+
+
+def test_stopped_between_run_and_alternatives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_args: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(study, "try_alternatives", stop)
+        with pytest.raises(KeyboardInterrupt):
+            made(folder=tmp_path)
+    went_on = made(folder=tmp_path)
+    assert went_on.as_json()["alternatives"] == made().as_json()["alternatives"]
+
+
+def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
+    made(folder=tmp_path)
+    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: seed\)"):
+        made(folder=tmp_path, seed=1)
+
+
+def test_lengths_go_as_far_as_the_context() -> None:
+    lengths = report(tiny_runs.model(), tiny_runs.TEXT, **(QUICK | {"lengths": None})).run.manifest["settings"][
+        "lengths"
+    ]
+    assert lengths == [64]  # the context of the tiny model
+
+
+def test_one_window_has_no_intervals_but_all_parts() -> None:
+    found = made(windows=1)
+    assert all(number.low is None for number in found.numbers if number.name != "decay exponent")  # over both lengths
+    assert found.alternatives["gain_low"].is_null().all()
+    assert found.advice
+
+
+def test_without_temperatures_there_are_no_floors() -> None:
+    found = made(temperatures=())
+    assert found.floors["floor"].is_null().all()
+    assert {finding.topic for finding in found.advice} == {"active-set size", "sinks", "sparse normalizer"}
+    assert "gradients" not in {finding.topic for finding in found.verdicts}
+
+
+def test_json_holds_only_what_json_knows() -> None:
+    text = json.dumps(made().as_json(), allow_nan=False)
+    assert json.loads(text)["growth"][0].keys() >= {"decay", "uniform_from", "provable_at"}
+
+
+def test_a_report_of_a_run_alone_needs_no_model() -> None:
+    run = tiny_runs.run()
+    found = study.make_report(run)
+    assert found.sample is None
+    assert found.alternatives.is_empty()
+    assert isinstance(found.growth, pl.DataFrame)
+    assert {finding.topic for finding in found.advice} == {"active-set size", "temperature floor", "sinks"}

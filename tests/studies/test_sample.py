@@ -1,0 +1,400 @@
+"""A window to look at: which queries, which keys, and balls that agree with the measures."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import tiny_models
+import torch
+from row_cases import random_rows
+from tiny_runs import BUILDERS, TEXT, model
+from torch import Tensor
+
+import abbe
+from abbe import AbbeError
+from abbe.measures import Rows, choose_sets, geometry
+from abbe.models import AttentionCall, LoadedModel, Window, tap, windows, wrap
+from abbe.studies._report_parts import Ball, Sample
+from abbe.studies._sample import (
+    MOST_ROWS,
+    sample_as_json,
+    sample_from_json,
+    sample_positions,
+    sample_rows,
+    sample_window,
+    take_sample,
+)
+from abbe.studies._sample_ball import azimuths, ball_of
+from abbe.studies._settings import Settings, settings_for
+from abbe.studies._vectors import token_vectors
+from abbe.studies._window import check_model, rows_of_call, run_model
+
+SIZES = (2, 5)
+
+
+def settings(**options: Any) -> Settings:
+    given: dict[str, Any] = {"lengths": [16, 40], "windows": 2, "queries": 8, "grid": None, "vectors": "value"}
+    given |= {"normalizer": None, "temperatures": (1.0,), "seed": 0, "level": 0.95, "resamples": 50}
+    return settings_for(None, **(given | options))
+
+
+def cut(tiny: LoadedModel, chosen: Settings) -> list[Window]:
+    return windows(TEXT, chosen.lengths, chosen.windows, chosen.seed, tokenizer=tiny.tokenizer)
+
+
+def sampled(tiny: LoadedModel, chosen: Settings, **options: Any) -> Sample:
+    with tap(tiny) as open_tap:
+        return take_sample(tiny, TEXT, open_tap, cut(tiny, chosen), chosen, **({"sizes": SIZES} | options))
+
+
+def all_rows(tiny: LoadedModel, chosen: Settings, sample: Sample) -> dict[int, Rows]:
+    """The rows of every layer at the queries of the sample, float64."""
+    window = next(one for one in cut(tiny, chosen) if (one.length, one.index) == (sample.length, sample.index))
+    found: dict[int, Rows] = {}
+
+    def read(call: AttentionCall) -> None:
+        vectors = token_vectors(chosen.vectors, call, tiny.network, window.tokens[None])
+        made = None if chosen.normalizer is None else abbe.normalizer(chosen.normalizer)
+        rows = rows_of_call(call, torch.tensor(sample.queries), vectors, made)
+        found[open_tap.layers.index(call.name)] = Rows(
+            rows.logits.double(), rows.weights.double(), rows.vectors.double()
+        )
+
+    with tap(tiny) as open_tap, torch.no_grad():
+        check_model(tiny, open_tap, window.tokens)  # finds the output projections
+        open_tap.listen(read)
+        run_model(tiny, window.tokens)
+    return found
+
+
+# Balls agree with the measures
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        *((family, {}) for family in BUILDERS),
+        ("gpt2", {"vectors": "embedding"}),
+        ("llama", {"vectors": "output"}),
+        ("bert", {"vectors": "hidden"}),
+        ("gpt2", {"normalizer": "sparsemax"}),
+        ("gpt-oss", {"normalizer": "softmax"}),
+    ],
+)
+def test_shares_inside_and_intruders_are_separability_and_precision(family: str, options: dict[str, Any]) -> None:
+    tiny, chosen = model(family), settings(**options)
+    sample = sampled(tiny, chosen)
+    layers = all_rows(tiny, chosen, sample)
+    assert len(sample.rows) == len(layers) * 4 * 8
+    balls = 0
+    for row in sample.rows:
+        rows, place = layers[row.layer], sample.queries.index(row.query)
+        sets = choose_sets(rows, SIZES, torch.Generator().manual_seed(0))
+        readings = geometry(rows, sets)
+        seen = int(rows.count[row.head, place])
+        assert [ball.size for ball in row.balls] == [size for size in SIZES if size < seen]
+        assert row.keys == tuple(sets.selected[row.head, place, : min(5, seen)].tolist())
+        assert row.weights == pytest.approx(rows.weights[row.head, place, list(row.keys)].tolist(), rel=1e-12)
+        for ball in row.balls:
+            at = row.head, place, SIZES.index(ball.size)
+            assert sum(ball.inside) / ball.size == readings["separability"].value[at]
+            assert ball.size / (ball.size + ball.intruders) == readings["precision"].value[at]
+            balls += 1
+    assert balls > len(sample.rows) / 2
+
+
+def test_weights_are_those_of_the_eager_model() -> None:
+    tiny, chosen = model(), settings()
+    sample = sampled(tiny, chosen)
+    tokens = next(one for one in cut(tiny, chosen) if one.length == 40).tokens
+    with torch.no_grad():
+        found = tiny_models.eager_twin(tiny.network)(input_ids=tokens[None], output_attentions=True).attentions
+    for row in sample.rows:
+        want = found[row.layer][0, row.head, row.query]
+        assert row.weights == pytest.approx(want.sort(descending=True).values[: len(row.keys)].tolist(), abs=1e-6)
+        assert row.weights == pytest.approx(want[list(row.keys)].tolist(), abs=1e-6)
+
+
+def test_sinks_take_their_part_of_the_weights() -> None:
+    sample = sampled(model("gpt-oss"), settings(), sizes=(40,))
+    whole = sampled(model("gpt-oss"), settings(normalizer="softmax"), sizes=(40,))
+    taken = [1 - sum(row.weights) for row in sample.rows]
+    assert min(taken) > 0
+    assert max(taken) > 0.1
+    assert all(sum(row.weights) == pytest.approx(1, abs=1e-5) for row in whole.rows)
+
+
+@pytest.mark.parametrize("vectors", ["embedding", "hidden"])
+def test_cross_attention_without_vectors_has_no_rows(vectors: str) -> None:
+    tiny = model("t5")
+    with_cross, without = (sampled(tiny, settings(vectors=kind)) for kind in ("value", vectors))
+    layers = {row.layer for row in with_cross.rows}
+    assert len(layers) == 6
+    assert len({row.layer for row in without.rows}) == 4
+    assert without.queries == with_cross.queries
+
+
+# One ball, by definition
+
+
+def plain_ball(rows: Rows, head: int, query: int, size: int) -> tuple[list[float], float, dict[int, float]]:
+    """Distances of the selected from their sum, the radius, and the distances of the others; with loops."""
+    weights, vectors = rows.weights[head, query].tolist(), rows.group(head).tolist()
+    seen = [key for key in range(rows.keys) if rows.logits[head, query, key] > -math.inf]
+    order = sorted(seen, key=lambda key: -weights[key])
+    points = {key: [weights[key] * part for part in vectors[key]] for key in seen}
+    centre = [sum(points[key][f] for key in order[:size]) for f in range(len(vectors[0]))]
+    far = {key: math.dist(points[key], centre) for key in seen}
+    others = {key: far[key] for key in order[size:]}
+    return [far[key] for key in order[:size]], min(others.values()), others
+
+
+@pytest.mark.parametrize("mask", ["all", "causal", "window", "some"])
+def test_distances_by_loops(mask: str) -> None:
+    rows = random_rows(3, keys=60, mask=mask, groups=2)
+    found = sample_rows(rows, 7, [10, 11, 12, 13, 14, 15], (1, 5, 20), torch.Generator().manual_seed(0))
+    assert [(row.layer, row.head, row.query) for row in found] == [(7, h, 10 + q) for h in range(4) for q in range(6)]
+    some = 0
+    for row in found:
+        for ball in row.balls:
+            distances, radius, others = plain_ball(rows, row.head, row.query - 10, ball.size)
+            assert ball.distances == pytest.approx(distances, abs=1e-12)
+            assert ball.radius == pytest.approx(radius)
+            assert ball.inside == tuple(distance <= ball.radius for distance in ball.distances)
+            check_others(ball, others)
+            some += len(others) > 22
+    assert some > 5 or mask == "window"  # which holds 20 keys
+
+
+def check_others(ball: Ball, others: dict[int, float]) -> None:
+    """The twelve nearest, then up to ten of the rest, at their own distances."""
+    assert len(set(ball.other_keys)) == len(ball.other_keys) == min(22, len(others))
+    assert ball.other_distances == pytest.approx([others[key] for key in ball.other_keys])
+    assert list(ball.other_distances[:12]) == pytest.approx(sorted(others.values())[:12])
+    assert list(ball.other_distances) == sorted(ball.other_distances)
+    assert ball.intruders == sum(distance <= max(ball.distances) for distance in others.values())
+
+
+def test_rows_without_weight_or_key_have_no_ball() -> None:
+    logits = torch.zeros(1, 3, 8, dtype=torch.float64)
+    logits[0, 0] = -math.inf
+    weights = torch.softmax(logits, -1)
+    weights[0, :2] = 0
+    rows = Rows(logits, weights, torch.ones(1, 8, 2, dtype=torch.float64))
+    found = sample_rows(rows, 0, [0, 1, 2], (2,), torch.Generator().manual_seed(0))
+    assert [len(row.keys) for row in found] == [0, 2, 2]
+    assert [len(row.balls) for row in found] == [0, 0, 1]
+
+
+def test_keys_of_weight_zero_tie_as_separability_says() -> None:
+    """Three keys with weight in a set of five: the two zeros lie as far from s as all zeros outside, on the ball."""
+    weights = torch.tensor([[[0.5, 0.3, 0.2, 0, 0, 0, 0, 0]]], dtype=torch.float64)
+    vectors = torch.randn(1, 8, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    rows = Rows(torch.zeros(1, 1, 8, dtype=torch.float64), weights, vectors)
+    (ball,) = sample_rows(rows, 0, [7], (5,), torch.Generator().manual_seed(0))[0].balls
+    assert ball.inside[3:] == (True, True)
+    assert ball.intruders == 3
+
+
+# Directions
+
+
+def turned(points: Tensor) -> Tensor:
+    """The same points in other axes."""
+    drawn = torch.randn(points.shape[1], points.shape[1], generator=torch.Generator().manual_seed(5)).double()
+    return points @ torch.linalg.qr(drawn).Q
+
+
+def test_angles_between_points_around_the_line() -> None:
+    """Around the z axis, whatever their heights and lengths: azimuths of 0, 90, 200 and 300 degrees."""
+    want = torch.tensor([0.0, 90, 200, 300]).double().deg2rad()
+    flat = torch.stack([want.cos(), want.sin()], -1) * torch.tensor([[1.0], [1e-6], [3], [0.2]])
+    points = torch.cat([flat, torch.tensor([[5.0], [-1], [0], [1e-7]])], -1)
+    found = azimuths(points, torch.tensor([0, 0, 3.0]).double())
+    steps = (found - found[0]).remainder(360)
+    mirrored = (-steps).remainder(360)
+    right = want.rad2deg()
+    assert torch.allclose(steps, right, atol=1e-6) or torch.allclose(mirrored, right, atol=1e-6)
+
+
+def test_angles_do_not_depend_on_the_axes() -> None:
+    points = torch.randn(30, 8, generator=torch.Generator().manual_seed(2)).double()
+    centre = points[:5].sum(0, keepdim=True)
+    both = turned(torch.cat([points, centre]))
+    found = azimuths(points, centre[0])
+    torch.testing.assert_close(azimuths(both[:-1], both[-1]), found)
+    assert bool(((found >= 0) & (found < 360)).all())
+    assert found.std() > 20
+
+
+@pytest.mark.parametrize(
+    ("points", "want"),
+    [
+        ([[0.0, 0, 0], [0, 0, 0], [0, 0, 0]], [0, 0, 0]),  # nothing
+        ([[1.0, 0, 0], [-2, 0, 0], [0, 0, 0]], [0, 0, 0]),  # all on the line
+        ([[1.0, 5, 0], [1, 2, 0], [1, -3, 0]], [0, 0, 180]),  # one direction across it
+    ],
+)
+def test_angles_of_points_without_a_plane(points: list[list[float]], want: list[float]) -> None:
+    found = azimuths(torch.tensor(points).double(), torch.tensor([3.0, 0, 0]).double())
+    torch.testing.assert_close(found, torch.tensor(want).double(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_points_on_the_line_have_angle_zero_among_others(seed: int) -> None:
+    points = torch.randn(12, 6, generator=torch.Generator().manual_seed(seed)).double()
+    centre = points[:4].sum(0)
+    points[4:8] = torch.tensor([[0.7], [-1.3], [1e-9], [0]]) * centre
+    found = azimuths(points, centre)
+    assert found[4:8].tolist() == [0] * 4
+    assert found[[0, 1, 2, 3, 8, 9, 10, 11]].unique().numel() == 8
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_axes_point_to_the_side_of_the_farthest_point(seed: int) -> None:
+    """In three dimensions the plane across the line holds all directions, so the angles give the coordinates."""
+    points = torch.randn(9, 3, generator=torch.Generator().manual_seed(seed)).double()
+    turns = azimuths(points, torch.tensor([0.2, -1, 0.4]).double()).deg2rad()
+    for along in (turns.cos(), turns.sin()):
+        assert along[along.abs().argmax()] > 0
+    assert turns.cos().square().sum() > turns.sin().square().sum()
+
+
+def test_one_feature_one_member_and_a_centre_at_the_origin() -> None:
+    points = torch.tensor([[2.0], [-2], [1], [1]]).double()
+    ball = ball_of(points, torch.tensor([0, 1]), torch.tensor([2, 3]), torch.Generator().manual_seed(0))
+    assert (ball.distances, ball.radius, ball.inside, ball.intruders) == ((2, 2), 1, (False, False), 2)
+    alone = ball_of(points, torch.tensor([0]), torch.tensor([1, 2, 3]), torch.Generator().manual_seed(0))
+    assert (alone.distances, alone.radius, alone.inside) == ((0,), 1, (True,))
+    assert not any(map(math.isnan, (*ball.angles, *ball.other_angles, *alone.angles, *alone.other_angles)))
+
+
+# Window and queries
+
+
+def made_up(length: int, index: int = 0) -> Window:
+    return Window(length, index, torch.arange(length), 0, length)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "want"), [([64, 256, 1024], 256), ([64, 128, 512], 128), ([512, 1024], 512), ([1024, 300], 300)]
+)
+def test_the_first_window_of_the_longest_length_that_fits(lengths: list[int], want: int) -> None:
+    found = sample_window([made_up(length, index) for length in lengths for index in (0, 1)])
+    assert (found.length, found.index) == (want, 0)
+
+
+@pytest.mark.parametrize("length", [2, 3, 9, 40, 256])
+@pytest.mark.parametrize("queries", [1, 2, 8, 300])
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_positions_are_spread_and_hold_the_last(family: str, queries: int, length: int) -> None:
+    tiny, first = model(family), 0 if family == "bert" else length // 8
+    found = sample_positions(tiny, made_up(length), settings(), 8, queries).tolist()
+    assert found[-1] == length - 1
+    assert len(found) == min(queries, length - first)
+    assert found[0] >= first
+    assert all(a < b for a, b in pairwise(found))
+    assert all(b - a <= 2 * -(-length // max(1, len(found) - 1)) for a, b in pairwise(found))
+    assert found == sample_positions(tiny, made_up(length), settings(), 8, queries).tolist()
+
+
+def test_the_seed_moves_the_positions() -> None:
+    found = {tuple(sample_positions(model(), made_up(256), settings(seed=seed), 8, 8).tolist()) for seed in range(5)}
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize(("heads", "want"), [(8, 8), (144, 8), (300, 8), (480, 5), (1200, 2), (9999, 2)])
+def test_many_heads_get_fewer_queries(heads: int, want: int) -> None:
+    found = sample_positions(model(), made_up(256), settings(), heads, 8)
+    assert len(found) == want
+    assert len(found) * heads <= MOST_ROWS or want == 2
+
+
+def test_same_sample_every_time_and_deaf_to_later_passes() -> None:
+    tiny, chosen = model(), settings()
+    with tap(tiny) as open_tap:
+        once = take_sample(tiny, TEXT, open_tap, cut(tiny, chosen), chosen, sizes=SIZES)
+        again = take_sample(tiny, TEXT, open_tap, cut(tiny, chosen), chosen, sizes=SIZES)
+        run_model(tiny, cut(tiny, chosen)[0].tokens)  # too short for the queries of the sample
+    assert once == again
+    assert "".join(once.tokens) in TEXT.content
+    assert len(once.tokens) == once.length == 40
+
+
+def test_a_wrong_size_is_told() -> None:
+    with pytest.raises(AbbeError, match="grid must hold whole numbers"):
+        sampled(model(), settings(), sizes=(0, 5))
+
+
+# The compact form
+
+
+@pytest.fixture(scope="module")
+def sample() -> Sample:
+    return sampled(model("mistral"), settings(), sizes=(2, 4, 20))
+
+
+def test_json_to_sample_to_json_is_exact(sample: Sample) -> None:
+    found = json.dumps(sample_as_json(sample))
+    again = sample_from_json(json.loads(found))
+    assert json.dumps(sample_as_json(again)) == found
+    assert sample_from_json(json.loads(json.dumps(sample_as_json(again)))) == again
+
+
+def test_json_keeps_what_it_promises(sample: Sample) -> None:
+    again = sample_from_json(sample_as_json(sample))
+    assert replace(again, rows=()) == replace(sample, rows=())
+    assert len(again.rows) == len(sample.rows) == 64
+    for old, new in zip(sample.rows, again.rows, strict=True):
+        assert (old.layer, old.head, old.query, old.keys) == (new.layer, new.head, new.query, new.keys)
+        assert new.weights == pytest.approx(old.weights, rel=5e-4)
+        assert len(old.balls) == 2
+        for ball, kept in zip(old.balls, new.balls, strict=True):
+            compare(ball, kept)
+
+
+def compare(ball: Ball, kept: Ball) -> None:
+    largest = max(*ball.distances, *ball.other_distances)
+    for name in ("size", "inside", "other_keys", "intruders"):
+        assert getattr(ball, name) == getattr(kept, name)
+    for name in ("radius", "distances", "other_distances"):
+        assert getattr(kept, name) == pytest.approx(getattr(ball, name), abs=0.000502 * largest, rel=0)
+    for name in ("angles", "other_angles"):
+        for old, new in zip(getattr(ball, name), getattr(kept, name), strict=True):
+            assert abs((old - new + 180) % 360 - 180) <= 0.5 + 1e-9
+
+
+def test_json_in_units(sample: Sample) -> None:
+    found = sample_as_json(sample)
+    assert set(found["balls"]) == {"2", "4", "20"}
+    assert all(x is None for column in found["balls"]["20"].values() for x in column)  # a window of 5 keys has none
+    two = found["balls"]["2"]
+    for distances, others, inside in zip(two["distances"], two["other_distances"], two["inside"], strict=True):
+        assert max(*distances, *others) == 1000
+        assert len(inside) == 2
+        assert set(inside) <= {"0", "1"}
+    angles = [angle for column in ("angles", "other_angles") for row in two[column] for angle in row]
+    assert all(isinstance(angle, int) and 0 <= angle < 360 for angle in angles)
+
+
+def test_json_of_points_in_one_place() -> None:
+    nowhere = Ball(1, 0.0, (True,), (0.0,), (0.0,), (1, 2), (0.0, 0.0), (0.0, 359.9), 2)
+    row = sampled(model(), settings()).rows[0]
+    found = sample_as_json(Sample(3, 0, ("a", "b", "c"), (1,), (2,), (replace(row, balls=(nowhere,)),)))
+    assert found["balls"]["1"]["scale"] == [0.0]
+    assert found["balls"]["1"]["other_angles"] == [[0, 0]]
+    assert sample_as_json(sample_from_json(found)) == found
+
+
+def test_size_of_144_heads() -> None:
+    network = tiny_models.gpt2(n_layer=12, n_head=12, n_embd=96, n_positions=256, vocab_size=256)
+    tiny = wrap(network, tiny_models.byte_tokenizer(), "wide")
+    found = sampled(tiny, settings(lengths=[256]), sizes=(5, 20))
+    assert len(found.rows) == 144 * 8
+    assert sum(len(row.balls) for row in found.rows) == 2 * 144 * 8
+    assert len(json.dumps(sample_as_json(found), separators=(",", ":"))) < 1_200_000

@@ -1,0 +1,190 @@
+"""What all commands share: a light start, help with examples, exit codes, and no traceback unless asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+import typer
+from cli_runs import COMMANDS, run, run_main, run_python
+
+from abbe import AbbeError, cli, models, normalizers, studies
+
+HEAVY = ("torch", "transformers", "tokenizers", "polars", "altair", "numba", "numpy", "jinja2", "safetensors")
+# The function that a command rests on, and arguments that lead there.
+BASE = {
+    "report": (studies, "report", []),
+    "reproduce": (studies, "reproduce", []),
+    "diagnose": (studies, "diagnose", []),
+    "verify": (studies, "verify", []),
+    "normalizers": (normalizers, "list_normalizers", []),
+    "pull": (models, "pull", ["minilm"]),
+    "doctor": (studies, "doctor", []),
+}
+ON = {
+    "report": "the same command goes on where it was",
+    "reproduce": "the same command goes on where it was",
+    "diagnose": "with --out FOLDER the same command would go on from there",
+    "pull": "nothing was left behind, the same command starts again",
+}
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, command: str, error: BaseException) -> list[str]:
+    """The command fails with that error; its arguments."""
+
+    def fail(*_args: object, **_options: object) -> None:
+        raise error
+
+    module, name, arguments = BASE[command]
+    monkeypatch.setattr(module, name, fail, raising=False)
+    if command == "report":
+        for view in ("report_page", "report_table", "save_report_figures"):
+            monkeypatch.setattr(f"abbe.views.{view}", fail, raising=False)
+    return [command, *arguments]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS)])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    code = f"""
+import sys
+from abbe.cli import main
+sys.argv = ["abbe", *{arguments!r}]
+try:
+    main()
+except SystemExit as stop:
+    assert stop.code == 0
+print(sorted({{name.partition(".")[0] for name in sys.modules}} & set({HEAVY!r})))
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_table_above_names_every_command() -> None:
+    assert set(BASE) == set(COMMANDS) == set(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
+    shown = run("--help").stdout
+    places = [shown.index(f"│ {command} ") for command in COMMANDS]
+    assert places == sorted(places)
+    for panel in ("Measure a model", "Theory and normalizers", "Models and machine"):
+        assert panel in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_examples_and_the_common_options(command: str) -> None:
+    found = typer.main.get_command(cli.app).commands[command]  # type: ignore[attr-defined]
+    known = {name for parameter in found.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    assert {"--json", "--quiet", "--debug"} <= known
+    shown = run(command, "--help").stdout
+    examples = [line.strip() for line in shown.partition("Examples:")[2].splitlines() if line.strip()]
+    assert len(examples) >= 2
+    for example in examples:
+        program, name, *rest = shlex.split(example)
+        assert (program, name) == ("abbe", command)
+        assert {word for word in rest if word.startswith("-")} <= known
+    assert "[bold]" not in shown
+    for parameter in found.params:
+        assert parameter.help or parameter.name == "help"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_stopped(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = failing(monkeypatch, command, KeyboardInterrupt())
+    assert run_main(monkeypatch, *arguments) == 130
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == f"abbe: stopped; {ON.get(command, 'nothing was kept, the same command starts again')}\n"
+
+
+def test_a_real_signal_is_told_the_same_way() -> None:
+    code = """
+import os, signal, sys, time
+from abbe import studies
+from abbe.cli import main
+def stop(*_args):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+studies.verify = stop
+sys.argv = ["abbe", "verify"]
+main()
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.strip() == "abbe: stopped; nothing was kept, the same command starts again"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_mistake_is_one_line_and_with_debug_a_traceback(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *rest = failing(monkeypatch, command, AbbeError("the lens is dusty: wipe it"))
+    assert run_main(monkeypatch, name, *rest) == 2
+    assert capsys.readouterr().err == "abbe: the lens is dusty: wipe it\n"
+    for arguments in (["--debug", name, *rest], [name, *rest, "--debug"]):
+        assert run_main(monkeypatch, *arguments) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("Traceback")
+        assert told.endswith("AbbeError: the lens is dusty: wipe it\n")
+    assert run_main(monkeypatch, name, *rest) == 2  # debug does not stay on
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_defect_is_one_line_and_exit_code_1(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = failing(monkeypatch, command, RuntimeError("matrices do not fit\nand much more"))
+    assert run_main(monkeypatch, *arguments) == 1
+    told = capsys.readouterr().err
+    line = "abbe: unexpected error, RuntimeError: matrices do not fit; run again with --debug to see where\n"
+    assert told == line
+    assert run_main(monkeypatch, *arguments, "--debug") == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (OSError(28, "No space left on device", "run/x"), 2, "No space left on device: run/x"),
+        (OSError(28, "No space left on device"), 2, "No space left on device"),
+        (OSError("odd"), 2, "odd"),
+        (ModuleNotFoundError("No module named 'polars'"), 1, "this installation is not complete (No module named"),
+        (MemoryError(), 1, "unexpected error, MemoryError: MemoryError; run again with --debug"),
+    ],
+)
+def test_other_errors(
+    error: Exception, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, *failing(monkeypatch, "verify", error)) == code
+    told = capsys.readouterr().err
+    assert told.startswith(f"abbe: {line}")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["normalizers"], ["normalizers", "--json"], ["verify", "--list"]])
+def test_a_reader_that_went_away_is_no_error(arguments: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "abbe", *arguments], stdout=write, stderr=subprocess.PIPE, text=True, timeout=300
+        )
+    finally:
+        os.close(write)
+    assert done.stderr == ""
+    assert done.returncode in (0, 1)
+
+
+def test_json_is_alone_on_standard_output(tmp_path: object) -> None:
+    for arguments in (["normalizers"], ["normalizers", "softmax"], ["verify", "spectral", "--trials", "5"], ["doctor"]):
+        json.loads(run(*arguments, "--json").stdout)
+
+
+def test_an_unknown_command_gets_a_suggestion() -> None:
+    result = run("reprot")
+    assert result.exit_code == 2
+    assert "report" in result.output
+    assert "Traceback" not in result.output

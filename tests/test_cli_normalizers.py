@@ -1,0 +1,142 @@
+"""`abbe normalizers`: the list, and what normalizers make of one row."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from cli_runs import run, run_main
+
+import abbe
+from abbe import AbbeError
+from abbe.studies import try_normalizers
+from abbe.views._normalizers import bar
+
+INFOS = abbe.list_normalizers()
+E = math.e
+
+
+def test_the_list_says_everything() -> None:
+    result = run("normalizers", columns=1000)
+    assert result.exit_code == 0
+    for info in INFOS:
+        for word in (info.name, info.meaning, f"paper {info.paper}", f"example {info.example}"):
+            assert word in result.stdout
+        for option in info.parameters:
+            assert f"{option.name}={str(option.default).lower()}  {option.allowed}: {option.meaning}" in result.stdout
+    assert f"{len(INFOS)} normalizers." in result.stdout
+
+
+@pytest.mark.parametrize("columns", [80, 50])
+def test_nothing_is_cut_off(columns: int) -> None:
+    assert "…" not in run("normalizers", columns=columns).stdout
+    assert "…" not in run("normalizers", *(info.example for info in INFOS), columns=columns).stdout
+
+
+def test_the_list_as_json_and_as_names() -> None:
+    found = json.loads(run("normalizers", "--json").stdout)
+    assert [one["name"] for one in found] == [info.name for info in INFOS]
+    (entmax,) = [one for one in found if one["name"] == "entmax"]
+    assert entmax["parameters"][0]["default"] == 1.5
+    assert entmax["parameters"][0]["allowed"] == "a number in (1, 2]"
+    assert run("normalizers", "--quiet").stdout.split() == [info.name for info in INFOS]
+
+
+@pytest.mark.parametrize("spec", [spec for info in INFOS for spec in (info.name, info.example)])
+def test_every_normalizer_can_be_tried(spec: str) -> None:
+    result = run("normalizers", spec, "--json")
+    assert result.exit_code == 0, result.output
+    (found,) = json.loads(result.stdout)
+    assert "Infinity" not in result.stdout
+    assert found["logits"] == [3, 2, 1, 0, -1]
+    assert len(found["weights"]) == 5
+    assert found["zeros"] == found["weights"].count(0)
+    assert found["row_sum"] == pytest.approx(sum(found["weights"]))
+
+
+def test_closed_forms() -> None:
+    """softmax of (ln 4, ln 3, ln 1): eighths; sparsemax of (0.5, 0, -1): 3/4, 1/4, 0; the sink's row sum is less."""
+    logits = [math.log(4), math.log(3), 0.0]
+    softmax, sink, sharp = try_normalizers(["softmax", "sink:b=0", "softmax:temperature=0.5"], logits)
+    assert softmax.weights == pytest.approx((4 / 8, 3 / 8, 1 / 8))
+    assert (softmax.zeros, softmax.row_sum, softmax.lipschitz) == (0, pytest.approx(1), pytest.approx(0.5))
+    assert sink.weights == pytest.approx((4 / 9, 3 / 9, 1 / 9))
+    assert sink.row_sum == pytest.approx(8 / 9)
+    assert sharp.weights == pytest.approx((16 / 26, 9 / 26, 1 / 26))
+    assert (sharp.parameters, sharp.lipschitz) == ({"temperature": 0.5}, pytest.approx(1.0))
+    (sparse,) = try_normalizers(["sparsemax"], [0.5, 0.0, -1.0])
+    assert sparse.weights == pytest.approx((0.75, 0.25, 0.0))
+    assert sparse.zeros == 1
+
+
+def test_a_masked_key_gets_nothing() -> None:
+    (trial,) = try_normalizers(["softmax"], [1.0, 1.0, -math.inf])
+    assert trial.weights == pytest.approx((0.5, 0.5, 0))
+    (found,) = json.loads(run("normalizers", "softmax", "--logits", "1,1,-inf", "--json").stdout)
+    assert found["logits"] == [1.0, 1.0, None]
+
+
+def test_a_constant_that_is_infinite_is_null() -> None:
+    (found,) = json.loads(run("normalizers", "norm-softmax", "--json").stdout)
+    assert found["lipschitz"] is None
+    assert "Lipschitz constant for 5 keys: none" in run("normalizers", "norm-softmax").stdout
+
+
+def test_the_table_of_a_trial() -> None:
+    shown = run("normalizers", "topk:k=2", "sigmoid", "--logits", "1,1,0").stdout
+    top = shown[: shown.index("sigmoid  ")]
+    assert "k = 2, renormalize = true; paper: 1912.11637" in top
+    assert "0.5000   " + 10 * "█" + " " in top
+    assert "1 of 3 are exactly 0; row sum 1; Lipschitz constant for 3 keys: 0.5 between its jumps" in top
+    assert "no weight is exactly 0" in shown
+    assert "bias = none" in shown
+
+
+def test_weights_alone() -> None:
+    result = run("normalizers", "sparsemax", "softmax", "--logits", "2,2,0", "--quiet")
+    first, second = result.stdout.splitlines()
+    assert first == "0.5,0.5,0"
+    total = 2 * E**2 + 1
+    assert [float(part) for part in second.split(",")] == pytest.approx([E**2 / total, E**2 / total, 1 / total], 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("share", "wanted"),
+    [
+        (0.0, ""),
+        (1.0, 20 * "█"),
+        (0.5, 10 * "█"),
+        (1 / 160, "▏"),
+        (1e-9, "▏"),
+        (0.525, 10 * "█" + "▌"),
+        (7.0, 20 * "█"),
+    ],
+)
+def test_bars(share: float, wanted: str) -> None:
+    assert bar(share) == wanted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["entmx"], "unknown normalizer 'entmx'. Did you mean 'entmax'?"),
+        (["entmax:alpha=9"], "entmax: alpha must be a number in (1, 2], got '9'"),
+        (["softmax", "--logits", "1,two"], "--logits is '1,two', but must be numbers separated by commas"),
+        (["softmax", "--logits", ""], "--logits is '', but must be numbers separated by commas"),
+        (["softmax", "--logits", "1,nan"], "softmax: logits hold NaN or +inf at visible keys"),
+        ([""], "spec '' has no name"),
+    ],
+)
+def test_mistakes(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, "normalizers", *arguments) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"abbe: {message}")
+    assert told.count("\n") == 1
+
+
+def test_no_logits() -> None:
+    with pytest.raises(AbbeError, match="there are no logits"):
+        try_normalizers(["softmax"], [])

@@ -1,0 +1,115 @@
+"""`abbe report`: what it asks the study for, what it writes and prints."""
+
+from __future__ import annotations
+
+import json
+import math
+import webbrowser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cli_runs import run, run_main
+
+from abbe import open_run, studies, views
+
+pytest_plugins = ("cli_fixtures",)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """What the study was asked for; study and views are stand-ins."""
+    seen: dict[str, Any] = {}
+    found = SimpleNamespace(as_json=lambda: {"numbers": (1, math.nan), "verdicts": [{"x": math.inf}]})
+
+    def study(model: str, text: list[str] | None, **options: Any) -> Any:
+        seen.update(options, model=model, text=text)
+        Path(options["folder"]).mkdir(parents=True, exist_ok=True)
+        return found
+
+    def save(report: Any, folder: Path) -> None:
+        assert report is found
+        seen["figures"] = folder
+
+    monkeypatch.setattr(studies, "report", study, raising=False)
+    monkeypatch.setattr(views, "report_page", lambda report: "<!doctype html>é" * (report is found), raising=False)
+    monkeypatch.setattr(views, "report_table", lambda report: "THE TABLE" * (report is found), raising=False)
+    monkeypatch.setattr(views, "save_report_figures", save, raising=False)
+    monkeypatch.setattr(webbrowser, "open", lambda address: seen.update(opened=address) or True)
+    monkeypatch.chdir(tmp_path)
+    return seen
+
+
+def test_defaults(asked: dict[str, Any], tmp_path: Path) -> None:
+    result = run("report")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == f"THE TABLE\npage: {Path('abbe-report-embedded/report.html')}\n"
+    assert (tmp_path / "abbe-report-embedded" / "report.html").read_text(encoding="utf-8") == "<!doctype html>é"
+    assert asked == {
+        "model": "embedded", "text": None, "lengths": None, "windows": 8, "queries": 64, "grid": None,
+        "vectors": "value", "seed": 0, "folder": Path("abbe-report-embedded"), "progress": True,
+    }  # fmt: skip
+
+
+def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -> None:
+    given = ["--text", "a.txt", "--text", "b.txt", "--lengths", "128,512", "--windows", "3", "--queries", "all"]
+    given += ["--sizes", "1,5", "--vectors", "output", "--seed", "7", "--out", str(tmp_path / "out"), "--quiet"]
+    assert run("report", "org/model", *given).exit_code == 0
+    assert asked == {
+        "model": "org/model", "text": ["a.txt", "b.txt"], "lengths": [128, 512], "windows": 3, "queries": "all",
+        "grid": [1, 5], "vectors": "output", "seed": 7, "folder": tmp_path / "out", "progress": False,
+    }  # fmt: skip
+
+
+def test_json_leaves_standard_output_alone(asked: dict[str, Any]) -> None:
+    result = run("report", "--json", "--figures", "pictures")
+    assert json.loads(result.stdout) == {"numbers": [1, None], "verdicts": [{"x": None}]}
+    assert result.stderr == f"figures: pictures\npage: {Path('abbe-report-embedded/report.html')}\n"
+    assert run("report", "--json", "--quiet").stderr == ""
+
+
+def test_quiet_is_the_path_of_the_page(asked: dict[str, Any]) -> None:
+    result = run("report", "smollm2", "--quiet")
+    assert (result.stdout, result.stderr) == (f"{Path('abbe-report-smollm2/report.html')}\n", "")
+
+
+def test_figures(asked: dict[str, Any], tmp_path: Path) -> None:
+    result = run("report", "--figures", tmp_path / "pictures")
+    assert asked["figures"] == tmp_path / "pictures"
+    assert f"figures: {tmp_path / 'pictures'}\npage: " in result.stdout
+
+
+def test_the_page_is_opened_only_when_asked(
+    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("report", "--no-open")
+    assert "opened" not in asked
+    assert run("report", "--open").stderr == ""
+    assert asked["opened"] == (tmp_path / "abbe-report-embedded" / "report.html").as_uri()
+    monkeypatch.setattr(webbrowser, "open", lambda address: False)
+    result = run("report", "--open")
+    assert (result.exit_code, result.stderr) == (0, "abbe: no browser was found: open the page yourself\n")
+
+
+def test_figures_that_cannot_be_written_are_told_before_the_work(
+    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pictures").write_text("")
+    assert run_main(monkeypatch, "report", "--figures", "pictures") == 2
+    assert capsys.readouterr().err == "abbe: --figures is pictures, which is a file: name a folder\n"
+    assert asked == {}
+
+
+def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    quick = ["--lengths", "16,32", "--windows", "2", "--queries", "4", "--sizes", "1,3"]
+    result = run("report", folder, "--text", book, *quick, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == f"page: {out / 'report.html'}"
+    assert "about" in result.stderr  # the cost, before the work
+    assert (out / "report.html").read_text(encoding="utf-8").lower().startswith("<!doctype html>")
+    assert open_run(out).manifest["settings"]["lengths"] == [16, 32]
+    again = run("report", folder, "--text", book, *quick, "--out", out, "--json", "--quiet")
+    assert json.loads(again.stdout)["manifest"]["text"]["name"] == "book.txt"
+    assert again.stderr == ""

@@ -1,0 +1,117 @@
+"""Looking into the charts of a report: their panels, layers and rows, filled in and drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+import pytest
+import vl_convert
+
+from abbe.results import Run
+from abbe.studies._report_parts import Report
+from abbe.views._page import vega_lite_version
+from abbe.views._panels import rows_of
+from abbe.views._report_charts import shown_size
+from abbe.views._report_charts_gradient import sensitivities
+from abbe.views._report_figures import ball_data
+
+FILLED = {
+    "map": (),
+    "sizes": ("rows",),
+    "lengths": ("rows",),
+    "ball": ("points", "circle"),
+    "growth": ("chosen",),
+    "gradient": ("chosen",),
+    "alternatives": ("chosen",),
+}
+PANELS = {
+    "map": ["dispersion, L = 1024", "separability, N = 20, L = 1024"],
+    "sizes": ["separability", "weight of the selected", "distance from the rest", "weights within the selected"],
+    "lengths": ["dispersion", "largest weight", "entropy", "separability, N = 20", "weight of the selected, N = 20"],
+    "ball": [""],
+    "growth": ["largest weight", "dispersion", "separability, N = 20", "how fast the largest weight fades"],
+    "gradient": ["sensitivity, worst direction, L = 1024", "temperature below which a head is fragile"],
+    "alternatives": ["told apart, against what it changes", "gain"],
+}
+
+
+def parts(spec: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a specification, data aside."""
+    if isinstance(spec, dict):
+        yield spec
+        for name, value in spec.items():
+            if name != "datasets":
+                yield from parts(value)
+    elif isinstance(spec, list):
+        for value in spec:
+            yield from parts(value)
+
+
+def one_panel(spec: dict[str, Any], title: str) -> dict[str, Any]:
+    (found,) = [part for part in spec["concat"] if part["title"] == title]
+    return dict(found)
+
+
+def layer_rows(spec: dict[str, Any], layer: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(spec["datasets"][layer["data"]["name"]])
+
+
+def series(spec: dict[str, Any], title: str, label: str) -> list[dict[str, Any]]:
+    """The layers of a panel that are drawn under this label."""
+    said = json.dumps(label)
+    return [
+        layer
+        for layer in one_panel(spec, title)["layer"]
+        if any(said == step.get("calculate") for step in layer.get("transform", []))
+    ]
+
+
+def filled(spec: dict[str, Any], name: str, of: Report, place: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+    """With the data of one head, as the page fills it in."""
+    here = (pl.col("layer") == place[0]) & (pl.col("head") == place[1])
+    rows = of.run.heads.filter(here)
+    lengths = rows["length"].max() or 0
+    by_length = rows_of(rows.filter(pl.col("n").is_null() | (pl.col("n") == shown_size(of.run))))
+    data: dict[str, Any] = {
+        "sizes": {"rows": rows_of(rows.filter(pl.col("n").is_not_null() & (pl.col("length") == lengths)))},
+        "lengths": {"rows": by_length},
+        "growth": {"chosen": by_length},
+        "gradient": {"chosen": rows_of(sensitivities(of.run).filter(here))},
+        "alternatives": {"chosen": rows_of(of.alternatives.filter(here)) if of.alternatives.height else []},
+    }
+    if name == "ball" and of.sample is not None:
+        row = next(row for row in of.sample.rows if row.balls)
+        data["ball"] = ball_data(of.sample, row, row.balls[-1])
+    return spec | {"datasets": spec["datasets"] | data.get(name, {})}
+
+
+def drawn(spec: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> str:
+    """As SVG, if Vega has nothing to complain about."""
+    capfd.readouterr()
+    found: str = vl_convert.vegalite_to_svg(spec, vl_version=vega_lite_version(), show_warnings=True)
+    said = capfd.readouterr()
+    assert "WARN" not in said.err + said.out, said
+    for broken in ("NaN", "undefined", "Infinity"):
+        assert broken not in found
+    return found
+
+
+def y_domain(one: dict[str, Any]) -> tuple[float, float]:
+    found = {
+        tuple(layer["encoding"]["y"]["scale"]["domain"]) for layer in one["layer"] if "y" in layer.get("encoding", {})
+    }
+    assert len(found) == 1, "layers of one panel share their axis"
+    return next(iter(found))
+
+
+def with_column(of: Report, **columns: Any) -> Report:
+    kept = {name: getattr(of, name) for name in Report.__dataclass_fields__}
+    return Report(**(kept | {"run": Run(of.run.heads.with_columns(**columns), of.run.manifest)}))
+
+
+def only(of: Report, keep: pl.Expr) -> Report:
+    kept = {name: getattr(of, name) for name in Report.__dataclass_fields__}
+    return Report(**(kept | {"run": Run(of.run.heads.filter(keep), of.run.manifest)}))

@@ -1,0 +1,164 @@
+"""The tables on the page of `abbe report`: sorted, filtered, paged, and saved as files that polars reads."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import made_up_report as made
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+from report_in_browser import (
+    PLACES,
+    Opened,
+    Seen,
+    launched,
+    made_up,
+    opener,
+    value_of,
+    without_chromium,
+)
+
+from abbe.results import SCHEMA
+from abbe.studies._report_parts import Report
+
+pytestmark = without_chromium
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with launched() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def found() -> Report:
+    return made_up()
+
+
+@pytest.fixture(scope="module")
+def file(found: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made.page_file(found, tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture
+def opened(browser: Any, file: Path) -> Iterator[Opened]:
+    with opener(browser, file) as found:
+        yield found
+
+
+@pytest.fixture
+def seen(opened: Opened) -> Seen:
+    return opened().ready()
+
+
+# -- Tables and files -------------------------------------------------------------------------------------------------
+
+
+def column(seen: Seen, place: str, number: int) -> list[str]:
+    return [str(text) for text in seen.page.locator(f"{place} tbody tr td:nth-child({number})").all_inner_texts()]
+
+
+def test_growth_is_sorted_with_what_is_absent_last(seen: Seen) -> None:
+    header = seen.page.locator("#growth th", has_text="uniform from length")
+    assert header.get_attribute("aria-sort") == "none"
+    button = header.get_by_role("button")
+    button.focus()
+    seen.page.keyboard.press("Enter")
+    assert header.get_attribute("aria-sort") == "ascending"
+    assert column(seen, "#growth", 4) == ["1,024"] * 4 + ["–"] * 8
+    header = seen.page.locator("#growth th", has_text="provably below half")
+    header.get_by_role("button").click()
+    header.get_by_role("button").click()
+    assert header.get_attribute("aria-sort") == "descending"
+    assert column(seen, "#growth", 8) == ["∞"] * 2 + ["1,000,000"] * 10
+    seen.page.locator("#growth th", has_text="decay").get_by_role("button").click()
+    values = [float(text.split()[0]) for text in column(seen, "#growth", 3)]
+    assert values == sorted(values)
+    assert seen.page.locator("#growth th[aria-sort=none]").count() == 7
+
+
+def test_the_table_is_filtered_sorted_and_paged(seen: Seen, found: Report) -> None:
+    everything = "#everything"
+    total = f"{found.run.heads.height:,}"
+    assert seen.text("#rows-told") == f"rows 1 to 50 of {total}"
+    seen.choose("measure", "separability", everything)
+    wanted = found.run.heads.filter(pl.col("measure") == "separability")
+    assert seen.text("#rows-told") == f"rows 1 to 50 of {wanted.height}"
+    before, after = seen.page.locator("#page-before"), seen.page.locator("#page-after")
+    assert before.is_disabled()
+    after.click()
+    assert seen.text("#rows-told") == f"rows 51 to 100 of {wanted.height}"
+    before.click()
+    seen.page.get_by_role("button", name="last page").click()
+    assert after.is_disabled()
+    assert seen.text("#rows-told").endswith(f"to {wanted.height} of {wanted.height}")
+    seen.page.get_by_role("button", name="first page").click()
+    header = seen.page.locator("#row-headers th", has_text="value")
+    header.get_by_role("button").click()
+    header.get_by_role("button").click()
+    assert header.get_attribute("aria-sort") == "descending"
+    shown = [float(text) for text in column(seen, everything, 6)]
+    assert shown == pytest.approx(sorted(wanted["value"], reverse=True)[:50], rel=1e-4)
+    for name, value in (("length", "256"), ("N", "20"), ("layer", "1"), ("head", "3")):
+        seen.choose(name, value, everything)
+    assert seen.text("#rows-told") == "rows 1 to 1 of 1"
+    assert column(seen, everything, 5) == ["separability"]
+    assert float(column(seen, everything, 6)[0]) == pytest.approx(
+        value_of(found, "separability", 1, 3, length=256, n=20), rel=1e-4
+    )
+    seen.choose("head", "none", everything)
+    assert seen.text("#rows-told") == "no row fits these filters"
+    seen.choose("layer", "none", everything)
+    assert seen.text("#rows-told") == "rows 1 to 1 of 1"
+    seen.page.get_by_role("button", name="Clear filters").click()
+    assert seen.text("#rows-told") == f"rows 1 to 50 of {total}"
+    assert seen.page.locator(f"{everything} tbody tr").count() == 50
+    seen.quiet()
+
+
+def saved(seen: Seen, kind: str) -> tuple[str, Path]:
+    with seen.page.expect_download() as waiting:
+        seen.page.get_by_role("button", name=f"Download {kind}").click()
+    return str(waiting.value.suggested_filename), Path(waiting.value.path())
+
+
+def read(path: Path, kind: str) -> pl.DataFrame:
+    return pl.read_parquet(path) if kind == "Parquet" else pl.read_csv(path, schema=SCHEMA)
+
+
+@pytest.mark.parametrize("kind", ["CSV", "Parquet"])
+def test_downloads_hold_what_the_run_holds(seen: Seen, found: Report, kind: str) -> None:
+    name, path = saved(seen, kind)
+    assert re.fullmatch(rf"abbe-[\w.-]+-heads\.{kind.lower()}", name)
+    back = read(path, kind)
+    assert dict(back.schema) == SCHEMA
+    assert_frame_equal(back.drop("model"), found.run.heads.drop("model"), rel_tol=5.001e-5, abs_tol=0)
+    assert set(back["model"]) == {"gpt2-like"}
+    seen.quiet()
+
+
+@pytest.mark.parametrize("kind", ["CSV", "Parquet"])
+def test_downloads_hold_the_filtered_rows_in_their_order(seen: Seen, found: Report, kind: str) -> None:
+    seen.choose("measure", "logit_range", "#everything")
+    seen.choose("length", "1024", "#everything")
+    seen.page.locator("#row-headers th", has_text="value").get_by_role("button").click()
+    back = read(saved(seen, kind)[1], kind)
+    wanted = found.run.heads.filter((pl.col("measure") == "logit_range") & (pl.col("length") == 1024))
+    assert back.height == wanted.height == len(PLACES) + 1
+    values = back["value"].to_list()
+    assert values[0] == -math.inf
+    assert math.inf in values
+    assert sum(value is not None and math.isnan(value) for value in values) == 1
+    assert values.count(None) == 1
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    assert finite == sorted(finite)
+    seen.choose("head", "0", "#everything")
+    seen.choose("layer", "none", "#everything")
+    empty = read(saved(seen, kind)[1], kind)
+    assert empty.height == 0
+    assert empty.columns == list(SCHEMA)

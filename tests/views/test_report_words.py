@@ -1,0 +1,109 @@
+"""The words of a report: names of measures, numbers as a person reads them, and the report in the terminal."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import made_up_report as made
+import pytest
+from rich.console import Console
+
+from abbe.studies._report_parts import Finding, KeyNumber, Report
+from abbe.views import report_table
+from abbe.views._report_words import GROUPS, glossary, is_end, measure_words, measures_of, shown
+
+
+@pytest.fixture(scope="module")
+def found() -> Report:
+    return made.report(made.grid(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "group"),
+    [
+        ("effective_tokens", "effective tokens", 0), ("top_mass", "weight of the selected set", 1),
+        ("net_distance", "net distance", 2), ("recall_cosine", "recall by angle", 3),
+        ("sensitivity_worst_p95@T=0.25", "sensitivity, worst direction: 95 % of rows below, T = 0.25", 4),
+        ("difference_pair_max@T=1,eps=0.1", "difference, second key past the first: largest row, T = 1, step = 0.1", 4),
+        ("critical_n@0.01", "critical N at level 0.01", 5), ("something_new", "something new", 5),
+    ],
+)  # fmt: skip
+def test_measures_have_names_for_people(name: str, label: str, group: int) -> None:
+    words = measure_words(name)
+    assert (words.name, words.label, words.group) == (name, label, GROUPS[group])
+    if name != "something_new":
+        assert words.meaning.startswith("High")
+        assert words.meaning.endswith(".")
+
+
+def test_every_measure_of_a_run_is_in_the_glossary_once(found: Report) -> None:
+    measures = measures_of(found.run.heads)
+    assert len(measures) == found.run.heads["measure"].n_unique()
+    groups = [GROUPS.index(words.group) for words in measures]
+    assert groups == sorted(groups)
+    names = [name for _, entries in glossary(measures) for name, _ in entries]
+    assert sorted(names) == sorted({name.partition("@")[0] for name in found.run.heads["measure"]})
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"), (math.nan, "NaN"), (math.inf, "∞"), (-math.inf, "-∞"), (0.0, "0"), (1024.0, "1,024"), (58, "58"),
+        (48000, "48,000"), (0.123456, "0.1235"), (2.5e-9, "2.5e-09"), (3e12, "3e+12"),
+        (37754.3, "37,754"), (999.96, "1000"), ("word", "word"), (True, "True"),
+    ],
+)  # fmt: skip
+def test_numbers_as_a_person_reads_them(value: Any, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_ends_of_intervals() -> None:
+    names = ["decay", "decay_low", "low", "other_high"]
+    assert [is_end(name, names) for name in names] == [False, True, False, False]
+
+
+# -- The terminal -----------------------------------------------------------------------------------------------------
+
+
+def printed(report: Report, width: int = 100) -> str:
+    console = Console(width=width, record=True, force_terminal=False, color_system=None)
+    with console.capture() as captured:
+        console.print(report_table(report))
+    return captured.get()
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_the_terminal_tells_numbers_verdicts_and_advice(found: Report, width: int) -> None:
+    lines = printed(found, width)
+    assert all(len(line) <= width for line in lines.splitlines())
+    flat = " ".join(lines.split())
+    for words in (
+        "How selective is gpt2-like?", "6 heads in 2 layers", "7.9 tokens", "(7.1 to 8.8, limit 512)",
+        "0.4999 (limit 0.5)", "(0.69 to 0.73, control 0.44)", made.NUMBERS[0].meaning.split(";")[0],
+        "Selecting more than 58 tokens is no better than random.", "Keep at most 32 keys a query", "Verdict", "Advice",
+        "skipped: length 2048: the model's context has 1024 tokens",
+    ):  # fmt: skip
+        assert words in flat
+
+
+def test_the_terminal_needs_no_manifest() -> None:
+    out = printed(made.small(manifest={"model": None}, numbers=(), verdicts=(), advice=()))
+    assert out.startswith("How selective is this model?")
+
+
+def test_the_terminal_is_not_steered_by_text() -> None:
+    evil = "[bold]x[/bold] \x1b[31mred \u202eabc"
+    number = KeyNumber(evil, "m", 1.0, None, None, None, None, evil, evil)
+    finding = Finding(evil, evil, evil)
+    out = printed(
+        made.small(
+            numbers=(number,), verdicts=(finding,), advice=(), manifest={"model": {"name": evil}, "skipped": [evil]}
+        ),
+        160,
+    )
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    assert out.count("[bold]x[/bold]") == 6
+    assert "Advice" not in out
