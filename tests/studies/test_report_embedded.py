@@ -1,0 +1,76 @@
+"""The golden report: what the embedded model shows, with fixed seeds, so that nothing changes unseen.
+
+After a change on purpose, write it anew: `python tests/studies/test_report_embedded.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import abbe
+
+FILE = Path(__file__).parent / "golden_report.json"
+# Other processors round sums in another order, which moves a few tokens across the edge of a ball, and ties apart.
+RELATIVE, ABSOLUTE = 0.02, 0.005
+SETTINGS: dict[str, Any] = {"lengths": [64, 256], "windows": 3, "queries": 16, "resamples": 200, "progress": False}
+
+
+def facts() -> dict[str, Any]:
+    """The parts of a report that a golden file can hold: what was found, without machine and time."""
+    found = abbe.report("embedded", seed=0, **SETTINGS).as_json()
+    shown = {
+        "numbers": {number["name"]: [number[key] for key in ("value", "low", "high")] for number in found["numbers"]}
+    }
+    for part in ("verdicts", "advice"):
+        shown[part] = {finding["topic"]: finding["numbers"] for finding in found[part]}
+    shown["heads"] = [verdict["kind"] for verdict in found["heads"]]
+    shown["growth"] = [row["decay"] for row in found["growth"]]
+    shown["floors"] = [row["floor"] for row in found["floors"]]
+    shown["told apart"] = [row["told_apart"] for row in found["alternatives"]]
+    return shown
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    return facts()
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, Any]:
+    return dict(json.loads(FILE.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("part", ["numbers", "verdicts", "advice", "growth", "floors", "told apart"])
+def test_numbers(found: dict[str, Any], golden: dict[str, Any], part: str) -> None:
+    for place, (given, wanted) in _pairs(found[part], golden[part]).items():
+        if isinstance(wanted, float):
+            wanted = pytest.approx(wanted, rel=RELATIVE, abs=ABSOLUTE)
+        elif isinstance(wanted, int):
+            wanted = pytest.approx(wanted, abs=1)  # a head may sit on the edge of a rule
+        assert given == wanted, place
+
+
+def test_kinds_of_heads(found: dict[str, Any], golden: dict[str, Any]) -> None:
+    different = sum(a != b for a, b in zip(found["heads"], golden["heads"], strict=True))
+    assert different <= 1
+
+
+def _pairs(given: Any, wanted: Any, place: str = "") -> dict[str, tuple[Any, Any]]:
+    """The numbers of two nested structures of one shape, by their place."""
+    if isinstance(wanted, dict):
+        assert given.keys() == wanted.keys(), place
+        parts = [_pairs(given[key], wanted[key], f"{place}/{key}") for key in wanted]
+    elif isinstance(wanted, list):
+        assert len(given) == len(wanted), place
+        parts = [_pairs(a, b, f"{place}/{i}") for i, (a, b) in enumerate(zip(given, wanted, strict=True))]
+    else:
+        return {place: (given, wanted)}
+    return {key: pair for part in parts for key, pair in part.items()}
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(facts(), indent=1) + "\n", encoding="utf-8")
