@@ -12,7 +12,18 @@ from typer.testing import CliRunner, Result
 
 from abbe import cli
 
-COMMANDS = ("report", "reproduce", "diagnose", "verify", "normalizers", "pull", "doctor")
+COMMANDS = (
+    "report",
+    "reproduce",
+    "diagnose",
+    "capacity",
+    "compare",
+    "calibrate",
+    "verify",
+    "normalizers",
+    "pull",
+    "doctor",
+)
 
 
 def run(*arguments: str | Path, columns: int = 200, typed: str | None = None) -> Result:

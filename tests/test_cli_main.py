@@ -20,6 +20,9 @@ BASE = {
     "report": (studies, "report", []),
     "reproduce": (studies, "reproduce", []),
     "diagnose": (studies, "diagnose", []),
+    "capacity": (studies, "capacity", []),
+    "compare": (studies, "compare", []),
+    "calibrate": (studies, "calibrate", ["--with", "sparsemax"]),
     "verify": (studies, "verify", []),
     "normalizers": (normalizers, "list_normalizers", []),
     "pull": (models, "pull", ["minilm"]),
@@ -29,6 +32,9 @@ ON = {
     "report": "the same command goes on where it was",
     "reproduce": "the same command goes on where it was",
     "diagnose": "with --out FOLDER the same command would go on from there",
+    "capacity": "with --out FOLDER the same command would go on from there",
+    "compare": "the same command goes on where it was",
+    "calibrate": "the same command goes on where it was",
     "pull": "nothing was left behind, the same command starts again",
 }
 

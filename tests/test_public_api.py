@@ -16,6 +16,7 @@ import abbe.studies
 PUBLIC = {
     *("AbbeError", "Normalizer", "NormalizerInfo", "attention", "list_normalizers", "normalizer"),
     *("LoadedModel", "Swap", "Tap", "Text", "Window", "load", "pull", "read_text", "swap", "tap", "windows"),
+    *("Calibration", "Capacity", "Comparison", "calibrate", "capacity", "compare"),
     *("Report", "Reproduction", "Run", "diagnose", "open_run", "report", "reproduce"),
 }
 

@@ -11,12 +11,27 @@ if _typing.TYPE_CHECKING:
     from .models import LoadedModel, Swap, Tap, Text, Window, load, pull, read_text, swap, tap, windows
     from .normalizers import Normalizer, NormalizerInfo, list_normalizers, normalizer
     from .results import Run, open_run
-    from .studies import Report, Reproduction, diagnose, report, reproduce
+    from .studies import (
+        Calibration,
+        Capacity,
+        Comparison,
+        Report,
+        Reproduction,
+        calibrate,
+        capacity,
+        compare,
+        diagnose,
+        report,
+        reproduce,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AbbeError",
+    "Calibration",
+    "Capacity",
+    "Comparison",
     "LoadedModel",
     "Normalizer",
     "NormalizerInfo",
@@ -28,6 +43,9 @@ __all__ = [
     "Text",
     "Window",
     "attention",
+    "calibrate",
+    "capacity",
+    "compare",
     "diagnose",
     "list_normalizers",
     "load",
@@ -48,7 +66,10 @@ _LATER = {
     "models": ("LoadedModel", "Swap", "Tap", "Text", "Window", "load", "pull", "read_text", "swap", "tap", "windows"),
     "normalizers": ("Normalizer", "NormalizerInfo", "list_normalizers", "normalizer"),
     "results": ("Run", "open_run"),
-    "studies": ("Report", "Reproduction", "diagnose", "report", "reproduce"),
+    "studies": (
+        *("Calibration", "Capacity", "Comparison", "Report", "Reproduction"),
+        *("calibrate", "capacity", "compare", "diagnose", "report", "reproduce"),
+    ),
 }
 _MODULES = ("bounds", "measures", "models", "normalizers", "results", "studies", "views")
 

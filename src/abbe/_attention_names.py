@@ -17,7 +17,8 @@ from typing import Any
 
 _INTERFACE = "transformers.modeling_utils"  # holds transformers' registry of attention functions
 
-# Each normalizer that learns nothing, its main parameter and usual values of that; the name alone is its default.
+# Each normalizer that learns nothing and is made of no other, its main parameter and usual values of that; the name
+# alone is its default.
 _USUAL: dict[str, tuple[str, tuple[float, ...]]] = {
     "softmax": ("temperature", (0.5, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2)),
     "adaptive-temperature": ("", ()),

@@ -1,4 +1,4 @@
-"""A second implementation of swapped attention: dense, in float64, on the masks that transformers makes for eager models."""
+"""A second implementation of swapped attention: dense, in float64, on the masks that eager models get."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reference(network: nn.Module, choose: Choice) -> Iterator[nn.Module]:
     """A copy of the network that computes with the normalizer that `choose` names for each head."""
     config = copy.deepcopy(network.config)
     config._attn_implementation = "eager"
-    twin = type(network)(config).eval()
+    twin = type(network)(config).eval().to(network.dtype)
     twin.load_state_dict({name: value for name, value in network.state_dict().items() if "abbe" not in name})
     paths = {module: name for name, module in twin.named_modules()}
 

@@ -127,13 +127,15 @@ def test_causal_order_is_needed_where_the_normalizer_says_so(spec: str) -> None:
             swap(t5(), {pattern: spec})
     with pytest.raises(AbbeError, match=r"and model\.layers\.0\.self_attn has none"):
         swap(llama(is_causal=False), spec)
+    network = gpt2(add_cross_attention=True)
+    network.transformer.h[0].crossattention.is_causal = True  # whatever that may mean
     with pytest.raises(AbbeError, match=r"and transformer\.h\.0\.crossattention has none"):
-        swap(gpt2(add_cross_attention=True), {"*crossattention": spec})
+        swap(network, {"*crossattention": spec})
     swap(t5(), {"decoder.*.SelfAttention": spec}).restore()
 
 
 def test_what_is_for_transformers_models_that_route_their_attention() -> None:
-    with pytest.raises(AbbeError, match="swap needs a transformers model .* got str"):
+    with pytest.raises(AbbeError, match=r"swap needs a transformers model .* got str"):
         swap("gpt2", "sparsemax")
     network = make("BloomForCausalLM", "BloomConfig", hidden_size=32, n_layer=2, n_head=4)
     with pytest.raises(AbbeError, match="unsupported: BloomForCausalLM does not route its attention"):

@@ -93,6 +93,8 @@ def test_a_failed_check_leaves_the_swap_as_it_was() -> None:
         hooks = state(network)[1]
         with pytest.raises(IndexError):
             swapped.check(input_ids=tokens(65))
+        with pytest.raises(AbbeError, match="at least 2 tokens"):  # found in the second run
+            swapped.check(input_ids=tokens(1))
         assert state(network)[1] == hooks
         assert torch.equal(network(input_ids=tokens()).logits, wanted)
 

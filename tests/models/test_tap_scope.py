@@ -171,7 +171,7 @@ def test_two_threads_with_two_models() -> None:
     assert [len(errors[i]) for i in range(2)] == [8, 8]
     assert max(errors[0] + errors[1]) < 1e-5
     assert layers == {0: {0, 1}, 1: {0, 1, 2}}
-    assert not [name for name in AttentionInterface._global_mapping if name.startswith("abbe")]
+    assert not [name for name in AttentionInterface._global_mapping if name.startswith("abbe-")]
 
 
 def test_the_registered_name_misleads_nobody() -> None:

@@ -358,6 +358,7 @@ def test_the_picture_of_the_ball(seen: Seen, found: Report) -> None:
     assert len(given["circle"]) == 72
     assert [math.hypot(p["x"], p["y"]) for p in given["circle"]] == pytest.approx([ball["radius"] / largest] * 72)
     assert [p["order"] for p in given["circle"]] == list(range(72))
+    assert given["circle"][18]["y"] == pytest.approx(ball["radius"] / largest)  # a quarter of the way round
     points = given["points"]
     selected = [p for p in points if p["kind"].startswith("selected")]
     assert [math.hypot(p["x"], p["y"]) for p in selected] == pytest.approx([d / largest for d in ball["distances"]])

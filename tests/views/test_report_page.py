@@ -12,6 +12,7 @@ from typing import Any
 import made_up_report as made
 import polars as pl
 import pytest
+from markupsafe import escape
 from test_reproduce_page import HOSTILE, Page
 from unpacked_page import unpacked, unpacked_table
 
@@ -174,6 +175,7 @@ def test_hostile_text_is_inert() -> None:
     odd = made.small(**parts, manifest=manifest, table=heads, sample=made.sample([(0, 0)], [HOSTILE] * 40))
     text, plain = report_page(odd), Page(report_page(made.small()))
     found = Page(text)
+    assert f"<bdi>from “{escape(HOSTILE)}”</bdi>, " in text  # whose direction of writing ends with it
     assert "<script>alert" not in text
     assert "<img src=x" not in text
     assert "onerror" not in found.attributes

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from abbe.studies._report_parts import Finding, KeyNumber, Report
 from abbe.views import report_table
-from abbe.views._report_words import GROUPS, glossary, is_end, measure_words, measures_of, shown
+from abbe.views._report_words import GROUPS, glossary, interval, is_end, measure_words, measures_of, shown
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,8 @@ def test_numbers_as_a_person_reads_them(value: Any, text: str) -> None:
 
 
 def test_ends_of_intervals() -> None:
+    assert interval(0.12345, 2.0) == "0.123 to 2"
+    assert interval(None, 1.0) == interval(1.0, None) == ""
     names = ["decay", "decay_low", "low", "other_high"]
     assert [is_end(name, names) for name in names] == [False, True, False, False]
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import _diagnose, _doctor, _normalizers, _pull, _report, _reproduce, _verify
+from . import _calibrate, _capacity, _compare, _diagnose, _doctor, _normalizers, _pull, _report, _reproduce, _verify
 from ._options import Debug
 
 app = typer.Typer(
@@ -42,6 +42,9 @@ _MODEL, _THEORY, _MACHINE = "Measure a model", "Theory and normalizers", "Models
 _add(_MODEL, _report.report, _report.EXAMPLES)
 _add(_MODEL, _reproduce.reproduce, _reproduce.EXAMPLES)
 _add(_MODEL, _diagnose.diagnose, _diagnose.EXAMPLES)
+_add(_MODEL, _capacity.capacity, _capacity.EXAMPLES)
+_add(_MODEL, _compare.compare, _compare.EXAMPLES)
+_add(_MODEL, _calibrate.calibrate, _calibrate.EXAMPLES)
 _add(_THEORY, _verify.verify, _verify.EXAMPLES)
 _add(_THEORY, _normalizers.normalizers, _normalizers.EXAMPLES)
 _add(_MACHINE, _pull.pull, _pull.EXAMPLES)

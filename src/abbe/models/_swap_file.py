@@ -46,12 +46,15 @@ def write_plan(path: str | os.PathLike[str], plan: Plan, model: str) -> None:
 def read_plan(path: str, layers: Sequence[Layer], model: str) -> Plan:
     """The plan of a file, for a model that has the same layers and heads."""
     facts, tensors = _read(path)
-    _check_layers(path, facts, layers, model)
-    made = [_loaded(path, number, spec, tensors) for number, spec in enumerate(facts["specs"])]
-    plan: Plan = {}
-    for layer, stored in zip(layers, facts["layers"], strict=True):
-        plan[layer] = tuple(_group(group, made, layer) for group in stored["groups"])
-        _check_heads(path, layer, plan[layer])
+    try:
+        _check_layers(path, facts, layers, model)
+        made = [_loaded(path, number, spec, tensors) for number, spec in enumerate(facts["specs"])]
+        stored = zip(layers, facts["layers"], strict=True)
+        plan = {layer: tuple(_group(group, made, layer) for group in one["groups"]) for layer, one in stored}
+    except (KeyError, IndexError, TypeError) as error:
+        raise AbbeError(f"{path} is damaged: {error!r}") from None
+    for layer, groups in plan.items():
+        _check_heads(path, layer, groups)
     return plan
 
 

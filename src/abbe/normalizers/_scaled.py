@@ -11,7 +11,7 @@ from torch import Tensor
 from .._errors import AbbeError
 from ._adaptive import AdaptiveTemperature, NormSoftmax
 from ._base import Normalizer
-from ._dispatch import RowMap
+from ._dispatch import RowMap, inside_transform
 from ._entmax import AdaptiveScalableEntmax, Entmax, Sparsemax
 from ._hybrid import Hybrid
 from ._options import Option, heads_option, learn_option
@@ -76,6 +76,8 @@ class Scaled(Normalizer):
         """
         visible = visible_keys(logits)
         top = row_top(logits, visible) if _is_level_free(self.of) else 0.0
+        if not torch.is_grad_enabled() and not inside_transform():
+            return (logits - top) * self._scale(logits)
         return torch.where(visible, self._scale(logits) * torch.where(visible, logits - top, 0.0), NEG_INF)
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:

@@ -1,5 +1,11 @@
 """What a command does, as a function."""
 
+from ._calibrate import calibrate
+from ._calibrate_parts import Calibration
+from ._capacity import capacity
+from ._capacity_parts import Capacity
+from ._compare import compare
+from ._compare_parts import Comparison
 from ._diagnose import diagnose
 from ._doctor import doctor
 from ._doctor_check import Check
@@ -12,8 +18,11 @@ from ._verify import Verdict, verify
 
 __all__ = [
     "FIGURES",
+    "Calibration",
+    "Capacity",
     "Check",
     "Claim",
+    "Comparison",
     "Figure",
     "Finding",
     "HeadVerdict",
@@ -22,6 +31,9 @@ __all__ = [
     "Report",
     "Reproduction",
     "Verdict",
+    "calibrate",
+    "capacity",
+    "compare",
     "diagnose",
     "doctor",
     "report",

@@ -39,19 +39,19 @@ class Truncation:
 
 
 class Losses:
-    """Mean losses of windows, (window,) in nats, by what was truncated."""
+    """Mean losses of windows, (window,) in nats, by what was truncated; fewer windows are always the first ones."""
 
-    def __init__(
-        self, model: LoadedModel, folder: Path | None, on_window: Callable[[Window, str], object]
-    ) -> None:
+    def __init__(self, model: LoadedModel, folder: Path | None, on_window: Callable[[Window, str], object]) -> None:
         self._model, self._on_window = model, on_window
+        self._own: dict[int, Tensor] = {}
         self._folder = None if folder is None else folder / _FOLDER
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
 
     def own(self, windows: Sequence[Window]) -> Tensor:
         """Of the model as it is."""
-        found = self._kept(windows, "own")
+        known = self._own.get(windows[0].length, torch.empty(0))
+        found = known[: len(windows)] if len(known) >= len(windows) else self._kept(windows, "own")
         if found is None:
             found = window_losses(self._model, windows, lambda window: self._on_window(window, "own loss"))
             self._keep(windows, "own", found)
@@ -60,6 +60,7 @@ class Losses:
                 f"{self._model.name} has a loss of {float(found.mean()):g} at length {windows[0].length}: "
                 "a rise relative to it has no meaning"
             )
+        self._own.setdefault(windows[0].length, found)
         return found
 
     def truncated(self, windows: Sequence[Window], how: Truncation) -> Tensor:
@@ -80,7 +81,7 @@ class Losses:
             kept = torch.tensor([float(loss) for loss in found], dtype=torch.float64)
         except (AbbeError, OSError, KeyError, TypeError, ValueError):
             return None
-        return kept if len(kept) == len(windows) else None
+        return kept[: len(windows)] if len(kept) >= len(windows) else None
 
     def _keep(self, windows: Sequence[Window], name: str, losses: Tensor) -> None:
         if self._folder is not None:

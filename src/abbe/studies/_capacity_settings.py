@@ -70,12 +70,18 @@ def capacity_settings(
         lengths = [lengths]
     settings = CapacitySettings(
         lengths=tuple(sorted(lengths)),
-        taus=tuple(sorted([tau] if _is_number(tau) else tau)),  # type: ignore[type-var, arg-type]
+        taus=_taus(tau),
         ways=tuple(way.split(",") if isinstance(way, str) else way),
         **others,
     )
     settings.diagnosis(model.context, (1,))
     return settings
+
+
+def _taus(given: float | Sequence[float]) -> tuple[float, ...]:
+    """In rising order, if they can be ordered: what is no number is refused later."""
+    found = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    return tuple(sorted(found)) if all(_is_number(tau) for tau in found) else found  # type: ignore[return-value, type-var]
 
 
 def _is_number(value: object) -> bool:

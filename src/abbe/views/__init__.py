@@ -1,6 +1,12 @@
 """What a person sees: tables, charts and pages."""
 
+from ._calibration import calibration_table
+from ._capacity_charts import capacity_chart
+from ._capacity_figures import save_capacity_figures
+from ._capacity_table import capacity_table
 from ._charts import equal_selectivity_chart
+from ._compare import compare_page, save_compare_figures
+from ._compare_table import compare_table
 from ._diagnosis import diagnosis_table
 from ._doctor import doctor_table
 from ._figures import figure_chart
@@ -15,6 +21,11 @@ from ._verify import summary as verify_summary
 from ._verify import verify_page, verify_table
 
 __all__ = [
+    "calibration_table",
+    "capacity_chart",
+    "capacity_table",
+    "compare_page",
+    "compare_table",
     "diagnosis_table",
     "doctor_table",
     "equal_selectivity_chart",
@@ -26,6 +37,8 @@ __all__ = [
     "reproduction_page",
     "reproduction_table",
     "run_html",
+    "save_capacity_figures",
+    "save_compare_figures",
     "save_figures",
     "save_report_figures",
     "trials_table",

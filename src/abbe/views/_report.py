@@ -39,7 +39,7 @@ def report_page(report: Report) -> str:
         "report.html.jinja",
         scripts=[vega(), *(script(name) for name in SCRIPTS)],
         model=model_name(manifest),
-        measured=measured_line(report),
+        measured=measured(report),
         facts=facts(report),
         numbers=[_card(number) for number in report.numbers],
         verdicts=[_told(finding) for finding in report.verdicts],
@@ -106,20 +106,23 @@ def _part(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def measured_line(report: Report) -> str:
     """What was measured on what, in one line."""
+    return ", ".join(measured(report)) + "."
+
+
+def measured(report: Report) -> list[str]:
+    """The parts of that line; apart, so that a page can keep the direction of writing of one from the others."""
     manifest = report.run.manifest
     text, settings = _part(manifest, "text"), _part(manifest, "settings")
     places = report.run.heads.select("layer", "head").drop_nulls().unique()
     lengths = sorted(report.run.heads["length"].drop_nulls().unique())
-    told = [
-        f"{places.height:,} {'head' if places.height == 1 else 'heads'} in {_many(places['layer'].n_unique(), 'layer')}"
-    ]
+    told = [f"{_many(places.height, 'head')} in {_many(places['layer'].n_unique(), 'layer')}"]
     if lengths:
         told.append(f"windows of {_listed(lengths)} tokens")
     if text.get("name"):
         told.append(f"from “{text['name']}”")
     if settings.get("windows"):
         told.append(f"{settings['windows']} of each length")
-    return ", ".join(told) + "."
+    return told
 
 
 def _many(number: int, what: str) -> str:

@@ -53,7 +53,8 @@
   }
 
   function facts(numbers) {
-    return element("dl", {}, ...numbers.flatMap(([name, value]) => [element("dt", {}, element("bdi", {}, name)), element("dd", {}, value)]));
+    return element("dl", {}, ...numbers.flatMap(
+      ([name, value]) => [element("dt", {}, element("bdi", {}, name)), element("dd", {}, value)]));
   }
 
   function verdict() {
@@ -80,8 +81,10 @@
       return show(row[name], 3) + (low === null || high === null ? "" : ` (${show(low, 3)} to ${show(high, 3)})`);
     };
     table.replaceChildren(
-      element("thead", {}, element("tr", {}, ...names.map((name) => element("th", { scope: "col" }, abbe.about.columns[name])))),
-      element("tbody", {}, ...rows.map((row) => element("tr", {}, ...names.map((name) => element("td", {}, told(row, name)))))));
+      element("thead", {}, element("tr", {},
+        ...names.map((name) => element("th", { scope: "col" }, abbe.about.columns[name])))),
+      element("tbody", {}, ...rows.map((row) => element("tr", {},
+        ...names.map((name) => element("td", {}, told(row, name)))))));
     byId("no-alternatives").hidden = rows.length > 0;
   }
 

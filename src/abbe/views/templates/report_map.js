@@ -60,7 +60,8 @@
   }
 
   function luminance(colour) {
-    const linear = colour.map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+    const linear = colour.map((part) => part / 255).map(
+      (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
   }
 
@@ -92,15 +93,18 @@
     const heads = Array.from({ length: width }, (_, head) => head);
     map.classList.toggle("crowded", width > 16);
     map.style.setProperty("--columns", width);
-    const line = element("div", { role: "row", class: "map-row" }, element("span", { role: "columnheader", class: "corner" }, "layer"),
+    const absent = () => element("span", { role: "gridcell", "aria-label": "no such head" });
+    const line = element("div", { role: "row", class: "map-row" },
+      element("span", { role: "columnheader", class: "corner" }, "layer"),
       ...heads.map((head) => element("span", { role: "columnheader" }, String(head))));
     map.replaceChildren(line, ...layers.map((layer) => element("div", { role: "row", class: "map-row" },
       element("span", { role: "rowheader" }, String(layer)),
-      ...heads.map((head) => (known.has(keyOf(layer, head)) ? cellOf(layer, head) : element("span", { role: "gridcell", "aria-label": "no such head" }))))));
+      ...heads.map((head) => (known.has(keyOf(layer, head)) ? cellOf(layer, head) : absent())))));
   }
 
   function cellOf(layer, head) {
-    const cell = element("button", { role: "gridcell", type: "button", class: "cell", tabindex: "-1", "data-layer": layer, "data-head": head });
+    const place = { "data-layer": layer, "data-head": head };
+    const cell = element("button", { role: "gridcell", type: "button", class: "cell", tabindex: "-1", ...place });
     cells.set(keyOf(layer, head), cell);
     return cell;
   }
@@ -124,7 +128,11 @@
 
   function legend(found, scale) {
     const { label, unit, meaning, limit, control } = words();
-    const what = { value: unit && !label.includes(unit) ? `${label} (${unit})` : label, headroom: "headroom: 1 - value / limit; 0 means that the limit is reached", control: "value over control; 1 means no better than the control" }[choice.what];
+    const what = {
+      value: unit && !label.includes(unit) ? `${label} (${unit})` : label,
+      headroom: "headroom: 1 - value / limit; 0 means that the limit is reached",
+      control: "value over control; 1 means no better than the control",
+    }[choice.what];
     const odd = [...found.values()].some((value) => value !== null && !Number.isFinite(value));
     const empty = [...cells.keys()].some((key) => (found.get(key) ?? null) === null);
     byId("legend").replaceChildren(...[
@@ -156,16 +164,25 @@
     const changes = {};
     if (lengths.length && !lengths.includes(choice.length)) changes.length = lengths.at(-1);
     if (sizes.length && !sizes.includes(choice.size)) changes.size = nearest(sizes, abbe.about.shown_size);
-    const whats = [["value", "value"], has("limit") && ["headroom", "headroom below the limit"], has("control") && ["control", "value over control"]].filter(Boolean);
+    const whats = [
+      ["value", "value"],
+      has("limit") && ["headroom", "headroom below the limit"],
+      has("control") && ["control", "value over control"],
+    ].filter(Boolean);
     if (!whats.some(([what]) => what === choice.what)) changes.what = "value";
     choose(changes);
-    offer(lengthSelect, lengths.length ? lengths.map((length) => [length, `${length.toLocaleString("en")} tokens`]) : [["", "all together"]], lengths.length ? choice.length : "");
+    if (lengths.length) {
+      offer(lengthSelect, lengths.map((length) => [length, `${length.toLocaleString("en")} tokens`]), choice.length);
+    } else {
+      offer(lengthSelect, [["", "all together"]], "");
+    }
     offer(sizeSelect, sizes.map((size) => [size, String(size)]), choice.size);
     byId("map-size-field").hidden = sizes.length === 0;
     offer(whatSelect, whats, choice.what);
   }
 
-  const nearest = (sizes, wanted) => sizes.reduce((best, size) => (Math.abs(size - wanted) < Math.abs(best - wanted) ? size : best));
+  const nearest = (sizes, wanted) => sizes.reduce(
+    (best, size) => (Math.abs(size - wanted) < Math.abs(best - wanted) ? size : best));
 
   function mark() {
     for (const [key, cell] of cells) {
@@ -236,7 +253,8 @@
   // The page opens with the longest length, and with the head in the middle of what the map shows.
   function first() {
     const named = abbe.about.measures.filter(({ name }) => rowsOfHeads(name).length).map(({ name }) => name);
-    Object.assign(choice, { measure: named.includes("effective_tokens") ? "effective_tokens" : named[0], what: "value", size: abbe.about.shown_size });
+    const measure = named.includes("effective_tokens") ? "effective_tokens" : named[0];
+    Object.assign(choice, { measure, what: "value", size: abbe.about.shown_size });
     choice.length = abbe.table.present("length", rowsOfHeads(choice.measure)).at(-1) ?? null;
     const ordered = [...values()].filter(([, value]) => Number.isFinite(value)).sort((a, b) => a[1] - b[1]);
     const middle = ordered[Math.floor(ordered.length / 2)]?.[0].split(" ").map(Number);

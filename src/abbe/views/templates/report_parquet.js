@@ -59,7 +59,8 @@
     }
     const [itemType, items] = given;
     const found = new Bytes();
-    found.add(items.length < 15 ? Uint8Array.of(items.length * 16 + itemType) : new Bytes().add(Uint8Array.of(240 + itemType)).add(varint(items.length)).joined());
+    if (items.length < 15) found.add(Uint8Array.of(items.length * 16 + itemType));
+    else found.add(Uint8Array.of(240 + itemType)).add(varint(items.length));
     items.forEach((item) => found.add(value(itemType, item)));
     return found.joined();
   }
@@ -101,7 +102,8 @@
     const width = type === "int" ? 4 : 8;
     const bytes = new Uint8Array(there.length * width);
     const view = new DataView(bytes.buffer);
-    there.forEach((found, row) => (type === "int" ? view.setInt32(row * width, found, true) : view.setFloat64(row * width, found, true)));
+    const put = type === "int" ? "setInt32" : "setFloat64";
+    there.forEach((found, row) => view[put](row * width, found, true));
     return bytes;
   }
 
@@ -125,7 +127,7 @@
   function parquet(columns) {
     const rows = columns[0].values.length;
     const file = new Bytes().add(MAGIC);
-    const chunks = rows < 0 ? [] : columns.map(({ name, type, values }) => {
+    const chunks = rows === 0 ? [] : columns.map(({ name, type, values }) => {
       const [offset, bytes] = [file.length, page(type, values)];
       file.add(bytes);
       const about = [
@@ -135,7 +137,9 @@
       return [[2, I64, offset], [3, STRUCT, about]];
     });
     const groups = rows === 0 ? [] : [[[1, LIST, [STRUCT, chunks]], [2, I64, file.length - 4], [3, I64, rows]]];
-    const footer = struct([[1, I32, 1], [2, LIST, schema(columns)], [3, I64, rows], [4, LIST, [STRUCT, groups]], [6, BINARY, "abbe"]]);
+    const footer = struct([
+      [1, I32, 1], [2, LIST, schema(columns)], [3, I64, rows], [4, LIST, [STRUCT, groups]], [6, BINARY, "abbe"],
+    ]);
     return file.add(footer).add(little(footer.length)).add(MAGIC).joined();
   }
 

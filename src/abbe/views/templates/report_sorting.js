@@ -19,7 +19,8 @@
   }
 
   function mark(headers, chosen, down) {
-    headers.forEach((header) => header.setAttribute("aria-sort", header !== chosen ? "none" : down ? "descending" : "ascending"));
+    const order = down ? "descending" : "ascending";
+    headers.forEach((header) => header.setAttribute("aria-sort", header === chosen ? order : "none"));
   }
 
   function sortable(table) {

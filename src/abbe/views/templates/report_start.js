@@ -9,7 +9,8 @@
     const watch = new IntersectionObserver((entries) => {
       entries.forEach(({ target, isIntersecting }) => visible[isIntersecting ? "add" : "delete"](target.id));
       const first = [...links.keys()].find((id) => visible.has(id));
-      links.forEach((link, id) => (id === first ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current")));
+      links.forEach((link) => link.removeAttribute("aria-current"));
+      links.get(first)?.setAttribute("aria-current", "true");
     }, { rootMargin: "-64px 0px -55% 0px" });
     links.forEach((_, id) => document.getElementById(id) && watch.observe(document.getElementById(id)));
   }

@@ -9,6 +9,7 @@
   const NONE = { length: "no single length", n: "no set size", layer: "all layers together", head: "all heads together" };
   const DIGITS = 5;
   const state = { rows: [], page: 0, sorted: null, down: false };
+  const counted = (number) => number.toLocaleString("en");
   const select = (name) => byId(`filter-${name}`);
 
   function offerFilters() {
@@ -61,7 +62,7 @@
     const shown = state.rows.slice(from, from + PAGE);
     byId("rows").replaceChildren(...shown.map((row) => element("tr", {}, ...state.columns.map((name) => cell(name, row)))));
     byId("rows-told").textContent = shown.length
-      ? `rows ${(from + 1).toLocaleString("en")} to ${(from + shown.length).toLocaleString("en")} of ${state.rows.length.toLocaleString("en")}`
+      ? `rows ${counted(from + 1)} to ${counted(from + shown.length)} of ${counted(state.rows.length)}`
       : "no row fits these filters";
     byId("page-before").disabled = byId("page-first").disabled = state.page === 0;
     byId("page-after").disabled = byId("page-last").disabled = state.page >= pages - 1;
@@ -112,7 +113,8 @@
   }
 
   function save(content, type, ending) {
-    const model = abbe.about.model.replaceAll(/[^A-Za-z0-9._-]+/g, "-").replaceAll(/^[-.]+|[-.]+$/g, "").slice(0, 60) || "model";
+    const plain = abbe.about.model.replaceAll(/[^A-Za-z0-9._-]+/g, "-").replaceAll(/^[-.]+|[-.]+$/g, "");
+    const model = plain.slice(0, 60) || "model";
     const address = URL.createObjectURL(new Blob([content], { type }));
     const link = element("a", { href: address, download: `abbe-${model}-heads.${ending}` });
     document.body.append(link);

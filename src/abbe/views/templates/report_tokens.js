@@ -59,7 +59,8 @@
       const inside = apart(found, rank);
       token.classList.add("selected");
       if (inside !== null) token.classList.add(inside ? "inside" : "outside");
-      token.style.setProperty("--strength", `${Math.round(4 + 46 * Math.sqrt(found.weights[rank] / (found.weights[0] || 1)))}%`);
+      const share = found.weights[rank] / (found.weights[0] || 1);
+      token.style.setProperty("--strength", `${Math.round(4 + 46 * Math.sqrt(share))}%`);
       told.push(`weight ${show(found.weights[rank])}, place ${rank + 1} of ${found.keys.length}, ${judged(inside)}`);
     }
     if (query) token.setAttribute("aria-label", `${text.trim() || "blank"}: ${told.join(", ")}`);
@@ -83,7 +84,8 @@
     if (!found.ball) return `This query sees too few tokens for a selected set of ${choice.ball}.`;
     const inside = [...found.ball.inside].filter((sign) => sign === "1").length;
     const { intruders } = found.ball;
-    const others = intruders === 0 ? "no unselected one intrudes" : intruders === 1 ? "1 unselected one intrudes" : `${intruders.toLocaleString("en")} unselected ones intrude`;
+    const others = { 0: "no unselected one intrudes", 1: "1 unselected one intrudes" }[intruders]
+      ?? `${intruders.toLocaleString("en")} unselected ones intrude`;
     return `${inside} of ${found.ball.inside.length} selected tokens lie in the ball; ${others}.`;
   }
 
@@ -107,7 +109,8 @@
       kind: distance <= farthest ? "unselected, nearer than a selected one" : "unselected",
       token: name(ball.other_keys[at]), weight: null, distance: length(distance),
     }));
-    const circle = Array.from({ length: CORNERS }, (_, order) => point(ball.radius, (order * 360) / CORNERS, largest, { order }));
+    const circle = Array.from({ length: CORNERS },
+      (_, order) => point(ball.radius, (order * 360) / CORNERS, largest, { order }));
     return { points: [...others, ...selected], circle };
   }
 
@@ -147,7 +150,8 @@
     if (!sample || !sample.queries.length) return;
     index = indexed(sample);
     Object.assign(choice, { query: sample.queries.at(-1), ball: sample.sizes.at(-1) });
-    offer(byId("query-select"), sample.queries.map((at) => [at, `token ${at}: ${shortened(inLine(sample.tokens[at]))}`]), choice.query);
+    const named = sample.queries.map((at) => [at, `token ${at}: ${shortened(inLine(sample.tokens[at]))}`]);
+    offer(byId("query-select"), named, choice.query);
     offer(byId("ball-select"), sample.sizes.map((size) => [size, String(size)]), choice.ball);
     listen();
     refresh();

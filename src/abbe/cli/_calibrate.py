@@ -1,0 +1,102 @@
+"""abbe calibrate"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import _complete
+from ._invocation import GOES_ON, current
+from ._options import (
+    MEASURED,
+    OUTPUT,
+    Debug,
+    Model,
+    Queries,
+    Seed,
+    TextFiles,
+    count_or_all,
+    folder_for,
+    json_option,
+    quiet_option,
+)
+from ._shown import print_json
+
+EXAMPLES = (
+    "abbe calibrate --with entmax:alpha=1.5,learn=false",
+    "abbe calibrate smollm2 --with topk:k=32 --text book.txt --finetune 50 --out fitted",
+)
+
+
+def calibrate(
+    spec: Annotated[
+        str,
+        typer.Option(
+            "--with",
+            help="The normalizer; learn=false in it keeps what could be fitted.",
+            autocompletion=_complete.normalizers,
+            rich_help_panel=MEASURED,
+        ),
+    ],
+    model: Model = "embedded",
+    text: TextFiles = None,
+    length: Annotated[
+        int | None,
+        typer.Option(help="Tokens of a window; 512, or the model's context if less.", rich_help_panel=MEASURED),
+    ] = None,
+    windows: Annotated[int, typer.Option(help="Windows to fit on.", rich_help_panel=MEASURED)] = 8,
+    held_out: Annotated[
+        int, typer.Option(help="Further windows, for the losses and their intervals.", rich_help_panel=MEASURED)
+    ] = 8,
+    queries: Queries = "32",
+    steps: Annotated[int, typer.Option(help="Steps of the fit, at most.", rich_help_panel=MEASURED)] = 20,
+    finetune: Annotated[
+        int, typer.Option(help="Then so many steps on the loss, for the same numbers.", rich_help_panel=MEASURED)
+    ] = 0,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the result; abbe-calibrate-MODEL-NAME if none is named.", rich_help_panel=OUTPUT),
+    ] = None,
+    as_json: Annotated[bool, json_option("Print losses, errors, parameters and manifest as JSON.")] = False,
+    quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the file.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Swap a normalizer in and fit its temperature, alpha, ... head by head to what the model's own attention does."""
+    from ..studies import calibrate as run_calibrate
+
+    current.if_stopped = GOES_ON
+    found = run_calibrate(
+        model,
+        spec,
+        text,
+        length=length,
+        windows=windows,
+        held_out=held_out,
+        queries=count_or_all("--queries", queries),
+        steps=steps,
+        finetune=finetune,
+        seed=seed,
+        folder=out or folder_for("calibrate", model, _short(spec)),
+        progress=not quiet,
+    )
+    if as_json:
+        print_json(found.as_json())
+    if quiet:
+        if not as_json:
+            typer.echo(found.file)
+        return
+    if not as_json:
+        from rich.console import Console
+
+        from ..views import calibration_table
+
+        Console().print(calibration_table(found))
+    typer.echo(f"swap: {found.file}", err=as_json)
+
+
+def _short(spec: str) -> str:
+    """The spec as part of a file name."""
+    return "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in spec)

@@ -1,0 +1,97 @@
+"""abbe capacity"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ._invocation import GOES_ON, current
+from ._options import (
+    MEASURED,
+    OUTPUT,
+    Debug,
+    Lengths,
+    Model,
+    Seed,
+    TextFiles,
+    Windows,
+    check_folder,
+    json_option,
+    numbers,
+    quiet_option,
+)
+from ._shown import print_json
+
+EXAMPLES = (
+    "abbe capacity",
+    "abbe capacity smollm2 --text book.txt --tau 0.01 --lengths 256,1024 --no-layers --out smollm2-capacity",
+    "abbe capacity ./my-model --way renormalised --figures figures --json",
+)
+
+
+def capacity(
+    model: Model = "embedded",
+    text: TextFiles = None,
+    tau: Annotated[
+        str, typer.Option(help="Allowed rise of the loss, relative to the model's own.", rich_help_panel=MEASURED)
+    ] = "0.01,0.05",
+    lengths: Lengths = None,
+    windows: Windows = 8,
+    way: Annotated[
+        str,
+        typer.Option(
+            help="deletion keeps the weights as they are, renormalised makes them sum to 1 again.",
+            rich_help_panel=MEASURED,
+        ),
+    ] = "deletion,renormalised",
+    layers: Annotated[
+        bool,
+        typer.Option("--layers/--no-layers", help="Also truncate every layer alone.", rich_help_panel=MEASURED),
+    ] = True,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for losses and tables; a stopped study goes on from it.", rich_help_panel=OUTPUT),
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Folder for the charts as PNG and SVG.", rich_help_panel=OUTPUT)
+    ] = None,
+    as_json: Annotated[bool, json_option("Print all tables, findings and the manifest as JSON.")] = False,
+    quiet: Annotated[bool, quiet_option("No cost line and no progress bar.")] = False,
+    debug: Debug = False,
+) -> None:
+    """How many keys a model needs at every query before its loss rises, and whether its geometry says so."""
+    from ..studies import capacity as run_capacity
+
+    current.if_stopped = GOES_ON if out else "with --out FOLDER the same command would go on from there"
+    if figures is not None:
+        check_folder("--figures", figures)
+    found = run_capacity(
+        model,
+        text,
+        tau=numbers("--tau", tau, float),
+        lengths=None if lengths is None else numbers("--lengths", lengths, int),
+        windows=windows,
+        way=[one.strip() for one in way.split(",")],
+        layers=layers,
+        seed=seed,
+        folder=out,
+        progress=not quiet,
+    )
+    if as_json:
+        print_json(found.as_json())
+    else:
+        from rich.console import Console
+
+        from ..views import capacity_table
+
+        Console().print(capacity_table(found))
+    if figures is not None:
+        from ..views import save_capacity_figures
+
+        save_capacity_figures(found, figures)
+        typer.echo(f"figures: {figures}", err=True)
+    if out is not None:
+        typer.echo(f"wrote {out}", err=True)

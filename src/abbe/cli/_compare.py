@@ -1,0 +1,105 @@
+"""abbe compare"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import _complete
+from ._invocation import GOES_ON, current
+from ._options import (
+    MEASURED,
+    OUTPUT,
+    Debug,
+    Model,
+    Seed,
+    TextFiles,
+    check_folder,
+    folder_for,
+    json_option,
+    numbers,
+    quiet_option,
+)
+from ._shown import open_in_browser, print_json, show_page
+
+EXAMPLES = (
+    "abbe compare",
+    "abbe compare smollm2 --with entmax:alpha=1.5 --with topk:k=32 --text book.txt",
+    "abbe compare ./my-model --with sparsemax --calibrate --figures figures --json",
+)
+
+
+def compare(
+    model: Model = "embedded",
+    alternatives: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            help="A normalizer to compare with; may be repeated. Without one: entmax:alpha=1.5, sparsemax, topk:k=32 "
+            "and topp:p=0.9.",
+            autocompletion=_complete.normalizers,
+            rich_help_panel=MEASURED,
+        ),
+    ] = None,
+    text: TextFiles = None,
+    length: Annotated[
+        int | None,
+        typer.Option(help="Window length in tokens; 512, or the model's context.", rich_help_panel=MEASURED),
+    ] = None,
+    windows: Annotated[int, typer.Option(help="Windows; intervals come from them.", rich_help_panel=MEASURED)] = 8,
+    needle_lengths: Annotated[
+        str | None,
+        typer.Option(help="Lengths of the needle test's prompts, such as 128,512,1024.", rich_help_panel=MEASURED),
+    ] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate", help="Compare each also after calibration.", rich_help_panel=MEASURED),
+    ] = False,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for numbers and page; abbe-compare-MODEL if none is named.", rich_help_panel=OUTPUT),
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Folder for the charts as PNG and SVG.", rich_help_panel=OUTPUT)
+    ] = None,
+    opened: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in your browser.", rich_help_panel=OUTPUT)
+    ] = False,
+    as_json: Annotated[bool, json_option("Print table, needle test, recommendation and manifest as JSON.")] = False,
+    quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
+    debug: Debug = False,
+) -> None:
+    """What other normalizers would buy in a model and what they would cost: loss, selectivity, speed, needles."""
+    from ..studies import compare as run_compare
+    from ..views import compare_page, compare_table
+
+    current.if_stopped = GOES_ON
+    if figures is not None:
+        check_folder("--figures", figures)
+    folder = out or folder_for("compare", model)
+    found = run_compare(
+        model,
+        text,
+        alternatives=alternatives,
+        length=length,
+        windows=windows,
+        needle_lengths=None if needle_lengths is None else numbers("--needle-lengths", needle_lengths, int),
+        calibrate=calibrate,
+        seed=seed,
+        folder=folder,
+        progress=not quiet,
+    )
+    page = folder / "compare.html"
+    page.write_text(compare_page(found), encoding="utf-8")
+    if figures is not None:
+        from ..views import save_compare_figures
+
+        save_compare_figures(found, figures)
+    if as_json:
+        print_json(found.as_json())
+    show_page(page, compare_table(found), f"figures: {figures}" if figures else "", as_json, quiet)
+    if opened:
+        open_in_browser(page)

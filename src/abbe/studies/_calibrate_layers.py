@@ -1,0 +1,113 @@
+"""The layers of a calibration: fitted one after the other, or taken from the folder, then told as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Tensor
+
+from ..models import HeadGroup
+from ..normalizers import Normalizer
+from ..normalizers._options import Learned
+from ._calibrate_fit import HeadFits, fit
+from ._calibrate_folder import CalibrationFolder
+from ._calibrate_parts import HEADS_SCHEMA, PARAMETERS_SCHEMA
+from ._calibrate_rows import LayerRows
+
+_FACTS = ("energy", "before", "after", "zeros_before", "zeros_after")
+
+
+@dataclass(frozen=True, eq=False)
+class FittedGroup:
+    """Heads of one layer that share a normalizer."""
+
+    layer: int
+    name: str
+    heads: tuple[int, ...]
+    made: Normalizer
+    start: dict[str, list[float]]
+    facts: HeadFits | None = None
+
+    @property
+    def pattern(self) -> str:
+        """What names exactly these heads in `swap`."""
+        return f"layers.{self.layer}.heads.{','.join(map(str, self.heads))}"
+
+
+def groups_to_fit(normalizers: Mapping[str, Sequence[HeadGroup]]) -> dict[int, list[FittedGroup]]:
+    """By layer, what a swap would put in; heads that keep the model's own attention are left out."""
+    found: dict[int, list[FittedGroup]] = {}
+    for layer, (name, groups) in enumerate(normalizers.items()):
+        for group in groups:
+            if group.normalizer is not None:
+                made = group.normalizer
+                found.setdefault(layer, []).append(FittedGroup(layer, name, group.heads, made, values_of(made)))
+    return found
+
+
+def values_of(made: Normalizer) -> dict[str, list[float]]:
+    """Each learned parameter, such as "t", "alpha" or "a.alpha" of a part a, with its value for each head."""
+    return {
+        ".".join(part for part in path.split(".") if part not in ("learned", "of")): _flat(learned)
+        for path, learned in made.named_modules()
+        if isinstance(learned, Learned)
+    }
+
+
+def _flat(learned: Learned) -> list[float]:
+    return [float(value) for value in learned.value().detach().double().flatten()]
+
+
+def fit_layer(groups: Sequence[FittedGroup], rows: LayerRows, steps: int) -> list[FittedGroup]:
+    return [_with(group, fit(group.made, rows.of_heads(group.heads), steps)) for group in groups]
+
+
+def _with(group: FittedGroup, facts: HeadFits) -> FittedGroup:
+    return FittedGroup(group.layer, group.name, group.heads, group.made, group.start, facts)
+
+
+def keep_layer(folder: CalibrationFolder, groups: Sequence[FittedGroup]) -> None:
+    tensors: dict[str, Tensor] = {}
+    for number, group in enumerate(groups):
+        tensors |= {f"{number}.state.{key}": value for key, value in group.made.state_dict().items()}
+        tensors |= {f"{number}.{key}": getattr(group.facts, key) for key in _FACTS}
+    folder.keep_layer(groups[0].layer, tensors)
+
+
+def kept_layer(folder: CalibrationFolder, groups: Sequence[FittedGroup]) -> list[FittedGroup] | None:
+    """The layer as an earlier call fitted it, None if it did not."""
+    tensors = folder.layer(groups[0].layer)
+    if tensors is None:
+        return None
+    found = []
+    for number, group in enumerate(groups):
+        start = f"{number}.state."
+        group.made.load_state_dict({key.removeprefix(start): x for key, x in tensors.items() if key.startswith(start)})
+        found.append(_with(group, HeadFits(*(tensors[f"{number}.{key}"] for key in _FACTS))))
+    return found
+
+
+def heads_table(groups: Sequence[FittedGroup]) -> pl.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for group in groups:
+        assert group.facts is not None
+        columns = torch.stack([getattr(group.facts, key).cpu() for key in _FACTS], -1).tolist()
+        for head, numbers in zip(group.heads, columns, strict=True):
+            place = {"layer": group.layer, "name": group.name, "head": head, "spec": group.made.spec}
+            keys = ("energy", "error_before", "error_after", "zeros_before", "zeros_after")
+            rows.append(place | dict(zip(keys, numbers, strict=True)))
+    return pl.DataFrame(rows, HEADS_SCHEMA).sort("layer", "head")
+
+
+def parameters_table(groups: Sequence[FittedGroup]) -> pl.DataFrame:
+    rows = [
+        {"layer": group.layer, "head": head, "parameter": name, "start": group.start[name][place], "value": value}
+        for group in groups
+        for name, values in values_of(group.made).items()
+        for place, (head, value) in enumerate(zip(group.heads, values, strict=True))
+    ]
+    return pl.DataFrame(rows, PARAMETERS_SCHEMA).sort("layer", "head", "parameter")

@@ -1,0 +1,222 @@
+"""capacity: how many keys does the model need at every query, and does the geometry of its heads say so?"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from .._errors import AbbeError
+from ..models import LoadedModel, Text, Window, Windows, swap
+from ..models import windows as cut_windows
+from ..results import Run
+from ._capacity_curves import Curve, trace
+from ._capacity_findings import findings
+from ._capacity_geometry import common_size, correlation_table, sizes_for, with_separability
+from ._capacity_losses import Losses
+from ._capacity_parts import WAYS, Capacity
+from ._capacity_search import Sizes
+from ._capacity_settings import CapacitySettings, capacity_settings
+from ._capacity_tables import capacity_table, curve_table, growth_table, layer_rows, model_row
+from ._cost import estimate
+from ._diagnose import as_model, as_text
+from ._folder import claim_folder
+from ._loss import check_causal, next_token_losses
+from ._measuring import measure_run
+from ._progress import Watch, watching
+from ._window import check_tokens
+
+TAUS = (0.01, 0.05)
+_RUN = "separability"  # folder of the run beside
+_SAME = ("versions", "machine", "model", "text")  # of its manifest
+
+
+def capacity(
+    model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
+    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
+    *,
+    tau: float | Sequence[float] = TAUS,
+    lengths: Sequence[int] | None = None,
+    windows: int = 8,
+    way: str | Sequence[str] = WAYS,
+    layers: bool = True,
+    layer_windows: int = 4,
+    queries: int = 64,
+    seed: int = 0,
+    level: float = 0.95,
+    resamples: int = 1000,
+    folder: str | os.PathLike[str] | None = None,
+    tokenizer: Any = None,
+    progress: bool = True,
+) -> Capacity:
+    """The least N at which keeping only the N keys of largest weight at every query raises the loss by at most tau.
+
+    Args:
+        model, text, seed, level, resamples, tokenizer: as for `diagnose`; the model has to predict the next token.
+        tau: the rise that is allowed, relative to the model's own loss on the same windows; one or several.
+        lengths: window lengths in tokens; by default 128, 256, 512 and 1024, as far as the model's context goes.
+        windows: how many windows of each length; intervals come from resampling them in pairs.
+        way: "deletion" keeps the weights of the N keys as they are, "renormalised" makes them sum to 1 again; or both.
+        layers: also truncate every layer alone, at the longest length.
+        layer_windows: how many of the windows are used for that.
+        queries: of a window, for the separability beside it.
+        folder: keep losses there as they are known; a study that was stopped goes on where it was.
+        progress: say the cost and show a bar on standard error.
+
+    A sink counts as a key: it is one of the N if its logit is among the N largest.
+
+    Example:
+        >>> found = abbe.capacity("smollm2", "book.txt", tau=0.01, folder="smollm2-capacity")
+        >>> [finding.sentence for finding in found.findings]
+    """
+    loaded, source = as_model(model, tokenizer), as_text(text)
+    check_causal(loaded, "capacity")
+    settings = capacity_settings(
+        loaded, lengths=lengths, tau=tau, way=way, windows=windows, layers=layers, layer_windows=layer_windows,
+        queries=queries, seed=seed, level=level, resamples=resamples,
+    )  # fmt: skip
+    cut = _windows(loaded, source, settings)
+    place = None if folder is None else Path(folder)
+    if place is not None:
+        claim_folder(place, loaded, source, settings.as_json())
+    with watching(progress) as watch:
+        study = _Study(loaded, source, settings, cut, place, watch)
+        found = study.run()
+    if place is not None:
+        found.save(place)
+    return found
+
+
+def _windows(model: LoadedModel, text: Text, settings: CapacitySettings) -> Windows:
+    cut = cut_windows(
+        text, settings.lengths, settings.windows, settings.seed, tokenizer=model.tokenizer, context=model.context
+    )
+    absent = set(settings.lengths) - {window.length for window in cut}
+    if absent:
+        raise AbbeError(
+            f"{text.name} is too short for windows of {max(absent)} tokens: name a longer text, or --lengths"
+        )
+    return cut
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What is known of the model before anything is measured."""
+
+    layers: list[str]  # paths of its attention modules
+    sinks: bool
+    error: float  # of the self-check
+    tokens: int
+    seconds: float  # of a truncated pass on so many tokens
+
+
+@dataclass(frozen=True)
+class _Study:
+    """One study while it goes on."""
+
+    model: LoadedModel
+    text: Text
+    settings: CapacitySettings
+    cut: Windows
+    folder: Path | None
+    watch: Watch
+
+    def run(self) -> Capacity:
+        started = time.perf_counter()
+        checked = self._check()
+        self._tell_cost(checked)
+        losses = Losses(self.model, self.folder, self._on_window)
+        curves = self._of_model(losses, checked) + (self._of_layers(losses, checked) if self.settings.layers else [])
+        rows = [
+            model_row(curve, tau, self.settings) for curve in curves if curve.layer is None
+            for tau in self.settings.taus
+        ]  # fmt: skip
+        common = common_size(rows, self.settings)
+        for curve in curves:
+            rows += [] if curve.layer is None else layer_rows(curve, len(checked.layers), self.settings)
+        run = self._separability(sizes_for(rows, self.settings))
+        numbers = [run.manifest["layers"].index(path) for path in checked.layers]
+        rows = with_separability(rows, run, numbers, common)
+        table, growth = capacity_table(rows), growth_table(curves, self.settings)
+        correlation = correlation_table(rows, self.settings)
+        manifest = self._manifest(run, checked) | {"seconds": round(time.perf_counter() - started, 3)}
+        told = findings(table, growth, correlation, self.settings)
+        return Capacity(table, curve_table(curves, self.settings), growth, correlation, told, manifest)
+
+    def _check(self) -> _Checked:
+        """Softmax swapped in gives the model's own output; then one truncated pass is timed."""
+        tokens, sinks = check_tokens(self.model, self.cut), []
+        network: Any = self.model.network
+        with swap(self.model, "topk:k=8") as swapped:
+            try:
+                error = swapped.check(input_ids=tokens[None].to(network.device))
+            except AbbeError as wrong:
+                raise AbbeError(f"{self.model.name}: {wrong}") from None
+            next_token_losses(self.model, tokens)  # loads kernels
+            started = time.perf_counter()
+            next_token_losses(self.model, tokens)
+            seconds = time.perf_counter() - started
+            swapped.listen(lambda call, _: sinks.append(call.sink is not None))
+            next_token_losses(self.model, tokens)
+            layers = swapped.layers
+        self.watch.say(f"{self.model.name}: self-check error {error:.1e} (allowed 1e-3)")
+        return _Checked(layers, any(sinks), error, len(tokens), seconds)
+
+    def _tell_cost(self, checked: _Checked) -> None:
+        lengths = self._planned(checked)
+        self.watch.say(str(estimate(self.model, lengths, checked.tokens, checked.seconds, 1.0)))
+        self.watch.expect(len(lengths))
+
+    def _planned(self, checked: _Checked) -> list[int]:
+        """Lengths of all windows that will be evaluated, about: how long a search goes on depends on the losses."""
+        settings, found = self.settings, []
+        for length in settings.lengths:
+            tried = 1 + len(settings.ways) * Sizes.every(length).expected(len(settings.taus))
+            found += [length] * (tried * len(self._of_length(length)))
+        if settings.layers:
+            tried = len(checked.layers) * Sizes.coarse(settings.lengths[-1]).expected(2 * len(settings.taus))
+            found += [settings.lengths[-1]] * (tried * settings.layer_windows)
+        return found
+
+    def _of_length(self, length: int) -> list[Window]:
+        return [window for window in self.cut if window.length == length]
+
+    def _on_window(self, window: Window, what: str) -> None:
+        self.watch.step(f"length {window.length}, {what}")
+
+    def _of_model(self, losses: Losses, checked: _Checked) -> list[Curve]:
+        """The longest windows first, so that the time left is rather over- than underestimated."""
+        found = [
+            trace(losses, self._of_length(length), way, None, self.settings.taus, Sizes.every(length + checked.sinks))
+            for length in reversed(self.settings.lengths)
+            for way in self.settings.ways
+        ]
+        return sorted(found, key=lambda curve: curve.length)
+
+    def _of_layers(self, losses: Losses, checked: _Checked) -> list[Curve]:
+        longest, way, taus = self.settings.lengths[-1], self.settings.layer_way, self.settings.taus
+        some = self._of_length(longest)[: self.settings.layer_windows]
+        allowed = [*taus, *(tau / len(checked.layers) for tau in taus)]
+        sizes = Sizes.coarse(longest + checked.sinks)
+        return [trace(losses, some, way, layer, allowed, sizes) for layer in range(len(checked.layers))]
+
+    def _separability(self, sizes: Sequence[int]) -> Run:
+        place = None if self.folder is None else self.folder / _RUN
+        asked = self.settings.diagnosis(self.model.context, sizes)
+        return measure_run(self.model, self.text, asked, place, self.watch)
+
+    def _manifest(self, run: Run, checked: _Checked) -> dict[str, Any]:
+        return {key: run.manifest[key] for key in _SAME} | {
+            "settings": self.settings.as_json(),
+            "layers": checked.layers,
+            "sinks": checked.sinks,
+            "self_check": {"error": checked.error, "tokens": checked.tokens},
+            "windows": run.manifest["windows"],
+            "skipped": list(run.manifest["skipped"]),
+            "made": run.manifest["made"],
+        }

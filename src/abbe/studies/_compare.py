@@ -1,0 +1,79 @@
+"""compare: what another normalizer would buy in this model, and what it would cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from ..models import LoadedModel, Text
+from ..normalizers import normalizer
+from ._compare_parts import ALTERNATIVES, LENGTH, CompareSettings, Comparison, needle_lengths_for
+from ._compare_study import Study
+from ._diagnose import as_model, as_text
+from ._loss import check_causal
+from ._progress import watching
+
+
+def compare(
+    model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
+    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
+    *,
+    alternatives: Sequence[str] | None = None,
+    length: int | None = None,
+    windows: int = 8,
+    queries: int = 32,
+    capacity_windows: int = 4,
+    tau: float = 0.05,
+    needle_lengths: Sequence[int] | None = None,
+    prompts: int = 4,
+    calibrate: bool = False,
+    seed: int = 0,
+    level: float = 0.95,
+    resamples: int = 1000,
+    folder: str | os.PathLike[str] | None = None,
+    tokenizer: Any = None,
+    progress: bool = True,
+) -> Comparison:
+    """What would other normalizers buy in this causal language model, and what would they cost?
+
+    Every one is swapped into all layers and heads, and reads the same windows as the model's own attention.
+
+    Args:
+        model, text, seed, level, resamples, tokenizer: as for `diagnose`.
+        alternatives: specs of normalizers; by default entmax:alpha=1.5, sparsemax, topk:k=32 and topp:p=0.9.
+        length: of the windows, in tokens; by default 512, or the model's context where it is shorter.
+        windows: how many; intervals come from resampling them.
+        queries: how many of each window selectivity is measured on.
+        capacity_windows: the first so many windows are for the capacity.
+        tau: relative rise of the loss that the capacity allows.
+        needle_lengths: of the prompts of the needle test; by default 128, 256, 512 and 1024, as far as the context
+            goes, and `length` if it is longer.
+        prompts: how many of each kind, length and depth.
+        calibrate: compare every alternative also after calibration on the first half of the text; all windows are then
+            from the second half.
+        folder: keep what is measured there; a comparison that was stopped goes on where it was.
+        progress: say the cost and show a bar on standard error.
+
+    Example:
+        >>> found = abbe.compare("smollm2", "book.txt", alternatives=["entmax:alpha=1.5", "topk:k=32"])
+        >>> found.recommendation.sentence
+    """
+    specs = ALTERNATIVES if alternatives is None else _listed(alternatives)
+    for spec in specs:
+        normalizer(spec)  # a mistake is told before a model is loaded
+    loaded, source = as_model(model, tokenizer), as_text(text)
+    check_causal(loaded, "comparing normalizers")
+    length = min(LENGTH, loaded.context or LENGTH) if length is None else length
+    settings = CompareSettings(
+        specs, length, windows, queries, capacity_windows, tau,
+        needle_lengths_for(length, needle_lengths, loaded.context), prompts, calibrate, seed, level, resamples,
+    )  # fmt: skip
+    with watching(progress) as watch:
+        return Study(loaded, source, settings, folder, watch).run()
+
+
+def _listed(given: Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)

@@ -1,0 +1,131 @@
+"""Sensitivity at equal selectivity: every head of an alternative at the temperature at which it is as selective as own.
+
+What is special: a normalizer can always be made calm by making it flat. So each head's temperature is chosen by
+bisection, on the model's own logits, until its mean effective number of tokens is that of the model's own softmax, and
+only then the Jacobians are compared. A learned sink counts as one more key, for both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import bounds
+from ..measures import Rows, sensitivity
+from ..models import AttentionCall, LoadedModel, Window, swap
+from ..models._swap_plan import HeadGroup
+from ..normalizers import Normalizer, normalizer
+from ._settings import Settings
+from ._window import query_positions, run_model, seeded
+
+WINDOWS, QUERIES = 4, 16
+_COLDEST, _HOTTEST, _STEPS = 1e-3, 1e3, 24
+_TOLERANCE = 0.02  # of the effective number: farther off, a head is not matched
+_THEORY = {"softmax": "softmax", "sparsemax": "sparsemax", "entmax:alpha=1.5": "entmax15"}
+
+Logits = dict[str, Tensor]  # by path of the layer: (head, window, query, key)
+
+
+@torch.no_grad()
+def own_logits(model: LoadedModel, windows: Sequence[Window], settings: Settings) -> Logits:
+    """Of some queries of some windows, layer by layer."""
+    found: dict[str, list[Tensor]] = {}
+    sampled = replace(settings, queries=QUERIES)
+    for window in windows[:WINDOWS]:
+
+        def hear(call: AttentionCall, _: Callable[[Tensor], Tensor], window: Window = window) -> None:
+            logits = call.logits(query_positions(call.query.shape[-2], sampled, window))[0].float()
+            if call.sink is not None:
+                sink = call.sink.float()[:, None, None].expand(*logits.shape[:-1], 1)
+                logits = torch.cat([sink, logits], -1)
+            found.setdefault(call.name, []).append(logits.cpu())
+
+        with swap(model, "softmax") as swapped:
+            swapped.listen(hear)
+            run_model(model, window.tokens)
+    return {path: torch.stack(parts, 1) for path, parts in found.items()}
+
+
+def at_equal_selectivity(
+    logits: Logits, groups_of: Mapping[str, Sequence[HeadGroup]], settings: Settings, window: Window
+) -> dict[str, Any]:
+    """Mean sensitivity in the worst direction by window, of the alternative and of own, over the heads that match."""
+    softmax, parts = normalizer("softmax"), []
+    generator = seeded(settings, window, "directions at equal selectivity")
+    for path, of_layer in logits.items():
+        for group in groups_of[path]:
+            own = of_layer[list(group.heads)]
+            target = effective_tokens(softmax, own)
+            made = group.normalizer or softmax
+            temperature, matched = matched_temperatures(made, own, target)
+            parts.append(
+                (
+                    temperature,
+                    matched,
+                    _sensitivities(made, own, temperature, generator),
+                    _sensitivities(softmax, own, torch.ones_like(temperature), generator),
+                )
+            )
+    temperature, matched, alternative, own_ones = (torch.cat(column) for column in zip(*parts, strict=True))
+    chosen = temperature[matched]
+    return {
+        "heads": len(matched),
+        "matched": int(matched.sum()),
+        "temperature": float(chosen.log().mean().exp()) if len(chosen) else None,
+        "alternative": alternative[matched].mean(0).tolist() if len(chosen) else [],
+        "own": own_ones[matched].mean(0).tolist() if len(chosen) else [],
+    }
+
+
+@torch.no_grad()
+def effective_tokens(made: Normalizer, logits: Tensor, temperature: Tensor | None = None) -> Tensor:
+    """Mean over rows of (sum w)^2 / sum w^2 for each head, (head,); rows without weight count nowhere."""
+    if temperature is not None:
+        logits = logits / temperature[:, None, None, None].to(logits.dtype)
+    weights = _weights(made, logits).double()
+    squares = (weights**2).sum(-1)
+    found = weights.sum(-1) ** 2 / torch.where(squares > 0, squares, torch.nan)
+    return found.flatten(1).nanmean(1)
+
+
+def matched_temperatures(made: Normalizer, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """For every head the temperature of these logits at which the effective number is the target, and whether it is.
+
+    Bisection of ln T: the effective number is taken to rise with the temperature.
+    """
+    low, high = torch.full_like(target, math.log(_COLDEST)), torch.full_like(target, math.log(_HOTTEST))
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        below = effective_tokens(made, logits, middle.exp()) < target
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    found = ((low + high) / 2).exp()
+    off = (effective_tokens(made, logits, found) / target - 1).abs()
+    return found, off <= _TOLERANCE
+
+
+@torch.no_grad()
+def _sensitivities(made: Normalizer, logits: Tensor, temperature: Tensor, generator: torch.Generator) -> Tensor:
+    """(head, window): the mean over queries of the spectral norm of the Jacobian of l -> made(l/T)."""
+    heads, windows, queries, keys = logits.shape
+    divided = (logits / temperature[:, None, None, None].to(logits.dtype)).reshape(heads, windows * queries, keys)
+    rows = Rows(divided, made(divided), divided.new_zeros(1, keys, 1), softmax=str(made) == "softmax")
+    reading = sensitivity(rows, made, (1.0,), generator)["sensitivity_worst"]
+    worst = torch.where(reading.defined, reading.value.double(), torch.nan).view(heads, windows, queries)
+    return worst.nanmean(-1) / temperature[:, None]
+
+
+def _weights(made: Normalizer, logits: Tensor) -> Tensor:
+    """Of (head, window, query, key); a normalizer with a value for each head wants the heads third from the end."""
+    found: Tensor = made(logits.flatten(1, 2))
+    return found.view(logits.shape)
+
+
+def theory(spec: str, keys: int) -> float | None:
+    """What is proved for one key with a weight of 0.9 among `keys`, at a margin of 1; None where nothing is."""
+    name = _THEORY.get(str(normalizer(spec)))
+    return None if name is None or keys < 3 else float(bounds.sensitivity_at_equal_selectivity(name, keys))

@@ -1,0 +1,102 @@
+"""How many keys a swapped model needs: the least N so that its N largest weights alone cost little."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ..models import LoadedModel, swap
+from ..normalizers import Normalizer
+from ..normalizers._dispatch import RowMap
+
+Points = dict[int, list[float]]  # for N: the loss of every window
+
+
+class Truncated(Normalizer):
+    """The N largest weights of another normalizer, scaled so that a row keeps its sum. For measurements only.
+
+    With softmax it is top-k. A learned sink counts as a key, and of equal weights any may be kept.
+    """
+
+    name = "truncated"
+    continuous = False
+
+    def __init__(self, inner: Normalizer, keep: int) -> None:
+        super().__init__()
+        self.inner, self.keep = inner, keep
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        weights = self.inner._weights(logits)
+        if self.keep >= weights.shape[-1]:
+            return weights
+        top = weights.topk(self.keep, -1)
+        kept, total = top.values.sum(-1, keepdim=True), weights.sum(-1, keepdim=True)
+        scale = torch.where(kept > 0, total / torch.where(kept > 0, kept, 1.0), 1.0)
+        return torch.zeros_like(weights).scatter_(-1, top.indices, top.values * scale)
+
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        raise TypeError("truncated weights are no row map")
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        raise TypeError("truncated weights are for measurements: they have no Jacobian")
+
+    def _lipschitz(self, keys: int) -> float:
+        raise TypeError("truncated weights are for measurements: they have no Lipschitz constant")
+
+
+def truncated_swap(model: LoadedModel, what: str, keep: int) -> dict[str, Normalizer]:
+    """What to swap so that every head of `what` keeps its `keep` largest weights."""
+    with swap(model, what) as plan:
+        found: dict[str, Normalizer] = {}
+        for path, groups in plan.normalizers.items():
+            for group in groups:
+                assert group.normalizer is not None, path
+                heads = ",".join(str(head) for head in group.heads)
+                found[f"{path}.heads.{heads}"] = Truncated(group.normalizer, keep)
+    return found
+
+
+def capacity_points(losses_with: Callable[[int], Sequence[float]], full: Tensor, tau: float, longest: int) -> Points:
+    """Losses at those powers of two that a search for the rise of `tau` needs; the rise is taken to fall with N."""
+    grid = [2**k for k in range(longest.bit_length()) if 2**k < longest]
+    points: Points = {}
+    low, high = 0, len(grid)  # the least place that holds lies between them; beyond the grid nothing is left out
+    while low < high:
+        middle = (low + high) // 2
+        points[grid[middle]] = list(losses_with(grid[middle]))
+        if _rise(points[grid[middle]], full) <= tau:
+            high = middle
+        else:
+            low = middle + 1
+    return dict(sorted(points.items()))
+
+
+def _rise(losses: Sequence[float], full: Tensor) -> float:
+    return float(torch.tensor(losses, dtype=torch.float64).mean() / full.mean()) - 1
+
+
+def capacity(points: Mapping[int, Sequence[float]], full: Tensor, counts: Tensor, tau: float, longest: int) -> Tensor:
+    """N at which the rise of the mean loss is `tau`, for every row of `counts` (resample, window): (resample,).
+
+    Between two N that were measured ln N is taken along a straight line of the rise; below 1 it is 1. NaN where a loss
+    is not finite.
+    """
+    own = counts @ full
+    sizes = [*points, longest]
+    rises = [counts @ torch.tensor(losses, dtype=torch.float64) / own - 1 for losses in points.values()]
+    table = torch.stack([*rises, torch.zeros_like(own)], -1)
+    return torch.tensor([_crossing(sizes, row, tau) for row in table.tolist()], dtype=torch.float64)
+
+
+def _crossing(sizes: Sequence[int], rises: Sequence[float], tau: float) -> float:
+    """The least N from which on all rises are at most tau, found backwards."""
+    if not all(math.isfinite(rise) for rise in rises):
+        return math.nan
+    for place in range(len(sizes) - 2, -1, -1):
+        if rises[place] > tau:
+            share = (rises[place] - tau) / (rises[place] - rises[place + 1])
+            return math.exp(math.log(sizes[place]) + share * math.log(sizes[place + 1] / sizes[place]))
+    return float(sizes[0])

@@ -1,0 +1,139 @@
+"""Prompts with one right answer, made from a model's own vocabulary: key-value lists, and a needle in the user's text.
+
+Keys and values are plain words that are one token each, so that every answer is one token, and every length is exact.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..models import Text
+from ..models._windows import _special_tokens
+
+KINDS = ("key-value", "needle")
+DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+CANDIDATES = 20  # the right word and others, among which the answer of a needle is looked for
+_READ = 400_000  # characters of the text that hay is taken from
+_SEPARATORS = ("\n", ".", ",", ";")
+_BEGIN, _MIDDLE, _END = "\nRemember: the word for", " is", ".\n"
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """Tokens whose next one should be `answer`; `candidates` are the words that it is compared with."""
+
+    kind: str
+    length: int
+    depth: float
+    tokens: Tensor
+    answer: int
+    candidates: tuple[int, ...]  # the answer is among them
+
+    @property
+    def chance(self) -> float:
+        return 1 / len(self.candidates)
+
+
+class PromptMaker:
+    """Makes prompts for one tokenizer and text; what it cannot make is told in `skipped`."""
+
+    def __init__(self, tokenizer: Any, text: Text, seed: int) -> None:
+        self.words = plain_words(tokenizer)
+        self.skipped: list[str] = []
+        self._seed = seed
+        self._before = _special_tokens(tokenizer)[0]
+        self._hay = _ids(tokenizer, text.content[:_READ])
+        self._separator = next(([found[0]] for s in _SEPARATORS if len(found := _ids(tokenizer, s)) == 1), [])
+        self._begin, self._middle, self._end = (_ids(tokenizer, part) for part in (_BEGIN, _MIDDLE, _END))
+
+    def make(self, lengths: Sequence[int], prompts: int, depths: Sequence[float] = DEPTHS) -> list[Prompt]:
+        """`prompts` of each kind, length and depth."""
+        found: list[Prompt] = []
+        for kind, make in zip(KINDS, (self._key_value, self._needle), strict=True):
+            for length in lengths:
+                made = [make(length, depth, number) for depth in depths for number in range(prompts)]
+                if None in made:
+                    self.skipped.append(f"{kind} prompts of {length} tokens: {self._why(kind, length)}")
+                else:
+                    found += [prompt for prompt in made if prompt is not None]
+        return found
+
+    def _key_value(self, length: int, depth: float, number: int) -> Prompt | None:
+        """key value separator, key value separator, ..., and one of the keys again."""
+        width = 2 + len(self._separator)
+        pairs, left = divmod(length - len(self._before) - 1, width)
+        if pairs < 2 or 2 * pairs > len(self.words):
+            return None
+        drawn = self._draw(f"key-value {length} {depth} {number}", self.words, 2 * pairs)
+        keys, values = drawn[:pairs], drawn[pairs:]
+        asked = round(depth * (pairs - 1))
+        body = [token for key, value in zip(keys, values, strict=True) for token in (key, value, *self._separator)]
+        filled = (self._separator or [self.words[0]]) * left
+        tokens = [*self._before, *filled[:left], *body, keys[asked]]
+        return Prompt(KINDS[0], length, depth, torch.tensor(tokens), values[asked], tuple(values))
+
+    def _needle(self, length: int, depth: float, number: int) -> Prompt | None:
+        """The user's text with a sentence that gives a key its word, and the start of that sentence at the end."""
+        around = 2 * (len(self._begin) + len(self._middle) + 1) + 1 + len(self._end)
+        room = length - len(self._before) - around
+        if room < 1 or room > len(self._hay):
+            return None
+        name = f"needle {length} {depth} {number}"
+        start = int(torch.randint(len(self._hay) - room + 1, (), generator=self._generator(f"hay of {name}")))
+        hay = self._hay[start : start + room]
+        used = {*hay, *self._begin, *self._middle, *self._end}
+        unused = [word for word in self.words if word not in used]
+        if len(unused) < CANDIDATES + 1:
+            return None
+        key, *candidates = self._draw(name, unused, CANDIDATES + 1)
+        question = [*self._begin, key, *self._middle]
+        at = round(depth * room)
+        tokens = [*self._before, *hay[:at], *question, candidates[0], *self._end, *hay[at:], *question]
+        return Prompt(KINDS[1], length, depth, torch.tensor(tokens), candidates[0], tuple(candidates))
+
+    def _why(self, kind: str, length: int) -> str:
+        if kind == KINDS[1] and length > len(self._hay):
+            return f"the text has only {len(self._hay)} tokens"
+        return f"they are too short, or the {len(self.words)} plain words of the vocabulary too few"
+
+    def _generator(self, use: str) -> torch.Generator:
+        name = f"abbe needle, seed {self._seed}, {use}"
+        number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+        return torch.Generator().manual_seed(number & (2**63 - 1))
+
+    def _draw(self, use: str, words: Sequence[int], count: int) -> list[int]:
+        return [words[place] for place in torch.randperm(len(words), generator=self._generator(use))[:count].tolist()]
+
+
+def plain_words(tokenizer: Any) -> list[int]:
+    """Tokens that are a whole word of at least three small letters, the one before a space where there are such."""
+    special = set(tokenizer.all_special_ids)
+    marked: list[int] = []
+    bare: list[int] = []
+    for number, token in _tokens(tokenizer):
+        if number in special:
+            continue
+        if re.fullmatch("[\u0120\u2581][a-z]{3,}", token):  # how byte-level and sentence-piece tokenizers write a space
+            marked.append(number)
+        elif re.fullmatch("[a-z]{3,}", token):
+            bare.append(number)
+    return marked or bare
+
+
+def _tokens(tokenizer: Any) -> Iterator[tuple[int, str]]:
+    yield from sorted((number, token) for token, number in tokenizer.get_vocab().items())
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    found: list[int] = tokenizer(
+        text, add_special_tokens=False, truncation=False, padding=False, return_attention_mask=False,
+        return_token_type_ids=False, verbose=False,
+    )["input_ids"]  # fmt: skip
+    return found

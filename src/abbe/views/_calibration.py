@@ -1,0 +1,59 @@
+"""A calibration in the terminal: losses stage by stage, errors layer by layer, what it means."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ..studies import Calibration
+from ..studies._calibrate_parts import Interval
+from ..studies._telling import percent
+from ._reproduction_table import plain
+
+
+def calibration_table(found: Calibration) -> RenderableType:
+    """Readable from 80 columns on."""
+    spec = (
+        found.spec if isinstance(found.spec, str) else ", ".join(f"{key}: {value}" for key, value in found.spec.items())
+    )
+    parts: list[RenderableType] = [Text(plain(f"{found.manifest['model']['name']} with {spec}"), style="bold")]
+    if found.losses:
+        parts.append(_losses(found))
+    parts.append(_layers(found))
+    parts += [Padding(Text(f"• {plain(finding.sentence)}"), (0, 0, 0, 2)) for finding in found.findings]
+    parts += [Text(f"skipped: {plain(why)}", style="dim") for why in found.manifest["skipped"]]
+    return Group(*parts)
+
+
+def _losses(found: Calibration) -> Table:
+    table = _table("held-out windows", ("loss", "over own", "gain"))
+    for stage in found.losses:
+        table.add_row(stage.stage, *(_told(value) for value in (stage.loss, stage.over_own, stage.gain)))
+    return table
+
+
+def _told(found: Interval | None) -> str:
+    if found is None:
+        return ""
+    if found.low is None or found.high is None:
+        return f"{found.value:.4f}"
+    return f"{found.value:.4f} ({found.low:.4f} to {found.high:.4f})"
+
+
+def _layers(found: Calibration) -> Table:
+    table = _table("layer", ("error, swapped", "calibrated", "zeros, swapped", "calibrated"))
+    for row in found.layers.iter_rows(named=True):
+        names = ("error_before", "error_after", "zeros_before", "zeros_after")
+        table.add_row(str(row["layer"]), *(percent(row[name]) for name in names))
+    return table
+
+
+def _table(first: str, columns: tuple[str, ...]) -> Table:
+    table = Table(header_style="bold", pad_edge=False, box=SIMPLE_HEAD)
+    table.add_column(first, no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table

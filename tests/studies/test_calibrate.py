@@ -1,0 +1,339 @@
+"""Calibration: what was planted is found, held-out text is held out, and a stopped run ends as one that was not."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models
+import tiny_runs
+import torch
+from torch import Tensor
+
+import abbe
+from abbe.models import LoadedModel, tap
+from abbe.models import windows as cut_windows
+from abbe.models._swap_plan import for_heads
+from abbe.studies import _calibrate, _calibrate_tune
+from abbe.studies._calibrate_fit import fit
+from abbe.studies._calibrate_layers import values_of
+from abbe.studies._calibrate_rows import LayerRows, RowReader
+from abbe.studies._calibrate_specs import learnable
+from abbe.studies._loss import window_losses
+from abbe.studies._settings import settings_for
+
+QUICK: dict[str, Any] = {"windows": 3, "held_out": 2, "length": 40, "queries": 12, "resamples": 50, "progress": False}
+
+
+def calibrate(spec: Any = "sparsemax", family: str = "gpt2", **options: Any) -> abbe.Calibration:
+    return abbe.calibrate(tiny_runs.model(family), spec, tiny_runs.TEXT, **(QUICK | options))
+
+
+def rows_of(model: LoadedModel, queries: int | str = 12) -> dict[str, LayerRows]:
+    """The rows of all layers on two windows."""
+    settings = settings_for(
+        None, lengths=[40], windows=2, queries=queries, grid=None, vectors="value", normalizer=None, temperatures=(),
+        seed=0, level=0.9, resamples=10,
+    )  # fmt: skip
+    cut = cut_windows(tiny_runs.TEXT, [40], 2, 0, tokenizer=model.tokenizer)
+    with tap(model) as open_tap:
+        names = []
+        open_tap.listen(lambda call: names.append(call.name))
+        reader = RowReader(model, open_tap, cut, settings)
+        reader.read([])
+        return reader.read(sorted(set(names)))
+
+
+def planted(rows: LayerRows, spec: str, **values: list[float]) -> LayerRows:
+    """The rows of a model whose own attention is this normalizer with these values of its heads."""
+    made = for_heads(spec, rows.logits.shape[1])
+    set_values(made, values)
+    with torch.no_grad():
+        return LayerRows(rows.logits, rows.values, rows.averaged(made(rows.logits)))
+
+
+def set_values(made: abbe.Normalizer, values: dict[str, list[float]]) -> None:
+    learned = {path.rpartition(".")[2]: part for path, part in made.named_modules() if hasattr(part, "above_low")}
+    for name, wanted in values.items():
+        part = learned[name]
+        with torch.no_grad():
+            part.raw.copy_(torch.tensor([part._inverse(value) for value in wanted]).view_as(part.raw))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_planted_temperature_is_found(family: str) -> None:
+    rows = next(iter(rows_of(tiny_runs.model(family)).values()))
+    wanted = [-1.2, -0.3, 0.4, 1.1]
+    for spec in ("sparsemax", "topk:k=5", "entmax:alpha=1.5,learn=false"):
+        target = planted(rows, learnable(spec), t=wanted)
+        made = for_heads(learnable(spec), 4)
+        found = fit(made, target, 30)
+        assert values_of(made)["t"] == pytest.approx(wanted, abs=2e-3), spec
+        assert float(found.after.max()) < 1e-5 < float(found.before.min())
+
+
+def test_planted_temperature_and_alpha_are_found_together() -> None:
+    rows = next(iter(rows_of(tiny_runs.model(), queries="all").values()))
+    t, alpha = [-0.8, -0.2, 0.3, 0.7], [1.2, 1.8, 1.35, 1.6]
+    spec = learnable("entmax:alpha=1.5")
+    target = planted(rows, spec, t=t, alpha=alpha)
+    made = for_heads(spec, 4)
+    fit(made, target, 40)
+    assert values_of(made)["t"] == pytest.approx(t, abs=0.02)
+    assert values_of(made)["alpha"] == pytest.approx(alpha, abs=0.02)
+
+
+def test_a_planted_sink_is_found() -> None:
+    rows = next(iter(rows_of(tiny_runs.model(), queries="all").values()))
+    t, b = [-0.5, 0.2, 0.4, 0.0], [1.0, -1.0, 2.5, 0.5]
+    target = planted(rows, learnable("sink:b=0"), t=t, b=b)
+    made = for_heads(learnable("sink:b=0"), 4)
+    fit(made, target, 40)
+    assert values_of(made)["t"] == pytest.approx(t, abs=0.02)
+    assert values_of(made)["b"] == pytest.approx(b, abs=0.05)
+
+
+def test_the_wrong_temperature_of_a_whole_model_is_undone() -> None:
+    """softmax(exp(t) l / 2) is the model's own attention at t = ln 2, in every head."""
+    found = calibrate("softmax:temperature=2", "llama")
+    assert found.parameters["value"].to_list() == pytest.approx([math.log(2)] * 8, abs=1e-3)
+    own, swapped, fitted = found.losses
+    assert abs(swapped.over_own.value) > 1e-3  # random weights: it may be lower
+    assert fitted.loss.value == pytest.approx(own.loss.value, abs=1e-4)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt-oss", "gemma2", "bert"])
+def test_rows_hold_the_model_s_own_outputs(family: str) -> None:
+    """Against the weights that the eager twin of the model gives out; a sink takes its share without a value."""
+    model = tiny_runs.model(family)
+    window = cut_windows(tiny_runs.TEXT, [40], 2, 0, tokenizer=model.tokenizer)[0]
+    expected = tiny_models.eager_twin(model.network)(input_ids=window.tokens[None], output_attentions=True).attentions
+    rows = rows_of(model, queries="all")
+    values: dict[str, Tensor] = {}
+    with tap(model) as open_tap:
+        open_tap.listen(lambda call: values.update({call.name: call.value}))
+        model.network.base_model(input_ids=window.tokens[None])
+    assert len(rows) == len(expected)
+    for (name, found), weights in zip(rows.items(), expected, strict=True):
+        shared = weights.shape[1] // values[name].shape[1]
+        output = weights @ values[name].repeat_interleave(shared, 1)
+        torch.testing.assert_close(found.outputs[:1], output, rtol=1e-4, atol=1e-5)
+        some = found.of_heads([0, 3])
+        torch.testing.assert_close(
+            some.averaged(torch.softmax(some.logits, -1))[:1], output[:, [0, 3]], atol=1e-5, rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize(
+    "spec", ["sparsemax", "topp:p=0.5", "threshold:rel=0.5", "ssmax", "sigmoid", "sink:b=5", "softpick"]
+)
+def test_no_head_ends_worse_than_the_bare_swap(spec: str) -> None:
+    found = calibrate(spec, steps=4)
+    assert (found.heads["error_after"] <= found.heads["error_before"]).all()
+    assert (found.heads["error_after"] < 0.99 * found.heads["error_before"]).any()
+    bare = abbe.normalizer(spec)
+    rows = next(iter(rows_of(tiny_runs.model()).values()))
+    facts = fit(for_heads(learnable(spec), 4), rows, 0)
+    off = rows.averaged(bare(rows.logits)).double() - rows.outputs.double()
+    size = rows.outputs.double().square().sum((0, 2, 3))
+    torch.testing.assert_close(facts.before, off.square().sum((0, 2, 3)) / size, rtol=1e-4, atol=1e-9)
+    assert bool((facts.after <= facts.before).all())
+
+
+def test_held_out_windows_share_no_text_with_the_others() -> None:
+    found = calibrate(windows=5, held_out=4)
+    spans = found.manifest["windows"] + found.manifest["held_out"]
+    assert [len(found.manifest[name]) for name in ("windows", "held_out")] == [5, 4]
+    ordered = sorted((span["start"], span["end"]) for span in spans)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ordered))
+
+
+def test_a_short_text_is_shared_out_and_said() -> None:
+    short = abbe.Text("short", tiny_runs.TEXT.content[:140])
+    found = abbe.calibrate(tiny_runs.model(), "sparsemax", short, **(QUICK | {"windows": 6, "held_out": 3}))
+    assert [len(found.manifest[name]) for name in ("windows", "held_out")] == [2, 1]
+    assert "3 of 9 windows" in found.manifest["skipped"][0]
+    assert found.losses[0].loss.low is None
+
+
+def test_losses_are_those_of_the_swapped_model_and_intervals_are_paired(tmp_path: Path) -> None:
+    found = calibrate("entmax:alpha=1.5,learn=false", folder=tmp_path / "out", finetune=3)
+    model = tiny_runs.model()
+    spans = found.manifest["held_out"]
+    cut = cut_windows(tiny_runs.TEXT, [40], 5, 0, tokenizer=model.tokenizer)
+    held = [window for window in cut if {"start": window.start, "end": window.end} in spans]
+    own = window_losses(model, held)
+    with abbe.swap(model, "entmax:alpha=1.5"):
+        bare = window_losses(model, held)
+    with abbe.swap(model, f"file:{tmp_path / 'out' / 'calibrated.safetensors'}"):
+        fitted = window_losses(model, held)
+    with abbe.swap(model, f"file:{found.file}"):
+        tuned = window_losses(model, held)
+    stages = {stage.stage: stage for stage in found.losses}
+    assert list(stages) == ["own", "swapped", "calibrated", "fine-tuned"]
+    for name, expected in zip(stages, (own, bare, fitted, tuned), strict=True):
+        assert stages[name].loss.value == float(expected.mean())
+    assert stages["calibrated"].over_own.value == float((fitted - own).mean())
+    assert stages["calibrated"].gain.value == float((bare - fitted).mean())
+    low, high = abbe.measures.bootstrap_interval(bare - fitted, 0.95, 50, 0)
+    assert (stages["calibrated"].gain.low, stages["calibrated"].gain.high) == (float(low), float(high))
+
+
+def test_saved_by_hand_it_is_the_same_swap(tmp_path: Path) -> None:
+    model = tiny_runs.model()
+    found = calibrate()
+    assert found.file is None
+    found.save(tmp_path / "by_hand.safetensors", model)
+    tokens = torch.arange(30)[None]
+    with abbe.swap(model, found.normalizers):
+        expected = model.network(input_ids=tokens).logits
+    with abbe.swap(model, f"file:{tmp_path / 'by_hand.safetensors'}"):
+        assert torch.equal(model.network(input_ids=tokens).logits, expected)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))}
+
+
+@pytest.mark.parametrize("stop_at", ["layer", "fine-tuning"])
+def test_a_stopped_run_ends_as_one_that_was_not(stop_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"spec": "entmax:alpha=1.5", "steps": 3, "finetune": 12}
+    whole = calibrate(folder=tmp_path / "whole", **options)
+    module, name = (_calibrate, "fit_layer") if stop_at == "layer" else (_calibrate_tune, "_loss")
+    real, left = getattr(module, name), [1 if stop_at == "layer" else 8]
+
+    def stops(*given: Any) -> Any:
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return real(*given)
+
+    monkeypatch.setattr(module, name, stops)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(folder=tmp_path / "parts", **options)
+    left[0] = 1 if stop_at == "layer" else 7  # what is left: one layer, or the steps after the fifth
+    again = calibrate(folder=tmp_path / "parts", **options)
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+    assert again.losses == whole.losses
+    assert again.parameters.equals(whole.parameters)
+    assert again.heads.equals(whole.heads)
+    assert left[0] == 0
+
+
+def test_fine_tuning_moves_the_parameters_of_the_swap_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_runs.model()
+    model.network.transformer.wpe.weight.requires_grad_(False)
+    before = {name: weight.clone() for name, weight in model.network.state_dict().items()}
+    flags = {name: weight.requires_grad for name, weight in model.network.named_parameters()}
+    losses: list[float] = []
+    real = _calibrate_tune._loss
+
+    def seen(*given: Any) -> Tensor:
+        loss = real(*given)
+        losses.append(float(loss.detach()))
+        learning = [name for name, weight in model.network.named_parameters() if weight.requires_grad]
+        assert len(learning) == 2  # one for each layer
+        assert all(name.startswith("abbe_normalizers.") for name in learning)
+        return loss
+
+    monkeypatch.setattr(_calibrate_tune, "_loss", seen)
+    fitted = abbe.calibrate(model, "sparsemax", tiny_runs.TEXT, **QUICK)
+    tuned = abbe.calibrate(model, "sparsemax", tiny_runs.TEXT, finetune=18, **QUICK)
+    assert not fitted.parameters["value"].equals(tuned.parameters["value"])
+    assert sum(losses[-3:]) < sum(losses[:3])
+    assert all(weight.grad is None for weight in model.network.parameters())
+    assert {name: weight.requires_grad for name, weight in model.network.named_parameters()} == flags
+    after = model.network.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        calibrate(folder=tmp_path / name)
+    calibrate(folder=tmp_path / "c", seed=1)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b") != contents(tmp_path / "c")
+
+
+def test_patterns_choose_the_heads() -> None:
+    found = calibrate({"layers.1.heads.0,2": "sparsemax", "layers.0": "topk:k=4"})
+    places = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 2)]
+    assert list(zip(found.heads["layer"], found.heads["head"], strict=True)) == places
+    assert set(found.heads.filter(layer=0)["spec"]) == {"scaled:of=topk:k=4,t=0,learn=true,heads=4"}
+    assert found.layers["heads"].to_list() == [4, 2]
+    whole = calibrate()
+    both = [one.heads.filter(layer=1, head=2)["error_after"].item() for one in (found, whole)]
+    assert both[0] == pytest.approx(both[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("family", ["bert", "t5"])
+def test_an_encoder_is_fitted_but_has_no_loss(family: str) -> None:
+    found = calibrate("sparsemax", family)
+    assert found.losses == ()
+    assert "needs a causal language model" in found.manifest["skipped"][-1]
+    assert (found.heads["error_after"] < found.heads["error_before"]).any()
+    with pytest.raises(abbe.AbbeError, match="fine-tuning needs a causal language model"):
+        calibrate("sparsemax", family, finetune=2)
+
+
+def test_what_is_fitted() -> None:
+    assert learnable("softmax") == "scaled:of=softmax,t=0,learn=true"
+    assert learnable("topk:k=7") == "scaled:of=topk:k=7,t=0,learn=true"
+    assert learnable("entmax:alpha=1.3") == "scaled:of=(entmax:alpha=1.3,learn=true),t=0,learn=true"
+    assert learnable("entmax:alpha=1.3,learn=false") == "scaled:of=(entmax:alpha=1.3,learn=false),t=0,learn=true"
+    assert learnable("entmax:alpha=2") == "scaled:of=entmax:alpha=2,t=0,learn=true"  # cannot leave the edge
+    assert learnable("ssmax:s=0.4") == "ssmax:s=0.4,learn=true"
+    assert learnable("learned-temperature") == "learned-temperature"
+    assert learnable("scaled:of=sparsemax,t=1") == "scaled:of=sparsemax,t=1,learn=true"
+    assert learnable("hybrid:a=sink:b=2,b=sparsemax") == (
+        "scaled:of=(hybrid:a=(sink:b=2,learn=true),b=sparsemax,learn=true),t=0,learn=true"
+    )
+    for spec in ("entmax:alpha=1.3", "hybrid:a=sink:b=2,b=sparsemax", "asentmax"):
+        logits = torch.randn(3, 4, 9, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(
+            abbe.normalizer(learnable(spec))(logits), abbe.normalizer(spec)(logits), atol=1e-5, rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "message"),
+    [
+        ("entmx", {}, "unknown normalizer 'entmx'"),
+        ("entmax:learn=true,heads=4", {}, "leave heads= out"),
+        ("file:x.safetensors", {}, "is calibrated already"),
+        (abbe.normalizer("sparsemax"), {}, "give the spec 'sparsemax'"),
+        (3, {}, "needs a spec such as 'entmax:alpha=1.5', got int"),
+        ("scaled:of=sparsemax,t=1,learn=false", {}, "has nothing to fit: leave learn=false out"),
+        ({"layers.7": "sparsemax"}, {}, "there is no layer 7"),
+        ("sparsemax", {"steps": -1}, "steps is -1"),
+        ("sparsemax", {"finetune": 1.5}, "finetune is 1.5"),
+        ("sparsemax", {"windows": 0}, "windows is 0"),
+        ("sparsemax", {"held_out": 0}, "held_out is 0"),
+        ("sparsemax", {"queries": "some"}, "queries is 'some'"),
+        ("sparsemax", {"length": 65}, "above the model's context of 64"),
+    ],
+)
+def test_refusals(spec: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(abbe.AbbeError, match=message):
+        calibrate(spec, **options)
+
+
+def test_more_refusals(tmp_path: Path) -> None:
+    tiny = abbe.Text("tiny", tiny_runs.TEXT.content[:50])
+    with pytest.raises(abbe.AbbeError, match="room for 1 window of 40 tokens"):
+        abbe.calibrate(tiny_runs.model(), "sparsemax", tiny, **QUICK)
+    calibrate(folder=tmp_path)
+    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: spec\)"):
+        calibrate("topk:k=3", folder=tmp_path)
+
+
+def test_findings_say_what_happened() -> None:
+    found = calibrate("entmax:alpha=1.5", steps=40, queries="all")
+    told = {finding.topic: finding.sentence for finding in found.findings}
+    assert told["loss"].startswith("The loss on 2 held-out windows is ")
+    assert "learn=false in the spec keeps alpha as it is" in told["zeros"]  # nearest to softmax is softmax
+    kept = calibrate("sparsemax")
+    assert "learn=false" not in " ".join(finding.sentence for finding in kept.findings)

@@ -1,0 +1,93 @@
+"""`abbe calibrate`: what it asks the study for, what it writes and prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cli_runs import run, run_main
+
+import abbe
+from abbe import studies, views
+
+pytest_plugins = ("cli_fixtures",)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """What the study was asked for; study and view are stand-ins."""
+    seen: dict[str, Any] = {}
+
+    def study(model: str, spec: str, text: list[str] | None, **options: Any) -> Any:
+        seen.update(options, model=model, spec=spec, text=text)
+        return SimpleNamespace(as_json=lambda: {"losses": [1.5]}, file=options["folder"] / "calibrated.safetensors")
+
+    monkeypatch.setattr(studies, "calibrate", study)
+    monkeypatch.setattr(views, "calibration_table", lambda found: "THE TABLE")
+    monkeypatch.chdir(tmp_path)
+    return seen
+
+
+def test_defaults(asked: dict[str, Any]) -> None:
+    result = run("calibrate", "--with", "entmax:alpha=1.5")
+    folder = Path("abbe-calibrate-embedded-entmax-alpha-1.5")
+    assert result.stdout == f"THE TABLE\nswap: {folder / 'calibrated.safetensors'}\n"
+    assert asked == {
+        "model": "embedded", "spec": "entmax:alpha=1.5", "text": None, "length": None, "windows": 8, "held_out": 8,
+        "queries": 32, "steps": 20, "finetune": 0, "seed": 0, "folder": folder, "progress": True,
+    }  # fmt: skip
+
+
+def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -> None:
+    given = ["--text", "a.txt", "--text", "b.txt", "--length", "128", "--windows", "3", "--held-out", "4"]
+    given += ["--queries", "all", "--steps", "7", "--finetune", "9", "--seed", "5", "--out", str(tmp_path / "out")]
+    result = run("calibrate", "org/model", "--with", "sparsemax", *given, "--quiet")
+    assert (result.stdout, result.stderr) == (f"{tmp_path / 'out' / 'calibrated.safetensors'}\n", "")
+    assert asked == {
+        "model": "org/model", "spec": "sparsemax", "text": ["a.txt", "b.txt"], "length": 128, "windows": 3,
+        "held_out": 4, "queries": "all", "steps": 7, "finetune": 9, "seed": 5, "folder": tmp_path / "out",
+        "progress": False,
+    }  # fmt: skip
+
+
+def test_json_leaves_standard_output_alone(asked: dict[str, Any]) -> None:
+    result = run("calibrate", "--with", "sparsemax", "--json")
+    assert json.loads(result.stdout) == {"losses": [1.5]}
+    assert result.stderr.startswith("swap: ")
+    assert run("calibrate", "--with", "sparsemax", "--json", "--quiet").stderr == ""
+
+
+def test_the_normalizer_must_be_named(asked: dict[str, Any]) -> None:
+    result = run("calibrate")
+    assert result.exit_code == 2
+    assert "--with" in result.output
+    assert asked == {}
+
+
+def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    quick = ["--length", "32", "--windows", "3", "--held-out", "2", "--queries", "8", "--finetune", "2"]
+    result = run("calibrate", folder, "--with", "sparsemax", "--text", book, *quick, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == f"swap: {out / 'tuned.safetensors'}"
+    for word in ("own", "swapped", "calibrated", "fine-tuned", "The loss on 2 held-out windows is"):
+        assert word in result.stdout
+    assert "about" in result.stderr  # the cost, before the work
+    again = run("calibrate", folder, "--with", "sparsemax", "--text", book, *quick, "--out", out, "--json", "--quiet")
+    found = json.loads(again.stdout)
+    assert [stage["stage"] for stage in found["losses"]] == ["own", "swapped", "calibrated", "fine-tuned"]
+    assert {row["parameter"] for row in found["parameters"]} == {"t"}
+    with abbe.swap(abbe.load(folder), f"file:{found['file']}") as handle:
+        assert sum(raw.numel() for raw in handle.parameters()) == len(found["parameters"])
+
+
+def test_mistakes_are_one_line(
+    folder: Path, book: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = ["--text", book, "--length", "32", "--out", tmp_path / "out", "--quiet"]
+    assert run_main(monkeypatch, "calibrate", folder, "--with", "entmx", *given) == 2
+    assert capsys.readouterr().err == "abbe: unknown normalizer 'entmx'. Did you mean 'entmax'?\n"
+    assert not (tmp_path / "out").exists()
