@@ -4,7 +4,7 @@
     make bench ARGS="--quick"                   two shapes, few repeats
     make bench ARGS="--only entmax,topk"        some normalizers
     make bench ARGS="--part normalizers"        one part: normalizers, package, attention, memory, latency, crossover,
-                                                diagnose, scaling
+                                                diagnose, scaling, swap
 
 Every row is printed as a JSON line as soon as it is measured, and again in a table at the end. Baseline and
 candidate alternate within a row, and the ratio is that of their best times: what is left of each when nobody
@@ -39,7 +39,7 @@ EXTRA_SPECS = (
     "entmax:alpha=2",
     "hybrid:a=softmax,b=sparsemax",
 )
-PARTS = ("normalizers", "package", "attention", "memory", "latency", "crossover", "diagnose", "scaling")
+PARTS = ("normalizers", "package", "attention", "memory", "latency", "crossover", "diagnose", "scaling", "swap")
 Row = dict[str, object]
 
 
@@ -272,6 +272,10 @@ def main() -> None:
             diagnosis.diagnosis_rows(emit, 2 if options.quick else 4)
         if "scaling" in wanted:
             diagnosis.scaling_rows(emit, (1024, 2048) if options.quick else (1024, 2048, 4096, 8192))
+    if "swap" in wanted:
+        import swapping
+
+        swapping.swap_rows(emit, best_times, budget)
     print_table()
 
 

@@ -15,16 +15,17 @@ LENGTH = 1024
 SPECS = ("softmax", "entmax:alpha=1.5", "entmax:alpha=1.25", "sparsemax", "topk:k=32", "topp:p=0.9", "sink:b=2")
 
 
+@torch.no_grad()
 def swap_rows(emit: Callable[[Row], None], best_times: Callable[..., list[float]], budget: float) -> None:
-    """The embedded model at its full context; own attention and swapped one alternate."""
-    model: Any = abbe.load("embedded")
-    tokens = model.tokenizer(abbe.read_text().content[: 8 * LENGTH], return_tensors="pt").input_ids[:, :LENGTH]
+    """The embedded model at its full context, beside a second one with other normalizers."""
+    own: Any = abbe.load("embedded")
+    other: Any = abbe.load("embedded")
+    tokens = own.tokenizer(abbe.read_text().content[: 4 * LENGTH], return_tensors="pt").input_ids[:, :LENGTH]
     for spec in SPECS:
-        with torch.no_grad():
-            whole, step = _whole(model.network, tokens), _step(model.network, tokens)
-            for label, run, least in (("forward 1x1024", whole, 4 * budget), ("a token at 1023", step, 2 * budget)):
-                own, swapped = best_times([run, _swapped(model.network, spec, run)], least)
-                emit({"part": "swap", "name": spec, "shape": label, "ratio": swapped / own})
+        with abbe.swap(other, spec):
+            for label, make in ((f"forward 1x{LENGTH}", _whole), (f"a token at {LENGTH}", _step)):
+                plain, swapped = best_times([make(own.network, tokens), make(other.network, tokens)], 4 * budget)
+                emit({"part": "swap", "name": spec, "shape": label, "ratio": swapped / plain})
 
 
 def _whole(network: Any, tokens: torch.Tensor) -> Callable[[], object]:
@@ -40,16 +41,6 @@ def _step(network: Any, tokens: torch.Tensor) -> Callable[[], object]:
 
     def run() -> None:
         network(input_ids=tokens[:, -1:], past_key_values=cache)
-        cache.crop(LENGTH - 1)
+        cache.crop(-1)
 
     return run
-
-
-def _swapped(network: Any, spec: str, run: Callable[[], object]) -> Callable[[], object]:
-    """Installing and restoring is part of the call, and small beside it only for a forward pass."""
-
-    def swapped() -> None:
-        with abbe.swap(network, spec):
-            run()
-
-    return swapped

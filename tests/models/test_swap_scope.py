@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from swap_reference import reference_output
-from test_tap_scope import state
-from tiny_models import gpt2, llama, mistral, t5, text_pair, tokens
+from test_tap_scope import NoTensorAsLargeAs, state
+from tiny_models import bert, gpt2, llama, mistral, t5, text_pair, tokens
 from torch import nn
 from transformers import AttentionInterface, GPT2LMHeadModel
 
@@ -172,6 +172,13 @@ def test_two_threads_with_two_models() -> None:
     assert [len(errors[i]) for i in range(2)] == [8, 8]
     assert max(errors[0] + errors[1]) < 2e-5
     assert not [name for name in AttentionInterface._global_mapping if name.startswith("abbe-")]
+
+
+@pytest.mark.parametrize("build", [llama, bert], ids=lambda build: build.__name__)
+def test_no_matrix_of_all_queries_and_keys(build: Any) -> None:
+    network = build(max_position_embeddings=4096)
+    with swap(network, "sparsemax"), NoTensorAsLargeAs(4096 * 4096):  # not even one bool for each pair
+        network(input_ids=tokens(4096, batch=1))
 
 
 def test_a_loaded_model_can_be_swapped() -> None:

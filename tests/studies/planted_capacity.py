@@ -46,7 +46,7 @@ def _both(feature: int, value: float) -> torch.Tensor:
 def _position(place: int, needed: int) -> torch.Tensor:
     """Of variance 1, so that the layer norm leaves it as it is."""
     mark = 1.0 if place < needed else 0.0
-    sign = 0.0 if place >= needed else 1.5 if place == needed - 1 else -0.1
+    sign = 0.0 if place >= needed else 1.5 if place == needed - 1 else -0.02
     fill = (5 - mark**2 - sign**2 - 1) ** 0.5
     return _both(_MARK, mark) + _both(_SIGN, sign) + _both(_ONE, 1.0) + _both(_FILL, fill)
 

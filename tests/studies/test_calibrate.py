@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import tiny_models
 import tiny_runs
@@ -18,8 +19,10 @@ from abbe.models import LoadedModel, tap
 from abbe.models import windows as cut_windows
 from abbe.models._swap_plan import for_heads
 from abbe.studies import _calibrate, _calibrate_tune
+from abbe.studies._calibrate_findings import calibration_findings
 from abbe.studies._calibrate_fit import fit
 from abbe.studies._calibrate_layers import values_of
+from abbe.studies._calibrate_parts import HEADS_SCHEMA, stage_losses
 from abbe.studies._calibrate_rows import LayerRows, RowReader
 from abbe.studies._calibrate_specs import learnable
 from abbe.studies._loss import window_losses
@@ -194,6 +197,10 @@ def test_saved_by_hand_it_is_the_same_swap(tmp_path: Path) -> None:
         assert torch.equal(model.network(input_ids=tokens).logits, expected)
 
 
+class Stopped(Exception):
+    """Stands for Ctrl-C, which would end pytest itself where it is not caught."""
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))}
 
@@ -207,12 +214,12 @@ def test_a_stopped_run_ends_as_one_that_was_not(stop_at: str, tmp_path: Path, mo
 
     def stops(*given: Any) -> Any:
         if left[0] == 0:
-            raise KeyboardInterrupt
+            raise Stopped
         left[0] -= 1
         return real(*given)
 
     monkeypatch.setattr(module, name, stops)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Stopped):
         calibrate(folder=tmp_path / "parts", **options)
     left[0] = 1 if stop_at == "layer" else 7  # what is left: one layer, or the steps after the fifth
     again = calibrate(folder=tmp_path / "parts", **options)
@@ -330,10 +337,55 @@ def test_more_refusals(tmp_path: Path) -> None:
         calibrate("topk:k=3", folder=tmp_path)
 
 
-def test_findings_say_what_happened() -> None:
+def told(own: list[float], swapped: list[float], fitted: list[float], tuned: list[float] | None = None) -> list[str]:
+    """The sentences about these losses."""
+    settings = settings_for(
+        None, lengths=[8], windows=2, queries=1, grid=None, vectors="value", normalizer=None, temperatures=(), seed=0,
+        level=0.95, resamples=200,
+    )  # fmt: skip
+    stages = {"own": own, "swapped": swapped, "calibrated": fitted} | ({"fine-tuned": tuned} if tuned else {})
+    heads = heads_with_zeros([0.5], [0.4])
+    return [f.sentence for f in calibration_findings(stage_losses(stages, settings), heads, {"t"}, len(own))]
+
+
+def heads_with_zeros(before: list[float], after: list[float]) -> pl.DataFrame:
+    count = len(before)
+    numbers = {"energy": [1.0, 3.0][:count], "error_before": [0.4, 0.2][:count], "error_after": [0.2, 0.0][:count]}
+    places = {"layer": [0] * count, "name": ["a"] * count, "head": list(range(count)), "spec": ["x"] * count}
+    return pl.DataFrame(places | numbers | {"zeros_before": before, "zeros_after": after}, HEADS_SCHEMA)
+
+
+def test_sentences_about_the_loss() -> None:
+    own, worse = [2.0, 2.2, 2.1], [3.0, 3.2, 3.1]
+    assert told(own, worse, [2.1, 2.3, 2.2])[0] == (
+        "The loss on 3 held-out windows is 2.100 nats with the model's own attention, 3.100 after the swap and 2.200 "
+        "calibrated: calibration regains 0.900 nats, 90 % of what the swap cost."
+    )
+    assert told(own, worse, [1.0, 1.2, 1.1])[0].endswith("regains 2.000 nats, 100 % of what the swap cost.")
+    assert told(own, [1.9, 2.3, 2.1], [1.0, 1.2, 1.1])[0].endswith("regains 1.000 nats.")  # the swap cost nothing
+    assert told(own, worse, [4.0, 4.2, 4.1])[0].endswith("calibration makes it worse by 1.000 nats.")
+    assert told(own, worse, [2.9, 3.3, 3.1])[0].endswith("no difference that these windows can show.")
+    assert told([2.0], [3.0], [2.1])[0].endswith("one window tells no interval.")
+    assert told(own, worse, worse, own)[1] == "Fine-tuning gains 1.000 nats on the held-out windows: 2.100 nats."
+    assert "loses 1.000 nats" in told(own, worse, own, worse)[1]
+    assert "no difference" in told(own, worse, own, [1.9, 2.3, 2.1])[1]
+
+
+def test_sentences_about_outputs_and_zeros() -> None:
+    heads = heads_with_zeros([0.9, 0.9], [0.0, 0.5])
+    outputs, zeros = calibration_findings((), heads, {"t", "alpha"}, 3)
+    assert outputs.numbers["before"] == pytest.approx((0.4 + 3 * 0.2) / 4)
+    assert "off by 25 % of their size after the swap, by 5 % calibrated" in outputs.sentence
+    assert zeros.sentence == (
+        "1 of 2 heads has given up its zeros: what comes nearest to softmax is softmax; learn=false in the spec keeps "
+        "alpha as given."
+    )
+    assert zeros.heads == ((0, 0),)
+    assert "learn=false" not in calibration_findings((), heads, {"t"}, 3)[1].sentence
+    assert len(calibration_findings((), heads_with_zeros([0.05, 0.9], [0.0, 0.5]), {"t"}, 3)) == 1
+
+
+def test_a_free_alpha_goes_back_to_softmax_and_this_is_said() -> None:
     found = calibrate("entmax:alpha=1.5", steps=40, queries="all")
-    told = {finding.topic: finding.sentence for finding in found.findings}
-    assert told["loss"].startswith("The loss on 2 held-out windows is ")
-    assert "learn=false in the spec keeps alpha as it is" in told["zeros"]  # nearest to softmax is softmax
-    kept = calibrate("sparsemax")
-    assert "learn=false" not in " ".join(finding.sentence for finding in kept.findings)
+    assert found.parameters.filter(parameter="alpha")["value"].max() < 1.01
+    assert "alpha as given" in found.findings[-1].sentence

@@ -75,10 +75,9 @@ def test_a_layer_that_does_nothing_needs_one_key() -> None:
     assert "Truncated alone, layer 0 needs most" in " ".join(one.sentence for one in found.findings)
 
 
-def every_rise(family: str, length: int, way: str) -> np.ndarray:
+def every_rise(model: abbe.LoadedModel, length: int, way: str) -> np.ndarray:
     """The rise at every N from 1 to L, without a search."""
-    model = tiny_runs.model(family)
-    cut = cut_windows(tiny_runs.TEXT, [length], 3, 0, tokenizer=model.tokenizer, context=model.context)
+    cut = cut_windows(abbe.read_text(), [length], 3, 0, tokenizer=model.tokenizer, context=model.context)
     own, flag = window_losses(model, cut).mean(), "true" if way == "renormalised" else "false"
     found = []
     for n in range(1, length + 1):
@@ -89,15 +88,15 @@ def every_rise(family: str, length: int, way: str) -> np.ndarray:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_search_gives_what_brute_force_gives(way: str) -> None:
-    """Of a random model; taus are chosen where its curve crosses them once."""
-    rises = every_rise("gpt2", 16, way)
+    """Of a trained model; taus are chosen where its curve crosses them once."""
+    model = abbe.load("embedded")
+    rises = every_rise(model, 24, way)
     assert abs(rises[-1]) < 1e-6  # a query with at most N keys is untouched
-    falling = np.maximum.accumulate(rises[::-1])[::-1]  # the largest rise from here on
-    once = [n for n in range(2, 15) if rises[:n].min() > max(0, falling[n]) + 1e-4]
-    assert once, rises
-    taus = sorted(float((rises[:n].min() + max(0, falling[n])) / 2) for n in once)
-    found = made(lengths=[16], tau=taus, way=way, layers=False)
-    assert found.table["capacity"].to_list() == sorted((n + 1 for n in once), reverse=True)
+    once = [n for n in range(1, 23) if rises[:n].min() > max(0, rises[n:].max()) + 1e-5]
+    assert len(once) > 4, rises
+    taus = [float((rises[:n].min() + max(0, rises[n:].max())) / 2) for n in once]
+    found = capacity(model, tau=taus, way=way, layers=False, **(QUICK | {"lengths": [24]}))
+    assert found.table["capacity"].to_list() == [n + 1 for n in reversed(once)]
     assert found.table["monotone"].all()
     evaluated = found.curve.select("n", "rise").rows()
     assert [rise for _, rise in evaluated] == pytest.approx([rises[n - 1] for n, _ in evaluated], abs=1e-6)
@@ -112,7 +111,7 @@ def test_monotone_rises_are_searched_exactly(drops: list[float], taus: list[floa
         assert bracket(rises, tau, untouched) == (least - 1, least)
         assert is_monotone(rises, tau, untouched)
         sizes = sorted(rises)
-        crossing = crossings(torch.tensor([rises[n] for n in sizes]).double(), sizes, untouched, tau)
+        crossing = crossings(torch.tensor([rises[n] for n in sizes], dtype=torch.float64), sizes, untouched, tau)
         assert float(least_whole(crossing)) == least
 
 
@@ -216,9 +215,7 @@ def test_growth_of_a_power_law() -> None:
     assert float(growth_exponent(torch.tensor([3.0, 9.0, 11.0]), lengths)) == pytest.approx(slope)
     curves = [curve_of([0.0499 * length**0.5] * 3, length) for length in (64, 256)]
     table = growth_table(curves, asked(lengths=(64, 256), ways=("deletion",), taus=(0.05,)))
-    assert table.row(0, named=True) == {
-        "way": "deletion", "tau": 0.05, "exponent": 0.5, "low": 0.5, "high": 0.5, "lengths": 2,
-    }  # fmt: skip
+    assert table.rows() == [("deletion", 0.05, *[pytest.approx(0.5)] * 3, 2)]
     assert growth_table(curves[:1], asked(ways=("deletion",))).height == 0
 
 

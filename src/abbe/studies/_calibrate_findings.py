@@ -90,7 +90,7 @@ def _outputs(heads: pl.DataFrame) -> Finding:
 def _lost_zeros(heads: pl.DataFrame, fitted: Collection[str]) -> tuple[Finding, ...]:
     """Who is free to become softmax again, does: the outputs to match are those of softmax."""
     shapes = sorted(set(fitted) - {"t"})
-    hint = f"; learn=false in the spec keeps {', '.join(shapes)} as it is" if shapes else ""
+    hint = f"; learn=false in the spec keeps {', '.join(shapes)} as given" if shapes else ""
     dense = heads.filter((pl.col("zeros_before") > _WAS_SPARSE) & (pl.col("zeros_after") < _IS_DENSE))
     if dense.is_empty():
         return ()

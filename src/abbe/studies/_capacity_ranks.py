@@ -29,7 +29,7 @@ def ranks(values: Tensor) -> Tensor:
     """From 1 on; equal values share the mean of their ranks."""
     below = (values.unsqueeze(-1) > values).sum(-1)
     equal = (values.unsqueeze(-1) == values).sum(-1)
-    return below + (equal + 1) / 2
+    return below + (equal + 1).double() / 2
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float], seed: int = 0) -> RankCorrelation:

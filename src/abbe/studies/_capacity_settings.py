@@ -78,10 +78,10 @@ def capacity_settings(
     return settings
 
 
-def _taus(given: float | Sequence[float]) -> tuple[float, ...]:
+def _taus(given: Any) -> tuple[Any, ...]:
     """In rising order, if they can be ordered: what is no number is refused later."""
     found = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
-    return tuple(sorted(found)) if all(_is_number(tau) for tau in found) else found  # type: ignore[return-value, type-var]
+    return tuple(sorted(found)) if all(_is_number(tau) for tau in found) else found
 
 
 def _is_number(value: object) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..models import LoadedModel, Text, Window, tap
+from ..models import LoadedModel, Text, Window, Windows, tap
 from ..models import windows as cut_windows
 from ..results import FORMAT, Run
 from ._cost import DIAGNOSIS, estimate
@@ -35,15 +35,15 @@ def measure_run(
     folder: str | os.PathLike[str] | None,
     watch: Watch,
     overhead: float = DIAGNOSIS,
+    cut: Windows | None = None,
 ) -> Run:
     """Measure the windows that the folder does not hold yet, then make the table of all.
 
-    `overhead` is the time with these measures over that without, for the estimate of the cost.
+    `overhead` is the time with these measures over that without, for the estimate of the cost. `cut` are the windows,
+    if the caller needs them, too.
     """
     started = time.perf_counter()
-    cut = cut_windows(
-        text, settings.lengths, settings.windows, settings.seed, tokenizer=model.tokenizer, context=model.context
-    )
+    cut = windows_of(model, text, settings) if cut is None else cut
     facts = _facts(model, text, settings)
     with ExitStack() as stack:
         memory = PeakMemory()
@@ -78,6 +78,12 @@ def measure_run(
     if folder is not None:
         run.save(folder)
     return run
+
+
+def windows_of(model: LoadedModel, text: Text, settings: Settings) -> Windows:
+    return cut_windows(
+        text, settings.lengths, settings.windows, settings.seed, tokenizer=model.tokenizer, context=model.context
+    )
 
 
 def _facts(model: LoadedModel, text: Text, settings: Settings) -> dict[str, Any]:

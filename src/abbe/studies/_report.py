@@ -12,8 +12,7 @@ import polars as pl
 from torch import nn
 
 from .._errors import AbbeError
-from ..models import LoadedModel, Text, tap
-from ..models import windows as cut_windows
+from ..models import LoadedModel, Text, Windows, tap
 from ..results import Run, read_json, write_json
 from ._advice import advice
 from ._alternatives import SCHEMA as ALTERNATIVES_SCHEMA
@@ -24,7 +23,7 @@ from ._growth import growth
 from ._head_verdicts import head_verdicts
 from ._key_numbers import key_numbers
 from ._lookup import Lookup
-from ._measuring import measure_run
+from ._measuring import measure_run, windows_of
 from ._progress import Watch, watching
 from ._report_parts import Report, Sample
 from ._sample import take_sample
@@ -76,8 +75,9 @@ def report(
         vectors=vectors, normalizer=None, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
     )  # fmt: skip
     with watching(progress) as watch:
-        run = measure_run(loaded, source, settings, folder, watch, _OVERHEAD)
-        alternatives, sample = _look_closer(loaded, source, settings, run, folder, watch)
+        cut = windows_of(loaded, source, settings)
+        run = measure_run(loaded, source, settings, folder, watch, _OVERHEAD, cut)
+        alternatives, sample = _look_closer(loaded, source, settings, cut, run, folder, watch)
     found = make_report(run, alternatives, sample)
     if folder is not None:
         write_json(Path(folder) / _FINDINGS, found.as_json())
@@ -110,16 +110,19 @@ def _lengths(given: Sequence[int] | None, context: int | None) -> Sequence[int] 
 
 
 def _look_closer(
-    model: LoadedModel, text: Text, settings: Settings, run: Run, folder: str | os.PathLike[str] | None, watch: Watch
+    model: LoadedModel,
+    text: Text,
+    settings: Settings,
+    cut: Windows,
+    run: Run,
+    folder: str | os.PathLike[str] | None,
+    watch: Watch,
 ) -> tuple[pl.DataFrame, Sample]:
     """Alternatives and a window to look at: measured once, then kept beside the run."""
     place = None if folder is None else Path(folder)
     digest = run.manifest["identity"]["digest"]
     if place is not None and (kept := _kept(place, digest)) is not None:
         return kept
-    cut = cut_windows(
-        text, settings.lengths, settings.windows, settings.seed, tokenizer=model.tokenizer, context=model.context
-    )
     with tap(model) as open_tap:
         watch.expect(1 + alternatives_windows(cut))
         watch.step("one window to look at")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import altair as alt
 import polars as pl
@@ -11,13 +10,33 @@ import polars as pl
 from ..studies._capacity_findings import amount
 from ..studies._capacity_parts import Capacity
 from ..studies._reproduction import PAPER_CRITICAL_SHARE
-from ._panels import Look, Row, data, numbers, places_axis, renamed, rows_of, series_style, tip
-from ._report_charts_parts import Spec, finished, linear_axis, log_axis, panel
+from ._panels import (
+    INTERVAL_TIPS,
+    Look,
+    Row,
+    data,
+    numbers,
+    places_axis,
+    renamed,
+    rows_of,
+    series_style,
+    share_axis,
+    tip,
+)
+from ._report_charts_parts import Spec, finished, log_axis, panel
+from ._reproduction_table import plain
 from ._theme import THEMES, Theme, ThemeName
 
 _DECADES = 3.0  # of rises: what is smaller, or no rise, lies at the lower edge
 _DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3))
-_TIPS = (tip("low", "interval from"), tip("high", "to"))
+_LAYER = alt.X("layer:O", title="layer", axis=alt.Axis(labelOverlap="greedy"))
+_LAYER_TIPS = [
+    tip("layer"),
+    tip("capacity", "keys N"),
+    *INTERVAL_TIPS,
+    tip("separability"),
+    tip("control", "random sets"),
+]
 
 
 def capacity_chart(found: Capacity, theme: ThemeName = "light") -> Spec:
@@ -34,7 +53,7 @@ def capacity_chart(found: Capacity, theme: ThemeName = "light") -> Spec:
 def _about(found: Capacity) -> str:
     manifest = found.manifest
     model, text, settings = (manifest[key] for key in ("model", "text", "settings"))
-    words = f"{model['name']} on {text['name']}, {settings['windows']} windows of each length"
+    words = plain(f"{model['name']} on {text['name']}, {settings['windows']} windows of each length")
     return f"{words}; bands: {settings['level']:.0%} intervals over windows" if settings["windows"] > 1 else words
 
 
@@ -44,13 +63,13 @@ def _rises(found: Capacity, way: str, theme: Theme) -> Spec:
     for row in rows:
         row |= {name: None if row[name] is None else 100 * row[name] for name in ("rise", "low", "high")}
         row["shown"] = f"L = {row['length']:,}"
-    taus = [{"rise": 100 * tau, "shown": amount(tau)} for tau in found.manifest["settings"]["taus"]]
+    taus = [{"rise": tau, "shown": amount(tau)} for tau in found.manifest["settings"]["taus"]]
     x = places_axis("n", "kept keys N", numbers(rows, "n"), every=False)
     y = log_axis("rise", "rise of the loss (%)", [*numbers(rows, "rise"), *numbers(taus, "rise")], _DECADES)
     lengths = sorted({row["length"] for row in rows})
     scale = alt.Scale(domain=[f"L = {length:,}" for length in lengths], range=_between(*theme.ramp, len(lengths)))
     colour = alt.Color("shown:N", title=None, scale=scale, legend=alt.Legend(symbolType="stroke", columns=4))
-    tips = [tip("length", "length L"), tip("n", "kept keys N"), tip("rise", "rise (%)"), *_TIPS]
+    tips = [tip("length", "length L"), tip("n", "kept keys N"), tip("rise", "rise (%)"), *INTERVAL_TIPS]
     drawn, banded = alt.Chart(data(rows)), [row for row in rows if row["low"] is not None]
     layers = [alt.Chart(data(banded)).mark_area(opacity=0.18).encode(x, renamed(y, "low"), colour, y2="high:Q")]
     layers += [
@@ -89,7 +108,7 @@ def _over_length(found: Capacity, theme: Theme) -> Spec:
     x = places_axis("length", "length L (tokens)", lengths)
     y = log_axis("capacity", "capacity N* (keys)", numbers([*rows, *paper], "capacity", "low", "high"))
     style = series_style(looks, looks)
-    tips = [tip("shown", "series", "N"), tip("length"), tip("capacity", "N*"), tip("share", "N*/L"), *_TIPS]
+    tips = [tip("shown", "series", "N"), tip("length"), tip("capacity", "N*"), tip("share", "N*/L"), *INTERVAL_TIPS]
     drawn, ends = alt.Chart(data(rows)), [row for row in rows if row["low"] is not None]
     bars = alt.Chart(data(ends)).mark_rule(opacity=0.45, strokeWidth=3)
     layers = [alt.Chart(data(paper)).mark_line().encode(x, y, **style)]
@@ -113,33 +132,41 @@ def _looks(found: Capacity, theme: Theme) -> dict[str, Look]:
 
 
 def _layers(found: Capacity, theme: Theme) -> list[Spec | None]:
-    """Capacity of every layer at its equal share of the smallest tau, and the separability beside it."""
+    """Every layer at its equal share of the smallest tau: its separability and its capacity, together and alone."""
     of_layers = found.table.filter(pl.col("layer").is_not_null() & (pl.col("tau") == pl.col("tau").min()))
     rows = rows_of(of_layers.filter(pl.col("allowed") == pl.col("allowed").min()).sort("layer"))
     if not rows:
         return []
-    layer = alt.X("layer:O", title="layer", axis=alt.Axis(labelOverlap="greedy"))
-    tips = [tip("layer"), tip("capacity", "keys N"), *_TIPS, tip("separability"), tip("control", "random sets")]
-    needed = f"keys for a rise of {amount(rows[0]['allowed'])}"
-    shown = f"share of {rows[0]['separability_n']} tokens in the ball"
-    return [
-        _bars(rows, layer, "capacity", needed, ("low", "high"), theme, tips, "each layer truncated alone"),
-        _bars(rows, layer, "separability", shown, (), theme, tips, "separability; dots: random sets"),
+    needed, size = f"keys for a rise of {amount(rows[0]['allowed'])}", rows[0]["separability_n"]
+    keys = log_axis("capacity", needed, numbers(rows, "capacity", "low", "high"))
+    shares = share_axis("separability", f"share of {size} tokens in the ball")
+    return [_together(rows, keys, size, theme), _capacities(rows, keys, theme), _separabilities(rows, shares, theme)]
+
+
+def _together(rows: Sequence[Row], keys: alt.Y, size: int, theme: Theme) -> Spec:
+    """Each layer a point with its number: a line of points would mean that geometry says what is needed."""
+    known = alt.Chart(data([row for row in rows if row["separability"] is not None]))
+    scale = alt.Scale(zero=False, nice=True, padding=12)
+    x = alt.X("separability:Q", title=f"separability of {size} tokens", scale=scale, axis=alt.Axis(tickCount=6))
+    layers = [
+        known.mark_point(filled=True, size=60, color=theme.selected, opacity=1).encode(x, keys, tooltip=_LAYER_TIPS),
+        known.mark_text(dx=9, align="left", color=theme.ink, fontSize=11).encode(x, keys, text="layer:N"),
     ]
+    return panel(layers, "layers: needed keys and separability")
 
 
-def _bars(
-    rows: Sequence[Row], x: alt.X, field: str, title: str, ends: Sequence[str], theme: Theme, tips: Sequence[Any],
-    heading: str,
-) -> Spec:  # fmt: skip
-    y = linear_axis(field, title, numbers(rows, field, *ends, *([] if ends else ["control"])))
-    chart = alt.Chart(data(rows))
-    layers = [chart.mark_bar(color=theme.selected, opacity=0.8).encode(x, y, tooltip=list(tips))]
-    whole = [row for row in rows if ends and all(row[end] is not None for end in ends)]
+def _capacities(rows: Sequence[Row], keys: alt.Y, theme: Theme) -> Spec:
+    points = alt.Chart(data(rows)).mark_point(filled=True, size=60, color=theme.selected, opacity=1)
+    drawn = [points.encode(_LAYER, keys, tooltip=_LAYER_TIPS)]
+    whole = [row for row in rows if row["low"] is not None]
     if whole:
-        rule = alt.Chart(data(whole)).mark_rule(color=theme.ink, strokeWidth=1.5)
-        layers.append(rule.encode(x=x, y=renamed(y, ends[0]), y2=f"{ends[1]}:Q"))
-    if not ends:
-        dots = chart.mark_point(filled=True, size=40, color=theme.control, opacity=1)
-        layers.append(dots.encode(x=x, y=renamed(y, "control"), tooltip=list(tips)))
-    return panel(layers, heading)
+        rule = alt.Chart(data(whole)).mark_rule(color=theme.selected, strokeWidth=3, opacity=0.45)
+        drawn.append(rule.encode(x=_LAYER, y=renamed(keys, "low"), y2="high:Q"))
+    return panel(drawn, "each layer truncated alone")
+
+
+def _separabilities(rows: Sequence[Row], shares: alt.Y, theme: Theme) -> Spec:
+    chart = alt.Chart(data(rows))
+    bars = chart.mark_bar(color=theme.selected, opacity=0.8).encode(_LAYER, shares, tooltip=_LAYER_TIPS)
+    ticks = chart.mark_tick(color=theme.ink, thickness=2).encode(_LAYER, renamed(shares, "control"))
+    return panel([bars, ticks], "separability; ticks: random sets")

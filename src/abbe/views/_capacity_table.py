@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import polars as pl
@@ -76,7 +77,8 @@ def _by_layer(found: Capacity) -> Table:
 
 
 def _ends(row: dict[str, Any], low: str, high: str) -> str:
-    return "" if row[low] is None else f"{row[low]:,.4g} to {row[high]:,.4g}"
+    """Whole numbers that hold the interval."""
+    return "" if row[low] is None else f"{math.floor(row[low]):,} to {math.ceil(row[high]):,}"
 
 
 def _beside(row: dict[str, Any]) -> str:

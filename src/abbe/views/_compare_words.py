@@ -88,10 +88,10 @@ def told(column: Column, value: float | None) -> str:
 
 
 def _short(value: float) -> str:
-    """Three digits, whole numbers from 1,000 on."""
+    """Three digits, below 1 two; whole numbers from 1,000 on."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
-    return shown(float(f"{value:.3g}"))
+    return shown(float(f"{value:.3g}" if abs(value) >= 1 else f"{value:.2g}"))
 
 
 def interval(column: Column, row: dict[str, Any]) -> str:

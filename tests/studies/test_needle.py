@@ -1,0 +1,180 @@
+"""Needle prompts and their scores: exact lengths and depths, one right answer, known models."""
+
+from __future__ import annotations
+
+import math
+
+import polars as pl
+import pytest
+import small_tokenizers
+import tiny_models
+import torch
+from needle_models import TEXT, WORDS, Copier, Guesser, model, word_tokenizer
+
+from abbe import Text
+from abbe.studies._needle import batches, cell_numbers, margins, needle_table, wilson
+from abbe.studies._needle_prompts import CANDIDATES, DEPTHS, KINDS, Prompt, PromptMaker, plain_words
+
+LENGTHS = (64, 129, 300)
+
+
+def maker(text: Text = TEXT, seed: int = 0) -> PromptMaker:
+    return PromptMaker(word_tokenizer(), text, seed)
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[Prompt]:
+    return maker().make(LENGTHS, 3)
+
+
+def of_kind(prompts: list[Prompt], kind: str) -> list[Prompt]:
+    return [prompt for prompt in prompts if prompt.kind == kind]
+
+
+def test_every_kind_length_and_depth_is_there(prompts: list[Prompt]) -> None:
+    cells = [(prompt.kind, prompt.length, prompt.depth) for prompt in prompts]
+    assert len(prompts) == len(KINDS) * len(LENGTHS) * len(DEPTHS) * 3
+    assert all(cells.count((k, n, d)) == 3 for k in KINDS for n in LENGTHS for d in DEPTHS)
+
+
+def test_lengths_are_exact_and_the_answer_stands_once(prompts: list[Prompt]) -> None:
+    words = set(plain_words(word_tokenizer()))
+    for prompt in prompts:
+        assert len(prompt.tokens) == prompt.length
+        assert (prompt.tokens == prompt.answer).sum() == 1
+        assert prompt.candidates.count(prompt.answer) == 1
+        assert len(set(prompt.candidates)) == len(prompt.candidates)
+        assert set(prompt.candidates) <= words
+        assert prompt.chance == 1 / len(prompt.candidates)
+
+
+def test_key_value_prompts_are_pairs_and_ask_at_the_depth(prompts: list[Prompt]) -> None:
+    newline = word_tokenizer()("\n", add_special_tokens=False)["input_ids"]
+    for prompt in of_kind(prompts, "key-value"):
+        pairs, left = divmod(prompt.length - 1, 3)
+        body = prompt.tokens[left:-1].view(pairs, 3)
+        assert prompt.tokens[:left].tolist() == newline * left
+        assert body[:, 2].tolist() == newline * pairs
+        assert len(torch.unique(body[:, :2])) == 2 * pairs  # no word twice
+        asked = round(prompt.depth * (pairs - 1))
+        assert prompt.tokens[-1] == body[asked, 0]
+        assert prompt.answer == body[asked, 1]
+        assert prompt.candidates == tuple(body[:, 1].tolist())
+
+
+def test_needles_stand_at_their_depth_in_the_text(prompts: list[Prompt]) -> None:
+    hay, begin, middle = (
+        word_tokenizer()(part, add_special_tokens=False)["input_ids"]
+        for part in (TEXT.content, "\nRemember: the word for", " is")
+    )
+    for prompt in of_kind(prompts, "needle"):
+        tokens = prompt.tokens.tolist()
+        at = tokens.index(prompt.answer)
+        question = [*begin, tokens[-len(middle) - 1], *middle]
+        width = len(question)
+        assert tokens[-width:] == question
+        assert tokens[at - width : at] == question  # the sentence that gives the word begins as the question does
+        around = tokens[: at - width], tokens[at + 3 : -width]
+        room = len(around[0]) + len(around[1])
+        assert len(around[0]) == round(prompt.depth * room)
+        joined = [*around[0], *around[1]]
+        assert any(hay[start : start + room] == joined for start in range(len(hay) - room + 1))
+        assert len(prompt.candidates) == CANDIDATES
+        assert not set(prompt.candidates) & set(joined)
+
+
+def test_same_seed_same_prompts_and_another_seed_others(prompts: list[Prompt]) -> None:
+    again, other = maker().make(LENGTHS, 3), maker(seed=1).make(LENGTHS, 3)
+    assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(prompts, again, strict=True))
+    assert not any(torch.equal(a.tokens, b.tokens) for a, b in zip(prompts, other, strict=True))
+
+
+def test_a_model_that_copies_is_always_right(prompts: list[Prompt]) -> None:
+    assert margins(model(Copier), prompts) == [3.0] * len(prompts)
+
+
+def test_a_model_that_guesses_is_right_by_chance() -> None:
+    prompts = [*maker().make((31,), 40), *maker(seed=1).make((31,), 40), *maker(seed=2).make((60,), 40)]
+    found = margins(model(Guesser), prompts)
+    for kind in KINDS:
+        right = [margin > 0 for margin, prompt in zip(found, prompts, strict=True) if prompt.kind == kind]
+        chances = [prompt.chance for prompt in of_kind(prompts, kind)]
+        spread = math.sqrt(sum(p * (1 - p) for p in chances))
+        assert abs(sum(right) - sum(chances)) < 3.5 * spread
+        assert sum(right) > 0
+
+
+def test_a_tie_is_not_right() -> None:
+    class Silent(Guesser):
+        def answer(self, tokens: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(self.vocabulary)
+
+    assert margins(model(Silent), maker().make((31,), 1)) == [0.0] * 10
+
+
+def test_batches_hold_one_length_and_all_prompts_in_order(prompts: list[Prompt]) -> None:
+    found = batches(prompts)
+    assert [prompt for batch in found for prompt in batch] == prompts
+    assert all(len({prompt.length for prompt in batch}) == 1 for batch in found)
+    assert all(len(batch) * batch[0].length <= 4096 for batch in found)
+    assert len(found) < len(prompts) / 4
+    seen: list[int] = []
+    margins(model(Guesser), prompts[:7], seen.append)
+    assert sum(seen) == 7
+
+
+def test_what_cannot_be_made_is_told() -> None:
+    made = maker(Text("short", " ".join(WORDS[:30])))
+    found = made.make((4, 64, 4000), 1)
+    assert {(prompt.kind, prompt.length) for prompt in found} == {("key-value", 64)}
+    assert len(made.skipped) == 5
+    assert "needle prompts of 64 tokens: the text has only 30 tokens" in made.skipped
+    assert any(
+        why.startswith("key-value prompts of 4000 tokens: ") and "903 plain words" in why for why in made.skipped
+    )
+
+
+def test_a_vocabulary_without_words_gives_no_prompts() -> None:
+    made = PromptMaker(tiny_models.byte_tokenizer(), TEXT, 0)
+    assert made.words == []
+    assert made.make((64,), 1) == []
+    assert len(made.skipped) == 2
+
+
+def test_plain_words_are_whole_and_not_special() -> None:
+    tokenizer = word_tokenizer()
+    found = tokenizer.convert_ids_to_tokens(plain_words(tokenizer))
+    assert found[: len(WORDS)] == [f"\u2581{word}" for word in WORDS]
+    assert set(found[len(WORDS) :]) == {"\u2581the", "\u2581word", "\u2581for"}  # not "is": two letters
+    assert plain_words(small_tokenizers.encoder_tokenizer()) == []
+
+
+@pytest.mark.parametrize(("right", "total"), [(0, 20), (20, 20), (7, 20), (1, 3)])
+def test_wilson_solves_the_score_test(right: int, total: int) -> None:
+    """Its ends p satisfy |share - p| = z sqrt(p (1 - p) / n)."""
+    z, share = 1.959963984540054, right / total
+    for end in wilson(right, total, 0.95):
+        assert abs(share - end) == pytest.approx(z * math.sqrt(end * (1 - end) / total), abs=1e-9)
+    assert wilson(right, total, 0.5)[0] >= wilson(right, total, 0.95)[0]
+
+
+def test_the_numbers_of_a_cell() -> None:
+    found = cell_numbers([1.0, -2.0, 4.0, 0.0], 0.95, 200, 0)
+    assert (found["prompts"], found["accuracy"], found["margin"]) == (4, 0.5, 0.75)
+    assert -2 <= found["margin_low"] < 0.75 < found["margin_high"] <= 4
+    assert cell_numbers([1.0], 0.95, 50, 0)["margin_low"] is None
+
+
+def test_the_table_counts_every_prompt_once_in_each_view(prompts: list[Prompt]) -> None:
+    right = [1.0 if prompt.depth == 0 else -1.0 for prompt in prompts]
+    table = needle_table(prompts, {"own": right, "other": [1.0] * len(prompts)}, 0.95, 20, 0)
+    own = table.filter(pl.col("normalizer") == "own")
+    whole = own.filter(pl.col("kind").is_null()).row(0, named=True)
+    assert (whole["prompts"], whole["accuracy"]) == (len(prompts), 0.2)
+    assert whole["chance"] == pytest.approx(sum(prompt.chance for prompt in prompts) / len(prompts))
+    of_cells = own.filter(pl.col("length").is_not_null() & pl.col("depth").is_not_null())
+    assert of_cells["prompts"].sum() == len(prompts)
+    by_depth = own.filter((pl.col("kind") == "needle") & pl.col("length").is_null() & pl.col("depth").is_not_null())
+    assert dict(by_depth.select("depth", "accuracy").iter_rows()) == {d: float(d == 0) for d in DEPTHS}
+    assert table.filter(pl.col("normalizer") == "other")["accuracy"].unique().to_list() == [1.0]
+    assert needle_table([], {"own": []}, 0.95, 20, 0).is_empty()

@@ -1,0 +1,113 @@
+"""`abbe capacity`: what it asks the study for, what it writes and prints."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tiny_models
+from cli_runs import run, run_main
+
+from abbe import studies, views
+
+pytest_plugins = ("cli_fixtures",)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """What the study was asked for; study and views are stand-ins."""
+    seen: dict[str, Any] = {}
+    found = SimpleNamespace(as_json=lambda: {"table": [{"capacity": 3, "low": math.nan}]})
+
+    def study(model: str, text: list[str] | None, **options: Any) -> Any:
+        seen.update(options, model=model, text=text)
+        return found
+
+    monkeypatch.setattr(studies, "capacity", study)
+    monkeypatch.setattr(views, "capacity_table", lambda given: "THE TABLE" * (given is found))
+    monkeypatch.setattr(views, "save_capacity_figures", lambda given, folder: seen.update(figures=folder))
+    monkeypatch.chdir(tmp_path)
+    return seen
+
+
+def test_defaults(asked: dict[str, Any], tmp_path: Path) -> None:
+    result = run("capacity")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "THE TABLE\n", "")
+    assert asked == {
+        "model": "embedded", "text": None, "tau": [0.01, 0.05], "lengths": None, "windows": 8,
+        "way": ["deletion", "renormalised"], "layers": True, "seed": 0, "folder": None, "progress": True,
+    }  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -> None:
+    given = ["--text", "a.txt", "--text", "b.txt", "--tau", "0.2", "--lengths", "128,512", "--windows", "3"]
+    given += ["--way", "deletion", "--no-layers", "--seed", "7", "--out", str(tmp_path / "out"), "--quiet"]
+    result = run("capacity", "org/model", *given, "--figures", "pictures")
+    assert result.exit_code == 0
+    assert result.stderr == f"figures: pictures\nwrote {tmp_path / 'out'}\n"
+    assert asked == {
+        "model": "org/model", "text": ["a.txt", "b.txt"], "tau": [0.2], "lengths": [128, 512], "windows": 3,
+        "way": ["deletion"], "layers": False, "seed": 7, "folder": tmp_path / "out", "progress": False,
+        "figures": Path("pictures"),
+    }  # fmt: skip
+
+
+def test_json_leaves_standard_output_alone(asked: dict[str, Any]) -> None:
+    result = run("capacity", "--json", "--out", "here")
+    assert json.loads(result.stdout) == {"table": [{"capacity": 3, "low": None}]}
+    assert result.stderr == "wrote here\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (["--tau", "much"], "--tau is 'much', but must be numbers separated by commas, such as 64,256"),
+        (["--tau", "0"], "tau must be numbers > 0, such as 0.01,0.05, got [0.0]"),
+        (["--way", "cutting"], "way is 'cutting', but must be one of deletion, renormalised, or both"),
+        (["--lengths", "9999"], "window length 9999 is above the model's context of 64 tokens"),
+    ],
+)
+def test_mistakes_are_one_line(
+    given: list[str], line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, "capacity", folder, *given) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", f"abbe: {line}\n")
+
+
+def test_an_encoder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny_models.bert(vocab_size=256).save_pretrained(tmp_path / "bert")  # type: ignore[operator]
+    tiny_models.byte_tokenizer().save_pretrained(tmp_path / "bert")
+    assert run_main(monkeypatch, "capacity", tmp_path / "bert") == 2
+    assert "is an encoder: capacity needs a causal language model" in capsys.readouterr().err
+
+
+def test_figures_that_cannot_be_written_are_told_before_the_work(
+    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pictures").write_text("")
+    assert run_main(monkeypatch, "capacity", "--figures", "pictures") == 2
+    assert capsys.readouterr().err == "abbe: --figures is pictures, which is a file: name a folder\n"
+    assert asked == {}
+
+
+def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
+    out, pictures = tmp_path / "out", tmp_path / "pictures"
+    quick = ["--lengths", "12,24", "--windows", "2", "--tau", "0.05", "--out", out]
+    result = run("capacity", folder, "--text", book, *quick, "--figures", pictures)
+    assert result.exit_code == 0, result.output
+    assert "How many tokens does" in result.stdout
+    assert "about" in result.stderr  # the cost, before the work
+    assert (pictures / "capacity.svg").is_file()
+    again = run("capacity", folder, "--text", book, *quick, "--json", "--quiet")
+    found = json.loads(again.stdout)
+    assert found["manifest"]["settings"]["taus"] == [0.05]
+    assert {row["length"] for row in found["table"]} == {12, 24}
+    assert again.stderr == f"wrote {out}\n"

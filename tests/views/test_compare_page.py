@@ -1,0 +1,154 @@
+"""The page, the table in the terminal and the figures of a comparison: all numbers are there, all text is escaped."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import made_up_compare as made
+import polars as pl
+import pytest
+from rich.console import Console
+
+from abbe import AbbeError
+from abbe.studies._compare_parts import NEEDLE_SCHEMA, OWN
+from abbe.views import compare_page, compare_table, save_compare_figures
+from abbe.views._compare import compare_charts
+from abbe.views._compare_charts import frontier, looks_of
+from abbe.views._compare_words import BY_NAME, COLUMNS, interval, told
+from abbe.views._theme import LIGHT, THEMES
+
+EVIL = "<script>document.title='x'</script>\"' &amp; שלום \u202eabc 👩‍🔬"
+
+
+def charts_of(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
+    assert found is not None
+    return json.loads(found.group(1))
+
+
+def test_the_page_tells_recommendation_rule_and_numbers() -> None:
+    found = made.comparison()
+    page = compare_page(found)
+    assert page.startswith("<!doctype html>")
+    assert f"<bdi>{found.recommendation.sentence}</bdi>" in page
+    assert found.recommendation.rule.replace("'", "&#39;") in page
+    for name in made.NAMES[1:]:
+        assert f'<td class="name"><bdi>{name}</bdi></td>' in page
+    for column in COLUMNS:
+        assert f"{column.label}<code>{column.name}</code>" in page
+    assert made.MANIFEST["skipped"][0] in page
+    assert "Chance over all prompts: 2 %" in page
+    assert "+53.1 %" in page
+    assert "{tau}" not in page
+    assert "/home/u" not in page  # where the model lies on this machine
+
+
+def test_cells_are_sorted_by_their_numbers() -> None:
+    page = compare_page(made.comparison())
+    losses = re.findall(r'<td data-sort="([\d.]+)"><span>[\d.]+</span><small>', page)
+    assert {str(made.NUMBERS[name][0]) for name in made.NAMES} <= set(losses)
+
+
+def test_charts_hold_every_normalizer_in_both_themes() -> None:
+    found = made.comparison()
+    charts = charts_of(compare_page(found))
+    assert set(charts) == {"pareto", "needle"}
+    for chart in charts.values():
+        assert {"light", "dark", "datasets"} <= set(chart)
+    rows = [row for rows in charts["pareto"]["datasets"].values() for row in rows]
+    assert {row["normalizer"] for row in rows if "normalizer" in row} == set(made.NAMES)
+    assert len(charts["pareto"]["light"]["concat"]) == 2
+    assert len(charts["needle"]["light"]["concat"]) == 4
+
+
+def test_hostile_words_are_escaped() -> None:
+    rows = [made.row(OWN), made.row(EVIL)]
+    manifest = {"model": {"name": EVIL, "about": EVIL}, "text": {"name": EVIL, "characters": 4}, "skipped": [EVIL]}
+    page = compare_page(made.comparison(rows, **manifest))
+    assert "<script>document" not in page
+    assert page.count("&lt;script&gt;document") >= 6
+    assert charts_of(page)["pareto"]
+    half = compare_page(made.comparison(text={"name": "half \ud800 of one"}))
+    assert "half ? of one" in half
+
+
+def test_without_needles_there_is_one_chart_less() -> None:
+    page = compare_page(made.comparison(needles=pl.DataFrame(schema=NEEDLE_SCHEMA), skipped=[]))
+    assert set(charts_of(page)) == {"pareto"}
+    assert "No prompt could be made" in page
+    assert "Nothing was skipped." in page
+
+
+def test_what_is_missing_is_a_dash_and_leaves_the_charts_whole() -> None:
+    bare = dict.fromkeys(made.row("sparsemax")) | {"normalizer": "sparsemax"}
+    alone = made.row(OWN) | {"loss_low": None, "loss_high": None, "active_low": None, "active_high": None}
+    for rows in ([made.row(OWN), bare], [alone, bare], [alone]):
+        found = made.comparison(rows)
+        page = compare_page(found)
+        assert ("–" in page) == (len(rows) == 2)
+        for theme in THEMES:
+            assert compare_charts(found, theme)["pareto"]["concat"]
+    assert "None" not in re.sub(r"<script.*?</script>", "", compare_page(made.comparison([alone])), flags=re.S).replace(
+        "None of these", ""
+    )
+
+
+def test_calibrated_ones_share_the_hue_and_are_dashed() -> None:
+    rows = [made.row(name) for name in (OWN, "sparsemax", "sparsemax, calibrated", "topk:k=32")]
+    looks = looks_of(made.comparison(rows), LIGHT)
+    assert looks["sparsemax"].colour == looks["sparsemax, calibrated"].colour != looks["topk:k=32"].colour
+    assert looks["sparsemax, calibrated"].dash != looks["sparsemax"].dash
+    assert looks[OWN].colour == LIGHT.proved
+
+
+def test_frontier_holds_those_that_none_beats() -> None:
+    rows = [{"x": x, "loss": y} for x, y in ((3, 5.0), (1, 9.0), (2, 6.0), (4, 5.5), (5, 4.0), (2, 7.0))]
+    assert [(row["x"], row["loss"]) for row in frontier(rows, "x")] == [(1, 9.0), (2, 6.0), (3, 5.0), (5, 4.0)]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "expected"),
+    [
+        ("loss", 3.21456, "3.21"),
+        ("loss", None, "–"),
+        ("loss_rise", 0.00312, "+0.31 %"),
+        ("loss_rise", -0.25, "-25 %"),
+        ("zeros", 0.0, "0 %"),
+        ("perplexity", 12345.6, "12,346"),
+        ("extra_megabytes", 9.175, "+9.18"),
+    ],
+)
+def test_numbers_as_a_person_reads_them(column: str, value: float | None, expected: str) -> None:
+    assert told(BY_NAME[column], value) == expected
+
+
+def test_intervals_as_a_person_reads_them() -> None:
+    row = {"loss_rise_low": -0.01, "loss_rise_high": 0.02, "loss_low": 3.0, "loss_high": None}
+    assert interval(BY_NAME["loss_rise"], row) == "-1 to +2 %"
+    assert interval(BY_NAME["loss"], row) == ""
+
+
+def test_the_terminal_shows_all_rows_without_steering_it() -> None:
+    console = Console(width=110, record=True, file=io.StringIO())
+    rows = [made.row(OWN), made.row("sparsemax"), made.row("evil\x1b[31m")]
+    console.print(compare_table(made.comparison(rows)))
+    text = console.export_text()
+    for words in ("own (softmax)", "sparsemax", "+90.6 %", "An alternative helps if", "skipped: length 512"):
+        assert words in text
+    assert "\x1b" not in text
+
+
+def test_figures_are_written_light_and_dark(tmp_path: Path) -> None:
+    written = save_compare_figures(made.comparison(), tmp_path / "figures")
+    names = {f"compare-{chart}{dark}.{ending}" for chart in ("pareto", "needle") for dark in ("", "-dark")
+             for ending in ("png", "svg")}  # fmt: skip
+    assert {path.name for path in written} == names
+    assert "What does each normalizer cost" in (tmp_path / "figures" / "compare-pareto.svg").read_text()
+    assert (tmp_path / "figures" / "compare-needle.png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AbbeError, match="is a file: give a folder"):
+        save_compare_figures(made.comparison(), tmp_path / "file")

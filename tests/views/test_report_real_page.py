@@ -1,0 +1,126 @@
+"""The real page of the embedded model, on hostile text, in a browser: from `abbe.report` to what a reader can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import made_up_report as made
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+from report_in_browser import CHARTS, PHONE, Opened, launched, opener, without_chromium
+
+import abbe
+from abbe.studies._report_parts import Report
+
+pytestmark = without_chromium
+LENGTHS = (64, 200)
+HOSTILE = (
+    "<script>document.title='x'</script> & \"quoted\" 'once' </script> <img src=x onerror=alert(1)> "
+    "שלום עולם \u202eturned\u202c مرحبا 👩‍🔬🇩🇪 e\u0301 \t tab\n\n"
+)
+
+
+@pytest.fixture(scope="module")
+def found() -> Report:
+    """Hostile text in every window, in one line of 10 MB."""
+    once = HOSTILE.replace("\n", " ")
+    line = once * (10_000_000 // len(once.encode()) + 1)
+    text = abbe.Text(f"{HOSTILE}book", line)
+    return abbe.report(
+        "embedded", text, lengths=LENGTHS, windows=2, queries=16, resamples=50, temperatures=(0.2, 1.0), progress=False
+    )
+
+
+@pytest.fixture(scope="module")
+def file(found: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made.page_file(found, tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with launched() as started:
+        yield started
+
+
+@pytest.fixture
+def opened(browser: Any, file: Path) -> Iterator[Opened]:
+    with opener(browser, file) as opening:
+        yield opening
+
+
+def test_small_and_without_a_word_of_the_text_as_markup(file: Path) -> None:
+    page = file.read_text(encoding="utf-8")
+    assert len(page.encode()) < 5_000_000
+    assert "<script>document.title" not in page
+    assert "onerror=alert(1)>" not in page
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_chart_is_drawn_in_silence(opened: Opened, scheme: str) -> None:
+    seen = opened(scheme).ready().drawn(scheme).printed()
+    assert seen.page.title().startswith("abbe report: embedded")
+    seen.quiet()
+
+
+def test_verdicts_and_advice_are_those_of_the_study(opened: Opened, found: Report) -> None:
+    seen = opened().ready()
+    told = " ".join(seen.text("main").split())
+    for finding in (*found.verdicts, *found.advice):
+        assert finding.sentence in told
+    for number in found.numbers:
+        assert number.shown in told
+
+
+def test_a_reader_chooses_measure_length_head_query_and_size(opened: Opened, found: Report) -> None:
+    seen = opened().ready().drawn("light")
+    seen.choose("measure", "separability")
+    seen.choose("length", str(LENGTHS[0]))
+    seen.cell(4, 3).click()
+    assert "Layer 4, head 3" in seen.text("#head")
+    verdict = next(head for head in found.heads if (head.layer, head.head) == (4, 3))
+    assert verdict.sentence in " ".join(seen.text("#head").split())
+    seen.page.keyboard.press("ArrowRight")
+    seen.page.keyboard.press("Enter")
+    assert "Layer 4, head 4" in seen.text("#head")
+    assert found.sample is not None
+    told = []
+    for size in found.sample.sizes:
+        seen.choose("selected tokens N", str(size), "#tokens")
+        told.append(seen.text("#token-told"))
+    assert f"of {found.sample.sizes[-1]} selected tokens" in told[-1]
+    assert len(set(told)) == len(found.sample.sizes)
+    before = seen.text("#token-told"), seen.page.locator("#tokens button.token[aria-pressed=true]").inner_text()
+    seen.page.get_by_role("button", name="query before").click()
+    after = seen.text("#token-told"), seen.page.locator("#tokens button.token[aria-pressed=true]").inner_text()
+    assert before != after
+    seen.quiet()
+
+
+def test_the_text_of_the_window_is_shown_as_it_is(opened: Opened, found: Report) -> None:
+    seen = opened().ready()
+    assert found.sample is not None
+    shown = seen.page.locator("#token-text").evaluate("e => e.textContent")
+    assert "<script>document.title='x'</script>" in shown
+    assert "<img src=x onerror=alert(1)>" in shown
+    assert "שלום עולם" in shown.replace("·", "")  # letters of two tokens are marked
+    assert seen.page.locator("#token-text script, #token-text img").count() == 0
+
+
+@pytest.mark.parametrize("form", ["CSV", "Parquet"])
+def test_the_whole_table_can_be_saved(opened: Opened, found: Report, tmp_path: Path, form: str) -> None:
+    seen = opened().ready()
+    with seen.page.expect_download() as waiting:
+        seen.page.locator("#everything").get_by_role("button", name=form).click()
+    waiting.value.save_as(tmp_path / "table")
+    schema = found.run.heads.schema
+    saved = pl.read_csv(tmp_path / "table", schema=schema) if form == "CSV" else pl.read_parquet(tmp_path / "table")
+    assert_frame_equal(saved, found.run.heads, rel_tol=1e-4, abs_tol=1e-12, check_dtypes=False)
+
+
+def test_no_sideways_scrolling_on_a_phone(opened: Opened) -> None:
+    seen = opened(viewport=PHONE).ready().drawn("light", CHARTS)
+    assert seen.page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
+    seen.quiet()
