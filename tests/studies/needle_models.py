@@ -27,7 +27,9 @@ def word_tokenizer() -> Any:
     space = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme="never")
     punctuation = pre_tokenizers.Punctuation()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([newline, space, punctuation])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="\u2581end", model_max_length=4096)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", eos_token="\u2581end", model_max_length=4096
+    )
 
 
 class _Network(nn.Module):

@@ -63,7 +63,7 @@ def _rises(found: Capacity, way: str, theme: Theme) -> Spec:
     for row in rows:
         row |= {name: None if row[name] is None else 100 * row[name] for name in ("rise", "low", "high")}
         row["shown"] = f"L = {row['length']:,}"
-    taus = [{"rise": tau, "shown": amount(tau)} for tau in found.manifest["settings"]["taus"]]
+    taus = [{"rise": 100 * tau, "shown": amount(tau)} for tau in found.manifest["settings"]["taus"]]
     x = places_axis("n", "kept keys N", numbers(rows, "n"), every=False)
     y = log_axis("rise", "rise of the loss (%)", [*numbers(rows, "rise"), *numbers(taus, "rise")], _DECADES)
     lengths = sorted({row["length"] for row in rows})

@@ -32,7 +32,7 @@ def compare_table(comparison: Comparison) -> RenderableType:
 
 def _numbers(comparison: Comparison) -> Table:
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    table.add_column("normalizer", overflow="fold")
+    table.add_column("normalizer", min_width=16, overflow="fold")
     for name in _SHOWN:
         table.add_column(BY_NAME[name].label, justify="right", overflow="fold")
     for row in comparison.table.to_dicts():
