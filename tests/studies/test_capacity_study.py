@@ -322,6 +322,20 @@ def test_losses_are_paired_and_shared() -> None:
     assert kept["capacity"].to_list() == mine["capacity"].to_list()
 
 
+def test_layers_are_truncated_on_the_first_windows() -> None:
+    """Own losses beside them are those of the same windows."""
+    model = tiny_runs.model()
+    cut = cut_windows(tiny_runs.TEXT, [16, 40], 3, 0, tokenizer=model.tokenizer, context=model.context)
+    first = float(window_losses(model, [window for window in cut if window.length == 40][:1]))
+    found = made(layer_windows=1)
+    of_layers = found.curve.filter(pl.col("layer").is_not_null())
+    assert of_layers["own"].to_list() == pytest.approx([first] * of_layers.height)
+    assert set(found.table.filter(pl.col("layer").is_not_null())["windows"]) == {1}
+    with abbe.swap(model, {"layers.1": "topk:k=4"}):
+        truncated = float(window_losses(model, [window for window in cut if window.length == 40][:1]))
+    assert of_layers.filter((pl.col("layer") == 1) & (pl.col("n") == 4))["loss"][0] == pytest.approx(truncated)
+
+
 def test_json_and_files(tmp_path: Path) -> None:
     found = made(folder=tmp_path)
     again = json.loads((tmp_path / "capacity.json").read_text())
@@ -365,6 +379,22 @@ def test_what_is_kept_is_not_evaluated_again(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(_capacity_losses, "window_losses", never)
     assert_frame_equal(made(folder=tmp_path).table, first.table)
+
+
+def test_the_cost_is_that_of_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(**options: Any) -> str:
+        made(layers=False, lengths=[16], way="deletion", tau=0.05, progress=True, **options)
+        return capsys.readouterr().err
+
+    planned = 7  # the own loss, N = 1, 2, 4 and 8, and two steps of the search
+    assert f"{3 * planned} windows, {48 * planned} tokens: about" in told()
+    told(folder=tmp_path)
+    assert "all losses were evaluated before" in told(folder=tmp_path)
+    (tmp_path / "capacity.json").unlink()
+    kept = len(list((tmp_path / "losses").iterdir()))
+    left = planned - kept
+    assert left >= 0
+    assert f"{3 * left} windows, {48 * left} tokens: about" in told(folder=tmp_path)
 
 
 @pytest.mark.parametrize("content", ["{", '{"losses": [1.0]}', '{"losses": "no"}', "[]", None])
@@ -424,7 +454,7 @@ def test_too_few_layers_cannot_show_a_relation() -> None:
     [
         (0.5, 0.3, 0.7, "the smaller the part of it that is needed"),
         (0.1, -0.2, 0.3, "no growth with the length can be shown"),
-        (0.9, 0.7, 1.2, "it keeps pace with the length"),
+        (0.9, 0.7, 1.2, "it grows, and no change of its share"),
         (1.4, 1.2, 1.6, "the larger the part that is needed"),
         (-0.3, -0.5, -0.1, "longer texts need less"),
         (0.5, None, None, "the smaller the part of it that is needed"),

@@ -144,7 +144,11 @@ def test_a_stopped_comparison_goes_on_and_ends_the_same(
             made(folder=tmp_path)
     kept = sorted(path.name for path in (tmp_path / "parts").iterdir())
     assert kept == sorted(f"{i}-{part}.json" for i in range(3) for part in ("windows", "capacity", "sensitivity"))
-    monkeypatch.setattr(study, "SwapReader", stop)  # what is kept is not measured again
+
+    def never(*_args: object, **_options: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(study, "SwapReader", never)
     went_on = made(folder=tmp_path)
     assert_frame_equal(went_on.table.drop(TIMED), found.table.drop(TIMED))
     assert_frame_equal(went_on.needle, found.needle)

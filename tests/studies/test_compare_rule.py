@@ -32,8 +32,8 @@ def test_an_even_one_does_not_help() -> None:
 @pytest.mark.parametrize(
     ("better", "words", "column"),
     [
-        ({"told_apart_gain_low": 0.001}, "it tells more of its weight apart", "tells_apart"),
-        ({"capacity_ratio_high": 0.99}, "it needs fewer tokens", "needs_fewer"),
+        ({"told_apart_gain_low": 0.0101}, "it tells more of its weight apart", "tells_apart"),
+        ({"capacity_ratio_high": 0.949}, "it needs fewer tokens", "needs_fewer"),
         ({"needle_accuracy_low": 0.61, "needle_accuracy_high": 0.8}, "it finds more needles", "retrieves"),
     ],
 )
@@ -44,15 +44,15 @@ def test_each_reason_by_itself_is_enough(better: dict[str, Any], words: str, col
     assert held == {"normalizer": "good", "affordable": True} | {
         name: name in (column, "helps") for name in ("tells_apart", "needs_fewer", "retrieves", "helps")
     }
-    assert "at most 1%" in finding.rule
+    assert "at most 1 %" in finding.rule
     assert finding.numbers["loss rise, to"] == 0.001
 
 
 @pytest.mark.parametrize(
     "almost",
     [
-        {"told_apart_gain_low": 0.0},
-        {"capacity_ratio_high": 1.0},
+        {"told_apart_gain_low": 0.01},
+        {"capacity_ratio_high": 0.95},
         {"needle_accuracy_low": 0.6},
         {"told_apart_gain_low": None},
         {"told_apart_gain_low": 0.2, "loss_rise_high": 0.0101},

@@ -133,7 +133,7 @@ def test_intervals_as_a_person_reads_them() -> None:
 
 
 def test_the_terminal_shows_all_rows_without_steering_it() -> None:
-    console = Console(width=110, record=True, file=io.StringIO())
+    console = Console(width=80, record=True, file=io.StringIO())
     rows = [made.row(OWN), made.row("sparsemax"), made.row("evil\x1b[31m")]
     console.print(compare_table(made.comparison(rows)))
     text = console.export_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from ._capacity_curves import Curve, trace
 from ._capacity_findings import findings
 from ._capacity_geometry import common_size, correlation_table, sizes_for, with_separability
 from ._capacity_losses import Losses
-from ._capacity_parts import WAYS, Capacity
+from ._capacity_parts import SUMMARY, WAYS, Capacity
 from ._capacity_search import Sizes
 from ._capacity_settings import CapacitySettings, capacity_settings
 from ._capacity_tables import capacity_table, curve_table, growth_table, layer_rows, model_row
@@ -129,8 +130,8 @@ class _Study:
     def run(self) -> Capacity:
         started = time.perf_counter()
         checked = self._check()
-        self._tell_cost(checked)
         losses = Losses(self.model, self.folder, self._on_window)
+        self._tell_cost(checked, losses)
         curves = self._of_model(losses, checked) + (self._of_layers(losses, checked) if self.settings.layers else [])
         rows = [
             model_row(curve, tau, self.settings) for curve in curves if curve.layer is None
@@ -167,10 +168,14 @@ class _Study:
         self.watch.say(f"{self.model.name}: self-check error {error:.1e} (allowed 1e-3)")
         return _Checked(layers, any(sinks), error, len(tokens), seconds)
 
-    def _tell_cost(self, checked: _Checked) -> None:
-        lengths = self._planned(checked)
-        self.watch.say(str(estimate(self.model, lengths, checked.tokens, checked.seconds, 1.0)))
-        self.watch.expect(len(lengths))
+    def _tell_cost(self, checked: _Checked, losses: Losses) -> None:
+        """Of what is left; a finished study left a summary."""
+        if self.folder is not None and (self.folder / SUMMARY).is_file():
+            self.watch.say("all losses were evaluated before")
+            return
+        left = list((Counter(self._planned(checked)) - losses.kept_lengths()).elements())
+        self.watch.say(str(estimate(self.model, left, checked.tokens, checked.seconds, 1.0)))
+        self.watch.expect(len(left))
 
     def _planned(self, checked: _Checked) -> list[int]:
         """Lengths of all windows that will be evaluated, about: how long a search goes on depends on the losses."""

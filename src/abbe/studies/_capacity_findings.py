@@ -82,7 +82,11 @@ def _growth_words(row: Row) -> str:
         return "no growth with the length can be shown"
     if high < 1:
         return "the longer the text, the smaller the part of it that is needed" if low > 0 else "longer texts need less"
-    return "it keeps pace with the length" if low <= 1 else "the longer the text, the larger the part that is needed"
+    return (
+        "it grows, and no change of its share of the length can be shown"
+        if low <= 1
+        else "the longer the text, the larger the part that is needed"
+    )
 
 
 def _layers(of_layers: pl.DataFrame, settings: CapacitySettings) -> Finding:

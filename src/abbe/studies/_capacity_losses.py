@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,16 +73,27 @@ class Losses:
             self._keep(windows, how.name, found)
         return found
 
+    def kept_lengths(self) -> Counter[int]:
+        """How many windows of each length an earlier call left."""
+        found: Counter[int] = Counter()
+        for path in self._folder.glob("*.json") if self._folder is not None else ():
+            length, _, _ = path.name.partition("-")
+            found[int(length)] += len(self._read(path) or ())
+        return found
+
     def _kept(self, windows: Sequence[Window], name: str) -> Tensor | None:
-        """What an earlier call left; None if it is not there or damaged."""
-        if self._folder is None:
+        """What an earlier call left; None if it is not there, damaged, or of fewer windows."""
+        found = None if self._folder is None else self._read(self._file(self._folder, windows, name))
+        if found is None or len(found) < len(windows):
             return None
+        return torch.tensor(found[: len(windows)], dtype=torch.float64)
+
+    @staticmethod
+    def _read(path: Path) -> list[float] | None:
         try:
-            found = read_json(self._file(self._folder, windows, name))["losses"]
-            kept = torch.tensor([float(loss) for loss in found], dtype=torch.float64)
+            return [float(loss) for loss in read_json(path)["losses"]]
         except (AbbeError, OSError, KeyError, TypeError, ValueError):
             return None
-        return kept[: len(windows)] if len(kept) >= len(windows) else None
 
     def _keep(self, windows: Sequence[Window], name: str, losses: Tensor) -> None:
         if self._folder is not None:

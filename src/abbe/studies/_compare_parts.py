@@ -29,7 +29,8 @@ MEASURED = (
     *("needle_accuracy", "needle_margin"),
 )
 PLAIN = ("temperature", "matched_heads", "sensitivity_theory", "time_ratio", "seconds", "extra_megabytes")
-SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys((*(f"{measure}{end}" for measure in MEASURED for end in ("", "_low", "_high")), *PLAIN), pl.Float64)
+_COLUMNS = (*(f"{measure}{end}" for measure in MEASURED for end in ("", "_low", "_high")), *PLAIN)
+SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(_COLUMNS, pl.Float64)
 NEEDLE_SCHEMA: dict[str, Any] = {
     "normalizer": pl.String, "kind": pl.String, "length": pl.Int32, "depth": pl.Float64, "prompts": pl.Int32,
     "accuracy": pl.Float64, "accuracy_low": pl.Float64, "accuracy_high": pl.Float64, "chance": pl.Float64,

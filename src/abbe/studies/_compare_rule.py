@@ -11,12 +11,15 @@ from ._compare_parts import JUDGEMENT_SCHEMA, OWN
 from ._report_parts import Fact, Finding
 
 ALLOWED = 0.01  # relative rise of the loss
+WORTH = 0.01  # of the weight told apart: a smaller gain is real, but nobody would notice
+FEWER = 0.95  # of own's capacity, which is found coarsely
 RULE = (
-    f"An alternative helps if the upper end of the interval of its relative rise of the loss is at most {ALLOWED:.0%}, "
-    "and at least one of these holds: the interval of its gain in the weight told apart lies above 0; the interval of "
-    "its capacity over that of the model's own lies below 1; the interval of its needle accuracy lies above the "
-    "interval of the model's own. Recommended is the one with most of the three, then the one of least loss. Intervals "
-    "are over the same windows in pairs, that of an accuracy is Wilson's; a number without an interval proves nothing."
+    "An alternative helps if the upper end of the interval of its relative rise of the loss is at most "
+    f"{100 * ALLOWED:g} %, and at least one of these holds: the interval of its gain in the weight told apart lies "
+    f"above {100 * WORTH:g} %; the interval of its capacity over that of the model's own lies below {FEWER}; the "
+    "interval of its needle accuracy lies above the interval of the model's own. Recommended is the one with most of "
+    "the three, then the one of least loss. Intervals are over the same windows in pairs, that of an accuracy is "
+    "Wilson's; a number without an interval proves nothing."
 )
 _REASONS = {
     "tells_apart": "tells more of its weight apart",
@@ -48,8 +51,8 @@ def judgement(row: Row, own: Row) -> dict[str, Any]:
     found: dict[str, Any] = {
         "normalizer": row["normalizer"],
         "affordable": _holds(row["loss_rise_high"], lambda high: high <= ALLOWED),
-        "tells_apart": _holds(row["told_apart_gain_low"], lambda low: low > 0),
-        "needs_fewer": _holds(row["capacity_ratio_high"], lambda high: high < 1),
+        "tells_apart": _holds(row["told_apart_gain_low"], lambda low: low > WORTH),
+        "needs_fewer": _holds(row["capacity_ratio_high"], lambda high: high < FEWER),
         "retrieves": row["needle_accuracy_low"] is not None
         and own["needle_accuracy_high"] is not None
         and row["needle_accuracy_low"] > own["needle_accuracy_high"],

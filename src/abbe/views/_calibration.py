@@ -29,9 +29,9 @@ def calibration_table(found: Calibration) -> RenderableType:
 
 
 def _losses(found: Calibration) -> Table:
-    table = _table("held-out windows", ("loss", "over own", "gain"))
+    table = _table("held out", ("loss", "over own", "gain"))
     for stage in found.losses:
-        table.add_row(stage.stage, *(_told(value) for value in (stage.loss, stage.over_own, stage.gain)))
+        table.add_row(stage.stage, *(Text(_told(value)) for value in (stage.loss, stage.over_own, stage.gain)))
     return table
 
 
@@ -39,8 +39,8 @@ def _told(found: Interval | None) -> str:
     if found is None:
         return ""
     if found.low is None or found.high is None:
-        return f"{found.value:.4f}"
-    return f"{found.value:.4f} ({found.low:.4f} to {found.high:.4f})"
+        return f"{found.value:.3f}"
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
 def _layers(found: Calibration) -> Table:

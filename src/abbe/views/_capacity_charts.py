@@ -31,11 +31,8 @@ _DECADES = 3.0  # of rises: what is smaller, or no rise, lies at the lower edge
 _DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3))
 _LAYER = alt.X("layer:O", title="layer", axis=alt.Axis(labelOverlap="greedy"))
 _LAYER_TIPS = [
-    tip("layer"),
-    tip("capacity", "keys N"),
-    *INTERVAL_TIPS,
-    tip("separability"),
-    tip("control", "random sets"),
+    *(tip("layer"), tip("capacity", "keys N"), *INTERVAL_TIPS),
+    *(tip("separability"), tip("control", "random sets")),
 ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 
 from ..studies._compare_parts import CALIBRATED, OWN, Comparison
-from ._labels import Box, place_names
+from ._labels import Box, Point, place_names
 from ._panels import HEIGHT, WIDTH, Look, Row, numbers, renamed, rows_of, tip
 from ._report_charts_parts import Spec, finished, panel, source, x_of
 from ._theme import THEMES, Theme, ThemeName
@@ -71,7 +71,7 @@ def _scale(values: Sequence[float], size: float, around: float, log: bool = Fals
 def pareto_chart(comparison: Comparison, theme: ThemeName) -> Spec:
     """Two panels, a point for every normalizer, with intervals both ways; a line joins those that none beats."""
     rows, looks = rows_of(comparison.table), looks_of(comparison, THEMES[theme])
-    rows = [row | {"shown": looks[row["normalizer"]].label} for row in rows]
+    rows = [row | {"shown": looks[row["normalizer"]].label} | _paired(row, rows[0]["loss"]) for row in rows]
     colours = [look.colour for look in looks.values()]
     scale = alt.Scale(domain=[look.label for look in looks.values()], range=colours)
     colour = alt.Color("shown:N", title=None, scale=scale, legend=None)
@@ -80,6 +80,13 @@ def pareto_chart(comparison: Comparison, theme: ThemeName) -> Spec:
         _panel(rows, "sensitivity_ratio", "sensitivity at equal selectivity, over own", colour, THEMES[theme]),
     ]
     return finished(panels, QUESTION, about_lines(comparison), theme)
+
+
+def _paired(row: Row, own: float | None) -> Row:
+    """The interval of the difference from own, around own's loss: what windows have in common is not in it."""
+    ends = row["loss_change_low"], row["loss_change_high"]
+    low, high = (None if own is None or end is None or row["normalizer"] == OWN else own + end for end in ends)
+    return {"paired_low": low, "paired_high": high}
 
 
 def about_lines(comparison: Comparison) -> list[str]:
@@ -96,17 +103,17 @@ def _panel(rows: Sequence[Row], field: str, title: str, colour: alt.Color, theme
         return None
     low, high = f"{field}_low", f"{field}_high"
     across = _scale([x for x in numbers(there, field, low, high) if x > 0], WIDTH, 0.14, log=True)
-    up = _scale(numbers(there, "loss", "loss_low", "loss_high"), HEIGHT, 0.1)
+    up = _scale(numbers(there, "loss", "paired_low", "paired_high"), HEIGHT, 0.1)
     x = alt.X(f"{field}:Q", title=title, scale=alt.Scale(**across.domain), axis=alt.Axis(tickCount=4, format="~g"))
     y = alt.Y("loss:Q", title="loss (nats)", scale=alt.Scale(**up.domain), axis=alt.Axis(tickCount=6))
-    tips = [tip("shown", "normalizer", "N"), tip(field, title), tip("loss", "loss"), tip("loss_low", "loss from"),
-            tip("loss_high", "to")]  # fmt: skip
-    points = source(there).mark_point(filled=True, size=90, opacity=1)
+    change = (tip("loss_change_low", "difference from own, from"), tip("loss_change_high", "to"))
+    tips = [tip("shown", "normalizer", "N"), tip(field, title), tip("loss"), *change]
+    points = source(there[::-1]).mark_point(filled=True, size=90, opacity=1)
     layers = [
         *_frontier(there, field, x, y, theme),
         *_bars(there, low, high, lambda bars: bars.encode(x=x_of(x, low), x2=f"{high}:Q", y=y, color=colour)),
-        *_bars(there, "loss_low", "loss_high",
-               lambda bars: bars.encode(x=x, y=renamed(y, "loss_low"), y2="loss_high:Q", color=colour)),
+        *_bars(there, "paired_low", "paired_high",
+               lambda bars: bars.encode(x=x, y=renamed(y, "paired_low"), y2="paired_high:Q", color=colour)),
         points.encode(x=x, y=y, color=colour, tooltip=tips),
         *_names(there, field, across, up, x, y, theme),
     ]  # fmt: skip
@@ -140,7 +147,8 @@ def _names(
     """A name beside every point; a thin line leads to one that stands farther off."""
     points = [(across.place(row[field]), HEIGHT - up.place(row["loss"])) for row in rows]
     told = [row["normalizer"] for row in rows]
-    names = place_names(points, told, (WIDTH, HEIGHT), _steps(frontier(rows, field), field, across, up))
+    taken = [*_steps(frontier(rows, field), field, across, up), *_bar_boxes(rows, points, up)]
+    names = place_names(points, told, (WIDTH, HEIGHT), taken)
     layers = []
     for row, (left, top), name in zip(rows, points, names, strict=True):
         place = {field: across.value(left + name.dx), "loss": up.value(HEIGHT - top - name.dy)}
@@ -161,3 +169,12 @@ def _steps(best: Sequence[Row], field: str, across: _Scale, up: _Scale) -> list[
     for (left, top), (right, bottom) in pairwise(corners):
         found += [(left, top - 2, right, top + 2), (right - 2, top, right + 2, bottom)]
     return found
+
+
+def _bar_boxes(rows: Sequence[Row], points: Sequence[Point], up: _Scale) -> list[Box]:
+    """Where the intervals of the losses are drawn."""
+    return [
+        (left - 2, HEIGHT - up.place(row["paired_high"]), left + 2, HEIGHT - up.place(row["paired_low"]))
+        for row, (left, _) in zip(rows, points, strict=True)
+        if row["paired_low"] is not None and row["paired_high"] is not None
+    ]

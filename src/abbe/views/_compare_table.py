@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -13,16 +15,20 @@ from ._compare import judgement_rows, measured_line, name_of
 from ._compare_words import BY_NAME, PARTS, interval, told
 from ._reproduction_table import plain
 
-_SHOWN = ("loss", "loss_rise", "active", "told_apart", "capacity", "sensitivity_ratio", "needle_accuracy", "time_ratio")
+_SHOWN = (  # two tables, so that intervals have room in a terminal of 80 columns
+    ("loss", "loss_rise", "active", "told_apart"),
+    ("capacity", "sensitivity_ratio", "needle_accuracy", "time_ratio"),
+)
 
 
 def compare_table(comparison: Comparison) -> RenderableType:
-    """Numbers with their intervals below; readable from 100 columns on, in narrower terminals it wraps."""
+    """Numbers with their intervals below; readable from 80 columns on."""
     finding = comparison.recommendation
+    tables = [*(_numbers(comparison, names) for names in _SHOWN), _judgements(comparison)]
     parts: list[RenderableType] = [
         Text(plain(measured_line(comparison)), style="dim"),
-        _numbers(comparison),
-        _judgements(comparison),
+        *(Padding(table, (1, 0, 0, 0)) for table in tables),
+        Text(""),
         Text(plain(finding.sentence), style="bold"),
         Padding(Text(plain(finding.rule), style="dim"), (0, 0, 0, 2)),
     ]
@@ -30,14 +36,14 @@ def compare_table(comparison: Comparison) -> RenderableType:
     return Group(*parts, *(Text(f"skipped: {plain(str(why))}", style="dim") for why in skipped))
 
 
-def _numbers(comparison: Comparison) -> Table:
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    table.add_column("normalizer", min_width=16, overflow="fold")
-    for name in _SHOWN:
+def _numbers(comparison: Comparison, names: Sequence[str]) -> Table:
+    table = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("normalizer", overflow="fold", no_wrap=True)
+    for name in names:
         table.add_column(BY_NAME[name].label, justify="right", overflow="fold")
     for row in comparison.table.to_dicts():
         cells = []
-        for name in _SHOWN:
+        for name in names:
             ends = interval(BY_NAME[name], row)
             cells.append(Text.assemble(told(BY_NAME[name], row[name]), (f"\n{ends}" if ends else "", "dim")))
         table.add_row(Text(plain(name_of(row["normalizer"]))), *cells)
@@ -45,8 +51,8 @@ def _numbers(comparison: Comparison) -> Table:
 
 
 def _judgements(comparison: Comparison) -> Table:
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    table.add_column("alternative")
+    table = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("alternative", overflow="fold", no_wrap=True)
     for words in PARTS.values():
         table.add_column(words, justify="center")
     for name, held in judgement_rows(comparison):

@@ -69,7 +69,7 @@ IN_TABLE = (
     *("capacity", "sensitivity_ratio", "needle_accuracy", "time_ratio", "extra_megabytes"),
 )
 PARTS = {
-    "affordable": "loss not worse by more than 1 %",
+    "affordable": "loss not 1 % worse",
     "tells_apart": "tells more apart",
     "needs_fewer": "needs fewer tokens",
     "retrieves": "finds more needles",
