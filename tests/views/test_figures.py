@@ -18,6 +18,7 @@ from abbe import AbbeError
 from abbe.studies._reproduction import Figure
 from abbe.views import figure_chart
 from abbe.views._figure_words import WORDS, settings_line
+from abbe.views._figures import drawings, for_xml
 from abbe.views._panels import _ticks, rows_of
 from abbe.views._theme import DARK, LIGHT, THEMES, Theme
 
@@ -362,3 +363,13 @@ def test_ticks_are_round_and_inside() -> None:
         ticks = _ticks(low, high)
         assert len(ticks) <= 9
         assert all(low <= tick <= high for tick in ticks)
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31mb", "\x00", "\ud83d", "\ufffe", "tab\tand\nline", "שלום 👩‍🔬 <b>&"])
+def test_no_name_stops_the_drawing(name: str) -> None:
+    spec = {"data": {"values": [{name: 1}]}, "mark": "point", "title": name, "encoding": {}}
+    assert drawings(spec)["svg"].startswith(b"<svg")
+
+
+def test_what_xml_allows_is_kept() -> None:
+    assert for_xml({"a\t": ["é👩‍🔬\n", 1, None, ("\x1b",)]}) == {"a\t": ["é👩‍🔬\n", 1, None, ["\ufffd"]]}

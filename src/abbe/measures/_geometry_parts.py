@@ -78,6 +78,8 @@ def _members(order: Tensor, size: int, visible: Tensor) -> Tensor:
 
 
 def _reference_set(a: Tensor, x: Tensor, visible: Tensor, inside: Tensor) -> tuple[Tensor, ...]:
+    """In float64: keys of little weight lie at almost one distance from s, which float32 would call ties."""
+    dtype, a, x = a.dtype, a.double(), x.double()
     outside = visible & ~inside
     y = a.unsqueeze(-1) * x
     s = torch.where(inside.unsqueeze(-1), y, 0.0).sum(-2)
@@ -89,7 +91,8 @@ def _reference_set(a: Tensor, x: Tensor, visible: Tensor, inside: Tensor) -> tup
     alone = inside & (inside.sum(-1, keepdim=True) == 1)  # its sum is itself
     apart = torch.where(alone, torch.where((lengths > 0) & (a != 0), 0.0, 1.0), (1 - cosine).clamp(min=0))
     distance = torch.where(outside, far, 0.0).sum(-1)
-    return distance, (rest - s).norm(dim=-1), *_ball(far, inside, outside), *_ball(apart, inside, outside)
+    found = distance, (rest - s).norm(dim=-1), *_ball(far, inside, outside), *_ball(apart, inside, outside)
+    return tuple(part.to(dtype) for part in found)
 
 
 def _ball(far: Tensor, inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -114,11 +114,15 @@ def one_set(
 ) -> None:  # fmt: skip
     """The fields of SetParts for one set; t = x . s. The visible keys that are no members have outside = 1 and
     blocked = 0, the others 0 and +inf: a loop with conditions instead would not become vector code."""
-    length = np.sqrt(row_dot(s, s))
-    farthest = member_distances(a, x, order, low, s, length, near)
+    square = row_dot(s, s)
+    length = np.sqrt(square)
+    farthest = member_offsets(t, a, own, order, low, square, near)
     lowest = member_cosines(t, over, order, low, length, close)
-    total, nearest, intruders, best, above = pass_outside(t, a, own, over, outside, blocked, length, farthest, lowest)
-    if nearest < _NEAR * length:
+    total, nearest, intruders, best, above = pass_outside(
+        t, a, own, over, outside, blocked, length, square, farthest, lowest
+    )
+    if nearest + square < _NEAR * _NEAR * square:
+        farthest = member_distances(a, x, order, low, s, length, near)
         total, nearest, intruders = measure_again(t, a, x, s, own, blocked, length, farthest, far)
     net = ZERO
     for f in range(s.shape[0]):
@@ -131,6 +135,23 @@ def one_set(
         strict_cosine += ONE if close[k] > best else ZERO
     out[0], out[1], out[2], out[3], out[4] = total, np.sqrt(net), closed, strict, intruders
     out[5], out[6], out[7] = closed_cosine, strict_cosine, above
+
+
+@kernel
+def member_offsets(t: Any, a: Any, own: Any, order: Any, low: int, square: Any, out: Any) -> Any:
+    """||y_i - s||^2 - ||s||^2 of the members; returns the largest.
+
+    Keys of little weight lie at almost one distance from s. ||s||^2, which all of them share, would round away what
+    tells them apart, so distances are compared without it.
+    """
+    farthest = NEG_INF
+    for k in range(len(order)):
+        j = order[k] - low
+        out[k] = own[j] - _TWO * a[j] * t[j]
+        farthest = maximum(farthest, out[k])
+    if len(order) == 1:  # the sum is the member itself
+        out[0], farthest = -square, -square
+    return farthest
 
 
 @kernel
@@ -171,15 +192,15 @@ def member_cosines(t: Any, over: Any, order: Any, low: int, length: Any, out: An
 
 @kernel
 def pass_outside(
-    t: Any, a: Any, own: Any, over: Any, outside: Any, blocked: Any, length: Any, farthest: Any, lowest: Any
-) -> Any:
-    """Over the keys outside: sum and minimum of ||y - s||, how many are within `farthest`; best cosine, how many are
-    above `lowest`."""
-    square = length * length
+    t: Any, a: Any, own: Any, over: Any, outside: Any, blocked: Any, length: Any, square: Any, farthest: Any,
+    lowest: Any,
+) -> Any:  # fmt: skip
+    """Over the keys outside: sum of ||y - s||, minimum of ||y - s||^2 - ||s||^2, how many are within `farthest`; best
+    cosine, how many are above `lowest`."""
     total, nearest, intruders, best, above = ZERO, POS_INF, ZERO, NEG_INF, ZERO
     for j in range(t.shape[0]):
-        d = np.sqrt(larger(own[j] - _TWO * a[j] * t[j] + square, ZERO))
-        total += d * outside[j]
+        d = own[j] - _TWO * a[j] * t[j]
+        total += np.sqrt(larger(d + square, ZERO)) * outside[j]
         d += blocked[j]
         nearest = smaller(nearest, d)
         intruders += ONE if d <= farthest else ZERO
@@ -191,7 +212,7 @@ def pass_outside(
 
 @kernel
 def measure_again(t: Any, a: Any, x: Any, s: Any, own: Any, blocked: Any, length: Any, farthest: Any, far: Any) -> Any:
-    """Sum, minimum and count of `pass_outside`, the keys close to s by differences."""
+    """Sum, smallest distance and count of the keys outside, those close to s by differences."""
     square = length * length
     for j in range(t.shape[0]):
         far[j] = np.sqrt(larger(own[j] - _TWO * a[j] * t[j] + square, ZERO)) + blocked[j]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -56,8 +57,26 @@ def drawings(chart: dict[str, Any]) -> dict[str, bytes]:
     """PNG at twice the size, and SVG, by file ending: without a browser and without a network."""
     import vl_convert  # a large library
 
-    svg = vl_convert.vegalite_to_svg(chart, vl_version=vega_lite_version())
+    svg = as_svg(chart)
     return {"png": vl_convert.svg_to_png(svg, scale=2), "svg": svg.encode()}
+
+
+def as_svg(chart: dict[str, Any]) -> str:
+    import vl_convert
+
+    return vl_convert.vegalite_to_svg(for_xml(chart), vl_version=vega_lite_version())
+
+
+def for_xml(part: Any) -> Any:
+    """The same without characters that XML forbids: at one in some name, the library would end the whole process."""
+    if isinstance(part, str):
+        return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", part)
+    if isinstance(part, dict):
+        return {for_xml(key): for_xml(value) for key, value in part.items()}
+    return [for_xml(value) for value in part] if isinstance(part, list | tuple) else part
+
+
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def _nothing(theme: Theme) -> alt.LayerChart:

@@ -12,7 +12,7 @@ import polars as pl
 
 from ..results import Run
 from ..studies._report_parts import Finding, KeyNumber, Report
-from ._page import vega_lite_version
+from ._figures import as_svg
 from ._report_charts_growth import growth_chart
 from ._report_charts_map import map_chart
 from ._report_charts_parts import Spec
@@ -71,9 +71,7 @@ def _charts(run: Run) -> str:
 
 def _svg(chart: Spec) -> str:
     """The chart, as wide as there is room."""
-    import vl_convert  # a large library
-
-    drawn = _own_names(vl_convert.vegalite_to_svg(chart, vl_version=vega_lite_version()))
+    drawn = _own_names(as_svg(chart))
     label = escape(str(chart["description"]))
     return drawn.replace("<svg ", f'<svg role="img" aria-label="{label}" style="max-width:100%;height:auto" ', 1)
 
