@@ -29,12 +29,12 @@ BASE = {
     "doctor": (studies, "doctor", []),
 }
 ON = {
-    "report": "the same command goes on where it was",
-    "reproduce": "the same command goes on where it was",
+    "report": "what was finished is kept, the same command goes on from there",
+    "reproduce": "what was finished is kept, the same command goes on from there",
     "diagnose": "with --out FOLDER the same command would go on from there",
     "capacity": "with --out FOLDER the same command would go on from there",
-    "compare": "the same command goes on where it was",
-    "calibrate": "the same command goes on where it was",
+    "compare": "what was finished is kept, the same command goes on from there",
+    "calibrate": "what was finished is kept, the same command goes on from there",
     "pull": "nothing was left behind, the same command starts again",
 }
 

@@ -61,4 +61,4 @@ def test_interrupt_is_told_in_one_line(
 
     monkeypatch.setattr(studies, "reproduce", interrupt)
     assert run_main(monkeypatch, "reproduce", folder, "--out", tmp_path / "out") == 130
-    assert capsys.readouterr().err == "abbe: stopped; the same command goes on where it was\n"
+    assert capsys.readouterr().err == "abbe: stopped; what was finished is kept, the same command goes on from there\n"

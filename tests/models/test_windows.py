@@ -128,15 +128,15 @@ def test_fewer_windows_with_the_reason() -> None:
     found = cut(PROSE[:200], [64, 150, 1000], 3)
     assert [window.length for window in found] == [64] * 3 + [150]
     assert found.skipped == (
-        "length 150: 1 of 3 windows, because text has only 200 tokens",
-        "length 1000: 0 of 3 windows, because text has only 200 tokens",
+        "length 150: only 1 of 3 windows, because text has only 200 tokens",
+        "length 1000: none of 3 windows, because text has only 200 tokens",
     )
     assert cut().skipped == ()
 
 
 def test_a_named_text_is_named() -> None:
     found = windows(Text("book.txt", PROSE[:70]), [64], 2, 0, tokenizer=BYTE)
-    assert found.skipped == ("length 64: 1 of 2 windows, because book.txt has only 70 tokens",)
+    assert found.skipped == ("length 64: only 1 of 2 windows, because book.txt has only 70 tokens",)
 
 
 def test_the_text_is_tokenised_once_and_silently() -> None:

@@ -63,7 +63,9 @@ def options_of(name: str) -> st.SearchStrategy[dict[str, object]]:
     return st.fixed_dictionaries({}, optional=drawn)
 
 
-simple = st.sampled_from(sorted(set(INFOS) - {"hybrid", "scaled"})).flatmap(lambda n: st.tuples(st.just(n), options_of(n)))
+simple = st.sampled_from(sorted(set(INFOS) - {"hybrid", "scaled"})).flatmap(
+    lambda n: st.tuples(st.just(n), options_of(n))
+)
 
 
 @given(simple)
@@ -166,7 +168,9 @@ def test_docstrings_state_the_mathematics(made: type[abbe.Normalizer]) -> None:
     assert "As n grows" in text
 
 
-@pytest.mark.parametrize("name", ["learned-temperature", "ssmax", "entmax", "asentmax", "sink", "elastic", "hybrid", "scaled"])
+@pytest.mark.parametrize(
+    "name", ["learned-temperature", "ssmax", "entmax", "asentmax", "sink", "elastic", "hybrid", "scaled"]
+)
 def test_learned_values_cannot_leave_their_range(name: str) -> None:
     made = abbe.normalizer(name) if name == "learned-temperature" else abbe.normalizer(name, learn=True)
     logits = random_logits(3, 9, dtype=torch.float32)

@@ -22,6 +22,7 @@ USUAL: dict[str, Any] = {
     "sink_mass": (0.01, 0.005, 0.02, 0.9, 0.002),
     "decay_exponent": (0.2, 0.15, 0.25, None, 1.0),
     "separability": (0.7, 0.65, 0.75, None, 0.1),
+    "distance": (5.0, 4.0, 6.0, 9.0, 1.0),
     "top_mass": {1: 0.4, 5: 0.7, 20: 0.92, 100: 0.99},
     "sensitivity_worst_mean": (0.2, 0.19, 0.21, 0.5, None),
     "sensitivity_worst_p95": {0.1: 4.0, 0.5: 0.8, 1.0: 0.3},
@@ -42,9 +43,10 @@ def head_rows(place: tuple[int, int] | None, facts: Mapping[str, Any], length: i
         if measure == "decay_exponent":
             if length == LENGTHS[-1]:
                 yield row(place, None, None, measure, numbers)
-        elif measure == "separability":
+        elif measure in ("separability", "distance"):
             for n in SIZES:
-                yield row(place, length, n, measure, (1.0, 1.0, 1.0, None, 1.0) if n == 1 else numbers)
+                alone = n == 1 and measure == "separability"
+                yield row(place, length, n, measure, (1.0, 1.0, 1.0, None, 1.0) if alone else numbers)
         elif measure == "top_mass":
             for n, mass in numbers.items():
                 yield row(place, length, n, measure, mass)

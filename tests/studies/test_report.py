@@ -150,7 +150,7 @@ def test_without_temperatures_there_are_no_floors() -> None:
 
 def test_json_holds_only_what_json_knows() -> None:
     text = json.dumps(made().as_json(), allow_nan=False)
-    assert json.loads(text)["growth"][0].keys() >= {"decay", "uniform_from", "provable_at"}
+    assert json.loads(text)["growth"][0].keys() >= {"decay", "uniform_from", "half_until"}
 
 
 def test_a_report_of_a_run_alone_needs_no_model() -> None:

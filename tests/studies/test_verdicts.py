@@ -10,12 +10,12 @@ import pytest
 from synthetic_run import SIZES, USUAL, made_run, row
 
 from abbe.studies._floors import floors, fragile_below
-from abbe.studies._growth import faint_at, growth, half_until
+from abbe.studies._growth import faint_at, growth, keys_for_half
 from abbe.studies._head_verdicts import head_verdicts, no_better_than_random
 from abbe.studies._key_numbers import key_numbers
 from abbe.studies._lookup import Cell, Lookup, shown_size
 from abbe.studies._report_parts import Finding
-from abbe.studies._telling import count_of, percent
+from abbe.studies._telling import count_of, percent, power_of_n, tokens
 from abbe.studies._verdicts import verdicts
 
 UNIFORM = {"entropy": (5.9, 5.8, 5.95, 6.0, None)}
@@ -75,7 +75,7 @@ def test_sets_that_are_separable_by_chance_prove_nothing() -> None:
 def test_a_head_verdict_tells_its_numbers_and_its_rule() -> None:
     (verdict,) = head_verdicts(Lookup(made_run([{}])))
     assert verdict.sentence == (
-        "Selective: it spreads its weight as if over 8 tokens; 70 % of its 20 selected tokens lie in a ball of their "
+        "Selective: it spreads its weight as if over 8 tokens; 70 % of its 20 tokens selected lie in a ball of their "
         "own, 10 % of random ones."
     )
     assert "No earlier rule holds (sink, uniform, blurred, fading, sharp)" in verdict.rule
@@ -112,17 +112,17 @@ def test_no_ceiling_no_sentence() -> None:
     ("p_values", "critical", "words"),
     [
         ({1: 0.0, 5: 0.0, 20: 0.001, 100: 0.009}, None, "Up to 100 tokens, the most that were tried, distances tell"),
-        ({1: 0.0, 5: 0.0, 20: 0.5, 100: 0.9}, 20, "Selecting 20 tokens or more is no better than random"),
+        ({1: 0.0, 5: 0.0, 20: 0.5, 100: 0.9}, 20, "Selecting 20 tokens or more is not told from selecting at random"),
         (
             {1: 0.0, 5: 0.0, 20: 0.5, 100: 0.001},
             20,
-            "Selecting 20 tokens is no better than random, though 100 are",
+            "Distances do not tell sets of 20 tokens from random ones, though they do at 100",
         ),
     ],
 )
 def test_random_sets(p_values: dict[int, float], critical: int | None, words: str) -> None:
     numbers = None if critical is None else (float(critical), 5.0, 100.0, None, None)
-    finding = found({}, p_values=p_values, critical=numbers)["random sets"]
+    finding = found(*[{}] * 5, p_values=p_values, critical=numbers)["random sets"]
     assert finding.sentence.startswith(words)
     at = critical or 100
     assert finding.numbers[f"p-value at N = {at}"] == p_values[at]
@@ -144,12 +144,31 @@ def test_length_sinks_and_gradients() -> None:
     told = found(FADING, {"decay_exponent": (0.01, -0.1, 0.1, None, 1.0)}, SINK)
     assert told["length"].heads == ((0, 0),)
     assert told["length"].numbers["heads whose interval reaches 0 or below"] == 1
-    assert "falls like n^-0.20 in the mean; 1 of 3 heads fades" in told["length"].sentence
+    assert "goes like n^-0.20 in the mean; 1 of 3 heads fades" in told["length"].sentence
     assert told["sinks"].heads == ((0, 2),)
-    assert told["sinks"].sentence.startswith(
-        "1 of 3 heads is a sink, with more than half of the weight on the first token"
+    assert told["sinks"].sentence == (
+        "1 of 3 heads gives more than half of the weight to the first token in sight; all heads together give it 1 %, "
+        "a uniform head would give it 0.2 %."
     )
     assert told["gradients"].sentence.startswith("At T = 1 the weights react with 40 % of the largest possible")
+
+
+def test_too_few_heads_for_the_test() -> None:
+    """2/C(2m, m) <= 0.01 from five heads on."""
+    few = made_run([{}] * 4, p_values={1: 0.9, 20: 0.9}, critical=(1.0, None, None, None, None))
+    assert key_numbers(Lookup(few))[2].shown == "too few heads"
+    assert "random sets" not in {finding.topic for finding in verdicts(Lookup(few), floors(Lookup(few)))}
+    enough = made_run([{}] * 5, p_values={1: 0.9, 20: 0.9}, critical=(1.0, None, None, None, None))
+    assert key_numbers(Lookup(enough))[2].shown == "1 token"
+
+
+def test_nothing_is_better_than_sets_that_are_always_separable() -> None:
+    certain = {"separability": (1.0, 1.0, 1.0, None, 1.0)}
+    assert "separability" not in found(certain, overall=certain)
+    alone = found(
+        {"separability": (0.7, None, None, None, 0.1)}, overall={"separability": (0.7, None, None, None, 0.1)}
+    )
+    assert alone["separability"].sentence.endswith("every head does better than random (one window: no interval).")
 
 
 def test_an_empty_run_has_no_verdicts() -> None:
@@ -160,7 +179,7 @@ def test_an_empty_run_has_no_verdicts() -> None:
 
 
 def test_key_numbers_have_interval_limit_and_control() -> None:
-    effective, separability, critical, decay, sensitivity = key_numbers(Lookup(made_run([{}])))
+    effective, separability, critical, decay, sensitivity = key_numbers(Lookup(made_run([{}] * 5)))
     assert (effective.value, effective.low, effective.high, effective.limit) == (8.0, 7.5, 8.5, 500.0)
     assert effective.shown == "8 tokens"
     assert separability.shown == "70 %"
@@ -169,7 +188,7 @@ def test_key_numbers_have_interval_limit_and_control() -> None:
     assert (critical.shown, critical.value) == ("none up to 100", None)
     assert (decay.value, decay.control) == (0.2, 1.0)
     assert (sensitivity.shown, sensitivity.limit) == ("0.2 per logit", 0.5)
-    with_critical = made_run([{}], critical=(20.0, 5.0, 100.0, None, None))
+    with_critical = made_run([{}] * 5, critical=(20.0, 5.0, 100.0, None, None))
     assert key_numbers(Lookup(with_critical))[2].shown == "20 tokens"
 
 
@@ -195,23 +214,23 @@ def test_growth_says_where_a_head_crosses_its_limits() -> None:
     assert [r["uniform_from"] for r in rows] == [1024, None, None]  # not yet at 64
     assert [r["random_from"] for r in rows] == [None, 64, None]
     assert rows[2]["decay"] == 0.2
-    assert rows[2]["provable_at"] == pytest.approx(1 + math.exp(10))
-    # 0.4 (L/1024)^-0.2 = 0.1
-    assert rows[2]["faint_at"] == pytest.approx(1024 * 4**5)
+    assert rows[2]["half_until"] == math.floor(1 + math.exp(10))
+    assert rows[2]["faint_at"] is None  # 0.4 (L/1024)^-0.2 = 0.1 at 1,024 times the length: too far
+    assert growth(Lookup(made_run([FADING])))["faint_at"].to_list() == [1024 * 16]  # 0.4 (L/1024)^-0.5 = 0.1
 
 
 def test_no_length_is_foretold_for_a_head_that_does_not_surely_fade() -> None:
     weight = Cell(0.4, None, None, None, None)
     assert faint_at(weight, Cell(0.2, -0.01, 0.3, None, None), 1024) is None
-    assert faint_at(weight, Cell(1e-4, 1e-5, 0.3, None, None), 1024) == math.inf
+    assert faint_at(weight, Cell(1e-4, 1e-5, 0.3, None, None), 1024) is None  # too far
     assert faint_at(None, Cell(0.2, 0.1, 0.3, None, None), 1024) is None
-    assert half_until(1000.0) == math.inf
-    assert half_until(0.0) == 2
+    assert keys_for_half(1000.0) is None
+    assert keys_for_half(0.0) == 2
 
 
 def test_a_ceiling_from_the_range_needs_softmax() -> None:
     """Without a proved ceiling of the largest weight, the range of the logits proves nothing."""
-    assert growth(Lookup(made_run([{"max_weight": (0.4, 0.3, 0.5, None, None)}])))["provable_at"].to_list() == [None]
+    assert growth(Lookup(made_run([{"max_weight": (0.4, 0.3, 0.5, None, None)}])))["half_until"].to_list() == [None]
 
 
 def test_the_floor_is_where_the_power_law_between_two_temperatures_reaches_one() -> None:
@@ -259,4 +278,6 @@ def test_telling() -> None:
         "no head is", "1 of 3 heads is", "2 of 3 heads are", "all 3 heads are",
     ]  # fmt: skip
     assert count_of(1, 1, "is", "are") == "the only head is"
+    assert [tokens(x) for x in (1, 20, 26.94)] == ["1 token", "20 tokens", "26.9 tokens"]
+    assert [power_of_n(x) for x in (0.194, -0.05)] == ["n^-0.19", "n^0.05"]
     assert SIZES[-1] == 100

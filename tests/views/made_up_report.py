@@ -118,7 +118,7 @@ def growth(places: Sequence[tuple[int, int]]) -> pl.DataFrame:
          256.0 if i % 2 else None, 0.2, 10.0 ** (3 + i % 5), math.inf if i % 7 == 0 else 1e6)
         for i, (layer, head) in enumerate(places)
     ]  # fmt: skip
-    names = ("decay", "decay_low", "decay_high", "uniform_from", "random_from", "weight", "faint_at", "provable_at")
+    names = ("decay", "decay_low", "decay_high", "uniform_from", "random_from", "weight", "faint_at", "half_until")
     return _by_head(rows, names)
 
 

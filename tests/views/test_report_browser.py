@@ -290,6 +290,8 @@ def test_degenerate_balls(opened: Opened, tmp_path: Path) -> None:
     row = sample.rows[0].__class__(0, 0, sample.queries[0], (0,), (0.0,), (ball,))
     flat = sample.__class__(3, 0, sample.tokens, (1,), sample.queries, (row,))
     seen = opened(other=made.page_file(made.report([(0, 0)], **ONE, sample=flat), tmp_path)).ready().drawn("light")
-    assert seen.text("#token-told") == "1 of 1 selected tokens lie in the ball; 1 unselected one intrudes."
+    assert seen.text("#token-told") == (
+        "1 of 1 selected tokens lie in the ball; 1 unselected one lies no farther out than the farthest selected."
+    )
     assert json.loads(seen.page.evaluate("JSON.stringify(window.abbe.choice.ball)")) == 1
     seen.quiet()

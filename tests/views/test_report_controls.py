@@ -316,7 +316,8 @@ def test_selected_tokens_are_marked_and_listed(seen: Seen, found: Report) -> Non
         assert f"place {rank + 1} of 20" in str(token.get_attribute("title"))
         assert seen.colour(token, "textDecorationStyle") == ("solid" if ball.inside[rank] else "dashed")
     assert seen.page.locator("#token-text .selected").count() == 20
-    told = f"{sum(ball.inside)} of 20 selected tokens lie in the ball; {ball.intruders} unselected ones intrude."
+    told = f"{sum(ball.inside)} of 20 selected tokens lie in the ball; {ball.intruders} unselected ones lie "
+    told += "no farther out than the farthest selected."
     assert seen.text("#token-told") == told
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FROM_THE_START = "nothing was kept, the same command starts again"
-GOES_ON = "the same command goes on where it was"
+GOES_ON = "what was finished is kept, the same command goes on from there"
 
 
 @dataclass

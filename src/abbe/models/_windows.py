@@ -135,7 +135,8 @@ def _check_room(text: Text, tokens: _Tokens, lengths: Sequence[int]) -> None:
 
 
 def _too_short(text: Text, tokens: _Tokens, length: int, possible: int, count: int) -> str:
-    return f"length {length}: {possible} of {count} windows, because {text.name} has only {len(tokens.ids)} tokens"
+    fit = f"only {possible}" if possible else "none"
+    return f"length {length}: {fit} of {count} windows, because {text.name} has only {len(tokens.ids)} tokens"
 
 
 def _draw(total: int, body: int, count: int, seed: int, length: int) -> list[int]:

@@ -11,7 +11,7 @@ from ._floors import FRAGILE
 from ._head_verdicts import SINK, head_facts, is_sink
 from ._lookup import Lookup
 from ._report_parts import Fact, Finding, Place
-from ._telling import count_of, percent, sentence
+from ._telling import count_of, percent, sentence, tokens
 
 KEPT = 0.9  # of the weight, by an active set that is large enough
 GAIN = 0.05  # of the weight, moved to tokens that can be told apart: less is not worth a change
@@ -61,9 +61,9 @@ def _active_set(table: Lookup) -> Finding | None:
         "heads": len(needed),
     }
     words = (
-        f"Even {largest} tokens a query keep only {percent(masses[largest].value)} of the weight: allow more."
+        f"Even {tokens(largest)} a query hold only {percent(masses[largest].value)} of the weight: allow more."
         if enough is None
-        else f"Keep {enough} tokens a query: they hold {percent(masses[at].value)} of the weight in the mean over "
+        else f"Keep {tokens(enough)} a query: {percent(masses[at].value)} of the weight is on them in the mean over "
         f"heads; {count_of(len(beyond), len(needed), 'needs', 'need')} more."
     )
     rule = (
@@ -81,6 +81,7 @@ def _temperature(floors: pl.DataFrame) -> Finding | None:
     first = known.row(0, named=True) if known.height else None
     numbers: dict[str, Fact] = {
         "temperature floor": None if first is None else first["floor"],
+        "the same for the middle head": None if first is None else _float(known["floor"].median()),
         "heads that get fragile": known.height,
         "heads": floors.height,
         "lowest temperature tried": lowest,
@@ -88,12 +89,13 @@ def _temperature(floors: pl.DataFrame) -> Finding | None:
     words = (
         f"No head becomes fragile down to T = {lowest:g}, the lowest that was tried."
         if first is None
-        else f"Keep the temperature above {first['floor']:.2f}: below it the weights of layer {first['layer']}, head "
-        f"{first['head']}, and then of others, react too strongly to train well."
+        else f"Keep the temperature above {first['floor']:.2f}, where the first head (layer {first['layer']}, head "
+        f"{first['head']}) becomes fragile; the middle one does at {_float(known['floor'].median()):.2f}."
     )
     rule = (
-        "The highest temperature, over heads, at which the 95th percentile over queries of the worst-direction "
-        f"sensitivity reaches {FRAGILE:g} per logit. The logits are those of the model as it is, divided by T."
+        "The highest temperature, over heads, at which the 95th percentile of the worst-direction sensitivity over the "
+        f"queries of a window reaches {FRAGILE:g} per logit. The logits are those of the model as it is, divided by T; "
+        "nothing was trained. Softmax cannot reach it above T = 0.5, whatever the model."
     )
     places = tuple((row["layer"], row["head"]) for row in known.head(_NAMED).iter_rows(named=True))
     return Finding("temperature floor", words, rule, numbers, places)
@@ -114,8 +116,8 @@ def _sinks(table: Lookup) -> Finding | None:
         "No head is a sink: nothing to do."
         if not sinks
         else sentence(
-            f"{count_of(len(sinks), len(heads), 'is a sink', 'are sinks')}: keep the first token in every cache and "
-            "active set, or train with a sink of its own (normalizers sink, softmax1)."
+            f"{count_of(len(sinks), len(heads), 'is a sink', 'are sinks')}: keep the first token in every active set, "
+            "or train with a sink of its own (normalizers sink, softmax1)."
         )
     )
     rule = f"A head is a sink if the mean weight of the first visible key is above {percent(SINK)} at that length."
@@ -138,12 +140,13 @@ def _sparse(alternatives: pl.DataFrame, sparse: Collection[str], sharper: str) -
     own = alternatives.filter(pl.col("normalizer") == "own").drop_nulls("told_apart")
     if own.is_empty():
         return None
-    best = gaining(alternatives, sparse)
+    best, by_sharpening = gaining(alternatives, sparse), gaining(alternatives, [sharper])
     places = tuple((row["layer"], row["head"]) for row in best.iter_rows(named=True))
     numbers: dict[str, Fact] = {
         "heads that would gain": best.height,
         "heads": own.height,
         "weight told apart now, mean over heads": _mean(own, "told_apart"),
+        f"heads that {sharper} would help by the same rule": by_sharpening.height,
     }
     if best.height:
         top = best.row(0, named=True)
@@ -166,17 +169,19 @@ def _sparse(alternatives: pl.DataFrame, sparse: Collection[str], sharper: str) -
         served = best.group_by("normalizer").len().sort("len", "normalizer", descending=[True, False])
         numbers |= {f"heads best served by {spec}": count for spec, count in served.iter_rows()}
     words = (
-        "No head would gain from a sparse normalizer without another output (an estimate from the same logits)."
+        "No head would gain from a sparse normalizer without another output. An estimate from the same logits."
         if not best.height
         else sentence(
-            f"{count_of(best.height, own.height, 'would', 'would')} gain from a sparse normalizer: in the mean "
-            f"another {percent(_mean(best, 'gain'))} of the weight would lie on tokens that can be told apart, and "
-            f"outputs would move by {percent(_mean(best, 'output_change'))} (an estimate from the same logits)."
+            f"{count_of(best.height, own.height, 'would', 'would')} gain from the best of {len(sparse)} sparse "
+            f"normalizers: another {percent(_mean(best, 'gain'))} of the weight on tokens that can be told apart, "
+            f"outputs moved by {percent(_mean(best, 'output_change'))}; {sharper} alone would help "
+            f"{by_sharpening.height}. An estimate from the same logits."
         )
     )
     rule = (
         "The same logits are renormalised by each sparse alternative. A head would gain if the share of its weight on "
-        f"selected tokens inside their ball rises by at least {percent(GAIN)}, surely above 0 in paired windows, while "
+        f"selected tokens inside their ball rises by at least {percent(GAIN)}, with the interval of paired windows (at "
+        "most 4, so a narrow one) above 0, while "
         f"its output moves by at most {percent(MOVED)} of its length. Later layers would see other inputs, and nothing "
         "was trained: try it before you believe it."
     )
@@ -187,3 +192,7 @@ def _mean(table: pl.DataFrame, column: str) -> float | None:
     """The same for the same rows, however they are stored."""
     known = table[column].drop_nulls().to_list()
     return fmean(known) if known else None
+
+
+def _float(value: object) -> float:
+    return float(value)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ _SCHEMA = {
 
 
 def floors(table: Lookup) -> pl.DataFrame:
-    """For every head: the temperature below which 95 % of its queries no longer stay under FRAGILE.
+    """For every head: the temperature below which 95 % of the queries of a window no longer stay under FRAGILE.
 
     Between two measured temperatures the sensitivity is taken as a power law. floor is null where even the lowest
     measured temperature (`lowest`) is not fragile; `ceiling` is the proved largest sensitivity at T = 1.

@@ -11,10 +11,12 @@ from ._lookup import Cell, Lookup
 from ._report_parts import Fact, Place
 
 FAINT = 0.1  # a largest weight that no longer stands out
+_FAR = 100.0  # times the largest length: farther nobody should extrapolate
+_MOST_KEYS = 1e9
 _SCHEMA = {
     "layer": pl.Int32, "head": pl.Int32, "decay": pl.Float64, "decay_low": pl.Float64, "decay_high": pl.Float64,
     "uniform_from": pl.Int64, "random_from": pl.Int64, "weight": pl.Float64, "faint_at": pl.Float64,
-    "provable_at": pl.Float64,
+    "half_until": pl.Float64,
 }  # fmt: skip
 
 
@@ -23,8 +25,9 @@ def growth(table: Lookup) -> pl.DataFrame:
 
     uniform_from, random_from: the first measured length at which its entropy is near the ceiling, or its separability
     no better than that of random sets. faint_at: where its largest weight would fall below 0.1 if it went on fading as
-    measured (an extrapolation). provable_at: beyond this length its logits, at their present range R, cannot give one
-    key half of the weight: 1 + e^R, from the tight bound 1/(1 + (L - 1) e^-R).
+    measured (an extrapolation, given up to 100 times the largest length). half_until: a query whose logits have the
+    mean range R of this head can give one key half of the weight among at most so many keys, 1 + e^R, by the tight
+    bound 1/(1 + (n - 1) e^-R); given up to 10^9. Other queries of the head have other ranges.
     """
     rows = [_growth_row(table, place) for place in table.places]
     return pl.DataFrame(rows, schema=_SCHEMA, orient="row")
@@ -45,7 +48,7 @@ def _growth_row(table: Lookup, place: Place) -> tuple[Fact, ...]:
         random,
         value_of(weight),
         faint_at(weight, decay, table.longest),
-        None if spread is None or weight is None or weight.limit is None else half_until(spread.value),
+        None if spread is None or weight is None or weight.limit is None else keys_for_half(spread.value),
     )
 
 
@@ -58,12 +61,13 @@ def _random_at(table: Lookup, place: Place, length: int) -> bool:
 
 
 def faint_at(weight: Cell | None, decay: Cell | None, longest: int | None) -> float | None:
-    """w(L) = w (L/longest)^-gamma falls below FAINT at this L; None if gamma is not surely above 0."""
+    """w(L) = w (L/longest)^-gamma falls below FAINT at this L; None if gamma is not surely above 0, or L too far."""
     if weight is None or decay is None or longest is None or decay.at_least <= 0:
         return None
-    exponent = math.log(weight.value / FAINT) / decay.value + math.log(longest)
-    return math.exp(exponent) if exponent < 700 else math.inf
+    times = math.log(weight.value / FAINT) / decay.value  # the logarithm
+    return float(round(longest * math.exp(times))) if times <= math.log(_FAR) else None
 
 
-def half_until(spread: float) -> float:
-    return 1 + math.exp(spread) if spread < 700 else math.inf
+def keys_for_half(spread: float) -> float | None:
+    found = math.floor(1 + math.exp(min(spread, 100)))
+    return found if found <= _MOST_KEYS else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ._lookup import Cell, Lookup
 from ._report_parts import Fact, HeadVerdict, Place
-from ._telling import percent
+from ._telling import percent, power_of_n, tokens
 
 NEAR_UNIFORM = 0.95  # of the entropy ceiling
 SINK = 0.5  # of the weight on the first visible key
@@ -125,15 +125,15 @@ def _of_sets(facts: Facts) -> str:
     if cell is None or cell.control is None:
         return "its selected sets could not be measured"
     ours, random = percent(cell.value), percent(cell.control)
-    return f"{ours} of its {facts.size} selected tokens lie in a ball of their own, {random} of random ones"
+    return f"{ours} of its {tokens(facts.size or 0)} selected lie in a ball of their own, {random} of random ones"
 
 
 def _of_decay(facts: Facts) -> str:
-    return f"its largest weight falls like n^-{value_of(facts.decay) or 0:.2f} as the context grows"
+    return f"its largest weight goes like {power_of_n(value_of(facts.decay) or 0)} as the context grows"
 
 
 def _of_tokens(facts: Facts) -> str:
-    spread = f"it spreads its weight as if over {value_of(facts.effective) or 0:.3g} tokens"
+    spread = f"it spreads its weight as if over {tokens(value_of(facts.effective) or 0)}"
     return spread if facts.separability is None else f"{spread}; {_of_sets(facts)}"
 
 

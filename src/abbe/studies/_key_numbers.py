@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from ._lookup import Cell, Lookup
 from ._report_parts import KeyNumber
-from ._telling import percent
+from ._telling import percent, power_of_n, tokens
 
 LEVEL = 0.01  # of the test behind the critical N, as in the text of arXiv 2508.17821
 
@@ -21,28 +22,28 @@ def key_numbers(table: Lookup) -> tuple[KeyNumber, ...]:
     return (
         _number(
             "effective tokens", "effective_tokens", effective,
-            lambda c: f"{c.value:.3g} tokens",
-            lambda c: f"A query spreads its weight as if over {c.value:.3g} equal tokens"
+            lambda c: tokens(c.value),
+            lambda c: f"A query spreads its weight as if equally over {tokens(c.value)}"
             + ("." if c.limit is None else f", of {c.limit:,.0f} that it sees on average."),
         ),
         _number(
             f"separability of {size} tokens" if size else "separability", "separability", separable,
             lambda c: percent(c.value),
-            lambda c: f"So many of the {size} tokens of largest weight lie in a ball of their own"
-            + ("." if c.control is None else f"; of {size} random tokens {percent(c.control)} do."),
+            lambda c: f"The share of the {tokens(size or 0)} of largest weight that lies in a ball of its own"
+            + ("." if c.control is None else f"; of {tokens(size or 0)} drawn at random: {percent(c.control)}."),
         ),
         _critical_number(table),
         _number(
             "decay exponent", "decay_exponent", decay,
             lambda c: f"{c.value:.2f}",
-            lambda c: f"The largest weight of a head falls like n^-{c.value:.2f} with the n keys it sees; a uniform "
-            "head's like n^-1.",
+            lambda c: f"The largest weight of a head goes like {power_of_n(c.value)} with the n keys it sees; a "
+            "uniform head's like n^-1.",
         ),
         _number(
             "worst sensitivity", "sensitivity_worst_mean", sensitivity,
             lambda c: f"{c.value:.2g} per logit",
-            lambda c: "So far the weights move for a unit change of the logits in the worst direction"
-            + ("." if c.limit is None else f"; no row can exceed {c.limit:.3g}."),
+            lambda c: "How far the weights move for a unit change of the logits in the worst direction"
+            + ("." if c.limit is None else f"; the proved ceiling is {c.limit:.3g} in the mean over queries."),
         ),
     )  # fmt: skip
 
@@ -62,11 +63,20 @@ def _critical_number(table: Lookup) -> KeyNumber:
     name = "critical N"
     if not tested:
         return _number(name, measure, None, str, str)
+    if not can_reject(table):
+        told = f"With so few heads the test cannot tell anything from chance at level {LEVEL:g}."
+        return KeyNumber(name, measure, None, None, None, None, None, "too few heads", told)
     if found is None:
         told = f"Up to {tested[-1]} selected tokens, the heads' distances differ from those of random sets."
         return KeyNumber(name, measure, None, None, None, None, None, f"none up to {tested[-1]}", told)
-    told = f"From {found.value:.0f} selected tokens on, the heads' distances are not told from those of random sets."
-    return KeyNumber(name, measure, found.value, found.low, found.high, None, None, f"{found.value:.0f} tokens", told)
+    told = f"With {tokens(found.value)} selected, the heads' distances are first not told from those of random sets."
+    return KeyNumber(name, measure, found.value, found.low, found.high, None, None, tokens(found.value), told)
+
+
+def can_reject(table: Lookup) -> bool:
+    """Whether the test can reject at all: the smallest p-value of two samples of m heads is 2/C(2m, m)."""
+    heads = max((len(table.heads("distance", table.longest, n)) for n in table.sizes), default=0)
+    return 2 / math.comb(2 * heads, heads) <= LEVEL
 
 
 def critical_n(table: Lookup) -> tuple[Cell | None, list[int]]:

@@ -25,3 +25,13 @@ def count_of(found: int, total: int, singular: str, plural: str) -> str:
 def sentence(words: str) -> str:
     """With a capital letter."""
     return words[:1].upper() + words[1:]
+
+
+def tokens(number: float) -> str:
+    """ "1 token", "20 tokens", "26.9 tokens"."""
+    return f"{number:.3g} token{'' if number == 1 else 's'}"
+
+
+def power_of_n(decay: float) -> str:
+    """How a weight goes with n: "n^-0.19"; "n^0.05" for one that grows."""
+    return f"n^{-decay:.2f}"

@@ -18,10 +18,10 @@ from ._head_verdicts import (
     is_near_uniform,
     is_sink,
 )
-from ._key_numbers import LEVEL, critical_n
+from ._key_numbers import LEVEL, can_reject, critical_n
 from ._lookup import Cell, Lookup
 from ._report_parts import Fact, Finding, Place
-from ._telling import count_of, percent, sentence
+from ._telling import count_of, percent, power_of_n, sentence, tokens
 
 HALF = 0.5
 
@@ -95,11 +95,11 @@ def _forced(table: Lookup) -> Finding | None:
     return Finding(
         "forced dispersion",
         sentence(
-            f"{count_of(len(forced), len(cells), 'has', 'have')} logits so close together that softmax cannot give one "
-            f"key half of the weight at {table.longest:,} tokens."
+            f"{count_of(len(forced), len(cells), 'has', 'have')} logits so close together that softmax can give one "
+            f"key less than half of the weight, in the mean over queries, at {table.longest:,} tokens."
         ),
-        "A head counts if the mean of the tight ceiling 1/(1 + (n - 1) e^-R) of its largest weight is below 0.5, R the "
-        "range of the logits of a query.",
+        "A head counts if the mean over queries of the tight ceiling 1/(1 + (n - 1) e^-R) of the largest weight is "
+        "below 0.5, R the range of the query's logits. Single queries may have a higher ceiling.",
         numbers,
         forced,
     )
@@ -107,7 +107,7 @@ def _forced(table: Lookup) -> Finding | None:
 
 def _random_sets(table: Lookup) -> Finding | None:
     found, tested = critical_n(table)
-    if not tested:
+    if not tested or not can_reject(table):
         return None
     longest = table.longest
     statistics = {n: table.overall("ks_statistic", longest, n) for n in tested}
@@ -135,13 +135,13 @@ def _critical_sentence(critical: int | None, p_values: Mapping[int, Cell | None]
         return f"Up to {largest} tokens, the most that were tried, distances tell selected sets from random ones."
     told_again = [n for n, p in p_values.items() if n > critical and p is not None and p.value <= LEVEL]
     if told_again:
-        return f"Selecting {critical} tokens is no better than random, though {told_again[0]} are told apart again."
-    return f"Selecting {critical} tokens or more is no better than random: distances do not tell the sets apart."
+        return f"Distances do not tell sets of {tokens(critical)} from random ones, though they do at {told_again[0]}."
+    return f"Selecting {tokens(critical)} or more is not told from selecting at random by the distance to the rest."
 
 
 def _separability(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
     overall = table.overall("separability", table.longest, table.size)
-    measured = {p: f for p, f in heads.items() if f.separability is not None and f.separability.control is not None}
+    measured = {place: facts for place, facts in heads.items() if _can_be_blurred(facts)}
     if overall is None or overall.control is None or not measured:
         return None
     blurred = _matching(measured, is_blurred)
@@ -150,20 +150,26 @@ def _separability(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None
         "of random sets": overall.control, "heads no better than random": len(blurred), "heads": len(measured),
     }  # fmt: skip
     worse = (
-        "every head does better than random"
+        f"every head does better than random{'' if overall.low is not None else ' (one window: no interval)'}"
         if not blurred
         else f"{count_of(len(blurred), len(measured), 'does', 'do')} no better than random"
     )
     return Finding(
         "separability",
-        f"Of the {table.size} tokens that a head weights most, {percent(overall.value)} lie in a ball of their own, "
-        f"against {percent(overall.control)} of {table.size} random ones; {worse}.",
+        f"Of the {tokens(table.size or 0)} that a head weights most, {percent(overall.value)} lie in a ball of their "
+        f"own, against {percent(overall.control)} of {table.size} random ones; {worse}.",
         "Separability: the share of the selected whose weighted vectors lie no farther from their sum than the nearest "
         "unselected one. A head does no better than random if the interval of its separability reaches down to that of "
         "random sets.",
         numbers,
         blurred,
     )
+
+
+def _can_be_blurred(facts: Facts) -> bool:
+    """Where random sets are separable, too, as sets of one are, no head can do better."""
+    cell = facts.separability
+    return cell is not None and cell.control is not None and cell.control < 1
 
 
 def _length(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
@@ -179,9 +185,9 @@ def _length(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
     }  # fmt: skip
     return Finding(
         "length",
-        f"As the context grows to {table.longest:,} tokens, the largest weight of a head falls like "
-        f"n^-{overall.value:.2f} in the mean; {count_of(len(fading), len(measured), 'fades', 'fade')} at least half as "
-        "fast as a uniform head.",
+        f"As the context grows to {table.longest:,} tokens, the largest weight of a head goes like "
+        f"{power_of_n(overall.value)} in the mean; {count_of(len(fading), len(measured), 'fades', 'fade')} at least "
+        "half as fast as a uniform head.",
         f"A head fades if its decay exponent (least squares of the log of the largest weight on ln n) is at least "
         f"{FADING:g}; a uniform head has 1.",
         numbers,
@@ -199,11 +205,12 @@ def _sinks(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
         "weight on the first key": overall.value, "interval from": overall.low, "to": overall.high,
         "of a uniform head": overall.control, "sinks": len(sinks), "heads": len(measured),
     }  # fmt: skip
+    uniform = "" if overall.control is None else f", a uniform head would give it {percent(overall.control)}"
     return Finding(
         "sinks",
         sentence(
-            f"{count_of(len(sinks), len(measured), 'is a sink', 'are sinks')}, with more than half of the weight on "
-            f"the first token; all heads together give it {percent(overall.value)}."
+            f"{count_of(len(sinks), len(measured), 'gives', 'give')} more than half of the weight to the first token "
+            f"in sight; all heads together give it {percent(overall.value)}{uniform}."
         ),
         f"A head is a sink if the mean weight of the first visible key is above {percent(SINK)} at that length.",
         numbers,
@@ -235,8 +242,9 @@ def _gradient(table: Lookup, floors: pl.DataFrame) -> Finding | None:
         "gradients",
         f"At T = 1 the weights react with {percent(overall.value / overall.limit)} of the largest possible "
         f"sensitivity; {fragile}.",
-        f"A head is fragile at a temperature where the 95th percentile over its queries of the worst-direction "
-        f"sensitivity reaches {FRAGILE:g} per logit, twice what any softmax row can reach at T = 1.",
+        f"A head is fragile at a temperature where the 95th percentile of the worst-direction sensitivity over the "
+        f"queries of a window (the mean of the windows' percentiles) reaches {FRAGILE:g} per logit, twice what any "
+        "softmax row can reach at T = 1. No softmax head can be fragile above T = 0.5.",
         numbers,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from ..studies._floors import FRAGILE
 from ..studies._growth import FAINT
 from ..studies._report_parts import Fact, Finding, HeadVerdict, KeyNumber, Place, Report
 from ..studies._sample import sample_as_json
+from ..studies._telling import percent
 from ._page import render, script, vega
 from ._report_charts import chart_specifications, shown_size
 from ._report_data import both_themes, packed_json, packed_table, plain_rows
@@ -66,6 +68,7 @@ def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -
         "measures": measures,
         "shown_size": shown_size(report.run),
         "kinds": KINDS,
+        "layers": [str(name) for name in report.run.manifest.get("layers") or ()],
         "heads": [_verdict(verdict) for verdict in report.heads],
         "alternatives": plain_rows(report.alternatives),
         "columns": _columns(report.alternatives.columns),
@@ -121,8 +124,16 @@ def measured(report: Report) -> list[str]:
     if text.get("name"):
         told.append(f"from “{text['name']}”")
     if settings.get("windows"):
-        told.append(f"{settings['windows']} of each length")
+        told.append(_windows(manifest))
     return told
+
+
+def _windows(manifest: Mapping[str, Any]) -> str:
+    """How many were measured: a short text has room for fewer than were asked for."""
+    asked, cut = _part(manifest, "settings")["windows"], manifest.get("windows")
+    counts = Counter(window["length"] for window in cut).values() if isinstance(cut, list) and cut else [asked]
+    few, many = min(counts), max(counts)
+    return f"{many} of each length" if few == many else f"{few} to {many} of each length"
 
 
 def _many(number: int, what: str) -> str:
@@ -139,7 +150,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
     manifest = _for_others(report.run.manifest)
     model, text, settings = (_part(manifest, name) for name in ("model", "text", "settings"))
     characters, error = text.get("characters"), _part(manifest, "self_check").get("error")
-    found = {
+    found: dict[str, Any] = {
         "model": " · ".join(str(part) for part in (model.get("name"), model.get("about"), model.get("class")) if part),
         "text": text.get("name", "") if characters is None else f"{text.get('name', '')}, {characters:,} characters",
         "queries": f"{settings['queries']} a window" if settings.get("queries") else "",
@@ -147,7 +158,8 @@ def facts(report: Report) -> list[tuple[str, str]]:
         "normalizer": settings.get("normalizer") or "the model's own",
         "self-check": "" if error is None else f"the model's own output was rebuilt within {error:.1e} of its "
         "standard deviation",
-        "intervals": f"{settings['level']:.0%}, by resampling windows" if settings.get("level") else "",
+        "intervals": f"{settings['level']:.0%}, by resampling windows; few windows make them too narrow (8 hold about "
+        "88 % of the time)" if settings.get("level") else "",
         "made": manifest.get("made") or "",
     }  # fmt: skip
     return [(name, str(value)) for name, value in found.items() if value]
@@ -166,8 +178,14 @@ class _Card:
 
 def _card(number: KeyNumber) -> _Card:
     found = (("limit", number.limit), ("control", number.control))
-    beside = tuple((name, shown(value, 3)) for name, value in found if value is not None)
-    return _Card(number.name, number.shown, interval(number.low, number.high), beside, number.meaning)
+    beside = tuple((name, _like(number, value)) for name, value in found if value is not None)
+    ends = [_like(number, end) for end in (number.low, number.high) if end is not None]
+    return _Card(number.name, number.shown, " to ".join(ends), beside, number.meaning)
+
+
+def _like(number: KeyNumber, value: float) -> str:
+    """In the unit in which the number is shown."""
+    return percent(value) if number.shown.endswith("%") else shown(value, 3)
 
 
 @dataclass(frozen=True)

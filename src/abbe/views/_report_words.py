@@ -62,7 +62,7 @@ _PARTS = {"mean": "mean", "p95": "95 % of rows below", "max": "largest row"}
 _INFO = {info.name: info for info in list_measures()}
 _COLUMNS = {
     "decay": "decay exponent", "uniform_from": "uniform from length", "random_from": "random from length",
-    "weight": "largest weight", "faint_at": "faint from length", "provable_at": "provably below half from length",
+    "weight": "largest weight", "faint_at": "faint from length", "half_until": "keys among which one can have half",
     "floor": "fragile below T", "lowest": "lowest T measured", "told_apart": "weight told apart",
     "output_change": "change of the output", "active": "active tokens",
 }  # fmt: skip

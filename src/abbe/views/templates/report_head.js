@@ -63,6 +63,7 @@
     byId("head-name").textContent = title;
     for (const other of document.querySelectorAll(".chosen-head")) other.textContent = title.toLowerCase();
     byId("head-length").textContent = choice.length === null ? "" : `at ${choice.length.toLocaleString("en")} tokens`;
+    byId("head-path").textContent = abbe.about.layers[choice.layer] ?? "";
     byId("head-kind").textContent = found?.kind ?? "";
     byId("head-kind").hidden = !found;
     byId("head-sentence").textContent = found?.sentence ?? "There is no verdict on this head.";

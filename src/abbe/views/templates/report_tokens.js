@@ -84,9 +84,9 @@
     if (!found.ball) return `This query sees too few tokens for a selected set of ${choice.ball}.`;
     const inside = [...found.ball.inside].filter((sign) => sign === "1").length;
     const { intruders } = found.ball;
-    const others = { 0: "no unselected one intrudes", 1: "1 unselected one intrudes" }[intruders]
-      ?? `${intruders.toLocaleString("en")} unselected ones intrude`;
-    return `${inside} of ${found.ball.inside.length} selected tokens lie in the ball; ${others}.`;
+    const others = { 0: "no unselected one lies", 1: "1 unselected one lies" }[intruders]
+      ?? `${intruders.toLocaleString("en")} unselected ones lie`;
+    return `${inside} of ${found.ball.inside.length} selected tokens lie in the ball; ${others} no farther out than the farthest selected.`;
   }
 
   function point(distance, angle, largest, rest) {
