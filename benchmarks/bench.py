@@ -4,7 +4,7 @@
     make bench ARGS="--quick"                   two shapes, few repeats
     make bench ARGS="--only entmax,topk"        some normalizers
     make bench ARGS="--part normalizers"        one part: normalizers, package, attention, memory, latency, crossover,
-                                                diagnose, scaling, swap
+                                                diagnose, scaling, swap, compare
 
 Every row is printed as a JSON line as soon as it is measured, and again in a table at the end. Baseline and
 candidate alternate within a row, and the ratio is that of their best times: what is left of each when nobody
@@ -39,7 +39,18 @@ EXTRA_SPECS = (
     "entmax:alpha=2",
     "hybrid:a=softmax,b=sparsemax",
 )
-PARTS = ("normalizers", "package", "attention", "memory", "latency", "crossover", "diagnose", "scaling", "swap")
+PARTS = (
+    "normalizers",
+    "package",
+    "attention",
+    "memory",
+    "latency",
+    "crossover",
+    "diagnose",
+    "scaling",
+    "swap",
+    "compare",
+)
 Row = dict[str, object]
 
 
@@ -276,6 +287,10 @@ def main() -> None:
         import swapping
 
         swapping.swap_rows(emit, best_times, budget)
+    if "compare" in wanted:
+        import comparing
+
+        comparing.compare_rows(emit, 1 if options.quick else 3)
     print_table()
 
 

@@ -268,8 +268,9 @@ def test_one_nan_among_many_draws_is_an_error(monkeypatch: pytest.MonkeyPatch) -
 def test_mistakes_are_told_in_one_line() -> None:
     with pytest.raises(abbe.AbbeError, match=r"^unknown statement 'spectrl'\. Did you mean 'spectral'\?$"):
         verify(["spectral", "spectrl"])
-    with pytest.raises(abbe.AbbeError, match=r"unknown statement 'zzz'\. Did you mean '[a-z]"):
+    with pytest.raises(abbe.AbbeError) as caught:
         verify(["zzz"])
+    assert str(caught.value) == f"unknown statement 'zzz'. Known are {', '.join(STATEMENTS)}"
     for trials in (0, -5):
         with pytest.raises(abbe.AbbeError, match=rf"trials .*got {trials}"):
             verify(["spectral"], trials)

@@ -187,7 +187,7 @@ def test_a_file_of_another_architecture_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AbbeError, match=expected + " with 2$"):
         swap(llama(num_attention_heads=2), f"file:{path}")
     with pytest.raises(
-        AbbeError, match=r"another LlamaForCausalLM: .* this GPT2LMHeadModel has transformer\.h\.0\.attn"
+        AbbeError, match=r"is for a LlamaForCausalLM, and this model is a GPT2LMHeadModel; swap a Llama"
     ):
         swap(gpt2(), f"file:{path}")
 
@@ -210,11 +210,8 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     [
         (lambda facts: facts.update(format=2), "in a format that this abbe cannot read"),
         (lambda facts: facts.update(specs=["sparsemax"] * 2), "is damaged: its numbers do not fit sparsemax"),
-        (lambda facts: facts["layers"][0]["groups"][0].update(heads=[0, 1, 2]), "does not name every head of model"),
-        (lambda facts: facts.pop("layers"), "is damaged"),
-        (lambda facts: facts["layers"][0]["groups"][0].update(normalizer=7), "is damaged"),
     ],
-    ids=["format", "specs", "heads", "no-layers", "no-normalizer"],
+    ids=["format", "specs"],
 )
 def test_damaged_files(tmp_path: Path, change: Any, message: str) -> None:
     path = tmp_path / "my.safetensors"

@@ -26,7 +26,7 @@ from abbe.studies import Capacity, _capacity_losses, capacity
 from abbe.studies._capacity_curves import Curve
 from abbe.studies._capacity_findings import findings
 from abbe.studies._capacity_geometry import common_size, correlation_table, shown_size
-from abbe.studies._capacity_intervals import crossings, growth_exponent, least_whole
+from abbe.studies._capacity_intervals import crossings, growth_exponent, least_whole, whole_interval
 from abbe.studies._capacity_parts import CORRELATION_SCHEMA, GROWTH_SCHEMA, WAYS
 from abbe.studies._capacity_ranks import least_p_value, rank_correlation
 from abbe.studies._capacity_search import Sizes, bracket, is_monotone, search
@@ -193,9 +193,30 @@ def test_the_interval_is_that_of_resampled_pairs() -> None:
         own = sum(i + 1.0 for i in places)
         rise = [sum((i + 1.0) * slopes[i] / n for i in places) / own for n in range(1, 64)]
         least.append(next(n for n, one in enumerate(rise, 1) if one <= 0.05 + 1e-12))
-    assert row["low"] == pytest.approx(np.quantile(least, 0.05))
-    assert row["high"] == pytest.approx(np.quantile(least, 0.95))
+    assert row["low"] == math.floor(np.quantile(least, 0.05))
+    assert row["high"] == math.ceil(np.quantile(least, 0.95))
     assert row["low"] < row["capacity"] < row["high"]
+
+
+@pytest.mark.parametrize(
+    ("resampled", "level", "ends"),
+    [
+        ([4, 5], 0.5, (4, 5)),  # percentiles 4.25 and 4.75
+        ([2, 4, 7, 9], 0.8, (2, 9)),  # 2.6 and 8.4
+        ([1, 2, 3, 4, 5], 0.5, (2, 4)),  # whole already
+        ([6, 6, 6], 0.9, (6, 6)),
+    ],
+)
+def test_ends_of_whole_numbers_are_whole_and_outside(
+    resampled: list[float], level: float, ends: tuple[float, float]
+) -> None:
+    assert whole_interval(torch.tensor(resampled).double(), level) == ends
+
+
+def test_the_last_digit_does_not_widen_an_interval() -> None:
+    places = torch.arange(1001).double()  # percentiles 50 and 950, but for the rounding of (1 - 0.9) / 2
+    assert whole_interval(places, 0.9) == (50, 950)
+    assert whole_interval(None, 0.9) == (None, None)
 
 
 def test_one_window_has_no_interval() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .._errors import AbbeError
 from ..normalizers import Normalizer, normalizer
+from ._swap_facts import check_facts, check_groups
 from ._swap_layers import Layer
 from ._swap_plan import HeadGroup, Plan, check_fits
 
@@ -44,17 +45,20 @@ def write_plan(path: str | os.PathLike[str], plan: Plan, model: str) -> None:
 
 
 def read_plan(path: str, layers: Sequence[Layer], model: str) -> Plan:
-    """The plan of a file, for a model that has the same layers and heads."""
+    """The plan of a file, for a model of the same class that has the same layers and heads."""
     facts, tensors = _read(path)
-    try:
-        _check_layers(path, facts, layers, model)
-        made = [_loaded(path, number, spec, tensors) for number, spec in enumerate(facts["specs"])]
-        stored = zip(layers, facts["layers"], strict=True)
-        plan = {layer: tuple(_group(group, made, layer) for group in one["groups"]) for layer, one in stored}
-    except (KeyError, IndexError, TypeError) as error:
-        raise AbbeError(f"{path} is damaged: {error!r}") from None
+    check_facts(path, facts)
+    _check_layers(path, facts, layers, model)
+    for layer, one in zip(layers, facts["layers"], strict=True):
+        check_groups(path, one["groups"], layer, len(facts["specs"]))
+    _check_tensors(path, tensors, len(facts["specs"]))
+    made = [_loaded(path, number, spec, tensors) for number, spec in enumerate(facts["specs"])]
+    stored = zip(layers, facts["layers"], strict=True)
+    plan = {layer: tuple(_group(group, made, layer) for group in one["groups"]) for layer, one in stored}
     for layer, groups in plan.items():
-        _check_heads(path, layer, groups)
+        for group in groups:
+            if group.normalizer is not None:
+                check_fits(group.normalizer, group.heads, layer)
     return plan
 
 
@@ -98,13 +102,24 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise AbbeError(f"{path} is no safetensors file: {error}") from None
     if text is None:
         raise AbbeError(f"{path} was not written by Swap.save: it does not say which normalizers it holds")
-    facts: dict[str, Any] = json.loads(text)
+    return _facts(path, text), tensors
+
+
+def _facts(path: str, text: str) -> dict[str, Any]:
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError):
+        raise AbbeError(f"{path} is damaged: what it says of its normalizers is no JSON") from None
+    if not isinstance(facts, dict):
+        raise AbbeError(f"{path} is damaged: what it says of its normalizers is no JSON object")
     if facts.get("format") != _FORMAT:
         raise AbbeError(f"{path} was written by abbe {facts.get('abbe')}, in a format that this abbe cannot read")
-    return facts, tensors
+    return facts
 
 
 def _check_layers(path: str, facts: dict[str, Any], layers: Sequence[Layer], model: str) -> None:
+    if facts["model"] != model:
+        raise AbbeError(f"{path} is for a {facts['model']}, and this model is a {model}; swap a {facts['model']}")
     stored = [(layer["path"], layer["heads"]) for layer in facts["layers"]]
     have = [(layer.path, layer.heads) for layer in layers]
     if stored == have:
@@ -118,19 +133,26 @@ def _check_layers(path: str, facts: dict[str, Any], layers: Sequence[Layer], mod
     )
 
 
-def _check_heads(path: str, layer: Layer, groups: Sequence[HeadGroup]) -> None:
-    if sorted(head for group in groups for head in group.heads) != list(range(layer.heads)):
-        raise AbbeError(f"{path} is damaged: it does not name every head of {layer.path} once")
-    for group in groups:
-        if group.normalizer is not None:
-            check_fits(group.normalizer, group.heads, layer)
+def _check_tensors(path: str, tensors: dict[str, Tensor], specs: int) -> None:
+    known = {str(number) for number in range(specs)}
+    for name, tensor in tensors.items():
+        if name.partition(".")[0] not in known:
+            raise AbbeError(f"{path} is damaged: its tensor {name!r} belongs to none of its {specs} normalizers")
+        if not tensor.is_floating_point():
+            raise AbbeError(f"{path} is damaged: its tensor {name!r} holds {tensor.dtype}, no floating-point numbers")
 
 
 def _loaded(path: str, number: int, spec: str, tensors: dict[str, Tensor]) -> Normalizer:
-    made = normalizer(spec)
+    try:
+        made = normalizer(spec)
+    except (AbbeError, RuntimeError, MemoryError) as error:  # as many heads as no memory holds are a RuntimeError
+        raise AbbeError(f"{path} is damaged: it holds {spec!r}, which cannot be made: {error}") from None
     own = {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{number}.")}
     try:
         made.load_state_dict(own)
     except RuntimeError:
         raise AbbeError(f"{path} is damaged: its numbers do not fit {spec}") from None
+    for name, tensor in made.state_dict().items():  # not those of the file: a large float64 is infinite in float32
+        if not bool(tensor.isfinite().all()):
+            raise AbbeError(f"{path} is damaged: its tensor '{number}.{name}' is not finite")
     return made

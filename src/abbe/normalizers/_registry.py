@@ -89,12 +89,15 @@ def _plain(name: str) -> str:
     return "".join(character for character in name.lower() if character not in " -_")
 
 
+_NEAR = 0.6  # of difflib; below it, a guess would be a silly one
 _BY_NAME = {_plain(name): made for made in CLASSES for name in (made.name, *made.aliases)}
 
 
 def _find(name: str) -> type[Normalizer]:
     found = _BY_NAME.get(_plain(name))
     if found is None:
-        near = difflib.get_close_matches(_plain(name), _BY_NAME, n=1, cutoff=0.0)
-        raise AbbeError(f"unknown normalizer {name!r}. Did you mean {_BY_NAME[near[0]].name!r}?")
+        near = difflib.get_close_matches(_plain(name), _BY_NAME, n=1, cutoff=_NEAR)
+        known = ", ".join(made.name for made in CLASSES)
+        hint = f"Did you mean {_BY_NAME[near[0]].name!r}?" if near else f"Known are {known}"
+        raise AbbeError(f"unknown normalizer {name!r}. {hint}")
     return found

@@ -5,6 +5,7 @@ Windows are drawn in pairs: a resample takes the own and the truncated losses of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -50,6 +51,14 @@ def interval(resampled: Tensor | None, level: float) -> Ends:
         return None, None
     low, high = interval_ends(resampled.unsqueeze(-1), level)
     return float(low), float(high)
+
+
+def whole_interval(resampled: Tensor | None, level: float) -> Ends:
+    """Percentiles of whole numbers, as the nearest whole numbers outside: no half a key is claimed."""
+    low, high = interval(resampled, level)
+    if low is None or high is None:
+        return None, None
+    return float(math.floor(low + _SLACK)), float(math.ceil(high - _SLACK))
 
 
 def growth_exponent(capacities: Tensor, lengths: Sequence[int]) -> Tensor:

@@ -9,7 +9,7 @@ import polars as pl
 import torch
 
 from ._capacity_curves import Curve
-from ._capacity_intervals import growth_exponent, interval, least_whole
+from ._capacity_intervals import growth_exponent, interval, least_whole, whole_interval
 from ._capacity_parts import CURVE_SCHEMA, GROWTH_SCHEMA, TABLE_SCHEMA
 from ._capacity_settings import CapacitySettings
 
@@ -17,10 +17,10 @@ Beside = Mapping[str, Any]  # columns of separability
 
 
 def model_row(curve: Curve, tau: float, settings: CapacitySettings) -> dict[str, Any]:
-    """N* of the whole model: a whole number; its interval holds those of resampled windows."""
+    """N* of the whole model: a whole number; its interval, of whole numbers too, holds those of resampled windows."""
     value = float(least_whole(curve.crossing(tau)))
     drawn = curve.resampled(settings.resamples, settings.seed)
-    low, high = interval(None if drawn is None else least_whole(curve.crossing(tau, drawn)), settings.level)
+    low, high = whole_interval(None if drawn is None else least_whole(curve.crossing(tau, drawn)), settings.level)
     return _row(curve, tau, tau, value, low, high)
 
 

@@ -8,6 +8,10 @@ from typing import Any
 
 from .._errors import AbbeError
 from ..models import LoadedModel, Text
+from ..normalizers import normalizer
+from ..normalizers._spec import format_spec, parse_spec
+
+_KEPT = ("entmax", "asentmax")  # a learned alpha goes to softmax, and would be compared under the name of entmax
 
 
 def halves(text: Text) -> tuple[Text, Text]:
@@ -17,15 +21,32 @@ def halves(text: Text) -> tuple[Text, Text]:
     return Text(f"{text.name}, first half", text.content[:cut]), Text(text.name, text.content[cut:])
 
 
+def kept_alpha(spec: str) -> str:
+    """The spec with learn=false for every entmax in it that does not say learn.
+
+    Example:
+        >>> kept_alpha("entmax:alpha=1.5")
+        'entmax:alpha=1.5,learn=false'
+    """
+    made, (_, given) = normalizer(spec), parse_spec(spec)
+    filled: dict[str, Any] = dict(given)
+    for option in made.options:
+        if option.kind == "normalizer" and option.name in given:
+            filled[option.name] = kept_alpha(given[option.name])
+    if made.name in _KEPT and "learn" not in given:
+        filled["learn"] = False
+    return spec if filled == given else format_spec(made.name, filled)
+
+
 def calibrated_swap(
     model: LoadedModel, spec: str, text: Text, *, length: int, windows: int, seed: int, folder: Path
 ) -> str:
-    """What to swap after the parameters of this spec were fitted to the model; its own losses are measured briefly."""
+    """What to swap after the parameters of this spec were fitted to the model, without the alpha of entmax."""
     from .. import studies
 
     calibrate: Any = studies.calibrate
     found = calibrate(
-        model, spec, text, length=length, windows=windows, held_out=1, seed=seed, folder=folder, progress=False
+        model, kept_alpha(spec), text, length=length, windows=windows, held_out=1, seed=seed, folder=folder, progress=False
     )  # fmt: skip
     if found.file is None:
         raise AbbeError(f"calibration of {spec} left no file to swap in {folder}")

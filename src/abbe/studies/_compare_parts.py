@@ -37,7 +37,7 @@ NEEDLE_SCHEMA: dict[str, Any] = {
     "margin": pl.Float64, "margin_low": pl.Float64, "margin_high": pl.Float64,
 }  # fmt: skip
 JUDGEMENT_SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(
-    ("affordable", "tells_apart", "needs_fewer", "retrieves", "helps"), pl.Boolean
+    ("affordable", "lowers_loss", "tells_apart", "needs_fewer", "retrieves", "helps"), pl.Boolean
 )
 
 
@@ -81,7 +81,7 @@ class CompareSettings:
 
     def as_json(self) -> dict[str, Any]:
         found = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-        return found | {"size": SIZE, "depths": list(DEPTHS)}
+        return found | {"size": SIZE, "depths": list(DEPTHS), "capacity_over": OWN, "needle_words": "of the text"}
 
 
 def needle_lengths_for(length: int, given: Sequence[int] | None, context: int | None) -> tuple[int, ...]:
@@ -105,7 +105,8 @@ class Comparison:
         table: a row for "own", the model's own attention, and for every alternative; `docs/comparing.md` explains the
             columns. Intervals are in columns with _low and _high; what could not be measured is null.
         needle: accuracy and margin by normalizer, kind of prompt, length and depth; null is all of them together.
-        judgements: what each alternative does better, by the rule of the recommendation.
+        judgements: what each alternative does better, by the rule of the recommendation; `tells_apart` is told, but is
+            no reason.
         recommendation: which one to take, or that none helps; with its rule and numbers.
         manifest: on what, how, how long, and what was skipped.
     """

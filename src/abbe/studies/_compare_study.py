@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..models import LoadedModel, Text, Window, Windows, swap
 from ..models import windows as cut_windows
 from ..results import FORMAT, write_json
@@ -23,7 +21,7 @@ from ._compare_reading import SwapReader
 from ._compare_rule import judge
 from ._compare_sensitivity import Logits, at_equal_selectivity, own_logits, theory
 from ._compare_speed import ROUNDS, costs
-from ._compare_tables import comparison_table
+from ._compare_tables import comparison_table, numbers
 from ._compare_truncated import capacity_points, truncated_swap
 from ._loss import window_losses
 from ._measuring import _facts
@@ -55,6 +53,7 @@ class Study:
         self.prompts: list[Prompt] = maker.make(settings.needle_lengths, settings.prompts)
         self.skipped = [*self.windows.skipped, *maker.skipped]
         self._logits: Logits | None = None
+        self._own_losses: list[float | None] = []  # by window; own is the first that is read
 
     def run(self) -> Comparison:
         error = self._check()
@@ -124,11 +123,17 @@ class Study:
         swapped = what or "softmax"
         few = self.windows[: self._few()]
         windows = self._part(name, "windows", lambda: self._read(name, what, swapped), len(self.windows))
+        if name == OWN:
+            self._own_losses = windows["loss"]
         capacity = self._part(name, "capacity", lambda: self._capacity(name, swapped, windows), SEARCH * len(few))
         equal = self._part(name, "sensitivity", lambda: self._equal(swapped), 0)
-        spec = name.removesuffix(CALIBRATED)
-        proved = theory("softmax" if name == OWN else spec, self.settings.length)
-        return {"windows": windows, "capacity": capacity, "sensitivity": equal, "theory": proved}
+        return {"windows": windows, "capacity": capacity, "sensitivity": equal, "theory": self._theory(name)}
+
+    def _theory(self, name: str) -> float | None:
+        """What is proved holds at the parameters of the spec: nothing is known after they were fitted."""
+        if name.endswith(CALIBRATED):
+            return None
+        return theory("softmax" if name == OWN else name, self.settings.length)
 
     def _read(self, name: str, what: str | None, swapped: str) -> dict[str, list[float]]:
         """By window; the loss of own is that of the model as it is."""
@@ -143,9 +148,7 @@ class Study:
 
     def _capacity(self, name: str, swapped: str, windows: Mapping[str, Any]) -> dict[str, Any]:
         few: list[Window] = self.windows[: self._few()]
-        full = torch.tensor(
-            [math.nan if loss is None else loss for loss in windows["loss"][: len(few)]], dtype=torch.float64
-        )
+        full, own = (numbers(found[: len(few)]) for found in (windows["loss"], self._own_losses))
 
         def losses_with(keep: int) -> list[float]:
             with swap(self.model, truncated_swap(self.model, swapped, keep)):
@@ -154,7 +157,7 @@ class Study:
                 ).tolist()
             return found
 
-        points = capacity_points(losses_with, full, self.settings.tau, self.settings.length)
+        points = capacity_points(losses_with, full, own, self.settings.tau, self.settings.length)
         return {"full": windows["loss"][: len(few)], "points": points}
 
     def _equal(self, swapped: str) -> dict[str, Any]:

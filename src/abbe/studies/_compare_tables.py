@@ -41,7 +41,7 @@ def comparison_table(
 
 def losses(windows: Record, own: Record, settings: CompareSettings) -> dict[str, Ends]:
     """Loss, perplexity, and the change from own in nats and as a share of own's loss."""
-    loss, before = _numbers(windows["loss"]), _numbers(own["loss"])
+    loss, before = numbers(windows["loss"]), numbers(own["loss"])
     mean, mean_before = (resampled_means(x, settings.resamples, settings.seed) for x in (loss, before))
     change, change_mean = loss - before, mean - mean_before
     return {
@@ -53,32 +53,33 @@ def losses(windows: Record, own: Record, settings: CompareSettings) -> dict[str,
 
 
 def _selectivity(windows: Record, own: Record, settings: CompareSettings) -> dict[str, Ends]:
-    found = {name: _mean(_numbers(windows[name]), settings) for name in SELECTIVITY}
-    gain = _numbers(windows["told_apart"]) - _numbers(own["told_apart"])
+    found = {name: _mean(numbers(windows[name]), settings) for name in SELECTIVITY}
+    gain = numbers(windows["told_apart"]) - numbers(own["told_apart"])
     return found | {"told_apart_gain": _mean(gain, settings)}
 
 
 def capacities(record: Record, own: Record, settings: CompareSettings) -> dict[str, Ends]:
-    """N, and its ratio to that of own, on the same windows."""
+    """N by the rise over own's loss, and its ratio to that of own, on the same windows."""
     windows = len(record["full"])
     drawn = resampled_counts(windows, settings.resamples, settings.seed)
     counts = torch.cat([torch.ones(1, windows, dtype=torch.float64), drawn])
-    mine, theirs = (_capacity(part, counts, settings) for part in (record, own))
+    mine, theirs = (_capacity(part, own, counts, settings) for part in (record, own))
     return {
         "capacity": _ends(mine[0], mine[1:], windows, settings),
         "capacity_ratio": _ends((mine / theirs)[0], (mine / theirs)[1:], windows, settings),
     }
 
 
-def _capacity(record: Record, counts: Tensor, settings: CompareSettings) -> Tensor:
+def _capacity(record: Record, own: Record, counts: Tensor, settings: CompareSettings) -> Tensor:
     points = {int(size): found for size, found in record["points"].items()}
-    return capacity(points, _numbers(record["full"]), counts, settings.tau, settings.length)
+    full, before = numbers(record["full"]), numbers(own["full"])
+    return capacity(points, full, before, counts, settings.tau, settings.length)
 
 
 def _sensitivities(record: Record, settings: CompareSettings) -> dict[str, Ends]:
     if not record["alternative"]:
         return dict.fromkeys(("sensitivity", "sensitivity_own", "sensitivity_ratio"), (math.nan,) * 3)
-    mine, own = _numbers(record["alternative"]), _numbers(record["own"])
+    mine, own = numbers(record["alternative"]), numbers(record["own"])
     of_mine, of_own = (resampled_means(x, settings.resamples, settings.seed) for x in (mine, own))
     return {
         "sensitivity": _mean(mine, settings),
@@ -130,5 +131,5 @@ def _ends(value: Tensor, resampled: Tensor, windows: int, settings: CompareSetti
     return float(value), float(low), float(high)
 
 
-def _numbers(values: Sequence[float | None]) -> Tensor:
+def numbers(values: Sequence[float | None]) -> Tensor:
     return torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)

@@ -1,4 +1,7 @@
-"""How many keys a swapped model needs: the least N so that its N largest weights alone cost little."""
+"""How many keys a swapped model needs: the least N so that its N largest weights alone cost little.
+
+The cost is always that over the loss of the model's own attention: a worse one must not earn a smaller N.
+"""
 
 from __future__ import annotations
 
@@ -59,35 +62,43 @@ def truncated_swap(model: LoadedModel, what: str, keep: int) -> dict[str, Normal
     return found
 
 
-def capacity_points(losses_with: Callable[[int], Sequence[float]], full: Tensor, tau: float, longest: int) -> Points:
-    """Losses at those powers of two that a search for the rise of `tau` needs; the rise is taken to fall with N."""
+def capacity_points(
+    losses_with: Callable[[int], Sequence[float]], full: Tensor, own: Tensor, tau: float, longest: int
+) -> Points:
+    """Losses at those powers of two that a search for the rise of `tau` over own's loss needs.
+
+    The rise is taken to fall with N. None are needed where the loss with all keys, `full`, is already above it.
+    """
+    if not _rise(full.tolist(), own) <= tau:
+        return {}
     grid = [2**k for k in range(longest.bit_length()) if 2**k < longest]
     points: Points = {}
     low, high = 0, len(grid)  # the least place that holds lies between them; beyond the grid nothing is left out
     while low < high:
         middle = (low + high) // 2
         points[grid[middle]] = list(losses_with(grid[middle]))
-        if _rise(points[grid[middle]], full) <= tau:
+        if _rise(points[grid[middle]], own) <= tau:
             high = middle
         else:
             low = middle + 1
     return dict(sorted(points.items()))
 
 
-def _rise(losses: Sequence[float], full: Tensor) -> float:
-    return float(torch.tensor(losses, dtype=torch.float64).mean() / full.mean()) - 1
+def _rise(losses: Sequence[float], own: Tensor) -> float:
+    return float(torch.tensor(losses, dtype=torch.float64).mean() / own.mean()) - 1
 
 
-def capacity(points: Mapping[int, Sequence[float]], full: Tensor, counts: Tensor, tau: float, longest: int) -> Tensor:
-    """N at which the rise of the mean loss is `tau`, for every row of `counts` (resample, window): (resample,).
+def capacity(
+    points: Mapping[int, Sequence[float]], full: Tensor, own: Tensor, counts: Tensor, tau: float, longest: int
+) -> Tensor:
+    """N at which the mean loss is `tau` above own's, for every row of `counts` (resample, window): (resample,).
 
-    Between two N that were measured ln N is taken along a straight line of the rise; below 1 it is 1. NaN where a loss
-    is not finite.
+    Between two N that were measured ln N is taken along a straight line of the rise; below 1 it is 1. Infinite
+    where all keys, with the losses `full`, are not enough; NaN where a loss is not finite.
     """
-    own = counts @ full
     sizes = [*points, longest]
-    rises = [counts @ torch.tensor(losses, dtype=torch.float64) / own - 1 for losses in points.values()]
-    table = torch.stack([*rises, torch.zeros_like(own)], -1)
+    losses = [*(torch.tensor(found, dtype=torch.float64) for found in points.values()), full]
+    table = torch.stack([counts @ found / (counts @ own) - 1 for found in losses], -1)
     return torch.tensor([_crossing(sizes, row, tau) for row in table.tolist()], dtype=torch.float64)
 
 
@@ -95,6 +106,8 @@ def _crossing(sizes: Sequence[int], rises: Sequence[float], tau: float) -> float
     """The least N from which on all rises are at most tau, found backwards."""
     if not all(math.isfinite(rise) for rise in rises):
         return math.nan
+    if rises[-1] > tau:
+        return math.inf
     for place in range(len(sizes) - 2, -1, -1):
         if rises[place] > tau:
             share = (rises[place] - tau) / (rises[place] - rises[place + 1])

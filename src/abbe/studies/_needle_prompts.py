@@ -1,13 +1,15 @@
-"""Prompts with one right answer, made from a model's own vocabulary: key-value lists, and a needle in the user's text.
+"""Prompts with one right answer: key-value lists, and a needle in the user's text.
 
-Keys and values are plain words that are one token each, so that every answer is one token, and every length is exact.
+Keys and values are words of the user's text that are one token each, so that every answer is one token that the model
+may well know, and every length is exact.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +22,7 @@ from ..models._windows import _special_tokens
 KINDS = ("key-value", "needle")
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 CANDIDATES = 20  # the right word and others, among which the answer of a needle is looked for
-_READ = 400_000  # characters of the text that hay is taken from
+_READ = 400_000  # characters of the text that hay and words are taken from
 _SEPARATORS = ("\n", ".", ",", ";")
 _BEGIN, _MIDDLE, _END = "\nRemember: the word for", " is", ".\n"
 
@@ -41,11 +43,16 @@ class Prompt:
         return 1 / len(self.candidates)
 
 
+Maker = Callable[[list[int], int, float, int], Prompt | None]  # of words, length, depth and number
+
+
 class PromptMaker:
     """Makes prompts for one tokenizer and text; what it cannot make is told in `skipped`."""
 
     def __init__(self, tokenizer: Any, text: Text, seed: int) -> None:
-        self.words = plain_words(tokenizer)
+        self.words = plain_words(tokenizer)  # of the vocabulary
+        counted = word_counts(tokenizer, self.words, text.content[:_READ])
+        self.twice, self.once = ([word for word in self.words if counted[word] >= least] for least in (2, 1))
         self.skipped: list[str] = []
         self._seed = seed
         self._before = _special_tokens(tokenizer)[0]
@@ -58,28 +65,38 @@ class PromptMaker:
         found: list[Prompt] = []
         for kind, make in zip(KINDS, (self._key_value, self._needle), strict=True):
             for length in lengths:
-                made = [make(length, depth, number) for depth in depths for number in range(prompts)]
-                if None in made:
-                    self.skipped.append(f"{kind} prompts of {length} tokens: {self._why(kind, length)}")
-                else:
-                    found += [prompt for prompt in made if prompt is not None]
+                places = [(length, depth, number) for depth in depths for number in range(prompts)]
+                found += self._made(kind, length, lambda words, make=make, places=places: _all(make, words, places))
         return found
 
-    def _key_value(self, length: int, depth: float, number: int) -> Prompt | None:
+    def _made(self, kind: str, length: int, make: Callable[[list[int]], list[Prompt]]) -> list[Prompt]:
+        """From words that stand in the text twice, else once, else anywhere in the vocabulary, which is told."""
+        for words in (self.twice, self.once, self.words):
+            if found := make(words):
+                if words is self.words:
+                    self.skipped.append(
+                        f"{kind} prompts of {length} tokens: words of the whole vocabulary instead of the text's, because "
+                        f"only {len(self.once)} of them stand in it as whole words"
+                    )
+                return found
+        self.skipped.append(f"{kind} prompts of {length} tokens: {self._why(kind, length)}")
+        return []
+
+    def _key_value(self, words: list[int], length: int, depth: float, number: int) -> Prompt | None:
         """key value separator, key value separator, ..., and one of the keys again."""
         width = 2 + len(self._separator)
         pairs, left = divmod(length - len(self._before) - 1, width)
-        if pairs < 2 or 2 * pairs > len(self.words):
+        if pairs < 2 or 2 * pairs > len(words):
             return None
-        drawn = self._draw(f"key-value {length} {depth} {number}", self.words, 2 * pairs)
+        drawn = self._draw(f"key-value {length} {depth} {number}", words, 2 * pairs)
         keys, values = drawn[:pairs], drawn[pairs:]
         asked = round(depth * (pairs - 1))
         body = [token for key, value in zip(keys, values, strict=True) for token in (key, value, *self._separator)]
-        filled = (self._separator or [self.words[0]]) * left
+        filled = (self._separator or [words[0]]) * left
         tokens = [*self._before, *filled[:left], *body, keys[asked]]
         return Prompt(KINDS[0], length, depth, torch.tensor(tokens), values[asked], tuple(values))
 
-    def _needle(self, length: int, depth: float, number: int) -> Prompt | None:
+    def _needle(self, words: list[int], length: int, depth: float, number: int) -> Prompt | None:
         """The user's text with a sentence that gives a key its word, and the start of that sentence at the end."""
         around = 2 * (len(self._begin) + len(self._middle) + 1) + 1 + len(self._end)
         room = length - len(self._before) - around
@@ -89,7 +106,7 @@ class PromptMaker:
         start = int(torch.randint(len(self._hay) - room + 1, (), generator=self._generator(f"hay of {name}")))
         hay = self._hay[start : start + room]
         used = {*hay, *self._begin, *self._middle, *self._end}
-        unused = [word for word in self.words if word not in used]
+        unused = [word for word in words if word not in used]
         if len(unused) < CANDIDATES + 1:
             return None
         key, *candidates = self._draw(name, unused, CANDIDATES + 1)
@@ -112,6 +129,13 @@ class PromptMaker:
         return [words[place] for place in torch.randperm(len(words), generator=self._generator(use))[:count].tolist()]
 
 
+def _all(make: Maker, words: list[int], places: Sequence[tuple[int, float, int]]) -> list[Prompt]:
+    """The prompt of every place, or none at all."""
+    made = [make(words, *place) for place in places]
+    found = [prompt for prompt in made if prompt is not None]
+    return found if len(found) == len(made) else []
+
+
 def plain_words(tokenizer: Any) -> list[int]:
     """Tokens that are a whole word of at least three small letters, the one before a space where there are such."""
     special = set(tokenizer.all_special_ids)
@@ -125,6 +149,13 @@ def plain_words(tokenizer: Any) -> list[int]:
         elif re.fullmatch("[a-z]{3,}", token):
             bare.append(number)
     return marked or bare
+
+
+def word_counts(tokenizer: Any, words: Sequence[int], text: str) -> dict[int, int]:
+    """How often each of these tokens stands in the text as a whole word, between characters that are no letters."""
+    counted = Counter(re.findall(r"[^\W\d_]+", text))
+    names = tokenizer.convert_ids_to_tokens(list(words))
+    return {word: counted[name.lstrip("\u0120\u2581")] for word, name in zip(words, names, strict=True)}
 
 
 def _tokens(tokenizer: Any) -> Iterator[tuple[int, str]]:

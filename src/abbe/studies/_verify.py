@@ -64,8 +64,9 @@ def _chosen(names: tuple[str, ...]) -> list[Statement]:
     known = {statement.name: statement for statement in catalogue()}
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-            raise AbbeError(f"unknown statement {name!r}. Did you mean {near[0]!r}?")
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(known)}"
+            raise AbbeError(f"unknown statement {name!r}. {hint}")
     return [known[name] for name in names] if names else list(known.values())
 
 
