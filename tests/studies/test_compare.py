@@ -27,7 +27,7 @@ from abbe.models import windows as cut_windows
 from abbe.normalizers import normalizer
 from abbe.studies import _compare_study as study
 from abbe.studies import compare
-from abbe.studies._compare_calibrated import halves
+from abbe.studies._compare_calibrated import calibrated_swap, halves, kept_alpha
 from abbe.studies._compare_parts import OWN, CompareSettings, Comparison, needle_lengths_for
 from abbe.studies._compare_reading import SwapReader
 from abbe.studies._compare_sensitivity import at_equal_selectivity, effective_tokens, matched_temperatures, theory
@@ -74,7 +74,8 @@ def test_all_parts_are_there(found: Comparison) -> None:
     assert known.null_count().sum_horizontal()[0] == 0
     assert set(found.needle["kind"].drop_nulls()) == {"key-value", "needle"}
     assert found.recommendation.topic == "recommendation"
-    assert found.manifest["skipped"] == []
+    told = [line.split(":")[0] for line in found.manifest["skipped"]]  # this text has 24 words
+    assert told == ["key-value prompts of 40 tokens", "needle prompts of 31 tokens", "needle prompts of 40 tokens"]
     json.dumps(found.as_json(), allow_nan=False)
 
 
@@ -127,6 +128,7 @@ def test_one_window_has_no_intervals_and_proves_nothing() -> None:
     assert found.table["loss_low"].is_null().all()
     assert found.table["capacity_high"].is_null().all()
     assert not found.judgements["affordable"].any()
+    assert found.recommendation.sentence.startswith("Too few windows to tell")
 
 
 # -- A folder ---------------------------------------------------------------------------------------------------------
@@ -261,22 +263,78 @@ def test_capacity_by_hand() -> None:
         asked.append(keep)
         return (full * (1 + 1 / keep)).tolist()
 
-    points = capacity_points(losses_with, full, 0.05, 512)
+    points = capacity_points(losses_with, full, full, 0.05, 512)
     assert {16, 32} <= set(points)
     assert len(asked) <= 4
     counts = torch.ones(1, 2, dtype=torch.float64)
     expected = 16 * 2 ** ((1 / 16 - 0.05) / (1 / 16 - 1 / 32))
-    assert float(capacity(points, full, counts, 0.05, 512)[0]) == pytest.approx(expected)
+    assert float(capacity(points, full, full, counts, 0.05, 512)[0]) == pytest.approx(expected)
     everywhere = {2**k: losses_with(2**k) for k in range(9)}
-    assert float(capacity(everywhere, full, counts, 0.05, 512)[0]) == pytest.approx(expected)
+    assert float(capacity(everywhere, full, full, counts, 0.05, 512)[0]) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("rise", "expected"), [(0.0, 1.0), (9.0, 512.0)])
 def test_capacity_at_its_ends(rise: float, expected: float) -> None:
     full = torch.tensor([4.0, 2.0], dtype=torch.float64)
-    points = capacity_points(lambda keep: (full * (1 + rise)).tolist(), full, 0.05, 512)
-    found = float(capacity(points, full, torch.ones(1, 2, dtype=torch.float64), 0.05, 512)[0])
+    points = capacity_points(lambda keep: (full * (1 + rise)).tolist(), full, full, 0.05, 512)
+    found = float(capacity(points, full, full, torch.ones(1, 2, dtype=torch.float64), 0.05, 512)[0])
     assert found == pytest.approx(expected, rel=0.01)
+
+
+def test_a_worse_one_earns_no_smaller_capacity() -> None:
+    """2 % worse with all keys, and 1/N more with N of them: 0.05 over own is 0.03 over itself, which is at 1/0.03."""
+    own = torch.tensor([4.0, 2.0], dtype=torch.float64)
+    points = capacity_points(lambda keep: (own * (1.02 + 1 / keep)).tolist(), own * 1.02, own, 0.05, 512)
+    assert {32, 64} <= set(points)
+    found = capacity(points, own * 1.02, own, torch.ones(1, 2, dtype=torch.float64), 0.05, 512)
+    assert float(found[0]) == pytest.approx(32 * 2 ** ((1 / 32 - 0.03) / (1 / 32 - 1 / 64)))
+
+
+def test_above_the_allowed_rise_with_all_keys_there_is_no_capacity() -> None:
+    own = torch.tensor([4.0, 2.0], dtype=torch.float64)
+    points = capacity_points(lambda keep: pytest.fail("searched"), own * 1.06, own, 0.05, 512)
+    assert points == {}
+    record, before = {"full": (own * 1.06).tolist(), "points": {}}, {"full": own.tolist(), "points": {"1": [4.1, 2.1]}}
+    found = capacities(record, before, SETTINGS)
+    assert not any(math.isfinite(end) for ends in found.values() for end in ends)
+
+
+def test_a_capacity_that_some_resamples_lack_has_no_upper_end() -> None:
+    """4 % worse on average, but 12 % worse in the second window."""
+    record, own = {"full": [4.0, 2.24], "points": {"1": [9.0, 9.0]}}, {"full": [4.0, 2.0], "points": {"1": [9.0, 9.0]}}
+    found = capacities(record, own, SETTINGS)
+    for name in ("capacity", "capacity_ratio"):
+        value, low, high = found[name]
+        assert math.isfinite(value)
+        assert low <= value
+        assert not math.isfinite(high)
+
+
+def test_every_search_is_against_the_losses_of_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[list[float], list[float]]] = []
+
+    def search(_losses_with: object, full: torch.Tensor, own: torch.Tensor, tau: float, longest: int) -> Any:
+        seen.append((full.tolist(), own.tolist()))
+        return {}
+
+    monkeypatch.setattr(study, "capacity_points", search)
+    made()
+    model = word_model()
+    cut = cut_windows(TEXT, [40], 3, 0, tokenizer=model.tokenizer, context=model.context)
+    expected = window_losses(model, cut)[:2].tolist()
+    assert [own for _, own in seen] == [pytest.approx(expected)] * 3
+    assert seen[1][0] != pytest.approx(expected, rel=1e-9)  # those of sparsemax
+
+
+def test_the_largest_weights_of_top_k_are_those_of_softmax() -> None:
+    """So its capacity is the same where it is well below k, whatever all k of them cost."""
+    model = word_model()
+    cut = cut_windows(TEXT, [40], 2, 0, tokenizer=model.tokenizer)
+    found = []
+    for spec in ("softmax", "topk:k=8"):
+        with swap(model, truncated_swap(model, spec, 4)):
+            found.append(window_losses(model, cut))
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
 
 
 def test_capacities_take_windows_in_pairs() -> None:
@@ -447,7 +505,34 @@ def test_calibrated_alternatives_stand_beside_the_plain_ones(monkeypatch: pytest
     one, two = row(found, "sparsemax, calibrated"), row(found, "topk:k=2")
     assert [one[name] for name in same] == pytest.approx([two[name] for name in same])
     assert [spec for spec, _ in asked] == ["sparsemax", "topk:k=2"]
+    assert row(found, "sparsemax")["sensitivity_theory"] is not None
+    assert one["sensitivity_theory"] is None
     end = len(asked[0][1].content)
     assert TEXT.content.startswith(asked[0][1].content)
     assert all(window["start"] >= 0 for window in found.manifest["windows"])
     assert end < len(TEXT.content) * 0.51
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked"),
+    [
+        ("entmax:alpha=1.5", "entmax:alpha=1.5,learn=false"),
+        ("asentmax", "asentmax:learn=false"),
+        ("hybrid:a=softmax,b=(entmax:alpha=1.5)", "hybrid:a=softmax,b=(entmax:alpha=1.5,learn=false)"),
+        ("entmax:alpha=1.5,learn=true", "entmax:alpha=1.5,learn=true"),
+        ("topk:k=2", "topk:k=2"),
+    ],
+)
+def test_calibration_keeps_alpha_unless_told_to_learn_it(
+    spec: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kept_alpha(spec) == asked
+    seen: list[str] = []
+
+    def calibrate(_model: object, spec: str, *_args: object, **_options: object) -> Any:
+        seen.append(spec)
+        return SimpleNamespace(file=tmp_path)
+
+    monkeypatch.setattr(studies, "calibrate", calibrate, raising=False)
+    calibrated_swap(word_model(), spec, TEXT, length=8, windows=1, seed=0, folder=tmp_path)
+    assert seen == [asked]

@@ -12,27 +12,32 @@ from abbe.studies._compare_rule import judge
 
 # Costs nothing, and is no better.
 EVEN: dict[str, Any] = {
-    "loss": 3.0, "loss_rise": 0.0, "loss_rise_low": -0.001, "loss_rise_high": 0.001, "told_apart_gain": 0.0,
-    "told_apart_gain_low": -0.01, "told_apart_gain_high": 0.01, "capacity_ratio": 1.0, "capacity_ratio_low": 0.9,
-    "capacity_ratio_high": 1.1, "needle_accuracy": 0.5, "needle_accuracy_low": 0.4, "needle_accuracy_high": 0.6,
+    "loss": 3.0, "loss_low": 2.9, "loss_high": 3.1, "loss_change": 0.0, "loss_change_low": -0.003,
+    "loss_change_high": 0.003, "loss_rise": 0.0, "loss_rise_low": -0.001, "loss_rise_high": 0.001,
+    "active": 200.0, "active_low": 190.0, "active_high": 210.0, "told_apart_gain": 0.0, "told_apart_gain_low": -0.01,
+    "told_apart_gain_high": 0.01, "capacity_ratio": 1.0, "capacity_ratio_low": 0.9, "capacity_ratio_high": 1.1,
+    "needle_accuracy": 0.5, "needle_accuracy_low": 0.4, "needle_accuracy_high": 0.6,
 }  # fmt: skip
+SPARSE = {"active": 31.2, "active_low": 31.0, "active_high": 31.5, "loss_rise": 0.005, "told_apart_gain_low": 0.2}
+FEWER = {"capacity_ratio_high": 0.5}
 
 
-def table(**alternatives: dict[str, Any]) -> pl.DataFrame:
-    rows = [{"normalizer": OWN} | EVEN, *({"normalizer": name} | EVEN | new for name, new in alternatives.items())]
+def table(own: dict[str, Any] | None = None, **alternatives: dict[str, Any]) -> pl.DataFrame:
+    rows = [{"normalizer": OWN} | EVEN | (own or {})]
+    rows += [{"normalizer": name} | EVEN | new for name, new in alternatives.items()]
     return pl.DataFrame([dict.fromkeys(SCHEMA) | row for row in rows], schema=SCHEMA)
 
 
 def test_an_even_one_does_not_help() -> None:
     judged, finding = judge(table(even={}))
-    assert finding.sentence == "None of these helps this model: those that cost little select no better."
-    assert judged.row(0) == ("even", True, False, False, False, False)
+    assert finding.sentence == "None of these helps this model: none of those that cost little gains anything."
+    assert judged.row(0) == ("even", True, False, False, False, False, False)
 
 
 @pytest.mark.parametrize(
     ("better", "words", "column"),
     [
-        ({"told_apart_gain_low": 0.0101}, "it tells more of its weight apart", "tells_apart"),
+        ({"loss_change_high": -0.0001}, "it lowers the loss", "lowers_loss"),
         ({"capacity_ratio_high": 0.949}, "it needs fewer tokens", "needs_fewer"),
         ({"needle_accuracy_low": 0.61, "needle_accuracy_high": 0.8}, "it finds more needles", "retrieves"),
     ],
@@ -41,9 +46,8 @@ def test_each_reason_by_itself_is_enough(better: dict[str, Any], words: str, col
     judged, finding = judge(table(even={}, good=better))
     assert finding.sentence == f"good helps this model: {words}, and its loss changes by +0.0 % (-0.1 to +0.1 %)."
     held = judged.row(1, named=True)
-    assert held == {"normalizer": "good", "affordable": True} | {
-        name: name in (column, "helps") for name in ("tells_apart", "needs_fewer", "retrieves", "helps")
-    }
+    parts = ("lowers_loss", "tells_apart", "needs_fewer", "retrieves", "helps")
+    assert held == {"normalizer": "good", "affordable": True} | {name: name in (column, "helps") for name in parts}
     assert "at most 1 %" in finding.rule
     assert finding.numbers["loss rise, to"] == 0.001
 
@@ -51,12 +55,14 @@ def test_each_reason_by_itself_is_enough(better: dict[str, Any], words: str, col
 @pytest.mark.parametrize(
     "almost",
     [
-        {"told_apart_gain_low": 0.01},
+        {"loss_change_high": 0.0},
+        {"loss_change": -0.1, "loss_change_high": None},
         {"capacity_ratio_high": 0.95},
+        {"capacity_ratio": 0.5, "capacity_ratio_high": None},
         {"needle_accuracy_low": 0.6},
-        {"told_apart_gain_low": None},
-        {"told_apart_gain_low": 0.2, "loss_rise_high": 0.0101},
-        {"told_apart_gain_low": 0.2, "loss_rise_high": None},
+        {"told_apart_gain_low": 0.5},
+        FEWER | {"loss_rise_high": 0.0101},
+        FEWER | {"loss_rise_high": None},
     ],
 )
 def test_almost_is_not_enough(almost: dict[str, Any]) -> None:
@@ -66,21 +72,53 @@ def test_almost_is_not_enough(almost: dict[str, Any]) -> None:
 
 
 def test_the_allowed_loss_is_one_percent() -> None:
-    assert judge(table(edge={"told_apart_gain_low": 0.2, "loss_rise_high": 0.01}))[0]["helps"][0]
+    assert judge(table(edge=FEWER | {"loss_rise_high": 0.01}))[0]["helps"][0]
+
+
+def test_telling_more_apart_is_told_but_is_no_reason() -> None:
+    judged, finding = judge(table(sparse=SPARSE))
+    assert judged["tells_apart"][0]
+    assert not judged["helps"][0]
+    assert finding.sentence == (
+        "sparse is sparser at little cost (31 active tokens instead of 200, loss +0.5 %), "
+        "but nothing here shows that it helps."
+    )
+    assert "told apart is no reason" in finding.rule
+    assert finding.numbers["active"] == 31.2
+
+
+def test_the_sparsest_that_costs_little_is_named() -> None:
+    sparser = SPARSE | {"active": 5.55, "active_high": 6.0}
+    dear = SPARSE | {"active": 2.0, "loss_rise_high": 0.02}
+    assert judge(table(first=SPARSE, second=sparser, dear=dear))[1].sentence.startswith(
+        "second is sparser at little cost (5.5 active tokens instead of 200"
+    )
+    assert judge(table(sparse=SPARSE, good=FEWER))[1].sentence.startswith("good helps")
+
+
+@pytest.mark.parametrize("almost", [{"active_high": 190.0}, {"active_high": None}, {"loss_rise_high": 0.0101}])
+def test_what_is_not_clearly_sparser_or_cheap_is_not_named(almost: dict[str, Any]) -> None:
+    assert judge(table(sparse=SPARSE | almost))[1].sentence.startswith("None of these helps this model")
+
+
+def test_a_single_window_is_too_few() -> None:
+    alone = {f"{name}{end}": None for name in ("loss", "loss_change", "loss_rise") for end in ("_low", "_high")}
+    _, finding = judge(table(own=alone, good=alone | SPARSE | FEWER | {"needle_accuracy_low": 0.9}))
+    assert finding.sentence == "Too few windows to tell: from a single window there are no intervals."
+    assert finding.numbers["good: loss rise"] == 0.005
 
 
 def test_all_too_dear() -> None:
-    dear = {"loss": 4.0, "loss_rise": 0.3, "loss_rise_high": 0.4, "told_apart_gain_low": 0.3}
+    dear = {"loss": 4.0, "loss_rise": 0.3, "loss_rise_high": 0.4} | FEWER
     _, finding = judge(table(first=dear, second=dear | {"loss_rise": 0.5}))
     assert finding.sentence == "None of these helps this model: they cost too much."
     assert finding.numbers["second: loss rise"] == 0.5
 
 
 def test_most_reasons_win_then_the_least_loss() -> None:
-    one = {"told_apart_gain_low": 0.2}
-    two = one | {"capacity_ratio_high": 0.5, "loss": 3.02}
-    sentence = judge(table(one=one | {"loss": 2.9}, two=two, later=two | {"loss": 3.01}))[1].sentence
-    assert sentence.startswith("later helps this model: it tells more of its weight apart and needs fewer tokens, and")
-    three = two | {"needle_accuracy_low": 0.7, "loss": 3.3}
+    two = FEWER | {"needle_accuracy_low": 0.7, "loss": 3.02}
+    sentence = judge(table(one=FEWER | {"loss": 2.9}, two=two, later=two | {"loss": 3.01}))[1].sentence
+    assert sentence.startswith("later helps this model: it needs fewer tokens and finds more needles, and")
+    three = two | {"loss_change_high": -0.1, "loss": 3.3}
     sentence = judge(table(two=two, three=three))[1].sentence
-    assert "it tells more of its weight apart, needs fewer tokens and finds more needles, and its" in sentence
+    assert "it lowers the loss, needs fewer tokens and finds more needles, and its" in sentence

@@ -13,7 +13,7 @@ from needle_models import TEXT, WORDS, Copier, Guesser, model, word_tokenizer
 
 from abbe import Text
 from abbe.studies._needle import batches, cell_numbers, margins, needle_table, wilson
-from abbe.studies._needle_prompts import CANDIDATES, DEPTHS, KINDS, Prompt, PromptMaker, plain_words
+from abbe.studies._needle_prompts import CANDIDATES, DEPTHS, KINDS, Prompt, PromptMaker, plain_words, word_counts
 
 LENGTHS = (64, 129, 300)
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_made_is_told() -> None:
     made = maker(Text("short", " ".join(WORDS[:30])))
     found = made.make((4, 64, 4000), 1)
     assert {(prompt.kind, prompt.length) for prompt in found} == {("key-value", 64)}
-    assert len(made.skipped) == 5
+    assert len(made.skipped) == 6  # with that of the words of the vocabulary
     assert "needle prompts of 64 tokens: the text has only 30 tokens" in made.skipped
     assert any(
         why.startswith("key-value prompts of 4000 tokens: ") and "903 plain words" in why for why in made.skipped
@@ -139,6 +139,46 @@ def test_a_vocabulary_without_words_gives_no_prompts() -> None:
     assert made.words == []
     assert made.make((64,), 1) == []
     assert len(made.skipped) == 2
+
+
+def test_whole_words_are_counted_between_characters_that_are_no_letters() -> None:
+    tokenizer = word_tokenizer()
+    words = dict(zip(("bab", "bac", "bad", "baf"), plain_words(tokenizer)[:4], strict=True))
+    assert [f"\u2581{word}" for word in words] == tokenizer.convert_ids_to_tokens(list(words.values()))
+    text = "bab, (bab)\nbab7 babc xbab \u00e9bab bac Bad bad_bad"
+    counted = word_counts(tokenizer, list(words.values()), text)
+    assert {word: counted[token] for word, token in words.items()} == {"bab": 3, "bac": 1, "bad": 2, "baf": 0}
+
+
+def words_of(prompts: list[Prompt]) -> set[int]:
+    return {word for prompt in prompts for word in prompt.candidates}
+
+
+def test_words_are_those_that_the_text_has_twice() -> None:
+    tokens = plain_words(word_tokenizer())
+    often, seldom = WORDS[:300], WORDS[300:320]
+    made = maker(Text("rich", " ".join([*often, *seldom, *often])))
+    found = made.make((64,), 2)
+    assert made.skipped == []
+    assert len(found) == len(KINDS) * len(DEPTHS) * 2
+    for kind in KINDS:
+        assert words_of(of_kind(found, kind)) <= set(tokens[:300])
+
+
+def test_words_that_the_text_has_once_are_taken_when_there_are_no_more() -> None:
+    made = maker(Text("poor", " ".join([*WORDS[:200], *WORDS[:5]])))
+    found = made.make((64,), 1)
+    assert made.skipped == []
+    assert words_of(found) <= set(plain_words(word_tokenizer())[:200])
+    assert len(words_of(found)) > 5
+
+
+def test_too_few_words_in_the_text_are_told_and_the_vocabulary_is_taken() -> None:
+    made = maker(Text("bare", " ".join(WORDS[:10] * 20)))
+    found = made.make((64,), 1)
+    why = "words of the whole vocabulary, because only 10 of them stand in the text as whole words"
+    assert made.skipped == [f"{kind} prompts of 64 tokens: {why}" for kind in KINDS]
+    assert len(found) == len(KINDS) * len(DEPTHS)
 
 
 def test_plain_words_are_whole_and_not_special() -> None:

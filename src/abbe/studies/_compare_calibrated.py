@@ -41,12 +41,13 @@ def kept_alpha(spec: str) -> str:
 def calibrated_swap(
     model: LoadedModel, spec: str, text: Text, *, length: int, windows: int, seed: int, folder: Path
 ) -> str:
-    """What to swap after the parameters of this spec were fitted to the model, without the alpha of entmax."""
+    """What to swap after this spec was fitted to the model, all but the alpha of entmax."""
     from .. import studies
 
     calibrate: Any = studies.calibrate
     found = calibrate(
-        model, kept_alpha(spec), text, length=length, windows=windows, held_out=1, seed=seed, folder=folder, progress=False
+        model, kept_alpha(spec), text, length=length, windows=windows, held_out=1, seed=seed, folder=folder,
+        progress=False,
     )  # fmt: skip
     if found.file is None:
         raise AbbeError(f"calibration of {spec} left no file to swap in {folder}")

@@ -66,17 +66,17 @@ class PromptMaker:
         for kind, make in zip(KINDS, (self._key_value, self._needle), strict=True):
             for length in lengths:
                 places = [(length, depth, number) for depth in depths for number in range(prompts)]
-                found += self._made(kind, length, lambda words, make=make, places=places: _all(make, words, places))
+                found += self._made(kind, length, make, places)
         return found
 
-    def _made(self, kind: str, length: int, make: Callable[[list[int]], list[Prompt]]) -> list[Prompt]:
+    def _made(self, kind: str, length: int, make: Maker, places: Sequence[tuple[int, float, int]]) -> list[Prompt]:
         """From words that stand in the text twice, else once, else anywhere in the vocabulary, which is told."""
         for words in (self.twice, self.once, self.words):
-            if found := make(words):
+            if found := _all(make, words, places):
                 if words is self.words:
                     self.skipped.append(
-                        f"{kind} prompts of {length} tokens: words of the whole vocabulary instead of the text's, because "
-                        f"only {len(self.once)} of them stand in it as whole words"
+                        f"{kind} prompts of {length} tokens: words of the whole vocabulary, because only "
+                        f"{len(self.once)} of them stand in the text as whole words"
                     )
                 return found
         self.skipped.append(f"{kind} prompts of {length} tokens: {self._why(kind, length)}")

@@ -70,6 +70,7 @@ IN_TABLE = (
 )
 PARTS = {
     "affordable": "loss not 1 % worse",
+    "lowers_loss": "lowers the loss",
     "tells_apart": "tells more apart",
     "needs_fewer": "needs fewer tokens",
     "retrieves": "finds more needles",
