@@ -78,6 +78,26 @@ def clearly_apart(rows: Rows, order: Tensor) -> Tensor:
     return clear
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_float32_tells_the_tokens_of_sharp_rows_apart(fused: bool, kernels: None) -> None:
+    """Almost all keys lie at almost one distance ||s||: counts are those of float64, where float32 distances tie."""
+    logits = 6 * torch.randn(4, 16, 200, generator=seeded(3))
+    vectors = torch.randn(4, 200, 24, generator=seeded(4)) + 0.3
+    rows = Rows(logits, torch.softmax(logits, -1), vectors, softmax=True)
+    sets = choose_sets(rows, (5, 20), seeded(5))
+    found = geometry_parts(rows, sets) if fused else reference_parts(rows, sets)
+    for place, size in enumerate((5, 20)):
+        member = torch.zeros_like(rows.visible).scatter(-1, sets.selected[..., :size], True)
+        a, x = rows.weights.double(), vectors.double()
+        s = torch.einsum("hqk,hkd->hqd", torch.where(member, a, 0.0), x)
+        offset = a * (a * (x**2).sum(-1)[:, None] - 2 * torch.einsum("hqd,hkd->hqk", s, x))
+        nearest = torch.where(member, torch.inf, offset).amin(-1, keepdim=True)
+        farthest = torch.where(member, offset, -torch.inf).amax(-1, keepdim=True)
+        closed, intruders = ((member & (offset <= nearest)).sum(-1), (~member & (offset <= farthest)).sum(-1))
+        assert torch.equal(found.selected.closed[..., place].double(), closed.double())
+        assert torch.equal(found.selected.intruders[..., place].double(), intruders.double())
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_negative_weights(dtype: torch.dtype, kernels: None) -> None:
     """They turn a vector round; a set that holds one has no divergence."""
