@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+
+if importlib.util.find_spec("setuptools"):
+    import setuptools  # noqa: F401 - inductor imports it when it first compiles: too late, once pip was looked for
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

@@ -11,6 +11,7 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -230,7 +231,7 @@ def test_no_network(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_pip(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_pull_fetch.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(_pull_fetch, "PathFinder", SimpleNamespace(find_spec=lambda name: None))
     assert "has no pip" in failure("smollm2")
 
 

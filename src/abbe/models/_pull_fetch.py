@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
 from collections.abc import Iterable
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import IO
 
@@ -30,7 +30,8 @@ SIGNS = {
 
 def pip_download(requirement: str, folder: Path) -> Path:
     """The wheel of `name==version`, without its dependencies, from whatever index pip is set to; never built."""
-    if importlib.util.find_spec("pip") is None:
+    # Not by `find_spec`: to look for the module makes setuptools hand distutils back, and torch.compile fail later.
+    if PathFinder.find_spec("pip") is None:
         raise AbbeError(f"{sys.executable} has no pip: run `{sys.executable} -m ensurepip` first")
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), requirement]
