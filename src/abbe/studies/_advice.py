@@ -7,7 +7,7 @@ from statistics import fmean
 
 import polars as pl
 
-from ._floors import FRAGILE
+from ._floors import FRAGILE, highest_and_middle
 from ._head_verdicts import SINK, head_facts, is_sink
 from ._lookup import Lookup
 from ._report_parts import Fact, Finding, Place
@@ -78,19 +78,19 @@ def _temperature(floors: pl.DataFrame) -> Finding | None:
         return None
     known = floors.drop_nulls("floor").sort("floor", descending=True)
     lowest = floors["lowest"].drop_nulls().to_list()[0]
-    first = known.row(0, named=True) if known.height else None
+    first, middle = known.row(0, named=True) if known.height else None, highest_and_middle(floors)
     numbers: dict[str, Fact] = {
         "temperature floor": None if first is None else first["floor"],
-        "the same for the middle head": None if first is None else _float(known["floor"].median()),
+        "the same for the middle head": None if middle is None else middle[1],
         "heads that get fragile": known.height,
         "heads": floors.height,
         "lowest temperature tried": lowest,
     }
     words = (
         f"No head becomes fragile down to T = {lowest:g}, the lowest that was tried."
-        if first is None
+        if first is None or middle is None
         else f"Keep the temperature above {first['floor']:.2f}, where the first head (layer {first['layer']}, head "
-        f"{first['head']}) becomes fragile; the middle one does at {_float(known['floor'].median()):.2f}."
+        f"{first['head']}) becomes fragile; the middle one does at {middle[1]:.2f}."
     )
     rule = (
         "The highest temperature, over heads, at which the 95th percentile of the worst-direction sensitivity over the "
@@ -192,7 +192,3 @@ def _mean(table: pl.DataFrame, column: str) -> float | None:
     """The same for the same rows, however they are stored."""
     known = table[column].drop_nulls().to_list()
     return fmean(known) if known else None
-
-
-def _float(value: object) -> float:
-    return float(value)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import median
 
 import polars as pl
 
@@ -33,6 +34,12 @@ def floors(table: Lookup) -> pl.DataFrame:
         limit = None if at_one is None else at_one.limit
         rows.append((*place, fragile_below(points), points[0][0] if points else None, value_of(at_one), limit))
     return pl.DataFrame(rows, schema=_SCHEMA, orient="row")
+
+
+def highest_and_middle(floors: pl.DataFrame) -> tuple[float, float] | None:
+    """Of the heads that get fragile; None if none does."""
+    known = sorted(floors["floor"].drop_nulls().to_list())
+    return (known[-1], median(known)) if known else None
 
 
 def temperatures(table: Lookup) -> dict[float, str]:

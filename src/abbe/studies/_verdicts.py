@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 
-from ._floors import FRAGILE
+from ._floors import FRAGILE, highest_and_middle
 from ._head_verdicts import (
     FADING,
     NEAR_UNIFORM,
@@ -222,21 +222,21 @@ def _gradient(table: Lookup, floors: pl.DataFrame) -> Finding | None:
     overall = table.overall("sensitivity_worst_mean", table.longest)
     if overall is None or not overall.limit:
         return None
-    known = floors["floor"].drop_nulls()
+    found, fragile_heads = highest_and_middle(floors), floors["floor"].drop_nulls().len()
     numbers: dict[str, Fact] = {
         "worst sensitivity at T = 1, mean": overall.value,
         "interval from": overall.low,
         "to": overall.high,
         "its ceiling": overall.limit,
-        "highest temperature at which a head is fragile": None if known.is_empty() else _float(known.max()),
-        "the same for the middle head": None if known.is_empty() else _float(known.median()),
-        "heads that get fragile": len(known),
+        "highest temperature at which a head is fragile": None if found is None else found[0],
+        "the same for the middle head": None if found is None else found[1],
+        "heads that get fragile": fragile_heads,
         "heads": floors.height,
     }
     fragile = (
         "no head becomes fragile at the temperatures that were tried"
-        if known.is_empty()
-        else f"the first head becomes fragile below T = {_float(known.max()):.2f}"
+        if found is None
+        else f"the first head becomes fragile below T = {found[0]:.2f}"
     )
     return Finding(
         "gradients",
@@ -247,10 +247,6 @@ def _gradient(table: Lookup, floors: pl.DataFrame) -> Finding | None:
         "softmax row can reach at T = 1. No softmax head can be fragile above T = 0.5.",
         numbers,
     )
-
-
-def _float(value: object) -> float:
-    return float(value)  # type: ignore[arg-type]
 
 
 def _mean(values: list[float | None]) -> float | None:

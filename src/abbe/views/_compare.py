@@ -11,18 +11,17 @@ from typing import Any
 
 import polars as pl
 
-from .._errors import AbbeError
 from ..studies._compare_parts import OWN, Comparison
 from ._compare_charts import pareto_chart
 from ._compare_charts_needle import needle_chart
 from ._compare_words import BY_NAME, COLUMNS, IN_TABLE, PARTS, interval, told
-from ._figures import drawings
+from ._figures import save_drawings
 from ._page import as_json, render, script, vega
 from ._report import numbers_of
 from ._report_charts_parts import Spec
 from ._report_data import both_themes
 from ._report_words import shown
-from ._reproduction import _for_others
+from ._reproduction import for_others
 from ._theme import THEMES, ThemeName
 
 SCRIPTS = ("page.js", "charts.js", "compare_parts.js", "report_sorting.js", "compare_start.js")
@@ -31,7 +30,7 @@ OWN_WORDS = "own (softmax)"
 
 def compare_page(comparison: Comparison) -> str:
     """One self-contained HTML page that works from disk, without a network."""
-    manifest = _for_others(comparison.manifest)
+    manifest = for_others(comparison.manifest)
     finding = comparison.recommendation
     page = render(
         "compare.html.jinja",
@@ -64,18 +63,10 @@ def compare_charts(comparison: Comparison, theme: ThemeName) -> dict[str, Spec]:
 
 def save_compare_figures(comparison: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
     """Every chart as PNG and SVG, light and dark; the files that were written."""
-    target = Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise AbbeError(f"{target} is a file: give a folder for the figures") from None
-    written = []
-    for theme in THEMES:
-        for name, chart in compare_charts(comparison, theme).items():
-            for ending, drawn in drawings(chart).items():
-                written.append(target / f"compare-{name}{'-dark' if theme == 'dark' else ''}.{ending}")
-                written[-1].write_bytes(drawn)
-    return written
+    return save_drawings(
+        folder,
+        lambda theme: {f"compare-{name}": chart for name, chart in compare_charts(comparison, theme).items()},
+    )
 
 
 @dataclass(frozen=True)
@@ -163,7 +154,7 @@ def measured_line(comparison: Comparison) -> str:
 
 def facts(comparison: Comparison) -> list[tuple[str, str]]:
     """The details, as far as the manifest tells them."""
-    manifest = _for_others(comparison.manifest)
+    manifest = for_others(comparison.manifest)
     model, text, settings = (_part(manifest, name) for name in ("model", "text", "settings"))
     error, seconds = _part(manifest, "self_check").get("error"), _part(manifest, "seconds").get("total")
     threads = _part(manifest, "machine").get("threads")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import altair as alt
@@ -59,6 +61,23 @@ def drawings(chart: dict[str, Any]) -> dict[str, bytes]:
 
     svg = as_svg(chart)
     return {"png": vl_convert.svg_to_png(svg, scale=2), "svg": svg.encode()}
+
+
+def save_drawings(folder: str | os.PathLike[str], charts: Callable[[ThemeName], Mapping[str, Any]]) -> list[Path]:
+    """All charts as PNG and SVG, light and dark, named by their keys; the files that were written."""
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise AbbeError(f"{target} is a file: give a folder for the figures") from None
+    written = []
+    by_theme = {theme: charts(theme) for theme in THEMES}
+    for name in by_theme["light"]:
+        for theme, of_theme in by_theme.items():
+            for ending, drawn in drawings(of_theme[name]).items():
+                written.append(target / f"{name}{'-dark' if theme == 'dark' else ''}.{ending}")
+                written[-1].write_bytes(drawn)
+    return written
 
 
 def as_svg(chart: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from ._page import render, script, vega
 from ._report_charts import chart_specifications, shown_size
 from ._report_data import both_themes, packed_json, packed_table, plain_rows
 from ._report_words import column_words, glossary, interval, is_end, measures_of, shown
-from ._reproduction import _for_others
+from ._reproduction import for_others
 from ._theme import THEMES
 
 SCRIPTS = (
@@ -34,7 +34,7 @@ _FEW = 12  # so many heads stand in a line
 
 def report_page(report: Report) -> str:
     """One self-contained HTML page that works from disk, without a network."""
-    manifest = _for_others(report.run.manifest)
+    manifest = for_others(report.run.manifest)
     table = _for_page(report.run.heads)
     measures = measures_of(table)
     page = render(
@@ -64,7 +64,7 @@ def report_page(report: Report) -> str:
 def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -> dict[str, Markup]:
     """What the scripts read, compressed."""
     about = {
-        "model": model_name(_for_others(report.run.manifest)),
+        "model": model_name(for_others(report.run.manifest)),
         "measures": measures,
         "shown_size": shown_size(report.run),
         "kinds": KINDS,
@@ -147,7 +147,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def facts(report: Report) -> list[tuple[str, str]]:
     """The details, as far as the manifest tells them."""
-    manifest = _for_others(report.run.manifest)
+    manifest = for_others(report.run.manifest)
     model, text, settings = (_part(manifest, name) for name in ("model", "text", "settings"))
     characters, error = text.get("characters"), _part(manifest, "self_check").get("error")
     found: dict[str, Any] = {

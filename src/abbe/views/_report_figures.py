@@ -10,10 +10,9 @@ from typing import Any
 
 import polars as pl
 
-from .._errors import AbbeError
 from ..results import Run
 from ..studies._report_parts import Ball, Place, Report, Sample, SampleRow
-from ._figures import drawings
+from ._figures import save_drawings
 from ._panels import Row, rows_of
 from ._report_charts_alternatives import alternatives_chart
 from ._report_charts_gradient import gradient_chart
@@ -22,7 +21,7 @@ from ._report_charts_head import KINDS, ball_chart, lengths_chart, sizes_chart
 from ._report_charts_map import map_chart
 from ._report_charts_parts import Spec
 from ._report_charts_table import lengths_of, of_heads, rows_for, shown_size
-from ._theme import THEMES, ThemeName
+from ._theme import ThemeName
 
 _CIRCLE = 72  # corners
 _SHOWN_TOKEN = 24  # letters
@@ -30,18 +29,7 @@ _SHOWN_TOKEN = 24  # letters
 
 def save_report_figures(report: Report, folder: str | os.PathLike[str]) -> list[Path]:
     """Every chart as PNG and SVG, light and dark; the files that were written."""
-    target = Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise AbbeError(f"{target} is a file: give a folder for the figures") from None
-    written = []
-    for theme in THEMES:
-        for name, chart in figures(report, theme).items():
-            for ending, drawn in drawings(chart).items():
-                written.append(target / f"{name}{'-dark' if theme == 'dark' else ''}.{ending}")
-                written[-1].write_bytes(drawn)
-    return written
+    return save_drawings(folder, lambda theme: figures(report, theme))
 
 
 def figures(report: Report, theme: ThemeName) -> dict[str, Spec]:

@@ -11,10 +11,9 @@ from typing import Any
 
 import polars as pl
 
-from .._errors import AbbeError
 from ..studies._reproduction import DRIFT, FIGURES, PAPER_SECONDS, Claim, Figure, Reproduction
 from ._figure_words import WORDS, settings_line
-from ._figures import drawings, specification
+from ._figures import save_drawings, specification
 from ._page import as_json, render, script, vega
 from ._theme import THEMES
 
@@ -24,19 +23,10 @@ _SHOWN_ROWS = 200  # a longer table is for the run folder, not for a page
 
 def save_figures(reproduction: Reproduction, folder: str | os.PathLike[str]) -> list[Path]:
     """Every figure as PNG and SVG, light and dark; the files that were written."""
-    target = Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise AbbeError(f"{target} is a file: give a folder for the figures") from None
-    written = []
-    for figure in _ordered(reproduction):
-        for theme in THEMES:
-            stem = f"figure-{figure.name}{'-dark' if theme == 'dark' else ''}"
-            for ending, drawn in drawings(specification(figure, theme)).items():
-                written.append(target / f"{stem}.{ending}")
-                written[-1].write_bytes(drawn)
-    return written
+    shown = _ordered(reproduction)
+    return save_drawings(
+        folder, lambda theme: {f"figure-{figure.name}": specification(figure, theme) for figure in shown}
+    )
 
 
 def reproduction_page(reproduction: Reproduction) -> str:
@@ -54,12 +44,12 @@ def reproduction_page(reproduction: Reproduction) -> str:
         times=times(reproduction),
         total=duration(_part(manifest, "seconds").get("total")),
         skipped=[str(why) for why in manifest.get("skipped", ())],
-        manifest=json.dumps(_for_others(manifest), indent=2, ensure_ascii=False, default=str),
+        manifest=json.dumps(for_others(manifest), indent=2, ensure_ascii=False, default=str),
         charts=as_json({figure.name: _both_themes(figure) for figure in shown}),
     )
 
 
-def _for_others(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def for_others(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """A page is passed on: where the model lies on this machine stays out of it."""
     model = dict(_part(manifest, "model"))
     if isinstance(model.get("source"), str):
