@@ -57,7 +57,7 @@ def decay_exponent(
     flat, there = _flat(sums)
     once = torch.ones(1, len(there), dtype=torch.float64)
     value = _slope(flat, once)[0]
-    low, high = interval_ends(_slope(flat, resampled_counts(len(there), resamples, seed)), level)
+    low, high = interval_ends(_slope(flat, resampled_counts(len(there), resamples, seed)), level, there.sum(0))
     few = there.sum(0) < 2
     low, high = (torch.where(few | value.isnan(), torch.nan, end).view(shape) for end in (low, high))
     return value.view(shape), low, high
@@ -71,8 +71,9 @@ def mean_decay_exponent(
     once = torch.ones(1, len(there), dtype=torch.float64)
     value = _slope(flat, once).nanmean()
     again = _slope(flat, resampled_counts(len(there), resamples, seed)).nanmean(1, keepdim=True)
-    few = (there.any(1).sum() < 2) | value.isnan()
-    low, high = (torch.where(few, torch.nan, end[0]) for end in interval_ends(again, level))
+    windows = there.any(1).sum()
+    few = (windows < 2) | value.isnan()
+    low, high = (torch.where(few, torch.nan, end[0]) for end in interval_ends(again, level, windows))
     return value, low, high
 
 

@@ -45,17 +45,17 @@ def least_whole(crossing: Tensor) -> Tensor:
     return torch.ceil(crossing - _SLACK)
 
 
-def interval(resampled: Tensor | None, level: float) -> Ends:
-    """Percentiles over the resamples; none without resamples."""
+def interval(resampled: Tensor | None, level: float, windows: int) -> Ends:
+    """Percentiles over the resamples of so many windows; none without resamples."""
     if resampled is None:
         return None, None
-    low, high = interval_ends(resampled.unsqueeze(-1), level)
+    low, high = interval_ends(resampled.unsqueeze(-1), level, windows)
     return float(low), float(high)
 
 
-def whole_interval(resampled: Tensor | None, level: float) -> Ends:
+def whole_interval(resampled: Tensor | None, level: float, windows: int) -> Ends:
     """Percentiles of whole numbers, as the nearest whole numbers outside: no half a key is claimed."""
-    low, high = interval(resampled, level)
+    low, high = interval(resampled, level, windows)
     if low is None or high is None:
         return None, None
     return float(math.floor(low + _SLACK)), float(math.ceil(high - _SLACK))

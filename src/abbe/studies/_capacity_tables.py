@@ -20,7 +20,9 @@ def model_row(curve: Curve, tau: float, settings: CapacitySettings) -> dict[str,
     """N* of the whole model: a whole number; its interval, of whole numbers too, holds those of resampled windows."""
     value = float(least_whole(curve.crossing(tau)))
     drawn = curve.resampled(settings.resamples, settings.seed)
-    low, high = whole_interval(None if drawn is None else least_whole(curve.crossing(tau, drawn)), settings.level)
+    low, high = whole_interval(
+        None if drawn is None else least_whole(curve.crossing(tau, drawn)), settings.level, len(curve.own)
+    )
     return _row(curve, tau, tau, value, low, high)
 
 
@@ -31,7 +33,7 @@ def layer_rows(curve: Curve, layers: int, settings: CapacitySettings) -> list[di
     for tau in settings.taus:
         for allowed in dict.fromkeys((tau, tau / layers)):
             value = float(curve.crossing(allowed))
-            ends = interval(None if drawn is None else curve.crossing(allowed, drawn), settings.level)
+            ends = interval(None if drawn is None else curve.crossing(allowed, drawn), settings.level, len(curve.own))
             rows.append(_row(curve, tau, allowed, value, *ends))
     return rows
 
@@ -57,7 +59,7 @@ def curve_table(curves: Sequence[Curve], settings: CapacitySettings) -> pl.DataF
         drawn = curve.resampled(settings.resamples, settings.seed)
         own, means = float(curve.own.mean()), curve.truncated.mean(-1).tolist()
         for place, (n, loss, rise) in enumerate(zip(curve.sizes, means, curve.rises.tolist(), strict=True)):
-            ends = interval(None if drawn is None else drawn[:, place], settings.level)
+            ends = interval(None if drawn is None else drawn[:, place], settings.level, len(curve.own))
             rows.append((curve.layer, curve.length, curve.way, n, loss, own, rise, *ends))
     return pl.DataFrame(rows, schema=CURVE_SCHEMA, orient="row")
 
@@ -72,7 +74,8 @@ def growth_table(curves: Sequence[Curve], settings: CapacitySettings) -> pl.Data
             continue
         for tau in settings.taus:
             found = torch.stack([least_whole(curve.crossing(tau)) for curve in of_way])
-            ends = interval(_resampled_growth(of_way, tau, settings), settings.level)
+            fewest = min(len(curve.own) for curve in of_way)
+            ends = interval(_resampled_growth(of_way, tau, settings), settings.level, fewest)
             rows.append((way, tau, float(growth_exponent(found, lengths)), *ends, len(lengths)))
     return pl.DataFrame(rows, schema=GROWTH_SCHEMA, orient="row")
 

@@ -127,7 +127,7 @@ def _ends(value: Tensor, resampled: Tensor, windows: int, settings: CompareSetti
     """With the quantiles of the resamples; there is no interval from a single window, or around what is not finite."""
     if windows < 2 or not math.isfinite(value):
         return float(value), math.nan, math.nan
-    low, high = interval_ends(resampled[:, None], settings.level)
+    low, high = interval_ends(resampled[:, None], settings.level, windows)
     return float(value), float(low), float(high)
 
 

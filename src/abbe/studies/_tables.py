@@ -21,6 +21,7 @@ from ..measures import (
     mean_decay_exponent,
     resampled_means,
 )
+from ..measures._bootstrap import interval_ends
 from ..results import SCHEMA
 from ._settings import Settings
 
@@ -189,7 +190,6 @@ def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -
             *(resampled_means(means[part], settings.resamples // 10 or 1, settings.seed) for part in means), strict=True
         )
     ]
-    several = len(records) > 1
     rows: list[tuple[str, int | None, float | None, list[float | None]]] = []
     for i, size in enumerate(grid):
         rows.append(("ks_statistic", size, found.statistic[i], [one.statistic[i] for one in again]))
@@ -201,7 +201,7 @@ def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -
     numbers: dict[str, Any] = dict.fromkeys(("layer", "head", "limit", "control"))
     numbers |= {"length": [length] * len(rows), "n": [n for _, n, _, _ in rows]}
     numbers["value"] = [value for _, _, value, _ in rows]
-    numbers["low"], numbers["high"] = ([_quantile(row[3], q, settings, several) for row in rows] for q in (0, 1))
+    numbers["low"], numbers["high"] = zip(*(_ends(row[3], settings, len(records)) for row in rows), strict=True)
     return _columns([row[0] for row in rows], numbers)
 
 
@@ -211,15 +211,13 @@ def _by_size(means: Tensor) -> Tensor:
     return flat.T.contiguous()
 
 
-def _quantile(values: Sequence[float | None], side: int, settings: Settings, several: bool) -> float | None:
-    """End of the interval over the resamples with a number; null where one has no critical N, or for one window."""
-    if not several or any(value is None for value in values):
-        return None
-    values = [value for value in values if value is not None and not math.isnan(value)]
-    if not values:
-        return None
-    tail = (1 - settings.level) / 2
-    return float(np.quantile(np.asarray(values, dtype=float), 1 - tail if side else tail))
+def _ends(values: Sequence[float | None], settings: Settings, windows: int) -> tuple[float | None, float | None]:
+    """Of the interval over the resamples with a number; null where one has no critical N, or for one window."""
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    if windows < 2 or not known or any(value is None for value in values):
+        return None, None
+    low, high = interval_ends(torch.tensor(known, dtype=torch.float64)[:, None], settings.level, windows)
+    return float(low), float(high)
 
 
 def _decay_rows(records: Sequence[Record], settings: Settings) -> list[Columns]:
