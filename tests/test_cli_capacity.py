@@ -39,21 +39,35 @@ def test_defaults(asked: dict[str, Any], tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (0, "THE TABLE\n", "")
     assert asked == {
         "model": "embedded", "text": None, "tau": [0.01, 0.05], "lengths": None, "windows": 8,
-        "way": ["deletion", "renormalised"], "layers": True, "seed": 0, "folder": None, "progress": True,
+        "way": ["deletion", "renormalised"], "layers": True, "layer_lengths": None, "layer_windows": 4, "seed": 0,
+        "folder": None, "progress": True,
     }  # fmt: skip
     assert list(tmp_path.iterdir()) == []
 
 
 def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -> None:
     given = ["--text", "a.txt", "--text", "b.txt", "--tau", "0.2", "--lengths", "128,512", "--windows", "3"]
-    given += ["--way", "deletion", "--no-layers", "--seed", "7", "--out", str(tmp_path / "out"), "--quiet"]
+    given += [
+        "--way",
+        "deletion",
+        "--no-layers",
+        "--layer-lengths",
+        "512",
+        "--layer-windows",
+        "2",
+        "--seed",
+        "7",
+        "--out",
+        str(tmp_path / "out"),
+        "--quiet",
+    ]
     result = run("capacity", "org/model", *given, "--figures", "pictures")
     assert result.exit_code == 0
     assert result.stderr == f"figures: pictures\nwrote {tmp_path / 'out'}\n"
     assert asked == {
         "model": "org/model", "text": ["a.txt", "b.txt"], "tau": [0.2], "lengths": [128, 512], "windows": 3,
-        "way": ["deletion"], "layers": False, "seed": 7, "folder": tmp_path / "out", "progress": False,
-        "figures": Path("pictures"),
+        "way": ["deletion"], "layers": False, "layer_lengths": [512], "layer_windows": 2, "seed": 7,
+        "folder": tmp_path / "out", "progress": False, "figures": Path("pictures"),
     }  # fmt: skip
 
 
@@ -69,6 +83,10 @@ def test_json_leaves_standard_output_alone(asked: dict[str, Any]) -> None:
         (["--tau", "much"], "--tau is 'much', but must be numbers separated by commas, such as 64,256"),
         (["--tau", "0"], "tau must be numbers > 0, such as 0.01,0.05, got [0.0]"),
         (["--way", "cutting"], "way is 'cutting', but must be one of deletion, renormalised, or both"),
+        (
+            ["--lengths", "16,32", "--layer-lengths", "99"],
+            "layer_lengths has 99, but must be among the lengths: 16, 32",
+        ),
         (["--lengths", "9999"], "window length 9999 is above the model's context of 64 tokens"),
     ],
 )

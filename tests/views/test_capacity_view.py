@@ -19,20 +19,21 @@ from abbe.studies._capacity_findings import findings
 from abbe.studies._capacity_geometry import correlation_table
 from abbe.studies._capacity_parts import WAYS
 from abbe.studies._capacity_settings import CapacitySettings
+from abbe.studies._capacity_tables import capacity_rows, curve_table, growth_table
 from abbe.studies._capacity_tables import capacity_table as make_table
-from abbe.studies._capacity_tables import curve_table, growth_table, layer_rows, model_row
 from abbe.views import capacity_chart, capacity_table, save_capacity_figures
 
 LENGTHS, LAYERS = (128, 256, 512, 1024), 6
 SIZES = tuple(2**k for k in range(10))
+SIZE_OF = {"deletion": 20, "renormalised": 12}
 
 
 def settings_of(**changed: Any) -> CapacitySettings:
     given: dict[str, Any] = {
         "lengths": LENGTHS, "taus": (0.01, 0.05), "ways": WAYS, "windows": 4, "layers": True, "layer_windows": 4,
         "queries": 8, "seed": 0, "level": 0.95, "resamples": 100,
-    }  # fmt: skip
-    return CapacitySettings(**(given | changed))
+    } | changed  # fmt: skip
+    return CapacitySettings(**({"layer_lengths": given["lengths"] if given["layers"] else ()} | given))
 
 
 def curve_of(length: int, way: str, layer: int | None, windows: int) -> Curve:
@@ -45,16 +46,21 @@ def curve_of(length: int, way: str, layer: int | None, windows: int) -> Curve:
     return Curve(length, way, layer, length, sizes, own, own * (1 + rises))
 
 
-def made_up(settings: CapacitySettings, name: str = "made-up") -> Capacity:
+def made_up(settings: CapacitySettings, name: str = "made-up", layers: int = LAYERS) -> Capacity:
     curves = [curve_of(length, way, None, settings.windows) for length in settings.lengths for way in settings.ways]
-    rows = [model_row(curve, tau, settings) for curve in curves for tau in settings.taus]
-    if settings.layers:
-        of_layers = [curve_of(settings.lengths[-1], settings.layer_way, i, settings.windows) for i in range(LAYERS)]
-        curves += of_layers
-        rows += [row for curve in of_layers for row in layer_rows(curve, LAYERS, settings)]
-    shares = {None: 0.8} | {i: 0.9 - 0.1 * i for i in range(LAYERS)}
-    rows = [row | {"separability_n": 20, "separability": shares[row["layer"]], "control": 0.4} for row in rows]
-    table, growth = make_table(rows), growth_table(curves, settings)
+    curves += [
+        curve_of(length, way, layer, settings.windows)
+        for length in settings.layer_lengths
+        for way in settings.ways
+        for layer in range(layers)
+    ]
+    rows = capacity_rows(curves, layers, settings)
+    shares = {None: 0.8} | {i: 0.9 - 0.6 * i / layers for i in range(layers)}
+    rows = [
+        row | {"separability_n": SIZE_OF[row["way"]], "separability": shares[row["layer"]], "control": 0.4}
+        for row in rows
+    ]
+    table, growth = make_table(rows), growth_table(curves, layers, settings)
     correlation = correlation_table(rows, settings)
     manifest = {
         "model": {"name": name}, "text": {"name": "some\x1b[31m text"}, "settings": settings.as_json(),
@@ -82,9 +88,33 @@ def test_the_table_holds_every_row() -> None:
         )
     assert "80 % of 20" in shown
     assert "0.17 %" in shown  # the equal share of 1 % among six layers
+    for way in WAYS:
+        assert f"Each layer alone, {way}, 1,024 tokens: keys for a rise of at most" in shown
+    assert "g: growth at 0.17 %; layers at 128, 256, 512 tokens: --json, or table.csv of --out" in shown
     assert "skipped: length 1024: 3 of 4 windows" in shown
     for finding in found.findings:
         assert finding.sentence[:30] in shown
+
+
+def test_growth_of_the_model_and_of_its_layers_are_told_apart() -> None:
+    found = made_up(settings_of())
+    growth, of_layers = printed(found).split("Growth, N* ~ L^g")[1].split("Each layer alone, deletion")
+    assert growth.count("deletion") == growth.count("renormalised") == 2
+    table = of_layers.split("Each layer alone")[0]
+    exponents = found.growth.filter(
+        pl.col("layer").is_not_null(), pl.col("way") == "deletion", pl.col("allowed") == 0.01 / LAYERS
+    )
+    lines = [line.split() for line in table.splitlines() if line.strip()[:1].isdigit()]
+    assert [line[5] for line in lines] == [f"{value:.2f}" for value in exponents["exponent"]]
+    alone = printed(made_up(settings_of(layer_lengths=(256,))))
+    assert "Each layer alone, deletion, 256 tokens" in alone
+    assert "g: growth" not in alone
+
+
+def test_no_word_is_cut_off_in_80_columns() -> None:
+    shown = printed(made_up(settings_of()), 80)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
 
 
 def test_a_narrow_terminal_and_few_numbers() -> None:
@@ -96,11 +126,15 @@ def test_a_narrow_terminal_and_few_numbers() -> None:
 
 
 def test_a_capacity_with_a_hole_is_marked() -> None:
-    found = made_up(settings_of(layers=False))
-    odd = found.table.with_columns(monotone=pl.lit(False))
+    found = made_up(settings_of())
+    last = (pl.col("length") == 1024) & (pl.col("way") == "deletion") & (pl.col("allowed") == pl.col("allowed").max())
+    odd = found.table.with_columns(monotone=~last, first=pl.when(last).then(3).otherwise(pl.col("first")))
     changed = Capacity(odd, found.curve, found.growth, found.correlation, found.findings, found.manifest)
-    assert " ?" in printed(changed)
-    assert " ?" not in printed(found)
+    shown = printed(changed, 120)
+    needed = odd.filter(last)["capacity"].to_list()
+    assert f" {needed[0]:,.0f}? (first 3) " in shown
+    assert shown.count("? (first 3)") == 1 + LAYERS  # the model's row, and one in each row of layers
+    assert "?" not in printed(found).split("What it means")[0].split("need?")[1]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -108,13 +142,33 @@ def test_the_chart_has_a_panel_for_each_part(theme: Any) -> None:
     chart = capacity_chart(made_up(settings_of()), theme)
     titles = [panel["title"] for panel in chart["concat"]]
     assert titles == [
-        "truncated by deletion", "truncated by renormalised", "growth with the length",
-        "layers: needed keys and separability", "each layer truncated alone", "separability; ticks: random sets",
+        "truncated by deletion", "truncated by renormalised",
+        "growth with the length", "layers over the length, renormalised",
+        "each layer truncated alone, deletion", "each layer truncated alone, renormalised",
+        "separability of each layer, deletion", "separability of each layer, renormalised",
+        "needed keys and separability, deletion", "needed keys and separability, renormalised",
     ]  # fmt: skip
     text = json.dumps(chart, allow_nan=False)
     assert "6% of L, the paper's" in text
     assert "made-up on some" in text
     assert "L = 1,024" in text
+    assert chart["title"]["subtitle"][1] == "single layers at L = 1,024, on 4 of the windows"
+
+
+def titles_of(**changed: Any) -> list[str]:
+    return [panel["title"] for panel in capacity_chart(made_up(settings_of(**changed)))["concat"]]
+
+
+def test_growth_comes_last_where_layers_have_one_length() -> None:
+    """So that the two ways stay side by side."""
+    titles = titles_of(layer_lengths=(256,))
+    assert titles[2:4] == ["each layer truncated alone, deletion", "each layer truncated alone, renormalised"]
+    assert titles[-1] == "growth with the length"
+    assert not any("over the length" in title for title in titles)
+    one = titles_of(ways=("deletion",))
+    assert one[2] == "layers over the length, deletion"
+    assert len(one) == 6
+    assert len(titles_of(layers=False)) == 3
 
 
 def drawn_rows(chart: dict[str, Any], panel: int) -> list[dict[str, Any]]:
@@ -133,9 +187,17 @@ def test_the_chart_draws_the_numbers() -> None:
     assert levels == {1.0, 5.0}
     paper = {row["length"]: row["capacity"] for row in drawn_rows(chart, 2) if "paper" in row["shown"]}
     assert paper == pytest.approx({length: 0.06 * length for length in LENGTHS})
-    bars = {row["layer"]: row["capacity"] for row in drawn_rows(chart, 4)}
-    table = found.table.filter((pl.col("layer") == 3) & (pl.col("allowed") == 0.01 / LAYERS))
-    assert bars[3] == pytest.approx(table["capacity"][0], rel=1e-5)
+    for place, way in enumerate(WAYS):
+        of_layer = found.table.filter(
+            pl.col("layer") == 3, pl.col("allowed") == 0.01 / LAYERS, pl.col("way") == way
+        ).sort("length")
+        for panel in (4, 8):
+            drawn = [row["capacity"] for row in drawn_rows(chart, panel + place) if row["layer"] == 3]
+            assert drawn == pytest.approx([of_layer["capacity"][-1]] * 2, rel=1e-5)  # point, and interval or number
+        assert {row["separability_n"] for row in drawn_rows(chart, 6 + place)} == {SIZE_OF[way]}
+        assert f"share of {SIZE_OF[way]} tokens" in json.dumps(chart["concat"][6 + place])
+    lines = {row["length"]: row["capacity"] for row in drawn_rows(chart, 3) if row["layer"] == 3}
+    assert lines == pytest.approx(dict(of_layer.select("length", "capacity").iter_rows()), rel=1e-5)
     rises = {row["n"]: row["rise"] for row in drawn_rows(chart, 0) if row.get("length") == 1024}
     curve = found.curve.filter(
         pl.col("layer").is_null() & (pl.col("length") == 1024) & (pl.col("way") == "deletion") & (pl.col("n") == 16)
@@ -149,6 +211,7 @@ def test_the_chart_draws_the_numbers() -> None:
         {"windows": 1},
         {"layers": False},
         {"lengths": (128,), "ways": ("renormalised",), "taus": (0.05,)},
+        {"layer_lengths": (256,)},
         {"windows": 1, "layers": False, "lengths": (1024,), "ways": ("deletion",), "taus": (1e-9, 0.5)},
     ],
 )
@@ -159,6 +222,16 @@ def test_charts_of_odd_studies_can_be_drawn(changed: dict[str, Any], tmp_path: P
     ]  # fmt: skip
     assert all(path.stat().st_size > 3000 for path in written)
     assert "<script>" not in (tmp_path / "capacity.svg").read_text()
+
+
+def test_many_layers_have_a_legend_in_place_of_numbers(tmp_path: Path) -> None:
+    few, many = (capacity_chart(made_up(settings_of(), layers=layers))["concat"] for layers in (12, 13))
+    for panel in (3, 8, 9):
+        assert any(layer["mark"]["type"] == "text" for layer in few[panel]["layer"])
+        assert few[panel]["layer"][0]["encoding"]["color"]["legend"] is None
+        assert not any(layer["mark"]["type"] == "text" for layer in many[panel]["layer"])
+        assert many[panel]["layer"][0]["encoding"]["color"]["legend"]["columns"] == 6
+    assert len(save_capacity_figures(made_up(settings_of(), layers=30), tmp_path)) == 4
 
 
 def test_losses_that_never_rise_can_be_drawn(tmp_path: Path) -> None:

@@ -50,6 +50,13 @@ def capacity(
         bool,
         typer.Option("--layers/--no-layers", help="Also truncate every layer alone.", rich_help_panel=MEASURED),
     ] = True,
+    layer_lengths: Annotated[
+        str | None,
+        typer.Option(help="Lengths at which layers are truncated; by default all.", rich_help_panel=MEASURED),
+    ] = None,
+    layer_windows: Annotated[
+        int, typer.Option(help="Windows of each length for layers.", rich_help_panel=MEASURED)
+    ] = 4,
     seed: Seed = 0,
     out: Annotated[
         Path | None,
@@ -76,6 +83,8 @@ def capacity(
         windows=windows,
         way=[one.strip() for one in way.split(",")],
         layers=layers,
+        layer_lengths=None if layer_lengths is None else numbers("--layer-lengths", layer_lengths, int),
+        layer_windows=layer_windows,
         seed=seed,
         folder=out,
         progress=not quiet,

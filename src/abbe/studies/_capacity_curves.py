@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..models import Window
-from ._capacity_intervals import crossings, resampled_rises
+from ._capacity_intervals import crossings, least_whole, resampled_rises
 from ._capacity_losses import Losses, Truncation
 from ._capacity_search import Sizes, is_monotone, search
 
@@ -41,6 +41,17 @@ class Curve:
     def crossing(self, allowed: float, rises: Tensor | None = None) -> Tensor:
         """Where the rise (by default that of all windows) falls to what is allowed, between sizes."""
         return crossings(self.rises if rises is None else rises, self.sizes, self.untouched, allowed)
+
+    def needed(self, allowed: float, rises: Tensor | None = None) -> Tensor:
+        """N*: of the whole model a whole number, of a layer read off between the sizes that were tried."""
+        found = self.crossing(allowed, rises)
+        return least_whole(found) if self.layer is None else found
+
+    def first(self, allowed: float) -> int:
+        """The least whole N that holds: N* rounded up if the curve is monotone, else the least one that was tried."""
+        if self.monotone(allowed):
+            return int(least_whole(self.crossing(allowed)))
+        return min(size for size, rise in zip(self.sizes, self.rises.tolist(), strict=True) if rise <= allowed)
 
     def monotone(self, allowed: float) -> bool:
         return is_monotone(dict(zip(self.sizes, self.rises.tolist(), strict=True)), allowed, self.untouched)

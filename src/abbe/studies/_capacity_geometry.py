@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -16,6 +17,7 @@ from ._capacity_settings import CapacitySettings
 from ._lookup import Lookup
 
 _MEASURE = "separability"
+Cell = tuple[int, str]  # length and way
 
 
 def shown_size(capacity: float, length: int) -> int:
@@ -26,25 +28,22 @@ def shown_size(capacity: float, length: int) -> int:
     return max(2, min(math.ceil(capacity), length // 2))
 
 
-def common_size(rows: Sequence[Mapping[str, Any]], settings: CapacitySettings) -> int:
-    """One size for all layers: that of the whole model at the longest length and the smallest tau."""
-    chosen = next(
-        row
+def common_sizes(rows: Sequence[Mapping[str, Any]], settings: CapacitySettings) -> dict[Cell, int]:
+    """One size for all layers of a length and way: that of the whole model there, at the smallest tau."""
+    return {
+        (row["length"], row["way"]): shown_size(row["capacity"], row["length"])
         for row in rows
-        if row["layer"] is None
-        and (row["length"], row["way"], row["tau"]) == (settings.lengths[-1], settings.layer_way, settings.taus[0])
-    )
-    return shown_size(chosen["capacity"], chosen["length"])
+        if row["layer"] is None and row["tau"] == settings.taus[0]
+    }
 
 
-def sizes_for(rows: Sequence[Mapping[str, Any]], settings: CapacitySettings) -> list[int]:
-    """All sizes that are needed, in rising order."""
-    of_model = {shown_size(row["capacity"], row["length"]) for row in rows if row["layer"] is None}
-    return sorted({*of_model, common_size(rows, settings)})
+def sizes_for(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """All sizes that are needed, in rising order: those of the whole model; layers share some of them."""
+    return sorted({shown_size(row["capacity"], row["length"]) for row in rows if row["layer"] is None})
 
 
 def with_separability(
-    rows: Sequence[Mapping[str, Any]], run: Run, layer_numbers: Sequence[int], common: int
+    rows: Sequence[Mapping[str, Any]], run: Run, layer_numbers: Sequence[int], common: Mapping[Cell, int]
 ) -> list[dict[str, Any]]:
     """The rows with separability beside them. `layer_numbers`: those of the run, in the order of the model's layers."""
     table = Lookup(run)
@@ -54,7 +53,7 @@ def with_separability(
             size = shown_size(row["capacity"], row["length"])
             beside = _of_model(table, row["length"], size)
         else:
-            size = common
+            size = common[row["length"], row["way"]]
             beside = _of_layer(table, row["length"], size, layer_numbers[row["layer"]])
         found.append({**row, "separability_n": size, **beside})
     return found
@@ -79,13 +78,14 @@ def _of_layer(table: Lookup, length: int, size: int, layer: int) -> dict[str, fl
 
 
 def correlation_table(rows: Sequence[Mapping[str, Any]], settings: CapacitySettings) -> pl.DataFrame:
-    """Over layers: ranks of capacity, at every tau and at its equal share, against ranks of separability."""
-    of_layers = [row for row in rows if row["layer"] is not None]
-    found = []
-    for tau, allowed in dict.fromkeys((row["tau"], row["allowed"]) for row in of_layers):
-        some = [row for row in of_layers if (row["tau"], row["allowed"]) == (tau, allowed)]
+    """Over layers: ranks of capacity against ranks of separability, for every way, length and allowed rise."""
+    found, cells = [], defaultdict(list)
+    for row in rows:
+        if row["layer"] is not None:
+            cells[row["way"], row["tau"], row["allowed"], row["length"]].append(row)
+    for where, some in cells.items():
         known = [row["separability"] if row["separability"] is not None else math.nan for row in some]
         ranked = rank_correlation([row["capacity"] for row in some], known, settings.seed)
-        where = (some[0]["way"], tau, allowed, some[0]["length"], some[0]["separability_n"])
-        found.append((*where, ranked.value, ranked.p_value, ranked.exact, ranked.count))
+        size = some[0]["separability_n"]
+        found.append((*where, size, ranked.value, ranked.p_value, ranked.exact, ranked.count))
     return pl.DataFrame(found, schema=CORRELATION_SCHEMA, orient="row")

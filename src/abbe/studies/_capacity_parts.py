@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,25 @@ DELETION, RENORMALISED = "deletion", "renormalised"
 WAYS = (DELETION, RENORMALISED)
 SUMMARY = "capacity.json"
 
+
+def told_way(ways: Sequence[str]) -> str:
+    """Of which layers are told in sentences: renormalised, unless only the other was asked for."""
+    return RENORMALISED if RENORMALISED in ways else ways[0]
+
+
 TABLE_SCHEMA: dict[str, Any] = {
     "layer": pl.Int32, "length": pl.Int32, "way": pl.String, "tau": pl.Float64, "allowed": pl.Float64,
     "capacity": pl.Float64, "low": pl.Float64, "high": pl.Float64, "share": pl.Float64, "monotone": pl.Boolean,
-    "windows": pl.Int32, "separability_n": pl.Int32, "separability": pl.Float64, "separability_low": pl.Float64,
-    "separability_high": pl.Float64, "control": pl.Float64,
+    "first": pl.Int32, "windows": pl.Int32, "separability_n": pl.Int32, "separability": pl.Float64,
+    "separability_low": pl.Float64, "separability_high": pl.Float64, "control": pl.Float64,
 }  # fmt: skip
 CURVE_SCHEMA: dict[str, Any] = {
     "layer": pl.Int32, "length": pl.Int32, "way": pl.String, "n": pl.Int32, "loss": pl.Float64, "own": pl.Float64,
     "rise": pl.Float64, "low": pl.Float64, "high": pl.Float64,
 }  # fmt: skip
 GROWTH_SCHEMA: dict[str, Any] = {
-    "way": pl.String, "tau": pl.Float64, "exponent": pl.Float64, "low": pl.Float64, "high": pl.Float64,
-    "lengths": pl.Int32,
+    "layer": pl.Int32, "way": pl.String, "tau": pl.Float64, "allowed": pl.Float64, "exponent": pl.Float64,
+    "low": pl.Float64, "high": pl.Float64, "lengths": pl.Int32,
 }  # fmt: skip
 CORRELATION_SCHEMA: dict[str, Any] = {
     "way": pl.String, "tau": pl.Float64, "allowed": pl.Float64, "length": pl.Int32, "separability_n": pl.Int32,
@@ -42,14 +48,17 @@ class Capacity:
     """What `capacity` found.
 
     Attributes:
-        table: a row for each length, way and tau of the whole model (layer is null), and for each layer at the longest
-            length. `capacity` is N*: the least N at which the loss rises by at most `allowed`, which for the model is
-            tau; a layer has a row for tau and one for its equal share, tau over the number of layers. `share` is N*/L,
-            `monotone` is false where a smaller N held, too. `separability` is that of `separability_n` selected tokens,
-            `control` that of as many random ones.
+        table: a row for each length, way and tau of the whole model (layer is null), and of each layer truncated alone.
+            `capacity` is N*: the least N at which the loss rises by at most `allowed`, which for the model is tau; a
+            layer has a row for tau and one for its equal share, tau over the number of layers. `share` is N*/L.
+            `monotone` is false where a smaller N held, too; `first` is then the least N that was tried and holds, else
+            N* rounded up. `separability` is that of `separability_n` selected tokens, `control` that of as many random
+            ones.
         curve: every loss that was evaluated, with the model's own, the relative rise and its interval.
-        growth: the exponent of N* in L for each way and tau; empty with one length.
-        correlation: over layers, the rank correlation of capacity and separability at a common size.
+        growth: the exponent of N* in L for each way and allowed rise, of the model and of each layer; empty with one
+            length.
+        correlation: over layers, the rank correlation of capacity and separability at a common size, for each way,
+            length and allowed rise.
         findings: what it means, each with its rule and numbers.
         manifest: versions, seeds, hashes, settings, self-check errors, times, what was skipped and why.
     """

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -62,6 +63,7 @@ def _standard(ranked: Tensor) -> Tensor | None:
     return centred / length if length > 0 else None
 
 
+@lru_cache(maxsize=1)  # every length and way has as many layers
 def _all_orders(count: int) -> Tensor:
     return torch.tensor(list(itertools.permutations(range(count))))
 

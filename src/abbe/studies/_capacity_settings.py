@@ -9,7 +9,7 @@ from typing import Any
 
 from .._errors import AbbeError
 from ..models import LoadedModel
-from ._capacity_parts import RENORMALISED, WAYS
+from ._capacity_parts import WAYS
 from ._settings import Settings, settings_for
 
 LENGTHS = (128, 256, 512, 1024)
@@ -17,13 +17,14 @@ LENGTHS = (128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class CapacitySettings:
-    """Everything that decides the numbers, beside model and text. Lengths are in rising order."""
+    """Everything that decides the numbers, beside model and text. Lengths and taus are in rising order."""
 
     lengths: tuple[int, ...]
     taus: tuple[float, ...]
     ways: tuple[str, ...]
     windows: int
     layers: bool
+    layer_lengths: tuple[int, ...]  # none without layers
     layer_windows: int
     queries: int
     seed: int
@@ -37,15 +38,24 @@ class CapacitySettings:
         unknown = [way for way in self.ways if way not in WAYS]
         if unknown or not self.ways:
             raise AbbeError(f"way is {unknown[0] if unknown else ''!r}, but must be one of {', '.join(WAYS)}, or both")
-        for what, given in (("tau", self.taus), ("way", self.ways)):
+        self._check_layer_lengths()
+        for what, given in (("tau", self.taus), ("way", self.ways), ("layer_lengths", self.layer_lengths)):
             if len(set(given)) < len(given):
                 raise AbbeError(f"{what} has duplicates: {list(given)}")
         if not isinstance(self.layer_windows, int) or self.layer_windows < 1:
             raise AbbeError(f"layer_windows is {self.layer_windows!r}, but must be a whole number >= 1")
 
-    @property
-    def layer_way(self) -> str:
-        return RENORMALISED if RENORMALISED in self.ways else self.ways[0]
+    def _check_layer_lengths(self) -> None:
+        there = ", ".join(str(length) for length in self.lengths)
+        unknown = [length for length in self.layer_lengths if length not in self.lengths]
+        if self.layer_lengths and not self.layers:
+            raise AbbeError(
+                f"layer_lengths is {list(self.layer_lengths)}, but layers are left out: give only one of both"
+            )
+        if unknown:
+            raise AbbeError(f"layer_lengths has {unknown[0]!r}, but must be among the lengths: {there}")
+        if self.layers and not self.layer_lengths:
+            raise AbbeError(f"layer_lengths is empty: name some of the lengths {there}, or leave the layers out")
 
     def as_json(self) -> dict[str, Any]:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
@@ -60,22 +70,36 @@ class CapacitySettings:
 
 def capacity_settings(
     model: LoadedModel, *, lengths: Sequence[int] | None, tau: float | Sequence[float], way: str | Sequence[str],
-    **others: Any,
+    layers: bool, layer_lengths: Sequence[int] | None, **others: Any,
 ) -> CapacitySettings:  # fmt: skip
-    """Fill in what depends on the model: lengths of 128, 256, 512 and 1024 tokens, as far as its context goes."""
+    """Fill in what depends on the model: lengths of 128, 256, 512 and 1024 tokens, as far as its context goes.
+
+    Layers are truncated at all of them, unless told otherwise.
+    """
     if lengths is None:
         fitting = [length for length in LENGTHS if model.context is None or length <= model.context]
         lengths = fitting or [model.context or LENGTHS[0]]
     if isinstance(lengths, int):
         lengths = [lengths]
+    rising = tuple(sorted(lengths))
     settings = CapacitySettings(
-        lengths=tuple(sorted(lengths)),
+        lengths=rising,
         taus=_taus(tau),
         ways=tuple(way.split(",") if isinstance(way, str) else way),
+        layers=layers,
+        layer_lengths=_layer_lengths(layer_lengths, rising if layers else ()),
         **others,
     )
     settings.diagnosis(model.context, (1,))
     return settings
+
+
+def _layer_lengths(given: int | Sequence[int] | None, lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """In the order of the lengths; what is none of them is refused later."""
+    if given is None:
+        return lengths
+    found = [given] if isinstance(given, int) else list(given)
+    return tuple(sorted(found, key=lambda length: lengths.index(length) if length in lengths else -1))
 
 
 def _taus(given: Any) -> tuple[Any, ...]:

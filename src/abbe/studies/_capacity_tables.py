@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,21 +10,29 @@ import polars as pl
 import torch
 
 from ._capacity_curves import Curve
-from ._capacity_intervals import growth_exponent, interval, least_whole, whole_interval
+from ._capacity_intervals import Ends, growth_exponent, interval, whole_interval
 from ._capacity_parts import CURVE_SCHEMA, GROWTH_SCHEMA, TABLE_SCHEMA
 from ._capacity_settings import CapacitySettings
 
-Beside = Mapping[str, Any]  # columns of separability
+
+def allowed_rises(tau: float, layers: int) -> tuple[float, ...]:
+    """Of a layer: tau, and its equal share among so many layers."""
+    return tuple(dict.fromkeys((tau, tau / layers)))
+
+
+def capacity_rows(curves: Sequence[Curve], layers: int, settings: CapacitySettings) -> list[dict[str, Any]]:
+    """The whole model first, then its layers."""
+    of_model = [curve for curve in curves if curve.layer is None]
+    of_layers = [curve for curve in curves if curve.layer is not None]
+    rows = [model_row(curve, tau, settings) for curve in of_model for tau in settings.taus]
+    return rows + [row for curve in of_layers for row in layer_rows(curve, layers, settings)]
 
 
 def model_row(curve: Curve, tau: float, settings: CapacitySettings) -> dict[str, Any]:
     """N* of the whole model: a whole number; its interval, of whole numbers too, holds those of resampled windows."""
-    value = float(least_whole(curve.crossing(tau)))
     drawn = curve.resampled(settings.resamples, settings.seed)
-    low, high = whole_interval(
-        None if drawn is None else least_whole(curve.crossing(tau, drawn)), settings.level, len(curve.own)
-    )
-    return _row(curve, tau, tau, value, low, high)
+    needed = None if drawn is None else curve.needed(tau, drawn)
+    return _row(curve, tau, tau, whole_interval(needed, settings.level, len(curve.own)))
 
 
 def layer_rows(curve: Curve, layers: int, settings: CapacitySettings) -> list[dict[str, Any]]:
@@ -31,20 +40,18 @@ def layer_rows(curve: Curve, layers: int, settings: CapacitySettings) -> list[di
     drawn = curve.resampled(settings.resamples, settings.seed)
     rows = []
     for tau in settings.taus:
-        for allowed in dict.fromkeys((tau, tau / layers)):
-            value = float(curve.crossing(allowed))
-            ends = interval(None if drawn is None else curve.crossing(allowed, drawn), settings.level, len(curve.own))
-            rows.append(_row(curve, tau, allowed, value, *ends))
+        for allowed in allowed_rises(tau, layers):
+            needed = None if drawn is None else curve.needed(allowed, drawn)
+            rows.append(_row(curve, tau, allowed, interval(needed, settings.level, len(curve.own))))
     return rows
 
 
-def _row(
-    curve: Curve, tau: float, allowed: float, value: float, low: float | None, high: float | None
-) -> dict[str, Any]:
+def _row(curve: Curve, tau: float, allowed: float, ends: Ends) -> dict[str, Any]:
+    value = float(curve.needed(allowed))
     return {
         "layer": curve.layer, "length": curve.length, "way": curve.way, "tau": tau, "allowed": allowed,
-        "capacity": value, "low": low, "high": high, "share": value / curve.length,
-        "monotone": curve.monotone(allowed), "windows": len(curve.own),
+        "capacity": value, "low": ends[0], "high": ends[1], "share": value / curve.length,
+        "monotone": curve.monotone(allowed), "first": curve.first(allowed), "windows": len(curve.own),
     }  # fmt: skip
 
 
@@ -64,25 +71,32 @@ def curve_table(curves: Sequence[Curve], settings: CapacitySettings) -> pl.DataF
     return pl.DataFrame(rows, schema=CURVE_SCHEMA, orient="row")
 
 
-def growth_table(curves: Sequence[Curve], settings: CapacitySettings) -> pl.DataFrame:
-    """The exponent of N* in L; lengths are resampled apart, as their windows are others."""
+def growth_table(curves: Sequence[Curve], layers: int, settings: CapacitySettings) -> pl.DataFrame:
+    """The exponent of N* in L, of the whole model and of each layer, where there are two lengths or more."""
     rows: list[tuple[Any, ...]] = []
-    for way in settings.ways:
-        of_way = [curve for curve in curves if curve.way == way and curve.layer is None]
-        lengths = [curve.length for curve in of_way]
-        if len(lengths) < 2:
-            continue
-        for tau in settings.taus:
-            found = torch.stack([least_whole(curve.crossing(tau)) for curve in of_way])
-            fewest = min(len(curve.own) for curve in of_way)
-            ends = interval(_resampled_growth(of_way, tau, settings), settings.level, fewest)
-            rows.append((way, tau, float(growth_exponent(found, lengths)), *ends, len(lengths)))
+    for (layer, way), some in _over_lengths(curves).items():
+        for tau in settings.taus if len(some) > 1 else ():
+            rows += [
+                (layer, way, tau, allowed, *_growth(some, allowed, settings), len(some))
+                for allowed in ((tau,) if layer is None else allowed_rises(tau, layers))
+            ]
     return pl.DataFrame(rows, schema=GROWTH_SCHEMA, orient="row")
 
 
-def _resampled_growth(curves: Sequence[Curve], tau: float, settings: CapacitySettings) -> torch.Tensor | None:
+def _over_lengths(curves: Sequence[Curve]) -> dict[tuple[int | None, str], list[Curve]]:
+    """By layer and way, in the order of the curves."""
+    found = defaultdict(list)
+    for curve in curves:
+        found[curve.layer, curve.way].append(curve)
+    return found
+
+
+def _growth(curves: Sequence[Curve], allowed: float, settings: CapacitySettings) -> tuple[float | None, ...]:
+    """With its interval: lengths are resampled apart, as their windows are others."""
+    lengths = [curve.length for curve in curves]
+    value = growth_exponent(torch.stack([curve.needed(allowed) for curve in curves]), lengths)
     drawn = [curve.resampled(settings.resamples, settings.seed) for curve in curves]
-    if any(one is None for one in drawn):
-        return None
-    found = [least_whole(curve.crossing(tau, one)) for curve, one in zip(curves, drawn, strict=True)]
-    return growth_exponent(torch.stack(found, -1), [curve.length for curve in curves])
+    again = [curve.needed(allowed, one) for curve, one in zip(curves, drawn, strict=True) if one is not None]
+    fewest = min(len(curve.own) for curve in curves)
+    several = growth_exponent(torch.stack(again, -1), lengths) if len(again) == len(curves) else None
+    return float(value), *interval(several, settings.level, fewest)

@@ -1,4 +1,4 @@
-"""Capacity as charts: loss against kept keys, N* against the length, and layers beside their separability."""
+"""Capacity as charts: loss against kept keys, N* against the length; then the panels of the layers."""
 
 from __future__ import annotations
 
@@ -7,51 +7,49 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from ..studies._capacity_findings import amount
 from ..studies._capacity_parts import Capacity
+from ..studies._capacity_words import amount
 from ..studies._reproduction import PAPER_CRITICAL_SHARE
-from ._panels import (
-    INTERVAL_TIPS,
-    Look,
-    Row,
-    data,
-    numbers,
-    places_axis,
-    renamed,
-    rows_of,
-    series_style,
-    share_axis,
-    tip,
-)
+from ._capacity_layer_charts import layer_growth, layer_panels
+from ._panels import INTERVAL_TIPS, Look, Row, data, numbers, places_axis, renamed, rows_of, series_style, tip
 from ._report_charts_parts import Spec, finished, log_axis, panel
 from ._reproduction_table import plain
 from ._theme import THEMES, Theme, ThemeName
 
 _DECADES = 3.0  # of rises: what is smaller, or no rise, lies at the lower edge
 _DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3))
-_LAYER = alt.X("layer:O", title="layer", axis=alt.Axis(labelOverlap="greedy"))
-_LAYER_TIPS = [
-    *(tip("layer"), tip("capacity", "keys N"), *INTERVAL_TIPS),
-    *(tip("separability"), tip("control", "random sets")),
-]
 
 
 def capacity_chart(found: Capacity, theme: ThemeName = "light") -> Spec:
-    """All panels as one Vega-Lite chart: a curve for each way, growth, layers."""
+    """All panels as one Vega-Lite chart, two in a row: a curve for each way, growth, layers for each way.
+
+    Growth of the model stands beside that of the layers; where there is none, it comes last, so that the two ways stay
+    side by side.
+    """
     colours = THEMES[theme]
-    ways = found.manifest["settings"]["ways"]
-    panels: list[Spec | None] = [_rises(found, way, colours) for way in ways]
-    panels += [_over_length(found, colours), *_layers(found, colours)]
-    chart = finished(panels, "How many tokens does the model need?", [_about(found)], theme)
+    rises = [_rises(found, way, colours) for way in found.manifest["settings"]["ways"]]
+    growth, of_layers = _over_length(found, colours), layer_panels(found, colours)
+    beside = layer_growth(found, colours)
+    panels = [*rises, *of_layers, growth] if beside is None else [*rises, growth, beside, *of_layers]
+    chart = finished(panels, "How many tokens does the model need?", _about(found), theme)
     apart = dict.fromkeys(("color", "strokeDash", "strokeWidth", "x", "y"), "independent")
     return chart | {"resolve": {"scale": apart}}
 
 
-def _about(found: Capacity) -> str:
+def _about(found: Capacity) -> list[str]:
     manifest = found.manifest
     model, text, settings = (manifest[key] for key in ("model", "text", "settings"))
     words = plain(f"{model['name']} on {text['name']}, {settings['windows']} windows of each length")
-    return f"{words}; bands: {settings['level']:.0%} intervals over windows" if settings["windows"] > 1 else words
+    bands = f"; bands: {settings['level']:.0%} intervals over windows" if settings["windows"] > 1 else ""
+    return [f"{words}{bands}", *_about_layers(found)]
+
+
+def _about_layers(found: Capacity) -> list[str]:
+    of_layers = found.table.filter(pl.col("layer").is_not_null())
+    if not of_layers.height:
+        return []
+    at = of_layers.filter(pl.col("length") == pl.col("length").max()).row(0, named=True)
+    return [f"single layers at L = {at['length']:,}, on {at['windows']} of the windows"]
 
 
 def _rises(found: Capacity, way: str, theme: Theme) -> Spec:
@@ -126,44 +124,3 @@ def _looks(found: Capacity, theme: Theme) -> dict[str, Look]:
         for place, tau in enumerate(settings["taus"])
     }
     return series | {"paper": Look(f"{PAPER_CRITICAL_SHARE:.0%} of L, the paper's", theme.claim, (3, 3), 1.5)}
-
-
-def _layers(found: Capacity, theme: Theme) -> list[Spec | None]:
-    """Every layer at its equal share of the smallest tau: its separability and its capacity, together and alone."""
-    of_layers = found.table.filter(pl.col("layer").is_not_null() & (pl.col("tau") == pl.col("tau").min()))
-    rows = rows_of(of_layers.filter(pl.col("allowed") == pl.col("allowed").min()).sort("layer"))
-    if not rows:
-        return []
-    needed, size = f"keys for a rise of {amount(rows[0]['allowed'])}", rows[0]["separability_n"]
-    keys = log_axis("capacity", needed, numbers(rows, "capacity", "low", "high"))
-    shares = share_axis("separability", f"share of {size} tokens in the ball")
-    return [_together(rows, keys, size, theme), _capacities(rows, keys, theme), _separabilities(rows, shares, theme)]
-
-
-def _together(rows: Sequence[Row], keys: alt.Y, size: int, theme: Theme) -> Spec:
-    """Each layer a point with its number: a line of points would mean that geometry says what is needed."""
-    known = alt.Chart(data([row for row in rows if row["separability"] is not None]))
-    scale = alt.Scale(zero=False, nice=True, padding=12)
-    x = alt.X("separability:Q", title=f"separability of {size} tokens", scale=scale, axis=alt.Axis(tickCount=6))
-    layers = [
-        known.mark_point(filled=True, size=60, color=theme.selected, opacity=1).encode(x, keys, tooltip=_LAYER_TIPS),
-        known.mark_text(dx=9, align="left", color=theme.ink, fontSize=11).encode(x, keys, text="layer:N"),
-    ]
-    return panel(layers, "layers: needed keys and separability")
-
-
-def _capacities(rows: Sequence[Row], keys: alt.Y, theme: Theme) -> Spec:
-    points = alt.Chart(data(rows)).mark_point(filled=True, size=60, color=theme.selected, opacity=1)
-    drawn = [points.encode(_LAYER, keys, tooltip=_LAYER_TIPS)]
-    whole = [row for row in rows if row["low"] is not None]
-    if whole:
-        rule = alt.Chart(data(whole)).mark_rule(color=theme.selected, strokeWidth=3, opacity=0.45)
-        drawn.append(rule.encode(x=_LAYER, y=renamed(keys, "low"), y2="high:Q"))
-    return panel(drawn, "each layer truncated alone")
-
-
-def _separabilities(rows: Sequence[Row], shares: alt.Y, theme: Theme) -> Spec:
-    chart = alt.Chart(data(rows))
-    bars = chart.mark_bar(color=theme.selected, opacity=0.8).encode(_LAYER, shares, tooltip=_LAYER_TIPS)
-    ticks = chart.mark_tick(color=theme.ink, thickness=2).encode(_LAYER, renamed(shares, "control"))
-    return panel([bars, ticks], "separability; ticks: random sets")

@@ -1,0 +1,36 @@
+"""Quick studies of capacity, their settings, and curves of planted losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tiny_runs
+import torch
+
+from abbe.studies import Capacity, capacity
+from abbe.studies._capacity_curves import Curve
+from abbe.studies._capacity_parts import WAYS
+from abbe.studies._capacity_settings import CapacitySettings
+
+QUICK: dict[str, Any] = {"lengths": [16, 40], "windows": 3, "queries": 8, "resamples": 50, "progress": False}
+
+
+def made(family: str = "gpt2", **options: Any) -> Capacity:
+    return capacity(tiny_runs.model(family), tiny_runs.TEXT, **(QUICK | options))
+
+
+def asked(**changed: Any) -> CapacitySettings:
+    """Layers at all lengths, unless told otherwise."""
+    given: dict[str, Any] = {
+        "lengths": (16, 40), "taus": (0.01, 0.05), "ways": WAYS, "windows": 3, "layers": True, "layer_windows": 2,
+        "queries": 8, "seed": 0, "level": 0.95, "resamples": 200,
+    } | changed  # fmt: skip
+    return CapacitySettings(**({"layer_lengths": given["lengths"] if given["layers"] else ()} | given))
+
+
+def curve_of(slopes: list[float], length: int = 64, way: str = "deletion", layer: int | None = None) -> Curve:
+    """Own losses 1, 2, 3, ...; a window's rise at N is its slope over N, relative to its own loss."""
+    own = torch.arange(1, len(slopes) + 1).double()
+    sizes = tuple(range(1, length))
+    rises = torch.tensor(slopes).double() / torch.tensor(sizes).double().unsqueeze(-1)
+    return Curve(length, way, layer, length, sizes, own, own * (1 + rises))

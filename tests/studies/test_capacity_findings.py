@@ -1,0 +1,89 @@
+"""Findings of capacity, from planted losses."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from capacity_runs import asked, curve_of
+
+from abbe.studies._capacity_findings import findings
+from abbe.studies._capacity_geometry import common_sizes, correlation_table, shown_size, sizes_for
+from abbe.studies._capacity_parts import CORRELATION_SCHEMA, GROWTH_SCHEMA
+from abbe.studies._capacity_tables import capacity_table, layer_rows, model_row
+
+
+def told(capacities: list[float], shares: list[float]) -> str:
+    """What is said about geometry for layers of these capacities and separabilities."""
+    settings = asked(taus=(0.01,), ways=("renormalised",), lengths=(64,))
+    rows = [model_row(curve_of([0.19] * 3, way="renormalised"), 0.01, settings)]
+    for layer, (needed, share) in enumerate(zip(capacities, shares, strict=True)):
+        row = layer_rows(curve_of([0.01] * 3, way="renormalised", layer=layer), len(shares), settings)[-1]
+        rows.append({**row, "capacity": needed, "separability": share, "separability_n": 8})
+    correlation = correlation_table(rows, settings)
+    growth = pl.DataFrame(schema=GROWTH_SCHEMA)
+    found = findings(capacity_table(rows), growth, correlation, settings)
+    return next(one.sentence for one in found if one.topic == "geometry and function")
+
+
+def test_geometry_that_predicts_function() -> None:
+    up = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert told(up, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]).startswith(
+        "Geometry and function go together here: layers of higher separability need more keys"
+    )
+    assert "need fewer keys (rank correlation of capacity and separability -1.00, p = 0.0028)" in told(
+        up, [0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+    )
+    weak = told(up, [0.3, 0.1, 0.5, 0.2, 0.6, 0.25])
+    assert weak.startswith("No relation between separability and capacity can be shown with 6 layers (")
+
+
+def test_too_few_layers_cannot_show_a_relation() -> None:
+    assert "whatever the numbers, as so few layers" in told([1.0, 2.0, 3.0, 4.0], [0.1, 0.2, 0.3, 0.4])
+    assert told([1.0, 2.0], [0.1, 0.2]).endswith("cannot be judged: too few layers.")
+    assert told([1.0, 1.0, 1.0], [0.1, 0.2, 0.3]).endswith("cannot be judged: all layers are equal in one of the two.")
+
+
+@pytest.mark.parametrize(
+    ("exponent", "low", "high", "words"),
+    [
+        (0.5, 0.3, 0.7, "the smaller the part of it that is needed"),
+        (0.1, -0.2, 0.3, "no growth with the length can be shown"),
+        (0.9, 0.7, 1.2, "it grows, and no change of its share"),
+        (1.4, 1.2, 1.6, "the larger the part that is needed"),
+        (-0.3, -0.5, -0.1, "longer texts need less"),
+        (0.5, None, None, "the smaller the part of it that is needed"),
+    ],
+)
+def test_growth_in_words(exponent: float, low: float | None, high: float | None, words: str) -> None:
+    settings = asked(taus=(0.05,), ways=("deletion",), lengths=(64, 128), layers=False)
+    rows = [model_row(curve_of([0.19] * 3, length), 0.05, settings) for length in (64, 128)]
+    growth = pl.DataFrame([(None, "deletion", 0.05, 0.05, exponent, low, high, 2)], schema=GROWTH_SCHEMA, orient="row")
+    found = findings(capacity_table(rows), growth, pl.DataFrame(schema=CORRELATION_SCHEMA), settings)
+    assert [one.topic for one in found] == ["capacity", "growth"]
+    assert words in found[1].sentence
+    assert "It is 6 % of 64 tokens, 3 % of 128" in found[1].sentence
+    assert "4 keys (4 to 4) for a rise of at most 5 %" in found[0].sentence
+
+
+def test_a_curve_that_is_not_monotone_is_told() -> None:
+    curve = curve_of([0.19] * 3)
+    curve.truncated[0] = curve.own  # one key is fine, two are not
+    settings = asked(taus=(0.05,), ways=("deletion",), lengths=(64,), layers=False)
+    row = model_row(curve, 0.05, settings)
+    assert (row["capacity"], row["monotone"], row["first"]) == (4, False, 1)
+    empty = pl.DataFrame(schema=GROWTH_SCHEMA), pl.DataFrame(schema=CORRELATION_SCHEMA)
+    found = findings(capacity_table([row]), *empty, settings)
+    assert found[-1].topic == "not monotone"
+    assert found[-1].sentence.startswith("In 1 of 1 rows a smaller N kept the loss, too")
+    assert "For the whole model, deletion at 64 tokens and 5 %, N = 1 held, too, while N* is 4." in found[-1].sentence
+    assert "4 keys (4 to 4; the first N that holds is 1) for a rise" in found[0].sentence
+
+
+def test_separability_is_shown_at_the_same_size() -> None:
+    assert [shown_size(n, 64) for n in (1, 2, 7, 7.2, 60)] == [2, 2, 7, 8, 32]
+    settings = asked(taus=(0.05, 0.1), ways=("deletion",), lengths=(64, 128))
+    rows = [model_row(curve_of([0.19] * 3, length), tau, settings) for length in (64, 128) for tau in (0.05, 0.1)]
+    assert common_sizes(rows, settings) == {(64, "deletion"): 4, (128, "deletion"): 4}
+    other = model_row(curve_of([0.29] * 3, 128, "renormalised"), 0.05, settings)
+    assert common_sizes([*rows, other], settings)[128, "renormalised"] == 6
+    assert sizes_for([*rows, other]) == [2, 4, 6]

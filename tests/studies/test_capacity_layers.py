@@ -1,0 +1,231 @@
+"""Layers truncated alone: at several lengths and both ways, their growth, correlations, cost and findings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import planted_capacity
+import polars as pl
+import pytest
+import scipy.stats
+import tiny_runs
+from capacity_runs import QUICK, asked, curve_of, made
+
+import abbe
+from abbe.models import windows as cut_windows
+from abbe.studies import Capacity, capacity
+from abbe.studies._capacity_findings import findings
+from abbe.studies._capacity_geometry import correlation_table, shown_size
+from abbe.studies._capacity_parts import GROWTH_SCHEMA, WAYS, told_way
+from abbe.studies._capacity_tables import capacity_table, growth_table, layer_rows, model_row
+from abbe.studies._loss import window_losses
+from abbe.studies._report_parts import Finding
+
+CELLS = [(length, way) for length in (16, 40) for way in WAYS]
+
+
+def of_layers(found: Capacity) -> pl.DataFrame:
+    return found.table.filter(pl.col("layer").is_not_null())
+
+
+def test_a_layer_that_does_nothing_needs_one_key_at_every_length_in_both_ways() -> None:
+    found = capacity(planted_capacity.model(5, layers=2), planted_capacity.TEXT, **QUICK)
+    rows = of_layers(found)
+    assert sorted(rows["allowed"].unique()) == [0.005, 0.01, 0.025, 0.05]
+    for length, way in CELLS:
+        cell = rows.filter((pl.col("length") == length) & (pl.col("way") == way))
+        assert cell.height == 8  # 2 layers, 2 taus, each with its equal share
+        assert cell.filter(pl.col("layer") == 1)["capacity"].to_list() == [1] * 4
+        first = cell.filter(pl.col("layer") == 0)["capacity"]  # between the sizes that were tried, 4 and 8
+        assert first.is_between(4, 8, closed="right").all()
+    assert rows.height == 8 * len(CELLS)
+    assert any(one.sentence.startswith("Truncated alone at 40 tokens, renormalised, layer 0") for one in found.findings)
+
+
+def test_layers_are_truncated_on_the_first_windows_of_every_length_and_way() -> None:
+    """Own losses beside them are those of the same windows; truncated ones those of a swap by hand."""
+    model = tiny_runs.model()
+    cut = cut_windows(tiny_runs.TEXT, [16, 40], 3, 0, tokenizer=model.tokenizer, context=model.context)
+    found = made(layer_windows=1)
+    assert set(of_layers(found)["windows"]) == {1}
+    for length, way in CELLS:
+        first = [window for window in cut if window.length == length][:1]
+        own, flag = float(window_losses(model, first)), "true" if way == "renormalised" else "false"
+        rows = found.curve.filter(pl.col("layer").is_not_null() & (pl.col("length") == length) & (pl.col("way") == way))
+        assert rows["own"].to_list() == pytest.approx([own] * rows.height)
+        with abbe.swap(model, {"layers.1": f"topk:k=4,renormalize={flag}"}):
+            truncated = float(window_losses(model, first))
+        assert rows.filter((pl.col("layer") == 1) & (pl.col("n") == 4))["loss"][0] == pytest.approx(truncated)
+
+
+@pytest.mark.parametrize("given", [[16], 16])
+def test_layers_only_at_the_lengths_asked_for(given: Any) -> None:
+    found = made(layer_lengths=given)
+    assert set(of_layers(found)["length"]) == {16}
+    assert set(found.table.filter(pl.col("layer").is_null())["length"]) == {16, 40}
+    assert found.growth["layer"].null_count() == found.growth.height == 4
+    assert set(found.correlation["length"]) == {16}
+    assert any(one.sentence.startswith("Truncated alone at 16 tokens, renormalised") for one in found.findings)
+    assert found.manifest["settings"]["layer_lengths"] == [16]
+    whole = made()
+    assert whole.manifest["settings"]["layer_lengths"] == [16, 40]
+    assert of_layers(whole).filter(pl.col("length") == 16).equals(of_layers(found))
+
+
+def test_one_way_only() -> None:
+    found = made(way="deletion", layer_lengths=[40, 16], tau=0.05)
+    assert set(of_layers(found)["way"]) == {"deletion"} == set(found.correlation["way"])
+    assert found.manifest["settings"]["layer_lengths"] == [16, 40]
+    assert any(one.sentence.startswith("Truncated alone at 40 tokens, deletion") for one in found.findings)
+    assert [told_way(ways) for ways in (WAYS, WAYS[::-1], ("deletion",))] == ["renormalised"] * 2 + ["deletion"]
+
+
+def test_no_layers_at_all() -> None:
+    found = made(layers=False)
+    assert of_layers(found).height == found.correlation.height == 0
+    assert found.manifest["settings"]["layer_lengths"] == []
+    assert {one.topic for one in found.findings} <= {"capacity", "growth", "not monotone"}
+
+
+def least_by_interpolation(slope: float, length: int, allowed: float) -> float:
+    sizes = np.arange(1, length)
+    return float(np.exp(np.interp(-allowed, -slope / sizes, np.log(sizes))))
+
+
+def test_growth_of_every_layer() -> None:
+    """Needed keys are not rounded: the slope is that of what is read off between sizes."""
+    lengths, slopes = (64, 128, 256), {0: [0.13, 0.2, 0.33], 1: [0.21, 0.21, 0.21]}
+    curves = [
+        curve_of([slope] * 3, length, way, layer)
+        for way in WAYS
+        for layer, some in slopes.items()
+        for length, slope in zip(lengths, some, strict=True)
+    ]
+    curves += [curve_of([0.2] * 3, length, "deletion") for length in lengths]
+    table = growth_table(curves, 2, asked(lengths=lengths, taus=(0.05,)))
+    assert table.schema == pl.Schema(GROWTH_SCHEMA)
+    assert table.height == 2 * 2 * 2 + 1
+    for row in table.filter(pl.col("layer").is_not_null()).iter_rows(named=True):
+        some = zip(slopes[row["layer"]], lengths, strict=True)
+        needed = [least_by_interpolation(slope, length, row["allowed"]) for slope, length in some]
+        slope = scipy.stats.linregress(np.log(lengths), np.log(needed)).slope
+        assert (row["exponent"], row["low"], row["high"]) == pytest.approx((slope,) * 3)
+        assert row["lengths"] == 3
+    assert sorted(table["allowed"].unique()) == [0.025, 0.05]
+    assert table.filter(pl.col("layer").is_null()).rows()[0][:4] == (None, "deletion", 0.05, 0.05)
+
+
+def test_one_window_has_no_interval_of_growth() -> None:
+    curves = [curve_of([0.2], length, "deletion", 0) for length in (64, 128)]
+    table = growth_table(curves, 2, asked(lengths=(64, 128), taus=(0.05,)))
+    assert table.height == 2
+    assert table["low"].null_count() == table["high"].null_count() == 2
+
+
+def test_a_correlation_for_every_way_length_and_rise() -> None:
+    found = made("gpt-oss", lengths=[12, 40], layer_windows=2)
+    rows = of_layers(found)
+    assert found.correlation.select("way", "length", "tau", "allowed").is_unique().all()
+    assert found.correlation.height == 2 * 2 * 4
+    for row in found.correlation.iter_rows(named=True):
+        cell = rows.filter(*(pl.col(name) == row[name] for name in ("way", "length", "tau", "allowed"))).sort("layer")
+        needed, share = cell["capacity"].to_list(), cell["separability"].to_list()
+        assert row["layers"] == len(needed) == len(found.manifest["layers"])
+        if row["correlation"] is not None:
+            assert row["correlation"] == pytest.approx(scipy.stats.spearmanr(needed, share).statistic)
+        model = found.table.filter(
+            pl.col("layer").is_null(), *(pl.col(name) == row[name] for name in ("way", "length")), pl.col("tau") == 0.01
+        )
+        size = shown_size(model["capacity"][0], row["length"])
+        assert set(cell["separability_n"]) == {size} == {row["separability_n"]}
+
+
+def test_the_cost_counts_layers_at_their_lengths_and_in_all_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    made(lengths=[8, 16], layer_lengths=[16], tau=0.05, layer_windows=2, progress=True)
+    layers = len(tiny_runs.model().network.transformer.h)
+    of_model = 1 + 2 * 6, 1 + 2 * 5  # own; both ways: N = 1, 2, 4 (and 8), and two steps of the search
+    tried = 2 * layers * 4  # N = 1 and 4, at most 2 and 8 beside them
+    windows = 3 * sum(of_model) + 2 * tried
+    assert f"{windows} windows, {3 * (16 * of_model[0] + 8 * of_model[1]) + 2 * 16 * tried:,} tokens: about" in (
+        capsys.readouterr().err
+    )
+    made(lengths=[16], tau=0.05, layer_windows=5, way="deletion", progress=True)
+    assert f"{3 * 7 + 3 * layers * 4} windows" in capsys.readouterr().err  # there are only three windows
+
+
+# -- Findings ---------------------------------------------------------------------------------------------------------
+
+
+def told(shares: dict[tuple[int, str], list[float]], **changed: Any) -> dict[str, Finding]:
+    """By topic, for six layers that need 1, 2, ... keys and have these separabilities at each length and way."""
+    settings = asked(taus=(0.01, 0.05), lengths=(64, 128), **changed)
+    rows = []
+    for length, way in shares:
+        rows += [model_row(curve_of([0.19] * 3, length, way), tau, settings) for tau in settings.taus]
+    for (length, way), some in shares.items():
+        for layer, share in enumerate(some):
+            curve = curve_of([0.01 * (layer + 1)] * 3, length, way, layer)
+            rows += [row | {"separability": share, "separability_n": 8} for row in layer_rows(curve, 6, settings)]
+    correlation = correlation_table(rows, settings)
+    found = findings(capacity_table(rows), pl.DataFrame(schema=GROWTH_SCHEMA), correlation, settings)
+    return {one.topic: one for one in found}
+
+
+UP, DOWN, MIXED = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.6, 0.5, 0.4, 0.3, 0.2, 0.1], [0.3, 0.1, 0.5, 0.2, 0.6, 0.25]
+EQUAL = [0.5] * 6
+
+
+def cells(*shares: list[float]) -> dict[tuple[int, str], list[float]]:
+    """At 64 tokens, deletion and renormalised; then at 128."""
+    return dict(zip([(length, way) for length in (64, 128) for way in WAYS], shares, strict=True))
+
+
+def test_the_cell_that_is_told_was_decided_beforehand() -> None:
+    found = told(cells(MIXED, MIXED, MIXED, UP))
+    assert found["geometry and function"].sentence.startswith("Geometry and function go together here")
+    assert (found["geometry and function"].numbers["length"], found["geometry and function"].numbers["way"]) == (
+        128, "renormalised",
+    )  # fmt: skip
+    found = told(cells(UP, UP, UP, MIXED))
+    assert found["geometry and function"].sentence.startswith("No relation between separability and capacity")
+    assert "Length and way were decided beforehand" in found["geometry and function"].rule
+    needed = found["layers"].numbers
+    assert (needed["length"], needed["way"]) == (128, "renormalised")
+    assert "layer 5 needs most: 36 keys (36 to 36) for a rise of at most 0.17 %" in found["layers"].sentence
+
+
+def test_the_other_cells_are_counted_and_chance_is_told() -> None:
+    found = told(cells(UP, DOWN, MIXED, UP))["geometry over lengths and ways"]
+    assert found.sentence == (
+        "Over all 4 pairs of way and length such a relation is shown in 3 (more keys with higher separability in 2, "
+        "fewer in 1). 4 tests give up to 0.2 by chance alone, on average: only the one above was decided beforehand."
+    )
+    assert {name: found.numbers[name] for name in ("pairs", "judged", "shown")} == {"pairs": 4, "judged": 4, "shown": 3}
+    assert found.numbers["p, renormalised at 64"] == pytest.approx(2 / 720)
+    none = told(cells(MIXED, MIXED, MIXED, EQUAL))["geometry over lengths and ways"].sentence
+    assert "such a relation is shown in 0; 1 cannot be judged. 3 tests give up to 0.15" in none
+    equal = told(cells(EQUAL, EQUAL, EQUAL, EQUAL))["geometry over lengths and ways"].sentence
+    assert equal == "None of the 4 pairs of way and length can be judged."
+
+
+def test_a_single_cell_is_not_counted() -> None:
+    found = told({(128, "deletion"): UP}, ways=("deletion",), layer_lengths=(128,))
+    assert "geometry over lengths and ways" not in found
+    assert found["geometry and function"].numbers["way"] == "deletion"
+
+
+@pytest.mark.parametrize(("windows", "words"), [(2, "50 %"), (4, "87 %"), (5, "93 %"), (6, None), (1, None)])
+def test_intervals_from_few_windows_are_said_to_be_too_narrow(windows: int, words: str | None) -> None:
+    settings = asked(taus=(0.05,), ways=("deletion",), lengths=(64,))
+    rows = [model_row(curve_of([0.19] * windows), 0.05, settings)]
+    row = layer_rows(curve_of([0.19] * windows, layer=0), 1, settings)[0]
+    rows.append(row | {"separability": 0.5, "separability_n": 8})
+    growth = pl.DataFrame(schema=GROWTH_SCHEMA)
+    found = findings(capacity_table(rows), growth, correlation_table(rows, settings), settings)
+    rule = next(one.rule for one in found if one.topic == "layers")
+    if words is None:
+        assert "in at most" not in rule
+    else:
+        assert f"from {windows} windows cannot go beyond them, and so holds the true number in at most {words}" in rule
+        assert rule.endswith("not in 95 %.")

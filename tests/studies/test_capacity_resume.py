@@ -1,0 +1,84 @@
+"""Studies of capacity that were stopped and go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from capacity_runs import made
+from polars.testing import assert_frame_equal
+
+import abbe
+from abbe.studies import _capacity_losses
+
+
+@pytest.mark.parametrize("stopped", [20, 55])
+def test_resumed_is_as_uninterrupted(stopped: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped while the model is truncated, or while layers are."""
+    whole, seen = made(), []
+    real = _capacity_losses.window_losses
+
+    def stop(model: Any, windows: Any, on_window: Any = None) -> Any:
+        seen.append(len(windows))
+        if len(seen) == stopped:
+            raise KeyboardInterrupt
+        return real(model, windows, on_window)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_capacity_losses, "window_losses", stop)
+        with pytest.raises(KeyboardInterrupt):
+            made(folder=tmp_path)
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "losses").iterdir()}
+    assert len(kept) == stopped - 1
+    assert any("layer" in name for name in kept) == (stopped > 20)
+    found = made(folder=tmp_path)
+    for name in ("table", "curve", "growth", "correlation"):
+        assert_frame_equal(getattr(found, name), getattr(whole, name))
+    assert found.findings == whole.findings
+    assert kept.items() <= {path.name: path.stat().st_mtime_ns for path in (tmp_path / "losses").iterdir()}.items()
+
+
+def test_what_is_kept_is_not_evaluated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = made(folder=tmp_path)
+
+    def never(*_args: object, **_options: object) -> None:
+        raise AssertionError("evaluated again")
+
+    monkeypatch.setattr(_capacity_losses, "window_losses", never)
+    assert_frame_equal(made(folder=tmp_path).table, first.table)
+
+
+def test_the_cost_is_that_of_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(**options: Any) -> str:
+        made(layers=False, lengths=[16], way="deletion", tau=0.05, progress=True, **options)
+        return capsys.readouterr().err
+
+    planned = 7  # the own loss, N = 1, 2, 4 and 8, and two steps of the search
+    assert f"{3 * planned} windows, {48 * planned} tokens: about" in told()
+    told(folder=tmp_path)
+    assert "all losses were evaluated before" in told(folder=tmp_path)
+    (tmp_path / "capacity.json").unlink()
+    kept = len(list((tmp_path / "losses").iterdir()))
+    left = planned - kept
+    assert left >= 0
+    assert f"{3 * left} windows, {48 * left} tokens: about" in told(folder=tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", '{"losses": [1.0]}', '{"losses": "no"}', "[]", None])
+def test_a_damaged_loss_is_evaluated_again(tmp_path: Path, content: str | None) -> None:
+    first = made(folder=tmp_path, layers=False)
+    path = tmp_path / "losses" / "40-deletion-4.json"
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content)
+    assert_frame_equal(made(folder=tmp_path, layers=False).table, first.table)
+    assert len(json.loads(path.read_text())["losses"]) == 3
+
+
+def test_another_study_in_the_folder_is_refused(tmp_path: Path) -> None:
+    made(folder=tmp_path, layers=False)
+    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: taus\)"):
+        made(folder=tmp_path, layers=False, tau=0.2)

@@ -1,0 +1,158 @@
+"""Losses and capacity of a comparison, against hand computations and plain loops."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from compare_runs import SETTINGS, made, word_model
+from needle_models import TEXT
+
+from abbe.measures import bootstrap_interval
+from abbe.measures._bootstrap import expanded_tail, resampled_counts
+from abbe.models import swap
+from abbe.models import windows as cut_windows
+from abbe.normalizers import normalizer
+from abbe.studies import _compare_study as study
+from abbe.studies._compare_tables import capacities, losses
+from abbe.studies._compare_truncated import Truncated, capacity, capacity_points, truncated_swap
+from abbe.studies._loss import window_losses
+
+
+def test_paired_differences_by_hand() -> None:
+    own = [4.0, 5.0, 3.0, 4.0, 4.5, 3.5, 4.0, 4.0]
+    change = torch.tensor([0.2, 0.4, 0.6, 0.4, 0.1, 0.7, 0.3, 0.5], dtype=torch.float64)
+    found = losses({"loss": (torch.tensor(own) + change).tolist()}, {"loss": own}, SETTINGS)
+    ends = [float(end) for end in bootstrap_interval(change, 0.95, 400, 0)]
+    assert found["loss_change"] == pytest.approx((0.4, *ends))
+    assert found["loss_rise"][0] == pytest.approx(0.1)
+    counts = resampled_counts(8, 400, 0)
+    ratios = (counts @ change / (counts @ torch.tensor(own, dtype=torch.float64))).numpy()
+    tail = expanded_tail(8, 0.95)
+    assert tail < 0.02
+    assert found["loss_rise"][1:] == pytest.approx((np.quantile(ratios, tail), np.quantile(ratios, 1 - tail)))
+    assert found["perplexity"][0] == pytest.approx(torch.tensor(4.4).exp().item())
+
+
+def test_a_loss_that_is_not_finite_is_null_not_left_out() -> None:
+    found = losses({"loss": [4.0, None, 3.0]}, {"loss": [4.0, 5.0, 3.0]}, SETTINGS)
+    assert all(math.isnan(x) for x in found["loss_rise"])
+
+
+@pytest.mark.parametrize("spec", ["softmax", "entmax:alpha=1.5", "sigmoid"])
+def test_truncated_keeps_the_largest_and_the_sum(spec: str) -> None:
+    logits = torch.randn(2, 3, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    logits[..., 7] = -torch.inf
+    full = normalizer(spec)(logits)
+    found = Truncated(normalizer(spec), 3)(logits)
+    for before, after in zip(full.view(-1, 9), found.view(-1, 9), strict=True):
+        largest = sorted(range(9), key=lambda key: -before[key])[:3]
+        kept = sum(float(before[key]) for key in largest)
+        for key in range(9):
+            expected = float(before[key]) * float(before.sum()) / kept if key in largest else 0.0
+            assert float(after[key]) == pytest.approx(expected, abs=1e-12)
+    assert torch.equal(Truncated(normalizer(spec), 9)(logits), full)
+    if spec == "softmax":
+        torch.testing.assert_close(found, normalizer("topk:k=3")(logits))
+
+
+def test_a_truncated_swap_is_top_k() -> None:
+    model = word_model()
+    cut = cut_windows(TEXT, [40], 2, 0, tokenizer=model.tokenizer)
+    with swap(model, truncated_swap(model, "softmax", 3)):
+        found = window_losses(model, cut)
+    with swap(model, "topk:k=3"):
+        torch.testing.assert_close(found, window_losses(model, cut), rtol=1e-6, atol=1e-6)
+
+
+def test_capacity_by_hand() -> None:
+    """The rise is 1/N: it is 0.05 at 20, between the powers 16 and 32 on a straight line of the rise."""
+    full = torch.tensor([4.0, 2.0], dtype=torch.float64)
+    asked: list[int] = []
+
+    def losses_with(keep: int) -> list[float]:
+        asked.append(keep)
+        return (full * (1 + 1 / keep)).tolist()
+
+    points = capacity_points(losses_with, full, full, 0.05, 512)
+    assert {16, 32} <= set(points)
+    assert len(asked) <= 4
+    counts = torch.ones(1, 2, dtype=torch.float64)
+    expected = 16 * 2 ** ((1 / 16 - 0.05) / (1 / 16 - 1 / 32))
+    assert float(capacity(points, full, full, counts, 0.05, 512)[0]) == pytest.approx(expected)
+    everywhere = {2**k: losses_with(2**k) for k in range(9)}
+    assert float(capacity(everywhere, full, full, counts, 0.05, 512)[0]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("rise", "expected"), [(0.0, 1.0), (9.0, 512.0)])
+def test_capacity_at_its_ends(rise: float, expected: float) -> None:
+    full = torch.tensor([4.0, 2.0], dtype=torch.float64)
+    points = capacity_points(lambda keep: (full * (1 + rise)).tolist(), full, full, 0.05, 512)
+    found = float(capacity(points, full, full, torch.ones(1, 2, dtype=torch.float64), 0.05, 512)[0])
+    assert found == pytest.approx(expected, rel=0.01)
+
+
+def test_a_worse_one_earns_no_smaller_capacity() -> None:
+    """2 % worse with all keys, and 1/N more with N of them: 0.05 over own is 0.03 over itself, which is at 1/0.03."""
+    own = torch.tensor([4.0, 2.0], dtype=torch.float64)
+    points = capacity_points(lambda keep: (own * (1.02 + 1 / keep)).tolist(), own * 1.02, own, 0.05, 512)
+    assert {32, 64} <= set(points)
+    found = capacity(points, own * 1.02, own, torch.ones(1, 2, dtype=torch.float64), 0.05, 512)
+    assert float(found[0]) == pytest.approx(32 * 2 ** ((1 / 32 - 0.03) / (1 / 32 - 1 / 64)))
+
+
+def test_above_the_allowed_rise_with_all_keys_there_is_no_capacity() -> None:
+    own = torch.tensor([4.0, 2.0], dtype=torch.float64)
+    points = capacity_points(lambda keep: pytest.fail("searched"), own * 1.06, own, 0.05, 512)
+    assert points == {}
+    record, before = {"full": (own * 1.06).tolist(), "points": {}}, {"full": own.tolist(), "points": {"1": [4.1, 2.1]}}
+    found = capacities(record, before, SETTINGS)
+    assert not any(math.isfinite(end) for ends in found.values() for end in ends)
+
+
+def test_a_capacity_that_some_resamples_lack_has_no_upper_end() -> None:
+    """4 % worse on average, but 12 % worse in the second window."""
+    record, own = {"full": [4.0, 2.24], "points": {"1": [9.0, 9.0]}}, {"full": [4.0, 2.0], "points": {"1": [9.0, 9.0]}}
+    found = capacities(record, own, SETTINGS)
+    for name in ("capacity", "capacity_ratio"):
+        value, low, high = found[name]
+        assert math.isfinite(value)
+        assert low <= value
+        assert not math.isfinite(high)
+
+
+def test_every_search_is_against_the_losses_of_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[list[float], list[float]]] = []
+
+    def search(_losses_with: object, full: torch.Tensor, own: torch.Tensor, tau: float, longest: int) -> Any:
+        seen.append((full.tolist(), own.tolist()))
+        return {}
+
+    monkeypatch.setattr(study, "capacity_points", search)
+    made()
+    model = word_model()
+    cut = cut_windows(TEXT, [40], 3, 0, tokenizer=model.tokenizer, context=model.context)
+    expected = window_losses(model, cut).tolist()  # of all windows
+    assert [own for _, own in seen] == [pytest.approx(expected)] * 3
+    assert seen[1][0] != pytest.approx(expected, rel=1e-9)  # those of sparsemax
+
+
+def test_the_largest_weights_of_top_k_are_those_of_softmax() -> None:
+    """So its capacity is the same where it is well below k, whatever all k of them cost."""
+    model = word_model()
+    cut = cut_windows(TEXT, [40], 2, 0, tokenizer=model.tokenizer)
+    found = []
+    for spec in ("softmax", "topk:k=8"):
+        with swap(model, truncated_swap(model, spec, 4)):
+            found.append(window_losses(model, cut))
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
+
+
+def test_capacities_take_windows_in_pairs() -> None:
+    record = {"full": [4.0, 2.0], "points": {"1": [8.0, 2.1], "2": [4.1, 2.05]}}
+    found = capacities(record, record, SETTINGS)
+    assert found["capacity_ratio"] == (1.0, 1.0, 1.0)
+    assert found["capacity"][1] < found["capacity"][0] < found["capacity"][2]
