@@ -6,6 +6,7 @@ import pytest
 from tiny_models import FAMILIES, bert, gpt2, llama, make, t5
 
 from abbe import AbbeError, normalizer, swap
+from abbe.models import rules_in
 
 PATHS = ("model.layers.0.self_attn", "model.layers.1.self_attn", "model.layers.2.self_attn")
 
@@ -99,6 +100,12 @@ ALL = r"layers: 0 model\.layers\.0\.self_attn, 1 model\.layers\.1\.self_attn$"
         ({"*": "entmx"}, r"unknown normalizer 'entmx'\. Did you mean 'entmax'\?"),
         ({"*": 3}, r"spec must be a string or a Normalizer, got int"),
         ("entmax:alpha=3", r"entmax: alpha must be a number in \(1, 2\]"),
+        ("layers.0=sparsemax; layers.1", r"^'layers\.1' is no PATTERN=SPEC: write 'layers\.3=topk:k=32; \*=softmax'$"),
+        ("layers.0=sparsemax;", r"^'' is no PATTERN=SPEC"),
+        ("=sparsemax", r"^'=sparsemax' is no PATTERN=SPEC"),
+        ("layers.0=", r"^'layers\.0=' is no PATTERN=SPEC"),
+        ("layers.0=sparsemax; layers.0=softmax", r"^pattern 'layers\.0' is given twice$"),
+        ("layers.7=sparsemax", rf"^pattern 'layers\.7': there is no layer 7; {ALL}"),
         (None, r"spec must be a string or a Normalizer, got NoneType"),
         ("learned-temperature:heads=3", r"made for 3 heads, but is to serve 4 heads of model\.layers\.0\.self_attn"),
         (
@@ -110,6 +117,29 @@ ALL = r"layers: 0 model\.layers\.0\.self_attn, 1 model\.layers\.1\.self_attn$"
 def test_refusals(what: object, message: str) -> None:
     with pytest.raises(AbbeError, match=message):
         swap(llama(), what)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("line", "rules"),
+    [
+        ("layers.1=topk:k=2", {"layers.1": "topk:k=2"}),
+        (
+            " layers.0.heads.1,3 = entmax:alpha=1.5,learn=true ;*=hybrid:a=softmax,b=sparsemax",
+            {"layers.0.heads.1,3": "entmax:alpha=1.5,learn=true", "*": "hybrid:a=softmax,b=sparsemax"},
+        ),
+        ("layers.1=sparsemax; *=softmax", {"layers.1": "sparsemax", "*": "softmax"}),
+    ],
+)
+def test_a_line_of_rules_is_its_mapping(line: str, rules: dict[str, str]) -> None:
+    assert rules_in(line) == rules
+    assert groups(line) == groups(rules)
+
+
+@pytest.mark.parametrize(
+    "spec", ["sparsemax", "entmax:alpha=1.5", "hybrid:a=(sink:b=2),b=sparsemax", "file:a=b;c.safetensors", ""]
+)
+def test_a_spec_or_a_file_is_no_line_of_rules(spec: str) -> None:
+    assert rules_in(spec) == spec
 
 
 def test_many_layers_are_not_all_listed() -> None:

@@ -271,6 +271,8 @@ def test_patterns_choose_the_heads() -> None:
     assert list(zip(found.heads["layer"], found.heads["head"], strict=True)) == places
     assert set(found.heads.filter(layer=0)["spec"]) == {"scaled:of=topk:k=4,t=0,learn=true,heads=4"}
     assert found.layers["heads"].to_list() == [4, 2]
+    line = calibrate("layers.1.heads.0,2=sparsemax; layers.0=topk:k=4")
+    assert line.heads.equals(found.heads)
     whole = calibrate()
     both = [one.heads.filter(layer=1, head=2)["error_after"].item() for one in (found, whole)]
     assert both[0] == pytest.approx(both[1], rel=1e-3)

@@ -27,6 +27,7 @@ from ._shown import print_json
 EXAMPLES = (
     "abbe calibrate --with entmax:alpha=1.5,learn=false",
     "abbe calibrate smollm2 --with topk:k=32 --text book.txt --finetune 50 --out fitted",
+    "abbe calibrate --with 'layers.2-5=sparsemax; layers.0.heads.3=topk:k=32'",
 )
 
 
@@ -35,7 +36,8 @@ def calibrate(
         str,
         typer.Option(
             "--with",
-            help="The normalizer; learn=false in it keeps what could be fitted.",
+            help="The normalizer, or 'PATTERN=SPEC; ...' for some layers or heads; learn=false in it keeps what could "
+            "be fitted.",
             autocompletion=_complete.normalizers,
             rich_help_panel=MEASURED,
         ),

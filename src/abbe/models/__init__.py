@@ -5,6 +5,7 @@ from ._load import LoadedModel, load
 from ._pull import pull
 from ._pull_cache import facts as pulled_facts
 from ._swap import Swap, swap
+from ._swap_patterns import rules_in
 from ._swap_plan import HeadGroup
 from ._tap import Tap, tap
 from ._text import Text, read_text
@@ -24,6 +25,7 @@ __all__ = [
     "pull",
     "pulled_facts",
     "read_text",
+    "rules_in",
     "swap",
     "tap",
     "windows",

@@ -44,9 +44,10 @@ def swap(model: object, what: What) -> Swap:
     """Give a transformers model (or what `load` returns) other normalizers, from now until `restore` or a block's end.
 
     `what` is a spec; a Normalizer, which all layers share; "file:PATH" of what `Swap.save` wrote; or a mapping from
-    patterns to specs or Normalizers, of which the first that names a head wins. A head that no pattern names keeps the
-    model's own attention. A pattern is LAYERS or LAYERS.heads.HEADS: LAYERS is "*", "layers.0,2,5-7" (attention modules
-    in the order in which the network holds them) or a glob of module paths, HEADS is "0,4" or "2-5".
+    patterns to specs or Normalizers, of which the first that names a head wins; in one line it is "PATTERN=SPEC;
+    PATTERN=SPEC". A head that no pattern names keeps the model's own attention. A pattern is LAYERS or
+    LAYERS.heads.HEADS: LAYERS is "*", "layers.0,2,5-7" (attention modules in the order in which the network holds them)
+    or a glob of module paths, HEADS is "0,4" or "2-5".
 
     Example:
         >>> with abbe.swap(model, "entmax:alpha=1.5"):

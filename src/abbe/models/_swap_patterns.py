@@ -14,6 +14,26 @@ _SHOWN = 8  # layers that an error lists
 EVERY = "*"
 
 
+def rules_in(text: str) -> str | dict[str, str]:
+    """Patterns and specs in one line, as a command line has them; a spec alone, or "file:PATH", stays as it is.
+
+    Example:
+        >>> rules_in("layers.10-29=softmax:temperature=0.8; *.heads.0=sparsemax")
+        {'layers.10-29': 'softmax:temperature=0.8', '*.heads.0': 'sparsemax'}
+    """
+    if ":" in text.partition("=")[0] or not ("=" in text or ";" in text):
+        return text
+    rules: dict[str, str] = {}
+    for part in text.split(";"):
+        pattern, equals, spec = (piece.strip() for piece in part.partition("="))
+        if not (pattern and equals and spec):
+            raise AbbeError(f"{part.strip()!r} is no PATTERN=SPEC: write 'layers.3=topk:k=32; *=softmax'")
+        if pattern in rules:
+            raise AbbeError(f"pattern {pattern!r} is given twice")
+        rules[pattern] = spec
+    return rules
+
+
 def matches(pattern: str, layers: Sequence[Layer]) -> dict[Layer, tuple[int, ...]]:
     """The heads that a pattern names, of each layer that it names; refuses a pattern that names nothing."""
     if not isinstance(pattern, str):

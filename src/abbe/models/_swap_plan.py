@@ -18,7 +18,7 @@ from ..normalizers import Normalizer, normalizer
 from ..normalizers._spec import parse_spec
 from ..normalizers._stick_breaking import StickBreaking
 from ._swap_layers import Layer
-from ._swap_patterns import EVERY, matches
+from ._swap_patterns import EVERY, matches, rules_in
 
 What = str | Normalizer | Mapping[str, str | Normalizer]
 
@@ -37,6 +37,7 @@ Plan = dict[Layer, tuple[HeadGroup, ...]]
 
 def make_plan(what: What, layers: Sequence[Layer]) -> Plan:
     """The groups of every layer, together all its heads."""
+    what = rules_in(what) if isinstance(what, str) else what
     rules = what if isinstance(what, Mapping) else {EVERY: what}
     if not rules:
         raise AbbeError("there is no pattern; write {'*': 'entmax:alpha=1.5'}, or the spec alone")

@@ -73,7 +73,7 @@ def calibrate(
 
     Args:
         model, text, seed, level, resamples, tokenizer: as for `diagnose`.
-        spec: of the normalizer, or a mapping from patterns to specs, as for `swap`.
+        spec: of the normalizer, or patterns with their specs, as for `swap`.
         windows: how many windows to fit on.
         held_out: how many further windows, which share no text with them, the losses are measured on.
         length: of all windows, in tokens; 512 by default, or the model's context if that is less.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._errors import AbbeError
+from ..models import rules_in
 from ..normalizers import Normalizer, normalizer
 from ..normalizers._spec import format_spec, parse_spec
 
@@ -14,7 +15,8 @@ _WITH_SCALE = ("learned-temperature", "ssmax", "asentmax", "scaled")
 
 
 def learnable_rules(asked: object) -> str | dict[str, str]:
-    """What `swap` takes, for a spec or for a mapping from patterns to specs."""
+    """What `swap` takes, for a spec, "PATTERN=SPEC; ..." or a mapping from patterns to specs."""
+    asked = rules_in(asked) if isinstance(asked, str) else asked
     if isinstance(asked, Mapping):
         return {pattern: learnable(_checked(spec)) for pattern, spec in asked.items()}
     return learnable(_checked(asked))

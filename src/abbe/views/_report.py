@@ -158,8 +158,8 @@ def facts(report: Report) -> list[tuple[str, str]]:
         "normalizer": settings.get("normalizer") or "the model's own",
         "self-check": "" if error is None else f"the model's own output was rebuilt within {error:.1e} of its "
         "standard deviation",
-        "intervals": f"{settings['level']:.0%}, by resampling windows; few windows make them too narrow (of 95 %: 4 hold "
-        "87 %, 8 hold 93 % of the time)" if settings.get("level") else "",
+        "intervals": f"{settings['level']:.0%}, by resampling windows; few windows make them too narrow (of 95 %: 4 "
+        "hold 87 %, 8 hold 93 % of the time)" if settings.get("level") else "",
         "made": manifest.get("made") or "",
     }  # fmt: skip
     return [(name, str(value)) for name, value in found.items() if value]
