@@ -61,6 +61,7 @@ def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -
         str(tmp_path / "out"),
         "--quiet",
     ]
+    given += ["--layer-lengths", "512", "--layer-windows", "2"]
     result = run("capacity", "org/model", *given, "--figures", "pictures")
     assert result.exit_code == 0
     assert result.stderr == f"figures: pictures\nwrote {tmp_path / 'out'}\n"
@@ -84,8 +85,8 @@ def test_json_leaves_standard_output_alone(asked: dict[str, Any]) -> None:
         (["--tau", "0"], "tau must be numbers > 0, such as 0.01,0.05, got [0.0]"),
         (["--way", "cutting"], "way is 'cutting', but must be one of deletion, renormalised, or both"),
         (
-            ["--lengths", "16,32", "--layer-lengths", "99"],
-            "layer_lengths has 99, but must be among the lengths: 16, 32",
+            ["--lengths", "9,16", "--layer-lengths", "99"],
+            "layer_lengths has 99, but must be among the lengths: 9, 16",
         ),
         (["--lengths", "9999"], "window length 9999 is above the model's context of 64 tokens"),
     ],
