@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
+import torch
 
+from abbe.measures import bootstrap_interval
 from abbe.studies._compare_parts import OWN, SCHEMA
-from abbe.studies._compare_rule import judge
+from abbe.studies._compare_rule import COVERAGE, ENOUGH, judge
 
 # Costs nothing, and is no better.
 EVEN: dict[str, Any] = {
@@ -17,6 +20,7 @@ EVEN: dict[str, Any] = {
     "active": 200.0, "active_low": 190.0, "active_high": 210.0, "told_apart_gain": 0.0, "told_apart_gain_low": -0.01,
     "told_apart_gain_high": 0.01, "capacity_ratio": 1.0, "capacity_ratio_low": 0.9, "capacity_ratio_high": 1.1,
     "needle_accuracy": 0.5, "needle_accuracy_low": 0.4, "needle_accuracy_high": 0.6,
+    "needle_gain": 0.0, "needle_gain_low": -0.05, "needle_gain_high": 0.05,
 }  # fmt: skip
 SPARSE = {"active": 31.2, "active_low": 31.0, "active_high": 31.5, "loss_rise": 0.005, "told_apart_gain_low": 0.2}
 FEWER = {"capacity_ratio_high": 0.5}
@@ -29,7 +33,7 @@ def table(own: dict[str, Any] | None = None, **alternatives: dict[str, Any]) -> 
 
 
 def test_an_even_one_does_not_help() -> None:
-    judged, finding = judge(table(even={}))
+    judged, finding = judge(table(even={}), 8)
     assert finding.sentence == "None of these helps this model: none of those that cost little gains anything."
     assert judged.row(0) == ("even", True, False, False, False, False, False)
 
@@ -39,11 +43,11 @@ def test_an_even_one_does_not_help() -> None:
     [
         ({"loss_change_high": -0.0001}, "it lowers the loss", "lowers_loss"),
         ({"capacity_ratio_high": 0.949}, "it needs fewer tokens", "needs_fewer"),
-        ({"needle_accuracy_low": 0.61, "needle_accuracy_high": 0.8}, "it finds more needles", "retrieves"),
+        ({"needle_gain": 0.05, "needle_gain_low": 0.001}, "it finds more needles", "retrieves"),
     ],
 )
 def test_each_reason_by_itself_is_enough(better: dict[str, Any], words: str, column: str) -> None:
-    judged, finding = judge(table(even={}, good=better))
+    judged, finding = judge(table(even={}, good=better), 8)
     assert finding.sentence == f"good helps this model: {words}, and its loss changes by +0.0 % (-0.1 to +0.1 %)."
     held = judged.row(1, named=True)
     parts = ("lowers_loss", "tells_apart", "needs_fewer", "retrieves", "helps")
@@ -59,24 +63,26 @@ def test_each_reason_by_itself_is_enough(better: dict[str, Any], words: str, col
         {"loss_change": -0.1, "loss_change_high": None},
         {"capacity_ratio_high": 0.95},
         {"capacity_ratio": 0.5, "capacity_ratio_high": None},
-        {"needle_accuracy_low": 0.6},
+        {"needle_gain": 0.1, "needle_gain_low": 0.0},
+        {"needle_gain": 0.1, "needle_gain_low": None},
+        {"needle_accuracy": 0.9, "needle_accuracy_low": 0.8},
         {"told_apart_gain_low": 0.5},
         FEWER | {"loss_rise_high": 0.0101},
         FEWER | {"loss_rise_high": None},
     ],
 )
 def test_almost_is_not_enough(almost: dict[str, Any]) -> None:
-    judged, finding = judge(table(almost=almost))
+    judged, finding = judge(table(almost=almost), 8)
     assert not judged["helps"][0]
     assert finding.sentence.startswith("None of these helps this model")
 
 
 def test_the_allowed_loss_is_one_percent() -> None:
-    assert judge(table(edge=FEWER | {"loss_rise_high": 0.01}))[0]["helps"][0]
+    assert judge(table(edge=FEWER | {"loss_rise_high": 0.01}), 8)[0]["helps"][0]
 
 
 def test_telling_more_apart_is_told_but_is_no_reason() -> None:
-    judged, finding = judge(table(sparse=SPARSE))
+    judged, finding = judge(table(sparse=SPARSE), 8)
     assert judged["tells_apart"][0]
     assert not judged["helps"][0]
     assert finding.sentence == (
@@ -90,35 +96,62 @@ def test_telling_more_apart_is_told_but_is_no_reason() -> None:
 def test_the_sparsest_that_costs_little_is_named() -> None:
     sparser = SPARSE | {"active": 5.55, "active_high": 6.0}
     dear = SPARSE | {"active": 2.0, "loss_rise_high": 0.02}
-    assert judge(table(first=SPARSE, second=sparser, dear=dear))[1].sentence.startswith(
+    assert judge(table(first=SPARSE, second=sparser, dear=dear), 8)[1].sentence.startswith(
         "second is sparser at little cost (5.5 active tokens instead of 200"
     )
-    assert judge(table(sparse=SPARSE, good=FEWER))[1].sentence.startswith("good helps")
+    assert judge(table(sparse=SPARSE, good=FEWER), 8)[1].sentence.startswith("good helps")
 
 
 @pytest.mark.parametrize("almost", [{"active_high": 190.0}, {"active_high": None}, {"loss_rise_high": 0.0101}])
 def test_what_is_not_clearly_sparser_or_cheap_is_not_named(almost: dict[str, Any]) -> None:
-    assert judge(table(sparse=SPARSE | almost))[1].sentence.startswith("None of these helps this model")
+    assert judge(table(sparse=SPARSE | almost), 8)[1].sentence.startswith("None of these helps this model")
 
 
 def test_a_single_window_is_too_few() -> None:
     alone = {f"{name}{end}": None for name in ("loss", "loss_change", "loss_rise") for end in ("_low", "_high")}
-    _, finding = judge(table(own=alone, good=alone | SPARSE | FEWER | {"needle_accuracy_low": 0.9}))
-    assert finding.sentence == "Too few windows to tell: from a single window there are no intervals."
+    _, finding = judge(table(own=alone, good=alone | SPARSE | FEWER | {"needle_gain_low": 0.9}), 1)
+    assert finding.sentence == (
+        "Too few windows to tell: from a single window there are no intervals; take at least 6."
+    )
     assert finding.numbers["good: loss rise"] == 0.005
+
+
+@pytest.mark.parametrize(("windows", "percent"), [(2, 49), (3, 74), (4, 87), (5, 91)])
+def test_fewer_than_six_windows_are_too_few(windows: int, percent: int) -> None:
+    judged, finding = judge(table(sparse=SPARSE, good=FEWER), windows)
+    assert finding.sentence == (
+        f"Too few windows to tell: from {windows} windows an interval of nominal 95 % holds the truth in about "
+        f"{percent} % of cases; take at least 6."
+    )
+    assert not judged["helps"].any()
+    assert judged.row(1, named=True)["needs_fewer"]  # the parts are still told
+    assert "Nothing is recommended from fewer than 6 windows" in finding.rule
+    assert judge(table(sparse=SPARSE, good=FEWER), ENOUGH)[1].sentence.startswith("good helps this model")
+
+
+@pytest.mark.parametrize(("windows", "expected"), COVERAGE.items())
+def test_the_coverage_that_is_told_was_measured(windows: int, expected: float) -> None:
+    """By many means of normal and of skewed numbers; what is told lies between the two, within the noise."""
+    generator = np.random.default_rng(windows)
+    held = []
+    for drawn in (generator.gamma(4, size=(windows, 4000)) - 4, generator.normal(size=(windows, 4000))):
+        low, high = bootstrap_interval(torch.from_numpy(drawn), 0.95, 1000, 0)
+        held.append(float(((low <= 0) & (high >= 0)).double().mean()))
+    assert held[0] - 0.015 <= expected <= held[1] + 0.015
+    assert abs(held[0] - held[1]) < 0.04
 
 
 def test_all_too_dear() -> None:
     dear = {"loss": 4.0, "loss_rise": 0.3, "loss_rise_high": 0.4} | FEWER
-    _, finding = judge(table(first=dear, second=dear | {"loss_rise": 0.5}))
+    _, finding = judge(table(first=dear, second=dear | {"loss_rise": 0.5}), 8)
     assert finding.sentence == "None of these helps this model: they cost too much."
     assert finding.numbers["second: loss rise"] == 0.5
 
 
 def test_most_reasons_win_then_the_least_loss() -> None:
-    two = FEWER | {"needle_accuracy_low": 0.7, "loss": 3.02}
-    sentence = judge(table(one=FEWER | {"loss": 2.9}, two=two, later=two | {"loss": 3.01}))[1].sentence
+    two = FEWER | {"needle_gain_low": 0.07, "loss": 3.02}
+    sentence = judge(table(one=FEWER | {"loss": 2.9}, two=two, later=two | {"loss": 3.01}), 8)[1].sentence
     assert sentence.startswith("later helps this model: it needs fewer tokens and finds more needles, and")
     three = two | {"loss_change_high": -0.1, "loss": 3.3}
-    sentence = judge(table(two=two, three=three))[1].sentence
+    sentence = judge(table(two=two, three=three), 8)[1].sentence
     assert "it lowers the loss, needs fewer tokens and finds more needles, and its" in sentence

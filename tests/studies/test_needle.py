@@ -12,7 +12,8 @@ import torch
 from needle_models import TEXT, WORDS, Copier, Guesser, model, word_tokenizer
 
 from abbe import Text
-from abbe.studies._needle import batches, cell_numbers, margins, needle_table, wilson
+from abbe.studies._compare_parts import NEEDLE_SCHEMA
+from abbe.studies._needle import batches, cell_numbers, gain_numbers, margins, needle_table, wilson
 from abbe.studies._needle_prompts import CANDIDATES, DEPTHS, KINDS, Prompt, PromptMaker, plain_words, word_counts
 
 LENGTHS = (64, 129, 300)
@@ -208,6 +209,7 @@ def test_the_numbers_of_a_cell() -> None:
 def test_the_table_counts_every_prompt_once_in_each_view(prompts: list[Prompt]) -> None:
     right = [1.0 if prompt.depth == 0 else -1.0 for prompt in prompts]
     table = needle_table(prompts, {"own": right, "other": [1.0] * len(prompts)}, 0.95, 20, 0)
+    assert set(table.columns) == set(NEEDLE_SCHEMA)
     own = table.filter(pl.col("normalizer") == "own")
     whole = own.filter(pl.col("kind").is_null()).row(0, named=True)
     assert (whole["prompts"], whole["accuracy"]) == (len(prompts), 0.2)
@@ -218,3 +220,29 @@ def test_the_table_counts_every_prompt_once_in_each_view(prompts: list[Prompt]) 
     assert dict(by_depth.select("depth", "accuracy").iter_rows()) == {d: float(d == 0) for d in DEPTHS}
     assert table.filter(pl.col("normalizer") == "other")["accuracy"].unique().to_list() == [1.0]
     assert needle_table([], {"own": []}, 0.95, 20, 0).is_empty()
+
+
+def test_gains_are_over_own_on_the_prompts_of_the_cell(prompts: list[Prompt]) -> None:
+    """The other is right where own is, but at depth 0 never, and at depth 1 always."""
+    own = [1.0 if place % 3 else -1.0 for place in range(len(prompts))]
+    depths = [prompt.depth for prompt in prompts]
+    other = [{0.0: -1.0, 1.0: 1.0}.get(depth, before) for depth, before in zip(depths, own, strict=True)]
+    table = needle_table(prompts, {"other": other, "own": own}, 0.95, 20, 0)
+    assert table.filter(pl.col("normalizer") == "own").select("gain", "gain_low", "gain_high").null_count().row(0) == (
+        (table.height // 2,) * 3
+    )
+    by_depth = table.filter(
+        (pl.col("normalizer") == "other") & (pl.col("kind") == "needle") & pl.col("length").is_null()
+        & pl.col("depth").is_not_null()
+    )  # fmt: skip
+    found = {depth: tuple(ends) for depth, *ends in by_depth.select("depth", "gain", "gain_low", "gain_high").rows()}
+    assert found[0.5] == (0.0, None, None)
+    count = len(LENGTHS) * 3  # prompts of a depth
+    for depth, changed, sign in ((0.0, count * 2 // 3, -1), (1.0, count // 3, 1)):
+        narrow = (2 * 0.025 ** (1 / changed) - 1) * changed / count
+        expected = sorted((sign * narrow, sign * changed / count))
+        assert found[depth] == pytest.approx((sign * changed / count, *expected))
+
+
+def test_an_answer_without_a_margin_is_wrong() -> None:
+    assert gain_numbers([1.0, -1.0], [math.nan, math.nan], 0.95)["gain"] == -0.5

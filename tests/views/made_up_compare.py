@@ -26,7 +26,7 @@ NUMBERS = {
 MANIFEST: dict[str, Any] = {
     "model": {"name": "gpt2-like", "about": "6 layers x 8 heads", "class": "GPT2LMHeadModel", "source": "/home/u/gpt"},
     "text": {"name": "essay.txt", "characters": 53_000},
-    "settings": {"length": 512, "queries": 32, "capacity_windows": 4, "tau": 0.05, "level": 0.95},
+    "settings": {"length": 512, "queries": 32, "tau": 0.05, "level": 0.95},
     "self_check": {"error": 4.2e-6, "tokens": 128},
     "machine": {"threads": 2},
     "windows": [{"length": 512, "index": i, "start": 0, "end": 9} for i in range(8)],
@@ -46,6 +46,7 @@ def row(name: str, **changed: float | None) -> dict[str, Any]:
         "told_apart": apart, "told_apart_gain": apart - 0.31, "distance_per_token": 1.4, "capacity": capacity,
         "capacity_ratio": capacity / 60, "sensitivity": 0.17 * ratio, "sensitivity_own": 0.17,
         "sensitivity_ratio": ratio, "needle_accuracy": right / 10, "needle_margin": right - 3.5,
+        "needle_gain": right / 10 - 0.3,
     }  # fmt: skip
     found: dict[str, Any] = {"normalizer": name}
     for measure in MEASURED:
@@ -54,6 +55,8 @@ def row(name: str, **changed: float | None) -> dict[str, Any]:
         around = 0.02 * abs(value)
         found |= {measure: value, f"{measure}_low": value - around, f"{measure}_high": value + around}
     found |= {"needle_accuracy_low": low, "needle_accuracy_high": high}
+    if name == OWN:
+        found |= {"needle_gain": None, "needle_gain_low": None, "needle_gain_high": None}
     found |= {"temperature": 2.0, "matched_heads": 1.0, "sensitivity_theory": None, "time_ratio": 1.4}
     return found | {"seconds": 0.2, "extra_megabytes": 9.2} | changed
 
@@ -73,9 +76,10 @@ def needle(names: Sequence[str] = NAMES, lengths: Sequence[int] = (128, 256, 512
         for kind, length, depth in cells:
             right = 12 - number - (0 if length is None else length // 128) + (3 if depth in (0.0, 1.0) else 0)
             low, high = wilson(max(0, right), 20)
+            gain = (None,) * 3 if name == OWN else (-number / 20, -number / 20 - 0.1, 0.07)
             rows.append(
                 (name, kind, length, depth, 20, max(0, right) / 20, low, high, 0.05 if kind == "needle" else 0.02,
-                 right / 4 - 2, right / 4 - 2.4, right / 4 - 1.7)
+                 *gain, right / 4 - 2, right / 4 - 2.4, right / 4 - 1.7)
             )  # fmt: skip
     return pl.DataFrame(rows, schema=NEEDLE_SCHEMA, orient="row")
 
@@ -84,10 +88,11 @@ def comparison(
     rows: Sequence[Mapping[str, Any]] | None = None, needles: pl.DataFrame | None = None, **manifest: Any
 ) -> Comparison:
     found = table(rows)
-    judgements, recommendation = judge(found)
+    told = MANIFEST | manifest
+    judgements, recommendation = judge(found, len(told["windows"]))
     if needles is None:
         needles = needle(found["normalizer"].to_list())
-    return Comparison(found, needles, judgements, recommendation, MANIFEST | manifest)
+    return Comparison(found, needles, judgements, recommendation, told)
 
 
 def page_file(found: Comparison, folder: Path) -> Path:

@@ -86,6 +86,12 @@ def test_opens_from_disk_without_an_error_or_a_request(seen: Seen, file: Path) -
         assert chart.bounding_box()["width"] > 600
 
 
+def test_the_first_table_is_whole_on_a_wide_screen(seen: Seen) -> None:
+    """Nobody scrolls sideways for a column that is not seen."""
+    wide = seen.page.locator("#table > .scroll").evaluate("part => [part.scrollWidth, part.clientWidth]")
+    assert wide[0] <= wide[1]
+
+
 def test_a_header_sorts_by_numbers_in_both_directions(seen: Seen) -> None:
     button = seen.page.locator("#table > .scroll th button").nth(1)
     button.click()

@@ -41,10 +41,30 @@ def test_the_page_tells_recommendation_rule_and_numbers() -> None:
     for column in COLUMNS:
         assert f"{column.label}<code>{column.name}</code>" in page
     assert made.MANIFEST["skipped"][0] in page
-    assert "Chance over all prompts: 2 %" in page
+    assert "Chance over all prompts: 2\u00a0%" in page
     assert "+53.1 %" in page
     assert "{tau}" not in page
     assert "/home/u" not in page  # where the model lies on this machine
+
+
+def test_the_page_tells_gains_on_the_same_prompts() -> None:
+    better = {"needle_gain": 0.062, "needle_gain_low": 0.011, "needle_gain_high": 0.071}
+    page = compare_page(made.comparison([made.row(OWN), made.row("topk:k=32", **better)]))
+    assert '<td data-sort="0.062"><span>+6.2 %</span><small>+1.1 to +7.1\u00a0%</small></td>' in page
+    assert '<td data-sort="-0.05"><span>-5 %</span><small>-15 to +7\u00a0%</small></td>' in page  # of the needle table
+    assert '<td data-sort=""><span>–</span></td>' in page  # own has none
+    assert '<th scope="col">needle gain</th>' in page[: page.index("more numbers</summary>")]
+    assert "topk:k=32 helps this model: it needs fewer tokens and finds more needles" in page
+
+
+def test_the_page_says_when_windows_are_too_few() -> None:
+    page = compare_page(made.comparison(windows=made.MANIFEST["windows"][:4]))
+    assert "Too few windows to tell: from 4 windows an interval of nominal 95 % holds the truth in about 87 %" in page
+    assert "helps this model" not in re.sub(r"<script.*?</script>", "", page, flags=re.S)
+
+
+def test_the_capacity_is_told_to_be_of_all_windows() -> None:
+    assert "<dt>capacity</dt><dd><bdi>loss rise of 5 %, on all windows</bdi></dd>" in compare_page(made.comparison())
 
 
 def test_cells_are_sorted_by_their_numbers() -> None:
@@ -137,7 +157,8 @@ def test_the_terminal_shows_all_rows_without_steering_it() -> None:
     rows = [made.row(OWN), made.row("sparsemax"), made.row("evil\x1b[31m")]
     console.print(compare_table(made.comparison(rows)))
     text = console.export_text()
-    for words in ("own (softmax)", "sparsemax", "+90.6 %", "An alternative helps if", "skipped: length 512"):
+    wanted = ("own (softmax)", "sparsemax", "+90.6 %", "-20 %", "An alternative helps if", "skipped: length 512")
+    for words in wanted:
         assert words in text
     assert "\x1b" not in text
 

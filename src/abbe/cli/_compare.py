@@ -48,7 +48,10 @@ def compare(
         int | None,
         typer.Option(help="Window length in tokens; 512, or the model's context.", rich_help_panel=MEASURED),
     ] = None,
-    windows: Annotated[int, typer.Option(help="Windows; intervals come from them.", rich_help_panel=MEASURED)] = 8,
+    windows: Annotated[
+        int,
+        typer.Option(help="Windows; intervals come from them, and a recommendation needs 6.", rich_help_panel=MEASURED),
+    ] = 8,
     needle_lengths: Annotated[
         str | None,
         typer.Option(help="Lengths of the needle test's prompts, such as 128,512,1024.", rich_help_panel=MEASURED),

@@ -25,7 +25,6 @@ def compare(
     length: int | None = None,
     windows: int = 8,
     queries: int = 32,
-    capacity_windows: int = 4,
     tau: float = 0.05,
     needle_lengths: Sequence[int] | None = None,
     prompts: int = 4,
@@ -45,9 +44,8 @@ def compare(
         model, text, seed, level, resamples, tokenizer: as for `diagnose`.
         alternatives: specs of normalizers; by default entmax:alpha=1.5, sparsemax, topk:k=32 and topp:p=0.9.
         length: of the windows, in tokens; by default 512, or the model's context where it is shorter.
-        windows: how many; intervals come from resampling them.
+        windows: how many; intervals come from resampling them, and fewer than 6 give no recommendation.
         queries: how many of each window selectivity is measured on.
-        capacity_windows: the first so many windows are for the capacity.
         tau: relative rise of the loss that the capacity allows.
         needle_lengths: of the prompts of the needle test; by default 128, 256, 512 and 1024, as far as the context
             goes, and `length` if it is longer.
@@ -68,8 +66,8 @@ def compare(
     check_causal(loaded, "comparing normalizers")
     length = min(LENGTH, loaded.context or LENGTH) if length is None else length
     settings = CompareSettings(
-        specs, length, windows, queries, capacity_windows, tau,
-        needle_lengths_for(length, needle_lengths, loaded.context), prompts, calibrate, seed, level, resamples,
+        specs, length, windows, queries, tau, needle_lengths_for(length, needle_lengths, loaded.context), prompts,
+        calibrate, seed, level, resamples,
     )  # fmt: skip
     with watching(progress) as watch:
         return Study(loaded, source, settings, folder, watch).run()

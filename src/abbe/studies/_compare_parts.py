@@ -26,7 +26,7 @@ MEASURED = (
     *("loss", "perplexity", "loss_change", "loss_rise"),
     *("effective_tokens", "active", "zeros", "separability", "told_apart", "told_apart_gain", "distance_per_token"),
     *("capacity", "capacity_ratio", "sensitivity", "sensitivity_own", "sensitivity_ratio"),
-    *("needle_accuracy", "needle_margin"),
+    *("needle_accuracy", "needle_gain", "needle_margin"),
 )
 PLAIN = ("temperature", "matched_heads", "sensitivity_theory", "time_ratio", "seconds", "extra_megabytes")
 _COLUMNS = (*(f"{measure}{end}" for measure in MEASURED for end in ("", "_low", "_high")), *PLAIN)
@@ -34,6 +34,7 @@ SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(_COLUMNS, pl.
 NEEDLE_SCHEMA: dict[str, Any] = {
     "normalizer": pl.String, "kind": pl.String, "length": pl.Int32, "depth": pl.Float64, "prompts": pl.Int32,
     "accuracy": pl.Float64, "accuracy_low": pl.Float64, "accuracy_high": pl.Float64, "chance": pl.Float64,
+    "gain": pl.Float64, "gain_low": pl.Float64, "gain_high": pl.Float64,
     "margin": pl.Float64, "margin_low": pl.Float64, "margin_high": pl.Float64,
 }  # fmt: skip
 JUDGEMENT_SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(
@@ -49,7 +50,6 @@ class CompareSettings:
     length: int
     windows: int
     queries: int
-    capacity_windows: int
     tau: float
     needle_lengths: tuple[int, ...]
     prompts: int  # of each kind, length and depth
@@ -65,9 +65,8 @@ class CompareSettings:
             normalizer(spec)
             if self.alternatives.count(spec) > 1:
                 raise AbbeError(f"{spec} is given twice: name each normalizer once")
-        for what, value in (("prompts", self.prompts), ("capacity_windows", self.capacity_windows)):
-            if not isinstance(value, int) or value < 1:
-                raise AbbeError(f"{what} is {value!r}, but must be a whole number >= 1")
+        if not isinstance(self.prompts, int) or self.prompts < 1:
+            raise AbbeError(f"prompts is {self.prompts!r}, but must be a whole number >= 1")
         if not 0 < self.tau < 1:
             raise AbbeError(f"tau is {self.tau!r}, but must lie between 0 and 1, such as 0.05")
         self.reading()  # checks the rest
@@ -104,7 +103,8 @@ class Comparison:
     Attributes:
         table: a row for "own", the model's own attention, and for every alternative; `docs/comparing.md` explains the
             columns. Intervals are in columns with _low and _high; what could not be measured is null.
-        needle: accuracy and margin by normalizer, kind of prompt, length and depth; null is all of them together.
+        needle: accuracy, gain over own and margin by normalizer, kind of prompt, length and depth; null is all of
+            them together.
         judgements: what each alternative does better, by the rule of the recommendation; `tells_apart` is told, but is
             no reason.
         recommendation: which one to take, or that none helps; with its rule and numbers.

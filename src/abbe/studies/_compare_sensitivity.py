@@ -1,8 +1,8 @@
 """Sensitivity at equal selectivity: every head of an alternative at the temperature at which it is as selective as own.
 
-What is special: a normalizer can always be made calm by making it flat. So each head's temperature is chosen by
-bisection, on the model's own logits, until its mean effective number of tokens is that of the model's own softmax, and
-only then the Jacobians are compared. A learned sink counts as one more key, for both.
+What is special: a normalizer can always be made calm by making it flat. So each head's temperature is chosen, on the
+model's own logits, so that its mean effective number of tokens is that of the model's own softmax, and only then the
+Jacobians are compared. A learned sink counts as one more key, for both.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from ..normalizers import Normalizer, normalizer
 from ._settings import Settings
 from ._window import query_positions, run_model, seeded
 
-WINDOWS, QUERIES = 4, 16
-_COLDEST, _HOTTEST, _STEPS = 1e-3, 1e3, 24
+WINDOWS, QUERIES = 8, 8
+_HOTTEST, _GRID, _STEPS = 1e3, 25, 11  # temperatures from 1/hottest on; an odd number, so that 1 is among them
 _TOLERANCE = 0.02  # of the effective number: farther off, a head is not matched
 _THEORY = {"softmax": "softmax", "sparsemax": "sparsemax", "entmax:alpha=1.5": "entmax15"}
 
 Logits = dict[str, Tensor]  # by path of the layer: (head, window, query, key)
+Brackets = tuple[Tensor, Tensor, Tensor, Tensor]  # low and high ln T, sign at the low one, whether there is a root
 
 
 @torch.no_grad()
@@ -96,16 +97,52 @@ def effective_tokens(made: Normalizer, logits: Tensor, temperature: Tensor | Non
 def matched_temperatures(made: Normalizer, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """For every head the temperature of these logits at which the effective number is the target, and whether it is.
 
-    Bisection of ln T: the effective number is taken to rise with the temperature.
+    The effective number need not rise with the temperature: of several roots the one nearest T = 1 is taken, as far as
+    a coarse grid of ln T shows them. A head is not matched where the grid shows none, or where the number jumps there.
     """
-    low, high = torch.full_like(target, math.log(_COLDEST)), torch.full_like(target, math.log(_HOTTEST))
+    low, high, sign, there = _nearest_brackets(made, logits, target)
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        below = effective_tokens(made, logits, middle.exp()) < target
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    found = ((low + high) / 2).exp()
-    off = (effective_tokens(made, logits, found) / target - 1).abs()
-    return found, off <= _TOLERANCE
+        beyond = _above(made, logits, middle, target) * sign <= 0
+        low, high = torch.where(beyond, low, middle), torch.where(beyond, middle, high)
+    found = (low + high) / 2
+    return found.exp(), there & ((_above(made, logits, found, target) / target).abs() <= _TOLERANCE)
+
+
+def _above(made: Normalizer, logits: Tensor, log_temperature: Tensor, target: Tensor) -> Tensor:
+    return effective_tokens(made, logits, log_temperature.exp()) - target
+
+
+def _nearest_brackets(made: Normalizer, logits: Tensor, target: Tensor) -> Brackets:
+    """From ln T = 0 outwards, until every head has one or the grid ends."""
+    grid = torch.linspace(-math.log(_HOTTEST), math.log(_HOTTEST), _GRID, dtype=target.dtype)
+    above = torch.full((_GRID, len(target)), torch.nan, dtype=target.dtype)
+    found = _brackets(grid, above)
+    for step in range(_GRID // 2 + 1):
+        for place in {_GRID // 2 - step, _GRID // 2 + step}:
+            above[place] = _above(made, logits, grid[place].expand_as(target), target)
+        found = _brackets(grid, above)
+        if found[-1].all():
+            break
+    return found
+
+
+def _brackets(grid: Tensor, above: Tensor) -> Brackets:
+    """Of the steps of the grid that hold a root, those with the one nearest 0.
+
+    above: (place, head), the effective number less the target; NaN where it is not known. Both steps beside 0 may hold
+    a root: straight lines tell which is nearer. A head that is as selective already at T = 1, or has no
+    root, stays there.
+    """
+    left, right = above[:-1], above[1:]
+    share = (left / (left - right)).nan_to_num(0.0)
+    crossing = grid[:-1, None] + share * grid.diff()[:, None]
+    distance = torch.where(left * right <= 0, crossing.abs(), torch.inf)
+    nearest, place = distance.min(0)
+    low, high, sign = grid[place], grid[place + 1], left.gather(0, place[None])[0].sign()
+    stays = (above[len(grid) // 2] == 0) | nearest.isinf()
+    low, high = (torch.where(stays, 0.0, end) for end in (low, high))
+    return low, high, sign, nearest.isfinite()
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..models import LoadedModel, Text, Window, Windows, swap
+from ..models import LoadedModel, Text, Windows, swap
 from ..models import windows as cut_windows
 from ..results import FORMAT, write_json
 from ._compare_calibrated import calibrated_swap, halves
@@ -65,7 +65,7 @@ class Study:
         s = self.settings
         needle = needle_table(self.prompts, found, s.level, s.resamples, s.seed)
         table = comparison_table(records, speed, needle, s)
-        judgements, recommendation = judge(table)
+        judgements, recommendation = judge(table, len(self.windows))
         comparison = Comparison(table, needle, judgements, recommendation, self._manifest(error, records))
         if self.kept.path is not None:
             write_json(self.kept.path / FOUND, comparison.as_json())
@@ -86,13 +86,10 @@ class Study:
 
     def _passes(self) -> int:
         """Of one normalizer, without the needles."""
-        return len(self.windows) + SEARCH * self._few() + ROUNDS
+        return (1 + SEARCH) * len(self.windows) + ROUNDS
 
     def _tokens(self) -> int:
         return self._passes() * self.settings.length + sum(prompt.length for prompt in self.prompts)
-
-    def _few(self) -> int:
-        return min(self.settings.capacity_windows, len(self.windows))
 
     def _contenders(self, scratch: Path) -> dict[str, str | None]:
         """What to swap, by the name that is shown; None is the model's own attention."""
@@ -121,11 +118,11 @@ class Study:
     def _record(self, name: str, what: str | None) -> dict[str, Any]:
         """Losses and selectivity, capacity, and sensitivity at equal selectivity."""
         swapped = what or "softmax"
-        few = self.windows[: self._few()]
         windows = self._part(name, "windows", lambda: self._read(name, what, swapped), len(self.windows))
         if name == OWN:
             self._own_losses = windows["loss"]
-        capacity = self._part(name, "capacity", lambda: self._capacity(name, swapped, windows), SEARCH * len(few))
+        steps = SEARCH * len(self.windows)
+        capacity = self._part(name, "capacity", lambda: self._capacity(name, swapped, windows), steps)
         equal = self._part(name, "sensitivity", lambda: self._equal(swapped), 0)
         return {"windows": windows, "capacity": capacity, "sensitivity": equal, "theory": self._theory(name)}
 
@@ -147,18 +144,17 @@ class Study:
         return found if what is not None else found | {"loss": window_losses(self.model, self.windows).tolist()}
 
     def _capacity(self, name: str, swapped: str, windows: Mapping[str, Any]) -> dict[str, Any]:
-        few: list[Window] = self.windows[: self._few()]
-        full, own = (numbers(found[: len(few)]) for found in (windows["loss"], self._own_losses))
+        full, own = numbers(windows["loss"]), numbers(self._own_losses)
 
         def losses_with(keep: int) -> list[float]:
             with swap(self.model, truncated_swap(self.model, swapped, keep)):
                 found: list[float] = window_losses(
-                    self.model, few, lambda _: self._step(f"{name}: {keep} largest weights")
+                    self.model, self.windows, lambda _: self._step(f"{name}: {keep} largest weights")
                 ).tolist()
             return found
 
         points = capacity_points(losses_with, full, own, self.settings.tau, self.settings.length)
-        return {"full": windows["loss"][: len(few)], "points": points}
+        return {"full": windows["loss"], "points": points}
 
     def _equal(self, swapped: str) -> dict[str, Any]:
         if self._logits is None:

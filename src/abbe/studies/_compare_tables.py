@@ -105,7 +105,7 @@ def _plain(name: str, record: Record, speed: Mapping[str, Mapping[str, Any]]) ->
 
 def _needle(needle: pl.DataFrame, name: str) -> dict[str, float | None]:
     whole = needle.filter((pl.col("normalizer") == name) & pl.col("kind").is_null())
-    names = [f"{what}{end}" for what in ("accuracy", "margin") for end in ("", "_low", "_high")]
+    names = [f"{what}{end}" for what in ("accuracy", "gain", "margin") for end in ("", "_low", "_high")]
     return {f"needle_{column}": whole[column][0] if whole.height else None for column in names}
 
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ..measures import bootstrap_interval
 from ..models import LoadedModel
-from ._compare_parts import NEEDLE_SCHEMA
+from ._compare_parts import NEEDLE_SCHEMA, OWN
+from ._needle_gain import paired_gain
 from ._needle_prompts import Prompt
 
 _TOKENS_AT_ONCE = 4096
@@ -64,13 +65,18 @@ def _margin(logits: Tensor, prompt: Prompt) -> float:
 def needle_table(
     prompts: Sequence[Prompt], margins_of: Mapping[str, Sequence[float]], level: float, resamples: int, seed: int
 ) -> pl.DataFrame:
-    """A row for every normalizer and cell: kind, length and depth, and all of them together where one is null."""
-    cells = _cells(prompts)
+    """A row for every normalizer and cell: kind, length and depth, and all of them together where one is null.
+
+    All answered the same prompts; gains are those over own, which has none itself.
+    """
+    cells, own = _cells(prompts), margins_of[OWN]
     rows = []
     for name, found in margins_of.items():
         for key, places in cells.items():
             chance = sum(prompts[place].chance for place in places) / len(places)
-            numbers = cell_numbers([found[place] for place in places], level, resamples, seed)
+            mine, before = ([each[place] for place in places] for each in (found, own))
+            numbers = cell_numbers(mine, level, resamples, seed)
+            numbers |= {} if name == OWN else gain_numbers(before, mine, level)
             kind, length, depth = key
             rows.append(
                 {"normalizer": name, "kind": kind, "length": length, "depth": depth, "chance": chance} | numbers
@@ -106,6 +112,12 @@ def cell_numbers(found: Sequence[float], level: float, resamples: int, seed: int
         "prompts": len(found), "accuracy": right / len(found), "accuracy_low": low, "accuracy_high": high,
         "margin": margin, "margin_low": margin_low, "margin_high": margin_high,
     }  # fmt: skip
+
+
+def gain_numbers(own: Sequence[float], found: Sequence[float], level: float) -> dict[str, float | None]:
+    """Accuracy less own's on the same prompts, with its paired interval."""
+    before, after = ([margin > 0 for margin in each] for each in (own, found))
+    return dict(zip(("gain", "gain_low", "gain_high"), paired_gain(before, after, level), strict=True))
 
 
 def wilson(right: int, total: int, level: float = 0.95) -> tuple[float, float]:

@@ -106,18 +106,18 @@ def name_of(normalizer: str) -> str:
     return OWN_WORDS if normalizer == OWN else normalizer
 
 
-def needle_rows(needle: pl.DataFrame) -> list[tuple[str, str, str, str, Cell, Cell, str]]:
-    """By normalizer, kind and length: prompts, accuracy, margin and chance, all depths together."""
+def needle_rows(needle: pl.DataFrame) -> list[tuple[str, str, str, str, list[Cell], str]]:
+    """By normalizer, kind and length: prompts, accuracy, gain, margin and chance, all depths together."""
     rows = needle.filter(pl.col("kind").is_not_null() & pl.col("depth").is_null()).to_dicts()
-    share, margin = BY_NAME["needle_accuracy"], BY_NAME["needle_margin"]
+    columns = [BY_NAME[f"needle_{name}"] for name in ("accuracy", "gain", "margin")]
     found = []
     for row in rows:
         numbers = row | {f"needle_{key}": value for key, value in row.items()}
-        (_, (first, second)) = cells(numbers, (share, margin))
+        _, measured = cells(numbers, columns)
         length = "all" if row["length"] is None else shown(row["length"])
         found.append(
-            (name_of(row["normalizer"]), row["kind"], length, shown(row["prompts"]), first, second,
-             told(share, row["chance"]))
+            (name_of(row["normalizer"]), row["kind"], length, shown(row["prompts"]), measured,
+             told(columns[0], row["chance"]))
         )  # fmt: skip
     return found
 
@@ -162,12 +162,11 @@ def facts(comparison: Comparison) -> list[tuple[str, str]]:
         "model": " · ".join(str(part) for part in (model.get("name"), model.get("about"), model.get("class")) if part),
         "text": f"{text.get('name', '')}, {text['characters']:,} characters" if text.get("characters") else "",
         "queries": f"{settings['queries']} a window" if settings.get("queries") else "",
-        "capacity": f"{settings['capacity_windows']} windows, loss rise of {settings['tau']:.0%}"
-        if settings.get("capacity_windows") and settings.get("tau") else "",
+        "capacity": f"loss rise of {100 * settings['tau']:g} %, on all windows" if settings.get("tau") else "",
         "self-check": "" if error is None else f"softmax swapped in gives the model's own output within {error:.1e} "
         "of its standard deviation",
-        "intervals": f"{settings['level']:.0%}, by resampling the same windows in pairs" if settings.get("level")
-        else "",
+        "intervals": f"{100 * settings['level']:g} %, by resampling the same windows in pairs; of needle gains "
+        "exact, from the prompts on which two differ" if settings.get("level") else "",
         "took": "" if seconds is None else f"{seconds:.0f} s on {threads} threads",
         "made": manifest.get("made") or "",
     }  # fmt: skip

@@ -45,7 +45,8 @@ def _panel(table: pl.DataFrame, field: str, title: str, looks: Mapping[str, Look
     y = share_axis("accuracy", "right answers")
     drawn = _moved(rows, field, looks)
     tips = [tip("shown", "normalizer", "N"), tip("place", field), tip("accuracy"), tip("accuracy_low", "from"),
-            tip("accuracy_high", "to"), tip("chance"), tip("prompts"), tip("margin", "margin (logits)")]  # fmt: skip
+            tip("accuracy_high", "to"), tip("gain", "gain over own"), tip("chance"), tip("prompts"),
+            tip("margin", "margin (logits)")]  # fmt: skip
     chance = [{field: row[field], "accuracy": row["chance"], "shown": _CHANCE} for row in _once(rows, field)]
     bars = source(drawn).mark_rule(strokeWidth=1.4, opacity=0.55)
     layers = [

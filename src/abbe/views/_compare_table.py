@@ -17,7 +17,7 @@ from ._reproduction_table import plain
 
 _SHOWN = (  # two tables, so that intervals have room in a terminal of 80 columns
     ("loss", "loss_rise", "active", "told_apart"),
-    ("capacity", "sensitivity_ratio", "needle_accuracy", "time_ratio"),
+    ("capacity", "sensitivity_ratio", "needle_accuracy", "needle_gain", "time_ratio"),
 )
 
 

@@ -51,6 +51,9 @@ COLUMNS = (
     Column("sensitivity_ratio", "sensitivity over own", "below 1 means calmer than softmax that is as selective"),
     Column("needle_accuracy", "needle accuracy",
            "share of the prompts whose answer is right; what chance gives stands with the needle test", share=True),
+    Column("needle_gain", "needle gain",
+           "needle accuracy less that of the model's own on the same prompts; above 0 means that more are found. No "
+           "interval where both are right on the same prompts", share=True, signed=True),
     Column("needle_margin", "needle margin (logits)",
            "logit of the right answer less that of the best wrong one; above 0 is right", signed=True),
     Column("temperature", "temperature for equal selectivity",
@@ -65,8 +68,8 @@ COLUMNS = (
 )  # fmt: skip
 BY_NAME = {column.name: column for column in COLUMNS}
 IN_TABLE = (
-    *("loss", "perplexity", "loss_rise", "active", "effective_tokens", "zeros", "told_apart", "separability"),
-    *("capacity", "sensitivity_ratio", "needle_accuracy", "time_ratio", "extra_megabytes"),
+    *("loss", "perplexity", "loss_rise", "active", "effective_tokens", "zeros", "told_apart"),
+    *("capacity", "sensitivity_ratio", "needle_accuracy", "needle_gain", "time_ratio", "extra_megabytes"),
 )
 PARTS = {
     "affordable": "loss not 1 % worse",

@@ -1,0 +1,201 @@
+"""Selectivity of swapped models by brute force, and sensitivity at equal selectivity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from compare_runs import SETTINGS, word_model
+from needle_models import TEXT
+
+import abbe
+from abbe.models import swap
+from abbe.models import windows as cut_windows
+from abbe.normalizers import normalizer
+from abbe.studies._compare_parts import CompareSettings
+from abbe.studies._compare_reading import SwapReader
+from abbe.studies._compare_sensitivity import (
+    at_equal_selectivity,
+    effective_tokens,
+    matched_temperatures,
+    own_logits,
+    theory,
+)
+from abbe.studies._loss import window_losses
+
+# -- Selectivity ------------------------------------------------------------------------------------------------------
+
+
+def test_readings_of_a_swapped_model_by_brute_force() -> None:
+    """The weights come from the swapped model's own states: taken by a second listener, read by plain loops."""
+    model = word_model()
+    window = cut_windows(TEXT, [40], 1, 0, tokenizer=model.tokenizer)[0]
+    heads: list[dict[str, float]] = []
+
+    def hear(call: Any, weights_of: Any) -> None:
+        for head in weights_of(torch.arange(40)):
+            sums = {"active": 0.0, "zeros": 0.0, "effective_tokens": 0.0}
+            for query, weights in enumerate(head.double()):
+                seen = weights[: query + 1]
+                sums["active"] += int((seen > 0).sum())
+                sums["zeros"] += int((seen == 0).sum()) / (query + 1)
+                sums["effective_tokens"] += float(seen.sum() ** 2 / (seen**2).sum())
+            heads.append({name: x / 40 for name, x in sums.items()})
+
+    settings = CompareSettings(("sparsemax",), 40, 1, 40, 0.05, (31,), 1, False, 0, 0.95, 50)
+    with swap(model, "sparsemax") as swapped:
+        swapped.listen(hear)
+        found = SwapReader(model, swapped, settings.reading()).read(window)
+        loss = float(window_losses(model, [window])[0])
+    assert len(heads) >= 8
+    for name in ("active", "zeros", "effective_tokens"):
+        expected = sum(head[name] for head in heads[:8]) / 8  # two layers of four heads, in the first pass
+        assert found[name] == pytest.approx(expected, rel=1e-5)
+    assert found["loss"] == pytest.approx(loss, rel=1e-9)
+
+
+# -- Sensitivity at equal selectivity ---------------------------------------------------------------------------------
+
+
+def random_logits(heads: int = 3, least: float = 0.3) -> torch.Tensor:
+    spread = torch.linspace(least, 3, heads)[:, None, None, None]
+    return spread * torch.randn(heads, 2, 6, 30, generator=torch.Generator().manual_seed(4))
+
+
+def test_temperature_of_a_softmax_that_is_already_scaled() -> None:
+    logits = random_logits()
+    target = effective_tokens(normalizer("softmax"), logits)
+    temperature, matched = matched_temperatures(normalizer("softmax:temperature=2"), logits, target)
+    assert matched.all()
+    torch.testing.assert_close(temperature, torch.full_like(temperature, 0.5), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("spec", ["entmax:alpha=1.5", "sparsemax", "topp:p=0.9"])
+def test_matched_heads_are_as_selective_as_softmax(spec: str) -> None:
+    logits = random_logits(least=1.0)
+    target = effective_tokens(normalizer("softmax"), logits)
+    temperature, matched = matched_temperatures(normalizer(spec), logits, target)
+    assert matched.all()
+    for head in range(3):  # by brute force
+        rows = normalizer(spec)(logits[head].reshape(-1, 30) / temperature[head].float()).double()
+        mean = sum(float(row.sum() ** 2 / (row**2).sum()) for row in rows) / len(rows)
+        assert mean == pytest.approx(float(target[head]), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [("sigmoid", 2), ("softpick", 2), ("relu", 0), ("topk:k=8", 2), ("topp:p=0.9", 3), ("sparsemax", 4)],
+)
+def test_the_root_nearest_one_by_brute_force(spec: str, count: int) -> None:
+    """All crossings of a fine grid of ln T. The effective number of relu does not depend on T: it has none."""
+    logits, made = random_logits(4), normalizer(spec)
+    target = effective_tokens(normalizer("softmax"), logits)
+    fine = torch.linspace(-6.9, 6.9, 1381, dtype=torch.float64)
+    above = torch.stack([effective_tokens(made, logits, at.exp().expand(4)) - target for at in fine])
+    temperature, matched = matched_temperatures(made, logits, target)
+    assert matched.sum() == count
+    for head in range(4):
+        crossed = above[:-1, head] * above[1:, head] <= 0
+        assert bool(matched[head]) == bool(crossed.any())
+        if matched[head]:
+            root = min(fine[:-1][crossed].tolist(), key=abs)
+            assert float(temperature[head].log()) == pytest.approx(root, abs=0.011)
+
+
+class Wavy:
+    """Softmax of a row's direction, as sharp as a function of ln T says: rows whose largest logit is 1 are at T = 1."""
+
+    def __init__(self, sharpness: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.sharpness = sharpness
+
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        size = logits.amax(-1, keepdim=True)
+        return torch.softmax(logits / size * self.sharpness(-size.log()).clamp(0.1, 10), -1)
+
+
+def matched_wavy(sharpness: Callable[[torch.Tensor], torch.Tensor]) -> tuple[float, bool]:
+    """ln T and whether it matches, of a head that is as selective as softmax where the sharpness is 1."""
+    logits = torch.tensor([1.0, 0.0, 0.0, 0.0, -1.0], dtype=torch.float64).view(1, 1, 1, 5)
+    target = effective_tokens(normalizer("softmax"), logits)
+    temperature, matched = matched_temperatures(Wavy(sharpness), logits, target)  # type: ignore[arg-type]
+    return float(temperature.log()[0]), bool(matched[0])
+
+
+@pytest.mark.parametrize(
+    ("roots", "slope"),
+    [((1.2, -2.0, 3.0), 0.1), ((-1.2, 2.0, -3.0), 0.1), ((-1.2, 2.0, -3.0), -0.1), ((0.2, -0.3), 0.5),
+     ((-0.2, 0.3), 0.5), ((-4.0,), 0.3), ((4.0,), -0.3)],
+)  # fmt: skip
+def test_of_several_roots_the_one_nearest_one_is_taken(roots: tuple[float, ...], slope: float) -> None:
+    def sharpness(at: torch.Tensor) -> torch.Tensor:
+        return 1 + slope * torch.stack([at - root for root in roots]).prod(0)
+
+    found, matched = matched_wavy(sharpness)
+    assert matched
+    assert found == pytest.approx(roots[0], abs=3e-4)
+
+
+def test_a_number_that_jumps_over_the_target_is_not_matched() -> None:
+    found, matched = matched_wavy(lambda at: torch.where(at < 0.7, 0.5, 3.0))
+    assert not matched
+    assert found == pytest.approx(0.7, abs=3e-4)
+
+
+def test_near_without_a_root_is_not_matched_and_stays() -> None:
+    assert matched_wavy(lambda at: torch.full_like(at, 1.001)) == (0.0, False)
+
+
+def test_a_head_that_is_as_selective_already_stays() -> None:
+    flat = torch.zeros(2, 1, 3, 7)
+    flat[1] = random_logits(1)[0, :1, :3, :7]
+    temperature, matched = matched_temperatures(
+        normalizer("softmax"), flat, effective_tokens(normalizer("softmax"), flat)
+    )
+    assert (temperature.tolist(), matched.tolist()) == ([1.0, 1.0], [True, True])
+
+
+def test_own_logits_are_of_eight_queries_of_eight_windows() -> None:
+    model = word_model()
+    cut = cut_windows(TEXT, [16], 9, 0, tokenizer=model.tokenizer)
+    found = own_logits(model, cut, SETTINGS.reading())
+    assert [part.shape for part in found.values()] == [(4, 8, 8, 16)] * 2
+
+
+def test_heads_that_cannot_be_so_flat_are_left_out() -> None:
+    logits = random_logits()
+    groups = {"layer": [SimpleNamespace(heads=(0, 1, 2), normalizer=normalizer("topk:k=4"))]}
+    window = SimpleNamespace(length=30, index=0)
+    settings = SETTINGS.reading()
+    found = at_equal_selectivity({"layer": logits}, groups, settings, window)  # type: ignore[arg-type]
+    reachable = int((effective_tokens(normalizer("softmax"), logits) <= 4).sum())
+    assert found["heads"] == 3
+    assert found["matched"] == reachable < 3
+    assert len(found["alternative"]) == (2 if reachable else 0)
+
+
+def test_sensitivity_is_the_spectral_norm_at_that_temperature() -> None:
+    logits = random_logits(2)[:, :1, :1]
+    groups = {"layer": [SimpleNamespace(heads=(0, 1), normalizer=normalizer("sparsemax"))]}
+    window = SimpleNamespace(length=30, index=0)
+    found = at_equal_selectivity({"layer": logits}, groups, SETTINGS.reading(), window)  # type: ignore[arg-type]
+    target = effective_tokens(normalizer("softmax"), logits)
+    temperature, matched = matched_temperatures(normalizer("sparsemax"), logits, target)
+    norms = []
+    for head in range(2):
+        row = logits[head, 0, 0].double() / temperature[head]
+        jacobian = normalizer("sparsemax").jacobian(row) / temperature[head]
+        norms.append(float(torch.linalg.matrix_norm(jacobian, 2)))
+    assert matched.all()
+    assert found["alternative"] == pytest.approx([sum(norms) / 2], rel=1e-4)
+    softmax = [normalizer("softmax").jacobian(logits[head, 0, 0].double()) for head in range(2)]
+    own = sum(float(torch.linalg.matrix_norm(jacobian, 2)) for jacobian in softmax) / 2
+    assert found["own"] == pytest.approx([own], rel=1e-4)
+
+
+def test_theory_is_told_where_there_is_one() -> None:
+    expected = abbe.bounds.sensitivity_at_equal_selectivity("entmax15", 512)
+    assert theory("entmax:alpha=1.5", 512) == pytest.approx(float(expected))
+    assert theory("topk:k=32", 512) is None

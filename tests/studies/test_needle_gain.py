@@ -1,0 +1,71 @@
+"""Gains in accuracy on the same prompts: exact intervals against scipy, and against the test of McNemar."""
+
+from __future__ import annotations
+
+import pytest
+import scipy.stats
+
+from abbe.studies._needle_gain import clopper_pearson, paired_gain
+
+LEVELS = (0.8, 0.9, 0.95, 0.99)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("right", "total"), [(0, 1), (1, 1), (0, 7), (3, 7), (7, 7), (31, 160), (159, 160), (9, 4000)])
+def test_clopper_pearson_is_that_of_the_beta_distribution(right: int, total: int, level: float) -> None:
+    tail = (1 - level) / 2
+    low = scipy.stats.beta.ppf(tail, right, total - right + 1) if right else 0.0
+    high = scipy.stats.beta.ppf(1 - tail, right + 1, total - right) if right < total else 1.0
+    assert clopper_pearson(right, total, level) == pytest.approx((low, high), abs=1e-11, rel=1e-9)
+
+
+def answers(gained: int, lost: int, both: int = 3, neither: int = 4) -> tuple[list[bool], list[bool]]:
+    """Of own and of another, in pairs."""
+    own = [False] * gained + [True] * lost + [True] * both + [False] * neither
+    return own, [True] * gained + [False] * lost + [True] * both + [False] * neither
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_zero_is_left_out_exactly_where_mcnemar_rejects(level: float) -> None:
+    sides = set()
+    for gained in range(15):
+        for lost in range(15):
+            if not gained + lost:
+                continue
+            gain, low, high = paired_gain(*answers(gained, lost), level)
+            assert low is not None
+            assert high is not None
+            assert low <= gain <= high
+            left_out = 1 if low > 0 else -1 if high < 0 else 0
+            rejected = scipy.stats.binomtest(gained, gained + lost, 0.5).pvalue < 1 - level
+            assert abs(left_out) == rejected
+            if rejected:
+                assert (left_out > 0) == (gained > lost)
+            sides.add(left_out)
+    assert sides == {-1, 0, 1}
+
+
+def test_a_gain_by_hand() -> None:
+    """Three of eight changed answers are gains, among 15 prompts."""
+    gain, low, high = paired_gain(*answers(3, 5))
+    assert gain == pytest.approx(-2 / 15)
+    theta = scipy.stats.binomtest(3, 8).proportion_ci(0.95, "exact")
+    assert (low, high) == pytest.approx(((2 * theta.low - 1) * 8 / 15, (2 * theta.high - 1) * 8 / 15))
+
+
+def test_prompts_on_which_both_agree_only_widen_the_ground() -> None:
+    few, many = paired_gain(*answers(6, 1)), paired_gain(*answers(6, 1, both=10, neither=11))
+    assert [x and x * 14 / 28 for x in few] == pytest.approx(many)
+
+
+def test_without_a_changed_answer_there_is_no_interval() -> None:
+    assert paired_gain(*answers(0, 0)) == (0.0, None, None)
+
+
+@pytest.mark.parametrize("both", [0, 20])
+def test_an_interval_is_that_of_the_other_side_turned_round(both: int) -> None:
+    gain, low, high = paired_gain(*answers(7, 2, both))
+    back = paired_gain(*answers(2, 7, both))
+    assert low is not None
+    assert high is not None
+    assert back == pytest.approx((-gain, -high, -low))
