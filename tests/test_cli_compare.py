@@ -45,18 +45,19 @@ def test_defaults(asked: dict[str, Any], tmp_path: Path) -> None:
     assert (tmp_path / "abbe-compare-embedded" / "compare.html").read_text(encoding="utf-8") == "<!doctype html>é"
     assert asked == {
         "model": "embedded", "text": None, "alternatives": None, "length": None, "windows": 8, "needle_lengths": None,
-        "calibrate": False, "seed": 0, "folder": Path("abbe-compare-embedded"), "progress": True,
+        "prompts": 4, "calibrate": False, "seed": 0, "folder": Path("abbe-compare-embedded"), "progress": True,
     }  # fmt: skip
 
 
 def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -> None:
     given = ["--with", "entmax:alpha=1.5", "--with", "topk:k=32", "--text", "a.txt", "--length", "256", "--windows"]
-    given += ["3", "--needle-lengths", "64,128", "--calibrate", "--seed", "7", "--out", str(tmp_path / "out")]
+    given += ["3", "--needle-lengths", "64,128", "--prompts", "9", "--calibrate"]
+    given += ["--seed", "7", "--out", str(tmp_path / "out")]
     assert run("compare", "org/model", *given, "--quiet").exit_code == 0
     assert asked == {
         "model": "org/model", "text": ["a.txt"], "alternatives": ["entmax:alpha=1.5", "topk:k=32"], "length": 256,
-        "windows": 3, "needle_lengths": [64, 128], "calibrate": True, "seed": 7, "folder": tmp_path / "out",
-        "progress": False,
+        "windows": 3, "needle_lengths": [64, 128], "prompts": 9, "calibrate": True, "seed": 7,
+        "folder": tmp_path / "out", "progress": False,
     }  # fmt: skip
 
 

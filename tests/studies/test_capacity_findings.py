@@ -51,7 +51,7 @@ def test_too_few_layers_cannot_show_a_relation() -> None:
         (0.9, 0.7, 1.2, "it grows, and no change of its share"),
         (1.4, 1.2, 1.6, "the larger the part that is needed"),
         (-0.3, -0.5, -0.1, "longer texts need less"),
-        (0.5, None, None, "the smaller the part of it that is needed"),
+        (0.5, None, None, "from single windows there is no interval, and nothing is shown"),
     ],
 )
 def test_growth_in_words(exponent: float, low: float | None, high: float | None, words: str) -> None:
@@ -62,6 +62,8 @@ def test_growth_in_words(exponent: float, low: float | None, high: float | None,
     assert [one.topic for one in found] == ["capacity", "growth"]
     assert words in found[1].sentence
     assert "It is 6 % of 64 tokens, 3 % of 128" in found[1].sentence
+    changes = low is not None and high is not None and not low <= 1 <= high
+    assert found[1].sentence.endswith("; no one share, such as 6 %, fits all.") == changes
     assert "4 keys (4 to 4) for a rise of at most 5 %" in found[0].sentence
 
 

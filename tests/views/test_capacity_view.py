@@ -142,7 +142,7 @@ def test_the_chart_has_a_panel_for_each_part(theme: Any) -> None:
     chart = capacity_chart(made_up(settings_of()), theme)
     titles = [panel["title"] for panel in chart["concat"]]
     assert titles == [
-        "truncated by deletion", "truncated by renormalised",
+        "truncated, deletion", "truncated, renormalised",
         "growth with the length", "layers over the length, renormalised",
         "each layer truncated alone, deletion", "each layer truncated alone, renormalised",
         "separability of each layer, deletion", "separability of each layer, renormalised",

@@ -27,6 +27,7 @@ from ._shown import open_in_browser, print_json, show_page
 EXAMPLES = (
     "abbe compare",
     "abbe compare smollm2 --with entmax:alpha=1.5 --with topk:k=32 --text book.txt",
+    "abbe compare smollm2 --with 'layers.10-29=softmax:temperature=0.8' --with file:fitted/calibrated.safetensors",
     "abbe compare ./my-model --with sparsemax --calibrate --figures figures --json",
 )
 
@@ -37,8 +38,8 @@ def compare(
         list[str] | None,
         typer.Option(
             "--with",
-            help="A normalizer to compare with; may be repeated. Without one: entmax:alpha=1.5, sparsemax, topk:k=32 "
-            "and topp:p=0.9.",
+            help="A normalizer, 'PATTERN=SPEC; ...' for some layers or heads, or file:PATH of a saved swap; may be "
+            "repeated. Without one: entmax:alpha=1.5, sparsemax, topk:k=32 and topp:p=0.9.",
             autocompletion=_complete.normalizers,
             rich_help_panel=MEASURED,
         ),
@@ -56,6 +57,7 @@ def compare(
         str | None,
         typer.Option(help="Lengths of the needle test's prompts, such as 128,512,1024.", rich_help_panel=MEASURED),
     ] = None,
+    prompts: Annotated[int, typer.Option(help="Prompts of each kind, length and depth.", rich_help_panel=MEASURED)] = 4,
     calibrate: Annotated[
         bool,
         typer.Option("--calibrate", help="Compare each also after calibration.", rich_help_panel=MEASURED),
@@ -90,6 +92,7 @@ def compare(
         length=length,
         windows=windows,
         needle_lengths=None if needle_lengths is None else numbers("--needle-lengths", needle_lengths, int),
+        prompts=prompts,
         calibrate=calibrate,
         seed=seed,
         folder=folder,

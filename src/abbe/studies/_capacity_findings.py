@@ -51,7 +51,7 @@ def _growth(of_model: pl.DataFrame, row: Row) -> Finding:
     return Finding(
         "growth",
         f"{sentence(row['way'])}: N* for {amount(row['tau'])} grows as L to the power of {row['exponent']:.2f}{ends}: "
-        f"{_growth_words(row)}. It is {shares}; no one share, such as {percent(PAPER_CRITICAL_SHARE)}, fits all.",
+        f"{_growth_words(row)}. It is {shares}{_share_words(row)}.",
         "Least squares of ln N* on ln L; the interval resamples the windows of each length. Below 1 the share N*/L "
         "falls, an interval that holds 0 or 1 shows neither growth nor change of the share.",
         {"exponent": row["exponent"], "low": row["low"], "high": row["high"], "way": row["way"], "tau": row["tau"]}
@@ -60,7 +60,9 @@ def _growth(of_model: pl.DataFrame, row: Row) -> Finding:
 
 
 def _growth_words(row: Row) -> str:
-    low, high = (row["exponent"] if end is None else end for end in (row["low"], row["high"]))
+    low, high = row["low"], row["high"]
+    if low is None or high is None:
+        return "from single windows there is no interval, and nothing is shown"
     if low <= 0 <= high:
         return "no growth with the length can be shown"
     if high < 1:
@@ -70,6 +72,12 @@ def _growth_words(row: Row) -> str:
         if low <= 1
         else "the longer the text, the larger the part that is needed"
     )
+
+
+def _share_words(row: Row) -> str:
+    """Only where the share is shown to change."""
+    changes = row["low"] is not None and (row["high"] < 1 or row["low"] > 1)
+    return f"; no one share, such as {percent(PAPER_CRITICAL_SHARE)}, fits all" if changes else ""
 
 
 def _not_monotone(table: pl.DataFrame) -> list[Finding]:

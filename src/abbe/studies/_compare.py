@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from ..models import LoadedModel, Text
-from ..normalizers import normalizer
+from ._compare_alternatives import as_lines, check_alternative
 from ._compare_parts import ALTERNATIVES, LENGTH, CompareSettings, Comparison, needle_lengths_for
 from ._compare_study import Study
 from ._diagnose import as_model, as_text
@@ -21,7 +21,7 @@ def compare(
     model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
     text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
     *,
-    alternatives: Sequence[str] | None = None,
+    alternatives: str | Sequence[str | Mapping[str, str]] | None = None,
     length: int | None = None,
     windows: int = 8,
     queries: int = 32,
@@ -38,11 +38,12 @@ def compare(
 ) -> Comparison:
     """What would other normalizers buy in this causal language model, and what would they cost?
 
-    Every one is swapped into all layers and heads, and reads the same windows as the model's own attention.
+    Every one is swapped into all layers and heads, or into some of them; all read the same windows.
 
     Args:
         model, text, seed, level, resamples, tokenizer: as for `diagnose`.
-        alternatives: specs of normalizers; by default entmax:alpha=1.5, sparsemax, topk:k=32 and topp:p=0.9.
+        alternatives: what to swap: specs, patterns with specs (a mapping, or in one line "layers.3=topk:k=32; ..."), or
+            "file:PATH" of a saved swap. By default entmax:alpha=1.5, sparsemax, topk:k=32 and topp:p=0.9.
         length: of the windows, in tokens; by default 512, or the model's context where it is shorter.
         windows: how many; intervals come from resampling them, and fewer than 6 give no recommendation.
         queries: how many of each window selectivity is measured on.
@@ -50,8 +51,8 @@ def compare(
         needle_lengths: of the prompts of the needle test; by default 128, 256, 512 and 1024, as far as the context
             goes, and `length` if it is longer.
         prompts: how many of each kind, length and depth.
-        calibrate: compare every alternative also after calibration on the first half of the text; all windows are then
-            from the second half.
+        calibrate: compare every alternative that is no file also after calibration on the first half of the text; all
+            windows are then from the second half.
         folder: keep what is measured there; a comparison that was stopped goes on where it was.
         progress: say the cost and show a bar on standard error.
 
@@ -59,9 +60,9 @@ def compare(
         >>> found = abbe.compare("smollm2", "book.txt", alternatives=["entmax:alpha=1.5", "topk:k=32"])
         >>> found.recommendation.sentence
     """
-    specs = ALTERNATIVES if alternatives is None else _listed(alternatives)
+    specs = ALTERNATIVES if alternatives is None else as_lines(alternatives)
     for spec in specs:
-        normalizer(spec)  # a mistake is told before a model is loaded
+        check_alternative(spec)  # a mistake is told before a model is loaded
     loaded, source = as_model(model, tokenizer), as_text(text)
     check_causal(loaded, "comparing normalizers")
     length = min(LENGTH, loaded.context or LENGTH) if length is None else length
@@ -71,7 +72,3 @@ def compare(
     )  # fmt: skip
     with watching(progress) as watch:
         return Study(loaded, source, settings, folder, watch).run()
-
-
-def _listed(given: Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)

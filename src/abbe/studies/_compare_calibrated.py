@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import AbbeError
-from ..models import LoadedModel, Text
+from ..models import LoadedModel, Text, rules_in
 from ..normalizers import normalizer
 from ..normalizers._spec import format_spec, parse_spec
 
@@ -45,8 +45,10 @@ def calibrated_swap(
     from .. import studies
 
     calibrate: Any = studies.calibrate
+    rules = rules_in(spec)
+    kept = kept_alpha(rules) if isinstance(rules, str) else {key: kept_alpha(one) for key, one in rules.items()}
     found = calibrate(
-        model, kept_alpha(spec), text, length=length, windows=windows, held_out=1, seed=seed, folder=folder,
+        model, kept, text, length=length, windows=windows, held_out=1, seed=seed, folder=folder,
         progress=False,
     )  # fmt: skip
     if found.file is None:

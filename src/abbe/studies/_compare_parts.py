@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from .._errors import AbbeError
-from ..normalizers import normalizer
+from ._compare_alternatives import check_alternative, file_hashes
 from ._needle_prompts import DEPTHS
 from ._report_parts import Finding
 from ._settings import Settings
@@ -62,7 +62,7 @@ class CompareSettings:
         if not self.alternatives:
             raise AbbeError("there is nothing to compare with: name a normalizer, such as entmax:alpha=1.5")
         for spec in self.alternatives:
-            normalizer(spec)
+            check_alternative(spec)
             if self.alternatives.count(spec) > 1:
                 raise AbbeError(f"{spec} is given twice: name each normalizer once")
         if not isinstance(self.prompts, int) or self.prompts < 1:
@@ -80,6 +80,8 @@ class CompareSettings:
 
     def as_json(self) -> dict[str, Any]:
         found = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        files = file_hashes(self.alternatives)
+        found |= {"files": files} if files else {}
         return found | {"size": SIZE, "depths": list(DEPTHS), "capacity_over": OWN, "needle_words": "of the text"}
 
 

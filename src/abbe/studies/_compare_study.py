@@ -14,6 +14,7 @@ from typing import Any
 from ..models import LoadedModel, Text, Windows, swap
 from ..models import windows as cut_windows
 from ..results import FORMAT, write_json
+from ._compare_alternatives import is_file, is_spec
 from ._compare_calibrated import calibrated_swap, halves
 from ._compare_folder import FOUND, Kept
 from ._compare_parts import CALIBRATED, OWN, CompareSettings, Comparison
@@ -78,7 +79,8 @@ class Study:
         start = time.perf_counter()  # the check has warmed up
         window_losses(self.model, self.windows[:1])
         a_token = (time.perf_counter() - start) / self.settings.length
-        count = (1 + self.settings.calibrate) * len(self.settings.alternatives) + 1
+        alternatives = self.settings.alternatives
+        count = 1 + len(alternatives) + self.settings.calibrate * sum(not is_file(spec) for spec in alternatives)
         self.watch.say(f"{self.model.name}: softmax swapped in differs by {error:.1e} (allowed 1e-3)")
         self.watch.say(_cost(count, count * self._tokens(), a_token))
         self.watch.expect(count * (self._passes() + len(batches(self.prompts))))
@@ -96,7 +98,7 @@ class Study:
         found: dict[str, str | None] = {OWN: None}
         for number, spec in enumerate(self.settings.alternatives):
             found[spec] = spec
-            if self.settings.calibrate:
+            if self.settings.calibrate and not is_file(spec):
                 found[spec + CALIBRATED] = calibrated_swap(
                     self.model, spec, self.for_fitting, length=self.settings.length, windows=self.settings.windows,
                     seed=self.settings.seed, folder=(self.kept.path or scratch) / "calibrated" / str(number),
@@ -128,7 +130,7 @@ class Study:
 
     def _theory(self, name: str) -> float | None:
         """What is proved holds at the parameters of the spec: nothing is known after they were fitted."""
-        if name.endswith(CALIBRATED):
+        if name.endswith(CALIBRATED) or not is_spec(name):
             return None
         return theory("softmax" if name == OWN else name, self.settings.length)
 

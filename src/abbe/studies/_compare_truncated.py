@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..models import LoadedModel, swap
-from ..normalizers import Normalizer
+from ..normalizers import Normalizer, normalizer
 from ..normalizers._dispatch import RowMap
 
 Points = dict[int, list[float]]  # for N: the loss of every window
@@ -51,14 +51,13 @@ class Truncated(Normalizer):
 
 
 def truncated_swap(model: LoadedModel, what: str, keep: int) -> dict[str, Normalizer]:
-    """What to swap so that every head of `what` keeps its `keep` largest weights."""
+    """What to swap so that every head of `what` keeps its `keep` largest weights; others are softmax."""
     with swap(model, what) as plan:
         found: dict[str, Normalizer] = {}
         for path, groups in plan.normalizers.items():
             for group in groups:
-                assert group.normalizer is not None, path
                 heads = ",".join(str(head) for head in group.heads)
-                found[f"{path}.heads.{heads}"] = Truncated(group.normalizer, keep)
+                found[f"{path}.heads.{heads}"] = Truncated(group.normalizer or normalizer("softmax"), keep)
     return found
 
 

@@ -72,7 +72,7 @@ def _rises(found: Capacity, way: str, theme: Theme) -> Spec:
         drawn.mark_point(filled=True, size=18, opacity=1).encode(x, y, colour, tooltip=tips),
         *_levels(taus, y, theme),
     ]
-    return panel(layers if banded else layers[1:], f"truncated by {way}")
+    return panel(layers if banded else layers[1:], f"truncated, {way}")
 
 
 def _levels(taus: Sequence[Row], y: alt.Y, theme: Theme) -> list[alt.Chart]:

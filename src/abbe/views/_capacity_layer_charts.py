@@ -85,7 +85,7 @@ def _together(rows: Sequence[Row], keys: alt.Y, title: str, theme: Theme) -> Spe
     known = [row for row in rows if row["separability"] is not None]
     scale = alt.Scale(zero=False, nice=True, padding=12)
     words = f"separability of {rows[0]['separability_n']} tokens"
-    x = alt.X("separability:Q", title=words, scale=scale, axis=alt.Axis(tickCount=6))
+    x = alt.X("separability:Q", title=words, scale=scale, axis=alt.Axis(tickCount=4))
     points = alt.Chart(data(known)).mark_point(filled=True, size=60, opacity=1)
     drawn = points.encode(x, keys, _by_layer(rows, theme), tooltip=_LAYER_TIPS)
     return panel([drawn, *_numbered(known, x, keys, theme)], title)

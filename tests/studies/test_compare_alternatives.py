@@ -1,0 +1,101 @@
+"""Alternatives that are not one spec: patterns with specs, and saved swaps."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compare_runs import made, row, word_model
+
+import abbe
+from abbe.models import swap
+from abbe.studies._compare_alternatives import as_lines, file_hashes, is_spec
+from abbe.studies._compare_truncated import truncated_swap
+
+MEASURES = ("loss", "active", "zeros", "told_apart", "capacity", "sensitivity", "needle_margin", "needle_accuracy")
+LINE = "layers.1=sparsemax; layers.0.heads.0,2=topk:k=2"
+
+
+def numbers(found: Any, name: str) -> list[float]:
+    return [math.nan if (value := row(found, name)[measure]) is None else value for measure in MEASURES]
+
+
+def saved(path: Path, what: Any) -> str:
+    with swap(word_model(), what) as handle:
+        handle.save(path)
+    return f"file:{path}"
+
+
+def test_patterns_that_name_all_heads_are_the_spec() -> None:
+    found = made(alternatives=["sparsemax", "*=sparsemax", "layers.0=sparsemax; layers.1=sparsemax"])
+    for name in found.table["normalizer"].to_list()[2:]:
+        assert numbers(found, name) == pytest.approx(numbers(found, "sparsemax"), nan_ok=True)
+        assert row(found, name)["sensitivity_theory"] is None
+    assert row(found, "sparsemax")["sensitivity_theory"] is not None
+
+
+def test_a_mapping_a_line_and_a_file_are_the_same(tmp_path: Path) -> None:
+    mapping = {"layers.1": "sparsemax", "layers.0.heads.0,2": "topk:k=2"}
+    file = saved(tmp_path / "part.safetensors", mapping)
+    found = made(alternatives=[mapping, file])
+    assert found.table["normalizer"].to_list() == ["own", LINE, file]
+    assert numbers(found, LINE) == pytest.approx(numbers(found, file), nan_ok=True)
+    own, part, whole = (row(one, name)["active"] for one, name in (
+        (found, "own"), (found, LINE), (made(alternatives="sparsemax"), "sparsemax")
+    ))  # fmt: skip
+    assert whole < part < own
+
+
+def test_heads_that_no_pattern_names_keep_their_softmax() -> None:
+    """Also where only the largest weights are kept: all of them are softmax with the others left out."""
+    plan = truncated_swap(word_model(), "layers.1=sparsemax", 3)
+    with swap(word_model(), plan) as swapped:
+        inner = {path: [str(group.normalizer.inner) for group in groups]  # type: ignore[union-attr]
+                 for path, groups in swapped.normalizers.items()}  # fmt: skip
+    assert list(inner.values()) == [["softmax"], ["sparsemax"]]
+
+
+def test_a_file_is_not_calibrated_again(tmp_path: Path) -> None:
+    file = saved(tmp_path / "part.safetensors", "sparsemax")
+    found = made(alternatives=[file, "layers.0=topk:k=2"], calibrate=True, folder=tmp_path / "out")
+    line = "layers.0=topk:k=2"
+    assert found.table["normalizer"].to_list() == ["own", file, line, f"{line}, calibrated"]
+    assert row(found, f"{line}, calibrated")["loss"] is not None
+
+
+def test_another_file_of_the_same_name_is_another_comparison(tmp_path: Path) -> None:
+    file = saved(tmp_path / "a.safetensors", "sparsemax")
+    first = made(alternatives=[file], folder=tmp_path / "out")
+    assert made(alternatives=[file], folder=tmp_path / "out").table.equals(first.table)
+    saved(tmp_path / "a.safetensors", "topk:k=2")
+    with pytest.raises(abbe.AbbeError, match="files"):
+        made(alternatives=[file], folder=tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "message"),
+    [
+        (["layers.0=sparsmax"], r"unknown normalizer 'sparsmax'"),
+        (["layers.0=sparsemax;"], r"'' is no PATTERN=SPEC"),
+        (["layers.9=sparsemax"], r"pattern 'layers\.9': there is no layer 9; layers: 0 "),
+        (["file:absent.safetensors"], r"absent\.safetensors cannot be read: No such file"),
+        ([{}], r"spec '' has no name"),
+        ([3], r"spec must be a string or a Normalizer, got int"),
+        (["layers.0=sparsemax", {"layers.0": "sparsemax"}], r"layers\.0=sparsemax is given twice"),
+    ],
+)
+def test_refusals(alternatives: Any, message: str) -> None:
+    with pytest.raises(abbe.AbbeError, match=message):
+        made(alternatives=alternatives)
+
+
+def test_small_parts(tmp_path: Path) -> None:
+    assert as_lines("sparsemax") == ("sparsemax",)
+    assert as_lines({"*": "softmax"}) == ("*=softmax",)  # type: ignore[arg-type]
+    assert [is_spec(line) for line in ("topk:k=2", "*=topk:k=2", "file:x")] == [True, False, False]
+    (tmp_path / "x").write_bytes(b"abc")
+    found = file_hashes([f"file:{tmp_path / 'x'}", "sparsemax"])
+    assert list(found) == [f"file:{tmp_path / 'x'}"]
+    assert found[f"file:{tmp_path / 'x'}"].startswith("ba7816bf8f01cfea")
