@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,42 +18,13 @@ from report_in_browser import (
     WIDE,
     Opened,
     Seen,
-    launched,
-    made_up,
-    opener,
     without_chromium,
 )
 
 from abbe.studies._report_parts import Ball, Report
 
+pytest_plugins = ("report_page_fixtures",)
 pytestmark = without_chromium
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def found() -> Report:
-    return made_up()
-
-
-@pytest.fixture(scope="module")
-def file(found: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made.page_file(found, tmp_path_factory.mktemp("page"))
-
-
-@pytest.fixture
-def opened(browser: Any, file: Path) -> Iterator[Opened]:
-    with opener(browser, file) as found:
-        yield found
-
-
-@pytest.fixture
-def seen(opened: Opened) -> Seen:
-    return opened().ready()
 
 
 # -- The whole --------------------------------------------------------------------------------------------------------

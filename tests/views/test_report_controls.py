@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import made_up_report as made
 import polars as pl
@@ -15,9 +13,6 @@ from report_in_browser import (
     PLACES,
     Opened,
     Seen,
-    launched,
-    made_up,
-    opener,
     rows_given,
     value_of,
     without_chromium,
@@ -26,34 +21,8 @@ from report_in_browser import (
 from abbe.studies._report_parts import Report
 from abbe.studies._sample import sample_as_json
 
+pytest_plugins = ("report_page_fixtures",)
 pytestmark = without_chromium
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def found() -> Report:
-    return made_up()
-
-
-@pytest.fixture(scope="module")
-def file(found: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made.page_file(found, tmp_path_factory.mktemp("page"))
-
-
-@pytest.fixture
-def opened(browser: Any, file: Path) -> Iterator[Opened]:
-    with opener(browser, file) as found:
-        yield found
-
-
-@pytest.fixture
-def seen(opened: Opened) -> Seen:
-    return opened().ready()
 
 
 # -- The map ----------------------------------------------------------------------------------------------------------

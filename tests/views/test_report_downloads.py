@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import made_up_report as made
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 from report_in_browser import (
     PLACES,
-    Opened,
     Seen,
-    launched,
-    made_up,
-    opener,
     value_of,
     without_chromium,
 )
@@ -26,34 +19,8 @@ from report_in_browser import (
 from abbe.results import SCHEMA
 from abbe.studies._report_parts import Report
 
+pytest_plugins = ("report_page_fixtures",)
 pytestmark = without_chromium
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def found() -> Report:
-    return made_up()
-
-
-@pytest.fixture(scope="module")
-def file(found: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made.page_file(found, tmp_path_factory.mktemp("page"))
-
-
-@pytest.fixture
-def opened(browser: Any, file: Path) -> Iterator[Opened]:
-    with opener(browser, file) as found:
-        yield found
-
-
-@pytest.fixture
-def seen(opened: Opened) -> Seen:
-    return opened().ready()
 
 
 # -- Tables and files -------------------------------------------------------------------------------------------------
