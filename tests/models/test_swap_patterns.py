@@ -101,7 +101,9 @@ ALL = r"layers: 0 model\.layers\.0\.self_attn, 1 model\.layers\.1\.self_attn$"
         ({"*": 3}, r"spec must be a string or a Normalizer, got int"),
         ("entmax:alpha=3", r"entmax: alpha must be a number in \(1, 2\]"),
         ("layers.0=sparsemax; layers.1", r"^'layers\.1' is no PATTERN=SPEC: write 'layers\.3=topk:k=32; \*=softmax'$"),
-        ("layers.0=sparsemax;", r"^'' is no PATTERN=SPEC"),
+        ("layers.0=sparsemax;;", r"^'' is no PATTERN=SPEC"),
+        (";", r"^'' is no PATTERN=SPEC"),
+        ("topk:k=2; layers.1=softmax", r"^'topk:k=2' is no PATTERN=SPEC"),
         ("=sparsemax", r"^'=sparsemax' is no PATTERN=SPEC"),
         ("layers.0=", r"^'layers\.0=' is no PATTERN=SPEC"),
         ("layers.0=sparsemax; layers.0=softmax", r"^pattern 'layers\.0' is given twice$"),
@@ -127,7 +129,7 @@ def test_refusals(what: object, message: str) -> None:
             " layers.0.heads.1,3 = entmax:alpha=1.5,learn=true ;*=hybrid:a=softmax,b=sparsemax",
             {"layers.0.heads.1,3": "entmax:alpha=1.5,learn=true", "*": "hybrid:a=softmax,b=sparsemax"},
         ),
-        ("layers.1=sparsemax; *=softmax", {"layers.1": "sparsemax", "*": "softmax"}),
+        ("layers.1=sparsemax; *=softmax ; ", {"layers.1": "sparsemax", "*": "softmax"}),
     ],
 )
 def test_a_line_of_rules_is_its_mapping(line: str, rules: dict[str, str]) -> None:

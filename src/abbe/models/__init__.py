@@ -4,8 +4,8 @@ from ._attention_call import AttentionCall
 from ._load import LoadedModel, load
 from ._pull import pull
 from ._pull_cache import facts as pulled_facts
-from ._swap import FILE_PREFIX, Swap, swap
-from ._swap_patterns import rules_in
+from ._swap import Swap, swap
+from ._swap_patterns import FILE_PREFIX, rules_in
 from ._swap_plan import HeadGroup
 from ._tap import Tap, tap
 from ._text import Text, read_text

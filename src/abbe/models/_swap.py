@@ -27,6 +27,7 @@ from ._swap_attention import KERNELS_FROM, check_order, swapped_attention, swapp
 from ._swap_check import Trial
 from ._swap_file import read_plan, write_plan
 from ._swap_layers import layers_of
+from ._swap_patterns import FILE_PREFIX
 from ._swap_plan import HeadGroup, Plan, What, as_module, make_plan
 from ._tap_keywords import checked_mask, read_keywords
 from ._tap_masks import MaskPolicy
@@ -35,7 +36,6 @@ from ._tap_modules import SWAP_PREFIX, PrivateConfigs, attention_modules, checke
 Listener = Callable[[AttentionCall, Callable[[Tensor], Tensor]], object]
 
 ATTRIBUTE = "abbe_normalizers"  # of the network, holds the normalizers during the swap
-FILE_PREFIX = "file:"
 
 _numbers = count(1)
 

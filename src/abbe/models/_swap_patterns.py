@@ -12,6 +12,7 @@ from ._swap_layers import Layer
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 _SHOWN = 8  # layers that an error lists
 EVERY = "*"
+FILE_PREFIX = "file:"  # of a swap that was saved
 
 
 def rules_in(text: str) -> str | dict[str, str]:
@@ -21,12 +22,13 @@ def rules_in(text: str) -> str | dict[str, str]:
         >>> rules_in("layers.10-29=softmax:temperature=0.8; *.heads.0=sparsemax")
         {'layers.10-29': 'softmax:temperature=0.8', '*.heads.0': 'sparsemax'}
     """
-    if ":" in text.partition("=")[0] or not ("=" in text or ";" in text):
+    first, equals, _ = text.partition("=")
+    if text.startswith(FILE_PREFIX) or (";" not in text and (not equals or ":" in first)):
         return text
     rules: dict[str, str] = {}
-    for part in text.split(";"):
+    for part in text.strip().removesuffix(";").split(";"):
         pattern, equals, spec = (piece.strip() for piece in part.partition("="))
-        if not (pattern and equals and spec):
+        if not (pattern and equals and spec) or ":" in pattern:
             raise AbbeError(f"{part.strip()!r} is no PATTERN=SPEC: write 'layers.3=topk:k=32; *=softmax'")
         if pattern in rules:
             raise AbbeError(f"pattern {pattern!r} is given twice")
