@@ -126,7 +126,7 @@ def _run_forward(logits: Tensor, params: Tensor, name: str) -> Tensor:
     which = _MAPS[name]
     rows = _as_rows(logits)
     weights = torch.empty_like(rows)
-    over_rows(which.kernel(which.forward), len(rows), rows, _params_of_rows(params, logits), weights)
+    over_rows(which.kernel(which.forward), len(rows), rows, params_of_rows(params, logits), weights)
     return weights.view(logits.shape)
 
 
@@ -143,7 +143,7 @@ def _run_backward(
         _as_rows(grad),
         rows,
         _as_rows(weights),
-        _params_of_rows(params, logits),
+        params_of_rows(params, logits),
         grad_logits,
         grad_params,
     )
@@ -157,7 +157,7 @@ def _as_rows(x: Tensor) -> Tensor:
     return x.contiguous().view(-1, x.shape[-1])
 
 
-def _params_of_rows(params: Tensor, logits: Tensor) -> Tensor:
+def params_of_rows(params: Tensor, logits: Tensor) -> Tensor:
     count = params.shape[-1]
     if params.numel() == count:
         return params.reshape(1, count).contiguous()
@@ -232,7 +232,7 @@ class _Blend(torch.autograd.Function):
         keep = any(ctx.needs_input_grad)
         rows, mixed = _as_rows(logits), torch.empty_like(_as_rows(logits))
         weights_a, weights_b = (torch.empty_like(rows if keep else rows[:0]) for _ in "ab")
-        params = [_params_of_rows(params, logits) for params in (params_a, params_b)]
+        params = [params_of_rows(params, logits) for params in (params_a, params_b)]
         kernel = _blend_kernel("forward", a, b)
         over_rows(kernel, len(rows), rows, *params, rows.new_tensor([share]), weights_a, weights_b, mixed)
         ctx.names, ctx.share = (a, b), share
@@ -260,7 +260,7 @@ def _blended_gradient(
 ) -> Tensor:  # fmt: skip
     """Of the logits alone."""
     rows = _as_rows(logits)
-    params = [_params_of_rows(params, logits) for params in (params_a, params_b)]
+    params = [params_of_rows(params, logits) for params in (params_a, params_b)]
     grad_logits, of_params = torch.empty_like(rows), rows.new_empty(0, 1)
     over_rows(
         _blend_kernel("backward", a, b), len(rows), _as_rows(grad), rows, weights_a, weights_b, *params,

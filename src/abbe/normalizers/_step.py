@@ -1,0 +1,75 @@
+"""Attention of one query to all keys in one call, as a step of a generation needs it: there calls cost more than sums.
+
+What is special: the logits never exist as a tensor, so this serves only normalizers that are one map whose parameters
+follow from the number of keys alone. The caller keeps another way for all else.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._threads import over_rows
+from ._base import Normalizer
+from ._dispatch import RowMap, fused, params_of_rows
+from ._registry import CLASSES
+
+
+def step_attention(normalizer: Normalizer, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor | None:
+    """(batch, 1, heads, value width) of a query (batch, heads, 1, width) to all keys, or None where this cannot serve.
+
+    Without gradients. Several heads of the query may share one of the keys and values.
+    """
+    if torch.compiler.is_compiling() or not (_is_known_by_shape(normalizer) and _are_plain(query, key, value)):
+        return None
+    batch, heads, _, _ = query.shape
+    no_logits = _no_logits(batch, heads, key.shape[2])
+    if not fused(no_logits):
+        return None
+    normalizer._validate(no_logits, None)
+    which, params = normalizer._map(no_logits)
+    output = query.new_empty(batch, 1, heads, value.shape[3])
+    rest = params_of_rows(params, no_logits), _scale(scale), output
+    # The keys come first: by the size of the first tensor the rows are split over threads.
+    over_rows(_kernel(which), batch * heads, key, query.contiguous(), value, *rest)
+    return output
+
+
+def _is_known_by_shape(normalizer: Normalizer) -> bool:
+    """Whether `_map` asks the logits for nothing but their shape, and nobody listens to calls of the normalizer.
+
+    All of this package that are one map keep to this (what they read off a row, the map itself reads); a class from
+    elsewhere may not.
+    """
+    heard = normalizer._forward_hooks or normalizer._forward_pre_hooks
+    return type(normalizer) in CLASSES and normalizer.is_one_map and not heard
+
+
+def _are_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether a kernel can walk through them by their shapes alone; a query is small and can be copied."""
+    if not (query.dtype == key.dtype == value.dtype == torch.float32 and query.is_cpu and key.is_cpu and value.is_cpu):
+        return False
+    batch, heads, _, width = query.shape
+    of_batch, shared, keys, of_width = key.shape
+    fits = of_batch == batch and of_width == width and value.shape[:3] == (batch, shared, keys)
+    return fits and heads % shared == 0 and key.is_contiguous() and value.is_contiguous()
+
+
+@lru_cache(maxsize=8)  # all layers of a model ask for the same
+def _no_logits(batch: int, heads: int, keys: int) -> Tensor:
+    """The shape of logits without the numbers: all keys visible."""
+    return torch.zeros(1, dtype=torch.float32, device="cpu").expand(batch, heads, 1, keys)
+
+
+@lru_cache
+def _kernel(which: RowMap) -> Any:
+    return importlib.import_module(f"{__package__}._kernels.step").step(which.kernel(which.forward))
+
+
+@lru_cache(maxsize=64)
+def _scale(scale: float) -> Tensor:
+    return torch.tensor([scale], dtype=torch.float32, device="cpu")

@@ -1,0 +1,382 @@
+"""One token of a generation by one kernel: what the longer way and a dense second implementation give, or not taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from normalizer_cases import CASES, Case, every_case
+from swap_reference import reference, reference_output
+from tiny_models import gemma2, gpt2, gpt_oss, llama, mistral, tokens
+from torch import Tensor
+from transformers import DynamicCache, StaticCache
+
+from abbe import AbbeError, Normalizer, _threads, normalizer, swap
+from abbe.models import _swap, _swap_attention
+from abbe.models._swap_attention import swapped_attention
+from abbe.models._swap_plan import HeadGroup
+from abbe.models._tap_keywords import Keywords
+from abbe.normalizers import _dispatch, _step
+from abbe.normalizers._softmax import Softmax
+
+# Of all cases those that are more than one map.
+LONGER_WAY = ("hybrid", "scaled:of=clipped", "scaled:of=sigmoid", "scaled:of=topk", "scaled:of=stick-breaking")
+SPECS = ("softmax", "entmax:alpha=1.5", "entmax:alpha=1.3", "topk:k=32", "ssmax:s=0.5", "stick-breaking")
+States = tuple[Tensor, Tensor, Tensor]
+
+
+@pytest.fixture(autouse=True)
+def no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels of steps that ran, by name."""
+    seen: list[str] = []
+    run = _step.over_rows
+    monkeypatch.setattr(
+        _step, "over_rows", lambda kernel, *rest: (seen.append(kernel.py_func.__name__), run(kernel, *rest))[1]
+    )
+    return seen
+
+
+def states(keys: int, batch: int = 2, heads: int = 4, key_heads: int = 2, width: int = 16, wide: int = 24) -> States:
+    """Whole numbers as queries and keys: their products are exact in any order, and many logits are equal."""
+    generator = torch.Generator().manual_seed(keys)
+    query = torch.randint(-3, 4, (batch, heads, 1, width), generator=generator).float()
+    key = torch.randint(-2, 3, (batch, key_heads, keys, width), generator=generator).float()
+    return query, key, torch.randn(batch, key_heads, keys, wide, generator=generator)
+
+
+def attend(made: Normalizer, inputs: States, mask: Tensor | None = None, scale: float = 0.125) -> Tensor:
+    group = HeadGroup("*", tuple(range(inputs[0].shape[1])), made)
+    with _dispatch.kernels_from(1):
+        return swapped_attention(torch.nn.Module(), [group], *inputs, mask, False, Keywords(scale=scale))
+
+
+def longer_way(made: Normalizer, inputs: States) -> Tensor:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_swap_attention, "step_attention", lambda *_: None)
+        return attend(made, inputs)
+
+
+def dense(made: Normalizer, inputs: States, scale: float = 0.125) -> Tensor:
+    """In float64, with keys and values copied for every head."""
+    query, key, value = (x.double() for x in inputs)
+    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+    return (made.double()(scale * query @ key.mT) @ value).transpose(1, 2).float()
+
+
+@every_case()
+def test_every_normalizer_gives_what_it_gave(case: Case, steps: list[str]) -> None:
+    inputs = states(37, heads=3, key_heads=1)
+    made = case.make(torch.float32)
+    found = attend(made, inputs)
+    assert len(steps) == (not case.spec.startswith(LONGER_WAY))
+    assert found.shape == (2, 1, 3, 24)
+    torch.testing.assert_close(found, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found, dense(made, inputs), rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=150)
+@given(
+    case=st.sampled_from([case for case in CASES if not case.spec.startswith(LONGER_WAY)]),
+    keys=st.integers(1, 150),
+    batch=st.integers(1, 3),
+    key_heads=st.sampled_from([1, 3]),
+    width=st.integers(1, 40),
+    wide=st.integers(1, 40),
+    power=st.integers(-8, 8),
+)
+def test_any_shape_and_scale(
+    case: Case, keys: int, batch: int, key_heads: int, width: int, wide: int, power: int
+) -> None:
+    inputs, made = states(keys, batch, 3, key_heads, width, wide), case.make(torch.float32)
+    with torch.no_grad(), _dispatch.kernels_from(1):
+        found = _step.step_attention(made, *inputs, 2.0**power)
+        query, key, value = inputs
+        logits = 2.0**power * query @ key.repeat_interleave(3 // key_heads, 1).mT
+        wanted = made(logits) @ value.repeat_interleave(3 // key_heads, 1)
+    assert found is not None
+    torch.testing.assert_close(found, wanted.transpose(1, 2), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("keys", [1, 2, 5, 1023, 4096])
+@pytest.mark.parametrize("spec", SPECS)
+def test_lengths(spec: str, keys: int, steps: list[str]) -> None:
+    made, inputs = normalizer(spec), states(keys)
+    found = attend(made, inputs)
+    assert len(steps) == 1
+    torch.testing.assert_close(found, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found, dense(made, inputs), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("batch", "heads", "key_heads"), [(1, 1, 1), (1, 8, 8), (3, 6, 2), (2, 4, 1), (5, 3, 3)])
+@pytest.mark.parametrize(("width", "wide"), [(1, 1), (7, 3), (64, 64), (16, 33)])
+def test_shapes(batch: int, heads: int, key_heads: int, width: int, wide: int, steps: list[str]) -> None:
+    made, inputs = normalizer("entmax:alpha=1.5"), states(67, batch, heads, key_heads, width, wide)
+    torch.testing.assert_close(attend(made, inputs), dense(made, inputs), rtol=1e-5, atol=1e-6)
+    assert len(steps) == 1
+
+
+@pytest.mark.parametrize("spec", ["softmax", "entmax:alpha=1.5", "sink:b=2", "norm-softmax"])
+def test_numbers_that_are_not_whole(spec: str, steps: list[str]) -> None:
+    query, key, value = states(300)
+    inputs = query + 0.1 * torch.randn_like(query), key + 0.1 * torch.randn_like(key), value
+    made = normalizer(spec)
+    found = attend(made, inputs, scale=0.3)
+    assert len(steps) == 1
+    torch.testing.assert_close(found, dense(made, inputs, scale=0.3), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_queries_of_a_fused_projection(spec: str, steps: list[str]) -> None:
+    """They lie in one tensor with keys and values, so not one behind the other."""
+    query, key, value = states(33)
+    apart = torch.stack([query, query + 1], -1)[..., 0]
+    assert not apart.is_contiguous()
+    assert torch.equal(attend(normalizer(spec), (apart, key, value)), attend(normalizer(spec), (query, key, value)))
+    assert len(steps) == 2
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_huge_logits(spec: str, steps: list[str]) -> None:
+    query, key, value = states(100)
+    made, inputs = normalizer(spec), (query * 2.0**20, key * 2.0**20, value)
+    found = attend(made, inputs)
+    assert len(steps) == 1
+    assert found.isfinite().all()
+    torch.testing.assert_close(found, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, 1e38])
+@pytest.mark.parametrize("spec", ["softmax", "entmax:alpha=1.5", "topk:k=32"])
+def test_nan_and_overflow_spoil_their_row_only(spec: str, bad: float, steps: list[str]) -> None:
+    query, key, value = states(100)
+    key = key.abs() + 1
+    query[1, 2] = bad
+    made, inputs = normalizer(spec), (query, key, value)
+    found = attend(made, inputs)
+    assert len(steps) == 1
+    assert found.isnan().all(-1).nonzero().tolist() == [[1, 0, 2]]
+    torch.testing.assert_close(found, longer_way(made, inputs), rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def test_learned_values_are_read_at_every_step() -> None:
+    made, inputs = normalizer("learned-temperature:t=0.5,heads=4"), states(50)
+    before = attend(made, inputs)
+    for raw in made.parameters():
+        raw += torch.tensor([-0.5, 0, 0.5, 1]).view_as(raw)
+    after = attend(made, inputs)
+    assert torch.equal(before[:, :, 1], after[:, :, 1])
+    assert not torch.allclose(before[:, :, 0], after[:, :, 0])
+    torch.testing.assert_close(after, dense(made, inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_a_wrong_number_of_heads_is_refused_as_elsewhere(steps: list[str]) -> None:
+    with pytest.raises(AbbeError, match=r"learned-temperature: logits must be \(\.\.\., 3 heads, queries, keys\)"):
+        attend(normalizer("learned-temperature:t=0.5,heads=3"), states(50))
+    assert not steps
+
+
+class Loud(Softmax):
+    """Reads its temperature off the logits, as no normalizer of the package does."""
+
+    name = "loud"
+
+    def _scale(self, logits: Tensor) -> Tensor:
+        return logits.amax(-1, keepdim=True)
+
+
+def in_other_order(x: Tensor) -> Tensor:
+    """The same numbers, not one behind the other: a cache as (batch, keys, heads, width)."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def with_room(x: Tensor) -> Tensor:
+    """The filled part of a longer cache."""
+    return torch.cat([x, torch.full_like(x, 9.0)], 2)[:, :, : x.shape[2]]
+
+
+CHANGES: dict[str, Callable[[States], States]] = {
+    "keys in other order": lambda x: (x[0], in_other_order(x[1]), x[2]),
+    "values in other order": lambda x: (x[0], x[1], in_other_order(x[2])),
+    "keys with room": lambda x: (x[0], with_room(x[1]), x[2]),
+    "values with room": lambda x: (x[0], x[1], with_room(x[2])),
+    "float64": lambda x: (x[0].double(), x[1].double(), x[2].double()),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_states_that_take_the_longer_way(what: str, steps: list[str]) -> None:
+    made, inputs = normalizer("entmax:alpha=1.5"), states(50)
+    found = attend(made, CHANGES[what](inputs))
+    assert not steps
+    torch.testing.assert_close(found.float(), dense(made, inputs), rtol=1e-5, atol=1e-6)
+
+
+MISREAD: dict[str, Callable[[States], States]] = {
+    "one batch element of keys": lambda x: (x[0], x[1][:1], x[2]),
+    "one batch element of both": lambda x: (x[0], x[1][:1], x[2][:1]),
+    "fewer values": lambda x: (x[0], x[1], x[2][:, :, 1:]),
+    "fewer heads of values": lambda x: (x[0], x[1], x[2][:, :1]),
+    "heads that do not share evenly": lambda x: (x[0][:, :3], x[1], x[2]),
+    "a narrow query": lambda x: (x[0][..., 1:], x[1], x[2]),
+    "query elsewhere": lambda x: (x[0].to("meta"), x[1], x[2]),
+    "keys elsewhere": lambda x: (x[0], x[1].to("meta"), x[2]),
+    "values elsewhere": lambda x: (x[0], x[1], x[2].to("meta")),
+    "half the precision": lambda x: (x[0], x[1], x[2].half()),
+}
+
+
+@pytest.mark.parametrize("what", MISREAD)
+def test_states_that_the_kernel_would_misread_are_left_alone(what: str) -> None:
+    query, key, value = (x.contiguous() for x in MISREAD[what](states(50)))
+    with _dispatch.kernels_from(1):
+        assert _step.step_attention(normalizer("softmax"), query, key, value, 1.0) is None
+
+
+def test_a_normalizer_from_elsewhere_sees_its_logits(steps: list[str]) -> None:
+    made, inputs = Loud(), states(50)
+    torch.testing.assert_close(attend(made, inputs), dense(made, inputs), rtol=1e-5, atol=1e-6)
+    assert not steps
+
+
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+def test_who_listens_to_a_normalizer_hears_every_step(register: str, steps: list[str]) -> None:
+    made, heard = normalizer("softmax"), []
+    hook = getattr(made, register)(lambda *_: heard.append(1))
+    attend(made, states(50))
+    assert heard == [1]
+    hook.remove()
+    attend(made, states(50))
+    assert heard == [1]
+    assert len(steps) == 1
+
+
+def test_a_mask_takes_the_longer_way(steps: list[str]) -> None:
+    made, (query, key, value) = normalizer("entmax:alpha=1.5"), states(50)
+    mask = torch.arange(50).view(1, 1, 1, 50) < 40
+    found = attend(made, (query, key, value), mask)
+    assert not steps
+    torch.testing.assert_close(found, dense(made, (query, key[:, :, :40], value[:, :, :40])), rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_and_autocast_take_the_longer_way(steps: list[str]) -> None:
+    made, inputs = normalizer("entmax:alpha=1.5"), states(50)
+    with torch.autocast("cpu", torch.bfloat16):
+        attend(made, inputs)
+    with torch.enable_grad():
+        query = inputs[0].requires_grad_()
+        (grad,) = torch.autograd.grad(attend(made, inputs).sum(), query)
+    assert grad.abs().sum() > 0
+    assert not steps
+
+
+def test_short_texts_do_not_wait_for_a_kernel(steps: list[str]) -> None:
+    made, (query, key, value) = normalizer("entmax:alpha=1.5"), states(50)
+    for logits, entered in ((401, 0), (400, 1)):
+        with _dispatch.kernels_from(logits):
+            _swap_attention._one_query(made, query, key, value, None, 0.125)
+        assert len(steps) == entered
+
+
+def test_compiling_takes_the_longer_way(steps: list[str]) -> None:
+    made, inputs = normalizer("softmax"), states(50)
+    step = torch.compile(_swap_attention._one_query, backend="aot_eager", fullgraph=True)
+    with _dispatch.kernels_from(1):
+        found = step(made, *inputs, None, 0.125)
+    torch.testing.assert_close(found, dense(made, inputs), rtol=1e-5, atol=1e-6)
+    assert not steps
+
+
+def test_transforms_take_the_longer_way(steps: list[str]) -> None:
+    made, inputs = normalizer("softmax"), states(50)
+    with _dispatch.kernels_from(1):
+        step = torch.vmap(lambda q, k, v: _swap_attention._one_query(made, q, k, v, None, 0.125))
+        found = step(*(x[None] for x in inputs))
+    torch.testing.assert_close(found[0], dense(made, inputs), rtol=1e-5, atol=1e-6)
+    assert not steps
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_threads_are_used_where_keys_are_many_and_change_no_bit(
+    spec: str, set_threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[int] = []
+    run = _threads._run
+    monkeypatch.setattr(
+        _threads, "_run", lambda function, work, threads: (used.append(threads), run(function, work, threads))[1]
+    )
+    made, inputs = normalizer(spec), states(512, batch=1, heads=6, key_heads=3, width=64)
+    results = []
+    for count in (1, 2, 3):
+        set_threads(count)
+        results.append(attend(made, inputs))
+    assert [n for n in used if n > 1] == [2, 3]
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("spec", ["entmax:alpha=1.5", "ssmax:s=0.5", "scaled:of=sparsemax,t=-0.5", "topk:k=3"])
+@pytest.mark.parametrize("build", [gpt2, llama], ids=lambda build: build.__name__)
+def test_a_model_step_by_step(build: Any, spec: str, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_swap, "KERNELS_FROM", 1)
+    network, ids = build(), tokens()
+    cache = DynamicCache(config=network.config)
+    wanted = reference_output(network, spec, input_ids=ids)
+    with swap(network, spec):
+        network(input_ids=ids[:, :4], past_key_values=cache)
+        assert not steps
+        for place in range(4, ids.shape[1]):
+            found = network(input_ids=ids[:, place : place + 1], past_key_values=cache).logits
+            torch.testing.assert_close(found[:, 0], wanted[:, place], atol=5e-5, rtol=0)
+    assert steps
+
+
+@pytest.mark.parametrize("build", [mistral, gemma2, gpt_oss], ids=lambda build: build.__name__)
+def test_a_model_with_windows_caps_or_sinks_takes_the_longer_way(
+    build: Any, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_swap, "KERNELS_FROM", 1)
+    network, ids = build(), tokens()
+    cache = DynamicCache(config=network.config)
+    with swap(network, "entmax:alpha=1.5"):
+        network(input_ids=ids[:, :-1], past_key_values=cache)
+        found = network(input_ids=ids[:, -1:], past_key_values=cache).logits
+    wanted = reference_output(network, "entmax:alpha=1.5", input_ids=ids)
+    torch.testing.assert_close(found[:, 0], wanted[:, -1], atol=5e-5, rtol=0)
+    assert not steps
+
+
+@pytest.mark.parametrize("build", [gpt2, llama], ids=lambda build: build.__name__)
+def test_generation_is_that_of_the_dense_model(build: Any, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_swap, "KERNELS_FROM", 1)
+    network, ids = build(), tokens()
+    settings = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
+    with swap(network, "entmax:alpha=1.5"):
+        found = network.generate(input_ids=ids, **settings)
+        assert steps
+        steps.clear()
+        static = network.generate(input_ids=ids, cache_implementation="static", **settings)
+    with reference(network, lambda path, head: "entmax:alpha=1.5") as twin:
+        wanted = twin.generate(input_ids=ids, use_cache=False, **settings)
+    assert torch.equal(found, wanted)
+    assert torch.equal(static, wanted)
+
+
+def test_a_long_static_cache_shows_only_what_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_swap, "KERNELS_FROM", 1)
+    network, ids = llama(), tokens()
+    cache = StaticCache(config=network.config, max_cache_len=64)
+    with swap(network, "sparsemax"):
+        network(input_ids=ids[:, :-1], past_key_values=cache)
+        found = network(input_ids=ids[:, -1:], past_key_values=cache).logits
+    wanted = reference_output(network, "sparsemax", input_ids=ids)
+    torch.testing.assert_close(found[:, 0], wanted[:, -1], atol=5e-5, rtol=0)
