@@ -12,6 +12,7 @@ from cli_runs import run, run_main
 
 import abbe
 from abbe import studies, views
+from abbe.studies._telling import percent
 
 pytest_plugins = ("cli_fixtures",)
 
@@ -75,11 +76,17 @@ def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
     assert result.stdout.splitlines()[-1] == f"swap: {out / 'tuned.safetensors'}"
     for word in ("own", "swapped", "calibrated", "fine-tuned", "The loss on 2 held-out windows is"):
         assert word in result.stdout
+    assert "too few held-out windows to tell" in " ".join(result.stdout.split())
     assert "about" in result.stderr  # the cost, before the work
     again = run("calibrate", folder, "--with", "sparsemax", "--text", book, *quick, "--out", out, "--json", "--quiet")
     found = json.loads(again.stdout)
     assert [stage["stage"] for stage in found["losses"]] == ["own", "swapped", "calibrated", "fine-tuned"]
     assert {row["parameter"] for row in found["parameters"]} == {"t"}
+    of_layers = [line.split() for line in result.stdout.splitlines() if line.split()[:1] in (["0"], ["1"])]
+    assert len(of_layers) == len(found["layers"])
+    for line, row in zip(of_layers, found["layers"], strict=True):
+        columns = [row[f"{what}_{stage}"] for what in ("error", "zeros") for stage in ("before", "after", "tuned")]
+        assert " ".join(line[1:]) == " ".join(percent(value) for value in columns)
     with abbe.swap(abbe.load(folder), f"file:{found['file']}") as handle:
         assert sum(raw.numel() for raw in handle.parameters()) == len(found["parameters"])
 

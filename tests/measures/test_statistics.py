@@ -25,7 +25,13 @@ from abbe.measures import (
     resampled_means,
     update,
 )
-from abbe.measures._bootstrap import expanded_tail, interval_ends, student_quantile
+from abbe.measures._bootstrap import (
+    enough_windows,
+    expanded_tail,
+    interval_ends,
+    resampled_counts,
+    student_quantile,
+)
 
 
 def decay_sums(*blocks: Rows) -> dict[str, torch.Tensor]:
@@ -102,6 +108,38 @@ def test_the_mean_exponent_resamples_windows_with_all_their_heads() -> None:
     assert bool(mean_decay_exponent(alone, resamples=5)[1].isnan())
 
 
+def test_intervals_of_exponents_are_expanded_for_few_windows() -> None:
+    """Against least squares over the rows of every resample, for unequal windows, one of which lacks a head."""
+    blocks = [random_rows(seed, heads=2, queries=15, keys=40 + 9 * seed) for seed in range(5)]
+    sums = decay_sums(*blocks)
+    for x in sums.values():
+        x[4, 1] = math.nan
+    rows = [[(r.count[h].numpy(), r.weights[h].amax(-1).numpy()) for r in blocks[: 5 - h]] for h in range(2)]
+    slopes = np.array(
+        [
+            [fitted_exponent(some, counts[: len(some)]) for some in rows]
+            for counts in resampled_counts(5, 300, 3).int().tolist()
+        ]
+    )
+    _, low, high = decay_exponent(sums, 0.9, 300, 3)
+    for head, windows in enumerate((5, 4)):
+        tail = expanded_tail(windows, 0.9)
+        expected = np.nanquantile(slopes[:, head], [tail, 1 - tail])
+        assert [float(low[head]), float(high[head])] == pytest.approx(expected.tolist(), rel=1e-7)
+    tail = expanded_tail(5, 0.9)
+    expected = np.quantile(np.nanmean(slopes, 1), [tail, 1 - tail])
+    assert [float(end) for end in mean_decay_exponent(sums, 0.9, 300, 3)[1:]] == pytest.approx(expected.tolist())
+
+
+def fitted_exponent(rows: list[tuple[np.ndarray, np.ndarray]], counts: list[int]) -> float:
+    """Of windows that are there so many times; NaN if none is."""
+    drawn = [some for some, count in zip(rows, counts, strict=True) for _ in range(count)]
+    if not drawn:
+        return math.nan
+    n, top = (np.concatenate(part) for part in zip(*drawn, strict=True))
+    return -float(scipy.stats.linregress(np.log(n[n >= 2]), np.log(top[n >= 2])).slope)
+
+
 def test_rows_of_one_key_and_heads_that_are_not_there_say_nothing() -> None:
     sums = decay_sums(power_law_rows(0.5, [1, 1, 1, 7, 30]), power_law_rows(0.5, [3, 9]))
     assert float(decay_exponent(sums, resamples=5)[0]) == pytest.approx(0.5, abs=1e-7)
@@ -175,6 +213,25 @@ def test_tails_go_out_for_few_windows_and_to_the_plain_percentile_for_many() -> 
     assert tails == sorted(tails)
     assert tails[-1] < 0.025 == pytest.approx(tails[-1], rel=1e-2)
     assert expanded_tail(8, 0.95) == pytest.approx(0.0057, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("level", "windows"), [(0.95, 6), (0.9, 5), (0.99, 8), (0.5, 2), (0.501, 3), (0.875, 4), (0.876, 5), (1e-20, 2)]
+)
+def test_enough_windows_can_reach_the_level(level: float, windows: int) -> None:
+    """The chance that n windows are not all on one side of a median is 1 - 2 / 2^n."""
+    assert enough_windows(level) == windows
+    sides = [sum(1 for side in range(2**n) if 0 < side < 2**n - 1) / 2**n for n in range(windows + 1)]
+    assert sides[windows] >= level
+    assert windows == 2 or sides[windows - 1] < level
+
+
+def test_fewer_windows_than_enough_hold_too_seldom() -> None:
+    """On normal data, whatever the tail: the whole range of five windows holds the truth in 15 of 16 cases."""
+    values = torch.randn(enough_windows(0.95) - 1, 4000, generator=seeded(13), dtype=torch.float64)
+    within = ((values.amin(0) <= 0) & (values.amax(0) >= 0)).double().mean()
+    assert float(within) == pytest.approx(15 / 16, abs=0.012)
+    assert float(within) < 0.95
 
 
 def test_cells_of_one_table_have_the_tails_of_their_own_windows() -> None:

@@ -28,9 +28,15 @@ def asked(**changed: Any) -> CapacitySettings:
     return CapacitySettings(**({"layer_lengths": given["lengths"] if given["layers"] else ()} | given))
 
 
-def curve_of(slopes: list[float], length: int = 64, way: str = "deletion", layer: int | None = None) -> Curve:
-    """Own losses 1, 2, 3, ...; a window's rise at N is its slope over N, relative to its own loss."""
-    own = torch.arange(1, len(slopes) + 1).double()
+def curve_of(
+    slopes: list[float],
+    length: int = 64,
+    way: str = "deletion",
+    layer: int | None = None,
+    own: list[float] | None = None,
+) -> Curve:
+    """A window's rise at N is its slope over N, relative to its own loss: 1, 2, 3, ... unless told."""
+    losses = torch.tensor(own or range(1, len(slopes) + 1), dtype=torch.float64)
     sizes = tuple(range(1, length))
-    rises = torch.tensor(slopes).double() / torch.tensor(sizes).double().unsqueeze(-1)
-    return Curve(length, way, layer, length, sizes, own, own * (1 + rises))
+    rises = torch.tensor(slopes, dtype=torch.float64) / torch.tensor(sizes).double().unsqueeze(-1)
+    return Curve(length, way, layer, length, sizes, losses, losses * (1 + rises))

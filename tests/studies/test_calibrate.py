@@ -19,10 +19,8 @@ from abbe.models import LoadedModel, tap
 from abbe.models import windows as cut_windows
 from abbe.models._swap_plan import for_heads
 from abbe.studies import _calibrate, _calibrate_tune
-from abbe.studies._calibrate_findings import calibration_findings
 from abbe.studies._calibrate_fit import fit
 from abbe.studies._calibrate_layers import values_of
-from abbe.studies._calibrate_parts import HEADS_SCHEMA, stage_losses
 from abbe.studies._calibrate_rows import LayerRows, RowReader
 from abbe.studies._calibrate_specs import learnable
 from abbe.studies._loss import window_losses
@@ -35,13 +33,13 @@ def calibrate(spec: Any = "sparsemax", family: str = "gpt2", **options: Any) -> 
     return abbe.calibrate(tiny_runs.model(family), spec, tiny_runs.TEXT, **(QUICK | options))
 
 
-def rows_of(model: LoadedModel, queries: int | str = 12) -> dict[str, LayerRows]:
-    """The rows of all layers on two windows."""
+def rows_of(model: LoadedModel, queries: int | str = 12, windows: Any = None) -> dict[str, LayerRows]:
+    """The rows of all layers on these windows, else on two."""
     settings = settings_for(
         None, lengths=[40], windows=2, queries=queries, grid=None, vectors="value", normalizer=None, temperatures=(),
         seed=0, level=0.9, resamples=10,
     )  # fmt: skip
-    cut = cut_windows(tiny_runs.TEXT, [40], 2, 0, tokenizer=model.tokenizer)
+    cut = windows or cut_windows(tiny_runs.TEXT, [40], 2, 0, tokenizer=model.tokenizer)
     with tap(model) as open_tap:
         names = []
         open_tap.listen(lambda call: names.append(call.name))
@@ -258,6 +256,45 @@ def test_fine_tuning_moves_the_parameters_of_the_swap_and_nothing_else(monkeypat
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
+@pytest.mark.parametrize(
+    "spec", ["sparsemax", {"layers.1.heads.0,2": "topk:k=3", "layers.0.heads.1": "entmax:alpha=1.5"}]
+)
+def test_errors_and_zeros_are_told_for_every_stage(spec: Any) -> None:
+    """Those of the fine-tuned stage against its normalizers by hand, on the rows of the original model."""
+    found, fitted = calibrate(spec, finetune=12), calibrate(spec)
+    before_tuning = ["error_before", "error_after", "zeros_before", "zeros_after"]
+    assert found.heads.select(before_tuning).equals(fitted.heads.select(before_tuning))
+    for name in ("error_tuned", "zeros_tuned"):
+        assert fitted.heads[name].is_null().all()
+        assert fitted.layers[name].is_null().all()
+    rows = fitted_rows(found)
+    for pattern, made in found.normalizers.items():
+        layer, heads = int(pattern.split(".")[1]), [int(head) for head in pattern.split(".")[3].split(",")]
+        some = list(rows.values())[layer].of_heads(heads)
+        with torch.no_grad():
+            weights = made(some.logits)
+        off = (some.averaged(weights).double() - some.outputs.double()).square().sum((0, 2, 3))
+        visible = some.logits > -math.inf
+        zeros = ((weights == 0) & visible).sum((0, 2, 3)).double() / visible.sum((0, 2, 3))
+        table = found.heads.filter(pl.col("layer") == layer, pl.col("head").is_in(heads))
+        expected = (off / some.outputs.double().square().sum((0, 2, 3))).tolist()
+        assert table["error_tuned"].to_list() == pytest.approx(expected, rel=1e-4)
+        assert table["zeros_tuned"].to_list() == zeros.tolist()
+    assert not (found.heads["error_tuned"] == found.heads["error_after"]).any()
+    pooled = (found.heads["error_tuned"] * found.heads["energy"]).sum() / found.heads["energy"].sum()
+    outputs = next(one for one in found.findings if one.topic == "outputs")
+    assert outputs.numbers["tuned"] == pytest.approx(pooled)
+    assert outputs.sentence.endswith(" fine-tuned.")
+    assert found.as_json()["layers"][0]["error_tuned"] is not None
+
+
+def fitted_rows(found: abbe.Calibration) -> dict[str, LayerRows]:
+    """The rows of all layers on the windows that were fitted."""
+    model = tiny_runs.model()
+    cut = cut_windows(tiny_runs.TEXT, [40], 5, 0, tokenizer=model.tokenizer)
+    return rows_of(model, windows=[w for w in cut if {"start": w.start, "end": w.end} in found.manifest["windows"]])
+
+
 def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:
     for name in ("a", "b"):
         calibrate(folder=tmp_path / name)
@@ -337,54 +374,6 @@ def test_more_refusals(tmp_path: Path) -> None:
     calibrate(folder=tmp_path)
     with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: spec\)"):
         calibrate("topk:k=3", folder=tmp_path)
-
-
-def told(own: list[float], swapped: list[float], fitted: list[float], tuned: list[float] | None = None) -> list[str]:
-    """The sentences about these losses."""
-    settings = settings_for(
-        None, lengths=[8], windows=2, queries=1, grid=None, vectors="value", normalizer=None, temperatures=(), seed=0,
-        level=0.95, resamples=200,
-    )  # fmt: skip
-    stages = {"own": own, "swapped": swapped, "calibrated": fitted} | ({"fine-tuned": tuned} if tuned else {})
-    heads = heads_with_zeros([0.5], [0.4])
-    return [f.sentence for f in calibration_findings(stage_losses(stages, settings), heads, {"t"}, len(own))]
-
-
-def heads_with_zeros(before: list[float], after: list[float]) -> pl.DataFrame:
-    count = len(before)
-    numbers = {"energy": [1.0, 3.0][:count], "error_before": [0.4, 0.2][:count], "error_after": [0.2, 0.0][:count]}
-    places = {"layer": [0] * count, "name": ["a"] * count, "head": list(range(count)), "spec": ["x"] * count}
-    return pl.DataFrame(places | numbers | {"zeros_before": before, "zeros_after": after}, HEADS_SCHEMA)
-
-
-def test_sentences_about_the_loss() -> None:
-    own, worse = [2.0, 2.2, 2.1], [3.0, 3.2, 3.1]
-    assert told(own, worse, [2.1, 2.3, 2.2])[0] == (
-        "The loss on 3 held-out windows is 2.100 nats with the model's own attention, 3.100 after the swap and 2.200 "
-        "calibrated: calibration regains 0.900 nats, 90 % of what the swap cost."
-    )
-    assert told(own, worse, [1.0, 1.2, 1.1])[0].endswith("regains 2.000 nats, 100 % of what the swap cost.")
-    assert told(own, [1.9, 2.3, 2.1], [1.0, 1.2, 1.1])[0].endswith("regains 1.000 nats.")  # the swap cost nothing
-    assert told(own, worse, [4.0, 4.2, 4.1])[0].endswith("calibration makes it worse by 1.000 nats.")
-    assert told(own, worse, [2.9, 3.3, 3.1])[0].endswith("no difference that these windows can show.")
-    assert told([2.0], [3.0], [2.1])[0].endswith("one window tells no interval.")
-    assert told(own, worse, worse, own)[1] == "Fine-tuning gains 1.000 nats on the held-out windows: 2.100 nats."
-    assert "loses 1.000 nats" in told(own, worse, own, worse)[1]
-    assert "no difference" in told(own, worse, own, [1.9, 2.3, 2.1])[1]
-
-
-def test_sentences_about_outputs_and_zeros() -> None:
-    heads = heads_with_zeros([0.9, 0.9], [0.0, 0.5])
-    outputs, zeros = calibration_findings((), heads, {"t", "alpha"}, 3)
-    assert outputs.numbers["before"] == pytest.approx((0.4 + 3 * 0.2) / 4)
-    assert "off by 25 % of their size after the swap, by 5 % calibrated" in outputs.sentence
-    assert zeros.sentence == (
-        "1 of 2 heads has given up its zeros: what comes nearest to softmax is softmax; learn=false in the spec keeps "
-        "alpha as given."
-    )
-    assert zeros.heads == ((0, 0),)
-    assert "learn=false" not in calibration_findings((), heads, {"t"}, 3)[1].sentence
-    assert len(calibration_findings((), heads_with_zeros([0.05, 0.9], [0.0, 0.5]), {"t"}, 3)) == 1
 
 
 def test_a_free_alpha_goes_back_to_softmax_and_this_is_said() -> None:

@@ -10,6 +10,7 @@ from abbe.studies._capacity_findings import findings
 from abbe.studies._capacity_geometry import common_sizes, correlation_table, shown_size, sizes_for
 from abbe.studies._capacity_parts import CORRELATION_SCHEMA, GROWTH_SCHEMA
 from abbe.studies._capacity_tables import capacity_table, layer_rows, model_row
+from abbe.studies._capacity_words import needed_keys
 
 
 def told(capacities: list[float], shares: list[float]) -> str:
@@ -61,6 +62,7 @@ def test_growth_in_words(exponent: float, low: float | None, high: float | None,
     found = findings(capacity_table(rows), growth, pl.DataFrame(schema=CORRELATION_SCHEMA), settings)
     assert [one.topic for one in found] == ["capacity", "growth"]
     assert words in found[1].sentence
+    assert "N* not rounded up" in found[1].rule
     assert "It is 6 % of 64 tokens, 3 % of 128" in found[1].sentence
     changes = low is not None and high is not None and not low <= 1 <= high
     assert found[1].sentence.endswith("; no one share, such as 6 %, fits all.") == changes
@@ -79,6 +81,30 @@ def test_a_curve_that_is_not_monotone_is_told() -> None:
     assert found[-1].sentence.startswith("In 1 of 1 rows a smaller N kept the loss, too")
     assert "For the whole model, deletion at 64 tokens and 5 %, N = 1 held, too, while N* is 4." in found[-1].sentence
     assert "4 keys (4 to 4; the first N that holds is 1) for a rise" in found[0].sentence
+
+
+@pytest.mark.parametrize(
+    ("capacity", "low", "high", "words"),
+    [
+        (1500, 1020.4, 2000, "1,500 keys (1,020 to 2,000)"),
+        (61, 55, 170, "61 keys (55 to 170)"),
+        (7.254, 0.52, 999.7, "7.25 keys (0.52 to 1,000)"),
+        (1, None, None, "1 key"),
+    ],
+)
+def test_ends_are_written_like_the_number(capacity: float, low: float | None, high: float | None, words: str) -> None:
+    row = {"capacity": capacity, "low": low, "high": high, "monotone": True, "first": 1}
+    assert needed_keys(row) == words
+    if low is not None:
+        odd = needed_keys(row | {"monotone": False, "first": 1100})
+        assert odd == words.removesuffix(")") + "; the first N that holds is 1,100)"
+
+
+def test_a_large_number_that_is_not_monotone_is_written_out() -> None:
+    settings = asked(taus=(0.05,), ways=("deletion",), lengths=(64,), layers=False)
+    row = model_row(curve_of([0.19] * 3), 0.05, settings) | {"capacity": 1500.0, "first": 1100, "monotone": False}
+    empty = pl.DataFrame(schema=GROWTH_SCHEMA), pl.DataFrame(schema=CORRELATION_SCHEMA)
+    assert "N = 1,100 held, too, while N* is 1,500." in findings(capacity_table([row]), *empty, settings)[-1].sentence
 
 
 def test_separability_is_shown_at_the_same_size() -> None:

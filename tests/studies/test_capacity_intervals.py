@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from abbe.measures._bootstrap import expanded_tail
 from abbe.studies._capacity_intervals import crossings, growth_exponent, whole_interval
 from abbe.studies._capacity_ranks import least_p_value, rank_correlation
-from abbe.studies._capacity_tables import growth_table, model_row
+from abbe.studies._capacity_tables import curve_table, growth_table, layer_rows, model_row
 
 
 def test_crossing_is_log_linear() -> None:
@@ -93,10 +94,99 @@ def test_growth_of_a_power_law() -> None:
     assert found.tolist() == pytest.approx([1.0, 0.0])
     slope = scipy.stats.linregress(np.log(lengths), np.log([3, 9, 11])).slope
     assert float(growth_exponent(torch.tensor([3.0, 9.0, 11.0]), lengths)) == pytest.approx(slope)
-    curves = [curve_of([0.0499 * length**0.5] * 3, length) for length in (64, 256)]
+    curves = [curve_of([0.05 * length**0.5] * 3, length) for length in (64, 256)]
     table = growth_table(curves, 2, asked(lengths=(64, 256), ways=("deletion",), taus=(0.05,)))
     assert table.rows() == [(None, "deletion", 0.05, 0.05, *[pytest.approx(0.5)] * 3, 2)]
     assert growth_table(curves[:1], 2, asked(ways=("deletion",))).height == 0
+
+
+def slope_for(crossing: float, allowed: float = 0.05) -> float:
+    """Of a window whose rise, its slope over N, falls to what is allowed there, by straight lines over ln N."""
+    below, above = math.floor(crossing), math.floor(crossing) + 1
+    part = math.log(crossing / below) / math.log(above / below)
+    return allowed / ((1 - part) / below + part / above)
+
+
+LENGTHS = (128, 256, 512, 1024)
+
+
+def growth_of(crossings: list[float], spread: float, **changed: Any) -> dict[str, Any]:
+    """Of a model with these true crossings at the four lengths; its five windows lie around them."""
+    around = [1 + spread * place for place in (-2, 1, -1, 2, 0)]
+    curves = [
+        curve_of([slope_for(crossing) * factor for factor in around], length, own=[4.0] * 5)
+        for crossing, length in zip(crossings, LENGTHS, strict=True)
+    ]
+    settings = asked(lengths=LENGTHS, ways=("deletion",), taus=(0.05,), layers=False, **changed)
+    return growth_table(curves, 2, settings).row(0, named=True)
+
+
+def test_growth_is_not_that_of_rounded_numbers() -> None:
+    """1.9, 1.9, 2.1, 2.1 rounded up are 2, 2, 3, 3, and grow three times as fast."""
+    crossings, logs = [1.9, 1.9, 2.1, 2.1], np.log(LENGTHS)
+    found = growth_of(crossings, 0.01)
+    assert found["exponent"] == pytest.approx(scipy.stats.linregress(logs, np.log(crossings)).slope, rel=1e-9)
+    assert found["exponent"] < 0.3 * scipy.stats.linregress(logs, np.log([2, 2, 3, 3])).slope
+    assert found["low"] < found["exponent"] < found["high"]
+
+
+def test_growth_of_a_flat_truth_has_an_interval_with_a_width() -> None:
+    """All crossings of resamples are rounded to 3, so rounded numbers would have none."""
+    found = growth_of([2.5] * 4, 0.04)
+    assert found["exponent"] == pytest.approx(0, abs=1e-12)
+    assert found["low"] < -0.005
+    assert found["high"] > 0.005
+
+
+SLOPES = [0.1, 0.35, 0.8, 0.05, 0.6]  # of unequal windows
+TAIL = expanded_tail(5, 0.9)
+EXPANDED = asked(resamples=400, level=0.9, lengths=(64, 128), taus=(0.05,))
+
+
+def drawn_rises(length: int, slopes: list[float]) -> np.ndarray:
+    """(resample, N - 1): relative rises of windows drawn in pairs, by loops."""
+    seed, count = EXPANDED.seed + length, len(slopes)
+    drawn = torch.randint(count, (400, count), generator=torch.Generator().manual_seed(seed)).tolist()
+    means = [sum((i + 1) * slopes[i] for i in some) / sum(i + 1 for i in some) for some in drawn]
+    return np.array(means)[:, None] / np.arange(1, length)
+
+
+def drawn_crossings(length: int, slopes: list[float], allowed: float) -> np.ndarray:
+    sizes = np.log(np.arange(1, length))
+    return np.array([math.exp(np.interp(-allowed, -rises, sizes)) for rises in drawn_rises(length, slopes)])
+
+
+def expanded(resampled: np.ndarray) -> list[float]:
+    """The ends at the expanded tail, which are not those of plain percentiles."""
+    ends, plain = (np.quantile(resampled, [q, 1 - q]).tolist() for q in (TAIL, 0.05))
+    assert ends[0] < plain[0]
+    assert plain[1] < ends[1]
+    return ends
+
+
+def test_intervals_of_a_layer_are_expanded() -> None:
+    for row in layer_rows(curve_of(SLOPES, layer=0), 2, EXPANDED):
+        assert [row["low"], row["high"]] == pytest.approx(
+            expanded(drawn_crossings(64, SLOPES, row["allowed"])), rel=1e-9
+        )
+
+
+@pytest.mark.parametrize("layer", [None, 0])
+def test_intervals_of_rises_are_expanded(layer: int | None) -> None:
+    table, rises = curve_table([curve_of(SLOPES, layer=layer)], EXPANDED), drawn_rises(64, SLOPES)
+    for n in (1, 7, 63):
+        row = table.row(n - 1, named=True)
+        assert [row["low"], row["high"]] == pytest.approx(expanded(rises[:, n - 1]), rel=1e-9)
+
+
+@pytest.mark.parametrize("layer", [None, 0])
+def test_intervals_of_growth_are_expanded(layer: int | None) -> None:
+    """Lengths are resampled apart; the fewest windows of a length decide."""
+    slopes = {64: SLOPES, 128: [*SLOPES, 0.4, 0.9, 0.2]}
+    curves = [curve_of(some, length, layer=layer) for length, some in slopes.items()]
+    row = growth_table(curves, 2, EXPANDED).row(0, named=True)
+    short, long = (drawn_crossings(length, some, row["allowed"]) for length, some in slopes.items())
+    assert [row["low"], row["high"]] == pytest.approx(expanded(np.log(long / short) / math.log(2)), rel=1e-9)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=3, max_size=7))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,14 @@ import polars as pl
 import pytest
 import scipy.stats
 import tiny_runs
+import torch
 from capacity_runs import QUICK, asked, curve_of, made
 
 import abbe
+from abbe.models import Window
 from abbe.models import windows as cut_windows
 from abbe.studies import Capacity, capacity
+from abbe.studies._capacity import evenly_spaced
 from abbe.studies._capacity_findings import findings
 from abbe.studies._capacity_geometry import correlation_table, shown_size
 from abbe.studies._capacity_parts import GROWTH_SCHEMA, WAYS, told_way
@@ -43,19 +47,47 @@ def test_a_layer_that_does_nothing_needs_one_key_at_every_length_in_both_ways() 
     assert any(one.sentence.startswith("Truncated alone at 40 tokens, renormalised, layer 0") for one in found.findings)
 
 
-def test_layers_are_truncated_on_the_first_windows_of_every_length_and_way() -> None:
+@pytest.mark.parametrize(
+    ("there", "count", "places"),
+    [
+        (8, 4, [1, 3, 5, 7]),
+        (8, 1, [4]),
+        (8, 2, [2, 6]),
+        (8, 3, [1, 4, 6]),
+        (8, 7, [0, 1, 2, 4, 5, 6, 7]),
+        (3, 1, [1]),
+        (3, 2, [0, 2]),
+        (8, 8, list(range(8))),
+        (3, 5, [0, 1, 2]),
+    ],
+)
+def test_some_windows_are_evenly_spaced(there: int, count: int, places: list[int]) -> None:
+    cut = [Window(16, index, torch.arange(16), index, index + 1) for index in range(there)]
+    assert [window.index for window in evenly_spaced(cut, count)] == places
+    assert places == [next(i for i in range(there) if (i + 1) / there > (2 * part + 1) / (2 * min(count, there)))
+                      for part in range(min(count, there))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("count", "places"), [(1, [1]), (2, [0, 2])])
+@pytest.mark.parametrize("kept", [False, True])
+def test_layers_are_truncated_on_evenly_spaced_windows_of_every_length_and_way(
+    count: int, places: list[int], kept: bool, tmp_path: Path
+) -> None:
     """Own losses beside them are those of the same windows; truncated ones those of a swap by hand."""
     model = tiny_runs.model()
     cut = cut_windows(tiny_runs.TEXT, [16, 40], 3, 0, tokenizer=model.tokenizer, context=model.context)
-    found = made(layer_windows=1)
-    assert set(of_layers(found)["windows"]) == {1}
+    options = {"layer_windows": count, "folder": tmp_path if kept else None}
+    found = made(**options)
+    if kept:
+        found = made(**options)  # from the losses in the folder
+    assert set(of_layers(found)["windows"]) == {count}
     for length, way in CELLS:
-        first = [window for window in cut if window.length == length][:1]
-        own, flag = float(window_losses(model, first)), "true" if way == "renormalised" else "false"
+        some = [window for window in cut if window.length == length and window.index in places]
+        own, flag = float(window_losses(model, some).mean()), "true" if way == "renormalised" else "false"
         rows = found.curve.filter(pl.col("layer").is_not_null() & (pl.col("length") == length) & (pl.col("way") == way))
         assert rows["own"].to_list() == pytest.approx([own] * rows.height)
         with abbe.swap(model, {"layers.1": f"topk:k=4,renormalize={flag}"}):
-            truncated = float(window_losses(model, first))
+            truncated = float(window_losses(model, some).mean())
         assert rows.filter((pl.col("layer") == 1) & (pl.col("n") == 4))["loss"][0] == pytest.approx(truncated)
 
 
@@ -217,6 +249,7 @@ def test_a_single_cell_is_not_counted() -> None:
 
 @pytest.mark.parametrize(("windows", "words"), [(2, "50 %"), (4, "87 %"), (5, "93 %"), (6, None), (1, None)])
 def test_intervals_from_few_windows_are_said_to_be_too_narrow(windows: int, words: str | None) -> None:
+    """At 95 %, from six windows on nothing is to be said."""
     settings = asked(taus=(0.05,), ways=("deletion",), lengths=(64,))
     rows = [model_row(curve_of([0.19] * windows), 0.05, settings)]
     row = layer_rows(curve_of([0.19] * windows, layer=0), 1, settings)[0]
@@ -224,6 +257,7 @@ def test_intervals_from_few_windows_are_said_to_be_too_narrow(windows: int, word
     growth = pl.DataFrame(schema=GROWTH_SCHEMA)
     found = findings(capacity_table(rows), growth, correlation_table(rows, settings), settings)
     rule = next(one.rule for one in found if one.topic == "layers")
+    assert f"on {windows} windows of the length, evenly spaced" in rule
     if words is None:
         assert "in at most" not in rule
     else:

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_runs
 from capacity_runs import made
 from polars.testing import assert_frame_equal
 
 import abbe
+from abbe.models import windows as cut_windows
 from abbe.studies import _capacity_losses
+from abbe.studies._loss import window_losses
 
 
 @pytest.mark.parametrize("stopped", [20, 55])
@@ -66,7 +69,19 @@ def test_the_cost_is_that_of_what_is_left(tmp_path: Path, capsys: pytest.Capture
     assert f"{3 * left} windows, {48 * left} tokens: about" in told(folder=tmp_path)
 
 
-@pytest.mark.parametrize("content", ["{", '{"losses": [1.0]}', '{"losses": "no"}', "[]", None])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        '{"losses": [9.0, 9.0, 9.0]}',  # of unknown windows
+        '{"by_window": {"0": 9.0, "1": 9.0}}',
+        '{"by_window": {"0": 9.0, "1": 9.0, "3": 9.0}}',
+        '{"by_window": {"0": 9.0, "1": 9.0, "two": 9.0}}',
+        '{"by_window": [9.0, 9.0, 9.0]}',
+        "[]",
+        None,
+    ],
+)
 def test_a_damaged_loss_is_evaluated_again(tmp_path: Path, content: str | None) -> None:
     first = made(folder=tmp_path, layers=False)
     path = tmp_path / "losses" / "40-deletion-4.json"
@@ -75,7 +90,36 @@ def test_a_damaged_loss_is_evaluated_again(tmp_path: Path, content: str | None) 
     else:
         path.write_text(content)
     assert_frame_equal(made(folder=tmp_path, layers=False).table, first.table)
-    assert len(json.loads(path.read_text())["losses"]) == 3
+    assert list(json.loads(path.read_text())["by_window"]) == ["0", "1", "2"]
+
+
+def test_losses_of_some_windows_are_taken_from_those_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their numbers, in the order that is asked for; those of more windows than are kept are evaluated."""
+    model = tiny_runs.model()
+    cut = cut_windows(tiny_runs.TEXT, [16], 4, 0, tokenizer=model.tokenizer)
+    how = _capacity_losses.Truncation("deletion", 4)
+    losses = _capacity_losses.Losses(model, tmp_path, lambda *_: None)
+    own, cut_off = losses.own(cut[:3]), losses.truncated(cut[:3], how)
+    assert len(set(own.tolist())) == len(set(cut_off.tolist())) == 3
+    with monkeypatch.context() as patched:
+        patched.setattr(_capacity_losses, "window_losses", lambda *_: pytest.fail("evaluated again"))
+        for known in (losses, _capacity_losses.Losses(model, tmp_path, lambda *_: None)):
+            assert known.own([cut[2], cut[1]]).tolist() == own[[2, 1]].tolist()
+            assert known.truncated([cut[1]], how).tolist() == cut_off[[1]].tolist()
+    for known in (losses, _capacity_losses.Losses(model, tmp_path, lambda *_: None)):
+        assert known.own([cut[3], cut[0]]).tolist() == window_losses(model, [cut[3], cut[0]]).tolist()
+
+
+def test_a_folder_that_does_not_say_of_which_windows_it_is_costs_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"layer_windows": 1, "folder": tmp_path, "progress": True}
+    first = made(**options)
+    for path in (tmp_path / "losses").iterdir():
+        path.write_text('{"losses": [9.0, 9.0, 9.0]}')
+    capsys.readouterr()
+    assert_frame_equal(made(**options).table, first.table)
+    assert "all losses were evaluated before" not in capsys.readouterr().err
 
 
 def test_another_study_in_the_folder_is_refused(tmp_path: Path) -> None:

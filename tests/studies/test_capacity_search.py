@@ -29,7 +29,7 @@ def test_a_planted_set_size_is_found(needed: int) -> None:
     assert set(found.table["capacity"]) == set(found.table["low"]) == set(found.table["high"]) == {needed}
     assert found.table["monotone"].all()
     assert set(found.table["first"]) == {needed}
-    assert found.growth["exponent"].to_list() == pytest.approx([0.0] * 4, abs=1e-12)
+    assert found.growth["exponent"].to_list() == pytest.approx([0.0] * 4, abs=0.02)  # between needed - 1 and needed
     assert found.correlation.height == 0
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
 from tiny_runs import pick, run
 
-from abbe.measures import bootstrap_interval
+from abbe.measures import bootstrap_interval, critical_n, resampled_means
+from abbe.measures._bootstrap import expanded_tail
 from abbe.models import Window
 from abbe.studies._settings import Settings, settings_for
-from abbe.studies._tables import table
+from abbe.studies._tables import LEVELS, table
 from abbe.studies._window import query_positions
 
 OPTIONS: dict[str, Any] = {
@@ -82,6 +84,29 @@ def test_a_head_without_a_limit_leaves_all_heads_without_one() -> None:
     rows = of_all(records, "distance")
     assert rows["limit"][0] is None
     assert rows["limit"][1] is not None
+
+
+def test_intervals_of_the_test_against_random_sets_are_expanded_for_few_windows() -> None:
+    """ks_statistic, ks_p_value and critical_n against tests of every resample, for unequal windows."""
+    heads = torch.linspace(0, 1, 40, dtype=torch.float64).view(2, 20, 1)
+    shifts = torch.tensor([[0, 0.8, 0.8, 0.8, 0.8, 0.8], [0, 0.02, 0.05, 0.09, 0.14, 0.2]], dtype=torch.float64)
+    values = heads + shifts.T.view(6, 1, 1, 2)
+    sums = {name: torch.ones(2, 20).double() for name in record(values[0]) if name.startswith("decay/")}
+    controls = heads.expand(2, 20, 2)
+    records = [sums | {"distance/value": x, "distance/control": controls} for x in values]
+    asked = settings(windows=6, resamples=4000)
+    found = table("made up", {40: records}, asked)
+    resampled = resampled_means(values, 400, asked.seed).reshape(400, 40, 2).transpose(1, 2)
+    again = [critical_n(one.contiguous(), controls.reshape(40, 2).T.contiguous(), (1, 2), LEVELS) for one in resampled]
+    drawn = {("ks_statistic", n): [one.statistic[n - 1] for one in again] for n in (1, 2)}
+    drawn |= {("ks_p_value", n): [one.p_value[n - 1] for one in again] for n in (1, 2)}
+    drawn["critical_n@0.01", None] = [one.critical[0.01] for one in again]
+    tail = expanded_tail(6, 0.95)
+    for (name, n), numbers in drawn.items():
+        row = found.filter(pl.col("measure") == name, pl.col("n").eq_missing(n)).row(0, named=True)
+        ends, plain = (np.quantile(numbers, [q, 1 - q]).tolist() for q in (tail, 0.025))
+        assert [row["low"], row["high"]] == pytest.approx(ends, rel=1e-6)
+        assert ends != pytest.approx(plain, rel=1e-3), (name, n)
 
 
 def test_absent_heads_count_nowhere() -> None:

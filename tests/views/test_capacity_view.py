@@ -111,6 +111,15 @@ def test_growth_of_the_model_and_of_its_layers_are_told_apart() -> None:
     assert "g: growth" not in alone
 
 
+def test_large_numbers_are_written_out() -> None:
+    found = made_up(settings_of())
+    large = found.table.with_columns(capacity=pl.lit(1234.5))
+    shown = printed(Capacity(large, found.curve, found.growth, found.correlation, found.findings, found.manifest))
+    assert "e+03" not in shown
+    of_layers = [line for line in shown.split("Each layer alone, deletion")[1].splitlines() if "1,234" in line]
+    assert len(of_layers) == 2 * LAYERS
+
+
 def test_no_word_is_cut_off_in_80_columns() -> None:
     shown = printed(made_up(settings_of()), 80)
     assert "\N{HORIZONTAL ELLIPSIS}" not in shown

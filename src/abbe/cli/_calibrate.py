@@ -50,7 +50,7 @@ def calibrate(
     ] = None,
     windows: Annotated[int, typer.Option(help="Windows to fit on.", rich_help_panel=MEASURED)] = 8,
     held_out: Annotated[
-        int, typer.Option(help="Further windows, for the losses and their intervals.", rich_help_panel=MEASURED)
+        int, typer.Option(help="Further windows, for the losses; six or more tell a change.", rich_help_panel=MEASURED)
     ] = 8,
     queries: Queries = "32",
     steps: Annotated[int, typer.Option(help="Steps of the fit, at most.", rich_help_panel=MEASURED)] = 20,

@@ -55,7 +55,7 @@ def capacity(
         typer.Option(help="Lengths at which layers are truncated; by default all.", rich_help_panel=MEASURED),
     ] = None,
     layer_windows: Annotated[
-        int, typer.Option(help="Windows of each length for layers.", rich_help_panel=MEASURED)
+        int, typer.Option(help="Windows of each length for layers, evenly spaced among them.", rich_help_panel=MEASURED)
     ] = 4,
     seed: Seed = 0,
     out: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import lru_cache
 from typing import Literal
@@ -94,6 +95,15 @@ def expanded_tail(windows: int, level: float) -> float:
         return 0.0
     t = student_quantile(level, windows - 1) * math.sqrt(windows / (windows - 1))
     return math.erfc(t / math.sqrt(2)) / 2
+
+
+def enough_windows(level: float) -> int:
+    """The least number of windows from which an interval can hold the true number as often as its level says.
+
+    No resample lies beyond the n windows, and all of them lie on one side of the truth with a probability of 2^(1-n) or
+    more: 1 - 2^(1-n) has to reach the level. It is 6 at 0.95, 8 at 0.99.
+    """
+    return next(n for n in itertools.count(2) if 1 - 2.0 ** (1 - n) >= level)
 
 
 def student_quantile(level: float, freedom: int) -> float:

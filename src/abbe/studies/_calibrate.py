@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,13 @@ from ._calibrate_layers import (
     fit_layer,
     groups_to_fit,
     heads_table,
+    judge_layer,
     keep_layer,
     kept_layer,
     parameters_table,
 )
 from ._calibrate_parts import FITTED, OWN, SWAPPED, TUNED_STAGE, Calibration, CalibrationSettings, stage_losses
-from ._calibrate_rows import RowReader, portions
+from ._calibrate_rows import LayerRows, RowReader, portions
 from ._calibrate_specs import learnable_rules
 from ._calibrate_tune import fine_tune
 from ._cost import estimate
@@ -75,7 +76,8 @@ def calibrate(
         model, text, seed, level, resamples, tokenizer: as for `diagnose`.
         spec: of the normalizer, or patterns with their specs, as for `swap`.
         windows: how many windows to fit on.
-        held_out: how many further windows, which share no text with them, the losses are measured on.
+        held_out: how many further windows, which share no text with them, the losses are measured on; fewer than six
+            tell numbers, but no change.
         length: of all windows, in tokens; 512 by default, or the model's context if that is less.
         queries: how many queries a window, one from each of as many equal stretches, or "all".
         steps: of the fit, at most.
@@ -129,6 +131,7 @@ class _Job:
         groups = self._fitted(watch)
         normalizers: dict[str, Normalizer] = {group.pattern: group.made for group in groups}
         losses = self._losses(normalizers, watch)
+        groups = self._judged(groups, watch) if self.settings.finetune else groups
         heads, parameters = heads_table(groups), parameters_table(groups)
         found = Calibration(
             spec=self.settings.rules,
@@ -136,7 +139,9 @@ class _Job:
             losses=losses,
             heads=heads,
             parameters=parameters,
-            findings=calibration_findings(losses, heads, set(parameters["parameter"]), len(self.held_out)),
+            findings=calibration_findings(
+                losses, heads, set(parameters["parameter"]), len(self.held_out), self.settings.base.level
+            ),
             manifest=self._manifest(round(time.perf_counter() - started, 3)),
             file=self._file(TUNED if self.settings.finetune else CALIBRATED),
         )
@@ -180,17 +185,39 @@ class _Job:
         left = {groups[0].name: layer for layer, groups in self.groups.items() if layer not in done}
         with tap(self.model) as open_tap:
             self._prepare(open_tap, len(left), watch)
-            reader = RowReader(self.model, open_tap, self.windows, self.settings.base)
-            queries = min(self.settings.base.queries or self._length, self._length)
-            for names in portions(list(left), self.heads, len(self.windows), queries, self._length):
-                rows = reader.read(names)
-                for name in names:
-                    if name not in rows:
-                        raise AbbeError(f"{name} was not called on this text: leave it out by a pattern")
-                    done[left[name]] = fit_layer(self.groups[left[name]], rows.pop(name), self.settings.steps)
-                    keep_layer(self.folder, done[left[name]])
-                    watch.step(f"fitting {name}")
+
+            def fit_one(name: str, rows: LayerRows) -> None:
+                done[left[name]] = fit_layer(self.groups[left[name]], rows, self.settings.steps)
+                keep_layer(self.folder, done[left[name]])
+                watch.step(f"fitting {name}")
+
+            self._for_rows(open_tap, left, fit_one)
         return [group for layer in sorted(done) for group in done[layer]]
+
+    def _judged(self, groups: Sequence[FittedGroup], watch: Watch) -> list[FittedGroup]:
+        """What fine-tuning has made of errors and zeros, on the same rows: they are read again."""
+        layers: dict[str, list[FittedGroup]] = {}
+        for group in groups:
+            layers.setdefault(group.name, []).append(group)
+
+        def judge_one(name: str, rows: LayerRows) -> None:
+            layers[name] = judge_layer(layers[name], rows)
+            watch.step(f"errors of {name}")
+
+        with tap(self.model) as open_tap:
+            self._for_rows(open_tap, layers, judge_one)
+        return [group for some in layers.values() for group in some]
+
+    def _for_rows(self, open_tap: Any, names: Collection[str], use: Callable[[str, LayerRows], None]) -> None:
+        """The rows of each of these layers, one after the other; no more are held than fit in memory."""
+        reader = RowReader(self.model, open_tap, self.windows, self.settings.base)
+        queries = min(self.settings.base.queries or self._length, self._length)
+        for some in portions(list(names), self.heads, len(self.windows), queries, self._length):
+            rows = reader.read(some)
+            for name in some:
+                if name not in rows:
+                    raise AbbeError(f"{name} was not called on this text: leave it out by a pattern")
+                use(name, rows.pop(name))
 
     @property
     def _length(self) -> int:
@@ -202,12 +229,13 @@ class _Job:
         checked = time.perf_counter()
         self.error = check_model(self.model, open_tap, probe)
         a_pass = (time.perf_counter() - checked) / 2
-        stages = 0 if self.no_loss else 3 + bool(self.settings.finetune)
-        passes = len(self.windows) + stages * len(self.held_out) + _TUNING_PASSES * self.settings.finetune
+        tuned = bool(self.settings.finetune)
+        stages = 0 if self.no_loss else 3 + tuned
+        passes = (1 + tuned) * len(self.windows) + stages * len(self.held_out) + _TUNING_PASSES * self.settings.finetune
         cost = estimate(self.model, [self._length] * passes, len(probe), a_pass, 1.0)
         watch.say(f"{self.model.name}: self-check error {self.error:.1e} (allowed 1e-3)")
         watch.say(f"{layers} of {len(self.groups)} layers to fit, after that {cost}")
-        watch.expect(layers + stages * len(self.held_out) + self.settings.finetune)
+        watch.expect(layers + stages * len(self.held_out) + self.settings.finetune + tuned * len(self.groups))
 
     def _losses(self, normalizers: Mapping[str, Normalizer], watch: Watch) -> Any:
         """Measure every stage; leaves the normalizers as they are after the last one."""

@@ -48,6 +48,13 @@ def fit(made: Normalizer, rows: LayerRows, steps: int) -> HeadFits:
     return HeadFits(problem.energy, before, error, zeros_before, _zeros(made, rows))
 
 
+@torch.no_grad()
+def judge(made: Normalizer, rows: LayerRows) -> tuple[Tensor, Tensor]:
+    """Error and share of zeros of each head, as in `HeadFits`, of the normalizer as it is."""
+    problem = _Problem(made, rows)
+    return problem.error(problem.outputs(problem.point())), _zeros(made, rows)
+
+
 class _Problem:
     """Errors of all heads as a function of a point: (parameter, head), the raw values."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -13,12 +13,14 @@ from torch import Tensor
 from ..models import HeadGroup
 from ..normalizers import Normalizer
 from ..normalizers._options import Learned
-from ._calibrate_fit import HeadFits, fit
+from ._calibrate_fit import HeadFits, fit, judge
 from ._calibrate_folder import CalibrationFolder
 from ._calibrate_parts import HEADS_SCHEMA, PARAMETERS_SCHEMA
 from ._calibrate_rows import LayerRows
 
 _FACTS = ("energy", "before", "after", "zeros_before", "zeros_after")
+_COLUMNS = ("energy", "error_before", "error_after", "zeros_before", "zeros_after")
+_TUNED_COLUMNS = ("error_tuned", "zeros_tuned")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,7 @@ class FittedGroup:
     made: Normalizer
     start: dict[str, list[float]]
     facts: HeadFits | None = None
+    tuned: tuple[Tensor, Tensor] | None = None  # errors and shares of zeros after fine-tuning
 
     @property
     def pattern(self) -> str:
@@ -63,11 +66,12 @@ def _flat(learned: Learned) -> list[float]:
 
 
 def fit_layer(groups: Sequence[FittedGroup], rows: LayerRows, steps: int) -> list[FittedGroup]:
-    return [_with(group, fit(group.made, rows.of_heads(group.heads), steps)) for group in groups]
+    return [replace(group, facts=fit(group.made, rows.of_heads(group.heads), steps)) for group in groups]
 
 
-def _with(group: FittedGroup, facts: HeadFits) -> FittedGroup:
-    return FittedGroup(group.layer, group.name, group.heads, group.made, group.start, facts)
+def judge_layer(groups: Sequence[FittedGroup], rows: LayerRows) -> list[FittedGroup]:
+    """With the errors and zeros of the normalizers as they are after fine-tuning."""
+    return [replace(group, tuned=judge(group.made, rows.of_heads(group.heads))) for group in groups]
 
 
 def keep_layer(folder: CalibrationFolder, groups: Sequence[FittedGroup]) -> None:
@@ -87,7 +91,7 @@ def kept_layer(folder: CalibrationFolder, groups: Sequence[FittedGroup]) -> list
     for number, group in enumerate(groups):
         start = f"{number}.state."
         group.made.load_state_dict({key.removeprefix(start): x for key, x in tensors.items() if key.startswith(start)})
-        found.append(_with(group, HeadFits(*(tensors[f"{number}.{key}"] for key in _FACTS))))
+        found.append(replace(group, facts=HeadFits(*(tensors[f"{number}.{key}"] for key in _FACTS))))
     return found
 
 
@@ -95,11 +99,12 @@ def heads_table(groups: Sequence[FittedGroup]) -> pl.DataFrame:
     rows: list[dict[str, Any]] = []
     for group in groups:
         assert group.facts is not None
-        columns = torch.stack([getattr(group.facts, key).cpu() for key in _FACTS], -1).tolist()
-        for head, numbers in zip(group.heads, columns, strict=True):
+        columns = {column: getattr(group.facts, key) for column, key in zip(_COLUMNS, _FACTS, strict=True)}
+        columns |= dict(zip(_TUNED_COLUMNS, group.tuned or (), strict=False))
+        numbers = torch.stack([column.cpu() for column in columns.values()], -1).tolist()
+        for head, of_head in zip(group.heads, numbers, strict=True):
             place = {"layer": group.layer, "name": group.name, "head": head, "spec": group.made.spec}
-            keys = ("energy", "error_before", "error_after", "zeros_before", "zeros_after")
-            rows.append(place | dict(zip(keys, numbers, strict=True)))
+            rows.append(place | dict(zip(columns, of_head, strict=True)))
     return pl.DataFrame(rows, HEADS_SCHEMA).sort("layer", "head")
 
 

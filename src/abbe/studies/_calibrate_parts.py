@@ -22,7 +22,8 @@ from ._settings import Settings
 OWN, SWAPPED, FITTED, TUNED_STAGE = "own", "swapped", "calibrated", "fine-tuned"
 HEADS_SCHEMA: dict[str, Any] = {
     "layer": pl.Int32, "name": pl.String, "head": pl.Int32, "spec": pl.String, "energy": pl.Float64,
-    "error_before": pl.Float64, "error_after": pl.Float64, "zeros_before": pl.Float64, "zeros_after": pl.Float64,
+    "error_before": pl.Float64, "error_after": pl.Float64, "error_tuned": pl.Float64,
+    "zeros_before": pl.Float64, "zeros_after": pl.Float64, "zeros_tuned": pl.Float64,
 }  # fmt: skip
 PARAMETERS_SCHEMA: dict[str, Any] = {
     "layer": pl.Int32, "head": pl.Int32, "parameter": pl.String, "start": pl.Float64, "value": pl.Float64,
@@ -98,9 +99,10 @@ def _interval(values: Tensor, settings: Settings) -> Interval:
 
 
 def pooled(error: str) -> pl.Expr:
-    """An error of several heads together: each relative to its energy, so they are weighted by it."""
+    """An error of several heads together: each relative to its energy, so they are weighted by it; else null."""
     energy = pl.col("energy")
-    return ((pl.col(error) * energy).sum() / energy.sum()).alias(error)
+    together = (pl.col(error) * energy).sum() / energy.sum()
+    return pl.when(pl.col(error).is_not_null().any()).then(together).alias(error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,9 +113,10 @@ class Calibration:
         spec: what was asked for.
         normalizers: for each pattern its fitted normalizer; `swap(model, found.normalizers)` applies them.
         losses: on held-out windows, stage by stage; empty for a model without a loss.
-        heads: a row for each fitted head: error of its output before and after, over the size of the own output
-            (`energy`, a sum of squares), and the share of visible keys with a weight of exactly 0.
-        parameters: a row for each fitted number.
+        heads: a row for each fitted head: error of its output over the size of the own output (`energy`, a sum of
+            squares), and the share of visible keys with a weight of exactly 0; each after the bare swap (`_before`),
+            calibrated (`_after`) and fine-tuned (`_tuned`, null without fine-tuning).
+        parameters: a row for each fitted number, as it is after the last stage; so are normalizers and file.
         findings: what this means, in sentences.
         manifest: model, text, settings, windows, seconds, and what was left out and why.
         file: the fitted swap in the folder, for `swap(model, "file:...")`, or None without a folder.
@@ -131,8 +134,8 @@ class Calibration:
     @property
     def layers(self) -> pl.DataFrame:
         """A row for each layer: errors of the outputs of its fitted heads together, zeros as means over them."""
-        errors = [pooled(name) for name in ("error_before", "error_after")]
-        zeros = [pl.col(name).mean() for name in ("zeros_before", "zeros_after")]
+        errors = [pooled(f"error_{when}") for when in ("before", "after", "tuned")]
+        zeros = [pl.col(f"zeros_{when}").mean() for when in ("before", "after", "tuned")]
         return self.heads.group_by("layer", "name", maintain_order=True).agg(*errors, *zeros, heads=pl.len())
 
     def save(self, path: str | os.PathLike[str], model: object) -> None:

@@ -66,8 +66,9 @@ def capacity(
         way: "deletion" keeps the weights of the N keys as they are, "renormalised" makes them sum to 1 again; or both.
         layers: also truncate every layer alone.
         layer_lengths: at which of the lengths; by default all.
-        layer_windows: how many of the windows are used for that. Intervals from fewer than six are too narrow: those
-            from four hold the true number in at most 87 % of cases, whatever the level.
+        layer_windows: how many of the windows, evenly spaced among them, are used for that; separability beside layers
+            is that of all. Intervals from fewer than six are too narrow: those from four hold the true number in at
+            most 87 % of cases, whatever the level.
         queries: of a window, for the separability beside it.
         folder: keep losses there as they are known; a study that was stopped goes on where it was.
         progress: say the cost and show a bar on standard error.
@@ -106,6 +107,12 @@ def _windows(model: LoadedModel, text: Text, settings: CapacitySettings) -> Wind
             f"{text.name} is too short for windows of {max(absent)} tokens: name a longer text, or --lengths"
         )
     return cut
+
+
+def evenly_spaced(windows: Sequence[Window], count: int) -> list[Window]:
+    """The middle one of each of `count` equal parts, in order; all if there are no more."""
+    there, parts = len(windows), min(count, len(windows))
+    return [windows[(2 * part + 1) * there // (2 * parts)] for part in range(parts)]
 
 
 @dataclass(frozen=True)
@@ -166,11 +173,12 @@ class _Study:
         return _Checked(layers, any(sinks), error, len(tokens), seconds)
 
     def _tell_cost(self, checked: _Checked, losses: Losses) -> None:
-        """Of what is left; a finished study left a summary."""
-        if self.folder is not None and (self.folder / SUMMARY).is_file():
+        """Of what is left; a finished study left a summary, beside losses that can still be read."""
+        kept = losses.kept_lengths()
+        if kept.total() and self.folder is not None and (self.folder / SUMMARY).is_file():
             self.watch.say("all losses were evaluated before")
             return
-        left = list((Counter(self._planned(checked)) - losses.kept_lengths()).elements())
+        left = list((Counter(self._planned(checked)) - kept).elements())
         self.watch.say(str(estimate(self.model, left, checked.tokens, checked.seconds, 1.0)))
         self.watch.expect(len(left))
 
@@ -190,7 +198,8 @@ class _Study:
         return [window for window in self.cut if window.length == length]
 
     def _for_layers(self, length: int) -> list[Window]:
-        return self._of_length(length)[: self.settings.layer_windows]
+        """Windows stand in the order of the text: the first ones would be those of its first part."""
+        return evenly_spaced(self._of_length(length), self.settings.layer_windows)
 
     def _allowed(self, checked: _Checked) -> list[float]:
         return [allowed for tau in self.settings.taus for allowed in allowed_rises(tau, len(checked.layers))]

@@ -7,7 +7,7 @@ import polars as pl
 from ._capacity_layer_findings import layer_findings
 from ._capacity_parts import DELETION, RENORMALISED
 from ._capacity_settings import CapacitySettings
-from ._capacity_words import Row, amount, needed_keys
+from ._capacity_words import Row, amount, keys_number, needed_keys
 from ._report_parts import Finding
 from ._reproduction import PAPER_CRITICAL_SHARE
 from ._telling import percent, sentence
@@ -52,8 +52,9 @@ def _growth(of_model: pl.DataFrame, row: Row) -> Finding:
         "growth",
         f"{sentence(row['way'])}: N* for {amount(row['tau'])} grows as L to the power of {row['exponent']:.2f}{ends}: "
         f"{_growth_words(row)}. It is {shares}{_share_words(row)}.",
-        "Least squares of ln N* on ln L; the interval resamples the windows of each length. Below 1 the share N*/L "
-        "falls, an interval that holds 0 or 1 shows neither growth nor change of the share.",
+        "Least squares of ln N* on ln L, with N* not rounded up but read off between the sizes that were tried; the "
+        "interval resamples the windows of each length. Below 1 the share N*/L falls, an interval that holds 0 "
+        "or 1 shows neither growth nor change of the share.",
         {"exponent": row["exponent"], "low": row["low"], "high": row["high"], "way": row["way"], "tau": row["tau"]}
         | {f"N*/L at {one['length']}": one["share"] for one in some},
     )
@@ -91,8 +92,8 @@ def _not_monotone(table: pl.DataFrame) -> list[Finding]:
             "not monotone",
             f"In {odd.height} of {table.height} rows a smaller N kept the loss, too: keeping more keys is not always "
             f"better here, and N* is the least N from which on every N that was tried holds. For {where}, "
-            f"{most['way']} at {most['length']:,} tokens and {amount(most['allowed'])}, N = {most['first']} held, too, "
-            f"while N* is {most['capacity']:.3g}.",
+            f"{most['way']} at {most['length']:,} tokens and {amount(most['allowed'])}, N = {most['first']:,} held, "
+            f"too, while N* is {keys_number(most['capacity'])}.",
             "The loss is taken to fall with N near the crossing; some tried N below N* has a rise of at most tau. The "
             "column first is the least of them. Told is the row of the model (else of a layer) where it is the "
             "smallest part of N*.",

@@ -10,6 +10,7 @@ import math
 
 import polars as pl
 
+from ..measures._bootstrap import enough_windows
 from ._capacity_parts import told_way
 from ._capacity_ranks import least_p_value
 from ._capacity_settings import CapacitySettings
@@ -45,18 +46,19 @@ def _layers(rows: list[Row], level: float) -> Finding:
         f"Truncated alone at {most['length']:,} tokens, {most['way']}, layer {most['layer']} needs most: "
         f"{needed_keys(most)} for a rise of at most {amount(most['allowed'])}, its equal share of "
         f"{amount(most['tau'])}; {told}.",
-        "Only that layer is truncated, on fewer windows; N is read off between powers of 2, by straight lines over "
-        f"ln N. The equal share is tau over the number of layers.{_too_narrow(most['windows'], level)}",
+        f"Only that layer is truncated, on {most['windows']} windows of the length, evenly spaced; N is read off "
+        "between powers of 2, by straight lines over ln N. The equal share is tau over the number of layers."
+        + _too_narrow(most["windows"], level),
         {"length": most["length"], "way": most["way"], "windows": most["windows"]}
         | {f"N of layer {row['layer']}": row["capacity"] for row in rows},
     )
 
 
 def _too_narrow(windows: int, level: float) -> str:
-    """No resample lies beyond the n windows: all lie on one side of the truth with a probability of 2^(1-n) or more."""
-    most = 1 - 2.0 ** (1 - windows)
-    if windows < 2 or most >= level:
+    """What an interval from few windows cannot promise; nothing where there is none, or there are enough."""
+    if windows < 2 or windows >= enough_windows(level):
         return ""
+    most = 1 - 2.0 ** (1 - windows)
     return (
         f" An interval from {windows} windows cannot go beyond them, and so holds the true number in at most "
         f"{math.floor(100 * most)} % of cases, not in {100 * level:g} %."
@@ -68,9 +70,9 @@ def _geometry(row: Row) -> Finding:
         "geometry and function",
         sentence(_geometry_words(row)),
         f"Spearman's rank correlation over layers, of N* at the equal share of the smallest tau and separability of "
-        f"{row['separability_n']} value vectors, with a two-sided permutation test. A relation is shown if p is below "
-        f"{LEVEL:g}; it is one over the layers of this model, not a cause. Length and way were decided beforehand: the "
-        "longest, and renormalised if it is asked for.",
+        f"{row['separability_n']} value vectors (on all windows), with a two-sided permutation test. A relation is "
+        f"shown if p is below {LEVEL:g}; it is one over the layers of this model, not a cause. Length and way were "
+        "decided beforehand: the longest, and renormalised if it is asked for.",
         {
             name: row[name]
             for name in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,19 +40,21 @@ class Truncation:
 
 
 class Losses:
-    """Mean losses of windows, (window,) in nats, by what was truncated; fewer windows are always the first ones."""
+    """Mean losses of windows, (window,) in nats, by what was truncated; those of some windows are known from all."""
 
     def __init__(self, model: LoadedModel, folder: Path | None, on_window: Callable[[Window, str], object]) -> None:
         self._model, self._on_window = model, on_window
-        self._own: dict[int, Tensor] = {}
+        self._own: dict[int, dict[int, float]] = {}  # by length and number of the window
         self._folder = None if folder is None else folder / _FOLDER
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
 
     def own(self, windows: Sequence[Window]) -> Tensor:
         """Of the model as it is."""
-        known = self._own.get(windows[0].length, torch.empty(0))
-        found = known[: len(windows)] if len(known) >= len(windows) else self._kept(windows, "own")
+        known = self._own.setdefault(windows[0].length, {})
+        found = _chosen(known, windows)
+        if found is None:
+            found = self._kept(windows, "own")
         if found is None:
             found = window_losses(self._model, windows, lambda window: self._on_window(window, "own loss"))
             self._keep(windows, "own", found)
@@ -61,7 +63,7 @@ class Losses:
                 f"{self._model.name} has a loss of {float(found.mean()):g} at length {windows[0].length}: "
                 "a rise relative to it has no meaning"
             )
-        self._own.setdefault(windows[0].length, found)
+        known.update(_by_window(windows, found))
         return found
 
     def truncated(self, windows: Sequence[Window], how: Truncation) -> Tensor:
@@ -78,27 +80,36 @@ class Losses:
         found: Counter[int] = Counter()
         for path in self._folder.glob("*.json") if self._folder is not None else ():
             length, _, _ = path.name.partition("-")
-            found[int(length)] += len(self._read(path) or ())
+            found[int(length)] += len(self._read(path))
         return found
 
     def _kept(self, windows: Sequence[Window], name: str) -> Tensor | None:
-        """What an earlier call left; None if it is not there, damaged, or of fewer windows."""
-        found = None if self._folder is None else self._read(self._file(self._folder, windows, name))
-        if found is None or len(found) < len(windows):
-            return None
-        return torch.tensor(found[: len(windows)], dtype=torch.float64)
+        """What an earlier call left; None if it is not there, damaged, or not of all these windows."""
+        return None if self._folder is None else _chosen(self._read(self._file(self._folder, windows, name)), windows)
 
     @staticmethod
-    def _read(path: Path) -> list[float] | None:
+    def _read(path: Path) -> dict[int, float]:
+        """By number of the window; nothing if it does not say of which windows it is."""
         try:
-            return [float(loss) for loss in read_json(path)["losses"]]
-        except (AbbeError, OSError, KeyError, TypeError, ValueError):
-            return None
+            return {int(index): float(loss) for index, loss in read_json(path)["by_window"].items()}
+        except (AbbeError, OSError, KeyError, TypeError, ValueError, AttributeError):
+            return {}
 
     def _keep(self, windows: Sequence[Window], name: str, losses: Tensor) -> None:
         if self._folder is not None:
-            write_json(self._file(self._folder, windows, name), {"losses": losses.tolist()})
+            write_json(self._file(self._folder, windows, name), {"by_window": _by_window(windows, losses)})
 
     @staticmethod
     def _file(folder: Path, windows: Sequence[Window], name: str) -> Path:
         return folder / f"{windows[0].length}-{name}.json"
+
+
+def _by_window(windows: Sequence[Window], losses: Tensor) -> dict[int, float]:
+    return dict(zip((window.index for window in windows), losses.tolist(), strict=True))
+
+
+def _chosen(known: Mapping[int, float], windows: Sequence[Window]) -> Tensor | None:
+    """The losses of these windows, if all are known."""
+    if any(window.index not in known for window in windows):
+        return None
+    return torch.tensor([known[window.index] for window in windows], dtype=torch.float64)

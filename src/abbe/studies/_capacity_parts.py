@@ -53,10 +53,10 @@ class Capacity:
             layer has a row for tau and one for its equal share, tau over the number of layers. `share` is N*/L.
             `monotone` is false where a smaller N held, too; `first` is then the least N that was tried and holds, else
             N* rounded up. `separability` is that of `separability_n` selected tokens, `control` that of as many random
-            ones.
+            ones, both on all windows; layers are truncated on `windows` of them, evenly spaced.
         curve: every loss that was evaluated, with the model's own, the relative rise and its interval.
         growth: the exponent of N* in L for each way and allowed rise, of the model and of each layer; empty with one
-            length.
+            length. It is that of N* before it is rounded up.
         correlation: over layers, the rank correlation of capacity and separability at a common size, for each way,
             length and allowed rise.
         findings: what it means, each with its rule and numbers.

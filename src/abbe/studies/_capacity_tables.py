@@ -72,7 +72,7 @@ def curve_table(curves: Sequence[Curve], settings: CapacitySettings) -> pl.DataF
 
 
 def growth_table(curves: Sequence[Curve], layers: int, settings: CapacitySettings) -> pl.DataFrame:
-    """The exponent of N* in L, of the whole model and of each layer, where there are two lengths or more."""
+    """The exponent of N*, not rounded, in L: of the model and of each layer, where there are two lengths or more."""
     rows: list[tuple[Any, ...]] = []
     for (layer, way), some in _over_lengths(curves).items():
         for tau in settings.taus if len(some) > 1 else ():
@@ -92,11 +92,14 @@ def _over_lengths(curves: Sequence[Curve]) -> dict[tuple[int | None, str], list[
 
 
 def _growth(curves: Sequence[Curve], allowed: float, settings: CapacitySettings) -> tuple[float | None, ...]:
-    """With its interval: lengths are resampled apart, as their windows are others."""
+    """With its interval: lengths are resampled apart, as their windows are others.
+
+    Small N* rounded up would stand still, or jump by half of themselves, and so would their intervals.
+    """
     lengths = [curve.length for curve in curves]
-    value = growth_exponent(torch.stack([curve.needed(allowed) for curve in curves]), lengths)
+    value = growth_exponent(torch.stack([curve.crossing(allowed) for curve in curves]), lengths)
     drawn = [curve.resampled(settings.resamples, settings.seed) for curve in curves]
-    again = [curve.needed(allowed, one) for curve, one in zip(curves, drawn, strict=True) if one is not None]
+    again = [curve.crossing(allowed, one) for curve, one in zip(curves, drawn, strict=True) if one is not None]
     fewest = min(len(curve.own) for curve in curves)
     several = growth_exponent(torch.stack(again, -1), lengths) if len(again) == len(curves) else None
     return float(value), *interval(several, settings.level, fewest)

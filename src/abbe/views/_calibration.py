@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..studies import Calibration
-from ..studies._calibrate_parts import Interval
+from ..studies._calibrate_parts import FITTED, SWAPPED, TUNED_STAGE, Interval
 from ..studies._telling import percent
 from ._reproduction_table import plain
 
@@ -44,9 +44,18 @@ def _told(found: Interval | None) -> str:
 
 
 def _layers(found: Calibration) -> Table:
-    table = _table("layer", ("error, swapped", "calibrated", "zeros, swapped", "calibrated"))
-    for row in found.layers.iter_rows(named=True):
-        names = ("error_before", "error_after", "zeros_before", "zeros_after")
+    """A column for each stage after the swap."""
+    layers = found.layers
+    stages = {"before": SWAPPED, "after": FITTED}
+    stages |= {} if layers["error_tuned"].is_null().all() else {"tuned": TUNED_STAGE}
+    names = [f"{what}_{stage}" for what in ("error", "zeros") for stage in stages]
+    words = [
+        f"{what}, {SWAPPED}" if stage == SWAPPED else stage for what in ("error", "zeros") for stage in stages.values()
+    ]
+    table = _table("layer", tuple(words))
+    for column, word in zip(table.columns[1:], words, strict=True):
+        column.no_wrap = " " not in word  # else it would be cut in a narrow terminal
+    for row in layers.iter_rows(named=True):
         table.add_row(str(row["layer"]), *(percent(row[name]) for name in names))
     return table
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..studies._capacity_parts import Capacity
-from ..studies._capacity_words import amount
+from ..studies._capacity_words import amount, keys_number
 from ._reproduction_table import plain
 
 _WHOLE = ("way", "interval", "separability")  # single words, or numbers that are read together
@@ -47,7 +47,7 @@ def _by_length(found: Capacity) -> Table:
     table = _table("Whole model", "length", "way", "tau", "N*", "interval", "N*/L", "separability", "random sets")
     for row in found.table.filter(pl.col("layer").is_null()).iter_rows(named=True):
         table.add_row(
-            f"{row['length']:,}", row["way"], amount(row["tau"]), _needed(row, ",.0f"), _ends(row, "low", "high"),
+            f"{row['length']:,}", row["way"], amount(row["tau"]), _needed(row), _ends(row, "low", "high"),
             f"{100 * row['share']:.1f} %", _beside(row), _share(row["control"]),
         )  # fmt: skip
     return table
@@ -90,14 +90,14 @@ def _layers_of(rows: pl.DataFrame, growth: pl.DataFrame) -> Table:
     for layer in sorted(rows["layer"].unique().to_list()):
         some = {row["allowed"]: row for row in rows.filter(pl.col("layer") == layer).iter_rows(named=True)}
         any_row = next(iter(some.values()))
-        cells = [_needed(some[one], ".3g") for one in allowed] + [f"{exponents[layer]:.2f}" for _ in more]
+        cells = [_needed(some[one]) for one in allowed] + [f"{exponents[layer]:.2f}" for _ in more]
         table.add_row(str(layer), *cells, _beside(any_row), _share(any_row["control"]))
     return table
 
 
-def _needed(row: dict[str, Any], form: str) -> str:
+def _needed(row: dict[str, Any]) -> str:
     """N*; where a smaller N held as well, a mark and the first one."""
-    value = format(row["capacity"], form)
+    value = keys_number(row["capacity"])
     return value if row["monotone"] else f"{value}? (first {row['first']:,})"
 
 

@@ -1,0 +1,123 @@
+"""What is said of a calibration, and how many held-out windows it takes to say it."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+import torch
+
+from abbe.studies._calibrate_findings import calibration_findings
+from abbe.studies._calibrate_parts import HEADS_SCHEMA, stage_losses
+from abbe.studies._report_parts import Finding
+from abbe.studies._settings import settings_for
+
+
+def found_for(*stages: list[float], level: float = 0.95) -> list[Finding]:
+    """What is found with these losses: own, swapped, calibrated, and perhaps fine-tuned."""
+    settings = settings_for(
+        None, lengths=[8], windows=2, queries=1, grid=None, vectors="value", normalizer=None, temperatures=(), seed=0,
+        level=level, resamples=200,
+    )  # fmt: skip
+    names = ("own", "swapped", "calibrated", "fine-tuned")
+    losses = stage_losses(dict(zip(names, stages, strict=False)), settings)
+    return list(calibration_findings(losses, heads_with_zeros([0.5], [0.4]), {"t"}, len(stages[0]), level))
+
+
+def told(*stages: list[float], level: float = 0.95) -> list[str]:
+    """The sentences about these losses, each list taken twice: six windows are enough for 95 %."""
+    return [found.sentence for found in found_for(*(losses * 2 for losses in stages), level=level)]
+
+
+def heads_with_zeros(before: list[float], after: list[float], tuned: list[float] | None = None) -> pl.DataFrame:
+    count = len(before)
+    numbers = {"energy": [1.0, 3.0][:count], "error_before": [0.4, 0.2][:count], "error_after": [0.2, 0.0][:count]}
+    places = {"layer": [0] * count, "name": ["a"] * count, "head": list(range(count)), "spec": ["x"] * count}
+    last = {"error_tuned": [0.6, 0.2][:count] if tuned else [None] * count, "zeros_tuned": tuned or [None] * count}
+    return pl.DataFrame(places | numbers | last | {"zeros_before": before, "zeros_after": after}, HEADS_SCHEMA)
+
+
+OWN, WORSE = [2.0, 2.2, 2.1], [3.0, 3.2, 3.1]
+
+
+def test_sentences_about_the_loss() -> None:
+    assert told(OWN, WORSE, [2.1, 2.3, 2.2])[0] == (
+        "The loss on 6 held-out windows is 2.100 nats with the model's own attention, 3.100 after the swap and 2.200 "
+        "calibrated: calibration regains 0.900 nats, 90 % of what the swap cost."
+    )
+    assert told(OWN, WORSE, [1.0, 1.2, 1.1])[0].endswith("regains 2.000 nats, 100 % of what the swap cost.")
+    assert told(OWN, [1.9, 2.3, 2.1], [1.0, 1.2, 1.1])[0].endswith("regains 1.000 nats.")  # the swap cost nothing
+    assert told(OWN, WORSE, [4.0, 4.2, 4.1])[0].endswith("calibration makes it worse by 1.000 nats.")
+    assert told(OWN, WORSE, [2.9, 3.3, 3.1])[0].endswith("no difference that these windows can show.")
+    assert told(OWN, WORSE, WORSE, OWN)[1] == "Fine-tuning gains 1.000 nats on the held-out windows: 2.100 nats."
+    assert "loses 1.000 nats" in told(OWN, WORSE, OWN, WORSE)[1]
+    assert "no difference" in told(OWN, WORSE, OWN, [1.9, 2.3, 2.1])[1]
+
+
+CLAIMS = ("regains", "makes it worse", "gains", "loses", "no difference")
+
+
+@pytest.mark.parametrize(("windows", "level", "needed"), [(1, 0.95, 6), (2, 0.95, 6), (5, 0.95, 6), (4, 0.9, 5)])
+@pytest.mark.parametrize("change", [-1.0, 1.0])
+def test_few_windows_tell_numbers_but_no_change(windows: int, level: float, needed: int, change: float) -> None:
+    own = [2.0 + 0.01 * i for i in range(windows)]
+    swapped, fitted, tuned = ([loss + by for loss in own] for by in (3.0, 3.0 + change, 3.0 + 2 * change))
+    loss, tuning = found_for(own, swapped, fitted, tuned, level=level)[:2]
+    mean = sum(own) / windows
+    noun = "window" if windows == 1 else "windows"
+    assert loss.sentence == (
+        f"The loss on {windows} held-out {noun} is {mean:.3f} nats with the model's own attention, {mean + 3:.3f} "
+        f"after the swap and {mean + 3 + change:.3f} calibrated: too few held-out windows to tell a change, {needed} "
+        "are needed."
+    )
+    assert tuning.sentence == (
+        f"Fine-tuned the loss is {mean + 3 + 2 * change:.3f} nats: too few held-out windows to tell a change, {needed} "
+        "are needed."
+    )
+    for one in (loss, tuning):
+        assert not any(claim in one.sentence for claim in CLAIMS)
+        assert f"comes from {needed} windows or more" in one.rule
+        assert one.numbers["gain"] == pytest.approx(-change)
+        assert (one.numbers["gain_low"] is None) == (windows == 1)
+
+
+@pytest.mark.parametrize(("windows", "level"), [(6, 0.95), (5, 0.9)])
+def test_as_many_as_are_needed_tell_a_change(windows: int, level: float) -> None:
+    own = [2.0] * windows
+    loss, tuning = found_for(own, [3.0] * windows, [2.5] * windows, own, level=level)[:2]
+    assert "regains 0.500 nats" in loss.sentence
+    assert "gains 0.500 nats" in tuning.sentence
+
+
+@pytest.mark.parametrize("windows", [2, 3, 4, 6])
+def test_noise_seldom_counts_as_a_change(windows: int) -> None:
+    generator = torch.Generator().manual_seed(windows)
+    claimed = 0
+    for _ in range(150):
+        own, swapped, fitted = torch.randn(3, windows, generator=generator, dtype=torch.float64).add(9).tolist()
+        sentence = found_for(own, swapped, fitted)[0].sentence
+        claimed += any(claim in sentence for claim in ("regains", "makes it worse"))
+    assert claimed == 0 if windows < 6 else claimed < 20
+
+
+def test_sentences_about_outputs_and_zeros() -> None:
+    heads = heads_with_zeros([0.9, 0.9], [0.0, 0.5])
+    outputs, zeros = calibration_findings((), heads, {"t", "alpha"}, 3, 0.95)
+    assert outputs.numbers["before"] == pytest.approx((0.4 + 3 * 0.2) / 4)
+    assert outputs.sentence.endswith("off by 25 % of their size after the swap, by 5 % calibrated.")
+    assert "tuned" not in outputs.numbers
+    assert zeros.sentence == (
+        "1 of 2 heads has given up its zeros: what comes nearest to softmax is softmax; learn=false in the spec keeps "
+        "alpha as given."
+    )
+    assert zeros.heads == ((0, 0),)
+    assert "learn=false" not in calibration_findings((), heads, {"t"}, 3, 0.95)[1].sentence
+    assert len(calibration_findings((), heads_with_zeros([0.05, 0.9], [0.0, 0.5]), {"t"}, 3, 0.95)) == 1
+
+
+def test_after_fine_tuning_its_errors_and_zeros_are_told() -> None:
+    heads = heads_with_zeros([0.9, 0.9], [0.0, 0.5], tuned=[0.3, 0.001])
+    outputs, zeros = calibration_findings((), heads, {"t", "alpha"}, 3, 0.95)
+    assert outputs.sentence.endswith("after the swap, by 5 % calibrated, by 30 % fine-tuned.")
+    assert outputs.numbers["tuned"] == pytest.approx((0.6 + 3 * 0.2) / 4)
+    assert zeros.heads == ((0, 1),)
+    assert zeros.rule.endswith("after the swap, below 1 % fine-tuned.")
