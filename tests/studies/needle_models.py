@@ -1,4 +1,4 @@
-"""A tokenizer of whole words, and networks that answer by a rule: one that copies, one that guesses."""
+"""A tokenizer of whole words, and networks that answer by a rule: they copy by key, spot what occurs, or guess."""
 
 from __future__ import annotations
 
@@ -65,12 +65,25 @@ class Copier(_Network):
         return found
 
 
+class Spotter(_Network):
+    """Random logits, but far larger ones for every token that stands in the text: it looks at no key."""
+
+    def answer(self, tokens: Tensor) -> Tensor:
+        found = _noise(tokens, self.vocabulary)
+        found[tokens.unique()] += 100.0
+        return found
+
+
 class Guesser(_Network):
     """Random logits, of the tokens alone."""
 
     def answer(self, tokens: Tensor) -> Tensor:
-        seed = int((tokens * torch.arange(1, len(tokens) + 1)).sum())
-        return torch.randn(self.vocabulary, generator=torch.Generator().manual_seed(seed))
+        return _noise(tokens, self.vocabulary)
+
+
+def _noise(tokens: Tensor, vocabulary: int) -> Tensor:
+    seed = int((tokens * torch.arange(1, len(tokens) + 1)).sum())
+    return torch.randn(vocabulary, generator=torch.Generator().manual_seed(seed))
 
 
 def model(network: type[_Network]) -> LoadedModel:

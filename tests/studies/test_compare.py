@@ -16,6 +16,7 @@ from polars.testing import assert_frame_equal
 import abbe
 from abbe.models import swap
 from abbe.models import windows as cut_windows
+from abbe.studies import _compare_parts as parts
 from abbe.studies import _compare_study as study
 from abbe.studies import compare
 from abbe.studies._compare_parts import OWN, Comparison, needle_lengths_for
@@ -46,7 +47,8 @@ def test_all_parts_are_there(found: Comparison) -> None:
     assert set(found.needle["kind"].drop_nulls()) == {"key-value", "needle"}
     assert found.recommendation.topic == "recommendation"
     told = [line.split(":")[0] for line in found.manifest["skipped"]]  # this text has 24 words
-    assert told == ["key-value prompts of 40 tokens", "needle prompts of 31 tokens", "needle prompts of 40 tokens"]
+    needles = [f"needle prompts of {length} tokens" for length in (31, 31, 40, 40)]  # words, and decoys
+    assert told == ["key-value prompts of 40 tokens", *needles]
     json.dumps(found.as_json(), allow_nan=False)
 
 
@@ -122,6 +124,7 @@ def test_from_six_windows_on_there_is_an_answer() -> None:
     words = {windows: made(windows=windows).recommendation.sentence for windows in (5, 6)}
     assert words[5].startswith("Too few windows to tell: from 5 windows")
     assert "helps this model" in words[6]
+    assert made(windows=6, level=0.99).recommendation.sentence.endswith("take at least 8.")
 
 
 def test_one_window_has_no_intervals_and_proves_nothing() -> None:
@@ -170,6 +173,14 @@ def test_another_comparison_in_the_folder_is_refused(tmp_path: Path) -> None:
     made(folder=tmp_path)
     with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: alternatives\)"):
         made(folder=tmp_path, alternatives=["sparsemax"])
+
+
+def test_a_comparison_with_prompts_of_another_form_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(parts, "DECOYS", 0)
+        made(folder=tmp_path)
+    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: needle_decoys\)"):
+        made(folder=tmp_path)
 
 
 # -- Refusals ---------------------------------------------------------------------------------------------------------

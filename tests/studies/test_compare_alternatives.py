@@ -11,6 +11,7 @@ from compare_runs import made, row, word_model
 
 import abbe
 from abbe.models import swap
+from abbe.normalizers import normalizer
 from abbe.studies._compare_alternatives import as_lines, file_hashes, is_spec
 from abbe.studies._compare_truncated import truncated_swap
 
@@ -78,7 +79,7 @@ def test_another_file_of_the_same_name_is_another_comparison(tmp_path: Path) -> 
     ("alternatives", "message"),
     [
         (["layers.0=sparsmax"], r"unknown normalizer 'sparsmax'"),
-        (["layers.0=sparsemax;"], r"'' is no PATTERN=SPEC"),
+        (["layers.0=sparsemax;;"], r"'' is no PATTERN=SPEC"),
         (["layers.9=sparsemax"], r"pattern 'layers\.9': there is no layer 9; layers: 0 "),
         (["file:absent.safetensors"], r"absent\.safetensors cannot be read: No such file"),
         ([{}], r"spec '' has no name"),
@@ -91,9 +92,17 @@ def test_refusals(alternatives: Any, message: str) -> None:
         made(alternatives=alternatives)
 
 
+@pytest.mark.parametrize("wrapped", [lambda made: made, lambda made: [made], lambda made: [{"layers.0": made}]])
+def test_an_instance_is_refused_because_its_spec_does_not_tell_what_it_learned(wrapped: Any) -> None:
+    learned = normalizer("entmax:alpha=1.5,learn=true")
+    message = r"Normalizer instance entmax:.*: save the swap and give file:PATH"
+    with pytest.raises(abbe.AbbeError, match=message):
+        made(alternatives=wrapped(learned))
+
+
 def test_small_parts(tmp_path: Path) -> None:
     assert as_lines("sparsemax") == ("sparsemax",)
-    assert as_lines({"*": "softmax"}) == ("*=softmax",)  # type: ignore[arg-type]
+    assert as_lines({"*": "softmax"}) == ("*=softmax",)
     assert [is_spec(line) for line in ("topk:k=2", "*=topk:k=2", "file:x")] == [True, False, False]
     (tmp_path / "x").write_bytes(b"abc")
     found = file_hashes([f"file:{tmp_path / 'x'}", "sparsemax"])

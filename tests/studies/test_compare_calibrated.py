@@ -12,15 +12,17 @@ from needle_models import TEXT
 
 import abbe
 from abbe import studies
-from abbe.models import LoadedModel, swap
+from abbe.models import LoadedModel, swap, windows
+from abbe.studies import _compare_study as study
 from abbe.studies._compare_calibrated import calibrated_swap, halves, kept_alpha
 from abbe.studies._compare_parts import OWN
+from abbe.studies._needle_prompts import PromptMaker
 
 
 def test_halves_share_no_word() -> None:
     first, second = halves(abbe.Text("book", "aa bb cc ddd ee"))
     assert (first.content, second.content) == ("aa bb cc", " ddd ee")
-    assert second.name == "book"
+    assert (first.name, second.name) == ("book, first half", "book, second half")
 
 
 def test_calibrated_alternatives_stand_beside_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +35,7 @@ def test_calibrated_alternatives_stand_beside_the_plain_ones(monkeypatch: pytest
         path.parent.mkdir(parents=True)
         with swap(model, "topk:k=2") as fitted:
             fitted.save(path)
-        return SimpleNamespace(file=path)
+        return SimpleNamespace(file=path, manifest={"skipped": [f"too little of {spec}"]})
 
     monkeypatch.setattr(studies, "calibrate", calibrate, raising=False)
     found = made(calibrate=True)
@@ -45,10 +47,39 @@ def test_calibrated_alternatives_stand_beside_the_plain_ones(monkeypatch: pytest
     assert [spec for spec, _ in asked] == ["sparsemax", "topk:k=2"]
     assert row(found, "sparsemax")["sensitivity_theory"] is not None
     assert one["sensitivity_theory"] is None
-    end = len(asked[0][1].content)
-    assert TEXT.content.startswith(asked[0][1].content)
-    assert all(window["start"] >= 0 for window in found.manifest["windows"])
-    assert end < len(TEXT.content) * 0.51
+    assert asked[0][1].content == halves(TEXT)[0].content
+    told = [why for why in found.manifest["skipped"] if "too little" in why]
+    assert told == [f"{spec}, calibrated: too little of {spec}" for spec in ("sparsemax", "topk:k=2")]
+
+
+def test_nothing_that_is_compared_was_seen_by_the_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows and prompts are of the second half; their places are told in the whole text."""
+    read: list[abbe.Text] = []
+    cut: list[Any] = []
+
+    def cut_windows(text: abbe.Text, *args: Any, **options: Any) -> Any:
+        read.append(text)
+        cut.extend(windows(text, *args, **options))
+        return windows(text, *args, **options)
+
+    class Maker(PromptMaker):
+        def __init__(self, tokenizer: Any, text: abbe.Text, seed: int) -> None:
+            read.append(text)
+            super().__init__(tokenizer, text, seed)
+
+    monkeypatch.setattr(study, "cut_windows", cut_windows)
+    monkeypatch.setattr(study, "PromptMaker", Maker)
+    found = made(calibrate=True, alternatives="sparsemax", windows=40)
+    first, second = halves(TEXT)
+    assert [text.content for text in read] == [second.content] * 2
+    tokenizer = word_model().tokenizer
+    for place, window in zip(found.manifest["windows"], cut, strict=True):
+        assert len(first.content) <= place["start"] < place["end"] <= len(TEXT.content)
+        tokens = tokenizer(TEXT.content[place["start"] : place["end"]], add_special_tokens=False)["input_ids"]
+        assert tokens == window.tokens.tolist()
+    assert any("windows, because words, second half has only" in why for why in found.manifest["skipped"])
+    assert any("stand in words, second half as whole words" in why for why in found.manifest["skipped"])
+    assert any(why.startswith("sparsemax, calibrated: length 40") for why in found.manifest["skipped"])
 
 
 @pytest.mark.parametrize(
@@ -69,7 +100,7 @@ def test_calibration_keeps_alpha_unless_told_to_learn_it(
 
     def calibrate(_model: object, spec: str, *_args: object, **_options: object) -> Any:
         seen.append(spec)
-        return SimpleNamespace(file=tmp_path)
+        return SimpleNamespace(file=tmp_path, manifest={"skipped": []})
 
     monkeypatch.setattr(studies, "calibrate", calibrate, raising=False)
     calibrated_swap(word_model(), spec, TEXT, length=8, windows=1, seed=0, folder=tmp_path)

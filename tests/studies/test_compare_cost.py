@@ -10,6 +10,7 @@ from compare_runs import word_model
 
 from abbe.studies._compare_parts import OWN
 from abbe.studies._compare_speed import costs, peak_megabytes
+from abbe.studies._compare_tables import _plain
 
 TEXT_TOKENS = torch.arange(10, 50)
 
@@ -42,3 +43,14 @@ def test_costs_of_every_contender() -> None:
     assert min(found["seconds"].values()) > 0
     assert len(passes) == 10
     assert not hasattr(model.network, "abbe_normalizers")  # restored
+
+
+def test_ratios_and_differences_are_over_own() -> None:
+    record = {"sensitivity": {"temperature": 2.0, "matched": 3, "heads": 4}, "theory": 0.7}
+    speed = {"seconds": {OWN: 2.0, "other": 5.0}, "megabytes": {OWN: 10.0, "other": 16.0}}
+    assert _plain("other", record, speed) == {
+        "temperature": 2.0, "matched_heads": 0.75, "sensitivity_theory": 0.7, "time_ratio": 2.5, "seconds": 5.0,
+        "extra_megabytes": 6.0,
+    }  # fmt: skip
+    assert _plain(OWN, record, speed)["time_ratio"] == 1.0
+    assert _plain("other", record, speed | {"megabytes": {OWN: 10.0, "other": None}})["extra_megabytes"] is None

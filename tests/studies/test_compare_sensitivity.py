@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from compare_runs import SETTINGS, word_model
+from compare_runs import SETTINGS, made, row, word_model
 from needle_models import TEXT
 
 import abbe
@@ -22,6 +22,7 @@ from abbe.studies._compare_sensitivity import (
     effective_tokens,
     matched_temperatures,
     own_logits,
+    spread,
     theory,
 )
 from abbe.studies._loss import window_losses
@@ -157,11 +158,19 @@ def test_a_head_that_is_as_selective_already_stays() -> None:
     assert (temperature.tolist(), matched.tolist()) == ([1.0, 1.0], [True, True])
 
 
-def test_own_logits_are_of_eight_queries_of_eight_windows() -> None:
+def test_own_logits_are_of_eight_queries_of_eight_windows_from_all_over_the_text() -> None:
     model = word_model()
-    cut = cut_windows(TEXT, [16], 9, 0, tokenizer=model.tokenizer)
+    cut = cut_windows(TEXT, [16], 15, 0, tokenizer=model.tokenizer)
     found = own_logits(model, cut, SETTINGS.reading())
     assert [part.shape for part in found.values()] == [(4, 8, 8, 16)] * 2
+    every_other = own_logits(model, cut[::2], SETTINGS.reading())
+    for path, part in found.items():
+        assert torch.equal(part, every_other[path])
+
+
+@pytest.mark.parametrize(("count", "chosen"), [(1, [0]), (3, [0, 1, 2]), (4, [0, 1, 2, 3]), (10, [0, 3, 6, 9])])
+def test_windows_are_spread_evenly(count: int, chosen: list[int]) -> None:
+    assert spread(range(count), 4) == chosen  # type: ignore[arg-type, comparison-overlap]
 
 
 def test_heads_that_cannot_be_so_flat_are_left_out() -> None:
@@ -193,6 +202,55 @@ def test_sensitivity_is_the_spectral_norm_at_that_temperature() -> None:
     softmax = [normalizer("softmax").jacobian(logits[head, 0, 0].double()) for head in range(2)]
     own = sum(float(torch.linalg.matrix_norm(jacobian, 2)) for jacobian in softmax) / 2
     assert found["own"] == pytest.approx([own], rel=1e-4)
+
+
+def test_heads_that_were_not_swapped_are_no_part_of_it() -> None:
+    """Heads 1 and 3 of four unequal ones, and a layer of which none is swapped: against plain loops."""
+    logits = {"first": random_logits(4, least=1.0), "second": random_logits(4, least=0.5)}
+    sparse = normalizer("sparsemax")
+    groups = {
+        "first": [SimpleNamespace(heads=(1, 3), normalizer=sparse), SimpleNamespace(heads=(0, 2), normalizer=None)],
+        "second": [SimpleNamespace(heads=(0, 1, 2, 3), normalizer=None)],
+    }
+    window = SimpleNamespace(length=30, index=0)
+    found = at_equal_selectivity(logits, groups, SETTINGS.reading(), window)  # type: ignore[arg-type]
+    swapped = logits["first"][[1, 3]]
+    temperature, matched = matched_temperatures(sparse, swapped, effective_tokens(normalizer("softmax"), swapped))
+    assert matched.all()
+    assert (found["heads"], found["matched"]) == (2, 2)
+    assert found["temperature"] == pytest.approx(float(temperature.prod().sqrt()))
+
+    def by_hand(spec: str, window: int, at: list[float]) -> float:
+        jacobians = [
+            (normalizer(spec).jacobian(queries / t), t)
+            for head, t in zip((1, 3), at, strict=True)
+            for queries in logits["first"][head, window].double()
+        ]
+        return sum(float(torch.linalg.matrix_norm(found, 2)) / t for found, t in jacobians) / len(jacobians)
+
+    at = temperature.tolist()
+    assert found["alternative"] == pytest.approx([by_hand("sparsemax", w, at) for w in (0, 1)], rel=1e-3)
+    assert found["own"] == pytest.approx([by_hand("softmax", w, [1.0, 1.0]) for w in (0, 1)], rel=1e-3)
+
+
+def test_no_swapped_head_that_matches_gives_no_number() -> None:
+    found = made_of("layers.0=relu")
+    assert found["matched_heads"] == 0
+    assert found["sensitivity_ratio"] is None
+    assert made_of("layers.0.heads.1,3=sparsemax")["matched_heads"] == 1
+
+
+def made_of(line: str) -> dict[str, Any]:
+    return row(made(alternatives=line), line)
+
+
+@pytest.mark.parametrize(
+    ("line", "jumps"),
+    [("topk:k=4", True), ("topp:p=0.9", True), ("sparsemax", False), ("layers.0=sparsemax; *=threshold", True)],
+)
+def test_normalizers_that_jump_are_marked(line: str, jumps: bool) -> None:
+    assert made_of(line)["jumps"] is jumps
+    assert row(made(alternatives=line), "own")["jumps"] is False
 
 
 def test_theory_is_told_where_there_is_one() -> None:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import polars as pl
 import pytest
 import small_tokenizers
 import tiny_models
 import torch
-from needle_models import TEXT, WORDS, Copier, Guesser, model, word_tokenizer
+from needle_models import TEXT, WORDS, Copier, Guesser, Spotter, model, word_tokenizer
 
 from abbe import Text
 from abbe.studies._compare_parts import NEEDLE_SCHEMA
 from abbe.studies._needle import batches, cell_numbers, gain_numbers, margins, needle_table, wilson
-from abbe.studies._needle_prompts import CANDIDATES, DEPTHS, KINDS, Prompt, PromptMaker, plain_words, word_counts
+from abbe.studies._needle_prompts import (
+    CANDIDATES,
+    DECOYS,
+    DEPTHS,
+    KINDS,
+    Prompt,
+    PromptMaker,
+    plain_words,
+    word_counts,
+)
 
 LENGTHS = (64, 129, 300)
 
@@ -63,25 +73,79 @@ def test_key_value_prompts_are_pairs_and_ask_at_the_depth(prompts: list[Prompt])
         assert prompt.candidates == tuple(body[:, 1].tolist())
 
 
+SENTENCE = 11  # tokens: 8 that begin it, its word and 2 behind
+
+
+@cache
+def ids(text: str) -> list[int]:
+    found: list[int] = word_tokenizer()(text, add_special_tokens=False)["input_ids"]
+    return found
+
+
+def planted(prompt: Prompt) -> tuple[list[int], dict[int, tuple[int, int]]]:
+    """The user's text in a needle prompt, and after how many of its tokens which word stands for which key."""
+    begin, middle, end = (ids(part) for part in ("\nRemember: the word for", " is", ".\n"))
+    tokens, hay, found = prompt.tokens.tolist()[:-8], [], {}
+    while tokens:
+        if tokens[:6] == begin:
+            key, word = tokens[6], tokens[8]
+            assert tokens[:SENTENCE] == [*begin, key, *middle, word, *end]
+            found[key] = len(hay), word
+            tokens = tokens[SENTENCE:]
+        else:
+            hay.append(tokens.pop(0))
+    assert prompt.tokens[-8:].tolist() == [*begin, int(prompt.tokens[-2]), *middle]
+    return hay, found
+
+
 def test_needles_stand_at_their_depth_in_the_text(prompts: list[Prompt]) -> None:
-    hay, begin, middle = (
-        word_tokenizer()(part, add_special_tokens=False)["input_ids"]
-        for part in (TEXT.content, "\nRemember: the word for", " is")
-    )
+    text = ids(TEXT.content)
     for prompt in of_kind(prompts, "needle"):
-        tokens = prompt.tokens.tolist()
-        at = tokens.index(prompt.answer)
-        question = [*begin, tokens[-len(middle) - 1], *middle]
-        width = len(question)
-        assert tokens[-width:] == question
-        assert tokens[at - width : at] == question  # the sentence that gives the word begins as the question does
-        around = tokens[: at - width], tokens[at + 3 : -width]
-        room = len(around[0]) + len(around[1])
-        assert len(around[0]) == round(prompt.depth * room)
-        joined = [*around[0], *around[1]]
-        assert any(hay[start : start + room] == joined for start in range(len(hay) - room + 1))
+        hay, found = planted(prompt)
+        place, word = found[int(prompt.tokens[-2])]  # the key that is asked for
+        assert word == prompt.answer
+        assert place == round(prompt.depth * len(hay))
+        assert any(text[start : start + len(hay)] == hay for start in range(len(text) - len(hay) + 1))
         assert len(prompt.candidates) == CANDIDATES
-        assert not set(prompt.candidates) & set(joined)
+        assert not set(prompt.candidates) & {*hay, *found}
+
+
+def test_decoys_stand_at_other_depths_and_their_words_are_candidates(prompts: list[Prompt]) -> None:
+    for prompt in of_kind(prompts, "needle"):
+        hay, found = planted(prompt)
+        words = {word for _, word in found.values()}
+        assert len(found) == len(words) == 1 + DECOYS == 4
+        assert words == set(prompt.candidates) & set(prompt.tokens.tolist())
+        assert len({place for place, _ in found.values()}) == 4
+        assert {place for place, _ in found.values()} <= {round(depth * len(hay)) for depth in DEPTHS}
+
+
+@pytest.mark.parametrize(("length", "decoys"), [(27, 0), (33, 0), (34, 1), (44, 1), (45, 2), (56, 3)])
+def test_short_prompts_have_fewer_decoys_and_tell(length: int, decoys: int) -> None:
+    """One sentence and the question are 19 tokens; with decoys 4 tokens of text stand between them."""
+    made = maker()
+    found = of_kind(made.make((length,), 1), "needle")
+    assert {len(planted(prompt)[1]) for prompt in found} == {1 + decoys}
+    told = [why for why in made.skipped if "decoys" in why]
+    short = f"needle prompts of {length} tokens: {decoys} of 3 decoys have room"
+    assert told == ([short] if decoys < 3 else [])
+
+
+def test_where_a_word_stands_does_not_tell_that_it_is_right() -> None:
+    """First, second, third or last of the four: each is the right one about as often, over all depths."""
+    prompts = of_kind(maker().make((64,), 100), "needle")
+    ranks = [0] * 4
+    for prompt in prompts:
+        words = [word for _, word in sorted(planted(prompt)[1].values())]
+        ranks[words.index(prompt.answer)] += 1
+    for rank in ranks:
+        assert abs(rank - len(prompts) / 4) < 4 * math.sqrt(len(prompts) * 3 / 16)
+
+
+def test_a_model_that_only_spots_what_occurs_is_right_one_time_in_four() -> None:
+    prompts = of_kind(maker().make((64,), 80), "needle")
+    right = sum(margin > 0 for margin in margins(model(Spotter), prompts))
+    assert abs(right - len(prompts) / 4) < 3.5 * math.sqrt(len(prompts) * 3 / 16)
 
 
 def test_same_seed_same_prompts_and_another_seed_others(prompts: list[Prompt]) -> None:
@@ -126,10 +190,10 @@ def test_batches_hold_one_length_and_all_prompts_in_order(prompts: list[Prompt])
 
 def test_what_cannot_be_made_is_told() -> None:
     made = maker(Text("short", " ".join(WORDS[:30])))
-    found = made.make((4, 64, 4000), 1)
-    assert {(prompt.kind, prompt.length) for prompt in found} == {("key-value", 64)}
+    found = made.make((4, 128, 4000), 1)
+    assert {(prompt.kind, prompt.length) for prompt in found} == {("key-value", 128)}
     assert len(made.skipped) == 6  # with that of the words of the vocabulary
-    assert "needle prompts of 64 tokens: the text has only 30 tokens" in made.skipped
+    assert "needle prompts of 128 tokens: short has only 30 tokens" in made.skipped
     assert any(
         why.startswith("key-value prompts of 4000 tokens: ") and "903 plain words" in why for why in made.skipped
     )
@@ -177,7 +241,7 @@ def test_words_that_the_text_has_once_are_taken_when_there_are_no_more() -> None
 def test_too_few_words_in_the_text_are_told_and_the_vocabulary_is_taken() -> None:
     made = maker(Text("bare", " ".join(WORDS[:10] * 20)))
     found = made.make((64,), 1)
-    why = "words of the whole vocabulary, because only 10 of them stand in the text as whole words"
+    why = "words of the whole vocabulary, because only 10 of them stand in bare as whole words"
     assert made.skipped == [f"{kind} prompts of 64 tokens: {why}" for kind in KINDS]
     assert len(found) == len(KINDS) * len(DEPTHS)
 

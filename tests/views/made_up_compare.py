@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from abbe.studies._compare_parts import MEASURED, NEEDLE_SCHEMA, OWN, SCHEMA, Comparison
+from abbe.studies._compare_parts import JUMPS, MEASURED, NEEDLE_SCHEMA, OWN, SCHEMA, Comparison
 from abbe.studies._compare_rule import judge
 from abbe.studies._needle import wilson
 from abbe.studies._needle_prompts import DEPTHS, KINDS
@@ -58,7 +58,7 @@ def row(name: str, **changed: float | None) -> dict[str, Any]:
     if name == OWN:
         found |= {"needle_gain": None, "needle_gain_low": None, "needle_gain_high": None}
     found |= {"temperature": 2.0, "matched_heads": 1.0, "sensitivity_theory": None, "time_ratio": 1.4}
-    return found | {"seconds": 0.2, "extra_megabytes": 9.2} | changed
+    return found | {"seconds": 0.2, "extra_megabytes": 9.2, JUMPS: name.startswith("top")} | changed
 
 
 def table(rows: Sequence[Mapping[str, Any]] | None = None) -> pl.DataFrame:
@@ -89,7 +89,7 @@ def comparison(
 ) -> Comparison:
     found = table(rows)
     told = MANIFEST | manifest
-    judgements, recommendation = judge(found, len(told["windows"]))
+    judgements, recommendation = judge(found, len(told["windows"]), 0.95)
     if needles is None:
         needles = needle(found["normalizer"].to_list())
     return Comparison(found, needles, judgements, recommendation, told)

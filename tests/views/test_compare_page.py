@@ -17,7 +17,7 @@ from abbe import AbbeError
 from abbe.studies._compare_parts import NEEDLE_SCHEMA, OWN
 from abbe.views import compare_page, compare_table, save_compare_figures
 from abbe.views._compare import compare_charts
-from abbe.views._compare_charts import frontier, looks_of
+from abbe.views._compare_charts import frontier, looks_of, short_names
 from abbe.views._compare_words import BY_NAME, COLUMNS, interval, told
 from abbe.views._theme import LIGHT, THEMES
 
@@ -57,9 +57,45 @@ def test_the_page_tells_gains_on_the_same_prompts() -> None:
     assert "topk:k=32 helps this model: it needs fewer tokens and finds more needles" in page
 
 
+def visible_needles(page: str) -> str:
+    section = page[page.index('<section id="needle"') :]
+    return section[: section.index("<details>")]
+
+
+def test_gains_by_kind_are_in_sight_and_those_by_length_are_folded() -> None:
+    seen = visible_needles(compare_page(made.comparison()))
+    for kind in ("key-value", "needle"):
+        assert f"<bdi>topk:k=32</bdi></td><td>{kind}</td><td>all</td><td>20</td>" in seen
+    assert '<td data-sort="-0.15"><span>-15 %</span><small>-25 to +7\u00a0%</small></td>' in seen
+    assert "<td>512</td>" not in seen
+    assert "<td>512</td>" in compare_page(made.comparison())
+    assert "is right in 1 of 4 prompts of the second kind" in seen
+
+
+def test_sensitivities_between_jumps_are_marked_everywhere() -> None:
+    found = made.comparison()
+    page = compare_page(found)
+    assert '<td data-sort="0.77"><span>0.77 †</span>' in page
+    assert '<td data-sort="0.48"><span>0.48</span>' in page  # of entmax, which is continuous
+    assert page.count("† between its jumps") == 1
+    rows = [row for rows in charts_of(page)["pareto"]["datasets"].values() for row in rows if "counted" in row]
+    assert {row["normalizer"]: row["counted"] for row in rows} == {
+        name: "only between its jumps" if name.startswith("top") else "everywhere" for name in made.NAMES
+    }
+    tips = json.dumps(compare_charts(found, "light")["pareto"]["concat"][1])
+    assert '"field": "counted"' in tips
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(compare_table(found))
+    text = console.export_text()
+    assert "0.77 †" in text
+    assert "† between its jumps" in text
+    calm = made.comparison([made.row(OWN), made.row("sparsemax")])
+    assert "†" not in re.sub(r"<script.*?</script>", "", compare_page(calm), flags=re.S)
+
+
 def test_the_page_says_when_windows_are_too_few() -> None:
     page = compare_page(made.comparison(windows=made.MANIFEST["windows"][:4]))
-    assert "Too few windows to tell: from 4 windows an interval of nominal 95 % holds the truth in about 87 %" in page
+    assert "Too few windows to tell: from 4 windows an interval of nominal 95 % holds the truth in 84 to 87 %" in page
     assert "helps this model" not in re.sub(r"<script.*?</script>", "", page, flags=re.S)
 
 
@@ -173,3 +209,31 @@ def test_figures_are_written_light_and_dark(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(AbbeError, match="is a file: give a folder"):
         save_compare_figures(made.comparison(), tmp_path / "file")
+
+
+LONG = ("layers.0=topk:k=8; layers.3.heads.0,1=sparsemax", "layers.0=topk:k=8; layers.5.heads.0,1=sparsemax")
+
+
+def test_long_names_are_short_in_charts_and_whole_in_tooltips_and_tables() -> None:
+    assert short_names(["sparsemax", *LONG]) == {
+        "sparsemax": "sparsemax", LONG[0]: "layers.0=topk…0,1=sparsemax", LONG[1]: "layers.0=topk…0,1=sparsemax (2)"
+    }  # fmt: skip
+    found = made.comparison([made.row(name) for name in (OWN, *LONG)])
+    page = compare_page(found)
+    for name in LONG:
+        assert f'<td class="name"><bdi>{name}</bdi></td>' in page
+    for chart in charts_of(page).values():
+        rows = [row for rows in chart["datasets"].values() for row in rows]
+        assert {row["full"] for row in rows if "full" in row} == {"the model's own", *LONG}
+        assert {row["shown"] for row in rows if "shown" in row} - {"chance", "the model's own"} == {
+            "layers.0=topk…0,1=sparsemax", "layers.0=topk…0,1=sparsemax (2)"
+        }  # fmt: skip
+        assert '"field": "full"' in json.dumps(chart["light"])
+
+
+def test_a_long_name_leaves_room_for_numbers_in_the_terminal() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(compare_table(made.comparison([made.row(OWN), made.row(LONG[0])])))
+    text = console.export_text()
+    assert re.search(r"^layers\.0=topk:k=8; +3\.21 +\+0\.31 % ", text, re.M)
+    assert re.search(r"^layers\.3\.heads\.0,1", text, re.M)

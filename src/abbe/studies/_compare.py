@@ -21,7 +21,7 @@ def compare(
     model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
     text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
     *,
-    alternatives: str | Sequence[str | Mapping[str, str]] | None = None,
+    alternatives: str | Mapping[str, str] | Sequence[str | Mapping[str, str]] | None = None,
     length: int | None = None,
     windows: int = 8,
     queries: int = 32,
@@ -45,7 +45,8 @@ def compare(
         alternatives: what to swap: specs, patterns with specs (a mapping, or in one line "layers.3=topk:k=32; ..."), or
             "file:PATH" of a saved swap. By default entmax:alpha=1.5, sparsemax, topk:k=32 and topp:p=0.9.
         length: of the windows, in tokens; by default 512, or the model's context where it is shorter.
-        windows: how many; intervals come from resampling them, and fewer than 6 give no recommendation.
+        windows: how many; intervals come from resampling them, and fewer than 6 (8 at a level of 0.99) give no
+            recommendation.
         queries: how many of each window selectivity is measured on.
         tau: relative rise of the loss that the capacity allows.
         needle_lengths: of the prompts of the needle test; by default 128, 256, 512 and 1024, as far as the context

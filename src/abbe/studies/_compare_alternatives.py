@@ -8,17 +8,24 @@ from pathlib import Path
 
 from .._errors import AbbeError
 from ..models import FILE_PREFIX, rules_in
-from ..normalizers import normalizer
+from ..normalizers import Normalizer, normalizer
 
 
-def as_lines(given: str | Sequence[str | Mapping[str, str]]) -> tuple[str, ...]:
+def as_lines(given: str | Mapping[str, str] | Sequence[str | Mapping[str, str]]) -> tuple[str, ...]:
     """Each alternative as one line of text; one alone may come without a list."""
-    several = [given] if isinstance(given, str | Mapping) else given
-    return tuple(_as_line(one) if isinstance(one, Mapping) else one for one in several)
+    several = [given] if isinstance(given, str | Mapping) or not isinstance(given, Sequence) else given
+    return tuple(_as_line(one) for one in several)
 
 
-def _as_line(rules: Mapping[str, str]) -> str:
-    return "; ".join(f"{pattern}={spec}" for pattern, spec in rules.items())
+def _as_line(one: str | Mapping[str, str]) -> str:
+    """What it may have learned is in no spec: an instance would be compared as if it were new."""
+    for made in one.values() if isinstance(one, Mapping) else [one]:
+        if isinstance(made, Normalizer):
+            raise AbbeError(
+                f"compare cannot take the Normalizer instance {made}, because a spec does not tell what it has "
+                "learned: save the swap and give file:PATH"
+            )
+    return "; ".join(f"{pattern}={spec}" for pattern, spec in one.items()) if isinstance(one, Mapping) else one
 
 
 def check_alternative(line: str) -> None:

@@ -18,7 +18,7 @@ def halves(text: Text) -> tuple[Text, Text]:
     """The text in two parts that share no word, cut at a space near its middle."""
     middle = len(text.content) // 2
     cut = next((place for place in range(middle, len(text.content)) if text.content[place].isspace()), middle)
-    return Text(f"{text.name}, first half", text.content[:cut]), Text(text.name, text.content[cut:])
+    return Text(f"{text.name}, first half", text.content[:cut]), Text(f"{text.name}, second half", text.content[cut:])
 
 
 def kept_alpha(spec: str) -> str:
@@ -40,8 +40,8 @@ def kept_alpha(spec: str) -> str:
 
 def calibrated_swap(
     model: LoadedModel, spec: str, text: Text, *, length: int, windows: int, seed: int, folder: Path
-) -> str:
-    """What to swap after this spec was fitted to the model, all but the alpha of entmax."""
+) -> tuple[str, list[str]]:
+    """What to swap after this spec was fitted to the model, all but the alpha of entmax; and what that skipped."""
     from .. import studies
 
     calibrate: Any = studies.calibrate
@@ -53,4 +53,4 @@ def calibrated_swap(
     )  # fmt: skip
     if found.file is None:
         raise AbbeError(f"calibration of {spec} left no file to swap in {folder}")
-    return f"file:{os.fspath(found.file)}"
+    return f"file:{os.fspath(found.file)}", [str(why) for why in found.manifest["skipped"]]

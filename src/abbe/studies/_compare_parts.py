@@ -10,7 +10,7 @@ import polars as pl
 
 from .._errors import AbbeError
 from ._compare_alternatives import check_alternative, file_hashes
-from ._needle_prompts import DEPTHS
+from ._needle_prompts import DECOYS, DEPTHS
 from ._report_parts import Finding
 from ._settings import Settings
 from ._told_apart import SIZE
@@ -30,7 +30,8 @@ MEASURED = (
 )
 PLAIN = ("temperature", "matched_heads", "sensitivity_theory", "time_ratio", "seconds", "extra_megabytes")
 _COLUMNS = (*(f"{measure}{end}" for measure in MEASURED for end in ("", "_low", "_high")), *PLAIN)
-SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(_COLUMNS, pl.Float64)
+JUMPS = "jumps"  # whether its weights jump somewhere: its sensitivities are then those between the jumps
+SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(_COLUMNS, pl.Float64) | {JUMPS: pl.Boolean}
 NEEDLE_SCHEMA: dict[str, Any] = {
     "normalizer": pl.String, "kind": pl.String, "length": pl.Int32, "depth": pl.Float64, "prompts": pl.Int32,
     "accuracy": pl.Float64, "accuracy_low": pl.Float64, "accuracy_high": pl.Float64, "chance": pl.Float64,
@@ -82,7 +83,10 @@ class CompareSettings:
         found = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
         files = file_hashes(self.alternatives)
         found |= {"files": files} if files else {}
-        return found | {"size": SIZE, "depths": list(DEPTHS), "capacity_over": OWN, "needle_words": "of the text"}
+        return found | {
+            "size": SIZE, "depths": list(DEPTHS), "capacity_over": OWN, "needle_words": "of the text",
+            "needle_decoys": DECOYS,
+        }  # fmt: skip
 
 
 def needle_lengths_for(length: int, given: Sequence[int] | None, context: int | None) -> tuple[int, ...]:

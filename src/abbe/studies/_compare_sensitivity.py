@@ -37,7 +37,7 @@ def own_logits(model: LoadedModel, windows: Sequence[Window], settings: Settings
     """Of some queries of some windows, layer by layer."""
     found: dict[str, list[Tensor]] = {}
     sampled = replace(settings, queries=QUERIES)
-    for window in windows[:WINDOWS]:
+    for window in spread(windows, WINDOWS):
 
         def hear(call: AttentionCall, _: Callable[[Tensor], Tensor], window: Window = window) -> None:
             logits = call.logits(query_positions(call.query.shape[-2], sampled, window))[0].float()
@@ -52,26 +52,32 @@ def own_logits(model: LoadedModel, windows: Sequence[Window], settings: Settings
     return {path: torch.stack(parts, 1) for path, parts in found.items()}
 
 
+def spread(windows: Sequence[Window], most: int) -> list[Window]:
+    """At most so many, evenly over the text, in whose order they stand."""
+    count = min(most, len(windows))
+    return [windows[round(place * (len(windows) - 1) / max(count - 1, 1))] for place in range(count)]
+
+
 def at_equal_selectivity(
     logits: Logits, groups_of: Mapping[str, Sequence[HeadGroup]], settings: Settings, window: Window
 ) -> dict[str, Any]:
-    """Mean sensitivity in the worst direction by window, of the alternative and of own, over the heads that match."""
+    """Mean sensitivity in the worst direction by window, of the alternative and of own, over the heads that match.
+
+    Heads that keep the model's own attention are no part of it.
+    """
     softmax, parts = normalizer("softmax"), []
     generator = seeded(settings, window, "directions at equal selectivity")
-    for path, of_layer in logits.items():
-        for group in groups_of[path]:
-            own = of_layer[list(group.heads)]
-            target = effective_tokens(softmax, own)
-            made = group.normalizer or softmax
-            temperature, matched = matched_temperatures(made, own, target)
-            parts.append(
-                (
-                    temperature,
-                    matched,
-                    _sensitivities(made, own, temperature, generator),
-                    _sensitivities(softmax, own, torch.ones_like(temperature), generator),
-                )
-            )
+    swapped = [
+        (logits[path][list(group.heads)], group.normalizer)
+        for path in logits
+        for group in groups_of[path]
+        if group.normalizer is not None
+    ]
+    for own, made in swapped:
+        temperature, matched = matched_temperatures(made, own, effective_tokens(softmax, own))
+        calm = torch.ones_like(temperature)
+        found = _sensitivities(made, own, temperature, generator), _sensitivities(softmax, own, calm, generator)
+        parts.append((temperature, matched, *found))
     temperature, matched, alternative, own_ones = (torch.cat(column) for column in zip(*parts, strict=True))
     chosen = temperature[matched]
     return {
@@ -80,6 +86,7 @@ def at_equal_selectivity(
         "temperature": float(chosen.log().mean().exp()) if len(chosen) else None,
         "alternative": alternative[matched].mean(0).tolist() if len(chosen) else [],
         "own": own_ones[matched].mean(0).tolist() if len(chosen) else [],
+        "jumps": any(not made.continuous for _, made in swapped),
     }
 
 

@@ -22,7 +22,7 @@ from ._compare_reading import SwapReader
 from ._compare_rule import judge
 from ._compare_sensitivity import Logits, at_equal_selectivity, own_logits, theory
 from ._compare_speed import ROUNDS, costs
-from ._compare_tables import comparison_table, numbers
+from ._compare_tables import comparison_table, numbers, resampled_windows
 from ._compare_truncated import capacity_points, truncated_swap
 from ._loss import window_losses
 from ._measuring import _facts
@@ -44,7 +44,8 @@ class Study:
     ) -> None:  # fmt: skip
         self.started = time.perf_counter()
         self.model, self.text, self.settings, self.watch = model, text, settings, watch
-        self.for_fitting, read = halves(text) if settings.calibrate else (text, text)
+        self.for_fitting: Text | None
+        self.for_fitting, read = halves(text) if settings.calibrate else (None, text)
         self.windows: Windows = cut_windows(
             read, (settings.length,), settings.windows, settings.seed, tokenizer=model.tokenizer, context=model.context
         )
@@ -66,7 +67,7 @@ class Study:
         s = self.settings
         needle = needle_table(self.prompts, found, s.level, s.resamples, s.seed)
         table = comparison_table(records, speed, needle, s)
-        judgements, recommendation = judge(table, len(self.windows))
+        judgements, recommendation = judge(table, len(self.windows), s.level)
         comparison = Comparison(table, needle, judgements, recommendation, self._manifest(error, records))
         if self.kept.path is not None:
             write_json(self.kept.path / FOUND, comparison.as_json())
@@ -98,11 +99,12 @@ class Study:
         found: dict[str, str | None] = {OWN: None}
         for number, spec in enumerate(self.settings.alternatives):
             found[spec] = spec
-            if self.settings.calibrate and not is_file(spec):
-                found[spec + CALIBRATED] = calibrated_swap(
+            if self.for_fitting is not None and not is_file(spec):
+                found[spec + CALIBRATED], skipped = calibrated_swap(
                     self.model, spec, self.for_fitting, length=self.settings.length, windows=self.settings.windows,
                     seed=self.settings.seed, folder=(self.kept.path or scratch) / "calibrated" / str(number),
                 )  # fmt: skip
+                self.skipped += [f"{spec}{CALIBRATED}: {why}" for why in skipped]
         self.places = {name: place for place, name in enumerate(found)}
         return found
 
@@ -155,7 +157,8 @@ class Study:
                 ).tolist()
             return found
 
-        points = capacity_points(losses_with, full, own, self.settings.tau, self.settings.length)
+        counts = resampled_windows(len(self.windows), self.settings)
+        points = capacity_points(losses_with, full, own, counts, self.settings.tau, self.settings.length)
         return {"full": windows["loss"], "points": points}
 
     def _equal(self, swapped: str) -> dict[str, Any]:
@@ -187,10 +190,15 @@ class Study:
             for name, record in records.items()
             if (lost := sum(loss is None for loss in record["windows"]["loss"]))
         ]
+        before = 0 if self.for_fitting is None else len(self.for_fitting.content)  # places are those of the whole text
+        places = [
+            {"length": w.length, "index": w.index, "start": before + w.start, "end": before + w.end}
+            for w in self.windows
+        ]
         return self.facts | {
             "format": FORMAT,
             "self_check": {"error": error, "tokens": len(check_tokens(self.model, self.windows))},
-            "windows": [{"length": w.length, "index": w.index, "start": w.start, "end": w.end} for w in self.windows],
+            "windows": places,
             "prompts": len(self.prompts),
             "skipped": [*self.skipped, *infinite],
             "seconds": {"total": round(time.perf_counter() - self.started, 3)},

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..measures import resampled_means
 from ..measures._bootstrap import interval_ends, resampled_counts
-from ._compare_parts import MEASURED, OWN, PLAIN, SCHEMA, CompareSettings
+from ._compare_parts import JUMPS, MEASURED, OWN, PLAIN, SCHEMA, CompareSettings
 from ._compare_reading import SELECTIVITY
 from ._compare_truncated import capacity
 
@@ -34,7 +34,7 @@ def comparison_table(
             | capacities(record["capacity"], own["capacity"], settings)
             | _sensitivities(record["sensitivity"], settings)
         )
-        told: dict[str, Any] = {"normalizer": name}
+        told: dict[str, Any] = {"normalizer": name, JUMPS: record["sensitivity"]["jumps"]}
         rows.append(told | _columns(found) | _plain(name, record, speed) | _needle(needle, name))
     return pl.DataFrame(rows, schema=SCHEMA)
 
@@ -61,13 +61,22 @@ def _selectivity(windows: Record, own: Record, settings: CompareSettings) -> dic
 def capacities(record: Record, own: Record, settings: CompareSettings) -> dict[str, Ends]:
     """N by the rise over own's loss, and its ratio to that of own, on the same windows."""
     windows = len(record["full"])
-    drawn = resampled_counts(windows, settings.resamples, settings.seed)
-    counts = torch.cat([torch.ones(1, windows, dtype=torch.float64), drawn])
+    counts = torch.cat([torch.ones(1, windows, dtype=torch.float64), resampled_windows(windows, settings)])
     mine, theirs = (_capacity(part, own, counts, settings) for part in (record, own))
-    return {
-        "capacity": _ends(mine[0], mine[1:], windows, settings),
-        "capacity_ratio": _ends((mine / theirs)[0], (mine / theirs)[1:], windows, settings),
-    }
+    ratio = mine / theirs
+    found = {"capacity": mine, "capacity_ratio": ratio}
+    return {name: _known(_ends(each[0], each[1:], windows, settings)) for name, each in found.items()}
+
+
+def resampled_windows(windows: int, settings: CompareSettings) -> Tensor:
+    """How often each window is drawn, (resample, window)."""
+    return resampled_counts(windows, settings.resamples, settings.seed)
+
+
+def _known(ends: Ends) -> Ends:
+    """What lies below all N that were tried, or above all keys, is unknown: no number is made up for it."""
+    value, low, high = (end if 0 < end < math.inf else math.nan for end in ends)
+    return value, low, high
 
 
 def _capacity(record: Record, own: Record, counts: Tensor, settings: CompareSettings) -> Tensor:

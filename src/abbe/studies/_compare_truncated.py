@@ -62,25 +62,46 @@ def truncated_swap(model: LoadedModel, what: str, keep: int) -> dict[str, Normal
 
 
 def capacity_points(
-    losses_with: Callable[[int], Sequence[float]], full: Tensor, own: Tensor, tau: float, longest: int
+    losses_with: Callable[[int], Sequence[float]], full: Tensor, own: Tensor, counts: Tensor, tau: float, longest: int
 ) -> Points:
     """Losses at those powers of two that a search for the rise of `tau` over own's loss needs.
 
-    The rise is taken to fall with N. None are needed where the loss with all keys, `full`, is already above it.
+    The rise is taken to fall with N. None are needed where the loss with all keys, `full`, is already above it. Every
+    row of `counts` (resample, window) crosses between two neighbours that were tried, so that no end of an interval is
+    cut off: the search goes on downwards until N fails in all of them or is 1, and upwards until N holds in all.
     """
     if not _rise(full.tolist(), own) <= tau:
         return {}
     grid = [2**k for k in range(longest.bit_length()) if 2**k < longest]
     points: Points = {}
-    low, high = 0, len(grid)  # the least place that holds lies between them; beyond the grid nothing is left out
+
+    def tried(place: int) -> list[float]:
+        if grid[place] not in points:
+            points[grid[place]] = list(losses_with(grid[place]))
+        return points[grid[place]]
+
+    least = _least_place(lambda place: _rise(tried(place), own) <= tau, len(grid))
+    below, above = least - 1, least
+    while below > 0 and bool(_holds(tried(below), own, counts, tau).any()):
+        below -= 1
+        tried(below)
+    while above < len(grid) and not bool(_holds(tried(above), own, counts, tau).all()):
+        above += 1
+    return dict(sorted(points.items()))
+
+
+def _least_place(holds: Callable[[int], bool], places: int) -> int:
+    """By bisection; `places` if none holds: with all keys nothing is left out."""
+    low, high = 0, places
     while low < high:
         middle = (low + high) // 2
-        points[grid[middle]] = list(losses_with(grid[middle]))
-        if _rise(points[grid[middle]], own) <= tau:
-            high = middle
-        else:
-            low = middle + 1
-    return dict(sorted(points.items()))
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+def _holds(losses: Sequence[float], own: Tensor, counts: Tensor, tau: float) -> Tensor:
+    """Whether the rise is allowed, (resample,)."""
+    return counts @ torch.tensor(losses, dtype=torch.float64) / (counts @ own) - 1 <= tau
 
 
 def _rise(losses: Sequence[float], own: Tensor) -> float:
@@ -93,7 +114,8 @@ def capacity(
     """N at which the mean loss is `tau` above own's, for every row of `counts` (resample, window): (resample,).
 
     Between two N that were measured ln N is taken along a straight line of the rise; below 1 it is 1. Infinite
-    where all keys, with the losses `full`, are not enough; NaN where a loss is not finite.
+    where all keys, with the losses `full`, are not enough; 0 where it lies below all that were tried, nobody knows how
+    far; NaN where a loss is not finite.
     """
     sizes = [*points, longest]
     losses = [*(torch.tensor(found, dtype=torch.float64) for found in points.values()), full]
@@ -111,4 +133,4 @@ def _crossing(sizes: Sequence[int], rises: Sequence[float], tau: float) -> float
         if rises[place] > tau:
             share = (rises[place] - tau) / (rises[place] - rises[place + 1])
             return math.exp(math.log(sizes[place]) + share * math.log(sizes[place + 1] / sizes[place]))
-    return float(sizes[0])
+    return 1.0 if sizes[0] == 1 else 0.0

@@ -22,6 +22,7 @@ from ..models._windows import _special_tokens
 KINDS = ("key-value", "needle")
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 CANDIDATES = 20  # the right word and others, among which the answer of a needle is looked for
+DECOYS = 3  # sentences of the same form with other keys: without them, whichever candidate occurs is the answer
 _READ = 400_000  # characters of the text that hay and words are taken from
 _SEPARATORS = ("\n", ".", ",", ";")
 _BEGIN, _MIDDLE, _END = "\nRemember: the word for", " is", ".\n"
@@ -54,7 +55,7 @@ class PromptMaker:
         counted = word_counts(tokenizer, self.words, text.content[:_READ])
         self.twice, self.once = ([word for word in self.words if counted[word] >= least] for least in (2, 1))
         self.skipped: list[str] = []
-        self._seed = seed
+        self._seed, self._text = seed, text.name
         self._before = _special_tokens(tokenizer)[0]
         self._hay = _ids(tokenizer, text.content[:_READ])
         self._separator = next(([found[0]] for s in _SEPARATORS if len(found := _ids(tokenizer, s)) == 1), [])
@@ -76,8 +77,10 @@ class PromptMaker:
                 if words is self.words:
                     self.skipped.append(
                         f"{kind} prompts of {length} tokens: words of the whole vocabulary, because only "
-                        f"{len(self.once)} of them stand in the text as whole words"
+                        f"{len(self.once)} of them stand in {self._text} as whole words"
                     )
+                if kind == KINDS[1] and (decoys := self._decoys(length)) < DECOYS:
+                    self.skipped.append(f"{kind} prompts of {length} tokens: {decoys} of {DECOYS} decoys have room")
                 return found
         self.skipped.append(f"{kind} prompts of {length} tokens: {self._why(kind, length)}")
         return []
@@ -97,9 +100,13 @@ class PromptMaker:
         return Prompt(KINDS[0], length, depth, torch.tensor(tokens), values[asked], tuple(values))
 
     def _needle(self, words: list[int], length: int, depth: float, number: int) -> Prompt | None:
-        """The user's text with a sentence that gives a key its word, and the start of that sentence at the end."""
-        around = 2 * (len(self._begin) + len(self._middle) + 1) + 1 + len(self._end)
-        room = length - len(self._before) - around
+        """The user's text with sentences that each give a key its word, and the start of one of them at the end.
+
+        The one that is asked for stands at the depth, the others at some of the other depths of the test: neither that
+        a word occurs nor where it stands tells which one is right.
+        """
+        decoys = self._decoys(length)
+        room = self._room(length, decoys)
         if room < 1 or room > len(self._hay):
             return None
         name = f"needle {length} {depth} {number}"
@@ -107,17 +114,38 @@ class PromptMaker:
         hay = self._hay[start : start + room]
         used = {*hay, *self._begin, *self._middle, *self._end}
         unused = [word for word in words if word not in used]
-        if len(unused) < CANDIDATES + 1:
+        if len(unused) < CANDIDATES + 1 + decoys:
             return None
-        key, *candidates = self._draw(name, unused, CANDIDATES + 1)
-        question = [*self._begin, key, *self._middle]
-        at = round(depth * room)
-        tokens = [*self._before, *hay[:at], *question, candidates[0], *self._end, *hay[at:], *question]
+        drawn = self._draw(name, unused, CANDIDATES + 1 + decoys)
+        keys, candidates = drawn[: 1 + decoys], drawn[1 + decoys :]
+        pairs = zip(self._depths(name, depth, decoys), keys, candidates[: 1 + decoys], strict=True)
+        planted = [(round(at * room), self._sentence(key, word)) for at, key, word in pairs]
+        tokens = [*self._before, *_with(hay, planted), *self._question(keys[0])]
         return Prompt(KINDS[1], length, depth, torch.tensor(tokens), candidates[0], tuple(candidates))
+
+    def _depths(self, name: str, depth: float, decoys: int) -> list[float]:
+        """Of the sentence that is asked for, then of its decoys."""
+        others = [other for other in DEPTHS if other != depth]
+        return [depth, *(others[i] for i in self._draw(f"depths of {name}", range(len(others)), decoys))]
+
+    def _question(self, key: int) -> list[int]:
+        return [*self._begin, key, *self._middle]
+
+    def _sentence(self, key: int, word: int) -> list[int]:
+        return [*self._question(key), word, *self._end]
+
+    def _room(self, length: int, decoys: int) -> int:
+        """Tokens of a needle prompt that are left for the user's text."""
+        question, sentence = len(self._question(0)), len(self._sentence(0, 0))
+        return length - len(self._before) - question - (1 + decoys) * sentence
+
+    def _decoys(self, length: int) -> int:
+        """How many fit, with text between them all."""
+        return next((count for count in range(DECOYS, 0, -1) if self._room(length, count) >= len(DEPTHS) - 1), 0)
 
     def _why(self, kind: str, length: int) -> str:
         if kind == KINDS[1] and length > len(self._hay):
-            return f"the text has only {len(self._hay)} tokens"
+            return f"{self._text} has only {len(self._hay)} tokens"
         return f"they are too short, or the {len(self.words)} plain words of the vocabulary too few"
 
     def _generator(self, use: str) -> torch.Generator:
@@ -127,6 +155,16 @@ class PromptMaker:
 
     def _draw(self, use: str, words: Sequence[int], count: int) -> list[int]:
         return [words[place] for place in torch.randperm(len(words), generator=self._generator(use))[:count].tolist()]
+
+
+def _with(hay: Sequence[int], planted: Sequence[tuple[int, Sequence[int]]]) -> Iterator[int]:
+    """The text with every sentence after so many of its tokens."""
+    done = 0
+    for at, sentence in sorted(planted, key=lambda one: one[0]):
+        yield from hay[done:at]
+        yield from sentence
+        done = at
+    yield from hay[done:]
 
 
 def _all(make: Maker, words: list[int], places: Sequence[tuple[int, float, int]]) -> list[Prompt]:

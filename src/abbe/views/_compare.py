@@ -11,10 +11,11 @@ from typing import Any
 
 import polars as pl
 
-from ..studies._compare_parts import OWN, Comparison
+from ..studies._compare_parts import JUMPS, OWN, Comparison
+from ..studies._needle_prompts import DECOYS
 from ._compare_charts import pareto_chart
 from ._compare_charts_needle import needle_chart
-from ._compare_words import BY_NAME, COLUMNS, IN_TABLE, PARTS, interval, told
+from ._compare_words import BETWEEN_JUMPS, BY_NAME, COLUMNS, IN_TABLE, PARTS, interval, told, told_of
 from ._figures import save_drawings
 from ._page import as_json, render, script, vega
 from ._report import numbers_of
@@ -25,7 +26,7 @@ from ._reproduction import for_others
 from ._theme import THEMES, ThemeName
 
 SCRIPTS = ("page.js", "charts.js", "compare_parts.js", "report_sorting.js", "compare_start.js")
-OWN_WORDS = "own (softmax)"
+OWN_WORDS, ALL = "own (softmax)", "all"
 
 
 def compare_page(comparison: Comparison) -> str:
@@ -44,9 +45,11 @@ def compare_page(comparison: Comparison) -> str:
         judgements=judgement_rows(comparison),
         columns=[BY_NAME[name].label for name in IN_TABLE],
         rows=table_rows(comparison),
+        between_jumps=jumps_remark(comparison),
         more_columns=[column.label for column in more_columns()],
         more_rows=[cells(row, more_columns()) for row in comparison.table.to_dicts()],
         needle=needle_rows(comparison.needle),
+        given=1 + DECOYS,
         chance=_chances(comparison.needle),
         glossary=[(column.label, column.name, _meaning(column.meaning, manifest)) for column in COLUMNS],
         skipped=[str(why) for why in manifest.get("skipped") or ()],
@@ -83,12 +86,17 @@ def cells(row: Mapping[str, Any], columns: Any) -> tuple[str, list[Cell]]:
     found = []
     for column in columns:
         value = row[column.name]
-        found.append(Cell(told(column, value), interval(column, dict(row)), "" if value is None else str(value)))
+        found.append(Cell(told_of(column, row), interval(column, row), "" if value is None else str(value)))
     return name_of(row["normalizer"]), found
 
 
 def table_rows(comparison: Comparison) -> list[tuple[str, list[Cell]]]:
     return [cells(row, [BY_NAME[name] for name in IN_TABLE]) for row in comparison.table.to_dicts()]
+
+
+def jumps_remark(comparison: Comparison) -> str:
+    """What the mark at some sensitivities means; empty where none is marked."""
+    return BETWEEN_JUMPS if comparison.table[JUMPS].any() else ""
 
 
 def more_columns() -> list[Any]:
@@ -106,19 +114,28 @@ def name_of(normalizer: str) -> str:
     return OWN_WORDS if normalizer == OWN else normalizer
 
 
-def needle_rows(needle: pl.DataFrame) -> list[tuple[str, str, str, str, list[Cell], str]]:
-    """By normalizer, kind and length: prompts, accuracy, gain, margin and chance, all depths together."""
+@dataclass(frozen=True)
+class NeedleRow:
+    """Of one normalizer, kind of prompt and length: accuracy, gain and margin, all depths together."""
+
+    name: str
+    kind: str
+    length: str
+    prompts: str
+    measured: list[Cell]
+    chance: str
+
+
+def needle_rows(needle: pl.DataFrame) -> list[NeedleRow]:
+    """For every normalizer and kind each length, and all of them together."""
     rows = needle.filter(pl.col("kind").is_not_null() & pl.col("depth").is_null()).to_dicts()
     columns = [BY_NAME[f"needle_{name}"] for name in ("accuracy", "gain", "margin")]
     found = []
     for row in rows:
-        numbers = row | {f"needle_{key}": value for key, value in row.items()}
-        _, measured = cells(numbers, columns)
-        length = "all" if row["length"] is None else shown(row["length"])
-        found.append(
-            (name_of(row["normalizer"]), row["kind"], length, shown(row["prompts"]), measured,
-             told(columns[0], row["chance"]))
-        )  # fmt: skip
+        name, measured = cells(row | {f"needle_{key}": value for key, value in row.items()}, columns)
+        length = ALL if row["length"] is None else shown(row["length"])
+        chance = told(columns[0], row["chance"])
+        found.append(NeedleRow(name, row["kind"], length, shown(row["prompts"]), measured, chance))
     return found
 
 

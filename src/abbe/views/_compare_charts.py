@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from ..studies._compare_parts import CALIBRATED, OWN, Comparison
+from ..studies._compare_parts import CALIBRATED, JUMPS, OWN, Comparison
 from ._labels import Box, Point, place_names
 from ._panels import HEIGHT, WIDTH, Look, Row, numbers, renamed, rows_of, tip
 from ._report_charts_parts import Spec, finished, panel, source, x_of
@@ -18,12 +18,14 @@ from ._theme import THEMES, Theme, ThemeName
 
 QUESTION = "What does each normalizer cost, and what does it buy?"
 _OWN_WORDS = "the model's own"
+_LONGEST = 27  # letters of a name that has room beside a point
 
 
 def looks_of(comparison: Comparison, theme: Theme) -> dict[str, Look]:
     """One look for every normalizer, through all charts; a calibrated one is dashed in the colour of the plain one."""
     hues = (theme.selected, theme.third, theme.fourth, theme.claim, theme.ramp[0], theme.bad, theme.control)
     found: dict[str, Look] = {}
+    labels = short_names(comparison.table["normalizer"].to_list())
     plain = [name for name in comparison.table["normalizer"] if name != OWN and CALIBRATED not in name]
     for name in comparison.table["normalizer"]:
         if name == OWN:
@@ -31,8 +33,22 @@ def looks_of(comparison: Comparison, theme: Theme) -> dict[str, Look]:
         else:
             base = name.removesuffix(CALIBRATED)
             hue = hues[plain.index(base) % len(hues)] if base in plain else theme.soft
-            found[name] = Look(name, hue, (6, 3) if base != name else (1, 0))
+            found[name] = Look(labels[name], hue, (6, 3) if base != name else (1, 0))
     return found
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """As they stand in charts: of long ones both ends, told apart by a number; tooltips and tables have them whole."""
+    found: dict[str, str] = {}
+    for name in names:
+        short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 14]}…{name[-13:]}"
+        same = sum(other == short or other.startswith(f"{short} (") for other in found.values())
+        found[name] = f"{short} ({same + 1})" if same else short
+    return found
+
+
+def full_name(normalizer: str) -> str:
+    return _OWN_WORDS if normalizer == OWN else normalizer
 
 
 @dataclass(frozen=True)
@@ -72,6 +88,8 @@ def pareto_chart(comparison: Comparison, theme: ThemeName) -> Spec:
     """Two panels, a point for every normalizer, with intervals both ways; a line joins those that none beats."""
     rows, looks = rows_of(comparison.table), looks_of(comparison, THEMES[theme])
     rows = [row | {"shown": looks[row["normalizer"]].label} | _paired(row, rows[0]["loss"]) for row in rows]
+    rows = [row | {"full": full_name(row["normalizer"])} for row in rows]
+    rows = [row | {"counted": "only between its jumps" if row[JUMPS] else "everywhere"} for row in rows]
     colours = [look.colour for look in looks.values()]
     scale = alt.Scale(domain=[look.label for look in looks.values()], range=colours)
     colour = alt.Color("shown:N", title=None, scale=scale, legend=None)
@@ -107,7 +125,8 @@ def _panel(rows: Sequence[Row], field: str, title: str, colour: alt.Color, theme
     x = alt.X(f"{field}:Q", title=title, scale=alt.Scale(**across.domain), axis=alt.Axis(tickCount=4, format="~g"))
     y = alt.Y("loss:Q", title="loss (nats)", scale=alt.Scale(**up.domain), axis=alt.Axis(tickCount=6))
     change = (tip("loss_change_low", "difference from own, from"), tip("loss_change_high", "to"))
-    tips = [tip("shown", "normalizer", "N"), tip(field, title), tip("loss"), *change]
+    counted = [tip("counted", "counted", "N")] if field == "sensitivity_ratio" else []
+    tips = [tip("full", "normalizer", "N"), tip(field, title), *counted, tip("loss"), *change]
     points = source(there[::-1]).mark_point(filled=True, size=90, opacity=1)
     layers = [
         *_frontier(there, field, x, y, theme),
@@ -146,7 +165,8 @@ def _names(
 ) -> list[alt.Chart]:
     """A name beside every point; a thin line leads to one that stands farther off."""
     points = [(across.place(row[field]), HEIGHT - up.place(row["loss"])) for row in rows]
-    told = [row["normalizer"] for row in rows]
+    labels = short_names([row["normalizer"] for row in rows])
+    told = list(labels.values())
     taken = [*_steps(frontier(rows, field), field, across, up), *_bar_boxes(rows, points, up)]
     names = place_names(points, told, (WIDTH, HEIGHT), taken)
     layers = []
@@ -156,9 +176,9 @@ def _names(
             lead = source([place | {"x2": row[field], "y2": row["loss"]}])
             rule = lead.mark_rule(color=theme.soft, strokeWidth=0.7)
             layers.append(rule.encode(x=x, y=y, x2="x2:Q", y2="y2:Q"))
-        words = source([place | {"normalizer": row["normalizer"]}])
+        words = source([place | {"normalizer": row["normalizer"], "label": labels[row["normalizer"]]}])
         text = words.mark_text(align=name.side, fontSize=10, color=theme.ink)
-        layers.append(text.encode(x=x, y=y, text="normalizer:N"))
+        layers.append(text.encode(x=x, y=y, text="label:N", tooltip=[tip("normalizer", "normalizer", "N")]))
     return layers
 
 

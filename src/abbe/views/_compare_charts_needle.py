@@ -9,7 +9,7 @@ import polars as pl
 
 from ..studies._compare_parts import Comparison
 from ..studies._needle_prompts import KINDS
-from ._compare_charts import about_lines, looks_of
+from ._compare_charts import about_lines, full_name, looks_of
 from ._panels import Look, Row, places_axis, renamed, rows_of, series_style, share_axis, tip
 from ._report_charts_parts import Spec, finished, panel, source
 from ._theme import THEMES, Theme, ThemeName
@@ -44,7 +44,7 @@ def _panel(table: pl.DataFrame, field: str, title: str, looks: Mapping[str, Look
     x = _length_axis(places) if field == "length" else _depth_axis()
     y = share_axis("accuracy", "right answers")
     drawn = _moved(rows, field, looks)
-    tips = [tip("shown", "normalizer", "N"), tip("place", field), tip("accuracy"), tip("accuracy_low", "from"),
+    tips = [tip("full", "normalizer", "N"), tip("place", field), tip("accuracy"), tip("accuracy_low", "from"),
             tip("accuracy_high", "to"), tip("gain", "gain over own"), tip("chance"), tip("prompts"),
             tip("margin", "margin (logits)")]  # fmt: skip
     chance = [{field: row[field], "accuracy": row["chance"], "shown": _CHANCE} for row in _once(rows, field)]
@@ -76,7 +76,8 @@ def _moved(rows: Sequence[Row], field: str, looks: Mapping[str, Look]) -> list[R
     for row in rows:
         aside = order.index(row["normalizer"]) - middle
         place = row[field] * 1.025**aside if field == "length" else row[field] + 0.012 * aside
-        found.append(row | {field: place, "place": row[field], "shown": looks[row["normalizer"]].label})
+        names = {"shown": looks[row["normalizer"]].label, "full": full_name(row["normalizer"])}
+        found.append(row | {field: place, "place": row[field]} | names)
     return found
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..studies._compare_parts import JUMPS
 from ._report_words import shown
 
 
@@ -58,7 +60,8 @@ COLUMNS = (
            "logit of the right answer less that of the best wrong one; above 0 is right", signed=True),
     Column("temperature", "temperature for equal selectivity",
            "geometric mean over the heads that can be matched; high means that the normalizer must be softened"),
-    Column("matched_heads", "heads matched", "share of the heads that can be made as selective as own", share=True),
+    Column("matched_heads", "heads matched", "share of the swapped heads that can be made as selective as own",
+           share=True),
     Column("sensitivity_theory", "sensitivity, proved",
            "Lipschitz constant where a margin of 1 gives one key among all of the window a weight of 0.9"),
     Column("time_ratio", "time over own", "of a forward pass; high means slow"),
@@ -80,6 +83,19 @@ PARTS = {
     "helps": "helps",
 }
 
+MARK = "†"
+_MARKED = ("sensitivity", "sensitivity_ratio")
+BETWEEN_JUMPS = (
+    f"{MARK} between its jumps: its weights change at once where a key is selected or dropped, which no sensitivity "
+    "counts. It is less calm than the number says."
+)
+
+
+def told_of(column: Column, row: Mapping[str, Any]) -> str:
+    """The number of a normalizer, marked where it leaves out jumps."""
+    mark = f" {MARK}" if row.get(JUMPS) and column.name in _MARKED and row[column.name] is not None else ""
+    return told(column, row[column.name]) + mark
+
 
 def told(column: Column, value: float | None) -> str:
     """A number as this column shows it."""
@@ -98,7 +114,7 @@ def _short(value: float) -> str:
     return shown(float(f"{value:.3g}" if abs(value) >= 1 else f"{value:.2g}"))
 
 
-def interval(column: Column, row: dict[str, Any]) -> str:
+def interval(column: Column, row: Mapping[str, Any]) -> str:
     low, high = row.get(f"{column.name}_low"), row.get(f"{column.name}_high")
     if low is None or high is None:
         return ""
