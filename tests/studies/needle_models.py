@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +33,7 @@ def word_tokenizer() -> Any:
     )
 
 
-class _Network(nn.Module):
+class _Network(nn.Module, ABC):
     """Gives logits after the last token only through `answer`."""
 
     device = torch.device("cpu")
@@ -47,8 +48,8 @@ class _Network(nn.Module):
             logits[place, -1] = self.answer(tokens)
         return SimpleNamespace(logits=logits)
 
-    def answer(self, tokens: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def answer(self, tokens: Tensor) -> Tensor: ...
 
 
 class Copier(_Network):

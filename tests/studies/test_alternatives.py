@@ -10,13 +10,14 @@ import polars as pl
 import pytest
 import torch
 from polars.testing import assert_frame_equal
-from row_cases import nasty_rows, random_rows
+from row_cases import random_rows
 from tiny_runs import BUILDERS, TEXT, model
+from told_apart_by_loops import plain_told_apart
 from torch import Tensor
 
 import abbe
 from abbe import AbbeError
-from abbe.measures import Rows, choose_sets, geometry
+from abbe.measures import Rows
 from abbe.models import AttentionCall, LoadedModel, Window, tap, windows
 from abbe.studies import _alternatives
 from abbe.studies._alternatives import (
@@ -31,7 +32,6 @@ from abbe.studies._alternatives import (
 )
 from abbe.studies._sample import take_sample
 from abbe.studies._settings import Settings, settings_for
-from abbe.studies._told_apart import told_apart
 from abbe.studies._window import check_model, query_positions, run_model
 
 
@@ -49,106 +49,6 @@ def tried(family: str = "gpt2", options: dict[str, Any] | None = None, **more: A
     tiny, chosen = model(family), settings(**(options or {}))
     with tap(tiny) as open_tap:
         return try_alternatives(tiny, open_tap, cut(tiny, chosen), chosen, **({"queries": 8} | more))
-
-
-# What a row tells apart, by loops
-
-
-def plain_told_apart(weights: list[float], seen: list[int], vectors: list[list[float]], size: int) -> float | None:
-    """None where it is not defined."""
-    total = sum(weights)
-    if len(seen) < 2 or total <= 0:
-        return None
-    order = sorted(seen, key=lambda key: -weights[key])
-    chosen = order[: min(size, len(seen) - 1)]
-    points = {key: [weights[key] * part for part in vectors[key]] for key in seen}
-    centre = [sum(points[key][f] for key in chosen) for f in range(len(vectors[0]))]
-    nearest = min(math.dist(points[key], centre) for key in order[len(chosen) :])
-    return sum(weights[key] for key in chosen if math.dist(points[key], centre) < nearest - 1e-13) / total
-
-
-def compare_told_apart(rows: Rows, size: int, tolerance: float) -> int:
-    """Compares all rows; how many there were."""
-    found, compared = told_apart(rows, size), 0
-    assert bool(found.value.isfinite().all())
-    for head in range(rows.heads):
-        vectors = rows.group(head).double().tolist()
-        for query in range(rows.queries):
-            seen = rows.visible[head, query].nonzero()[:, 0].tolist()
-            want = plain_told_apart(rows.weights[head, query].double().tolist(), seen, vectors, size)
-            assert bool(found.defined[head, query]) == (want is not None)
-            if want is not None:
-                assert float(found.value[head, query]) == pytest.approx(want, abs=tolerance)
-                compared += 1
-    return compared
-
-
-SPECS = ["softmax", "sparsemax", "entmax:alpha=1.5", "topk:k=3", "sink:b=1"]
-
-
-@pytest.mark.parametrize("mask", ["all", "causal", "window", "some"])
-@pytest.mark.parametrize("spec", SPECS)
-def test_told_apart_by_loops(spec: str, mask: str) -> None:
-    for size in (1, 4, 20):
-        rows = random_rows(size, keys=24, mask=mask, spec=spec, groups=2)
-        assert compare_told_apart(rows, size, 1e-12) >= 20
-
-
-@pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("mask", ["causal", "some"])
-@pytest.mark.parametrize("spec", ["softmax", "sparsemax"])
-def test_told_apart_by_loops_where_kernels_order_the_keys(spec: str, mask: str) -> None:
-    rows = random_rows(9, keys=24, mask=mask, spec=spec, groups=1, dtype=torch.float32)
-    for size in (5, 20):  # a kernel's order repeats the first key beyond those that a row sees
-        assert compare_told_apart(rows, size, 1e-9) >= 20
-
-
-@pytest.mark.parametrize("name", nasty_rows())
-def test_told_apart_at_the_edges(name: str) -> None:
-    rows = nasty_rows()[name]
-    found = told_apart(rows, 5)
-    assert bool(found.value.isfinite().all())
-    assert bool(((found.value >= 0) & (found.value <= 1 + 1e-12)).all())
-    compare_told_apart(rows, 5, 1e-9)
-
-
-def one_row(weights: list[float], vectors: list[list[float]]) -> Rows:
-    logits = torch.zeros(1, 1, len(weights), dtype=torch.float64)
-    return Rows(logits, torch.tensor([[weights]]).double(), torch.tensor([vectors]).double())
-
-
-def test_told_apart_by_hand() -> None:
-    """s = (3, 0): the two selected lie 1 and 2 from it, the unselected one 1.5."""
-    rows = one_row([0.4, 0.35, 0.25], [[5.0, 0], [20 / 7, 0], [6, 0]])
-    assert float(told_apart(rows, 2).value) == pytest.approx(0.4)
-
-
-def test_ties_tell_nothing_apart() -> None:
-    """Equal keys: whichever are selected, one outside lies as near."""
-    found = told_apart(one_row([0.25] * 4, [[1.0, 2, 0.3]] * 4), 2)
-    assert bool(found.defined)
-    assert float(found.value) == 0
-
-
-def test_zeros_gain_nothing_though_separability_counts_them() -> None:
-    """Two keys have weight, neither is told apart; 18 keys without weight fill up the set and tie with the rest."""
-    vectors = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)).tolist()
-    vectors[0], vectors[1] = [1.0, 0, 0, 0, 0, 0], [-1.0, 0, 0, 0, 0, 0]
-    rows = one_row([0.5, 0.5] + [0.0] * 38, vectors)
-    sets = choose_sets(rows, (20,), torch.Generator().manual_seed(0))
-    assert float(geometry(rows, sets)["separability"].value) == pytest.approx(0.9)
-    assert float(told_apart(rows).value) == 0
-
-
-def test_two_keys_and_one() -> None:
-    """Of two keys one is selected, its own sum: told apart unless the other is the same point."""
-    assert float(told_apart(one_row([0.7, 0.3], [[1.0], [1.0]])).value) == pytest.approx(0.7)
-    assert float(told_apart(one_row([0.7, 0.3], [[3.0], [7.0]])).value) == 0
-    assert not bool(told_apart(one_row([1.0], [[1.0]])).defined)
-
-
-def test_rows_without_weight_are_not_defined() -> None:
-    assert not bool(told_apart(one_row([0.0] * 5, [[1.0]] * 5)).defined)
 
 
 # Sums over a block

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import planted_capacity
+import polars as pl
 import pytest
 import torch
 from capacity_runs import QUICK
@@ -29,8 +30,20 @@ def test_a_planted_set_size_is_found(needed: int) -> None:
     assert set(found.table["capacity"]) == set(found.table["low"]) == set(found.table["high"]) == {needed}
     assert found.table["monotone"].all()
     assert set(found.table["first"]) == {needed}
-    assert found.growth["exponent"].to_list() == pytest.approx([0.0] * 4, abs=0.02)  # between needed - 1 and needed
+    for row in found.growth.iter_rows(named=True):
+        curve = found.curve.filter(way=row["way"])
+        places = [crossing_by_hand(curve.filter(length=length), needed, row["tau"]) for length in QUICK["lengths"]]
+        slope = np.polyfit(np.log(QUICK["lengths"]), np.log(places), 1)[0]
+        assert row["exponent"] == pytest.approx(slope, abs=1e-9)
     assert found.correlation.height == 0
+
+
+def crossing_by_hand(curve: pl.DataFrame, needed: int, tau: float) -> float:
+    """Between needed - 1, which fails, and needed, on a straight line over ln N."""
+    if needed == 1:
+        return 1.0
+    above, below = (curve.filter(n=n)["rise"].item() for n in (needed - 1, needed))
+    return math.exp(math.log(needed - 1) + (above - tau) / (above - below) * math.log(needed / (needed - 1)))
 
 
 def every_rise(model: abbe.LoadedModel, length: int, way: str) -> np.ndarray:
