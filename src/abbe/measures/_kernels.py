@@ -6,7 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from .._vector import NEG_INF, ONE, POS_INF, ZERO, f32, kernel, larger, maximum, minimum, row_dot, smaller
+from .._vector import (
+    LONG_BLOCK,
+    NEG_INF,
+    ONE,
+    POS_INF,
+    ZERO,
+    block_end,
+    f32,
+    kernel,
+    larger,
+    maximum,
+    minimum,
+    row_dot,
+    smaller,
+)
 
 _TWO = f32(2.0)
 _NEAR = f32(0.15)  # of ||s||: a key this close to s is measured again, as the difference of large numbers rounds
@@ -197,17 +211,23 @@ def pass_outside(
 ) -> Any:  # fmt: skip
     """Over the keys outside: sum of ||y - s||, minimum of ||y - s||^2 - ||s||^2, how many are within `farthest`; best
     cosine, how many are above `lowest`."""
-    total, nearest, intruders, best, above = ZERO, POS_INF, ZERO, NEG_INF, ZERO
-    for j in range(t.shape[0]):
-        d = own[j] - _TWO * a[j] * t[j]
-        total += np.sqrt(larger(d + square, ZERO)) * outside[j]
-        d += blocked[j]
-        nearest = smaller(nearest, d)
-        intruders += ONE if d <= farthest else ZERO
-        c = smaller(t[j] * over[j], length) - blocked[j]
-        best = larger(best, c)
-        above += ONE if c >= lowest else ZERO
-    return total, nearest, intruders, best, above
+    keys, start, total, nearest, intruders, best, above = t.shape[0], 0, 0.0, POS_INF, ZERO, NEG_INF, ZERO
+    while start < keys:
+        stop = block_end(start, keys, LONG_BLOCK)
+        t_, a_, own_, over_ = t[start:stop], a[start:stop], own[start:stop], over[start:stop]
+        outside_, blocked_, part = outside[start:stop], blocked[start:stop], ZERO
+        for j in range(stop - start):
+            d = own_[j] - _TWO * a_[j] * t_[j]
+            part += np.sqrt(larger(d + square, ZERO)) * outside_[j]
+            d += blocked_[j]
+            nearest = smaller(nearest, d)
+            intruders += ONE if d <= farthest else ZERO
+            c = smaller(t_[j] * over_[j], length) - blocked_[j]
+            best = larger(best, c)
+            above += ONE if c >= lowest else ZERO
+        total += part
+        start = stop
+    return f32(total), nearest, intruders, best, above
 
 
 @kernel
@@ -219,12 +239,17 @@ def measure_again(t: Any, a: Any, x: Any, s: Any, own: Any, blocked: Any, length
     for j in range(far.shape[0]):
         if far[j] < _NEAR * length:
             far[j] = distance_to(a[j], x[j], s)
-    total, nearest, intruders = ZERO, POS_INF, ZERO
-    for j in range(far.shape[0]):
-        total += far[j] if far[j] < POS_INF else ZERO
-        nearest = smaller(nearest, far[j])
-        intruders += ONE if far[j] <= farthest else ZERO
-    return total, nearest, intruders
+    keys, start, total, nearest, intruders = far.shape[0], 0, 0.0, POS_INF, ZERO
+    while start < keys:
+        stop = block_end(start, keys, LONG_BLOCK)
+        far_, part = far[start:stop], ZERO
+        for j in range(stop - start):
+            part += far_[j] if far_[j] < POS_INF else ZERO
+            nearest = smaller(nearest, far_[j])
+            intruders += ONE if far_[j] <= farthest else ZERO
+        total += part
+        start = stop
+    return f32(total), nearest, intruders
 
 
 @kernel
@@ -236,7 +261,7 @@ def limit_parts(
     for j in range(t.shape[0]):
         radius = (squares[j] + square) * (ONE + _ROUNDING) - _TWO * t[j]
         widest = maximum(widest, radius if shown[j] > ZERO else ZERO)
-    mass, longest, inner, done = ZERO, ZERO, ZERO, 0
+    mass, longest, inner, done = 0.0, ZERO, ZERO, 0
     for g in range(len(sizes)):
         if sizes[g] >= count:
             out[g] = ZERO
@@ -247,4 +272,4 @@ def limit_parts(
             longest = maximum(longest, squares[j])
             inner = maximum(inner, (squares[j] + square) * (ONE + _ROUNDING) - _TWO * t[j])
         done = sizes[g]
-        out[g, 0], out[g, 1], out[g, 2] = mass, np.sqrt(longest), np.sqrt(widest) + np.sqrt(inner)
+        out[g, 0], out[g, 1], out[g, 2] = f32(mass), np.sqrt(longest), np.sqrt(widest) + np.sqrt(inner)

@@ -8,7 +8,24 @@ from typing import Any
 import numpy as np
 from numba import int32
 
-from .._vector import NEG_INF, ONE, POS_INF, TINY, ZERO, bits, f32, kernel, log, maximum, minimum, row_dot
+from .._vector import (
+    BLOCK,
+    LONG_BLOCK,
+    NEG_INF,
+    ONE,
+    POS_INF,
+    TINY,
+    ZERO,
+    bits,
+    block_end,
+    f32,
+    kernel,
+    log,
+    maximum,
+    minimum,
+    row_dot,
+    row_sum,
+)
 
 _TWO, _FOUR = f32(2.0), f32(4.0)
 _STOP = f32(2e-7)  # of an eigenvalue: steps smaller than this are rounding
@@ -37,21 +54,30 @@ def row_facts(logits: Any, weights: Any, whole: Any, sums: Any, start: int, stop
 @kernel
 def visible_facts(row: Any, weights: Any, out: Any) -> Any:
     """Fills all but the entry of the first key; returns the number of visible keys."""
-    count, total, squares, moment = ZERO, ZERO, ZERO, ZERO
+    keys, start, count, total, squares, moment = row.shape[0], 0, 0.0, 0.0, 0.0, 0.0
     largest, smallest, top, bottom, stray = NEG_INF, POS_INF, NEG_INF, POS_INF, ZERO
-    for j in range(row.shape[0]):
-        there, w = row[j] != NEG_INF, weights[j]
-        count += ONE if there else ZERO
-        total += w
-        squares += w * w
-        moment += w * log(w if w > TINY else ONE)
-        largest = maximum(largest, w if there else NEG_INF)
-        smallest = minimum(smallest, w if there else POS_INF)
-        stray = maximum(stray, ZERO if there else abs(w))
-        top = maximum(top, row[j])
-        bottom = minimum(bottom, row[j] if there else POS_INF)
-    out[0], out[1], out[2], out[3], out[4], out[6] = total, squares, moment, largest, smallest, top - bottom
-    out[7] = stray
+    while start < keys:
+        stop = block_end(start, keys, BLOCK)
+        row_, weights_ = row[start:stop], weights[start:stop]
+        part_count, part, part_squares, part_moment = ZERO, ZERO, ZERO, ZERO
+        for j in range(stop - start):
+            there, w = row_[j] != NEG_INF, weights_[j]
+            part_count += ONE if there else ZERO
+            part += w
+            part_squares += w * w
+            part_moment += w * log(w if w > TINY else ONE)
+            largest = maximum(largest, w if there else NEG_INF)
+            smallest = minimum(smallest, w if there else POS_INF)
+            stray = maximum(stray, ZERO if there else abs(w))
+            top = maximum(top, row_[j])
+            bottom = minimum(bottom, row_[j] if there else POS_INF)
+        count += part_count
+        total += part
+        squares += part_squares
+        moment += part_moment
+        start = stop
+    out[0], out[1], out[2], out[3], out[4] = f32(total), f32(squares), f32(moment), largest, smallest
+    out[6], out[7] = top - bottom, stray
     return count
 
 
@@ -164,30 +190,35 @@ def rank_one_norms(logits: Any, p: Any, missing: Any, directions: Any, out: Any,
 
 @kernel
 def moved_length(row: Any, p: Any, direction: Any) -> Any:
-    dot, square, moved = row_dot(p, direction), ZERO, ZERO
-    for j in range(row.shape[0]):
-        g = direction[j] if row[j] != NEG_INF else ZERO
-        square += g * g
-        change = p[j] * (direction[j] - dot)
-        moved += change * change
-    return np.sqrt(moved / square) if square > ZERO else ZERO
+    keys, start, dot, square, moved = row.shape[0], 0, row_dot(p, direction), 0.0, 0.0
+    while start < keys:
+        stop = block_end(start, keys, LONG_BLOCK)
+        row_, p_, direction_, part, part_moved = row[start:stop], p[start:stop], direction[start:stop], ZERO, ZERO
+        for j in range(stop - start):
+            g = direction_[j] if row_[j] != NEG_INF else ZERO
+            part += g * g
+            change = p_[j] * (direction_[j] - dot)
+            part_moved += change * change
+        square += part
+        moved += part_moved
+        start = stop
+    return f32(np.sqrt(moved / square) if square > 0.0 else 0.0)
 
 
 @kernel
 def largest_eigenvalue(p: Any, missing: Any, rest: Any) -> Any:
     """See `_spectral`; `rest` is room for a row."""
-    top, tied, second, left = ZERO, ZERO, ZERO, missing
+    top, tied, second = ZERO, ZERO, ZERO
     for j in range(p.shape[0]):
         top = maximum(top, p[j])
     for j in range(p.shape[0]):
         rest[j] = p[j] if p[j] < top else ZERO
         tied += ONE if p[j] == top else ZERO
         second = maximum(second, rest[j])
-        left += rest[j]
     if tied > ONE or top < _STOP:
         return top
     width = top - second
-    x = left * width
+    x = f32(missing + row_sum(rest)) * width
     for _ in range(_MOST_STEPS):
         if not x > ZERO:
             break
@@ -204,10 +235,16 @@ def largest_eigenvalue(p: Any, missing: Any, rest: Any) -> Any:
 @kernel
 def sums_of_shares(rest: Any, x: Any, second: Any, missing: Any) -> Any:
     """sum p_i c_i and sum p_i c_i^2, c_i = x/(x + p_2 - p_i), with the sink as a key at 0."""
-    value, s = ZERO, ZERO
-    for j in range(rest.shape[0]):
-        share = x / (x + (second - rest[j]))
-        value += rest[j] * share
-        s += rest[j] * share * share
+    keys, start, value, s = rest.shape[0], 0, 0.0, 0.0
+    while start < keys:
+        stop = block_end(start, keys, LONG_BLOCK)
+        rest_, part, part_s = rest[start:stop], ZERO, ZERO
+        for j in range(stop - start):
+            share = x / (x + (second - rest_[j]))
+            part += rest_[j] * share
+            part_s += rest_[j] * share * share
+        value += part
+        s += part_s
+        start = stop
     share = x / (x + second)
-    return value + missing * share, s + missing * share * share
+    return f32(value + missing * share), f32(s + missing * share * share)

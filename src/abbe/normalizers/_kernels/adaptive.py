@@ -6,31 +6,39 @@ from typing import Any
 
 import numpy as np
 
-from ..._vector import NEG_INF, ONE, TINY, ZERO, f32, kernel, log, row_dot, row_max, usable
+from ..._vector import BLOCK, NEG_INF, ONE, TINY, ZERO, block_end, f32, kernel, log, row_dot, row_max, usable
 from .shaped import softmax_row, visible_count
-from .softmax import exponentials, multiply
+from .softmax import exponentials, multiply, scale_gradient
 
 # beta(H) of arXiv 2410.01104, highest power first.
-_C4, _C3, _C2, _C1, _C0 = f32(-0.037), f32(0.481), f32(-2.3), f32(4.917), f32(-1.791)
+_C4, _C3, _C2, _C1, _C0 = -0.037, 0.481, -2.3, 4.917, -1.791
 
 
 @kernel
 def sharpening(entropy: Any) -> Any:
-    """beta(H) and its derivative."""
+    """beta(H) and its derivative; in float64, as the terms cancel."""
     h = entropy
     value = (((_C4 * h + _C3) * h + _C2) * h + _C1) * h + _C0
-    slope = ((f32(4) * _C4 * h + f32(3) * _C3) * h + f32(2) * _C2) * h + _C1
-    if h > f32(0.5) and value > ONE:
-        return value, slope
+    slope = ((4.0 * _C4 * h + 3.0 * _C3) * h + 2.0 * _C2) * h + _C1
+    if h > 0.5 and value > 1.0:
+        return f32(value), f32(slope)
     return ONE, ZERO
 
 
 @kernel
 def row_entropy(weights: Any) -> Any:
-    total = ZERO
-    for j in range(weights.shape[0]):
-        w = weights[j]
-        total -= w * log(w if w > TINY else ONE)
+    """In float64."""
+    keys, total = weights.shape[0], 0.0
+    start = 0
+    while start < keys:
+        stop = block_end(start, keys, BLOCK)
+        weights_ = weights[start:stop]
+        part = ZERO
+        for j in range(stop - start):
+            w = weights_[j]
+            part -= w * log(w if w > TINY else ONE)
+        total += part
+        start = stop
     return total
 
 
@@ -45,16 +53,6 @@ def entropy_forward(logits: Any, params: Any, weights: Any, start: int, stop: in
 
 
 @kernel
-def spread(grad: Any, row: Any, top: Any, weights: Any, dot: Any) -> Any:
-    """sum_i w_i (g_i - dot) (l_i - top): the gradient to a common scale of the row."""
-    total = ZERO
-    for j in range(row.shape[0]):
-        offset = row[j] - top if row[j] > NEG_INF else ZERO
-        total += weights[j] * (grad[j] - dot) * offset
-    return total
-
-
-@kernel
 def entropy_backward(
     grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
 ) -> None:
@@ -62,10 +60,10 @@ def entropy_backward(
         row, w, g, out = logits[r], weights[r], grad[r], grad_logits[r]
         if not softmax_row(row, out):
             continue
-        entropy = row_entropy(out)
-        beta, slope = sharpening(entropy)
-        dot = row_dot(w, g)
-        to_entropy = slope * spread(g, row, row_max(row), w, dot) if slope != ZERO else ZERO
+        exact = row_entropy(out)
+        beta, slope = sharpening(exact)
+        entropy, dot = f32(exact), row_dot(w, g)
+        to_entropy = slope * scale_gradient(g, row, w, dot, row_max(row)) if slope != ZERO else ZERO
         for j in range(row.shape[0]):
             a = out[j]
             out[j] = beta * w[j] * (g[j] - dot) - to_entropy * a * (log(a if a > TINY else ONE) + entropy)
@@ -117,7 +115,7 @@ def deviation_backward(
         scale = ONE / min(sd, gamma) if sd > TINY else ZERO
         dot = row_dot(w, g)
         # scale = 1/sd falls with each logit by (l - mean) / (n sd) scale^2
-        to_scale = spread(g, row, top, w, dot) if TINY < sd < gamma else ZERO
+        to_scale = scale_gradient(g, row, w, dot, top) if TINY < sd < gamma else ZERO
         pull = to_scale * scale * scale * scale / n
         for j in range(row.shape[0]):
             d = f32(float(row[j] - top) - mean) if row[j] > NEG_INF else ZERO

@@ -14,17 +14,22 @@ from typing import Any
 import numpy as np
 
 from ..._vector import (
+    BLOCK,
+    LONG_BLOCK,
     NEG_INF,
     ONE,
     TINY,
     ZERO,
+    above,
     below,
+    block_end,
     exp,
     f32,
     kernel,
     log,
-    log1p_over,
     maximum,
+    minimum,
+    on_or_off_edge,
     rough_power,
     row_max,
     usable,
@@ -36,7 +41,10 @@ _ROUNDS = 60
 _VECTOR = 32  # the gathered keys are filled up to a multiple of this, so that no loop over them runs key by key
 _HALF = f32(0.5)
 _ROUGH_FROM = 0.03  # 1/beta magnifies the error of the rough power
-_SETTLED = f32(3e-5)  # convergence is quadratic: after a step as small as this, what is left is below rounding
+_SETTLED = 6e-8  # half an eps, of the sum of a row
+_SUMMED = 3e-7  # a sum this near to 1 only needs to be divided out,
+_ROUNDED = 1e-5  # and so does one like this that steps no longer improve: logarithms of tiny weights round
+_QUARTER = f32(0.25)
 
 
 @kernel
@@ -53,16 +61,26 @@ def lane_maxima(row: Any, lanes: Any) -> None:
 
 
 @kernel
-def sparsemax_threshold(row: Any, top: Any, scale: Any, tau: Any) -> Any:
+def sparsemax_threshold(row: Any, top: Any, scale: Any, tau: float) -> float:
     """Raise tau to the root of sum [scale (row - top) - tau]_+ = 1: finitely many Newton steps from its left."""
-    before = ZERO
+    keys, before = row.shape[0], 0.0
     for _ in range(_ROUNDS):
-        total, support = ZERO, ZERO
-        for j in range(row.shape[0]):
-            d = below(row[j], top, scale) - tau
-            total += maximum(d, ZERO)
-            support += ONE if d > ZERO else ZERO
-        tau += (total - ONE) / support
+        high = f32(tau)
+        low = f32(tau - high)
+        total, support = 0.0, 0.0
+        start = 0
+        while start < keys:
+            stop = block_end(start, keys, LONG_BLOCK)
+            row_ = row[start:stop]
+            part, part_support = ZERO, ZERO
+            for j in range(stop - start):
+                d = above(row_[j], top, scale, high, low)
+                part += maximum(d, ZERO)
+                part_support += ONE if d > ZERO else ZERO
+            total += part
+            support += part_support
+            start = stop
+        tau += (total - 1.0) / support
         if support == before:  # the support has settled, so the step was exact
             break
         before = support
@@ -77,24 +95,38 @@ def sparsemax_forward(logits: Any, params: Any, weights: Any, start: int, stop: 
         lane_maxima(row, lanes)
         top = row_max(lanes)
         if usable(top, out):
-            tau = sparsemax_threshold(lanes, top, scale, -ONE)
+            tau = sparsemax_threshold(lanes, top, scale, -1.0)
             tau = sparsemax_threshold(row, top, scale, tau)
+            high = f32(tau)
+            low = f32(tau - high)
             for j in range(row.shape[0]):
-                out[j] = maximum(below(row[j], top, scale) - tau, ZERO)
+                out[j] = maximum(above(row[j], top, scale, high, low), ZERO)
 
 
 @kernel
-def entmax15_threshold(row: Any, top: Any, half_scale: Any, tau: Any) -> Any:
+def entmax15_threshold(row: Any, top: Any, half_scale: Any, tau: float) -> float:
     """Raise tau to the root of ||[half_scale (row - top) - tau]_+||_2 = 1: Newton, the norm is convex in tau."""
+    keys = row.shape[0]
     for _ in range(_ROUNDS):
-        total, squares = ZERO, ZERO
-        for j in range(row.shape[0]):
-            d = maximum(below(row[j], top, half_scale) - tau, ZERO)
-            total += d
-            squares += d * d
-        step = (squares - f32(math.sqrt(squares))) / total
+        high = f32(tau)
+        low = f32(tau - high)
+        total, squares = 0.0, 0.0
+        start = 0
+        while start < keys:
+            stop = block_end(start, keys, LONG_BLOCK)
+            row_ = row[start:stop]
+            part, part_squares = ZERO, ZERO
+            for j in range(stop - start):
+                d = maximum(above(row_[j], top, half_scale, high, low), ZERO)
+                part += d
+                part_squares += d * d
+            total += part
+            squares += part_squares
+            start = stop
+        step = (squares - math.sqrt(squares)) / total
         tau += step
-        if not step > _SETTLED:
+        # Convergence is quadratic: what this step leaves of the sum is at most keys step^2.
+        if not keys * step * step > _SETTLED:
             break
     return tau
 
@@ -107,10 +139,12 @@ def entmax15_forward(logits: Any, params: Any, weights: Any, start: int, stop: i
         lane_maxima(row, lanes)
         top = row_max(lanes)
         if usable(top, out):
-            tau = entmax15_threshold(lanes, top, half_scale, -ONE)
+            tau = entmax15_threshold(lanes, top, half_scale, -1.0)
             tau = entmax15_threshold(row, top, half_scale, tau)
+            high = f32(tau)
+            low = f32(tau - high)
             for j in range(row.shape[0]):
-                d = maximum(below(row[j], top, half_scale) - tau, ZERO)
+                d = maximum(above(row[j], top, half_scale, high, low), ZERO)
                 out[j] = d * d
 
 
@@ -149,22 +183,37 @@ def gather(row: Any, top: Any, scale: Any, gap: Any, lanes: Any, near: Any, inde
 
 @kernel
 def entmax_sums(near: Any, beta: Any, s: float, weights: Any) -> Any:
-    """weights = [c + beta near]_+^(1/beta), c = e^(beta s); sums of w, w/u and w/u^2, u = 1 + beta near/c."""
-    slope_of_u = f32(beta * math.exp(-beta * s))
-    inverse = f32(1.0 / beta)
-    peak = f32(s)
-    total, slope, bend = ZERO, ZERO, ZERO
-    for j in range(near.shape[0]):
-        t = slope_of_u * near[j]
-        u = ONE + t
-        inside = u > f32(1e-30)
-        over = ONE / (u if inside else ONE)
-        w = exp(peak + inverse * log1p_over(t if inside else ZERO, over)) if inside else ZERO
-        weights[j] = w
-        total += w
-        slope += w * over
-        bend += w * over * over
-    return float(total), float(slope), float(bend)
+    """w = [c + beta near]_+^(1/beta), c = e^(beta s); sums of w, w/u and w/u^2, u = 1 + beta near/c.
+
+    The weights are those of s rounded to float32, the sums those of s itself: a factor between them.
+    """
+    c = math.exp(beta * s)
+    slope_of_u, over_c, slope_of_c = f32(beta / c), f32(1.0 / c), f32(beta)
+    high = f32(c)
+    low = f32(c - high)
+    inverse, peak = f32(1.0 / beta), f32(s)
+    keys, total, slope, bend = near.shape[0], 0.0, 0.0, 0.0
+    start = 0
+    while start < keys:
+        stop = block_end(start, keys, BLOCK)
+        near_, weights_ = near[start:stop], weights[start:stop]
+        part, part_slope, part_bend = ZERO, ZERO, ZERO
+        for j in range(stop - start):
+            t = slope_of_u * near_[j]
+            u, exact_t = on_or_off_edge(t, near_[j], slope_of_c, high, low, over_c)
+            inside = u > f32(1e-30)
+            over = ONE / (u if inside else ONE)
+            w = exp(peak + inverse * (log(u if inside else ONE) + (exact_t - (u - ONE)) * over)) if inside else ZERO
+            weights_[j] = w
+            part += w
+            part_slope += w * over
+            part_bend += w * over * over
+        total += part
+        slope += part_slope
+        bend += part_bend
+        start = stop
+    rounded = math.exp(s - peak)
+    return rounded * total, rounded * slope, rounded * bend
 
 
 @kernel
@@ -192,31 +241,42 @@ def entmax_weights(near: Any, beta: float, weights: Any) -> None:
     In s the problem meets softmax as beta -> 0 (a linear equation). Halley steps on the log of the sum; should
     they not settle, Newton on the 1/beta-norm of [c + beta near]_+, convex in c, comes down from s = 0.
     """
-    s, change = 0.0, 0.0
-    small = 1e-3 if beta < 0.34 else 3e-5  # near sparsemax the edge of the support is sharp
+    s, change, total, off, keys = 0.0, 0.0, 1.0, 1.0, near.shape[0]
     for attempt in range(_ROUNDS):
+        s = min(s + change, 0.0)
         rough = beta > _ROUGH_FROM and (attempt == 0 or (attempt == 1 and abs(change) > 1.5))
         total, slope, bend = rough_sums(near, beta, s) if rough else entmax_sums(near, beta, s, weights)
-        excess, g1 = math.log(total), slope / total
+        excess, g1, before = math.log(total), slope / total, off
+        off = 1.0 if rough else abs(excess)
+        if off < _SUMMED or (off >= before and off < _ROUNDED):
+            change = 0.0
+            break
         if attempt < 8:
             g2 = (beta * slope + (1.0 - beta) * bend) / total - g1 * g1
             change = -2.0 * excess * g1 / (2.0 * g1 * g1 - excess * g2)
         elif attempt == 8:
-            s, change = 0.0, 1.0
+            s, change = 0.0, 0.0
             continue
         else:
             change = math.log1p(total * math.expm1(-beta * excess) / slope) / beta
-        if abs(change) < small and not rough:
+        # `shift_weights` serves all keys but those of a weight below (4 change)^(1/beta), of which there may be many.
+        if abs(change) < 1e-3 and keys * math.pow(4.0 * abs(change), 1.0 / beta) < _SETTLED and not rough:
+            total = 1.0
             break
-        s = min(s + change, 0.0)
-    # The last change is so small that its effect on ln w to second order will do.
+    shift_weights(near, beta, s, change, f32(math.exp(s - f32(s)) / total), weights)
+
+
+@kernel
+def shift_weights(near: Any, beta: float, s: float, change: float, factor: Any, weights: Any) -> None:
+    """Multiply by the factor, and move s by a change so small that its effect on ln w to second order will do."""
     slope_of_u = f32(beta * math.exp(-beta * s))
     first, second = f32(change), f32(0.5 * beta * change * change)
     for j in range(near.shape[0]):
         u = ONE + slope_of_u * near[j]
         over = ONE / u if u > f32(1e-30) else ZERO
         shift = over * (first + second * over * (u - ONE))
-        weights[j] *= ONE + shift * (ONE + shift * (_HALF + shift * f32(1.0 / 6.0)))
+        shift = maximum(minimum(shift, _QUARTER), -_QUARTER)  # the series is for small numbers
+        weights[j] *= factor * (ONE + shift * (ONE + shift * (_HALF + shift * f32(1.0 / 6.0))))
 
 
 @kernel
@@ -259,11 +319,19 @@ def support_weights(weights: Any, beta: Any, out: Any) -> None:
 @kernel
 def centre(grad: Any, scale: Any, out: Any) -> Any:
     """out = scale u (grad - mean of grad under u), given u in out; returns that mean."""
-    total, dot = ZERO, ZERO
-    for j in range(grad.shape[0]):
-        total += out[j]
-        dot += out[j] * grad[j]
-    mean = dot / total if total > ZERO else ZERO
+    keys, total, dot = grad.shape[0], 0.0, 0.0
+    start = 0
+    while start < keys:
+        stop = block_end(start, keys, LONG_BLOCK)
+        out_, grad_ = out[start:stop], grad[start:stop]
+        part, part_dot = ZERO, ZERO
+        for j in range(stop - start):
+            part += out_[j]
+            part_dot += out_[j] * grad_[j]
+        total += part
+        dot += part_dot
+        start = stop
+    mean = f32(dot / total if total > 0.0 else 0.0)
     for j in range(grad.shape[0]):
         out[j] = scale * out[j] * (grad[j] - mean)
     return mean
@@ -272,11 +340,17 @@ def centre(grad: Any, scale: Any, out: Any) -> Any:
 @kernel
 def scale_share(row: Any, out: Any, scale: Any) -> Any:
     """Gradient to the scale, from the gradient to the logits."""
-    top = row_max(row)
-    total = ZERO
-    for j in range(row.shape[0]):
-        total += out[j] * (row[j] - top if row[j] > NEG_INF else ZERO)
-    return total / scale if scale > ZERO else ZERO
+    keys, top, total = row.shape[0], row_max(row), 0.0
+    start = 0
+    while start < keys:
+        stop = block_end(start, keys, LONG_BLOCK)
+        out_, row_ = out[start:stop], row[start:stop]
+        part = ZERO
+        for j in range(stop - start):
+            part += out_[j] * (row_[j] - top if row_[j] > NEG_INF else ZERO)
+        total += part
+        start = stop
+    return f32(total / scale if scale > ZERO else 0.0)
 
 
 @kernel
@@ -328,13 +402,20 @@ def log_weight_slope(d: Any, beta: Any, s: Any) -> Any:
 def alpha_gradient(grad: Any, weights: Any, beta: Any, mean: Any) -> Any:
     """sum_i w_i slope_i (grad_i - mean): the mean under u takes out the change of the largest weight."""
     s = log(maximum(row_max(weights), TINY))
-    total = ZERO
-    for j in range(weights.shape[0]):
-        w = weights[j]
-        inside = w > TINY
-        slope = log_weight_slope(log(w) - s if inside else ZERO, beta, s)
-        total += w * slope * (grad[j] - mean) if inside else ZERO
-    return total
+    keys, total = weights.shape[0], 0.0
+    start = 0
+    while start < keys:
+        stop = block_end(start, keys, BLOCK)
+        weights_, grad_ = weights[start:stop], grad[start:stop]
+        part = ZERO
+        for j in range(stop - start):
+            w = weights_[j]
+            inside = w > TINY
+            slope = log_weight_slope(log(w) - s if inside else ZERO, beta, s)
+            part += w * slope * (grad_[j] - mean) if inside else ZERO
+        total += part
+        start = stop
+    return f32(total)
 
 
 @kernel

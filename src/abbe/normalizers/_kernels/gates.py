@@ -7,7 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from ..._vector import NEG_INF, ONE, TINY, ZERO, exp, f32, kernel, log, maximum, row_dot, row_max, sigmoid, usable
+from ..._vector import (
+    BLOCK,
+    NEG_INF,
+    ONE,
+    TINY,
+    ZERO,
+    block_end,
+    exp,
+    f32,
+    kernel,
+    log,
+    maximum,
+    row_dot,
+    row_max,
+    row_sum,
+    sigmoid,
+    usable,
+)
 from .shaped import visible_count
 from .softmax import multiply
 
@@ -37,26 +54,21 @@ def sigmoid_backward(
 def raise_positive(row: Any, unit: Any, power: Any, out: Any) -> Any:
     """out = relu(row / unit)^power; returns its sum. Powers 0, 1 and 2 need no logarithm."""
     inverse = ONE / unit
-    total = ZERO
     if power == ZERO:
         for j in range(row.shape[0]):
             out[j] = ONE if row[j] > ZERO else ZERO
-            total += out[j]
     elif power == ONE:
         for j in range(row.shape[0]):
             out[j] = maximum(row[j] * inverse, ZERO)
-            total += out[j]
     elif power == f32(2.0):
         for j in range(row.shape[0]):
             x = maximum(row[j] * inverse, ZERO)
             out[j] = x * x
-            total += out[j]
     else:
         for j in range(row.shape[0]):
             x = maximum(row[j] * inverse, ZERO)
             out[j] = exp(power * log(x if x > TINY else ONE)) if x > TINY else ZERO
-            total += out[j]
-    return total
+    return f32(row_sum(out))
 
 
 @kernel
@@ -103,12 +115,19 @@ def softpick_sums(row: Any, eps: Any, out: Any) -> Any:
     """out = e^l - 1 in units of e^max(top, 0) (0 where absent); returns the sum of its sizes plus eps."""
     top = maximum(row_max(row), ZERO)
     unit = exp(-top)
-    total = eps * unit
-    for j in range(row.shape[0]):
-        x = expm1_scaled(row[j], top, unit) if row[j] > NEG_INF else ZERO
-        out[j] = x
-        total += abs(x)
-    return total
+    keys, total = row.shape[0], float(eps * unit)
+    start = 0
+    while start < keys:
+        stop = block_end(start, keys, BLOCK)
+        row_, out_ = row[start:stop], out[start:stop]
+        part = ZERO
+        for j in range(stop - start):
+            x = expm1_scaled(row_[j], top, unit) if row_[j] > NEG_INF else ZERO
+            out_[j] = x
+            part += abs(x)
+        total += part
+        start = stop
+    return f32(total)
 
 
 @kernel
@@ -168,9 +187,9 @@ def stick_breaking_forward(logits: Any, params: Any, weights: Any, start: int, s
         if not usable(row_max(logits[r]), out):
             continue
         gates_and_rests(logits[r], out, rests)
-        left = ONE
+        left = 1.0  # float64, as below: what is left after thousands of keys is a product of thousands of numbers
         for j in range(out.shape[0] - 1, -1, -1):
-            out[j] *= left
+            out[j] *= f32(left)
             left *= rests[j]
 
 
@@ -182,8 +201,8 @@ def stick_breaking_backward(
     for r in range(start, stop):
         w, g, out = weights[r], grad[r], grad_logits[r]
         gates_and_rests(logits[r], out, rests)
-        before = ZERO
+        before = 0.0
         for j in range(out.shape[0]):
             share = g[j] * w[j]
-            out[j] = share * rests[j] - out[j] * before
+            out[j] = share * rests[j] - out[j] * f32(before)
             before += share

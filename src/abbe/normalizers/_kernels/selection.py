@@ -11,7 +11,21 @@ from typing import Any
 import numpy as np
 from numba import int32, int64
 
-from ..._vector import NEG_INF, ONE, ZERO, bits, f32, from_bits, kernel, minimum, row_max, usable
+from ..._vector import (
+    LONG_BLOCK,
+    NEG_INF,
+    ONE,
+    ZERO,
+    bits,
+    block_end,
+    f32,
+    from_bits,
+    kernel,
+    minimum,
+    row_max,
+    row_sum,
+    usable,
+)
 from .shaped import (
     kept_backward,  # noqa: F401  (gradient of the kept full weights)
     visible_count,
@@ -26,10 +40,18 @@ _BY_VALUE = 14  # steps by value come first; steps by bit pattern then end withi
 @kernel
 def above(row: Any, mass: Any, cut: Any) -> Any:
     """Mass and number of the keys above the cut."""
-    amount, count = ZERO, ZERO
-    for j in range(row.shape[0]):
-        amount += mass[j] if row[j] > cut else ZERO
-        count += ONE if row[j] > cut else ZERO
+    keys, amount, count = row.shape[0], 0.0, 0.0
+    start = 0
+    while start < keys:
+        stop = block_end(start, keys, LONG_BLOCK)
+        mass_, row_ = mass[start:stop], row[start:stop]
+        part, part_count = ZERO, ZERO
+        for j in range(stop - start):
+            part += mass_[j] if row_[j] > cut else ZERO
+            part_count += ONE if row_[j] > cut else ZERO
+        amount += part
+        count += part_count
+        start = stop
     return amount, count
 
 
@@ -59,7 +81,7 @@ def narrow(row: Any, mass: Any, target: Any, top: Any) -> Any:
     """(low, high]: the mass above low reaches the target, that above high (returned) does not, few lie between."""
     low, high = unordered(ordered(lowest(row)) - 2), top  # 2 steps down: 0 and -0 are one value
     _, count_low = above(row, mass, low)
-    have, count_high = ZERO, ZERO
+    have, count_high = 0.0, 0.0
     for step in range(_BY_VALUE + 33):
         if count_low - count_high <= _FEW:
             break
@@ -119,10 +141,7 @@ def keep_largest(row: Any, mass: Any, target: Any, top: Any, out: Any) -> None:
 
 @kernel
 def renormalize(out: Any) -> None:
-    total = ZERO
-    for j in range(out.shape[0]):
-        total += out[j]
-    multiply(out, ONE / total)
+    multiply(out, f32(1.0 / row_sum(out)))
 
 
 @kernel

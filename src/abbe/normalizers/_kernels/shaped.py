@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._vector import NEG_INF, ONE, TINY, ZERO, kernel, maximum, minimum, row_max, usable
+from ..._vector import (
+    BLOCK,
+    LONG_BLOCK,
+    NEG_INF,
+    ONE,
+    TINY,
+    ZERO,
+    block_end,
+    f32,
+    kernel,
+    maximum,
+    minimum,
+    row_max,
+    usable,
+)
 from .softmax import exponentials, multiply
 
 
@@ -44,6 +58,22 @@ def clipped_forward(logits: Any, params: Any, weights: Any, start: int, stop: in
 
 
 @kernel
+def dot_where_between(a: Any, b: Any, w: Any) -> Any:
+    """sum of a b over the keys with 0 < w < 1."""
+    keys, total = a.shape[0], 0.0
+    start = 0
+    while start < keys:
+        stop = block_end(start, keys, LONG_BLOCK)
+        a_, b_, w_ = a[start:stop], b[start:stop], w[start:stop]
+        part = ZERO
+        for j in range(stop - start):
+            part += a_[j] * b_[j] if ZERO < w_[j] < ONE else ZERO
+        total += part
+        start = stop
+    return f32(total)
+
+
+@kernel
 def clipped_backward(
     grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
 ) -> None:
@@ -51,9 +81,7 @@ def clipped_backward(
         q = r if params.shape[0] > 1 else 0
         stretch, g, w, out = params[q, 0] - params[q, 1], grad[r], weights[r], grad_logits[r]
         if softmax_row(logits[r], out):
-            dot = ZERO
-            for j in range(g.shape[0]):
-                dot += out[j] * g[j] if ZERO < w[j] < ONE else ZERO
+            dot = dot_where_between(out, g, w)
             for j in range(g.shape[0]):
                 passed = g[j] if ZERO < w[j] < ONE else ZERO
                 out[j] = stretch * out[j] * (passed - dot)
@@ -73,16 +101,25 @@ def elastic_forward(logits: Any, params: Any, weights: Any, start: int, stop: in
 @kernel
 def kept_gradient(row: Any, g: Any, w: Any, out: Any) -> Any:
     """Gradient through softmax of the keys with w > 0; returns their summed gradient."""
-    total = ZERO
+    total = 0.0
     if softmax_row(row, out):
-        dot = ZERO
-        for j in range(g.shape[0]):
-            passed = g[j] if w[j] > ZERO else ZERO
-            dot += out[j] * passed
-            total += passed
-        for j in range(g.shape[0]):
-            out[j] *= (g[j] if w[j] > ZERO else ZERO) - dot
-    return total
+        dot, keys = 0.0, g.shape[0]
+        start = 0
+        while start < keys:
+            stop = block_end(start, keys, LONG_BLOCK)
+            g_, w_, out_ = g[start:stop], w[start:stop], out[start:stop]
+            part_dot, part = ZERO, ZERO
+            for j in range(stop - start):
+                passed = g_[j] if w_[j] > ZERO else ZERO
+                part_dot += out_[j] * passed
+                part += passed
+            dot += part_dot
+            total += part
+            start = stop
+        mean = f32(dot)
+        for j in range(keys):
+            out[j] *= (g[j] if w[j] > ZERO else ZERO) - mean
+    return f32(total)
 
 
 @kernel
@@ -130,6 +167,32 @@ def self_adjusted_forward(logits: Any, params: Any, weights: Any, start: int, st
 
 
 @kernel
+def self_adjusted_sums(row: Any, g: Any, weights: Any, low: Any, high: Any, inverse: Any) -> Any:
+    """The mean gradient of the row, and the gradients to each key that is the lowest or the highest."""
+    keys, dot, at_low, at_high, rest = row.shape[0], 0.0, 0.0, 0.0, 0.0
+    start = 0
+    while start < keys:
+        stop = block_end(start, keys, BLOCK)
+        g_, weights_, row_ = g[start:stop], weights[start:stop], row[start:stop]
+        part, part_rest, part_low, part_high = ZERO, ZERO, ZERO, ZERO
+        for j in range(stop - start):
+            share = g_[j] * weights_[j]
+            ratio = ratio_of(row_[j], low, inverse)
+            part += share * ratio
+            part_rest += share * (ratio - ONE)
+            part_low += ONE if row_[j] == low else ZERO
+            part_high += ONE if row_[j] == high else ZERO
+        dot += part
+        rest += part_rest
+        at_low += part_low
+        at_high += part_high
+        start = stop
+    to_low = rest * inverse / at_low if low < ZERO else 0.0
+    to_high = -dot * inverse / at_high if high > ZERO else 0.0
+    return f32(dot), f32(to_low), f32(to_high)
+
+
+@kernel
 def self_adjusted_backward(
     grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
 ) -> None:
@@ -139,17 +202,7 @@ def self_adjusted_backward(
         if not softmax_row(row, out):
             continue
         inverse = ONE / (high - low) if high - low > TINY else ZERO
-        dot, to_low, to_high, at_low, at_high = ZERO, ZERO, ZERO, ZERO, ZERO
-        for j in range(row.shape[0]):
-            share = g[j] * out[j]
-            ratio = ratio_of(row[j], low, inverse)
-            dot += share * ratio
-            to_low += share * (ratio - ONE) * inverse
-            to_high -= share * ratio * inverse
-            at_low += ONE if row[j] == low else ZERO
-            at_high += ONE if row[j] == high else ZERO
-        to_low = to_low / at_low if low < ZERO else ZERO
-        to_high = to_high / at_high if high > ZERO else ZERO
+        dot, to_low, to_high = self_adjusted_sums(row, g, out, low, high, inverse)
         for j in range(row.shape[0]):
             ratio = ratio_of(row[j], low, inverse)
             change = out[j] * (g[j] * ratio - dot + g[j] * inverse)

@@ -4,18 +4,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._vector import NEG_INF, ONE, ZERO, exp, f32, kernel, maximum, row_dot, row_max, usable
+from ..._vector import (
+    BLOCK,
+    LONG_BLOCK,
+    NEG_INF,
+    ONE,
+    ZERO,
+    block_end,
+    exp,
+    f32,
+    kernel,
+    maximum,
+    row_dot,
+    row_max,
+    row_sum,
+    usable,
+)
 
 
 @kernel
 def exponentials(row: Any, top: Any, scale: Any, shift: Any, out: Any) -> Any:
     """out = exp(scale (row - top) - shift); returns its sum."""
-    total = ZERO
-    for j in range(row.shape[0]):
-        e = exp(scale * (row[j] - top) - shift)
-        out[j] = e
-        total += e
-    return total
+    keys, total = row.shape[0], 0.0
+    start = 0
+    while start < keys:
+        stop = block_end(start, keys, BLOCK)
+        row_, out_ = row[start:stop], out[start:stop]
+        part = ZERO
+        for j in range(stop - start):
+            e = exp(scale * (row_[j] - top) - shift)
+            out_[j] = e
+            part += e
+        total += part
+        start = stop
+    return f32(total)
 
 
 @kernel
@@ -41,12 +63,19 @@ def centred(grad: Any, weights: Any, scale: Any, dot: Any, out: Any) -> None:
 
 @kernel
 def scale_gradient(grad: Any, row: Any, weights: Any, dot: Any, top: Any) -> Any:
-    """sum_j w_j (g_j - dot) (l_j - top) over visible keys."""
-    total = ZERO
-    for j in range(row.shape[0]):
-        offset = row[j] - top if row[j] > NEG_INF else ZERO
-        total += weights[j] * (grad[j] - dot) * offset
-    return total
+    """sum_j w_j (g_j - dot) (l_j - top) over visible keys: the gradient to a common scale of the row."""
+    keys, total = row.shape[0], 0.0
+    start = 0
+    while start < keys:
+        stop = block_end(start, keys, LONG_BLOCK)
+        row_, weights_, grad_ = row[start:stop], weights[start:stop], grad[start:stop]
+        part = ZERO
+        for j in range(stop - start):
+            offset = row_[j] - top if row_[j] > NEG_INF else ZERO
+            part += weights_[j] * (grad_[j] - dot) * offset
+        total += part
+        start = stop
+    return f32(total)
 
 
 @kernel
@@ -90,13 +119,8 @@ def sink_backward(
         if top == NEG_INF:
             continue
         dot = row_dot(w, grad[r])
-        kept = ZERO
-        peak = ZERO
-        for j in range(row.shape[0]):
-            kept += w[j]
-            peak = maximum(peak, w[j])
         # The sink's weight from the largest one's: 1 - kept would cancel, and serves where that one underflows.
         above = sink - scale * top
-        lost = peak * exp(above) if above < f32(40.0) else ONE - kept
+        lost = row_max(w) * exp(above) if above < f32(40.0) else f32(1.0 - row_sum(w))
         grad_params[r, 0] += top * dot * lost
         grad_params[r, 1] = -lost * dot

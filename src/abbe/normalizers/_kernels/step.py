@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..._entries import from_source
-from ..._vector import ZERO, kernel
+from ..._vector import ZERO, f32, kernel
 from .blend import rows_of
+
+_GATHERED = 64  # 16 passes of four keys: see the sums of `_vector`
 
 _SOURCE = """
 def {name}(key, query, value, params, scale, output, start, stop):
@@ -41,12 +43,28 @@ def score(query: Any, keys: Any, scale: Any, logits: Any) -> None:
 
 @kernel
 def sum_values(weights: Any, values: Any, places: Any, output: Any) -> None:
-    """Only over the keys that have a weight, NaN included; four at a time, since each pass reads and writes the sum."""
+    """Only over the keys that have a weight, NaN included; in float32 over _GATHERED keys, then in float64."""
     kept = 0
     for j in range(weights.shape[0]):  # no branches: they would be mispredicted
         places[kept] = j
         kept += 1 if weights[j] != ZERO else 0
+    if kept <= _GATHERED:
+        sum_some(weights, values, places[:kept], output)
+        return
+    total = np.zeros(output.shape[0], np.float64)
+    for start in range(0, kept, _GATHERED):
+        sum_some(weights, values, places[start : min(start + _GATHERED, kept)], output)
+        for d in range(output.shape[0]):
+            total[d] += output[d]
+    for d in range(output.shape[0]):
+        output[d] = f32(total[d])
+
+
+@kernel
+def sum_some(weights: Any, values: Any, places: Any, output: Any) -> None:
+    """Four keys at a time, since each pass reads and writes the sum."""
     output[:] = ZERO
+    kept = places.shape[0]
     whole = kept - kept % 4
     for c in range(0, whole, 4):
         i, j, k, l = places[c], places[c + 1], places[c + 2], places[c + 3]  # noqa: E741
