@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._switch import loading
+
 _SHARE = 1 << 14  # numbers of the first tensor a share holds, at least
 _SHARES = 4  # a thread, so that one that was held up leaves the rest to the others
 
@@ -31,11 +33,12 @@ _NAMES = {torch.float32: "float32", torch.float64: "float64", torch.int64: "int6
 def over_rows(kernel: Any, rows: int, *tensors: Tensor) -> None:
     """Run kernel(*arrays, start, stop) over all rows, in shares that the threads take one after the other.
 
-    The tensors are contiguous and on the CPU.
+    The tensors are contiguous and on the CPU. KernelsBrokenError if the kernel cannot be compiled or loaded.
     """
-    from ._entries import entry  # loads numba
+    with loading():
+        from ._entries import entry  # loads numba
 
-    function = entry(kernel, tuple((_NAMES[x.dtype], x.dim()) for x in tensors)).ctypes
+        function = entry(kernel, tuple((_NAMES[x.dtype], x.dim()) for x in tensors)).ctypes
     threads = max(1, min(torch.get_num_threads(), rows, tensors[0].numel() // _SHARE))
     shares = min(rows, _SHARES * threads) if threads > 1 else 1
     work = [0, shares, rows]

@@ -25,7 +25,7 @@ from numba.extending import intrinsic
 
 f32 = np.float32
 
-ZERO = f32(0.0)
+ZERO: Any = f32(0.0)  # sums mix float32 and float64 freely, which the types of numpy do not
 ONE = f32(1.0)
 NEG_INF = f32(-np.inf)
 POS_INF = f32(np.inf)

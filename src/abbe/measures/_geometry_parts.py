@@ -6,12 +6,14 @@ specification in plain torch; `fused_parts` gives the same from the kernels, for
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._errors import AbbeError
+from .._switch import KernelsBrokenError, load
 from .._threads import over_rows
 from ._rows import Rows
 from ._sets import Sets
@@ -50,7 +52,10 @@ def geometry_parts(rows: Rows, sets: Sets) -> GeometryParts:
     squares = (rows.vectors.detach() ** 2).sum(-1)
     if not bool(torch.isfinite(squares).all()):
         raise AbbeError("vectors hold NaN, infinity or numbers too large to square")
-    return fused_parts(rows, sets, squares) if rows.fused else reference_parts(rows, sets)
+    if rows.fused:
+        with suppress(KernelsBrokenError):
+            return fused_parts(rows, sets, squares)
+    return reference_parts(rows, sets)
 
 
 def reference_parts(rows: Rows, sets: Sets) -> GeometryParts:
@@ -149,8 +154,6 @@ def _fused_block(
     rows: Rows, x: Tensor, squares: Tensor, sizes: Tensor, room: Tensor, given: _RowArrays, start: int, queries: int
 ) -> None:
     """Fills parts and limits of some queries of all heads. No dot products beyond the last key that they see."""
-    from . import _kernels
-
     groups, columns = len(x), 2 * len(sizes) + 1
     of_block = slice(start, start + queries)
     used = max(1, int(rows.facts.last[:, of_block].max()))
@@ -160,10 +163,11 @@ def _fused_block(
     sums[:, :, -1] = torch.bmm(weights, x[:, :used]).view(rows.heads, queries, -1)
     order = (given.whole, given.selected, given.random, sizes)
     flat_sums = sums.view(rows.heads * queries, columns, -1)
-    over_rows(_kernels.set_sums, len(flat_sums), flat_sums, place, given.weights, x, *order)
+    set_sums, set_parts = (load("abbe.measures._kernels", name) for name in ("set_sums", "set_parts"))
+    over_rows(set_sums, len(flat_sums), flat_sums, place, given.weights, x, *order)
     dots = room[: len(flat_sums) * columns * used].view(groups, -1, used)
     torch.bmm(sums.view(groups, -1, x.shape[-1]), x[:, :used].mT, out=dots)
     over_rows(
-        _kernels.set_parts, len(flat_sums), dots.view(-1, columns, used), place, given.logits, given.weights, x,
+        set_parts, len(flat_sums), dots.view(-1, columns, used), place, given.logits, given.weights, x,
         squares, *order, flat_sums, given.parts, given.limits,
     )  # fmt: skip

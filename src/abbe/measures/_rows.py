@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._errors import AbbeError
+from .._switch import KernelsBrokenError, load, usable
 from .._threads import over_rows
 
 FUSED_FROM = 1 << 12  # below this many logits plain torch answers sooner than kernels that must first be loaded
@@ -73,11 +75,11 @@ class Rows:
         parts = (self.logits, self.weights, self.vectors)
         if any(part.dtype != torch.float32 or part.device.type != "cpu" for part in parts):
             return False
-        return self.logits.numel() >= FUSED_FROM
+        return self.logits.numel() >= FUSED_FROM and usable()
 
     @cached_property
     def facts(self) -> RowFacts:
-        found = _fused_facts(self) if self.fused else reference_facts(self)
+        found = _facts(self)
         for bad, what in (
             (~torch.isfinite(found.total), "must be finite, got NaN or infinity"),
             (found.stray > 0, "must be 0 at invisible keys (logit -inf), got others"),
@@ -119,15 +121,11 @@ class Rows:
         Beyond the visible keys of a row the positions mean nothing.
         """
         largest = min(largest, self.keys)
-        if not self.fused:
-            shown = torch.where(self.visible, self.weights, -torch.inf)
-            return shown.argsort(dim=-1, descending=True, stable=True)[..., :largest]
-        from . import _row_kernels
-
-        order = torch.empty(self.heads, self.queries, largest, dtype=torch.int64)
-        logits = flat(self.logits)
-        over_rows(_row_kernels.weight_order, len(logits), logits, flat(self.weights), order.view(-1, largest))
-        return order
+        if self.fused:
+            with suppress(KernelsBrokenError):
+                return _fused_order(self, largest)
+        shown = torch.where(self.visible, self.weights, -torch.inf)
+        return shown.argsort(dim=-1, descending=True, stable=True)[..., :largest]
 
 
 def _check(rows: Rows) -> None:
@@ -173,14 +171,30 @@ def reference_facts(rows: Rows) -> RowFacts:
     )
 
 
-def _fused_facts(rows: Rows) -> RowFacts:
-    from . import _row_kernels
+def row_kernel(name: str) -> Any:
+    return load("abbe.measures._row_kernels", name)
 
+
+def _facts(rows: Rows) -> RowFacts:
+    if rows.fused:
+        with suppress(KernelsBrokenError):
+            return _fused_facts(rows)
+    return reference_facts(rows)
+
+
+def _fused_order(rows: Rows, largest: int) -> Tensor:
+    order = torch.empty(rows.heads, rows.queries, largest, dtype=torch.int64)
+    logits = flat(rows.logits)
+    over_rows(row_kernel("weight_order"), len(logits), logits, flat(rows.weights), order.view(-1, largest))
+    return order
+
+
+def _fused_facts(rows: Rows) -> RowFacts:
     shape = rows.logits.shape[:2]
     whole = torch.empty(shape.numel(), 3, dtype=torch.int64)
     sums = torch.empty(shape.numel(), 8)
     logits, weights = flat(rows.logits), flat(rows.weights)
-    over_rows(_row_kernels.row_facts, len(logits), logits, weights, whole, sums)
+    over_rows(row_kernel("row_facts"), len(logits), logits, weights, whole, sums)
     return RowFacts(*(part.view(shape) for part in (*whole.unbind(-1), *sums.unbind(-1))))
 
 

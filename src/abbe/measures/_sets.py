@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .._errors import AbbeError
+from .._switch import KernelsBrokenError
 from .._threads import over_rows
-from ._rows import Rows, flat
+from ._rows import Rows, flat, row_kernel
 
 DEFAULT_GRID = (1, 2, 5, 10, 20, 50, 100)  # holds the sizes of arXiv 2508.17821, figure 2b
 
@@ -55,13 +57,16 @@ def checked_grid(grid: Sequence[int]) -> tuple[int, ...]:
 
 def random_order(rows: Rows, draws: Tensor) -> Tensor:
     """The start of a uniform random order of the visible keys (Fisher and Yates), from draws in [0, 1)."""
-    if not rows.fused:
-        return reference_random_order(rows, draws)
-    from . import _row_kernels
+    if rows.fused:
+        with suppress(KernelsBrokenError):
+            return _fused_random_order(rows, draws)
+    return reference_random_order(rows, draws)
 
+
+def _fused_random_order(rows: Rows, draws: Tensor) -> Tensor:
     order = torch.empty(draws.shape, dtype=torch.int64)
     logits = flat(rows.logits)
-    over_rows(_row_kernels.random_order, len(logits), logits, flat(draws), order.view(-1, draws.shape[-1]))
+    over_rows(row_kernel("random_order"), len(logits), logits, flat(draws), order.view(-1, draws.shape[-1]))
     return order
 
 

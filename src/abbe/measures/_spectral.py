@@ -7,11 +7,14 @@ the sum by r + s/(x - p_2) with the same value and slope, which leaves a quadrat
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 from torch import Tensor
 
+from .._switch import KernelsBrokenError
 from .._threads import over_rows
-from ._rows import Rows, flat
+from ._rows import Rows, flat, row_kernel
 
 _MOST_STEPS = 60
 
@@ -23,19 +26,18 @@ def rank_one_norms(rows: Rows, p: Tensor, missing: Tensor, directions: Tensor) -
     made a unit vector.
     """
     if rows.fused and p.dtype == torch.float32:
-        return _fused(rows, p, missing, directions)
+        with suppress(KernelsBrokenError):
+            return _fused(rows, p, missing, directions)
     g = torch.where(rows.visible, directions, 0.0)
     moved = p * (g - (p * g).sum(-1, keepdim=True))
     return largest_eigenvalue(p, missing), moved.norm(dim=-1) / _or_one(g.norm(dim=-1))
 
 
 def _fused(rows: Rows, p: Tensor, missing: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
-    from . import _row_kernels
-
     found = torch.empty(rows.heads * rows.queries, 2)
     missing = missing.detach().expand(rows.heads, rows.queries).reshape(-1).contiguous()
     over_rows(
-        _row_kernels.rank_one_norms, len(found), flat(rows.logits), flat(p), missing, directions.contiguous(), found
+        row_kernel("rank_one_norms"), len(found), flat(rows.logits), flat(p), missing, directions.contiguous(), found
     )
     worst, random = found.view(rows.heads, rows.queries, 2).unbind(-1)
     return worst, random

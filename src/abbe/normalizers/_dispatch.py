@@ -7,7 +7,6 @@ beyond the first, and everything inside torch.func transforms, go through the re
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .._switch import KernelsBrokenError, load, loading, usable
 from .._threads import over_rows
 
 # Below this many logits the reference answers sooner than a kernel that may have to be compiled first
@@ -39,8 +39,12 @@ class RowMap:
     backward: str = "backward"
 
     def kernel(self, which: str) -> Callable[..., None]:
-        found: Callable[..., None] = getattr(importlib.import_module(f"{__package__}._kernels.{self.module}"), which)
-        return found
+        return _kernel(self.module, which)
+
+
+def _kernel(module: str, name: str) -> Callable[..., None]:
+    found: Callable[..., None] = load(f"{__package__}._kernels.{module}", name)
+    return found
 
 
 _MAPS: dict[str, RowMap] = {}
@@ -98,7 +102,7 @@ def blended_weights(
 
 def fused(logits: Tensor) -> bool:
     """Whether the kernels take these logits."""
-    if logits.dtype != torch.float32 or logits.device.type != "cpu" or inside_transform():
+    if logits.dtype != torch.float32 or logits.device.type != "cpu" or inside_transform() or not usable():
         return False
     # Who compiles has time, and one call is a smaller graph than the reference.
     return torch.compiler.is_compiling() or logits.numel() >= min(FUSED_FROM, _asked_from.get() or FUSED_FROM)
@@ -107,7 +111,7 @@ def fused(logits: Tensor) -> bool:
 def row_counts(logits: Tensor) -> Tensor:
     """n, the visible keys of every row, shape (..., 1) in the dtype of the logits, without gradient."""
     if not fused(logits):
-        return (logits != float("-inf")).sum(-1, keepdim=True).to(logits.dtype)
+        return _reference_counts(logits)
     if torch.compiler.is_compiling():
         compiled: Tensor = _row_counts_op(logits.detach())
         return compiled
@@ -117,16 +121,25 @@ def row_counts(logits: Tensor) -> Tensor:
 def _run_counts(logits: Tensor) -> Tensor:
     rows = _as_rows(logits)
     counts = rows.new_empty(len(rows), 1)
-    kernels = importlib.import_module(f"{__package__}._kernels.shaped")
-    over_rows(kernels.count_forward, len(rows), rows, counts)
+    try:
+        over_rows(_kernel("shaped", "count_forward"), len(rows), rows, counts)
+    except KernelsBrokenError:
+        return _reference_counts(logits)
     return counts.view(*logits.shape[:-1], 1)
+
+
+def _reference_counts(logits: Tensor) -> Tensor:
+    return (logits != float("-inf")).sum(-1, keepdim=True).to(logits.dtype)
 
 
 def _run_forward(logits: Tensor, params: Tensor, name: str) -> Tensor:
     which = _MAPS[name]
     rows = _as_rows(logits)
     weights = torch.empty_like(rows)
-    over_rows(which.kernel(which.forward), len(rows), rows, params_of_rows(params, logits), weights)
+    try:
+        over_rows(which.kernel(which.forward), len(rows), rows, params_of_rows(params, logits), weights)
+    except KernelsBrokenError:
+        return which.reference(logits.detach(), params.detach()).contiguous()
     return weights.view(logits.shape)
 
 
@@ -137,20 +150,31 @@ def _run_backward(
     rows = _as_rows(logits)
     grad_logits = torch.empty_like(rows)
     grad_params = rows.new_zeros((len(rows) if with_params else 0, params.shape[-1]))
-    over_rows(
-        which.kernel(which.backward),
-        len(rows),
-        _as_rows(grad),
-        rows,
-        _as_rows(weights),
-        params_of_rows(params, logits),
-        grad_logits,
-        grad_params,
-    )
+    try:
+        over_rows(
+            which.kernel(which.backward),
+            len(rows),
+            _as_rows(grad),
+            rows,
+            _as_rows(weights),
+            params_of_rows(params, logits),
+            grad_logits,
+            grad_params,
+        )
+    except KernelsBrokenError:
+        return _reference_gradients(which, grad, logits, params)
     if with_params:
         summed = grad_params.view(*logits.shape[:-1], -1).sum_to_size(params.shape)
         return grad_logits.view(logits.shape), summed.contiguous()
     return grad_logits.view(logits.shape), torch.zeros_like(params)
+
+
+def _reference_gradients(which: RowMap, grad: Tensor, logits: Tensor, params: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.enable_grad():
+        inputs = logits.detach().requires_grad_(), params.detach().requires_grad_()
+        weights = which.reference(*inputs)
+    grads = torch.autograd.grad(weights, inputs, grad.detach(), materialize_grads=True)
+    return grads[0].contiguous(), grads[1].contiguous()
 
 
 def _as_rows(x: Tensor) -> Tensor:
@@ -233,8 +257,12 @@ class _Blend(torch.autograd.Function):
         rows, mixed = _as_rows(logits), torch.empty_like(_as_rows(logits))
         weights_a, weights_b = (torch.empty_like(rows if keep else rows[:0]) for _ in "ab")
         params = [params_of_rows(params, logits) for params in (params_a, params_b)]
-        kernel = _blend_kernel("forward", a, b)
-        over_rows(kernel, len(rows), rows, *params, rows.new_tensor([share]), weights_a, weights_b, mixed)
+        try:
+            kernel = _blend_kernel("forward", a, b)
+            over_rows(kernel, len(rows), rows, *params, rows.new_tensor([share]), weights_a, weights_b, mixed)
+        except KernelsBrokenError:
+            weights_a, weights_b = (_as_rows(_run_forward(logits, *x)) for x in ((params_a, a), (params_b, b)))
+            mixed = torch.lerp(weights_b, weights_a, share)
         ctx.names, ctx.share = (a, b), share
         if keep:
             ctx.save_for_backward(logits, params_a, params_b, weights_a, weights_b)
@@ -262,17 +290,22 @@ def _blended_gradient(
     rows = _as_rows(logits)
     params = [params_of_rows(params, logits) for params in (params_a, params_b)]
     grad_logits, of_params = torch.empty_like(rows), rows.new_empty(0, 1)
-    over_rows(
-        _blend_kernel("backward", a, b), len(rows), _as_rows(grad), rows, weights_a, weights_b, *params,
-        rows.new_tensor([share]), grad_logits, of_params,
-    )  # fmt: skip
+    try:
+        over_rows(
+            _blend_kernel("backward", a, b), len(rows), _as_rows(grad), rows, weights_a, weights_b, *params,
+            rows.new_tensor([share]), grad_logits, of_params,
+        )  # fmt: skip
+    except KernelsBrokenError:
+        of_a, _ = _reference_gradients(_MAPS[a], grad, logits, params_a)
+        of_b, _ = _reference_gradients(_MAPS[b], grad, logits, params_b)
+        return torch.lerp(of_b, of_a, share)
     return grad_logits.view(logits.shape)
 
 
 def _blend_kernel(which: str, a: str, b: str) -> Callable[..., None]:
-    blend = importlib.import_module(f"{__package__}._kernels.blend")
     parts = [_MAPS[name].kernel(getattr(_MAPS[name], which)) for name in (a, b)]
-    made: Callable[..., None] = getattr(blend, which)(*parts)
+    with loading():
+        made: Callable[..., None] = _kernel("blend", which)(*parts)  # type: ignore[assignment]
     return made
 
 

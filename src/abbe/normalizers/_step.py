@@ -6,13 +6,13 @@ follow from the number of keys alone. The caller keeps another way for all else.
 
 from __future__ import annotations
 
-import importlib
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._switch import KernelsBrokenError, load, loading
 from .._threads import over_rows
 from ._base import Normalizer
 from ._dispatch import RowMap, fused, params_of_rows
@@ -35,7 +35,10 @@ def step_attention(normalizer: Normalizer, query: Tensor, key: Tensor, value: Te
     output = query.new_empty(batch, 1, heads, value.shape[3])
     rest = params_of_rows(params, no_logits), _scale(scale), output
     # The keys come first: by the size of the first tensor the rows are split over threads.
-    over_rows(_kernel(which), batch * heads, key, query.contiguous(), value, *rest)
+    try:
+        over_rows(_kernel(which), batch * heads, key, query.contiguous(), value, *rest)
+    except KernelsBrokenError:
+        return None
     return output
 
 
@@ -67,7 +70,8 @@ def _no_logits(batch: int, heads: int, keys: int) -> Tensor:
 
 @lru_cache
 def _kernel(which: RowMap) -> Any:
-    return importlib.import_module(f"{__package__}._kernels.step").step(which.kernel(which.forward))
+    with loading():
+        return load(f"{__package__}._kernels.step", "step")(which.kernel(which.forward))
 
 
 @lru_cache(maxsize=64)

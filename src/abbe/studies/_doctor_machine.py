@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from .._switch import VARIABLE, switched_on
 from .._threads import _openmp_of_torch
 from ._doctor_check import Check
 
@@ -50,6 +51,9 @@ def threads_check() -> Check:
 
 def vectors_check() -> Check:
     """The widest vectors that the compiled kernels may use: those of this processor."""
+    if not switched_on():
+        advice = f"unset {VARIABLE} unless you mean it: the torch path is slower"
+        return Check("kernels", "warning", f"switched off by {VARIABLE}", advice, GROUP)
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         advice = "unset NUMBA_DISABLE_JIT: kernels that are not compiled are hundreds of times slower"
         return Check("kernels", "broken", "compilation is switched off", advice, GROUP)

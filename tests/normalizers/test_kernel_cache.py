@@ -1,0 +1,122 @@
+"""Compiled kernels in processes of their own: cold and warm caches, switched off, and what happens when they fail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+# Weights and gradients of entmax-1.5 at the lengths where two copies of a helper used to round differently.
+_BITS = """
+import sys, torch, abbe
+found = []
+made = abbe.normalizer("entmax:alpha=1.5")
+for keys in (16, 17, 24, 33, 40, 64, 65):
+    rows = torch.randn(4096, keys, generator=torch.Generator().manual_seed(keys)).mul_(3).requires_grad_()
+    weights = made(rows)
+    found += [weights.detach(), *torch.autograd.grad(weights.square().sum(), rows)]
+torch.save(found, sys.argv[1])
+"""
+
+_ONE = """
+import warnings, torch, abbe
+rows = torch.randn(600, 128, generator=torch.Generator().manual_seed(0))
+with warnings.catch_warnings(record=True) as seen:
+    weights = abbe.normalizer("sparsemax")(rows)
+assert (weights - abbe.normalizer("sparsemax")(rows.double())).abs().max() < 1e-6
+print(len(seen), *(one.message for one in seen))
+"""
+
+# Every way to the kernels: weights, gradients, a blend, counts of keys, and the rows of a measure.
+_ALL_PATHS = """
+import sys, warnings, torch, abbe
+from abbe import measures
+BREAK
+warnings.simplefilter("always")
+rows = torch.randn(1, 600, 128, generator=torch.Generator().manual_seed(0))
+with warnings.catch_warnings(record=True) as seen:
+    for spec in ("ssmax:learn=true", "sparsemax", "hybrid:a=softmax,b=sparsemax,mix=0.25"):
+        made, leaf = abbe.normalizer(spec), rows.clone().requires_grad_()
+        weights = made(leaf)
+        weights.square().sum().backward()
+        exact, again = abbe.normalizer(spec).double(), rows.double().requires_grad_()
+        wanted = exact(again)
+        wanted.square().sum().backward()
+        assert (weights - wanted).abs().max() < 1e-6 and (leaf.grad - again.grad).abs().max() < 1e-5, spec
+    attended = measures.Rows(rows, torch.softmax(rows, -1), torch.randn(1, 128, 8))
+    sets = measures.choose_sets(attended, (1, 5), torch.Generator().manual_seed(0))
+    measures.geometry(attended, sets)
+    measures.sensitivity(attended, abbe.normalizer("softmax"), (1.0,), torch.Generator().manual_seed(0))
+print(len(seen), *(one.message for one in seen))
+print("numba" in sys.modules)
+"""
+
+
+def run(code: str, *arguments: str, **variables: str) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_cold_cache_gives_the_bits_of_a_warm_one(tmp_path: Path) -> None:
+    """Also when only some of it is warm: a run that is resumed on another day must go on with the same bits."""
+    cache, results = tmp_path / "cache", []
+    for name in ("cold", "warm", "half"):
+        if name == "half":
+            for file in cache.rglob("*entry_of*"):
+                file.unlink()
+        run(_BITS, str(tmp_path / name), NUMBA_CACHE_DIR=str(cache))
+        results.append(torch.load(tmp_path / name))
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_switched_off() -> None:
+    """No kernel is compiled, nothing is said, and the numbers are right."""
+    count, imported = run(_ALL_PATHS.replace("BREAK", ""), ABBE_KERNELS="off").splitlines()
+    assert (count, imported) == ("0", "False")
+
+
+def test_a_switch_that_is_neither_on_nor_off() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import abbe; abbe.normalizer('softmax')"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "ABBE_KERNELS": "maybe"},
+        check=False,
+    )
+    assert done.stderr.splitlines()[-1].endswith("ABBE_KERNELS must be on or off, got 'maybe'")
+
+
+BREAKS = {
+    "nowhere to keep them": "import numba.core.caching as c; c.CacheImpl._locator_classes = []",
+    "no compiler": "import abbe._switch, sys; sys.modules['numba'] = None; "
+    "[sys.modules.pop(name) for name in list(sys.modules) if name.startswith('abbe._vector')]",
+    "a compiler that fails": "import abbe._entries as e; e.entry = lambda *a: 1 / 0",
+}
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_without_kernels_abbe_goes_on_and_says_so_once(how: str) -> None:
+    """Read-only home and site-packages leave numba no folder to keep compiled code in."""
+    first, _ = run(_ALL_PATHS.replace("BREAK", BREAKS[how])).splitlines()
+    assert first.startswith("1 abbe goes on without its compiled kernels, more slowly: ")
+    assert ("set NUMBA_CACHE_DIR to a folder" in first) == (how == "nowhere to keep them")
+
+
+def test_a_damaged_cache(tmp_path: Path) -> None:
+    """Files that were cut short, as by a full disk: one warning, right numbers."""
+    variables = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    assert run(_ONE, **variables) == "0\n"
+    files = list(tmp_path.rglob("*.nb?"))
+    assert files
+    for file in files:
+        file.write_bytes(file.read_bytes()[:40])
+    assert run(_ONE, **variables).startswith("1 abbe goes on without its compiled kernels")
