@@ -4,7 +4,7 @@ numba's own ``exp`` and ``log`` call libm one element at a time, and its ``max``
 
 Sums. A vector loop keeps one float32 partial sum per lane, so over a long row each lane adds thousands of terms, and
 the narrower the vectors the larger the error: 900 eps were seen at 131,072 keys. Every sum over keys is therefore
-taken in blocks: float32 inside a block, where a lane adds 16 terms (an error below 3 eps, see `BLOCK`), float64 from
+taken in blocks: float32 inside a block, where a lane adds 12 terms (an error of 2 eps at most, see `BLOCK`), float64 from
 block to block. In the loops below, `row_` is the block of `row`.
 """
 
@@ -45,9 +45,9 @@ def _lanes() -> int:
 
 
 # Keys whose terms are summed in float32 before the sum goes on in float64. m equal terms, the worst case, leave a
-# partial sum off by at most m/6 eps, so 16 terms per lane. A loop with few instructions runs over two vectors or more
+# partial sum off by at most m/6 eps, so 12 terms per lane. A loop with few instructions runs over two vectors or more
 # at once, each with partial sums of its own: its blocks can be longer.
-BLOCK = 16 * _lanes()
+BLOCK = 12 * _lanes()
 LONG_BLOCK = 2 * BLOCK
 _WIDEST = 16
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from normalizer_cases import random_logits
 from torch import Tensor
 
 import abbe
+from abbe.normalizers._step import step_attention
 
 EPS = torch.finfo(torch.float32).eps
 SIMPLEX = (
@@ -64,22 +66,28 @@ def test_weights_at_the_edge_of_the_support(alpha: float, keys: int, fused: None
 
 @pytest.mark.parametrize("spec", ["softmax", "entmax:alpha=1.5", "sparsemax", "softpick", "clipped", "self-adjusted"])
 def test_gradients_of_a_long_row(spec: str, fused: None) -> None:
-    """The mean that a gradient is taken from is a sum over all keys: 1,000 eps were lost in it at this length."""
+    """The mean that a gradient is taken from is a sum over all keys: 1,000 eps were lost in it at this length.
+
+    The upstream gradient is 1 and a hundredth of what is drawn: errors are those of the 1, which softmax takes out.
+    """
     rows, grads = long_rows(131_072), []
     upstream = 1 + 0.01 * torch.rand(rows.shape, generator=torch.Generator().manual_seed(1))
     for dtype in (torch.float32, torch.float64):
         leaf = rows.to(dtype).requires_grad_()
         (found,) = torch.autograd.grad(abbe.normalizer(spec).to(dtype)(leaf), leaf, upstream.to(dtype))
         grads.append(found.double())
-    size = grads[1].abs().amax(-1, keepdim=True).clamp(min=1e-6)
-    assert float(((grads[0] - grads[1]).abs() / (EPS * (1 + 1 / size))).max()) < 64
+    off = (grads[0] - grads[1]).abs().amax(-1) / (100 * grads[1].abs().amax(-1)).clamp(min=1e-30)
+    assert float(off.max()) <= 8 * EPS
 
 
 def test_the_step_of_a_long_context_sums_all_values(fused: None) -> None:
     """One query over 100,000 keys of nearly one weight: float64 is the oracle."""
-    generator = torch.Generator().manual_seed(0)
-    query, key = 1e-3 * torch.randn(1, 1, 1, 8, generator=generator), torch.randn(1, 1, 100_000, 8, generator=generator)
-    value = 1 + torch.rand(1, 1, 100_000, 8, generator=generator)
-    got = abbe.attention(query, key, value, "entmax:alpha=1.01")
-    want = abbe.attention(query.double(), key.double(), value.double(), "entmax:alpha=1.01")
-    assert float((got - want).abs().max()) <= 16 * EPS
+    query, key, value = (
+        1e-3 * random_logits(1, 1, 1, 8),
+        random_logits(1, 1, 100_000, 8),
+        torch.rand(1, 1, 100_000, 8),
+    )
+    made = abbe.normalizer("softmax")
+    got = step_attention(made, query.float(), key.float(), value, 1.0)
+    want = made.double()(query @ key.mT) @ value.double()
+    assert float((got.view(-1) - want.view(-1)).abs().max()) <= 8 * EPS

@@ -16,7 +16,7 @@ from ..._entries import from_source
 from ..._vector import ZERO, f32, kernel
 from .blend import rows_of
 
-_GATHERED = 64  # 16 passes of four keys: see the sums of `_vector`
+_GATHERED = 48  # 12 passes of four keys: see the sums of `_vector`
 
 _SOURCE = """
 def {name}(key, query, value, params, scale, output, start, stop):
