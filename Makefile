@@ -16,10 +16,10 @@ ORIGIN := $(CURDIR) $(PYTHON)
 FOUND := $(shell test -x $(RUN) && cat $(STAMP) 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup report test test-real check lint types layers bench format clean FORCE
+.PHONY: help setup report test test-all test-sample test-real check lint types layers bench format clean FORCE
 
 help:  ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "ARGS='...' is passed on to report, test and bench; PYTHON=... chooses the interpreter of set-up."
 
 setup: $(STAMP)  ## make the environment in .venv (the other commands call it)
@@ -52,16 +52,28 @@ $(STAMP): pyproject.toml constraints.txt
 report: $(STAMP)  ## measure a model and write the page; the last line is its path
 	@$(VENV)/bin/abbe report $(ARGS)
 
-# Many workers with many threads each would fight for the cores: one thread a worker.
-test: check  ## run the checks, then the tests
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest --numprocesses $(WORKERS) --maxprocesses 8 \
-	    -m "not real" $(ARGS)
+# Many workers with many threads each would fight for the cores: one thread per worker.
+PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest --numprocesses $(WORKERS) --maxprocesses 8
+
+test: check  ## run the checks, then the tests (6 minutes on 2 cores)
+	$(PYTEST) -m "not real and not slow" $(ARGS)
+
+# Kernels are compiled for the processor that numba is told: the host's, one with 256-bit vectors, one with 128-bit vectors.
+test-all: check  ## run all tests, on the host's vector width and on two narrower ones
+	$(PYTEST) -m "not real" $(ARGS)
+	NUMBA_CPU_NAME=haswell $(PYTEST) -m "not real" $(ARGS)
+	NUMBA_CPU_NAME=generic $(PYTEST) -m "not real" $(ARGS)
+
+# PERCENT of the slow tests, chosen by SEED.
+PERCENT ?= 10
+SEED ?= 0
+test-sample: $(STAMP)  ## run a sample of the slow tests (PERCENT=10 SEED=0)
+	$(PYTEST) -m "slow and not real" --sample $(PERCENT):$(SEED) $(ARGS)
 
 # Without a network the pull fails, says so, and the tests that need the model skip with a reason.
 test-real: $(STAMP)  ## pull smollm2, then run the tests on real models and texts
 	$(VENV)/bin/abbe pull smollm2 || echo "smollm2 could not be pulled, see above: the tests that need it skip"
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest --numprocesses $(WORKERS) --maxprocesses 8 \
-	    -m real $(ARGS)
+	$(PYTEST) -m real $(ARGS)
 
 check: lint types layers  ## lint, types and layers
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import zlib
 
 if importlib.util.find_spec("setuptools"):
     import setuptools  # noqa: F401 - inductor imports it when it first compiles: too late, once pip was looked for
@@ -16,6 +17,21 @@ from hypothesis import HealthCheck, settings
 
 from abbe.measures import _rows
 from abbe.normalizers import _dispatch
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sample", metavar="PERCENT:SEED", help="run so many of the slow tests, chosen by the seed")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the tests chosen by -m, keep a share. It depends on names and seed alone, so it is the same in each worker."""
+    if not (asked := config.getoption("--sample")):
+        return
+    percent, _, seed = asked.partition(":")
+    kept = [item for item in items if zlib.crc32(f"{seed} {item.nodeid}".encode()) % 10_000 < 100 * float(percent)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
+
 
 settings.register_profile("abbe", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 settings.load_profile("abbe")

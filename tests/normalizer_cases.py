@@ -1,6 +1,8 @@
 """The one list over which every test of the normalizers runs: to test a new normalizer, add one line to CASES.
 
-The flags say which laws hold; the default is a map onto the simplex that has all of them.
+The flags say which laws hold; the default is a map onto the simplex that has all of them. `make test-all` runs every
+test on every case. `make test` runs derivatives and kernels on all, contracts on CORE (one case for each row map and
+combination of maps), and what the base class does for all maps alike on BASE.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from torch import Tensor
 
 import abbe
@@ -129,10 +132,72 @@ CASES = (
 )
 
 
-def every_case(*needs: str) -> pytest.MarkDecorator:
-    """Parametrise a test over the cases that have all the flags (or `learns`) named; "not x" for those without."""
+CORE = frozenset((
+    "softmax:temperature=0.3",
+    "learned-temperature:t=-0.5,heads=3",
+    "adaptive-temperature",
+    "ssmax:s=0.4,learn=true",
+    "logn:trained=16",
+    "sparsemax",
+    "entmax:alpha=1.25",
+    "entmax:alpha=1.5",
+    "entmax:alpha=1.5,learn=true,heads=3",
+    "asentmax:alpha=1.5,beta=0.5,learn=true,heads=3",
+    "softmax1",
+    "sink:b=0.5,learn=true,heads=3",
+    "clipped:zeta=1.1,gamma=-0.1",
+    "sigmoid",
+    "relu:power=1.5",
+    "softpick",
+    "self-adjusted",
+    "topk:k=3",
+    "topk:k=3,renormalize=false",
+    "topp:p=0.4",
+    "threshold:rel=0.1",
+    "elastic:tau=-0.5,learn=true,heads=3",
+    "norm-softmax:gamma=0.5",
+    "stick-breaking",
+    "hybrid:a=softmax,b=sparsemax,mix=0.25",
+    "hybrid:a=(entmax:alpha=1.5,learn=true,heads=3),b=topk:k=3,mix=0.7,learn=true,heads=3",
+    "scaled:of=(entmax:alpha=1.5,learn=true,heads=3),t=0.3,learn=true,heads=3",
+    "scaled:of=stick-breaking,t=0.5",
+))  # fmt: skip
+BASE = frozenset((
+    "softmax:temperature=0.3",
+    "entmax:alpha=1.5,learn=true,heads=3",
+    "topk:k=3",
+    "hybrid:a=softmax,b=sparsemax,mix=0.25",
+))  # fmt: skip
+_EVERY = frozenset(str(case) for case in CASES)
+
+
+def every_case(*needs: str, quick: frozenset[str] = CORE) -> pytest.MarkDecorator:
+    """Parametrise a test over the cases that have all the flags (or `learns`) named; "not x" for those without.
+
+    Those outside of `quick` are slow tests.
+    """
     chosen = [case for case in CASES if all(_has(case, need) for need in needs)]
-    return pytest.mark.parametrize("case", chosen, ids=str)
+    return pytest.mark.parametrize("case", [case if str(case) in quick else slow(case) for case in chosen], ids=str)
+
+
+def all_cases(*needs: str) -> pytest.MarkDecorator:
+    """`every_case`, all of them in the quick tier: for derivatives and kernels, where each case is code of its own."""
+    return every_case(*needs, quick=_EVERY)
+
+
+def base_cases(*needs: str) -> pytest.MarkDecorator:
+    """`every_case`, few of them in the quick tier: for what the base class does."""
+    return every_case(*needs, quick=BASE)
+
+
+def slow(*values: object) -> ParameterSet:
+    """Values of a parameter that only `make test-all` runs."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def narrow(*values: object) -> ParameterSet:
+    """Values of a parameter that run with narrower vectors, too (tests/normalizers/test_widths.py)."""
+    return pytest.param(*values, marks=pytest.mark.narrow)
 
 
 def _has(case: Case, need: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from normalizer_cases import Case, every_case
+from normalizer_cases import Case, base_cases
 
 import abbe
 
@@ -49,7 +49,7 @@ TENSORS = {
 }
 
 
-@every_case()
+@base_cases()
 @pytest.mark.parametrize("what", TENSORS)
 def test_bad_tensors(case: Case, what: str) -> None:
     call, pattern = TENSORS[what]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from normalizer_cases import CASES, Case, every_case, random_logits, random_mask
+from normalizer_cases import CASES, CORE, Case, every_case, random_logits, random_mask, slow
 from torch import Tensor
 
 import abbe
@@ -40,7 +40,9 @@ def unrolls_newton(case: Case) -> bool:
 SLOW_ONE = next(case for case in CASES if case.spec == "entmax:alpha=1.3,learn=true")
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not unrolls_newton(case)], ids=str)
+@pytest.mark.parametrize(
+    "case", [case if str(case) in CORE else slow(case) for case in CASES if not unrolls_newton(case)], ids=str
+)
 def test_whole_graph_of_short_rows(case: Case) -> None:
     made = case.make(torch.float32)
     assert_same_compiled(made, random_logits(2, 3, 2, 9, dtype=torch.float32), random_mask(2, 3, 2, 9), "aot_eager")

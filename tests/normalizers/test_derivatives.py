@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from normalizer_cases import Case, every_case, generic_logits, random_logits, random_mask
+from normalizer_cases import Case, all_cases, every_case, generic_logits, random_logits, random_mask
 from torch import Tensor
 from torch.func import functional_call, grad, jacfwd, jacrev, jvp, vmap
 from typed import jacobian
@@ -28,13 +28,13 @@ def as_function(made: abbe.Normalizer, mask: Tensor | None = None) -> tuple[Call
     return call, values
 
 
-@every_case()
+@all_cases()
 def test_gradcheck(case: Case) -> None:
     call, values = as_function(case.make())
     assert torch.autograd.gradcheck(call, (generic_logits(case, *SHAPE).requires_grad_(), *values), atol=1e-7)
 
 
-@every_case()
+@all_cases()
 def test_gradgradcheck(case: Case) -> None:
     call, values = as_function(case.make())
     logits = generic_logits(case, *SHAPE, seed=1).requires_grad_()
@@ -42,7 +42,7 @@ def test_gradgradcheck(case: Case) -> None:
     assert torch.autograd.gradgradcheck(call, (logits, *values), (upstream,), atol=1e-6)
 
 
-@every_case()
+@all_cases()
 def test_gradcheck_with_masked_keys_and_rows(case: Case) -> None:
     """Masked keys, and one row without any: gradients are right there too, first and second."""
     mask = torch.ones(SHAPE, dtype=torch.bool)
@@ -65,7 +65,7 @@ def finite_differences(call: Callable[[Tensor], Tensor], logits: Tensor, step: f
     return torch.stack(columns, -1)
 
 
-@every_case()
+@all_cases()
 def test_closed_form_jacobian_is_autograd_is_finite_differences(case: Case) -> None:
     """P7, for every normalizer. Finite differences of step h err by about h^2 + 1e-16/h."""
     made, logits = case.make(), generic_logits(case, 1, *SHAPE, seed=4)

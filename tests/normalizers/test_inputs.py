@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 from conftest import Path
-from normalizer_cases import Case, every_case, random_logits, random_mask
+from normalizer_cases import Case, base_cases, every_case, random_logits, random_mask
 from typed import weights
 
 import abbe
@@ -71,7 +71,7 @@ def test_one_key(case: Case, path: Path) -> None:
     assert bool(torch.isfinite(logits.grad).all())
 
 
-@every_case()
+@base_cases()
 @pytest.mark.parametrize("shape", [(0, 3, 4, 9), (2, 3, 0, 1)])
 def test_empty_batches(case: Case, shape: tuple[int, ...], path: Path) -> None:
     made = case.make(path.dtype)
@@ -84,7 +84,7 @@ def test_empty_batches(case: Case, shape: tuple[int, ...], path: Path) -> None:
     assert made.jacobian(logits.detach()).shape == (*shape, shape[-1])
 
 
-@every_case()
+@base_cases()
 def test_one_dimension(case: Case, path: Path) -> None:
     if case.heads > 1:
         pytest.skip("needs (heads, queries, keys)")
@@ -93,7 +93,7 @@ def test_one_dimension(case: Case, path: Path) -> None:
     assert made.jacobian(logits).shape == (9, 9)
 
 
-@every_case()
+@base_cases()
 def test_layout_does_not_matter(case: Case, path: Path) -> None:
     made, logits = case.make(path.dtype), random_logits(*SHAPE, dtype=path.dtype)
     plain = weights(made, logits)
@@ -119,7 +119,7 @@ def test_gradients_of_views(case: Case, path: Path) -> None:
     torch.testing.assert_close(got, want, rtol=16 * path.tolerance, atol=16 * path.tolerance)
 
 
-@every_case()
+@base_cases()
 def test_inputs_are_left_alone(case: Case, path: Path) -> None:
     made, logits, mask = case.make(path.dtype), random_logits(*SHAPE, dtype=path.dtype), random_mask(*SHAPE)
     before = logits.clone(), mask.clone()
@@ -159,7 +159,7 @@ def test_nan_reaches_the_gradient(case: Case, path: Path) -> None:
     assert bool(torch.isfinite(got[1]).all())
 
 
-@every_case()
+@base_cases()
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_dtype_in_is_dtype_out(case: Case, dtype: torch.dtype) -> None:
     made = case.make(torch.float32)
@@ -172,7 +172,7 @@ def test_dtype_in_is_dtype_out(case: Case, dtype: torch.dtype) -> None:
     assert made.jacobian(logits.detach()).dtype == dtype
 
 
-@every_case()
+@base_cases()
 def test_inference_mode_and_copies(case: Case, path: Path) -> None:
     made, logits = case.make(path.dtype), random_logits(*SHAPE, dtype=path.dtype)
     want = made(logits)

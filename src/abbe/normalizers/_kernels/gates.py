@@ -74,7 +74,7 @@ def raise_positive(row: Any, unit: Any, power: Any, out: Any) -> Any:
 @kernel
 def relu_floor(eps: Any, unit: Any, power: Any) -> Any:
     """eps in units of unit^power."""
-    return f32(float(eps) / math.pow(unit, power)) if eps > ZERO else ZERO
+    return f32(np.float64(eps) / math.pow(unit, power)) if eps > ZERO else ZERO
 
 
 @kernel
@@ -115,7 +115,7 @@ def softpick_sums(row: Any, eps: Any, out: Any) -> Any:
     """out = e^l - 1 in units of e^max(top, 0) (0 where absent); returns the sum of its sizes plus eps."""
     top = maximum(row_max(row), ZERO)
     unit = exp(-top)
-    keys, total = row.shape[0], float(eps * unit)
+    keys, total = row.shape[0], np.float64(eps * unit)  # numba's `float` would leave it in float32
     start = 0
     while start < keys:
         stop = block_end(start, keys, BLOCK)
