@@ -24,7 +24,7 @@ for spec in sys.argv[2:]:
         weights = made(rows)
         grads = torch.autograd.grad(weights.square().sum(), [rows, *made.parameters()])
         for i, part in enumerate([weights.detach(), *grads]):
-            found[f"{spec} {keys} {i}"] = part
+            found[f"{spec} {keys} {i}"] = part.contiguous()
 save_file(found, sys.argv[1])
 """
 
