@@ -124,14 +124,12 @@ def test_entmax_kernel_at_any_learned_alpha(excess: float, keys: int, monkeypatc
 
 @every_case("simplex")
 def test_kernel_rows_sum_to_one(case: Case, fused: None) -> None:
-    """Up to rounding: a threshold, where there is one, is rounded once and enters each weight of the support."""
-    made, has_threshold = case.make(torch.float32), "entmax" in case.spec or "sparsemax" in case.spec
+    made = case.make(torch.float32)
     for keys in (7, 129, 1000, 4096):
         for kind, rows in adversarial_rows(keys, seed=2).items():
             found = made(rows).detach().double()
-            support = (found > 0).sum(-1)
-            off = (found.sum(-1) - 1).abs().masked_fill(support == 0, 0)
-            assert bool((off <= EPS * (16 + 0.5 * support * has_threshold)).all()), (keys, kind)
+            off = (found.sum(-1) - 1).abs().masked_fill((found == 0).all(-1), 0)
+            assert float(off.max()) <= 4 * EPS, (keys, kind)
 
 
 def float32_rows(max_keys: int = 40) -> st.SearchStrategy[list[float]]:
@@ -162,14 +160,11 @@ def test_kernel_on_drawn_rows(case: Case, row: list[float]) -> None:
 @pytest.mark.parametrize("keys", [64, 4096, 65536])
 @pytest.mark.parametrize("b", [-3.0, 0.0, 0.5, 3.0])
 def test_gradient_to_the_sink_of_a_long_flat_row(keys: int, b: float, fused: None) -> None:
-    """The sink's own weight is small there: taken as 1 - sum(w) it would be lost.
-
-    Relative: 8 eps, and half an eps for each key that is added to one of 32 partial sums.
-    """
+    """The sink's own weight is small there: taken as 1 - sum(w) it would be lost. Relative: 8 eps at any length."""
     made = abbe.normalizer("sink", b=b, learn=True)
     rows, upstream = torch.zeros(4, keys), torch.rand(4, keys, generator=torch.Generator().manual_seed(1))
     (got,), (want,) = derivatives(made, rows, upstream)[2], derivatives(in_float64(made), rows.double(), upstream)[2]
-    assert float(got) == pytest.approx(float(want), rel=(8 + keys / 64) * EPS)
+    assert float(got) == pytest.approx(float(want), rel=8 * EPS)
 
 
 @every_case("learns")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from normalizer_cases import narrow, random_logits
+from normalizer_cases import narrow, random_logits, slow
 from torch import Tensor
 
 import abbe
@@ -61,7 +61,9 @@ def long_rows(keys: int) -> Tensor:
     return torch.cat([one_above, torch.stack([*edges, levels, uniform[1]]), scales * normal])
 
 
-@pytest.mark.parametrize("keys", [7, 129, 1000, narrow(4096), narrow(131_072)])
+@pytest.mark.parametrize(
+    "keys", [7, 129, 1000, narrow(4096), narrow(131_072), *map(slow, (1, 47, 97, 257, 1537, 32_767, 65_537, 100_000))]
+)
 @pytest.mark.parametrize("spec", SIMPLEX)
 def test_rows_of_any_length_sum_to_one(spec: str, keys: int, fused: None) -> None:
     off = (abbe.normalizer(spec)(long_rows(keys)).double().sum(-1) - 1).abs()
