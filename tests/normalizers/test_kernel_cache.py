@@ -62,10 +62,15 @@ print("numba" in sys.modules)
 """
 
 
-def run(code: str, *arguments: str, **variables: str) -> str:
+def run(code: str, *arguments: str, user: int | None = None, **variables: str) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        user=user,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -122,6 +127,14 @@ def test_without_kernels_abbe_goes_on_and_says_so_once(how: str) -> None:
     first, _ = run(_ALL_PATHS.replace("BREAK", BREAKS[how])).splitlines()
     assert first.startswith("1 abbe goes on without its compiled kernels, more slowly: ")
     assert ("set NUMBA_CACHE_DIR to a folder" in first) == (how == "nowhere to keep them")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root may start a process of a lesser user")
+def test_a_home_and_a_package_that_are_read_only() -> None:
+    """For real: a user who may write neither beside the source nor at home."""
+    nobody = 65534
+    said = run(_ONE, user=nobody, HOME="/proc", XDG_CACHE_HOME="/proc", NUMBA_CACHE_DIR="", PYTHONDONTWRITEBYTECODE="1")
+    assert said.startswith("1 abbe goes on without its compiled kernels, more slowly: cannot cache function")
 
 
 def test_a_damaged_cache(tmp_path: Path) -> None:
