@@ -62,14 +62,13 @@ print("numba" in sys.modules)
 """
 
 
-def run(code: str, *arguments: str, user: int | None = None, **variables: str) -> str:
+def run(code: str, *arguments: str, **variables: str) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
         env=environment,
-        user=user,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -129,11 +128,12 @@ def test_without_kernels_abbe_goes_on_and_says_so_once(how: str) -> None:
     assert ("set NUMBA_CACHE_DIR to a folder" in first) == (how == "nowhere to keep them")
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root may start a process of a lesser user")
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can become a user with fewer rights")
 def test_a_home_and_a_package_that_are_read_only() -> None:
-    """For real: a user who may write neither beside the source nor at home."""
-    nobody = 65534
-    said = run(_ONE, user=nobody, HOME="/proc", XDG_CACHE_HOME="/proc", NUMBA_CACHE_DIR="", PYTHONDONTWRITEBYTECODE="1")
+    """For real: from here on the process is that of a user who may write neither beside the source nor at home."""
+    become_nobody = "import numba, os, torch; os.setuid(65534)\n"
+    variables = {"HOME": "/proc", "XDG_CACHE_HOME": "/proc", "NUMBA_CACHE_DIR": ""}
+    said = run(become_nobody + _ONE, **variables)
     assert said.startswith("1 abbe goes on without its compiled kernels, more slowly: cannot cache function")
 
 
