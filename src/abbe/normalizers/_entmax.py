@@ -24,7 +24,7 @@ def sparsemax_reference(logits: Tensor, params: Tensor) -> Tensor:
     inside = (ordered * rank > ordered.cumsum(-1) - 1).sum(-1, keepdim=True).clamp(min=1)
     support = z >= ordered.gather(-1, inside - 1)
     tau = (torch.where(support, z, 0.0).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True)
-    return finish(torch.where(support, z - tau, 0.0).clamp(min=0), visible, top)
+    return finish(torch.where(support, z - tau, 0.0).clamp(min=0), logits, params, visible, top)
 
 
 def entmax15_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def entmax15_reference(logits: Tensor, params: Tensor) -> Tensor:
     mean = torch.where(support, z, 0.0).sum(-1, keepdim=True) / count
     centred = torch.where(support, z - mean, 0.0)
     tau = mean - ((1 - (centred**2).sum(-1, keepdim=True)) / count).clamp(min=torch.finfo(z.dtype).tiny).sqrt()
-    return finish(torch.where(support, z - tau, 0.0).clamp(min=0) ** 2, visible, top)
+    return finish(torch.where(support, z - tau, 0.0).clamp(min=0) ** 2, logits, params, visible, top)
 
 
 def _ranks(z: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def entmax_reference(logits: Tensor, params: Tensor) -> Tensor:
         total = torch.where(some, w.sum(-1, keepdim=True), 1.0)
         slope = torch.where(some, slope.sum(-1, keepdim=True), 1.0)
         s = s - total.log() * total / slope
-    return finish(_entmax_at(z, beta, s, visible)[0], visible, top)
+    return finish(_entmax_at(z, beta, s, visible)[0], logits, params, visible, top)
 
 
 SPARSEMAX = row_map("sparsemax", sparsemax_reference, "entmax", "sparsemax_forward", "sparsemax_backward")
@@ -123,7 +123,7 @@ def entmax_map(scale: Tensor, beta: Tensor | float) -> tuple[RowMap, Tensor]:
 def entmax_jacobian(weights: Tensor, scale: Tensor, beta: Tensor | float) -> Tensor:
     """scale (diag u - u u^T / sum u), u = w^(2 - alpha) on the support."""
     support = weights > 0
-    u = torch.where(support, torch.where(support, weights, 1.0) ** (1 - beta), 0.0)
+    u = torch.where(support, torch.where(support, weights, 1.0) ** (1 - beta), 0 * weights)  # NaN stays NaN
     total = u.sum(-1, keepdim=True)
     return diagonal_minus_outer(scale * u, scale * u, u / torch.where(total > 0, total, 1.0))
 

@@ -20,7 +20,7 @@ def sink_reference(logits: Tensor, params: Tensor) -> Tensor:
     top = row_top(logits, visible)
     scores = torch.where(visible, scale * below_top(logits, visible, top), NEG_INF)
     extra = torch.broadcast_to(sink - scale * top, top.shape)
-    return finish(torch.softmax(torch.cat([scores, extra], -1), -1)[..., :-1], visible, top)
+    return finish(torch.softmax(torch.cat([scores, extra], -1), -1)[..., :-1], logits, params, visible, top)
 
 
 SINK = row_map("sink", sink_reference, "softmax", "sink_forward", "sink_backward")

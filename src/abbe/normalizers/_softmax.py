@@ -18,7 +18,7 @@ def softmax_reference(logits: Tensor, params: Tensor) -> Tensor:
     """softmax(scale * logits), params (scale,)."""
     visible = visible_keys(logits)
     top = row_top(logits, visible)
-    return finish(masked_softmax(params * below_top(logits, visible, top), visible), visible, top)
+    return finish(masked_softmax(params * below_top(logits, visible, top), visible), logits, params, visible, top)
 
 
 SOFTMAX = row_map("softmax", softmax_reference, "softmax")
