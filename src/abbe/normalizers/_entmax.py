@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._base import Normalizer
 from ._dispatch import RowMap, inside_transform, row_counts, row_map
-from ._options import Option, heads_option, learn_option
+from ._options import Option, PerHead, heads_option, learn_option
 from ._rows import below_top, diagonal_minus_outer, finish, row_top, visible_keys
 
 
@@ -187,12 +187,13 @@ class Entmax(Normalizer):
         heads_option(),
     )
     learnable = ("alpha",)
-    alpha: float
+    alpha: PerHead
 
     def _beta(self, logits: Tensor) -> Tensor | float:
         if "alpha" in self.learned:
             return self._learned("alpha").above_low().to(logits.dtype)
-        return self.alpha - 1
+        fixed: float = self._given["alpha"]
+        return fixed - 1
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
         return entmax_map(logits.new_ones(1), self._beta(logits))
@@ -226,6 +227,9 @@ class AdaptiveScalableEntmax(Normalizer):
     )
     learnable = ("delta", "beta", "gamma")
     alpha: float
+    delta: PerHead
+    beta: PerHead
+    gamma: PerHead
 
     def _scale(self, logits: Tensor) -> Tensor:
         delta, beta, gamma = (self._value(name, logits) for name in ("delta", "beta", "gamma"))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ._base import Normalizer
 from ._dispatch import RowMap, row_map
-from ._options import Option, heads_option, learn_option
+from ._options import Option, PerHead, heads_option, learn_option
 from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, row_top, visible_keys
 
 
@@ -111,6 +111,7 @@ class ElasticSoftmax(Normalizer):
         heads_option(),
     )
     learnable = ("tau",)
+    tau: PerHead
     sums_to_one = False
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:

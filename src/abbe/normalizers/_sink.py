@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ._base import Normalizer
 from ._dispatch import RowMap, row_map
-from ._options import Option, heads_option, learn_option
+from ._options import Option, PerHead, heads_option, learn_option
 from ._rows import NEG_INF, below_top, finish, row_top, softmax_jacobian, visible_keys
 
 
@@ -44,6 +44,7 @@ class LearnedSink(Normalizer):
         heads_option(),
     )
     learnable: ClassVar[tuple[str, ...]] = ("b",)
+    b: PerHead
     sums_to_one = False
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
