@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pkgutil
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -94,4 +97,9 @@ def test_import_prints_and_warns_nothing() -> None:
 
 
 def test_version_is_that_of_the_package() -> None:
-    assert abbe.__version__.count(".") == 2
+    """One number in the package, in its metadata and in what others cite."""
+    root = Path(__file__).parents[1]
+    packaged = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    cited = re.findall(r"^version: (\S+)$", (root / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", packaged)
+    assert [abbe.__version__, *cited] == [packaged, packaged]

@@ -142,3 +142,32 @@ def test_check_passes_what_is_fine() -> None:
     hidden = torch.tensor([[1.0, torch.nan]])
     made(hidden, torch.tensor([True, False]), check=True)
     assert "NaN" in message_of(lambda: made(hidden, torch.tensor([True, True]), check=True))
+
+
+@pytest.mark.parametrize("levels", [33, 400, 100_000])
+@pytest.mark.parametrize("spec", ["hybrid:a=", "scaled:of=", "hybrid:mix=0.5,b=(", "hybrid:a=softmax,b=("])
+def test_specs_nested_too_deeply(spec: str, levels: int) -> None:
+    closing = ")" * levels * spec.count("(")
+    text = message_of(lambda: abbe.normalizer(spec * levels + "topk:k=3" + closing))
+    assert re.fullmatch(r"spec '.{40}\.\.\.' is nested too deeply: 32 specs inside each other are allowed", text)
+
+
+def test_specs_nested_as_deeply_as_allowed() -> None:
+    made = abbe.normalizer("hybrid:a=" * 32 + "softmax")
+    assert str(abbe.normalizer(str(made))) == str(made)
+    torch.testing.assert_close(made(torch.zeros(2, 4)), torch.full((2, 4), 0.25))
+    wide = "hybrid:a=(scaled:of=topk:k=3,t=0.5),b=(scaled:of=topk:k=2,t=0.5),mix=0.5"
+    assert str(abbe.normalizer(wide)) == wide
+    chain = "(hybrid:a=topk:k=3,b=topk:k=2)"  # more than 32 colons, but few inside each other
+    for _ in range(4):
+        chain = f"(hybrid:a={chain},b={chain},mix=0.5)"
+    abbe.normalizer(chain[1:-1])
+
+
+def test_normalizers_nested_too_deeply() -> None:
+    made = abbe.normalizer("softmax")
+    for _ in range(32):
+        made = abbe.normalizer("scaled", of=made)
+    assert made(torch.zeros(4)).tolist() == [0.25] * 4
+    text = message_of(lambda: abbe.normalizer("scaled", of=made))
+    assert text == "scaled: normalizers can be nested 32 deep, not deeper"

@@ -87,6 +87,19 @@ def test_dynamic_shapes(spec: str) -> None:
             torch.testing.assert_close(mine, plain, rtol=1e-5, atol=4e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["reference", "kernel"])
+@pytest.mark.parametrize("spec", ["sparsemax", "topk:k=3", "elastic:learn=true"])
+def test_nan_reaches_the_gradient_of_a_compiled_call(spec: str, dtype: torch.dtype) -> None:
+    torch._dynamo.reset()
+    made, logits = abbe.normalizer(spec).to(dtype), random_logits(2, 9, dtype=dtype)
+    logits[0, 4] = torch.nan
+    got = outcome(torch.compile(made, fullgraph=True, backend="aot_eager"), made, logits, None)
+    for of_rows in got[:2]:
+        assert bool(of_rows[0].isnan().all())
+        assert bool(of_rows[1].isfinite().all())
+    assert all(bool(gradient.isnan().all()) for gradient in got[2:])
+
+
 @pytest.mark.parametrize("name", list(_dispatch._MAPS))
 def test_custom_operators_keep_torchs_rules(name: str) -> None:
     """opcheck: schema, fake kernels, autograd registration, aot dispatch."""

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from conftest import Path
+from conftest import REFERENCE, Path
 from normalizer_cases import Case, base_cases, every_case, random_logits, random_mask
 from typed import weights
 
@@ -148,15 +148,59 @@ def test_nan_and_infinity_propagate(case: Case, junk: float, path: Path) -> None
     made(spoiled.masked_fill(torch.arange(9) == 4, -torch.inf), check=True)
 
 
+def spoiled_logits(junk: float, path: Path) -> torch.Tensor:
+    """Logits with one bad key in the row [0, 0, 0]; two of its other keys are masked by HIDDEN."""
+    logits = random_logits(*SHAPE, dtype=path.dtype)
+    logits[0, 0, 0, 4] = junk
+    return logits
+
+
+HIDDEN = torch.isin(torch.arange(9), torch.tensor([2, 7]))  # of the keys of every row
+UPSTREAM = torch.arange(1.0, 10.0)
+
+
 @every_case("row_coupled")
-def test_nan_reaches_the_gradient(case: Case, path: Path) -> None:
-    """The row's gradient is NaN too, so that a broken training run shows; other rows keep theirs."""
-    made, logits = case.make(path.dtype), random_logits(*SHAPE, dtype=path.dtype)
-    logits[0, 0, 0, 4] = torch.nan
-    logits.requires_grad_()
-    (got,) = torch.autograd.grad(made(logits)[0, :, 1:].sum() + made(logits)[1].sum(), logits)
-    assert bool(torch.isfinite(got[0, 0, 1:]).all())
-    assert bool(torch.isfinite(got[1]).all())
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf])
+def test_nan_reaches_the_gradient(case: Case, junk: float, path: Path) -> None:
+    """The row's gradient is NaN throughout, so that a broken training run shows; other rows and heads keep theirs."""
+    made, logits = case.make(path.dtype), spoiled_logits(junk, path).requires_grad_()
+    clean = random_logits(*SHAPE, dtype=path.dtype).requires_grad_()
+    got, *learned = torch.autograd.grad((made(logits, ~HIDDEN) * UPSTREAM).sum(), [logits, *made.parameters()])
+    want, *_ = torch.autograd.grad((made(clean, ~HIDDEN) * UPSTREAM).sum(), clean)
+    assert got[0, 0, 0].isnan().tolist() == (~HIDDEN).tolist(), got[0, 0, 0]
+    assert bool((got[0, 0, 0, HIDDEN] == 0).all())
+    got[0, 0, 0] = want[0, 0, 0] = 0
+    torch.testing.assert_close(got, want, rtol=0, atol=16 * path.tolerance * max(1.0, float(want.abs().max())))
+    for gradient in learned:  # the first of three heads is the spoiled one
+        assert gradient.isnan().flatten().tolist() == [True, False, False][: len(gradient)]
+
+
+@every_case("row_coupled")
+def test_nan_reaches_the_gradient_of_a_transform(case: Case) -> None:
+    """torch.func takes the reference: NaN in every derivative of the spoiled row, none elsewhere."""
+    made, logits = case.make(), spoiled_logits(torch.nan, REFERENCE)
+    found = torch.func.grad(lambda x: (made(x, ~HIDDEN) * UPSTREAM).sum())(logits)
+    assert found[0, 0, 0].isnan().tolist() == (~HIDDEN).tolist()
+    found[0, 0, 0] = 0
+    assert bool(torch.isfinite(found).all())
+
+
+@every_case("not row_coupled")
+def test_nan_reaches_the_gradient_of_its_key(case: Case, path: Path) -> None:
+    made, logits = case.make(path.dtype), spoiled_logits(torch.nan, path).requires_grad_()
+    (got,) = torch.autograd.grad((made(logits, ~HIDDEN) * UPSTREAM).sum(), logits)
+    assert bool(got[0, 0, 0, 4].isnan())
+    assert bool(torch.isfinite(got.flatten()[torch.arange(got.numel()) != 4]).all())
+
+
+@every_case()
+def test_nan_reaches_the_closed_form_jacobian(case: Case) -> None:
+    """Row i holds the derivatives of weight i, so it is NaN where that weight is; other rows of logits keep theirs."""
+    made, logits = case.make(), spoiled_logits(torch.nan, REFERENCE)
+    spoiled, clean = made.jacobian(logits), made.jacobian(random_logits(*SHAPE))
+    assert torch.equal(spoiled[0, 0, 0].isnan().any(-1), made(logits)[0, 0, 0].isnan())
+    spoiled[0, 0, 0] = clean[0, 0, 0] = 0
+    torch.testing.assert_close(spoiled, clean, rtol=0, atol=1e-11)
 
 
 @base_cases()

@@ -93,9 +93,9 @@ def test_refusals(alternatives: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("wrapped", [lambda made: made, lambda made: [made], lambda made: [{"layers.0": made}]])
-def test_an_instance_is_refused_because_its_spec_does_not_tell_what_it_learned(wrapped: Any) -> None:
+def test_an_instance_is_refused_with_what_to_give_instead(wrapped: Any) -> None:
     learned = normalizer("entmax:alpha=1.5,learn=true")
-    message = r"Normalizer instance entmax:.*: save the swap and give file:PATH"
+    message = r"Normalizer instance entmax:.*: save the swap and give file:PATH, or give this spec"
     with pytest.raises(abbe.AbbeError, match=message):
         made(alternatives=wrapped(learned))
 

@@ -32,7 +32,8 @@ def write_plan(path: str | os.PathLike[str], plan: Plan, model: str) -> None:
         {"path": layer.path, "heads": layer.heads, "groups": [_group_facts(group, shared) for group in groups]}
         for layer, groups in plan.items()
     ]
-    facts = {"format": _FORMAT, "abbe": _version(), "model": model, "layers": layers, "specs": [*map(str, shared)]}
+    specs = [one.initial_spec for one in shared]
+    facts = {"format": _FORMAT, "abbe": _version(), "model": model, "layers": layers, "specs": specs}
     tensors = {
         f"{number}.{name}": tensor.detach().cpu().contiguous()
         for number, one in enumerate(shared)
@@ -82,11 +83,11 @@ def _group(stored: dict[str, Any], made: list[Normalizer], layer: Layer) -> Head
 def _check_spec(one: Normalizer) -> None:
     """A file holds specs, so a normalizer must be what its spec says."""
     try:
-        same = type(normalizer(one.spec)) is type(one)
+        same = type(normalizer(one.initial_spec)) is type(one)
     except AbbeError:
         same = False
     if not same:
-        raise AbbeError(f"cannot save {type(one).__name__}: its spec {one.spec!r} does not make it again")
+        raise AbbeError(f"cannot save {type(one).__name__}: its spec {one.initial_spec!r} does not make it again")
 
 
 def _read(path: str) -> tuple[dict[str, Any], dict[str, Tensor]]:

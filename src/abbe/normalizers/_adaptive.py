@@ -28,7 +28,7 @@ def entropy_reference(logits: Tensor, params: Tensor) -> Tensor:
     visible = visible_keys(logits)
     top = row_top(logits, visible)
     z = below_top(logits, visible, top)
-    return finish(masked_softmax(sharpening(_entropy(z, visible)) * z, visible), visible, top)
+    return finish(masked_softmax(sharpening(_entropy(z, visible)) * z, visible), logits, params, visible, top)
 
 
 def _entropy(z: Tensor, visible: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def deviation_reference(logits: Tensor, params: Tensor) -> Tensor:
     z = below_top(logits, visible, top)
     sd = _deviation(z, visible)
     scale = _inverse(sd, params)
-    return finish(masked_softmax(scale * z, visible), visible, top)
+    return finish(masked_softmax(scale * z, visible), logits, params, visible, top)
 
 
 _FLAT = 1e-37  # 1/deviation must stay finite in float32; a row flatter than this gets equal weights

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -10,9 +12,9 @@ from torch import Tensor, nn
 
 from .._errors import AbbeError
 from ._dispatch import RowMap, row_weights
-from ._options import Learned, Option
+from ._options import Learned, Option, PerHead
 from ._rows import NEG_INF
-from ._spec import format_spec
+from ._spec import MOST_NESTED, format_spec
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -36,14 +38,27 @@ class Normalizer(nn.Module, ABC):
     sums_to_one: ClassVar[bool] = True
     continuous: ClassVar[bool] = True
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """What can learn is read where it is kept: `n.alpha` is the number that was learned."""
+        super().__init_subclass__(**options)
+        for name in set(cls.learnable) - vars(cls).keys():
+            setattr(cls, name, property(partial(_number_of, name)))
+
     def __init__(self, **given: Any) -> None:
         super().__init__()
         known = {option.name: option for option in self.options}
         for unknown in given.keys() - known.keys():
             raise AbbeError(f"{self.name}: no parameter {unknown!r}, known: {', '.join(known) or 'none'}")
-        self._given = {name: option.read(self.name, given.get(name, option.default)) for name, option in known.items()}
+        self._given = {
+            name: (option.read_heads if name in self.learnable else option.read)(
+                self.name, given.get(name, option.default)
+            )
+            for name, option in known.items()
+        }
+        self._check_nesting()
+        self._count_heads("heads" in given)
         for name, value in self._given.items():
-            if not isinstance(value, nn.Module):
+            if not isinstance(value, nn.Module) and name not in self.learnable:
                 setattr(self, name, value)
         learns = self.always_learns or self._given.get("learn", False)
         if self._given.get("heads", 1) > 1 and not learns:
@@ -70,9 +85,22 @@ class Normalizer(nn.Module, ABC):
 
     @property
     def spec(self) -> str:
-        """The spec string that makes this normalizer again (as configured: what was learned is in state_dict)."""
-        shown = {o.name: self._given[o.name] for o in self.options if o.shown or self._given[o.name] != o.default}
-        return format_spec(self.name, shown)
+        """The spec string that makes this normalizer again, with what it has learned so far."""
+        return self._format(lambda name: self._number(name) if name in self.learned else self._given[name])
+
+    @property
+    def initial_spec(self) -> str:
+        """The spec string that it was made from: what has been learned since is in its state_dict alone."""
+        return self._format(self._initial)
+
+    def _initial(self, name: str) -> Any:
+        value = self._given[name]
+        return value.initial_spec if isinstance(value, Normalizer) else value
+
+    def _format(self, value: Callable[[str], Any]) -> str:
+        values = {option.name: _shared(value(option.name)) for option in self.options}
+        shown = {option.name for option in self.options if option.shown or values[option.name] != option.default}
+        return format_spec(self.name, {name: value for name, value in values.items() if name in shown})
 
     def __str__(self) -> str:
         return self.spec
@@ -99,6 +127,31 @@ class Normalizer(nn.Module, ABC):
 
     @abstractmethod
     def _lipschitz(self, keys: int) -> float: ...
+
+    def _check_nesting(self) -> None:
+        """Each level costs several calls, and Python allows about a thousand inside each other."""
+        inner = [value for value in self._given.values() if isinstance(value, Normalizer)]
+        self._nesting: int = 1 + max((one._nesting for one in inner), default=0)
+        if self._nesting > MOST_NESTED + 1:  # one more than in a spec, where the innermost may stand without parameters
+            raise AbbeError(f"{self.name}: normalizers can be nested {MOST_NESTED} deep, not deeper")
+
+    def _count_heads(self, said: bool) -> None:
+        """Several values of a parameter say how many heads there are."""
+        for name in self.learnable:
+            count = len(self._given[name]) if isinstance(self._given[name], tuple) else 0
+            if not count:
+                continue
+            if not said:
+                self._given["heads"], said = count, True
+            if self._given["heads"] != count:
+                raise AbbeError(f"{self.name}: {name} has {count} values for {self._given['heads']} heads")
+
+    def _number(self, name: str) -> PerHead:
+        """A parameter that can learn, as it is now: a number, or a tuple with one per head."""
+        if name not in self._given:
+            raise AttributeError(f"{self.name} has no {name}")
+        has_numbers = name in self.learned and not self._learned(name).raw.is_meta
+        return self._learned(name).numbers() if has_numbers else self._given[name]
 
     def _learned(self, name: str) -> Learned:
         return cast(Learned, self.learned[name])
@@ -141,6 +194,15 @@ class Normalizer(nn.Module, ABC):
             raise AbbeError(f"{self.name}: mask must be a bool tensor (True = attend), got {came}")
         if not broadcasts_to(tuple(mask.shape), shape):
             raise AbbeError(f"{self.name}: mask of shape {tuple(mask.shape)} does not broadcast to logits {shape}")
+
+
+def _number_of(name: str, made: Normalizer) -> PerHead:
+    return made._number(name)
+
+
+def _shared(value: Any) -> Any:
+    """One number for all heads where it is the same."""
+    return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
 
 
 def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._base import Normalizer
 from ._dispatch import RowMap, inside_transform, row_counts, row_map
-from ._options import Option, heads_option, learn_option
+from ._options import Option, PerHead, heads_option, learn_option
 from ._rows import below_top, diagonal_minus_outer, finish, row_top, visible_keys
 
 
@@ -24,7 +24,7 @@ def sparsemax_reference(logits: Tensor, params: Tensor) -> Tensor:
     inside = (ordered * rank > ordered.cumsum(-1) - 1).sum(-1, keepdim=True).clamp(min=1)
     support = z >= ordered.gather(-1, inside - 1)
     tau = (torch.where(support, z, 0.0).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True)
-    return finish(torch.where(support, z - tau, 0.0).clamp(min=0), visible, top)
+    return finish(torch.where(support, z - tau, 0.0).clamp(min=0), logits, params, visible, top)
 
 
 def entmax15_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def entmax15_reference(logits: Tensor, params: Tensor) -> Tensor:
     mean = torch.where(support, z, 0.0).sum(-1, keepdim=True) / count
     centred = torch.where(support, z - mean, 0.0)
     tau = mean - ((1 - (centred**2).sum(-1, keepdim=True)) / count).clamp(min=torch.finfo(z.dtype).tiny).sqrt()
-    return finish(torch.where(support, z - tau, 0.0).clamp(min=0) ** 2, visible, top)
+    return finish(torch.where(support, z - tau, 0.0).clamp(min=0) ** 2, logits, params, visible, top)
 
 
 def _ranks(z: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def entmax_reference(logits: Tensor, params: Tensor) -> Tensor:
         total = torch.where(some, w.sum(-1, keepdim=True), 1.0)
         slope = torch.where(some, slope.sum(-1, keepdim=True), 1.0)
         s = s - total.log() * total / slope
-    return finish(_entmax_at(z, beta, s, visible)[0], visible, top)
+    return finish(_entmax_at(z, beta, s, visible)[0], logits, params, visible, top)
 
 
 SPARSEMAX = row_map("sparsemax", sparsemax_reference, "entmax", "sparsemax_forward", "sparsemax_backward")
@@ -123,7 +123,7 @@ def entmax_map(scale: Tensor, beta: Tensor | float) -> tuple[RowMap, Tensor]:
 def entmax_jacobian(weights: Tensor, scale: Tensor, beta: Tensor | float) -> Tensor:
     """scale (diag u - u u^T / sum u), u = w^(2 - alpha) on the support."""
     support = weights > 0
-    u = torch.where(support, torch.where(support, weights, 1.0) ** (1 - beta), 0.0)
+    u = torch.where(support, torch.where(support, weights, 1.0) ** (1 - beta), 0 * weights)  # NaN stays NaN
     total = u.sum(-1, keepdim=True)
     return diagonal_minus_outer(scale * u, scale * u, u / torch.where(total > 0, total, 1.0))
 
@@ -187,12 +187,13 @@ class Entmax(Normalizer):
         heads_option(),
     )
     learnable = ("alpha",)
-    alpha: float
+    alpha: PerHead
 
     def _beta(self, logits: Tensor) -> Tensor | float:
         if "alpha" in self.learned:
             return self._learned("alpha").above_low().to(logits.dtype)
-        return self.alpha - 1
+        fixed: float = self._given["alpha"]
+        return fixed - 1
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
         return entmax_map(logits.new_ones(1), self._beta(logits))
@@ -226,6 +227,9 @@ class AdaptiveScalableEntmax(Normalizer):
     )
     learnable = ("delta", "beta", "gamma")
     alpha: float
+    delta: PerHead
+    beta: PerHead
+    gamma: PerHead
 
     def _scale(self, logits: Tensor) -> Tensor:
         delta, beta, gamma = (self._value(name, logits) for name in ("delta", "beta", "gamma"))

@@ -28,7 +28,7 @@ def relu_reference(logits: Tensor, params: Tensor) -> Tensor:
     positive = visible & (logits > 0)
     raised = torch.where(positive, torch.where(positive, logits / unit, 1.0) ** power, 0.0)
     total = raised.sum(-1, keepdim=True) + torch.where(eps > 0, eps / unit**power, 0.0)
-    return finish(raised / torch.where(total > 0, total, 1.0), visible, top)
+    return finish(raised / torch.where(total > 0, total, 1.0), logits, params, visible, top)
 
 
 def _expm1_scaled(logits: Tensor, visible: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,7 +47,7 @@ def softpick_reference(logits: Tensor, params: Tensor) -> Tensor:
     top = row_top(logits, visible)
     size, unit = _expm1_scaled(logits, visible, top)
     total = size.abs().sum(-1, keepdim=True) + params * unit
-    return finish(torch.relu(size) / torch.where(total > 0, total, 1.0), visible, top)
+    return finish(torch.relu(size) / torch.where(total > 0, total, 1.0), logits, params, visible, top)
 
 
 SIGMOID = row_map("sigmoid", sigmoid_reference, "gates", "sigmoid_forward", "sigmoid_backward")

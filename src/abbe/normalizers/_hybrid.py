@@ -10,7 +10,7 @@ from torch import Tensor
 from .._errors import AbbeError
 from ._base import Normalizer
 from ._dispatch import RowMap, blended_weights
-from ._options import Option, heads_option, learn_option
+from ._options import Option, PerHead, heads_option, learn_option
 
 
 class Hybrid(Normalizer):
@@ -32,6 +32,7 @@ class Hybrid(Normalizer):
         heads_option(),
     )
     learnable = ("mix",)
+    mix: PerHead
 
     def __init__(self, **given: Any) -> None:
         from ._registry import normalizer

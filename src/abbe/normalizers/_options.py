@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .._errors import AbbeError
 
 Kind = Literal["number", "count", "flag", "normalizer"]
+PerHead = float | tuple[float, ...]  # a number for all heads, or one for each
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,15 @@ class Option:
                 return int(parsed)
         raise AbbeError(f"{owner}: {self.name} must be {self.allowed}, got {value!r}")
 
+    def read_heads(self, owner: str, value: object) -> Any:
+        """The same, and several values, one for each head: a sequence, or text such as 1.2/1.5."""
+        several = value.split("/") if isinstance(value, str) else value
+        if not isinstance(several, list | tuple) or len(several) == 1:
+            return self.read(owner, several[0] if isinstance(several, list | tuple) else value)
+        if not several:
+            raise AbbeError(f"{owner}: {self.name} must be {self.allowed}, or one for each head, got {value!r}")
+        return tuple(self.read(owner, one) for one in several)
+
     def _has(self, side: str) -> bool:
         return self.closed in (side, "both")
 
@@ -101,28 +111,53 @@ class Learned(nn.Module):
     An interval is reached through a sigmoid, a half line through exp, the whole line as it is.
     """
 
-    def __init__(self, owner: str, option: Option, initial: float, heads: int) -> None:
+    def __init__(self, owner: str, option: Option, initial: PerHead, heads: int) -> None:
         super().__init__()
         self.low, self.high = option.low, option.high
-        if not self.low < initial < self.high:
-            raise AbbeError(
-                f"{owner}: {option.name}={initial:g} cannot learn from the edge of its range, "
-                f"start strictly between {self.low:g} and {self.high:g}"
-            )
+        self.starts = initial if isinstance(initial, tuple) else (initial,) * heads
+        for start in self.starts:
+            if not self.low < start < self.high:
+                raise AbbeError(
+                    f"{owner}: {option.name}={start:g} cannot learn from the edge of its range, "
+                    f"start strictly between {self.low:g} and {self.high:g}"
+                )
         shape = (heads, 1, 1) if heads > 1 else (1,)
-        self.raw = nn.Parameter(torch.full(shape, self._inverse(initial)))
+        self.raw = nn.Parameter(torch.tensor([self._inverse(start) for start in self.starts]).view(shape))
 
     def _inverse(self, value: float) -> float:
         if math.isfinite(self.high):
-            part = (value - self.low) / (self.high - self.low)
-            return math.log(part) - math.log1p(-part)
+            return math.log(value - self.low) - math.log(self.high - value)  # a ratio could round to 1
         return math.log(value - self.low) if math.isfinite(self.low) else value
 
     def above_low(self) -> Tensor:
         """value - low, exact also where value itself would round to low."""
+        return self._above_low(self.raw)
+
+    def _above_low(self, raw: Tensor) -> Tensor:
         if math.isfinite(self.high):
-            return (self.high - self.low) * torch.sigmoid(self.raw)
-        return torch.exp(self.raw) if math.isfinite(self.low) else self.raw
+            return (self.high - self.low) * torch.sigmoid(raw)
+        return torch.exp(raw) if math.isfinite(self.low) else raw
 
     def value(self) -> Tensor:
         return self.above_low() + (self.low if math.isfinite(self.low) else 0.0)
+
+    def numbers(self) -> PerHead:
+        """The value as it is now, to be read; a tuple with one per head if there are several."""
+        raws = self.raw.detach().cpu().flatten()
+        found = tuple(self._number(raw, start) for raw, start in zip(raws, self.starts, strict=True))
+        return found if len(found) > 1 else found[0]
+
+    def _number(self, raw: Tensor, start: float) -> float:
+        """A number that gives this parameter back bit for bit: where it started, or else the shortest."""
+        if self._gives(start, raw):
+            return start
+        exact = float(self._above_low(raw.double())) + (self.low if math.isfinite(self.low) else 0.0)
+        for digits in range(1, 18):
+            short = float(f"{exact:.{digits}g}")
+            if self.low < short < self.high and self._gives(short, raw):
+                return short
+        # It rounds to the edge of its range, from where nothing could learn.
+        return min(max(exact, math.nextafter(self.low, math.inf)), math.nextafter(self.high, -math.inf))
+
+    def _gives(self, number: float, raw: Tensor) -> bool:
+        return bool(raw.new_tensor(self._inverse(number)) == raw)

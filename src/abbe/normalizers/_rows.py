@@ -24,9 +24,16 @@ def below_top(logits: Tensor, visible: Tensor, top: Tensor) -> Tensor:
     return torch.where(visible, logits - top, 0.0)
 
 
-def finish(weights: Tensor, visible: Tensor, top: Tensor) -> Tensor:
-    """Zeros at absent keys; NaN throughout a row that holds NaN or +inf."""
-    return torch.where(torch.isfinite(top), torch.where(visible, weights, 0.0), float("nan"))
+def finish(weights: Tensor, logits: Tensor, params: Tensor, visible: Tensor, top: Tensor) -> Tensor:
+    """Zeros at absent keys; NaN throughout a row that holds NaN or +inf, in the weights and in all derivatives.
+
+    Such a row becomes its logits and parameters times NaN, for a constant NaN would have a gradient of 0. The factor
+    stands outside of `where`: inside, it would meet the 0 that `where` sends back to the other rows, and spoil them.
+    """
+    sound = torch.isfinite(top)
+    kept = torch.where(sound, torch.where(visible, weights, 0.0), logits)
+    factor = torch.where(sound, 1.0, params.sum(-1, keepdim=True)) * torch.where(sound, 1.0, float("nan"))
+    return kept * factor
 
 
 def masked_softmax(scores: Tensor, kept: Tensor) -> Tensor:

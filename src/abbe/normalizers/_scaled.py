@@ -14,7 +14,7 @@ from ._base import Normalizer
 from ._dispatch import RowMap, inside_transform
 from ._entmax import AdaptiveScalableEntmax, Entmax, Sparsemax
 from ._hybrid import Hybrid
-from ._options import Option, heads_option, learn_option
+from ._options import Option, PerHead, heads_option, learn_option
 from ._rows import NEG_INF, row_top, visible_keys
 from ._selection import Threshold, TopK, TopP
 from ._shaped import ClippedSoftmax, ElasticSoftmax
@@ -45,6 +45,7 @@ class Scaled(Normalizer):
         heads_option(),
     )
     learnable = ("t",)
+    t: PerHead
 
     def __init__(self, **given: Any) -> None:
         from ._registry import normalizer

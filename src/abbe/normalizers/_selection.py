@@ -27,7 +27,7 @@ def topk_reference(logits: Tensor, params: Tensor) -> Tensor:
     visible = visible_keys(logits)
     top = row_top(logits, visible)
     kept = visible & _k_largest(logits, params[..., 1:2])
-    return finish(masked_softmax(below_top(logits, visible, top), kept), visible, top)
+    return finish(masked_softmax(below_top(logits, visible, top), kept), logits, params, visible, top)
 
 
 def topk_kept_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def topk_kept_reference(logits: Tensor, params: Tensor) -> Tensor:
     visible = visible_keys(logits)
     top = row_top(logits, visible)
     weights = masked_softmax(below_top(logits, visible, top), visible)
-    return finish(torch.where(_k_largest(logits, params[..., 1:2]), weights, 0.0), visible, top)
+    return finish(torch.where(_k_largest(logits, params[..., 1:2]), weights, 0.0), logits, params, visible, top)
 
 
 def topp_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def topp_reference(logits: Tensor, params: Tensor) -> Tensor:
     mass = weights.gather(-1, order).cumsum(-1)
     before = torch.cat([torch.zeros_like(mass[..., :1]), mass[..., :-1]], -1)
     kept = visible & _first_in_order(logits, (before < p * mass[..., -1:]) | (p >= 1), order)
-    return finish(masked_softmax(z, kept), visible, top)
+    return finish(masked_softmax(z, kept), logits, params, visible, top)
 
 
 def threshold_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def threshold_reference(logits: Tensor, params: Tensor) -> Tensor:
     visible = visible_keys(logits)
     top = row_top(logits, visible)
     z = below_top(logits, visible, top)
-    return finish(masked_softmax(z, visible & (z.detach().exp() >= params[..., 1:2])), visible, top)
+    return finish(masked_softmax(z, visible & (z.detach().exp() >= params[..., 1:2])), logits, params, visible, top)
 
 
 TOPK = row_map("topk", topk_reference, "selection", "topk_forward", "selected_backward")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ._base import Normalizer
 from ._dispatch import RowMap, row_map
-from ._options import Option, heads_option, learn_option
+from ._options import Option, PerHead, heads_option, learn_option
 from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, row_top, visible_keys
 
 
@@ -23,14 +23,14 @@ def clipped_reference(logits: Tensor, params: Tensor) -> Tensor:
     top = row_top(logits, visible)
     stretched = (zeta - gamma) * plain_softmax(logits, visible, top) + gamma
     inside = (stretched > 0) & (stretched < 1)  # no gradient in the dead zones, their edges included
-    return finish(torch.where(inside, stretched, (stretched >= 1).to(logits.dtype)), visible, top)
+    return finish(torch.where(inside, stretched, (stretched >= 1).to(logits.dtype)), logits, params, visible, top)
 
 
 def elastic_reference(logits: Tensor, params: Tensor) -> Tensor:
     visible = visible_keys(logits)
     top = row_top(logits, visible)
     offset = params / visible.sum(-1, keepdim=True).clamp(min=1)
-    return finish(torch.relu(plain_softmax(logits, visible, top) + offset), visible, top)
+    return finish(torch.relu(plain_softmax(logits, visible, top) + offset), logits, params, visible, top)
 
 
 _SMALLEST_WIDTH = 1e-37  # 1/width must stay finite in float32; a row narrower than this counts as zeros
@@ -48,7 +48,7 @@ def self_adjusted_reference(logits: Tensor, params: Tensor) -> Tensor:
     low, high = _low_and_high(logits, visible)
     wide = high - low > _SMALLEST_WIDTH
     ratio = torch.where(wide, (torch.where(visible, logits, 0.0) - low) / torch.where(wide, high - low, 1.0), 1.0)
-    return finish(ratio * plain_softmax(logits, visible, top), visible, top)
+    return finish(ratio * plain_softmax(logits, visible, top), logits, params, visible, top)
 
 
 CLIPPED = row_map("clipped", clipped_reference, "shaped", "clipped_forward", "clipped_backward")
@@ -111,6 +111,7 @@ class ElasticSoftmax(Normalizer):
         heads_option(),
     )
     learnable = ("tau",)
+    tau: PerHead
     sums_to_one = False
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ._base import Normalizer
 from ._dispatch import RowMap, row_map
-from ._options import Option, heads_option, learn_option
+from ._options import Option, PerHead, heads_option, learn_option
 from ._rows import NEG_INF, below_top, finish, row_top, softmax_jacobian, visible_keys
 
 
@@ -20,7 +20,7 @@ def sink_reference(logits: Tensor, params: Tensor) -> Tensor:
     top = row_top(logits, visible)
     scores = torch.where(visible, scale * below_top(logits, visible, top), NEG_INF)
     extra = torch.broadcast_to(sink - scale * top, top.shape)
-    return finish(torch.softmax(torch.cat([scores, extra], -1), -1)[..., :-1], visible, top)
+    return finish(torch.softmax(torch.cat([scores, extra], -1), -1)[..., :-1], logits, params, visible, top)
 
 
 SINK = row_map("sink", sink_reference, "softmax", "sink_forward", "sink_backward")
@@ -44,6 +44,7 @@ class LearnedSink(Normalizer):
         heads_option(),
     )
     learnable: ClassVar[tuple[str, ...]] = ("b",)
+    b: PerHead
     sums_to_one = False
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._base import Normalizer
 from ._dispatch import RowMap, row_counts, row_map
-from ._options import Option, heads_option, learn_option
+from ._options import Option, PerHead, heads_option, learn_option
 from ._rows import below_top, finish, masked_softmax, row_top, softmax_jacobian, visible_keys
 
 
@@ -18,7 +18,7 @@ def softmax_reference(logits: Tensor, params: Tensor) -> Tensor:
     """softmax(scale * logits), params (scale,)."""
     visible = visible_keys(logits)
     top = row_top(logits, visible)
-    return finish(masked_softmax(params * below_top(logits, visible, top), visible), visible, top)
+    return finish(masked_softmax(params * below_top(logits, visible, top), visible), logits, params, visible, top)
 
 
 SOFTMAX = row_map("softmax", softmax_reference, "softmax")
@@ -81,6 +81,7 @@ class LearnedTemperature(ScaledSoftmax):
     )
     learnable = ("t",)
     always_learns = True
+    t: PerHead
 
     def _scale(self, logits: Tensor) -> Tensor:
         return torch.exp(self._value("t", logits))
@@ -103,6 +104,7 @@ class ScalableSoftmax(ScaledSoftmax):
     example = "ssmax:s=0.5"
     options = (Option("s", 1.0, "a lead of 1/s wins at every length", low=0), learn_option(), heads_option())
     learnable = ("s",)
+    s: PerHead
 
     def _scale(self, logits: Tensor) -> Tensor:
         return self._value("s", logits) * row_counts(logits).clamp(min=1).log()

@@ -2,7 +2,7 @@
 
 A value may itself be a spec. Commas always belong to the outermost spec, so a nested spec with more than one
 parameter stands in brackets: ``hybrid:a=softmax,b=(entmax:alpha=1.5,learn=true),mix=0.5``; with at most one it
-may do without: ``hybrid:a=softmax,b=topk:k=32,mix=0.5``.
+may do without: ``hybrid:a=softmax,b=topk:k=32,mix=0.5``. A value for each head is written ``alpha=1.2/1.5/1.4``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from typing import Any
 
 from .._errors import AbbeError
 
+MOST_NESTED = 32  # specs inside each other
+
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
     """Name and parameters, values still text; brackets around a value are taken off."""
+    _check_nesting(spec)
     name, colon, rest = spec.strip().partition(":")
     if not name.strip():
         raise AbbeError(f"spec {spec!r} has no name, write it like 'entmax:alpha=1.5'")
@@ -36,6 +39,23 @@ def format_spec(name: str, parameters: dict[str, Any]) -> str:
     return f"{name}:" + ",".join(f"{key}={_format_value(value)}" for key, value in parameters.items())
 
 
+def _check_nesting(spec: str) -> None:
+    """Before anything is made of it: a colon opens a spec, a comma ends all but the outermost of its brackets."""
+    depth, outer = 0, [0]
+    for character in spec:
+        if character == ":":
+            depth += 1
+        elif character == "(":
+            outer.append(depth)
+        elif character == ")" and len(outer) > 1:
+            depth = outer.pop()
+        elif character == ",":
+            depth = outer[-1] + 1
+        if depth > MOST_NESTED:
+            allowed = f"{MOST_NESTED} specs inside each other are allowed"
+            raise AbbeError(f"spec '{spec[:40]}...' is nested too deeply: {allowed}")
+
+
 def _split_commas(text: str, spec: str) -> list[str]:
     parts, depth = [""], 0
     for character in text:
@@ -56,5 +76,7 @@ def _format_value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    if isinstance(value, tuple):
+        return "/".join(map(_format_value, value))
     text = str(value)
     return f"({text})" if "," in text else text

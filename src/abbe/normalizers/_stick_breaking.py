@@ -19,7 +19,7 @@ def stick_breaking_reference(logits: Tensor, params: Tensor) -> Tensor:
     shown = torch.where(visible, logits, 0.0)
     rest = torch.where(visible, logsigmoid(-shown), 0.0)
     later = pad(rest.flip(-1).cumsum(-1)[..., :-1], (1, 0)).flip(-1)
-    return finish(torch.exp(logsigmoid(shown) + later), visible, row_top(logits, visible))
+    return finish(torch.exp(logsigmoid(shown) + later), logits, params, visible, row_top(logits, visible))
 
 
 STICK_BREAKING = row_map(

@@ -103,7 +103,7 @@ def heads_table(groups: Sequence[FittedGroup]) -> pl.DataFrame:
         columns |= dict(zip(_TUNED_COLUMNS, group.tuned or (), strict=False))
         numbers = torch.stack([column.cpu() for column in columns.values()], -1).tolist()
         for head, of_head in zip(group.heads, numbers, strict=True):
-            place = {"layer": group.layer, "name": group.name, "head": head, "spec": group.made.spec}
+            place = {"layer": group.layer, "name": group.name, "head": head, "spec": group.made.initial_spec}
             rows.append(place | dict(zip(columns, of_head, strict=True)))
     return pl.DataFrame(rows, HEADS_SCHEMA).sort("layer", "head")
 

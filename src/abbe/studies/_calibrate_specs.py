@@ -53,7 +53,7 @@ def _checked(spec: object) -> str:
 def _set_free(spec: str) -> str:
     """learn=true wherever a normalizer can learn and is not told otherwise."""
     made, (_, given) = normalizer(spec), parse_spec(spec)
-    if "heads" in given:
+    if made._given.get("heads", 1) > 1 or "heads" in given:
         raise AbbeError(f"{spec}: leave heads= out, every head of a layer gets a value of its own")
     filled: dict[str, Any] = dict(given)
     for option in made.options:

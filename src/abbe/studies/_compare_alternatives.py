@@ -18,12 +18,12 @@ def as_lines(given: str | Mapping[str, str] | Sequence[str | Mapping[str, str]])
 
 
 def _as_line(one: str | Mapping[str, str]) -> str:
-    """What it may have learned is in no spec: an instance would be compared as if it were new."""
+    """An instance may belong to one layer of a model, so it is for its owner to say where it goes."""
     for made in one.values() if isinstance(one, Mapping) else [one]:
         if isinstance(made, Normalizer):
             raise AbbeError(
-                f"compare cannot take the Normalizer instance {made}, because a spec does not tell what it has "
-                "learned: save the swap and give file:PATH"
+                f"compare cannot take the Normalizer instance {made}: save the swap and give file:PATH, or give this "
+                "spec, which makes one such for each layer"
             )
     return "; ".join(f"{pattern}={spec}" for pattern, spec in one.items()) if isinstance(one, Mapping) else one
 

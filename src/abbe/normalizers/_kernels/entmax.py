@@ -313,7 +313,7 @@ def support_weights(weights: Any, beta: Any, out: Any) -> None:
     for j in range(weights.shape[0]):
         w = weights[j]
         inside = w > TINY
-        out[j] = exp(power * log(w if inside else ONE)) if inside else ZERO
+        out[j] = exp(power * log(w if inside else ONE)) if inside else w * ZERO  # 0, or NaN of a row that was NaN
 
 
 @kernel
@@ -412,7 +412,7 @@ def alpha_gradient(grad: Any, weights: Any, beta: Any, mean: Any) -> Any:
             w = weights_[j]
             inside = w > TINY
             slope = log_weight_slope(log(w) - s if inside else ZERO, beta, s)
-            part += w * slope * (grad_[j] - mean) if inside else ZERO
+            part += w * slope * (grad_[j] - mean) if inside else w * ZERO  # as in support_weights
         total += part
         start = stop
     return f32(total)

@@ -119,6 +119,8 @@ def kept_gradient(row: Any, g: Any, w: Any, out: Any) -> Any:
         mean = f32(dot)
         for j in range(keys):
             out[j] *= (g[j] if w[j] > ZERO else ZERO) - mean
+    else:
+        total = float(out[0])  # 0 of a row without keys, NaN of one that is not finite
     return f32(total)
 
 
