@@ -70,7 +70,9 @@ def test_cells_say_what_they_are_where_there_is_no_header(browser: Any, file: Pa
 @pytest.mark.parametrize("width", [900, 1280])
 def test_a_wide_page_is_a_table(browser: Any, file: Path, width: int) -> None:
     seen = opened(browser, file, "light", WIDE | {"width": width})
-    tops = seen.page.locator("tbody tr").first.locator("td").evaluate_all("a => a.map(e => e.getBoundingClientRect().y)")
+    tops = (
+        seen.page.locator("tbody tr").first.locator("td").evaluate_all("a => a.map(e => e.getBoundingClientRect().y)")
+    )
     assert len(set(tops)) == 1
     assert min(widths(seen, "td.says")) >= 250
     assert seen.page.locator("thead").first.is_visible()
