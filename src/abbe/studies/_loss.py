@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,14 +15,34 @@ from .._errors import AbbeError
 from ..models import LoadedModel, Window
 
 _LOGITS_AT_ONCE = 1 << 26  # numbers: a quarter of a gigabyte in float32
+_LOGITS_FOR_A_LOOK = 1 << 24  # numbers: with a vocabulary of 262,144 the last 63 targets
 
 
 def check_causal(model: LoadedModel, what: str) -> None:
     """Refuse a model that does not predict the next token."""
     if model.kind != "decoder":
         raise AbbeError(f"{model.name} is an {model.kind}: {what} needs a causal language model, which has a loss")
-    if model.network.get_output_embeddings() is None:  # type: ignore[operator]
+    if not _has_head(model):
         raise AbbeError(f"{model.name} has no language-model head: {what} needs its loss")
+
+
+def _has_head(model: LoadedModel) -> bool:
+    network: Any = model.network
+    return network.get_output_embeddings() is not None
+
+
+def loss_and_guessing(model: LoadedModel, window: Window) -> tuple[float | None, float | None]:
+    """Loss of the next token in a window, and that of guessing among all tokens, ln V; None without such a loss.
+
+    With a large vocabulary only the last targets are scored, so that the logits stay small.
+    """
+    if model.kind != "decoder" or not _has_head(model) or window.length < 2:
+        return None, None
+    network: Any = model.network
+    vocabulary = network.config.get_text_config().vocab_size
+    last = min(window.length - 1, max(1, _LOGITS_FOR_A_LOOK // vocabulary - 1))
+    loss = float(next_token_losses(model, window.tokens, last).mean())
+    return (loss, math.log(vocabulary)) if math.isfinite(loss) else (None, None)
 
 
 @torch.no_grad()
