@@ -39,8 +39,8 @@ def test_defaults(asked: dict[str, Any], tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (0, "THE TABLE\n", "")
     assert asked == {
         "model": "embedded", "text": None, "tau": [0.01, 0.05], "lengths": None, "windows": 8,
-        "way": ["deletion", "renormalised"], "layers": True, "layer_lengths": None, "layer_windows": 4, "seed": 0,
-        "folder": None, "progress": True,
+        "way": ["deletion", "renormalised"], "layers": True, "layer_lengths": None, "layer_windows": 4,
+        "targets": "all", "seed": 0, "folder": None, "progress": True,
     }  # fmt: skip
     assert list(tmp_path.iterdir()) == []
 
@@ -61,13 +61,14 @@ def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -
         str(tmp_path / "out"),
         "--quiet",
     ]
-    given += ["--layer-lengths", "512", "--layer-windows", "2"]
+    given += ["--layer-lengths", "512", "--layer-windows", "2", "--targets", "last:16"]
     result = run("capacity", "org/model", *given, "--figures", "pictures")
     assert result.exit_code == 0
     assert result.stderr == f"figures: pictures\nwrote {tmp_path / 'out'}\n"
     assert asked == {
         "model": "org/model", "text": ["a.txt", "b.txt"], "tau": [0.2], "lengths": [128, 512], "windows": 3,
-        "way": ["deletion"], "layers": False, "layer_lengths": [512], "layer_windows": 2, "seed": 7,
+        "way": ["deletion"], "layers": False, "layer_lengths": [512], "layer_windows": 2,
+        "targets": "last:16", "seed": 7,
         "folder": tmp_path / "out", "progress": False, "figures": Path("pictures"),
     }  # fmt: skip
 

@@ -63,7 +63,7 @@ def test_same_seed_same_report() -> None:
 def test_a_folder_is_a_run_and_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = made(folder=tmp_path / "out")
     assert_frame_equal(abbe.open_run(tmp_path / "out").heads, first.run.heads)
-    assert json.loads((tmp_path / "out" / "report.json").read_text())["verdicts"][0]["topic"] == "dispersion"
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["verdicts"][0]["topic"] == "hardly learned"
 
     def never(*_args: object, **_options: object) -> None:
         raise AssertionError("measured again")

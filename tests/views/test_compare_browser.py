@@ -109,6 +109,8 @@ def test_the_button_changes_the_theme(browser: Any, file: Path) -> None:
     seen.drawn("dark")
     ground = seen.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     assert ground == "rgb(18, 22, 28)"
+    seen.page.get_by_role("button", name="Light theme").click()
+    seen.drawn("light")
     assert seen.told == []
     seen.context.close()
 

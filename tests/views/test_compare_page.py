@@ -188,6 +188,24 @@ def test_intervals_as_a_person_reads_them() -> None:
     assert interval(BY_NAME["loss"], row) == ""
 
 
+def test_the_baseline_has_no_interval_against_itself() -> None:
+    """Its change is 0 by definition: "0 to 0 %" would look like something that was measured."""
+    gain = {"needle_gain": -0.1, "needle_gain_low": -0.2, "needle_gain_high": 0.1}
+    found = made.comparison([made.row(OWN), made.row("sparsemax", **gain)])
+    console = Console(width=120, file=io.StringIO(), record=True)
+    console.print(compare_table(found))
+    for shown in (compare_page(found), console.export_text()):
+        assert "0 to 0" not in shown
+    own, other = (found.table.row(place, named=True) for place in (0, 1))
+    relative = ("loss_change", "loss_rise", "told_apart_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
+    for name in relative:
+        assert own["normalizer"] == OWN
+        assert interval(BY_NAME[name], own) == ""
+        assert interval(BY_NAME[name], other) != ""
+    assert interval(BY_NAME["zeros"], own) == ""  # softmax gives none: 0 % in every window
+    assert interval(BY_NAME["loss"], own) == "3.14 to 3.26"
+
+
 def test_the_terminal_shows_all_rows_without_steering_it() -> None:
     console = Console(width=80, record=True, file=io.StringIO())
     rows = [made.row(OWN), made.row("sparsemax"), made.row("evil\x1b[31m")]

@@ -28,6 +28,7 @@ EXAMPLES = (
     "abbe capacity",
     "abbe capacity smollm2 --text book.txt --tau 0.01 --lengths 256,1024 --no-layers --out smollm2-capacity",
     "abbe capacity ./my-model --way renormalised --figures figures --json",
+    "abbe capacity smollm2 --text book.txt --targets last:128",
 )
 
 
@@ -57,6 +58,12 @@ def capacity(
     layer_windows: Annotated[
         int, typer.Option(help="Windows of each length for layers, evenly spaced among them.", rich_help_panel=MEASURED)
     ] = 4,
+    targets: Annotated[
+        str,
+        typer.Option(
+            help="Which tokens of a window are scored: all, or last:N, such as last:128.", rich_help_panel=MEASURED
+        ),
+    ] = "all",
     seed: Seed = 0,
     out: Annotated[
         Path | None,
@@ -85,6 +92,7 @@ def capacity(
         layers=layers,
         layer_lengths=None if layer_lengths is None else numbers("--layer-lengths", layer_lengths, int),
         layer_windows=layer_windows,
+        targets=targets,
         seed=seed,
         folder=out,
         progress=not quiet,

@@ -20,13 +20,19 @@ _NAMED = 5  # heads that an advice names as examples
 
 
 def advice(
-    table: Lookup, floors: pl.DataFrame, alternatives: pl.DataFrame, sparse: Collection[str], sharper: str = ""
+    table: Lookup,
+    floors: pl.DataFrame,
+    alternatives: pl.DataFrame,
+    sparse: Collection[str],
+    sharper: str = "",
+    learned: bool = True,
 ) -> tuple[Finding, ...]:
     """Each with its evidence; what was not measured is left out.
 
     `sparse` are the alternatives with exact zeros, `sharper` is their control: softmax at a lower temperature.
+    Attention that has not been `learned` is not helped by more tokens.
     """
-    found = [_active_set(table), _temperature(floors), _sinks(table), _sparse(alternatives, sparse, sharper)]
+    found = [_active_set(table, learned), _temperature(floors), _sinks(table), _sparse(alternatives, sparse, sharper)]
     return tuple(finding for finding in found if finding is not None)
 
 
@@ -40,7 +46,7 @@ def smallest_sets(table: Lookup) -> dict[Place, int | None]:
     return found
 
 
-def _active_set(table: Lookup) -> Finding | None:
+def _active_set(table: Lookup, learned: bool) -> Finding | None:
     needed, longest = smallest_sets(table), table.longest
     masses = {n: cell for n in table.sizes if (cell := table.overall("top_mass", longest, n)) is not None}
     if not needed or not masses:
@@ -61,7 +67,8 @@ def _active_set(table: Lookup) -> Finding | None:
         "heads": len(needed),
     }
     words = (
-        f"Even {tokens(largest)} a query hold only {percent(masses[largest].value)} of the weight: allow more."
+        f"Even {tokens(largest)} a query hold only {percent(masses[largest].value)} of the weight"
+        f"{': allow more' if learned else ''}."
         if enough is None
         else f"Keep {tokens(enough)} a query: {percent(masses[at].value)} of the weight is on them in the mean over "
         f"heads; {count_of(len(beyond), len(needed), 'needs', 'need')} more."

@@ -30,6 +30,7 @@ from ._folder import claim_folder
 from ._loss import check_causal, next_token_losses
 from ._measuring import measure_run
 from ._progress import Watch, watching
+from ._targets import ALL, last_targets
 from ._window import check_tokens
 
 TAUS = (0.01, 0.05)
@@ -49,6 +50,7 @@ def capacity(
     layer_lengths: Sequence[int] | None = None,
     layer_windows: int = 4,
     queries: int = 64,
+    targets: str = ALL,
     seed: int = 0,
     level: float = 0.95,
     resamples: int = 1000,
@@ -70,10 +72,14 @@ def capacity(
             is that of all. Intervals from fewer than six are too narrow: those from four hold the true number in at
             most 87 % of cases, whatever the level.
         queries: of a window, for the separability beside it.
+        targets: which tokens of a window are scored: "all" next ones, or "last:128", so many at the end of every
+            window, whose queries see nearly all of it. This changes N* a lot (arXiv 2609.37879); the default lengths
+            then leave out windows with fewer targets.
         folder: keep losses there as they are known; a study that was stopped goes on where it was.
         progress: say the cost and show a bar on standard error.
 
-    A sink counts as a key: it is one of the N if its logit is among the N largest.
+    A sink counts as a key: it is one of the N if its logit is among the N largest. N* and its two ways are those of
+    "Retrieval Capacity of Self-Attention Under Competition" (arXiv 2609.37879).
 
     Example:
         >>> found = abbe.capacity("smollm2", "book.txt", tau=0.01, folder="smollm2-capacity")
@@ -83,7 +89,7 @@ def capacity(
     check_causal(loaded, "capacity")
     settings = capacity_settings(
         loaded, lengths=lengths, tau=tau, way=way, windows=windows, layers=layers, layer_lengths=layer_lengths,
-        layer_windows=layer_windows, queries=queries, seed=seed, level=level, resamples=resamples,
+        layer_windows=layer_windows, queries=queries, targets=targets, seed=seed, level=level, resamples=resamples,
     )  # fmt: skip
     cut = _windows(loaded, source, settings)
     place = None if folder is None else Path(folder)
@@ -140,7 +146,7 @@ class _Study:
     def run(self) -> Capacity:
         started = time.perf_counter()
         checked = self._check()
-        losses = Losses(self.model, self.folder, self._on_window)
+        losses = Losses(self.model, self.folder, self._on_window, last_targets(self.settings.targets))
         self._tell_cost(checked, losses)
         curves = self._of_model(losses, checked) + self._of_layers(losses, checked)
         rows = capacity_rows(curves, len(checked.layers), self.settings)

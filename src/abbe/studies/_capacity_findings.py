@@ -10,6 +10,7 @@ from ._capacity_settings import CapacitySettings
 from ._capacity_words import Row, amount, keys_number, needed_keys
 from ._report_parts import Finding
 from ._reproduction import PAPER_CRITICAL_SHARE
+from ._targets import targets_words
 from ._telling import percent, sentence
 
 _HOW = {DELETION: "with their weights as they are", RENORMALISED: "with their weights renormalised"}
@@ -24,20 +25,21 @@ def findings(
     """For the model, over lengths, for layers, for the geometry; then what to beware of."""
     of_model = table.filter(pl.col("layer").is_null())
     longest = of_model.filter(pl.col("length") == settings.lengths[-1])
-    found = [_capacity(longest.filter(pl.col("way") == way).to_dicts(), way) for way in settings.ways]
+    scored = targets_words(settings.targets)
+    found = [_capacity(longest.filter(pl.col("way") == way).to_dicts(), way, scored) for way in settings.ways]
     grown = growth.filter(pl.col("layer").is_null() & (pl.col("tau") == settings.taus[0]))
     found += [_growth(of_model, row) for row in grown.to_dicts()]
     found += layer_findings(table, correlation, settings) if settings.layers else []
     return (*found, *_not_monotone(table))
 
 
-def _capacity(rows: list[Row], way: str) -> Finding:
+def _capacity(rows: list[Row], way: str, scored: str) -> Finding:
     needed = "; ".join(f"{needed_keys(row)} for a rise of at most {amount(row['tau'])}" for row in rows)
     length = rows[0]["length"]
     return Finding(
         "capacity",
         f"At {length:,} tokens every query needs, {_HOW[way]}, {needed}.",
-        f"{_LEAST} the mean loss by at most tau, relative to the model's own on the same windows.",
+        f"{_LEAST} the mean loss of {scored} by at most tau, relative to the model's own on the same windows.",
         {"length": length, "way": way, "windows": rows[0]["windows"]}
         | {f"N at {amount(row['tau'])}": row["capacity"] for row in rows},
     )

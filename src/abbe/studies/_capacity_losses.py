@@ -42,8 +42,15 @@ class Truncation:
 class Losses:
     """Mean losses of windows, (window,) in nats, by what was truncated; those of some windows are known from all."""
 
-    def __init__(self, model: LoadedModel, folder: Path | None, on_window: Callable[[Window, str], object]) -> None:
-        self._model, self._on_window = model, on_window
+    def __init__(
+        self,
+        model: LoadedModel,
+        folder: Path | None,
+        on_window: Callable[[Window, str], object],
+        last: int | None = None,
+    ) -> None:
+        """`last` targets of every window are scored, None for all."""
+        self._model, self._on_window, self._last = model, on_window, last
         self._own: dict[int, dict[int, float]] = {}  # by length and number of the window
         self._folder = None if folder is None else folder / _FOLDER
         if self._folder is not None:
@@ -56,7 +63,7 @@ class Losses:
         if found is None:
             found = self._kept(windows, "own")
         if found is None:
-            found = window_losses(self._model, windows, lambda window: self._on_window(window, "own loss"))
+            found = window_losses(self._model, windows, lambda window: self._on_window(window, "own loss"), self._last)
             self._keep(windows, "own", found)
         if not 0 < float(found.mean()) < float("inf"):
             raise AbbeError(
@@ -71,7 +78,7 @@ class Losses:
         if found is None:
             told = f"{how.way}, N = {how.size}" + ("" if how.layer is None else f", layer {how.layer}")
             with swap(self._model, how.what):
-                found = window_losses(self._model, windows, lambda window: self._on_window(window, told))
+                found = window_losses(self._model, windows, lambda window: self._on_window(window, told), self._last)
             self._keep(windows, how.name, found)
         return found
 

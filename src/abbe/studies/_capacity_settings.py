@@ -11,6 +11,7 @@ from .._errors import AbbeError
 from ..models import LoadedModel
 from ._capacity_parts import WAYS
 from ._settings import Settings, settings_for
+from ._targets import ALL, check_targets, last_targets
 
 LENGTHS = (128, 256, 512, 1024)
 
@@ -30,6 +31,7 @@ class CapacitySettings:
     seed: int
     level: float
     resamples: int
+    targets: str = ALL
 
     def __post_init__(self) -> None:
         """Lengths and windows are checked when they are cut; queries, seed and level as for a diagnosis."""
@@ -44,6 +46,7 @@ class CapacitySettings:
                 raise AbbeError(f"{what} has duplicates: {list(given)}")
         if not isinstance(self.layer_windows, int) or self.layer_windows < 1:
             raise AbbeError(f"layer_windows is {self.layer_windows!r}, but must be a whole number >= 1")
+        check_targets(self.targets, min(self.lengths, default=2))
 
     def _check_layer_lengths(self) -> None:
         there = ", ".join(str(length) for length in self.lengths)
@@ -70,15 +73,17 @@ class CapacitySettings:
 
 def capacity_settings(
     model: LoadedModel, *, lengths: Sequence[int] | None, tau: float | Sequence[float], way: str | Sequence[str],
-    layers: bool, layer_lengths: Sequence[int] | None, **others: Any,
+    layers: bool, layer_lengths: Sequence[int] | None, targets: str = ALL, **others: Any,
 ) -> CapacitySettings:  # fmt: skip
     """Fill in what depends on the model: lengths of 128, 256, 512 and 1024 tokens, as far as its context goes.
 
-    Layers are truncated at all of them, unless told otherwise.
+    Those that have fewer targets than are scored are left out. Layers are truncated at all of them, unless told
+    otherwise.
     """
     if lengths is None:
+        scored = last_targets(targets) or 0
         fitting = [length for length in LENGTHS if model.context is None or length <= model.context]
-        lengths = fitting or [model.context or LENGTHS[0]]
+        lengths = [length for length in fitting if length > scored] or [model.context or LENGTHS[-1]]
     if isinstance(lengths, int):
         lengths = [lengths]
     rising = tuple(sorted(lengths))
@@ -88,6 +93,7 @@ def capacity_settings(
         ways=tuple(way.split(",") if isinstance(way, str) else way),
         layers=layers,
         layer_lengths=_layer_lengths(layer_lengths, rising if layers else ()),
+        targets=targets,
         **others,
     )
     settings.diagnosis(model.context, (1,))

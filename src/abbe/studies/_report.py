@@ -25,7 +25,7 @@ from ._key_numbers import key_numbers
 from ._lookup import Lookup
 from ._measuring import measure_run, windows_of
 from ._progress import Watch, watching
-from ._report_parts import Report, Sample
+from ._report_parts import NOT_LEARNED, Report, Sample
 from ._sample import take_sample
 from ._sample_json import sample_as_json, sample_from_json
 from ._settings import Settings, settings_for
@@ -90,15 +90,17 @@ def make_report(run: Run, alternatives: pl.DataFrame | None = None, sample: Samp
     if alternatives is None:
         alternatives = pl.DataFrame(schema=ALTERNATIVES_SCHEMA)
     fragile = floors(table)
+    found = verdicts(table, fragile, sample)
+    learned = all(finding.topic != NOT_LEARNED for finding in found)
     return Report(
         run=run,
         numbers=key_numbers(table),
-        verdicts=verdicts(table, fragile),
+        verdicts=found,
         heads=head_verdicts(table),
         growth=growth(table),
         floors=fragile,
         alternatives=alternatives,
-        advice=advice(table, fragile, alternatives, SPARSE, SHARPER),
+        advice=advice(table, fragile, alternatives, SPARSE, SHARPER, learned),
         sample=sample,
     )
 

@@ -13,6 +13,7 @@ from ..results import Run
 
 Fact = float | int | str | None
 Place = tuple[int, int]  # layer, head
+NOT_LEARNED = "hardly learned"  # topic of the verdict that takes all advice back
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,11 @@ class SampleRow:
 
 @dataclass(frozen=True)
 class Sample:
-    """One window to look at: its tokens as text, some queries, and what every head does with them."""
+    """One window to look at: its tokens as text, some queries, and what every head does with them.
+
+    `loss` is that of the next token in the window (of its last ones, if the vocabulary is large), `guessing` that of a
+    model for which all tokens are alike, ln V, both in nats; None where the model does not predict the next token.
+    """
 
     length: int
     index: int
@@ -94,6 +99,8 @@ class Sample:
     sizes: tuple[int, ...]
     queries: tuple[int, ...]
     rows: tuple[SampleRow, ...]
+    loss: float | None = None
+    guessing: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,9 +138,15 @@ class Report:
             return self.run._repr_html_()
         return drawn
 
+    @property
+    def learned(self) -> bool:
+        """False where a verdict says that attention has hardly been learned: then the advice does not apply."""
+        return all(finding.topic != NOT_LEARNED for finding in self.verdicts)
+
     def as_json(self) -> dict[str, Any]:
         """All but the table and the sample."""
         return {
+            "learned": self.learned,
             "numbers": [asdict(number) for number in self.numbers],
             "verdicts": [asdict(finding) for finding in self.verdicts],
             "advice": [asdict(finding) for finding in self.advice],

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..measures import Rows, checked_grid
 from ..models import AttentionCall, LoadedModel, Tap, Text, Window
 from ..normalizers import normalizer as make_normalizer
+from ._loss import loss_and_guessing
 from ._report_parts import Ball, Sample, SampleRow
 from ._sample_ball import ball_of
 from ._sample_json import sample_as_json, sample_from_json
@@ -46,8 +47,9 @@ def take_sample(
         check_model(model, open_tap, check_tokens(model, list(windows)))
     reader = _SampleReader(model, open_tap, chosen, settings, checked_grid(sizes), queries)
     rows = reader.read()
-    tokens = token_texts(model.tokenizer, text, chosen)
-    return Sample(chosen.length, chosen.index, tokens, reader.sizes, tuple(reader.positions.tolist()), tuple(rows))
+    tokens, queries_taken = token_texts(model.tokenizer, text, chosen), tuple(reader.positions.tolist())
+    of_window = chosen.length, chosen.index, tokens, reader.sizes, queries_taken, tuple(rows)
+    return Sample(*of_window, *loss_and_guessing(model, chosen))
 
 
 def sample_window(windows: Sequence[Window]) -> Window:

@@ -2,7 +2,7 @@
 
 Columns instead of rows, so that no name is written twice:
 
-    {"length", "index", "tokens", "sizes", "queries",
+    {"length", "index", "tokens", "sizes", "queries", "loss", "guessing",
      "rows": {"layer", "head", "query", "keys", "weights"},             one entry a row
      "balls": {"5": {"radius", "inside", "distances", "angles", "scale", "intruders",
                      "other_keys", "other_distances", "other_angles"}}}  one entry a row; null where it has no such ball
@@ -37,6 +37,8 @@ def sample_as_json(sample: Sample) -> dict[str, Any]:
         "tokens": list(sample.tokens),
         "sizes": list(sample.sizes),
         "queries": list(sample.queries),
+        "loss": sample.loss,
+        "guessing": sample.guessing,
         "rows": columns,
         "balls": {str(size): _ball_columns(_of_size(row, size) for row in sample.rows) for size in sample.sizes},
     }
@@ -89,6 +91,8 @@ def sample_from_json(found: Mapping[str, Any]) -> Sample:
                 zip(*(rows[name] for name in (*_PLACES, "keys", "weights")), strict=True)
             )
         ),
+        found["loss"],
+        found["guessing"],
     )
 
 

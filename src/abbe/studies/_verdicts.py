@@ -20,18 +20,23 @@ from ._head_verdicts import (
 )
 from ._key_numbers import LEVEL, can_reject, critical_n
 from ._lookup import Cell, Lookup
-from ._report_parts import Fact, Finding, Place
+from ._report_parts import Fact, Finding, Place, Sample
 from ._telling import count_of, percent, power_of_n, sentence, tokens
+from ._untrained import hardly_learned
 
 HALF = 0.5
 
 
-def verdicts(table: Lookup, floors: pl.DataFrame) -> tuple[Finding, ...]:
-    """What the run says about the model; what could not be measured is left out."""
+def verdicts(table: Lookup, floors: pl.DataFrame, sample: Sample | None = None) -> tuple[Finding, ...]:
+    """What the run says about the model; what could not be measured is left out.
+
+    First of all whether its attention has been learned, for which the loss of the sample is looked at, too.
+    """
     heads = head_facts(table)
     if not heads:
         return ()
     found = [
+        hardly_learned(table, sample),
         _dispersion(table, heads),
         _forced(table),
         _random_sets(table),

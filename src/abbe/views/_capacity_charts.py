@@ -10,6 +10,7 @@ import polars as pl
 from ..studies._capacity_parts import Capacity
 from ..studies._capacity_words import amount
 from ..studies._reproduction import PAPER_CRITICAL_SHARE
+from ..studies._targets import targets_words
 from ._capacity_layer_charts import layer_growth, layer_panels
 from ._panels import INTERVAL_TIPS, Look, Row, data, numbers, places_axis, renamed, rows_of, series_style, tip
 from ._report_charts_parts import Spec, finished, log_axis, panel
@@ -41,7 +42,7 @@ def _about(found: Capacity) -> list[str]:
     model, text, settings = (manifest[key] for key in ("model", "text", "settings"))
     words = plain(f"{model['name']} on {text['name']}, {settings['windows']} windows of each length")
     bands = f"; bands: {settings['level']:.0%} intervals over windows" if settings["windows"] > 1 else ""
-    return [f"{words}{bands}", *_about_layers(found)]
+    return [f"{words}{bands}", *_about_layers(found), f"loss over {targets_words(settings['targets'])}"]
 
 
 def _about_layers(found: Capacity) -> list[str]:

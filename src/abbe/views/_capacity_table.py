@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ..studies._capacity_parts import Capacity
 from ..studies._capacity_words import amount, keys_number
+from ..studies._targets import targets_words
 from ._reproduction_table import plain
 
 _WHOLE = ("way", "interval", "separability")  # single words, or numbers that are read together
@@ -25,6 +26,7 @@ def capacity_table(found: Capacity) -> RenderableType:
     parts: list[RenderableType] = [
         Text(f"How many tokens does {plain(manifest['model']['name'])} need?", style="bold"),
         Text(f"on {plain(manifest['text']['name'])}; N* keys of largest weight, kept at every query", style="dim"),
+        Text(f"loss over {targets_words(manifest['settings']['targets'])}", style="dim"),
         _by_length(found),
     ]
     if found.growth["layer"].is_null().any():

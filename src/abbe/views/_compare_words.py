@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..studies._compare_parts import JUMPS
+from ..studies._compare_parts import JUMPS, OWN
 from ._report_words import shown
 
 
@@ -83,6 +83,9 @@ PARTS = {
     "helps": "helps",
 }
 
+# Against the model's own: of itself they are 0 or 1 by definition, and an interval would look measured.
+_RELATIVE = ("loss_change", "loss_rise", "told_apart_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
+
 MARK = "†"
 _MARKED = ("sensitivity", "sensitivity_ratio")
 BETWEEN_JUMPS = (
@@ -115,8 +118,11 @@ def _short(value: float) -> str:
 
 
 def interval(column: Column, row: Mapping[str, Any]) -> str:
+    """ "-1 to +2 %"; empty where there is none, as for the baseline against itself or its exact zeros ("0 to 0 %")."""
     low, high = row.get(f"{column.name}_low"), row.get(f"{column.name}_high")
     if low is None or high is None:
+        return ""
+    if row.get("normalizer") == OWN and (column.name in _RELATIVE or low == high):
         return ""
     unit = " %" if column.share else ""
     return f"{told(column, low).removesuffix(unit)} to {told(column, high)}"

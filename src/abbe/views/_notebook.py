@@ -12,6 +12,7 @@ import polars as pl
 
 from ..results import Run
 from ..studies._report_parts import Finding, KeyNumber, Report
+from ..studies._untrained import NOTICE
 from ._figures import as_svg
 from ._report_charts_growth import growth_chart
 from ._report_charts_map import map_chart
@@ -43,7 +44,8 @@ def run_html(run: Run) -> str:
 def report_html(report: Report) -> str:
     """The numbers that matter, the verdicts, the advice, and the charts of all heads."""
     parts = [_about(report.run), _numbers(report.numbers)]
-    parts += [_list("Verdict", _sentences(report.verdicts)), _list("Advice", _sentences(report.advice))]
+    notice = [] if report.learned or not report.advice else [f"<b>{escape(NOTICE)}</b>"]
+    parts += [_list("Verdict", _sentences(report.verdicts)), _list("Advice", [*notice, *_sentences(report.advice)])]
     return _card([*parts, _charts(report.run)])
 
 

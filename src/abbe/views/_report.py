@@ -17,6 +17,7 @@ from ..studies._growth import FAINT
 from ..studies._report_parts import Fact, Finding, HeadVerdict, KeyNumber, Place, Report
 from ..studies._sample import sample_as_json
 from ..studies._telling import percent
+from ..studies._untrained import NOTICE
 from ._page import render, script, vega
 from ._report_charts import chart_specifications, shown_size
 from ._report_data import both_themes, packed_json, packed_table, plain_rows
@@ -46,6 +47,7 @@ def report_page(report: Report) -> str:
         numbers=[_card(number) for number in report.numbers],
         verdicts=[_told(finding) for finding in report.verdicts],
         advice=[_told(finding) for finding in report.advice],
+        notice="" if report.learned else NOTICE,
         heads=report.heads,
         growth=_cells(report.growth),
         faint=shown(FAINT),

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..studies._report_parts import Finding, KeyNumber, Report
+from ..studies._untrained import NOTICE
 from ._report import measured_line, model_name
 from ._report_words import interval, shown
 from ._reproduction_table import plain
@@ -25,7 +26,7 @@ def report_table(report: Report) -> RenderableType:
         Text(""),
     ]
     parts += _findings("Verdict", report.verdicts)
-    parts += _findings("Advice", report.advice)
+    parts += _findings("Advice", report.advice, "" if report.learned else NOTICE)
     skipped = [Text(f"skipped: {plain(str(why))}", style="dim") for why in report.run.manifest.get("skipped") or ()]
     return Group(*parts, *skipped)
 
@@ -49,8 +50,9 @@ def _beside(number: KeyNumber) -> str:
     return f"  ({told})" if told else ""
 
 
-def _findings(title: str, findings: Sequence[Finding]) -> list[RenderableType]:
+def _findings(title: str, findings: Sequence[Finding], notice: str = "") -> list[RenderableType]:
     if not findings:
         return []
+    before = [Padding(Text(notice, style="bold yellow"), (0, 0, 0, 2))] if notice else []
     told = [Padding(Text(f"• {plain(finding.sentence)}"), (0, 0, 0, 2)) for finding in findings]
-    return [Text(title, style="bold"), *told, Text("")]
+    return [Text(title, style="bold"), *before, *told, Text("")]

@@ -7,7 +7,7 @@
   let chosen = false;
   function show() {
     document.documentElement.dataset.theme = dark ? "dark" : "light";
-    button.setAttribute("aria-pressed", String(dark));
+    button.textContent = dark ? "Light theme" : "Dark theme"; // what a click gives
     document.dispatchEvent(new Event("theme"));
   }
   system.addEventListener("change", () => {

@@ -1,0 +1,193 @@
+"""A model whose attention has not been learned is recognised, and a trained one is not."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import real
+import tiny_models
+import tiny_runs
+import torch
+import transformers
+from synthetic_run import made_run
+
+import abbe
+from abbe.models import LoadedModel, load, wrap
+from abbe.models import windows as cut_windows
+from abbe.studies import Report, report
+from abbe.studies import _loss as losses
+from abbe.studies._floors import floors
+from abbe.studies._lookup import Lookup
+from abbe.studies._report_parts import NOT_LEARNED, Finding, Sample
+from abbe.studies._untrained import GUESSING, NOTICE, UNIFORM_HEADS, hardly_learned
+from abbe.studies._verdicts import verdicts
+
+QUICK: dict[str, Any] = tiny_runs.QUICK | {"windows": 2, "lengths": [16, 40], "temperatures": (1.0,)}
+WIDTHS = {"gpt2": {"n_layer": 2, "n_head": 4, "n_embd": 32, "n_positions": 64}}
+CLASSES = {
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config"),
+    "llama": ("LlamaForCausalLM", "LlamaConfig"),
+    "qwen3": ("Qwen3ForCausalLM", "Qwen3Config"),  # normalised queries and keys: far from uniform
+    "olmo2": ("Olmo2ForCausalLM", "Olmo2Config"),
+    "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig"),
+    "gpt-neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig"),
+    "bert": ("BertModel", "BertConfig"),  # no loss: by its uniform attention alone
+}
+
+
+def untrained(family: str, seed: int) -> LoadedModel:
+    """As transformers draws the weights."""
+    kind, config = CLASSES[family]
+    sizes = WIDTHS.get(family, tiny_models.SMALL if family in ("bert", "gpt-neox") else tiny_models.GROUPED)
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1, "vocab_size": 256}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = getattr(transformers, kind)(getattr(transformers, config)(**(special | sizes))).eval()
+    return wrap(network, tiny_models.byte_tokenizer(), f"untrained {family}")
+
+
+def first_of(found: Report) -> Finding:
+    return found.verdicts[0]
+
+
+def is_recognised(found: Report) -> bool:
+    """First among the verdicts, with its rule and numbers; nowhere is it advised to allow more."""
+    first = first_of(found)
+    if first.topic != NOT_LEARNED:
+        assert found.learned
+        return False
+    assert first.sentence.startswith(NOTICE)
+    assert first.rule.endswith(".")
+    assert "allow more" not in " ".join(finding.sentence for finding in found.advice)
+    assert not found.learned
+    return True
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("family", list(CLASSES))
+def test_fresh_weights_of_every_family_are_recognised(family: str, seed: int) -> None:
+    found = report(untrained(family, seed), tiny_runs.TEXT, **QUICK)
+    assert is_recognised(found)
+    numbers = first_of(found).numbers
+    assert (numbers["loss of the next token, nats"] is None) == (family == "bert")
+    if family != "bert":
+        assert numbers["loss of guessing, nats"] == pytest.approx(math.log(256))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "gemma2", "gpt-oss"])
+def test_large_random_weights_are_recognised_by_their_loss(family: str) -> None:
+    """Their attention is far from uniform, and no head's near the ceiling."""
+    found = report(tiny_runs.model(family), tiny_runs.TEXT, **QUICK)
+    assert is_recognised(found)
+    numbers = first_of(found).numbers
+    assert numbers["heads near the entropy ceiling"] < UNIFORM_HEADS * numbers["heads"]
+    assert "predicted no better than by guessing" in first_of(found).sentence
+    assert "entropy ceiling" not in first_of(found).sentence
+
+
+def test_the_embedded_model_is_trained_and_without_its_queries_it_is_not() -> None:
+    options: dict[str, Any] = {"lengths": [64], "windows": 2, "queries": 8, "resamples": 20, "progress": False}
+    model = load("embedded")
+    trained = report(model, temperatures=(1.0,), **options)
+    assert not is_recognised(trained)
+    assert trained.sample is not None
+    assert trained.sample.loss is not None
+    assert trained.sample.guessing == pytest.approx(math.log(model.network.config.vocab_size))
+    assert trained.sample.loss < 0.8 * trained.sample.guessing
+    blind = copy.deepcopy(model.network)
+    with torch.no_grad():
+        for name, weight in blind.named_parameters():
+            if "c_attn" in name:
+                weight[..., : weight.shape[-1] // 3] = 0
+    uniform = report(blind, temperatures=(1.0,), tokenizer=model.tokenizer, **options)
+    assert is_recognised(uniform)
+    assert "all 48 heads are within 5 % of the entropy ceiling at 64 tokens" in first_of(uniform).sentence.lower()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("name", "text"), [("stories260K", "tinyshakespeare.txt"), ("stories15M", None)])
+def test_trained_models_are_not_taken_for_untrained(name: str, text: str | None) -> None:
+    """Also on a text of another kind than they were trained on."""
+    options: dict[str, Any] = {"lengths": [256], "windows": 1, "queries": 8, "resamples": 20, "progress": False}
+    given = None if text is None else real.shared_text(text)
+    assert not is_recognised(report(real.shared_model(name), given, temperatures=(1.0,), **options))
+
+
+UNIFORM = {"entropy": (5.9, 5.8, 5.95, 6.0, None)}
+WINDOW = Sample(4, 0, ("a",) * 4, (1,), (3,), ())
+
+
+def verdict(near: int, heads: int, loss: float | None = None) -> Finding | None:
+    run = made_run([UNIFORM] * near + [{}] * (heads - near))
+    sample = None if loss is None else replace(WINDOW, loss=loss, guessing=10.0)
+    return hardly_learned(Lookup(run), sample)
+
+
+@pytest.mark.parametrize(
+    ("near", "heads", "loss", "said"),
+    [
+        (9, 10, None, True),
+        (8, 10, None, False),
+        (10, 10, 3.0, True),  # uniform, whatever else has learned to predict
+        (0, 10, 9.7, True),
+        (0, 10, 9.69, False),
+        (0, 10, 25.0, True),
+        (8, 10, 9.69, False),
+    ],
+)
+def test_the_rule(near: int, heads: int, loss: float | None, said: bool) -> None:
+    assert (UNIFORM_HEADS, GUESSING) == (0.9, 0.97)
+    assert (verdict(near, heads, loss) is not None) == said
+
+
+def test_the_sentence_tells_the_signs_that_hold_and_the_numbers_all() -> None:
+    both = verdict(10, 10, 9.9)
+    assert both is not None
+    assert both.sentence == (
+        "Attention has hardly been learned: the advice below does not apply. All 10 heads are within 5 % of the "
+        "entropy ceiling at 1,024 tokens, and the next token is predicted no better than by guessing (loss 9.90 nats, "
+        "guessing 10.00)."
+    )
+    assert both.numbers == {
+        "heads near the entropy ceiling": 10, "heads": 10,
+        "loss of the next token, nats": 9.9, "loss of guessing, nats": 10.0,
+    }  # fmt: skip
+    assert both.heads == tuple((0, head) for head in range(10))
+    by_loss = verdict(3, 10, 9.9)
+    assert by_loss is not None
+    assert "ceiling" not in by_loss.sentence
+
+
+def test_it_comes_first_and_others_stay() -> None:
+    table = Lookup(made_run([UNIFORM] * 10))
+    topics = [finding.topic for finding in verdicts(table, floors(table))]
+    assert topics[:2] == [NOT_LEARNED, "dispersion"]
+    table = Lookup(made_run([{}] * 10))
+    assert verdicts(table, floors(table))[0].topic == "dispersion"
+
+
+def test_the_loss_of_a_large_vocabulary_is_that_of_the_last_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_runs.model("llama")
+    (window,) = cut_windows(tiny_runs.TEXT, [40], 1, 0, tokenizer=model.tokenizer, context=model.context)
+    whole = losses.next_token_losses(model, window.tokens)
+    assert losses.loss_and_guessing(model, window) == pytest.approx((float(whole.mean()), math.log(256)))
+    monkeypatch.setattr(
+        losses, "_LOGITS_FOR_A_LOOK", 256 * 6
+    )  # room for six positions, of which the last has no target
+    assert losses.loss_and_guessing(model, window)[0] == pytest.approx(float(whole[-5:].mean()))
+    assert losses.loss_and_guessing(tiny_runs.model("bert"), window) == (None, None)
+    whole_network = model.network
+    headless = wrap(whole_network.base_model, model.tokenizer, "headless")
+    assert losses.loss_and_guessing(headless, window) == (None, None)
+
+
+def test_a_report_that_is_opened_again_says_the_same(tmp_path: Any) -> None:
+    model = tiny_runs.model("llama")
+    first = report(model, tiny_runs.TEXT, folder=tmp_path / "run", **QUICK)
+    again = report(model, tiny_runs.TEXT, folder=tmp_path / "run", **QUICK)
+    assert first_of(again) == first_of(first)
+    assert abbe.open_run(tmp_path / "run").manifest["finished"]
