@@ -32,9 +32,22 @@ class Document:
         return [block for block in self.blocks if block.language == language]
 
     @property
+    def texts(self) -> set[Path]:
+        """Text files that the reader has, such as "book.txt"."""
+        code = "\n".join([*(block.text for block in self.blocks), *self.spans])
+        return {Path(name) for name in re.findall(r"\b[\w-]+\.txt\b", code)}
+
+    @property
     def spans(self) -> list[str]:
         """Inline code, without its backticks."""
         return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", self.prose)]
+
+    def first_cells(self, title: str) -> list[str]:
+        """The first column of the table whose first heading is `title`."""
+        rows = [line.split("|")[1].strip() for line in self.prose.splitlines() if line.startswith("|")]
+        begin = rows.index(title) + 2
+        end = next((n for n, cell in enumerate(rows[begin:], begin) if cell.startswith("---")), len(rows) + 1)
+        return rows[begin : end - 1]
 
 
 def read(name: str) -> Document:

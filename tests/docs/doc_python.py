@@ -6,7 +6,6 @@ import ast
 import io
 import re
 import tokenize
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -67,9 +66,3 @@ def check_shown(value: Any, comment: str, where: str) -> None:
         right = abs(float(value) - told) <= 0.5 * 10**-places * (1 + 1e-9)
     if not right:
         raise Untrue(f"{where}: it is {float(value):.6g}")
-
-
-def files_named(document: Document) -> set[Path]:
-    """Text files that the document takes for granted, as in "book.txt" or --text book.txt."""
-    code = "\n".join(block.text for block in document.blocks) + "\n".join(document.spans)
-    return {Path(name) for name in re.findall(r"\b[\w-]+\.txt\b", code)}

@@ -10,12 +10,11 @@ from typing import Any
 import huggingface_hub
 import pytest
 import tiny_models
-from doc_blocks import Document
-from doc_python import files_named
 
 import abbe
 
 COMMIT = "0123456789" * 4
+VOCABULARY = 2048  # of the embedded tokenizer
 
 
 @dataclass(frozen=True)
@@ -27,28 +26,30 @@ class Shape:
     characters: int = 12_000  # of every text; few windows fit into a short one
 
 
-def move_in(document: Document, shape: Shape, place: Path, patch: pytest.MonkeyPatch) -> None:
-    """Make `place` the working folder of a reader who has pulled smollm2, fetched gpt2 and brought model and texts."""
-    here = place / "here"
-    (here / "figures").mkdir(parents=True)
+def build(place: Path, shape: Shape, texts: set[Path]) -> None:
+    """What a reader has who has pulled smollm2, fetched gpt2, and brought a model and texts."""
+    here, pulled, hub = place / "here", place / "cache" / "models" / "smollm2", place / "hub" / "models--gpt2"
+    here.mkdir()
     sample = abbe.read_text().content
-    for name in files_named(document):
+    for name in texts:
         (here / name).write_text((sample * (1 + shape.characters // len(sample)))[: shape.characters])
     sizes = {"num_hidden_layers": shape.layers, "max_position_embeddings": shape.context}
-    network = tiny_models.llama(vocab_size=2048, **sizes)
-    _save(network, place / "cache" / "models" / "smollm2", shape.context)
-    facts = {"what": "a tiny stand-in for SmolLM2"}
-    (place / "cache" / "models" / "smollm2" / "ABOUT.json").write_text(json.dumps(facts))
+    network = tiny_models.llama(vocab_size=VOCABULARY, **sizes)
+    _save(network, pulled, shape.context)
+    (pulled / "ABOUT.json").write_text(json.dumps({"what": "a tiny stand-in for SmolLM2"}))
     _save(network, here / "my-model", shape.context)
-    hub = place / "hub" / "models--gpt2"
-    gpt2 = tiny_models.gpt2(vocab_size=2048, n_positions=shape.context)
+    gpt2 = tiny_models.gpt2(vocab_size=VOCABULARY, n_positions=shape.context)
     _save(gpt2, hub / "snapshots" / COMMIT, shape.context)
     (hub / "refs").mkdir()
     (hub / "refs" / "main").write_text(COMMIT)
+
+
+def move_in(place: Path, patch: pytest.MonkeyPatch) -> None:
+    """Work there, with these models and no network."""
     patch.setenv("ABBE_CACHE", str(place / "cache"))
     patch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(place / "hub"))
     patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    patch.chdir(here)
+    patch.chdir(place / "here")
 
 
 def save_swap(path: Path, what: str) -> None:

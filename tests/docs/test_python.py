@@ -1,24 +1,47 @@
-"""Every Python block of every document runs as it is written, in order, and shows what its comments say."""
+"""Every Python block of every document runs as it is written, in order, and leaves and shows what the document says."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from doc_blocks import DOCUMENTS, read
+from doc_blocks import DOCUMENTS, Document, read
 from doc_python import run_python
-from stand_ins import Shape, move_in, save_swap
+from stand_ins import Shape, build, move_in, save_swap
 
 SHAPES = {
+    "docs/comparing.md": Shape(context=64),
     "docs/measuring.md": Shape(context=1024),  # lengths=[256, 1024]
+    "docs/report.md": Shape(context=64),
 }
 WITH_PYTHON = [name for name in DOCUMENTS if read(name).of("python")]
+ONLY_WITH_FINETUNE = {"tuned.safetensors", "tuning.safetensors"}
 
 
 @pytest.mark.parametrize("name", WITH_PYTHON)
 def test_the_python_of_a_document_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = read(name)
-    move_in(document, SHAPES.get(name, Shape()), tmp_path, monkeypatch)
+    build(tmp_path, SHAPES.get(name, Shape()), document.texts)
+    move_in(tmp_path, monkeypatch)
     if name == "docs/lifting.md":  # left by its commands, which test_commands.py reads
         save_swap(Path("part/tuned.safetensors"), "entmax:alpha=1.5")
-    run_python(document)
+    space = run_python(document)
+    for promised in files(document):
+        assert promised.exists(), f"{name} says that there is a {promised}"
+    if name == "docs/comparing.md":
+        columns = {span for cell in document.first_cells("column") for span in re.findall(r"`(\w+)`", cell)}
+        assert columns <= set(space["found"].table.columns)
+
+
+def files(document: Document) -> list[Path]:
+    """What the folder that the code names holds, by the document's table of files."""
+    folder = re.search(r'folder="([\w-]+)"', document.of("python")[0].text)
+    if folder is None:
+        return []
+    if document.name == "docs/comparing.md":
+        names = {"compare.html", "compare.json"}  # in a sentence
+    else:
+        cells = document.first_cells("file in the folder")
+        names = {span for cell in cells for span in re.findall(r"`([^`]+)`", cell)} - ONLY_WITH_FINETUNE
+    return [Path(folder[1]) / name for name in sorted(names)]
