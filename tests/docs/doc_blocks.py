@@ -42,12 +42,12 @@ class Document:
         """Inline code, without its backticks."""
         return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", self.prose)]
 
-    def first_cells(self, title: str) -> list[str]:
-        """The first column of the table whose first heading is `title`."""
-        rows = [line.split("|")[1].strip() for line in self.prose.splitlines() if line.startswith("|")]
-        begin = rows.index(title) + 2
-        end = next((n for n, cell in enumerate(rows[begin:], begin) if cell.startswith("---")), len(rows) + 1)
-        return rows[begin : end - 1]
+    def table(self, title: str) -> list[list[str]]:
+        """The cells of the table whose first heading is `title`, row by row."""
+        lines = self.prose.splitlines()
+        begin = next(n for n, line in enumerate(lines) if line.startswith(f"| {title} |")) + 2
+        end = next(n for n, line in enumerate([*lines[begin:], ""], begin) if not line.startswith("|"))
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[begin:end]]
 
 
 def read(name: str) -> Document:
@@ -71,6 +71,22 @@ def read(name: str) -> Document:
             prose.append(lines[at])
             at += 1
     return Document(name, tuple(blocks), "\n".join(prose))
+
+
+def names_in(cell: str) -> list[str]:
+    """The names of a cell, written out: `a_…`, `b_…` (`mean`, `max`) are four, and so are `a`, `b` (and `_cosine`)."""
+    spans = re.findall(r"`([^`]+)`", cell)
+    inside = re.search(r"\((.*)\)", cell)
+    ends = re.findall(r"`([^`]+)`", inside[1]) if inside else []
+    found: list[str] = []
+    for span in spans[: len(spans) - len(ends)]:
+        if span.endswith("…"):
+            found += [span.removesuffix("…") + end for end in ends]
+        elif span.startswith("…"):  # `a_low`, `…_high`
+            found.append(found[-1].rpartition("_")[0] + span.removeprefix("…"))
+        else:
+            found += [span, *(span + end for end in ends)]
+    return found
 
 
 def commands(block: Block) -> list[str]:

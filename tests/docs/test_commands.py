@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,26 @@ def test_parts_of_the_benchmark_are_listed() -> None:
     listed = re.search(r"parts: ([a-z, ]+) \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
     assert listed is not None
     assert tuple(listed[1].split(", ")) == bench_parts()
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_reader_who_types_all_commands_is_never_refused_a_folder(name: str) -> None:
+    """A folder holds one run: another one in the same folder would be an error."""
+    document = read(name)
+    used = [folder for block in document.of(INDENTED) for line in commands(block) if (folder := folder_of(line))]
+    used += [folder for block in document.of("python") for folder in re.findall(r'folder="([^"]+)"', block.text)]
+    assert sorted(used) == sorted(set(used))
+
+
+def folder_of(line: str) -> str | None:
+    """Where a command keeps its run: --out, else a name made of command, model and what else is in its default."""
+    words = shlex.split(line, comments=True)
+    if "--out" in words:
+        return words[words.index("--out") + 1]
+    if Path(words[0]).name != "abbe" or words[1] not in ("report", "compare", "reproduce", "calibrate"):
+        return None
+    model = words[2] if len(words) > 2 and not words[2].startswith("-") else "embedded"
+    more = (
+        [words[words.index("--with") + 1]] if words[1] == "calibrate" else [word for word in words if word == "--quick"]
+    )
+    return " ".join([words[1], model, *more])

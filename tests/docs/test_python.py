@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import polars as pl
 import pytest
-from doc_blocks import DOCUMENTS, Document, read
+from doc_blocks import DOCUMENTS, Document, names_in, read
 from doc_python import run_python
 from stand_ins import Shape, build, move_in, save_swap
 
@@ -30,8 +31,20 @@ def test_the_python_of_a_document_runs(name: str, tmp_path: Path, monkeypatch: p
     for promised in files(document):
         assert promised.exists(), f"{name} says that there is a {promised}"
     if name == "docs/comparing.md":
-        columns = {span for cell in document.first_cells("column") for span in re.findall(r"`(\w+)`", cell)}
-        assert columns <= set(space["found"].table.columns)
+        assert {column for cells in document.table("column") for column in names_in(cells[0])} <= set(
+            space["found"].table.columns
+        )
+    if name == "docs/measuring.md":
+        check_measures(document, space["run"].heads)
+
+
+def check_measures(document: Document, heads: pl.DataFrame) -> None:
+    """A measure has sizes, limits and controls where the table of measures says so."""
+    for names, size, _, limit, control in document.table("measure"):
+        for name in set(names_in(names)) & set(heads["measure"]):
+            of_measure = heads.filter(pl.col("measure") == name)
+            has = {column: of_measure[column].is_not_null().any() for column in ("n", "limit", "control")}
+            assert has == {"n": size == "N", "limit": bool(limit), "control": bool(control)}, name
 
 
 def files(document: Document) -> list[Path]:
@@ -42,6 +55,6 @@ def files(document: Document) -> list[Path]:
     if document.name == "docs/comparing.md":
         names = {"compare.html", "compare.json"}  # in a sentence
     else:
-        cells = document.first_cells("file in the folder")
-        names = {span for cell in cells for span in re.findall(r"`([^`]+)`", cell)} - ONLY_WITH_FINETUNE
+        names = {name for cells in document.table("file in the folder") for name in names_in(cells[0])}
+        names -= ONLY_WITH_FINETUNE
     return [Path(folder[1]) / name for name in sorted(names)]

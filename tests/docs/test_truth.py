@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from functools import reduce
 from typing import Any
 
 import pytest
 import typer
-from doc_blocks import DOCUMENTS, ROOT, read
+from doc_blocks import DOCUMENTS, ROOT, names_in, read
 
 import abbe
 from abbe import cli
+from abbe.bounds import catalogue
 from abbe.measures import list_measures
 
 OF_BENCHMARKS = {"--part", "--only"}
@@ -51,31 +53,26 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 def test_the_table_of_measures_is_complete() -> None:
-    shown: list[str] = []
-    for cell in read("docs/measuring.md").first_cells("measure"):
-        names = re.findall(r"`([^`]+)`", cell)
-        ends = [name for name in names if name in ("mean", "p95", "max")]
-        for name in names:
-            if name == "_cosine":
-                shown += [f"{stem}_cosine" for stem in names if not stem.startswith("_")]
-            elif name.startswith("…"):  # …_high, after expected_distance_low
-                shown.append(shown[-1].rpartition("_")[0] + name.removeprefix("…"))
-            elif name.endswith("…"):
-                shown += [name.removesuffix("…") + end for end in ends]
-            elif name not in ends:
-                shown.append(name)
-    assert set(shown) == {info.name for info in list_measures()} | BESIDE_MEASURES
-    assert len(shown) == len(set(shown))
+    shown = [name for cells in read("docs/measuring.md").table("measure") for name in names_in(cells[0])]
+    assert sorted(shown) == sorted({info.name for info in list_measures()} | BESIDE_MEASURES)
 
 
 def test_the_table_of_normalizers_is_complete() -> None:
-    specs = [cell.strip("`") for cell in read("docs/normalizers.md").first_cells("spec")]
+    specs = [cells[0].strip("`") for cells in read("docs/normalizers.md").table("spec")]
     names = [spec.partition(":")[0] for spec in specs]
     assert names == [info.name for info in abbe.list_normalizers()]
     for name, spec in zip(names, specs, strict=True):
         assert str(abbe.normalizer(spec)).startswith(name)
         if name not in NEEDS_A_VALUE:
             assert str(abbe.normalizer(spec)) == str(abbe.normalizer(name)), "the values shown are the defaults"
+
+
+def test_theory_names_every_statement_and_no_other() -> None:
+    names = {statement.name for statement in catalogue()}
+    spans = read("docs/theory.md").spans
+    shown = {span for span in spans if span in names or re.fullmatch(r"[a-z0-9]+(-[a-z0-9*]+)+", span)}
+    assert [span for span in shown if not fnmatch.filter(names, span)] == []
+    assert [name for name in sorted(names) if not any(fnmatch.fnmatch(name, span) for span in shown)] == []
 
 
 def test_the_number_of_normalizers() -> None:
