@@ -12,16 +12,16 @@ import pytest
 import typer
 from cli_runs import COMMANDS, run, run_main, run_python
 
-from abbe import AbbeError, cli, models, normalizers, studies
+from abbe import AbbeError, cli, models, normalizers, studies, views
 
 HEAVY = ("torch", "transformers", "tokenizers", "polars", "altair", "numba", "numpy", "jinja2", "safetensors")
 # The function that a command rests on, and arguments that lead there.
 BASE = {
-    "report": (studies, "report", []),
-    "reproduce": (studies, "reproduce", []),
+    "report": (views, "report", []),
+    "reproduce": (views, "reproduce", []),
     "diagnose": (studies, "diagnose", []),
     "capacity": (studies, "capacity", []),
-    "compare": (studies, "compare", []),
+    "compare": (views, "compare", []),
     "calibrate": (studies, "calibrate", ["--with", "sparsemax"]),
     "verify": (studies, "verify", []),
     "normalizers": (normalizers, "list_normalizers", []),

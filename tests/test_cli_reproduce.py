@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from cli_runs import run, run_main
 
-from abbe import studies
+from abbe import views
 
 pytest_plugins = ("cli_fixtures",)
 
@@ -59,6 +59,6 @@ def test_interrupt_is_told_in_one_line(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(studies, "reproduce", interrupt)
+    monkeypatch.setattr(views, "reproduce", interrupt)
     assert run_main(monkeypatch, "reproduce", folder, "--out", tmp_path / "out") == 130
     assert capsys.readouterr().err == "abbe: stopped; what was finished is kept, the same command goes on from there\n"

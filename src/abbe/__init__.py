@@ -19,11 +19,9 @@ if _typing.TYPE_CHECKING:
         Reproduction,
         calibrate,
         capacity,
-        compare,
         diagnose,
-        report,
-        reproduce,
     )
+    from .views import compare, report, reproduce
 
 __version__ = "0.1.0"
 
@@ -68,8 +66,9 @@ _LATER = {
     "results": ("Run", "open_run"),
     "studies": (
         *("Calibration", "Capacity", "Comparison", "Report", "Reproduction"),
-        *("calibrate", "capacity", "compare", "diagnose", "report", "reproduce"),
+        *("calibrate", "capacity", "diagnose"),
     ),
+    "views": ("compare", "report", "reproduce"),  # the study, and its page in the folder
 }
 _MODULES = ("bounds", "measures", "models", "normalizers", "results", "studies", "views")
 

@@ -78,8 +78,8 @@ def compare(
     debug: Debug = False,
 ) -> None:
     """What other normalizers would buy in a model and what they would cost: loss, selectivity, speed, needles."""
-    from ..studies import compare as run_compare
-    from ..views import compare_page, compare_table
+    from ..views import compare as run_compare
+    from ..views import compare_table
 
     current.if_stopped = GOES_ON
     if figures is not None:
@@ -99,7 +99,6 @@ def compare(
         progress=not quiet,
     )
     page = folder / "compare.html"
-    page.write_text(compare_page(found), encoding="utf-8")
     if figures is not None:
         from ..views import save_compare_figures
 

@@ -59,8 +59,8 @@ def report(
     debug: Debug = False,
 ) -> None:
     """How selective every head of a model is, where it gives out and what to do about it: one offline page."""
-    from ..studies import report as run_report
-    from ..views import report_page, report_table
+    from ..views import report as run_report
+    from ..views import report_table
 
     current.if_stopped = GOES_ON
     if figures is not None:
@@ -79,7 +79,6 @@ def report(
         progress=not quiet,
     )
     page = folder / "report.html"
-    page.write_text(report_page(found), encoding="utf-8")
     if figures is not None:
         from ..views import save_report_figures
 

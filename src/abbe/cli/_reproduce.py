@@ -63,8 +63,8 @@ def reproduce(
     debug: Debug = False,
 ) -> None:
     """Repeat the experiments of arXiv 2508.17821 on a model: figures, a page, and which of its statements hold."""
-    from ..studies import reproduce as run_reproduce
-    from ..views import reproduction_page, reproduction_table, save_figures
+    from ..views import reproduce as run_reproduce
+    from ..views import reproduction_table, save_figures
 
     current.if_stopped = GOES_ON
     folder = out or folder_for("reproduce", model, *(["quick"] if quick else []))
@@ -80,7 +80,6 @@ def reproduce(
         progress=not quiet,
     )
     page = folder / "reproduce.html"
-    page.write_text(reproduction_page(found), encoding="utf-8")
     save_figures(found, folder / "figures")
     if as_json:
         print_json(found.as_json())

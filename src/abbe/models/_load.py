@@ -39,6 +39,15 @@ class LoadedModel:
     about: str
     source: str
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The network's own call."""
+        return self.network(*args, **kwargs)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """The network's own `generate`."""
+        network: Any = self.network
+        return network.generate(*args, **kwargs)
+
     @cached_property
     def fingerprint(self) -> str:
         """sha256 over names, shapes and bytes of all parameters, sorted by name; computed on first use."""

@@ -54,7 +54,8 @@ def compare(
         prompts: how many of each kind, length and depth.
         calibrate: compare every alternative that is no file also after calibration on the first half of the text; all
             windows are then from the second half.
-        folder: keep what is measured there; a comparison that was stopped goes on where it was.
+        folder: keep what is measured there, and the page `compare.html` (`abbe.compare` writes it); a comparison that
+            was stopped goes on where it was.
         progress: say the cost and show a bar on standard error.
 
     Example:

@@ -62,7 +62,8 @@ def report(
         model, text, windows, queries, grid, vectors, seed, level, resamples, tokenizer: as for `diagnose`.
         lengths: window lengths in tokens; by default 64, 128, 256, 512 and 1024, as far as the model's context goes.
         temperatures: where the sensitivity is measured.
-        folder: keep the run there, as `open_run` reads it; what was measured before is not measured again.
+        folder: keep the run there, as `open_run` reads it, and the page `report.html` (`abbe.report` writes it);
+            what was measured before is not measured again.
         progress: say the cost and show a bar on standard error.
 
     Example:

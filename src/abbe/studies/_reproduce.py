@@ -52,7 +52,8 @@ def reproduce(
         windows: of each length; 8, or 2 when quick.
         queries: how many a window, drawn from all over it, or "all"; 128, or 16 when quick.
         quick: fewer windows, queries, lengths, sizes and temperatures: a look, not a result.
-        folder: keep the runs there; what was measured before is not measured again.
+        folder: keep the runs there, and the page `reproduce.html` (`abbe.reproduce` writes it); what was measured
+            before is not measured again.
         progress: show a bar on standard error.
 
     Example:

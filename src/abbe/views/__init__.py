@@ -19,11 +19,13 @@ from ._reproduction import reproduction_page, save_figures
 from ._reproduction_table import reproduction_table
 from ._verify import summary as verify_summary
 from ._verify import verify_page, verify_table
+from ._with_page import compare, report, reproduce
 
 __all__ = [
     "calibration_table",
     "capacity_chart",
     "capacity_table",
+    "compare",
     "compare_page",
     "compare_table",
     "diagnosis_table",
@@ -31,9 +33,11 @@ __all__ = [
     "equal_selectivity_chart",
     "figure_chart",
     "normalizers_table",
+    "report",
     "report_html",
     "report_page",
     "report_table",
+    "reproduce",
     "reproduction_page",
     "reproduction_table",
     "run_html",

@@ -1,0 +1,94 @@
+"""The documents that a reader follows, and what in them is meant to be typed: blocks of code, commands, links."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+INDENTED = "indented"  # the language of a block that has no fence
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code: the language after its fence, its text, and the line of the document on which it begins."""
+
+    language: str
+    text: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a document shows as code, and the text around it, in which a code span is one line."""
+
+    name: str
+    blocks: tuple[Block, ...]
+    prose: str
+
+    def of(self, language: str) -> list[Block]:
+        return [block for block in self.blocks if block.language == language]
+
+    @property
+    def texts(self) -> set[Path]:
+        """Text files that the reader has, such as "book.txt"."""
+        code = "\n".join([*(block.text for block in self.blocks), *self.spans])
+        return {Path(name) for name in re.findall(r"\b[\w-]+\.txt\b", code)}
+
+    @property
+    def spans(self) -> list[str]:
+        """Inline code, without its backticks."""
+        return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", self.prose)]
+
+    def table(self, title: str) -> list[list[str]]:
+        """The cells of the table whose first heading is `title`, row by row."""
+        lines = self.prose.splitlines()
+        begin = next(n for n, line in enumerate(lines) if line.startswith(f"| {title} |")) + 2
+        end = next(n for n, line in enumerate([*lines[begin:], ""], begin) if not line.startswith("|"))
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[begin:end]]
+
+
+def read(name: str) -> Document:
+    """Split a document into blocks and prose; every line belongs to exactly one of them."""
+    blocks: list[Block] = []
+    prose: list[str] = [""]
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    at = 0
+    while at < len(lines):
+        if lines[at].startswith("```"):
+            language = lines[at].removeprefix("```").strip() or "no language"
+            length = lines[at + 1 :].index("```")  # a fence that is not closed is a ValueError
+            blocks.append(Block(language, "\n".join(lines[at + 1 : at + 1 + length]), at + 2))
+            at += length + 2
+        elif lines[at].startswith("    ") and not prose[-1].strip():
+            length = next((n for n, line in enumerate(lines[at:]) if line and not line.startswith("    ")), len(lines))
+            text = "\n".join(line[4:] for line in lines[at : at + length]).rstrip()
+            blocks.append(Block(INDENTED, text, at + 1))
+            at = min(at + length, len(lines))
+        else:
+            prose.append(lines[at])
+            at += 1
+    return Document(name, tuple(blocks), "\n".join(prose))
+
+
+def names_in(cell: str) -> list[str]:
+    """The names of a cell, written out: `a_…`, `b_…` (`mean`, `max`) are four, and so are `a`, `b` (and `_cosine`)."""
+    spans = re.findall(r"`([^`]+)`", cell)
+    inside = re.search(r"\((.*)\)", cell)
+    ends = re.findall(r"`([^`]+)`", inside[1]) if inside else []
+    found: list[str] = []
+    for span in spans[: len(spans) - len(ends)]:
+        if span.endswith("…"):
+            found += [span.removesuffix("…") + end for end in ends]
+        elif span.startswith("…"):  # `a_low`, `…_high`
+            found.append(found[-1].rpartition("_")[0] + span.removeprefix("…"))
+        else:
+            found += [span, *(span + end for end in ends)]
+    return found
+
+
+def commands(block: Block) -> list[str]:
+    """The commands of a block, one a line; a backslash carries a line over to the next."""
+    return [line for line in block.text.replace("\\\n", " ").splitlines() if line.strip()]

@@ -1,0 +1,138 @@
+"""Run the commands of a document by the real command line, as far as the first pass of a model."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import transformers
+import typer
+from cli_runs import run
+from doc_blocks import ROOT
+from stand_ins import save_swap
+
+from abbe import cli, studies
+
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+WITHOUT_A_MODEL = ("pull", "verify", "normalizers", "doctor")  # they run to the end
+
+
+class Accepted(BaseException):
+    """Everything was read and checked: the work would begin now."""
+
+
+def stop_before_the_work(patch: pytest.MonkeyPatch) -> None:
+    """The first pass of any network, and the search for all bounds, end with `Accepted`."""
+
+    def stop(*_args: object, **_options: object) -> NoReturn:
+        raise Accepted
+
+    def verify(names: Any = (), *args: Any) -> Any:
+        return real(names, *args) if names else stop()
+
+    real = studies.verify
+    patch.setattr(transformers.PreTrainedModel, "__call__", stop, raising=False)
+    patch.setattr(studies, "verify", verify)
+
+
+def run_command(line: str) -> None:
+    """One line of a block of commands; anything that a reader could not type is an error."""
+    words = shlex.split(line, comments=True)
+    if words[0] == ".venv/bin/abbe":
+        words[0] = "abbe"
+    if words[0] == "abbe":
+        printed = run_abbe(words[1:])
+        for word in re.findall(r"# ([A-Z]+)\b", line):  # as in "# REFUTED, ..."
+            assert word in printed, f"{line!r} prints no {word}: {printed}"
+    elif words[0] == "make":
+        check_make(words[1:])
+    elif words[0] == "head":
+        subprocess.run(["bash", "-ec", line], check=True)
+    else:
+        raise AssertionError(f"{line!r} is no command that is known here: is it output? Then fence it as text")
+
+
+def run_abbe(words: list[str]) -> str:
+    """What it prints. Swaps that the command reads are made first; what it began to write is removed again."""
+    before = set(Path().iterdir())
+    for file in (word.removeprefix("file:") for word in words if word.startswith("file:")):
+        save_swap(Path(file), "entmax:alpha=1.5")
+    try:
+        result = run(*words)
+    except Accepted:
+        return ""
+    finally:
+        for made in set(Path().iterdir()) - before:
+            shutil.rmtree(made) if made.is_dir() else made.unlink()
+    told = f"abbe {shlex.join(words)}: {result.exception or result.output}"
+    assert result.exit_code == 0, told
+    assert words[0] in WITHOUT_A_MODEL, f"ended before it ran a model: {told}"
+    return result.output
+
+
+def check_make(words: list[str]) -> None:
+    """The targets exist, and ARGS of the benchmarks name parts that there are."""
+    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    assert phony is not None
+    targets = [word for word in words if "=" not in word and not word.startswith("-")]
+    unknown = set(targets) - set(phony[1].split())
+    assert not unknown, f"the Makefile has no {unknown}"
+    settings = dict(word.split("=", 1) for word in words if "=" in word)
+    if targets == ["bench"] and "ARGS" in settings:
+        option, parts = settings["ARGS"].split()
+        assert option == "--part"
+        assert set(parts.split(",")) <= set(bench_parts())
+
+
+def bench_parts() -> tuple[str, ...]:
+    specification = importlib.util.spec_from_file_location("bench", ROOT / "benchmarks" / "bench.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return tuple(module.PARTS)
+
+
+def check_span(span: str) -> bool:
+    """A command within a sentence: it may leave out what it does not speak of. False if it is no command."""
+    words = shlex.split(span.removeprefix("time "))
+    if words[0] == "make":
+        check_make(words[1:])
+    elif words[0] == "abbe":
+        check_options(words[1:])
+    elif words[:2] == ["python", "-c"]:
+        subprocess.run([sys.executable, *words[1:]], check=True, capture_output=True)
+    elif words[0] == "python":
+        script = (ROOT / words[1]).read_text(encoding="utf-8")
+        assert all(f'"{word}"' in script for word in words[2:] if word.startswith("--")), span
+    elif words[:2] == ["pip", "install"]:
+        assert (ROOT / words[words.index("-c") + 1]).is_file()
+    else:
+        return False
+    return True
+
+
+def check_options(words: list[str]) -> None:
+    """Command and options exist and take such values."""
+    top: Any = typer.main.get_command(cli.app)
+    command = top
+    if not words[0].startswith("-"):
+        assert words[0] in top.commands, f"there is no command abbe {words[0]}"
+        command, words = top.commands[words[0]], words[1:]
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+    options = {word for word in words if word.startswith("--")}
+    assert options <= known, f"abbe {command.name} has no {options - known}"
+    if command is top or "--help" in words:
+        return
+    try:
+        command.make_context(command.name, words)
+    except Exception as error:  # typer's own copy of click has no public names
+        if type(error).__name__ != "MissingParameter" and "requires an argument" not in str(error):
+            raise AssertionError(f"abbe {command.name} {shlex.join(words)}: {error}") from error
