@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from .._stored import write_whole
 from . import _complete
 from ._invocation import GOES_ON, current
 from ._options import (
@@ -99,7 +100,7 @@ def compare(
         progress=not quiet,
     )
     page = folder / "compare.html"
-    page.write_text(compare_page(found), encoding="utf-8")
+    write_whole(page, compare_page(found))
     if figures is not None:
         from ..views import save_compare_figures
 

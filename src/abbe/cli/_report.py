@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from .._stored import write_whole
 from ._invocation import GOES_ON, current
 from ._options import (
     OUTPUT,
@@ -79,7 +80,7 @@ def report(
         progress=not quiet,
     )
     page = folder / "report.html"
-    page.write_text(report_page(found), encoding="utf-8")
+    write_whole(page, report_page(found))
     if figures is not None:
         from ..views import save_report_figures
 

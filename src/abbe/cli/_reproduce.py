@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from .._stored import write_whole
 from . import _complete
 from ._invocation import GOES_ON, current
 from ._names import FIGURES
@@ -80,7 +81,7 @@ def reproduce(
         progress=not quiet,
     )
     page = folder / "reproduce.html"
-    page.write_text(reproduction_page(found), encoding="utf-8")
+    write_whole(page, reproduction_page(found))
     save_figures(found, folder / "figures")
     if as_json:
         print_json(found.as_json())
