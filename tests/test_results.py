@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +89,7 @@ def test_run_that_is_not_finished(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "not valid JSON"), ("[]", "not a JSON object"), ('{"format": 99}', "format 99, this version reads 1")],
+    [("{", "not valid JSON"), ("[]", "not a JSON object"), ('{"format": 99}', "format 99, this version reads 2")],
 )
 def test_damaged_manifest(tmp_path: Path, content: str, message: str) -> None:
     made().save(tmp_path)
@@ -99,12 +101,86 @@ def test_damaged_manifest(tmp_path: Path, content: str, message: str) -> None:
 def test_damaged_table(tmp_path: Path) -> None:
     made().save(tmp_path)
     (tmp_path / TABLE).write_bytes(b"PAR1 nothing")
+    with pytest.raises(
+        abbe.AbbeError, match=r"heads\.parquet is damaged: its checksum is wrong; the same command makes"
+    ):
+        open_run(tmp_path)
+
+
+def test_every_flipped_bit_of_the_table_is_found(tmp_path: Path) -> None:
+    """Most of them are read as other numbers by a reader of Parquet."""
+    table = made().save(tmp_path) / TABLE
+    whole = table.read_bytes()
+    for place in random.Random(0).sample(range(8 * len(whole)), 60):
+        table.write_bytes(flipped(whole, place))
+        with pytest.raises(abbe.AbbeError, match="checksum is wrong") as caught:
+            open_run(tmp_path)
+        assert "\n" not in str(caught.value)
+    table.write_bytes(whole)
+    assert open_run(tmp_path).heads.equals(MADE)
+
+
+def test_a_flipped_bit_of_the_manifest_is_found_or_says_the_same(tmp_path: Path) -> None:
+    manifest = made().save(tmp_path) / MANIFEST
+    whole, found = manifest.read_bytes(), 0
+    for place in range(8 * len(whole)):
+        manifest.write_bytes(flipped(whole, place))
+        try:
+            assert open_run(tmp_path).manifest == made().manifest  # white space
+        except abbe.AbbeError as error:
+            found += 1
+            assert "\n" not in str(error)
+    assert found > 0.9 * 8 * len(whole)
+
+
+def flipped(content: bytes, place: int) -> bytes:
+    changed = bytearray(content)
+    changed[place // 8] ^= 1 << place % 8
+    return bytes(changed)
+
+
+def test_a_run_of_the_first_format_has_no_checksums_and_is_read(tmp_path: Path) -> None:
+    old = dict(made().manifest) | {"format": 1}
+    (tmp_path / MANIFEST).write_text(json.dumps(old))
+    MADE.write_parquet(tmp_path / TABLE)
+    again = open_run(tmp_path)
+    assert again.heads.equals(MADE)
+    assert again.manifest == old
+    (tmp_path / TABLE).write_bytes(b"PAR1 nothing")
     with pytest.raises(abbe.AbbeError, match="cannot be read"):
         open_run(tmp_path)
 
 
-def test_table_with_other_columns(tmp_path: Path) -> None:
+def test_a_manifest_without_its_checksum_is_damaged(tmp_path: Path) -> None:
     made().save(tmp_path)
-    MADE.drop("control").write_parquet(tmp_path / TABLE)
+    (tmp_path / MANIFEST).write_text(json.dumps(made().manifest))
+    with pytest.raises(
+        abbe.AbbeError, match=r"manifest\.json has no checksum; delete it, and the same command goes on"
+    ):
+        open_run(tmp_path)
+
+
+def test_a_manifest_nested_deeper_than_any_is_one_line(tmp_path: Path) -> None:
+    made().save(tmp_path)
+    (tmp_path / MANIFEST).write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(abbe.AbbeError, match="not valid JSON"):
+        open_run(tmp_path)
+
+
+@pytest.mark.parametrize("name", [MANIFEST, TABLE])
+def test_a_folder_or_a_link_to_nothing_in_place_of_a_file(tmp_path: Path, name: str) -> None:
+    path = made().save(tmp_path) / name
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(abbe.AbbeError, match=rf"{name} cannot be read: Is a directory"):
+        open_run(tmp_path)
+    path.rmdir()
+    path.symlink_to(tmp_path / "nothing")
+    with pytest.raises(abbe.AbbeError, match=rf"{name} cannot be read: it is a link to nothing"):
+        open_run(tmp_path)
+
+
+def test_table_with_other_columns(tmp_path: Path) -> None:
+    Run(MADE.drop("control"), made().manifest).save(tmp_path)
     with pytest.raises(abbe.AbbeError, match="other columns than a run: model, layer"):
         open_run(tmp_path)

@@ -4,8 +4,8 @@ numba's own ``exp`` and ``log`` call libm one element at a time, and its ``max``
 
 Sums. A vector loop keeps one float32 partial sum per lane, so over a long row each lane adds thousands of terms, and
 the narrower the vectors the larger the error: 900 eps were seen at 131,072 keys. Every sum over keys is therefore
-taken in blocks: float32 inside a block, where a lane adds 12 terms (an error of 2 eps at most, see `BLOCK`), float64 from
-block to block. In the loops below, `row_` is the block of `row`.
+taken in blocks: float32 inside a block, where a lane adds 12 terms (an error of 2 eps at most, see `BLOCK`), float64
+from block to block. In the loops below, `row_` is the block of `row`.
 """
 
 from __future__ import annotations

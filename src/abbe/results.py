@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib
-import json
+import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +14,8 @@ from typing import Any
 import polars as pl
 
 from ._errors import AbbeError
+from ._held import held
+from ._stored import CHECKED, check_file, checked, read_bytes, read_json, write_json, write_whole
 
 SCHEMA: dict[str, Any] = {
     "model": pl.String,
@@ -30,7 +32,8 @@ SCHEMA: dict[str, Any] = {
 }
 TABLE = "heads.parquet"
 MANIFEST = "manifest.json"
-FORMAT = 1  # of the run folder
+FORMAT = 2  # of the run folder
+_WITHOUT_CHECKSUMS = 1  # is read, unchecked
 _NEEDED = ("model", "text", "settings", "self_check", "skipped")
 
 
@@ -60,13 +63,11 @@ class Run:
         return limited.with_columns(headroom=1 - pl.col("value") / pl.col("limit"))
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the table and the manifest; each file appears whole or not at all."""
+        """Write the table and the manifest, which holds its checksum; each file appears whole or not at all."""
         target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        unfinished = target / f".{TABLE}.part"
-        self.heads.write_parquet(unfinished)
-        unfinished.replace(target / TABLE)
-        write_json(target / MANIFEST, self.manifest)
+        with held(target):
+            write_whole(target / TABLE, parquet_bytes(self.heads))
+            write_json(target / MANIFEST, self.manifest, files=[TABLE])
         return target
 
     def _repr_html_(self) -> str:
@@ -104,37 +105,49 @@ def summary(heads: pl.DataFrame) -> pl.DataFrame:
 
 
 def open_run(folder: str | os.PathLike[str]) -> Run:
-    """The run that was saved in a folder."""
+    """The run that was saved in a folder, refused if table or manifest are damaged."""
     source = Path(folder)
-    if not (source / MANIFEST).is_file():
+    if not (source / MANIFEST).exists() and not (source / MANIFEST).is_symlink():
         raise AbbeError(f"{source} holds no run: there is no {MANIFEST} in it")
-    manifest = read_json(source / MANIFEST)
-    if manifest.get("format") != FORMAT:
-        raise AbbeError(f"{source / MANIFEST} has format {manifest.get('format')!r}, this version reads {FORMAT}")
+    stored = read_json(source / MANIFEST)
+    manifest = checked_manifest(source / MANIFEST, stored)
     if manifest.get("finished") and (absent := [key for key in _NEEDED if key not in manifest]):
         raise AbbeError(f"{source / MANIFEST} is not whole: it lacks {', '.join(absent)}")
-    if not manifest.get("finished") or not (source / TABLE).is_file():
+    there = (source / TABLE).exists() or (source / TABLE).is_symlink()
+    if not manifest.get("finished") or not there:
         raise AbbeError(f"the run in {source} is not finished: start the same run again with this folder to go on")
+    return Run(_table(source / TABLE, stored), manifest)
+
+
+def _table(path: Path, manifest: Mapping[str, Any]) -> pl.DataFrame:
+    content = read_bytes(path)
     try:
-        heads = pl.read_parquet(source / TABLE)
-    except pl.exceptions.PolarsError as error:
-        raise AbbeError(f"{source / TABLE} cannot be read: {str(error).splitlines()[0]}") from None
+        if CHECKED in manifest:
+            check_file(path, content, manifest)
+        heads = pl.read_parquet(io.BytesIO(content))
+    except AbbeError as error:
+        raise AbbeError(f"{error}; the same command makes it again, from the parts in its folder") from None
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise AbbeError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
     if dict(heads.schema) != SCHEMA:
-        raise AbbeError(f"{source / TABLE} has other columns than a run: {', '.join(heads.columns)}")
-    return Run(heads, manifest)
+        raise AbbeError(f"{path} has other columns than a run: {', '.join(heads.columns)}")
+    return heads
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def checked_manifest(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest or identity that was read from a file, without its checksum, which the first format had not."""
+    written = content.get("format", _WITHOUT_CHECKSUMS)
+    if written not in (_WITHOUT_CHECKSUMS, FORMAT):
+        raise AbbeError(f"{path} has format {written!r}, this version reads {FORMAT}")
+    if written == _WITHOUT_CHECKSUMS and CHECKED not in content:
+        return dict(content)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise AbbeError(f"{path} is not valid JSON: it was changed or cut off") from None
-    if not isinstance(found, dict):
-        raise AbbeError(f"{path} is not a JSON object")
-    return found
+        return checked(path, content)
+    except AbbeError as error:
+        raise AbbeError(f"{error}; delete it, and the same command goes on with what is whole in the folder") from None
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    unfinished = path.with_name(f".{path.name}.part")
-    unfinished.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    unfinished.replace(path)
+def parquet_bytes(table: pl.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    table.write_parquet(buffer)
+    return buffer.getvalue()

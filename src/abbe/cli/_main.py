@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
 
 import typer
 
 from .._errors import AbbeError
+from .._stored import CannotWrite
 from ._app import app
 from ._invocation import current
 
 FAILED, MISTAKE, STOPPED = 1, 2, 130
+_ENDED = {128 + number: number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))}
 
 
 def main() -> None:
-    """Exit codes: 0 fine, 1 a verdict failed or a defect of abbe, 2 a user's mistake, 130 stopped by Ctrl-C."""
+    """Exit codes: 0 fine, 1 a verdict failed or a defect of abbe, 2 a user's mistake, 130 stopped by Ctrl-C.
+
+    Ended by SIGTERM (143) or a closed terminal (129) it stops as after Ctrl-C.
+    """
     current.reset()
     try:
-        app()
+        with _ending():
+            app()
     except SystemExit as stop:
-        if stop.code == STOPPED:  # how typer ends after Ctrl-C
+        if stop.code == STOPPED or stop.code in _ENDED:  # how typer ends after Ctrl-C, and `_end`
             _tell_stopped()
         raise
     except KeyboardInterrupt:
         _tell_stopped()
         sys.exit(STOPPED)
+    except CannotWrite as error:
+        _fail(f"{error}; {current.if_stopped}", MISTAKE)
     except AbbeError as error:
         _fail(str(error), MISTAKE)
     except OSError as error:
@@ -36,6 +48,24 @@ def main() -> None:
         _fail(f"this installation is not complete ({_words(error)}): {again}", FAILED)
     except Exception as error:
         _fail(f"unexpected error, {type(error).__name__}: {_words(error)}; run again with --debug to see where", FAILED)
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """Signals that end the program let it clean up; one that its caller ignores, as under nohup, stays ignored."""
+    before = {number: signal.getsignal(number) for number in set(_ENDED.values())}
+    changed = [number for number, handler in before.items() if handler is signal.SIG_DFL]
+    for number in changed:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _tell_stopped() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from .._errors import AbbeError
+from .._stored import write_whole
 from ..normalizers import Normalizer, normalizer
 from ._swap_facts import check_facts, check_groups
 from ._swap_layers import Layer
@@ -22,7 +23,7 @@ _KEY, _FORMAT = "abbe_swap", 1
 
 def write_plan(path: str | os.PathLike[str], plan: Plan, model: str) -> None:
     """Write a plan; a normalizer that several groups share is written once."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     made = list({id(group.normalizer): group.normalizer for groups in plan.values() for group in groups}.values())
     shared = [one for one in made if one is not None]
@@ -39,10 +40,7 @@ def write_plan(path: str | os.PathLike[str], plan: Plan, model: str) -> None:
         for number, one in enumerate(shared)
         for name, tensor in one.state_dict().items()
     }
-    try:
-        save_file(tensors, os.fspath(path), {_KEY: json.dumps(facts)})
-    except Exception as error:
-        raise AbbeError(f"cannot write {os.fspath(path)}: {error}") from None
+    write_whole(Path(path), save(tensors, {_KEY: json.dumps(facts)}))
 
 
 def read_plan(path: str, layers: Sequence[Layer], model: str) -> Plan:

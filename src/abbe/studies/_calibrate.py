@@ -16,10 +16,11 @@ from typing import Any
 from torch import nn
 
 from .._errors import AbbeError
+from .._held import held
+from .._stored import write_json
 from ..models import LoadedModel, Text, Window, swap, tap
 from ..models import windows as cut_windows
 from ..normalizers import Normalizer
-from ..results import write_json
 from ._calibrate_findings import calibration_findings
 from ._calibrate_folder import CALIBRATED, FINDINGS, TUNED, CalibrationFolder
 from ._calibrate_layers import (
@@ -99,9 +100,9 @@ def calibrate(
         normalizer=None, temperatures=(), seed=seed, level=level, resamples=resamples,
     )  # fmt: skip
     settings = CalibrationSettings(spec, windows, held_out, steps, finetune, base)
-    job = _Job(loaded, source, settings, rules, None if folder is None else Path(folder))
-    with watching(progress) as watch:
-        return job.run(watch, started)
+    job = _Job(loaded, source, settings, rules)
+    with held(folder), watching(progress) as watch:
+        return job.run(None if folder is None else Path(folder), watch, started)
 
 
 class _Job:
@@ -113,7 +114,6 @@ class _Job:
         text: Text,
         settings: CalibrationSettings,
         rules: str | Mapping[str, str],
-        place: Path | None,
     ) -> None:
         self.model, self.text, self.settings = model, text, settings
         self.skipped: list[str] = []
@@ -123,12 +123,13 @@ class _Job:
         handle.restore()  # the rows are those of the model as it is
         self.groups = groups_to_fit(handle.normalizers)
         self.heads = max(len(group.heads) for groups in self.groups.values() for group in groups)
-        if place is not None:
-            claim_folder(place, model, text, settings.as_json())
-        self.folder = CalibrationFolder(place)
 
-    def run(self, watch: Watch, started: float) -> Calibration:
-        groups = self._fitted(watch)
+    def run(self, place: Path | None, watch: Watch, started: float) -> Calibration:
+        with tap(self.model) as open_tap:
+            a_pass = self._check(open_tap)
+            parts = claim_folder(place, self.model, self.text, self.settings.as_json(), watch.announce)
+            self.folder = CalibrationFolder(parts)
+            groups = self._fitted(open_tap, a_pass, watch)
         normalizers: dict[str, Normalizer] = {group.pattern: group.made for group in groups}
         losses = self._losses(normalizers, watch)
         groups = self._judged(groups, watch) if self.settings.finetune else groups
@@ -146,7 +147,8 @@ class _Job:
             file=self._file(TUNED if self.settings.finetune else CALIBRATED),
         )
         if self.folder.path is not None:
-            write_json(self.folder.path / FINDINGS, found.as_json())
+            files = [CALIBRATED, TUNED] if self.settings.finetune else [CALIBRATED]
+            write_json(self.folder.path / FINDINGS, found.as_json(), files=files)
         return found
 
     def _why_no_loss(self) -> str | None:
@@ -177,21 +179,20 @@ class _Job:
         chosen = set(order[:held])
         return [w for w in cut if w.index not in chosen], [w for w in cut if w.index in chosen]
 
-    def _fitted(self, watch: Watch) -> list[FittedGroup]:
+    def _fitted(self, open_tap: Any, a_pass: float, watch: Watch) -> list[FittedGroup]:
         done: dict[int, list[FittedGroup]] = {}
         for layer, groups in self.groups.items():
             if (kept := kept_layer(self.folder, groups)) is not None:
                 done[layer] = kept
         left = {groups[0].name: layer for layer, groups in self.groups.items() if layer not in done}
-        with tap(self.model) as open_tap:
-            self._prepare(open_tap, len(left), watch)
+        self._tell_cost(a_pass, len(left), watch)
 
-            def fit_one(name: str, rows: LayerRows) -> None:
-                done[left[name]] = fit_layer(self.groups[left[name]], rows, self.settings.steps)
-                keep_layer(self.folder, done[left[name]])
-                watch.step(f"fitting {name}")
+        def fit_one(name: str, rows: LayerRows) -> None:
+            done[left[name]] = fit_layer(self.groups[left[name]], rows, self.settings.steps)
+            keep_layer(self.folder, done[left[name]])
+            watch.step(f"fitting {name}")
 
-            self._for_rows(open_tap, left, fit_one)
+        self._for_rows(open_tap, left, fit_one)
         return [group for layer in sorted(done) for group in done[layer]]
 
     def _judged(self, groups: Sequence[FittedGroup], watch: Watch) -> list[FittedGroup]:
@@ -223,12 +224,15 @@ class _Job:
     def _length(self) -> int:
         return self.settings.base.lengths[0]
 
-    def _prepare(self, open_tap: Any, layers: int, watch: Watch) -> None:
-        """Check the model, say the cost, show the bar."""
-        probe = check_tokens(self.model, self.windows)
+    def _check(self, open_tap: Any) -> float:
+        """Check the model; how long a pass takes."""
         checked = time.perf_counter()
-        self.error = check_model(self.model, open_tap, probe)
-        a_pass = (time.perf_counter() - checked) / 2
+        self.error = check_model(self.model, open_tap, check_tokens(self.model, self.windows))
+        return (time.perf_counter() - checked) / 2
+
+    def _tell_cost(self, a_pass: float, layers: int, watch: Watch) -> None:
+        """Say the cost, show the bar."""
+        probe = check_tokens(self.model, self.windows)
         tuned = bool(self.settings.finetune)
         stages = 0 if self.no_loss else 3 + tuned
         passes = (1 + tuned) * len(self.windows) + stages * len(self.held_out) + _TUNING_PASSES * self.settings.finetune
@@ -267,9 +271,7 @@ class _Job:
 
     def _save(self, handle: Any, name: str) -> None:
         if self.folder.path is not None:
-            unfinished = self.folder.path / f".{name}.part"
-            handle.save(unfinished)
-            unfinished.replace(self.folder.path / name)
+            handle.save(self.folder.path / name)
 
     def _file(self, name: str) -> Path | None:
         return None if self.folder.path is None else self.folder.path / name
@@ -287,6 +289,7 @@ class _Job:
             "self_check": {"error": self.error},
             **places,
             "skipped": self.skipped,
+            "measured_again": self.folder.parts.measured_again,
             "seconds": seconds,
         }
 

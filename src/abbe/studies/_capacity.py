@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from .._errors import AbbeError
+from .._held import held
 from ..models import LoadedModel, Text, Window, Windows, swap
 from ..models import windows as cut_windows
 from ..results import Run
@@ -29,6 +30,7 @@ from ._diagnose import as_model, as_text
 from ._folder import claim_folder
 from ._loss import check_causal, next_token_losses
 from ._measuring import measure_run
+from ._parts import Parts
 from ._progress import Watch, watching
 from ._targets import ALL, last_targets
 from ._window import check_tokens
@@ -93,13 +95,12 @@ def capacity(
     )  # fmt: skip
     cut = _windows(loaded, source, settings)
     place = None if folder is None else Path(folder)
-    if place is not None:
-        claim_folder(place, loaded, source, settings.as_json())
-    with watching(progress) as watch:
-        study = _Study(loaded, source, settings, cut, place, watch)
-        found = study.run()
-    if place is not None:
-        found.save(place)
+    with held(place), watching(progress) as watch:
+        checked = _check(loaded, cut, watch)
+        parts = claim_folder(place, loaded, source, settings.as_json(), watch.announce)
+        found = _Study(loaded, source, settings, cut, checked, parts, watch).run()
+        if place is not None:
+            found.save(place)
     return found
 
 
@@ -132,6 +133,26 @@ class _Checked:
     seconds: float  # of a truncated pass on so many tokens
 
 
+def _check(model: LoadedModel, cut: Windows, watch: Watch) -> _Checked:
+    """Softmax swapped in gives the model's own output; then one truncated pass is timed."""
+    tokens, sinks = check_tokens(model, cut), []
+    network: Any = model.network
+    with swap(model, "topk:k=8") as swapped:
+        try:
+            error = swapped.check(input_ids=tokens[None].to(network.device))
+        except AbbeError as wrong:
+            raise AbbeError(f"{model.name}: {wrong}") from None
+        next_token_losses(model, tokens)  # loads kernels
+        started = time.perf_counter()
+        next_token_losses(model, tokens)
+        seconds = time.perf_counter() - started
+        swapped.listen(lambda call, _: sinks.append(call.sink is not None))
+        next_token_losses(model, tokens)
+        layers = swapped.layers
+    watch.say(f"{model.name}: self-check error {error:.1e} (allowed 1e-3)")
+    return _Checked(layers, any(sinks), error, len(tokens), seconds)
+
+
 @dataclass(frozen=True)
 class _Study:
     """One study while it goes on."""
@@ -140,13 +161,14 @@ class _Study:
     text: Text
     settings: CapacitySettings
     cut: Windows
-    folder: Path | None
+    checked: _Checked
+    parts: Parts
     watch: Watch
 
     def run(self) -> Capacity:
         started = time.perf_counter()
-        checked = self._check()
-        losses = Losses(self.model, self.folder, self._on_window, last_targets(self.settings.targets))
+        checked = self.checked
+        losses = Losses(self.model, self.parts, self._on_window, last_targets(self.settings.targets))
         self._tell_cost(checked, losses)
         curves = self._of_model(losses, checked) + self._of_layers(losses, checked)
         rows = capacity_rows(curves, len(checked.layers), self.settings)
@@ -159,29 +181,10 @@ class _Study:
         told = findings(table, growth, correlation, self.settings)
         return Capacity(table, curve_table(curves, self.settings), growth, correlation, told, manifest)
 
-    def _check(self) -> _Checked:
-        """Softmax swapped in gives the model's own output; then one truncated pass is timed."""
-        tokens, sinks = check_tokens(self.model, self.cut), []
-        network: Any = self.model.network
-        with swap(self.model, "topk:k=8") as swapped:
-            try:
-                error = swapped.check(input_ids=tokens[None].to(network.device))
-            except AbbeError as wrong:
-                raise AbbeError(f"{self.model.name}: {wrong}") from None
-            next_token_losses(self.model, tokens)  # loads kernels
-            started = time.perf_counter()
-            next_token_losses(self.model, tokens)
-            seconds = time.perf_counter() - started
-            swapped.listen(lambda call, _: sinks.append(call.sink is not None))
-            next_token_losses(self.model, tokens)
-            layers = swapped.layers
-        self.watch.say(f"{self.model.name}: self-check error {error:.1e} (allowed 1e-3)")
-        return _Checked(layers, any(sinks), error, len(tokens), seconds)
-
     def _tell_cost(self, checked: _Checked, losses: Losses) -> None:
         """Of what is left; a finished study left a summary, beside losses that can still be read."""
         kept = losses.kept_lengths()
-        if kept.total() and self.folder is not None and (self.folder / SUMMARY).is_file():
+        if kept.total() and self.parts.folder is not None and (self.parts.folder / SUMMARY).is_file():
             self.watch.say("all losses were evaluated before")
             return
         left = list((Counter(self._planned(checked)) - kept).elements())
@@ -236,7 +239,7 @@ class _Study:
         return sorted(found, key=lambda curve: curve.length)
 
     def _separability(self, sizes: Sequence[int]) -> Run:
-        place = None if self.folder is None else self.folder / _RUN
+        place = None if self.parts.folder is None else self.parts.folder / _RUN
         asked = self.settings.diagnosis(self.model.context, sizes)
         return measure_run(self.model, self.text, asked, place, self.watch)
 
@@ -248,5 +251,6 @@ class _Study:
             "self_check": {"error": checked.error, "tokens": checked.tokens},
             "windows": run.manifest["windows"],
             "skipped": list(run.manifest["skipped"]),
+            "measured_again": [*self.parts.measured_again, *run.manifest["measured_again"]],
             "made": run.manifest["made"],
         }

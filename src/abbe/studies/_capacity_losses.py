@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from .._errors import AbbeError
 from ..models import LoadedModel, Window, swap
-from ..results import read_json, write_json
 from ._capacity_parts import RENORMALISED
 from ._loss import window_losses
+from ._parts import Parts
 
 _FOLDER = "losses"
 
@@ -45,16 +44,13 @@ class Losses:
     def __init__(
         self,
         model: LoadedModel,
-        folder: Path | None,
+        parts: Parts,
         on_window: Callable[[Window, str], object],
         last: int | None = None,
     ) -> None:
         """`last` targets of every window are scored, None for all."""
-        self._model, self._on_window, self._last = model, on_window, last
+        self._model, self._parts, self._on_window, self._last = model, parts, on_window, last
         self._own: dict[int, dict[int, float]] = {}  # by length and number of the window
-        self._folder = None if folder is None else folder / _FOLDER
-        if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
 
     def own(self, windows: Sequence[Window]) -> Tensor:
         """Of the model as it is."""
@@ -85,30 +81,28 @@ class Losses:
     def kept_lengths(self) -> Counter[int]:
         """How many windows of each length an earlier call left."""
         found: Counter[int] = Counter()
-        for path in self._folder.glob("*.json") if self._folder is not None else ():
+        folder = self._parts.folder
+        for path in sorted((folder / _FOLDER).glob("*-*.json")) if folder is not None else ():
             length, _, _ = path.name.partition("-")
-            found[int(length)] += len(self._read(path))
+            if length.isdecimal():
+                found[int(length)] += len(self._read(path.stem))
         return found
 
     def _kept(self, windows: Sequence[Window], name: str) -> Tensor | None:
         """What an earlier call left; None if it is not there, damaged, or not of all these windows."""
-        return None if self._folder is None else _chosen(self._read(self._file(self._folder, windows, name)), windows)
+        return _chosen(self._read(_name(windows, name)), windows)
 
-    @staticmethod
-    def _read(path: Path) -> dict[int, float]:
-        """By number of the window; nothing if it does not say of which windows it is."""
-        try:
-            return {int(index): float(loss) for index, loss in read_json(path)["by_window"].items()}
-        except (AbbeError, OSError, KeyError, TypeError, ValueError, AttributeError):
-            return {}
+    def _read(self, name: str) -> dict[int, float]:
+        """By number of the window."""
+        kept = self._parts.json(f"{_FOLDER}/{name}") or {"by_window": {}}
+        return {int(index): float(loss) for index, loss in kept["by_window"].items()}
 
     def _keep(self, windows: Sequence[Window], name: str, losses: Tensor) -> None:
-        if self._folder is not None:
-            write_json(self._file(self._folder, windows, name), {"by_window": _by_window(windows, losses)})
+        self._parts.keep_json(f"{_FOLDER}/{_name(windows, name)}", {"by_window": _by_window(windows, losses)})
 
-    @staticmethod
-    def _file(folder: Path, windows: Sequence[Window], name: str) -> Path:
-        return folder / f"{windows[0].length}-{name}.json"
+
+def _name(windows: Sequence[Window], name: str) -> str:
+    return f"{windows[0].length}-{name}"
 
 
 def _by_window(windows: Sequence[Window], losses: Tensor) -> dict[int, float]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from ..results import write_json
+from .._held import held
+from .._stored import write_json, write_whole
 from ._report_parts import Finding
 
 DELETION, RENORMALISED = "deletion", "renormalised"
@@ -76,12 +77,12 @@ class Capacity:
         return tables | {"findings": [asdict(found) for found in self.findings], "manifest": dict(self.manifest)}
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write every table as CSV, and all of it as one JSON file."""
+        """Write every table as CSV, and all of it as one JSON file, which holds their checksums."""
         target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        for name, table in self._tables().items():
-            table.write_csv(target / f"{name}.csv")
-        write_json(target / SUMMARY, self.as_json())
+        with held(target):
+            for name, table in self._tables().items():
+                write_whole(target / f"{name}.csv", table.write_csv())
+            write_json(target / SUMMARY, self.as_json(), files=[f"{name}.csv" for name in self._tables()])
         return target
 
     def _tables(self) -> dict[str, pl.DataFrame]:

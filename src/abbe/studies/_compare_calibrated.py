@@ -10,6 +10,7 @@ from .._errors import AbbeError
 from ..models import LoadedModel, Text, rules_in
 from ..normalizers import normalizer
 from ..normalizers._spec import format_spec, parse_spec
+from ._calibrate_specs import learnable_rules
 
 _KEPT = ("entmax", "asentmax")  # a learned alpha goes to softmax, and would be compared under the name of entmax
 
@@ -38,6 +39,16 @@ def kept_alpha(spec: str) -> str:
     return spec if filled == given else format_spec(made.name, filled)
 
 
+def fitted_rules(spec: str) -> str | dict[str, str]:
+    """What is swapped in while this spec is fitted; refused if there is nothing to fit."""
+    return learnable_rules(_kept_alphas(spec))
+
+
+def _kept_alphas(spec: str) -> str | dict[str, str]:
+    rules = rules_in(spec)
+    return kept_alpha(rules) if isinstance(rules, str) else {key: kept_alpha(one) for key, one in rules.items()}
+
+
 def calibrated_swap(
     model: LoadedModel, spec: str, text: Text, *, length: int, windows: int, seed: int, folder: Path
 ) -> tuple[str, list[str]]:
@@ -45,10 +56,8 @@ def calibrated_swap(
     from .. import studies
 
     calibrate: Any = studies.calibrate
-    rules = rules_in(spec)
-    kept = kept_alpha(rules) if isinstance(rules, str) else {key: kept_alpha(one) for key, one in rules.items()}
     found = calibrate(
-        model, kept, text, length=length, windows=windows, held_out=1, seed=seed, folder=folder,
+        model, _kept_alphas(spec), text, length=length, windows=windows, held_out=1, seed=seed, folder=folder,
         progress=False,
     )  # fmt: skip
     if found.file is None:

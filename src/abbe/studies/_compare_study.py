@@ -11,11 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from .._held import held
+from .._stored import write_json
 from ..models import LoadedModel, Text, Windows, swap
 from ..models import windows as cut_windows
-from ..results import FORMAT, write_json
+from ..results import FORMAT
 from ._compare_alternatives import is_file, is_spec
-from ._compare_calibrated import calibrated_swap, halves
+from ._compare_calibrated import calibrated_swap, fitted_rules, halves
 from ._compare_folder import FOUND, Kept
 from ._compare_parts import CALIBRATED, OWN, CompareSettings, Comparison
 from ._compare_reading import SwapReader
@@ -24,6 +26,7 @@ from ._compare_sensitivity import Logits, at_equal_selectivity, own_logits, theo
 from ._compare_speed import ROUNDS, costs
 from ._compare_tables import comparison_table, numbers, resampled_windows
 from ._compare_truncated import capacity_points, truncated_swap
+from ._folder import claim_folder
 from ._loss import window_losses
 from ._measuring import _facts
 from ._needle import batches, margins, needle_table
@@ -44,13 +47,13 @@ class Study:
     ) -> None:  # fmt: skip
         self.started = time.perf_counter()
         self.model, self.text, self.settings, self.watch = model, text, settings, watch
+        self.folder = None if folder is None else Path(folder)
         self.for_fitting: Text | None
         self.for_fitting, read = halves(text) if settings.calibrate else (None, text)
         self.windows: Windows = cut_windows(
             read, (settings.length,), settings.windows, settings.seed, tokenizer=model.tokenizer, context=model.context
         )
         self.facts = _facts(model, text, settings)  # type: ignore[arg-type]  # only as_json is asked of them
-        self.kept = Kept(folder, model, text, settings.as_json())
         maker = PromptMaker(model.tokenizer, read, settings.seed)
         self.prompts: list[Prompt] = maker.make(settings.needle_lengths, settings.prompts)
         self.skipped = [*self.windows.skipped, *maker.skipped]
@@ -58,7 +61,21 @@ class Study:
         self._own_losses: list[float | None] = []  # by window; own is the first that is read
 
     def run(self) -> Comparison:
-        error = self._check()
+        self._check_alternatives()
+        with held(self.folder):
+            error = self._check()
+            settings = self.settings.as_json()
+            self.kept = Kept(claim_folder(self.folder, self.model, self.text, settings, self.watch.announce))
+            return self._compared(error)
+
+    def _check_alternatives(self) -> None:
+        """That each can be swapped into this model: a mistake is told before anything is measured."""
+        for spec in self.settings.alternatives:
+            swap(self.model, spec).restore()
+            if self.for_fitting is not None and not is_file(spec):
+                swap(self.model, fitted_rules(spec)).restore()
+
+    def _compared(self, error: float) -> Comparison:
         with tempfile.TemporaryDirectory() as scratch:
             contenders = self._contenders(Path(scratch))
             records = {name: self._record(name, what) for name, what in contenders.items()}
@@ -201,6 +218,7 @@ class Study:
             "windows": places,
             "prompts": len(self.prompts),
             "skipped": [*self.skipped, *infinite],
+            "measured_again": self.kept.parts.measured_again,
             "seconds": {"total": round(time.perf_counter() - self.started, 3)},
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
         }

@@ -5,21 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-
 from .._errors import AbbeError
+from .._held import LOCK
+from .._stored import is_unfinished, read_json, write_json
 from ..models import LoadedModel, Text, Window
-from ..results import FORMAT, MANIFEST, TABLE, read_json, write_json
+from ..results import FORMAT, MANIFEST, TABLE, checked_manifest
+from ._parts import Parts, run_of
 from ._tables import Record
 
 IDENTITY = "identity.json"  # of a folder of several runs
 _WINDOWS = "windows"
+_NOTHING = (IDENTITY, MANIFEST, LOCK)  # a folder with no other file holds nothing that was finished
 
 
 class RunFolder:
@@ -28,25 +30,19 @@ class RunFolder:
     A folder belongs to one identity (model, text, settings, versions); another run in it is refused.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None, identity: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None,
+        identity: Mapping[str, Any],
+        say: Callable[[str], object] = lambda line: None,
+    ) -> None:
         self.path = None if folder is None else Path(folder)
         self.identity = dict(identity)
+        self.parts = Parts(self.path, identity["digest"], say)
         self._kept: dict[tuple[int, int], Record] = {}
         self._notes: dict[tuple[int, int], dict[str, Any]] = {}
         if self.path is not None:
-            self._claim(self.path)
-
-    def _claim(self, path: Path) -> None:
-        if path.exists() and not path.is_dir():
-            raise AbbeError(f"{path} is a file: name a folder for the run")
-        if path.is_dir() and any(path.iterdir()):
-            _check_same(path, self.identity)
-        try:
-            (path / _WINDOWS).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise AbbeError(f"cannot make the run folder {path}: {error.strerror}") from None
-        if not (path / TABLE).exists():
-            write_json(path / MANIFEST, {"format": FORMAT, "finished": False, "identity": self.identity})
+            claim(self.path, self.identity, MANIFEST)
 
     def __contains__(self, window: Window) -> bool:
         return self.record(window) is not None
@@ -54,13 +50,8 @@ class RunFolder:
     def record(self, window: Window) -> Record | None:
         """The record of a finished window, None if it is not finished (or its file is damaged)."""
         key = window.length, window.index
-        if key not in self._kept and self.path is not None:
-            try:
-                with safe_open(self._file(self.path, window), "pt") as file:
-                    self._kept[key] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                    self._notes[key] = json.loads(file.metadata()["notes"])
-            except (FileNotFoundError, SafetensorError):
-                return None
+        if key not in self._kept and (found := self.parts.tensors(_name(window))) is not None:
+            self._kept[key], self._notes[key] = found
         return self._kept.get(key)
 
     def notes(self, window: Window) -> dict[str, Any]:
@@ -71,16 +62,11 @@ class RunFolder:
         """Remember a finished window; its file appears whole or not at all."""
         key = window.length, window.index
         self._kept[key], self._notes[key] = record, {"seconds": round(seconds, 3), "skipped": list(skipped)}
-        if self.path is not None:
-            target = self._file(self.path, window)
-            unfinished = target.with_suffix(".part")
-            tensors = {name: x.contiguous() for name, x in record.items()}
-            save_file(tensors, unfinished, {"notes": json.dumps(self._notes[key])})
-            unfinished.replace(target)
+        self.parts.keep_tensors(_name(window), record, self._notes[key])
 
-    @staticmethod
-    def _file(path: Path, window: Window) -> Path:
-        return path / _WINDOWS / f"{window.length}-{window.index}.safetensors"
+
+def _name(window: Window) -> str:
+    return f"{_WINDOWS}/{window.length}-{window.index}"
 
 
 def identity_of(model: Mapping[str, Any], text: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,29 +80,59 @@ def identity_of(model: Mapping[str, Any], text: Mapping[str, Any], settings: Map
     return parts | {"digest": digest}
 
 
-def claim_folder(path: Path, model: LoadedModel, text: Text, settings: Mapping[str, Any]) -> None:
-    """A folder of several runs belongs to one model, text and settings, too."""
+def claim_folder(
+    path: Path | None,
+    model: LoadedModel,
+    text: Text,
+    settings: Mapping[str, Any],
+    say: Callable[[str], object] = lambda line: None,
+) -> Parts:
+    """A folder of several parts or runs belongs to one model, text and settings, too; gives its parts."""
     identity = identity_of(
         {"fingerprint": model.fingerprint, "configuration": model.configuration},
         {"fingerprint": text.fingerprint},
         settings,
     )
-    if path.exists() and not path.is_dir():
-        raise AbbeError(f"{path} is a file: name a folder")
-    if path.is_dir() and any(path.iterdir()):
-        _check_same(path, identity, IDENTITY)
-    path.mkdir(parents=True, exist_ok=True)
-    write_json(path / IDENTITY, {"identity": identity})
+    if path is not None:
+        claim(path, identity, IDENTITY)
+    return Parts(path, identity["digest"], say)
+
+
+def claim(path: Path, identity: Mapping[str, Any], file: str) -> None:
+    """Make a folder that of a run, which `file` says; called by who holds it.
+
+    Refused if it is that of another run, unless nothing in it was finished.
+    """
+    if not _may_be_taken(path, file):
+        _check_same(path, identity, file)
+    for left in filter(is_unfinished, (*path.iterdir(), *path.glob("*/.*"))):
+        with suppress(OSError):
+            left.unlink()  # of a process that was killed: nobody else writes here now
+    if not (path / TABLE).exists():
+        write_json(path / file, {"format": FORMAT, "finished": False, "identity": dict(identity)})
+
+
+def _may_be_taken(path: Path, file: str) -> bool:
+    """Whether it is empty, or a run was begun in it and nothing finished."""
+    files = [one for one in path.rglob("*") if one.is_symlink() or not one.is_dir()]
+    if any(one.name not in _NOTHING and not is_unfinished(one) for one in files):
+        return False
+    if not (path / file).is_file():
+        return not any(one.name in (IDENTITY, MANIFEST) for one in files)
+    stored = checked_manifest(path / file, read_json(path / file))
+    return "digest" in _as_dict(stored.get("identity"))
 
 
 def _as_dict(found: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _check_same(path: Path, identity: Mapping[str, Any], file: str = MANIFEST) -> None:
-    if not (path / file).is_file():
+def _check_same(path: Path, identity: Mapping[str, Any], file: str) -> None:
+    if not (path / file).exists() and not (path / file).is_symlink():
+        if any(run_of(one) == identity["digest"] for one in path.rglob("*")):
+            return  # only the file that says so was lost
         raise AbbeError(f"{path} is not empty and holds no run: name a new folder (--out)")
-    found = _as_dict(read_json(path / file).get("identity"))
+    found = _as_dict(checked_manifest(path / file, read_json(path / file)).get("identity"))
     if found.get("digest") == identity["digest"]:
         return
     other = [key for key in identity if key not in ("settings", "digest") and found.get(key) != identity[key]]

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from .._held import held
 from ..models import LoadedModel, Text, Window, Windows, tap
 from ..models import windows as cut_windows
 from ..results import FORMAT, Run
@@ -42,6 +43,19 @@ def measure_run(
     `overhead` is the time with these measures over that without, for the estimate of the cost. `cut` are the windows,
     if the caller needs them, too.
     """
+    with held(folder):
+        return _measured(model, text, settings, folder, watch, overhead, cut)
+
+
+def _measured(
+    model: LoadedModel,
+    text: Text,
+    settings: Settings,
+    folder: str | os.PathLike[str] | None,
+    watch: Watch,
+    overhead: float,
+    cut: Windows | None,
+) -> Run:
     started = time.perf_counter()
     cut = windows_of(model, text, settings) if cut is None else cut
     facts = _facts(model, text, settings)
@@ -52,7 +66,7 @@ def measure_run(
         checked = time.perf_counter()
         error = check_model(model, open_tap, probe)
         a_pass = (time.perf_counter() - checked) / 2
-        kept = RunFolder(folder, identity_of(facts["model"], facts["text"], facts["settings"]))
+        kept = RunFolder(folder, identity_of(facts["model"], facts["text"], facts["settings"]), watch.announce)
         left = [window.length for window in cut if window not in kept]
         watch.say(f"{model.name}: self-check error {error:.1e} (allowed 1e-3)")
         watch.say(
@@ -70,6 +84,7 @@ def measure_run(
         "self_check": {"error": error, "tokens": len(probe)},
         "windows": [{"length": w.length, "index": w.index, "start": w.start, "end": w.end} for w in cut],
         "skipped": [*cut.skipped, *_reasons(cut, kept), *_unseen_sizes(settings)],
+        "measured_again": kept.parts.measured_again,
         "seconds": {"windows": _seconds(cut, kept), "total": round(time.perf_counter() - started, 3)},
         "peak_extra_megabytes": memory.extra(),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import Any
 import polars as pl
 from torch import nn
 
-from .._errors import AbbeError
+from .._held import held
+from .._stored import check_file, checked, read_bytes, read_json, write_json, write_whole
 from ..models import LoadedModel, Text, Windows, tap
-from ..results import Run, read_json, write_json
+from ..results import MANIFEST, TABLE, Run, parquet_bytes
 from ._advice import advice
 from ._alternatives import SCHEMA as ALTERNATIVES_SCHEMA
 from ._alternatives import SHARPER, SPARSE, alternatives_windows, try_alternatives
@@ -24,6 +25,7 @@ from ._head_verdicts import head_verdicts
 from ._key_numbers import key_numbers
 from ._lookup import Lookup
 from ._measuring import measure_run, windows_of
+from ._parts import JSON, Parts
 from ._progress import Watch, watching
 from ._report_parts import NOT_LEARNED, Report, Sample
 from ._sample import take_sample
@@ -34,7 +36,7 @@ from ._verdicts import verdicts
 LENGTHS = (64, 128, 256, 512, 1024)
 TEMPERATURES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 2.0)
 _ALTERNATIVES = "alternatives.parquet"
-_SAMPLE = "sample.json"
+_SAMPLE = "sample"
 _FINDINGS = "report.json"
 _OVERHEAD = 2.0  # time with these measures over time without
 
@@ -75,13 +77,14 @@ def report(
         loaded.context, lengths=_lengths(lengths, loaded.context), windows=windows, queries=queries, grid=grid,
         vectors=vectors, normalizer=None, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
     )  # fmt: skip
-    with watching(progress) as watch:
+    with held(folder), watching(progress) as watch:
         cut = windows_of(loaded, source, settings)
         run = measure_run(loaded, source, settings, folder, watch, _OVERHEAD, cut)
         alternatives, sample = _look_closer(loaded, source, settings, cut, run, folder, watch)
-    found = make_report(run, alternatives, sample)
-    if folder is not None:
-        write_json(Path(folder) / _FINDINGS, found.as_json())
+        found = make_report(run, alternatives, sample)
+        if folder is not None:
+            write_json(Path(folder) / MANIFEST, run.manifest, files=[TABLE, _ALTERNATIVES, _SAMPLE + JSON])
+            write_json(Path(folder) / _FINDINGS, found.as_json())
     return found
 
 
@@ -122,9 +125,8 @@ def _look_closer(
     watch: Watch,
 ) -> tuple[pl.DataFrame, Sample]:
     """Alternatives and a window to look at: measured once, then kept beside the run."""
-    place = None if folder is None else Path(folder)
-    digest = run.manifest["identity"]["digest"]
-    if place is not None and (kept := _kept(place, digest)) is not None:
+    parts = Parts(None if folder is None else Path(folder), run.manifest["identity"]["digest"], watch.announce)
+    if (kept := _kept(parts)) is not None:
         return kept
     with tap(model) as open_tap:
         watch.expect(1 + alternatives_windows(cut))
@@ -133,28 +135,25 @@ def _look_closer(
         alternatives = try_alternatives(
             model, open_tap, cut, settings, on_window=lambda _: watch.step("other normalizers")
         )
-    if place is not None:
-        _keep(place, digest, alternatives, sample)
+    _keep(parts, alternatives, sample)
     return alternatives, sample
 
 
-def _keep(place: Path, digest: str, alternatives: pl.DataFrame, sample: Sample) -> None:
+def _keep(parts: Parts, alternatives: pl.DataFrame, sample: Sample) -> None:
     """The sample comes last: it says that both are whole, and of which run."""
-    unfinished = place / f".{_ALTERNATIVES}.part"
-    alternatives.write_parquet(unfinished)
-    unfinished.replace(place / _ALTERNATIVES)
-    written = place / f".{_SAMPLE}.part"
-    content = {"run": digest, "sample": sample_as_json(sample)}
-    written.write_text(json.dumps(content, ensure_ascii=True, separators=(",", ":")), encoding="utf-8")
-    written.replace(place / _SAMPLE)
+    if parts.folder is not None:
+        write_whole(parts.folder / _ALTERNATIVES, parquet_bytes(alternatives))
+        parts.keep_json(_SAMPLE, {"sample": sample_as_json(sample)}, files=(_ALTERNATIVES,), indent=None)
 
 
-def _kept(place: Path, digest: str) -> tuple[pl.DataFrame, Sample] | None:
+def _kept(parts: Parts) -> tuple[pl.DataFrame, Sample] | None:
     """What an earlier call left; None if it is not there, damaged, or of another run."""
-    try:
-        content = read_json(place / _SAMPLE)
-        if content.get("run") != digest:
-            return None
-        return pl.read_parquet(place / _ALTERNATIVES), sample_from_json(content["sample"])
-    except (AbbeError, OSError, KeyError, TypeError, ValueError, pl.exceptions.PolarsError):
-        return None
+
+    def read(path: Path) -> tuple[pl.DataFrame, Sample]:
+        stored = read_json(path)
+        content = checked(path, stored, parts.run, _SAMPLE)
+        table = read_bytes(path.with_name(_ALTERNATIVES))
+        check_file(path.with_name(_ALTERNATIVES), table, stored)
+        return pl.read_parquet(io.BytesIO(table)), sample_from_json(content["sample"])
+
+    return parts.read(_SAMPLE, JSON, read)

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from .._errors import AbbeError
+from .._held import held
 from ..models import LoadedModel, Text
 from ..models import windows as cut_windows
 from ..results import TABLE, Run
@@ -20,7 +21,7 @@ from ._diagnose import as_model, as_text
 from ._folder import claim_folder
 from ._measuring import NO_QUERY, measure_run
 from ._progress import watching
-from ._reproduce_plan import LENGTHS, plan
+from ._reproduce_plan import LENGTHS, Part, plan
 from ._reproduce_tables import drift_figure, make_figure
 from ._reproduction import DRIFT, FIGURES, Reproduction
 from ._window import run_model
@@ -69,13 +70,29 @@ def reproduce(
     longest, too_short = _longest(loaded, source)
     asked: dict[str, Any] = {"windows": windows, "queries": _queries(queries, quick), "seed": seed, "quick": quick}
     plan(chosen, longest, **asked)  # mistakes are told before anything is written
-    if folder is not None:
-        claim_folder(Path(folder), loaded, source, asked)
-        chosen = [name for name in FIGURES if name in chosen or _measured_before(Path(folder), name)]
-    parts = plan(chosen, longest, **asked)
+    with held(folder):
+        if folder is not None:
+            claim_folder(Path(folder), loaded, source, asked)
+            chosen = [name for name in FIGURES if name in chosen or _measured_before(Path(folder), name)]
+        found = _reproduced(loaded, source, plan(chosen, longest, **asked), asked, too_short, folder, progress)
+        if folder is not None:
+            found.save(folder)
+    return found
+
+
+def _reproduced(
+    loaded: LoadedModel,
+    source: Text,
+    parts: Sequence[Part],
+    asked: dict[str, Any],
+    too_short: list[str],
+    folder: str | os.PathLike[str] | None,
+    progress: bool,
+) -> Reproduction:
+    """Run after run, then the figures from all of them."""
     runs: dict[str, dict[str, Run]] = {}
     seconds: dict[str, float] = {}
-    lengths = [length for part in parts for length in part.settings.lengths for _ in range(windows)]
+    lengths = [length for part in parts for length in part.settings.lengths for _ in range(asked["windows"])]
     with watching(progress, len(lengths)) as watch:
         watch.announce(f"{loaded.name}: {_cost(loaded, source, lengths)}")
         for part in parts:
@@ -90,10 +107,7 @@ def reproduce(
     if "2a" in runs and "2b" in runs:
         made[DRIFT] = drift_figure(runs["2a"], runs["2b"])
     manifest = _manifest(runs, asked, too_short) | {"seconds": {"total": round(sum(seconds.values()), 3)}}
-    found = Reproduction(manifest, made, judge(made), seconds)
-    if folder is not None:
-        found.save(folder)
-    return found
+    return Reproduction(manifest, made, judge(made), seconds)
 
 
 def _figures(given: Sequence[str]) -> list[str]:
@@ -144,4 +158,5 @@ def _manifest(runs: dict[str, dict[str, Run]], asked: dict[str, Any], too_short:
         "settings": {"lengths": lengths} | asked | {"queries": asked["queries"] or "all"},
         "runs": of_runs,
         "skipped": [*too_short, *skipped],
+        "measured_again": [line for run in every.values() for line in run.manifest["measured_again"]],
     }

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import polars as pl
 
-from ..results import write_json
+from .._held import held
+from .._stored import write_json, write_whole
 
 FIGURES = ("2a", "2b", "2c", "3", "4")  # of arXiv 2508.17821
 DRIFT = "drift"  # ours: the paper says it in words; made from the runs of 2a and 2b
@@ -74,13 +75,18 @@ class Reproduction:
     seconds: Mapping[str, float]  # of each figure of the paper, drawing not included
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write what was found: every table of every figure as CSV, and the rest as one JSON file."""
+        """Write every table of every figure as CSV, and the rest as one JSON file, which holds their checksums."""
         target = Path(folder)
-        (target / "data").mkdir(parents=True, exist_ok=True)
-        for name, figure in self.figures.items():
-            for table, rows in figure.tables.items():
-                rows.write_csv(target / "data" / f"figure-{name}-{table}.csv")
-        write_json(target / SUMMARY, self.as_json())
+        tables = {
+            f"data/figure-{name}-{table}.csv": rows
+            for name, figure in self.figures.items()
+            for table, rows in figure.tables.items()
+        }
+        with held(target):
+            (target / "data").mkdir(exist_ok=True)
+            for file, rows in tables.items():
+                write_whole(target / file, rows.write_csv())
+            write_json(target / SUMMARY, self.as_json(), files=list(tables))
         return target
 
     def as_json(self) -> dict[str, Any]:

@@ -1,0 +1,123 @@
+"""Files that a run keeps: each appears whole or not at all, and is known to be unharmed when it is read again.
+
+What is special: a file is written under a name of its own and then renamed, so neither a kill nor a second process
+leaves half of one. The checksum is over what a JSON file says, not over its bytes, and stands in the file itself, in a
+block that also names the run and the part: one part copied over another is found like a flipped bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ._errors import AbbeError
+
+CHECKED = "checked"  # the block: run, part, hashes of files beside, sha256 of all that and of the content
+_UNFINISHED = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.part")
+
+
+class CannotWrite(AbbeError):
+    """A full disk, a folder that may not be written or is gone."""
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether it is what `write_whole` leaves when its process is killed."""
+    return _UNFINISHED.fullmatch(path.name) is not None
+
+
+def write_whole(path: Path, content: bytes | str, durable: bool = True) -> None:
+    """Write a file at once. One that is not durable may be lost with the power: its checksum tells."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        with open(unfinished, "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError as error:
+        raise CannotWrite(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
+
+
+def write_json(
+    path: Path,
+    content: Mapping[str, Any],
+    *,
+    run: str = "",
+    part: str = "",
+    files: Sequence[str] = (),
+    indent: int | None = 1,
+    durable: bool = True,
+) -> None:
+    """Write an object with its checksum; `files` beside it are hashed in it."""
+    block: dict[str, Any] = {key: name for key, name in (("run", run), ("part", part)) if name}
+    if files:
+        block["files"] = {name: sha256(read_bytes(path.parent / name)) for name in files}
+    plain = json.loads(json.dumps(content))  # keys as text, as they are read again
+    sealed = plain | {CHECKED: block | {"sha256": _sum_of(plain, block)}}
+    separators = (",", ":") if indent is None else None
+    write_whole(path, json.dumps(sealed, indent=indent, separators=separators) + "\n", durable)
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        why = "it is a link to nothing" if path.is_symlink() and not path.exists() else error.strerror
+        raise AbbeError(f"{path} cannot be read: {why}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object as it is written, its checksum with it."""
+    stored = read_bytes(path)
+    try:
+        content = json.loads(stored.decode())
+    except (ValueError, RecursionError):  # also numbers of thousands of digits, and lists in lists in lists
+        raise AbbeError(f"{path} is not valid JSON: it was changed or cut off") from None
+    if not isinstance(content, dict):
+        raise AbbeError(f"{path} is not a JSON object")
+    return content
+
+
+def checked(path: Path, content: Mapping[str, Any], run: str = "", part: str = "") -> dict[str, Any]:
+    """What was read from a file, without its checksum; refused if it is damaged, or another part or run is named."""
+    plain = {key: value for key, value in content.items() if key != CHECKED}
+    block = content.get(CHECKED)
+    if not isinstance(block, dict):
+        raise AbbeError(f"{path} has no checksum")
+    facts = {key: value for key, value in block.items() if key != "sha256"}
+    if block.get("sha256") != _sum_of(plain, facts):
+        raise AbbeError(f"{path} is damaged: its checksum is wrong")
+    check_owner(path, facts, run, part)
+    return plain
+
+
+def check_owner(path: Path, facts: Mapping[str, Any], run: str, part: str) -> None:
+    if facts.get("run", "") != run:
+        raise AbbeError(f"{path} is of another run")
+    if facts.get("part", "") != part:
+        raise AbbeError(f"{path} is a copy of {facts.get('part')}")
+
+
+def check_file(path: Path, content: bytes, beside: Mapping[str, Any]) -> None:
+    """A file is as it was when the object beside it, read by `read_json`, was written."""
+    if beside[CHECKED].get("files", {}).get(path.name) != sha256(content):
+        raise AbbeError(f"{path} is damaged: its checksum is wrong")
+
+
+def _sum_of(content: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    return sha256(json.dumps([content, facts]).encode())
