@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ..models import LoadedModel, Text, Windows, swap
-from ..models import windows as cut_windows
 from ..results import FORMAT, write_json
 from ._compare_alternatives import is_file, is_spec
 from ._compare_calibrated import calibrated_swap, halves
@@ -24,6 +23,7 @@ from ._compare_sensitivity import Logits, at_equal_selectivity, own_logits, theo
 from ._compare_speed import ROUNDS, costs
 from ._compare_tables import comparison_table, numbers, resampled_windows
 from ._compare_truncated import capacity_points, truncated_swap
+from ._given import windows_for
 from ._loss import window_losses
 from ._measuring import _facts
 from ._needle import batches, margins, needle_table
@@ -46,9 +46,7 @@ class Study:
         self.model, self.text, self.settings, self.watch = model, text, settings, watch
         self.for_fitting: Text | None
         self.for_fitting, read = halves(text) if settings.calibrate else (None, text)
-        self.windows: Windows = cut_windows(
-            read, (settings.length,), settings.windows, settings.seed, tokenizer=model.tokenizer, context=model.context
-        )
+        self.windows: Windows = windows_for(model, read, (settings.length,), settings.windows, settings.seed)
         self.facts = _facts(model, text, settings)  # type: ignore[arg-type]  # only as_json is asked of them
         self.kept = Kept(folder, model, text, settings.as_json())
         maker = PromptMaker(model.tokenizer, read, settings.seed)
