@@ -232,8 +232,8 @@ def test_main_gives_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 MISTAKES = {
     "unknown name": (["spectrl"], "abbe: unknown statement 'spectrl'. Did you mean 'spectral'?"),
-    "no trials": (["spectral", "--trials", "0"], "abbe: trials must be"),
-    "negative trials": (["spectral", "--trials", "-5"], "abbe: trials must be"),
+    "no trials": (["spectral", "--trials", "0"], "abbe: trials is 0, but must be a whole number >= 1"),
+    "negative trials": (["spectral", "--trials", "-5"], "abbe: trials is -5, but must be a whole number >= 1"),
     "seed beyond 64 bits": (["spectral", "--seed", "9" * 30], "abbe: seed"),
     "no such folder": (
         ["spectral", "--trials", "5", "--html", "/no/such/folder/x.html"],

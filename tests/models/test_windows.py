@@ -181,7 +181,7 @@ def test_a_text_far_longer_than_the_context() -> None:
         ({"lengths": [2], "tokenizer": ENCODER}, "window length 2 has no room for text beside 2 special tokens"),
         ({"lengths": [64, 32, 64]}, r"duplicates: \[64, 32, 64\]"),
         ({"lengths": [64.0]}, "window length is 64.0, but must be a whole number"),
-        ({"lengths": 64}, "lengths is 64, but must be a list"),
+        ({"lengths": "64"}, "lengths is '64', but must be a number or a list of numbers"),
         ({"count": 0}, "count is 0"),
         ({"count": True}, "count is True, but must be a whole number"),
         ({"seed": 1.5}, "seed is 1.5, but must be a whole number"),
@@ -192,6 +192,11 @@ def test_mistakes_are_told_in_one_line(changes: dict[str, Any], message: str) ->
     with pytest.raises(AbbeError, match=message) as told:
         cut(**changes)
     assert "\n" not in str(told.value)
+
+
+def test_one_length_needs_no_list() -> None:
+    alone, listed = cut(lengths=64), cut(lengths=[64])
+    assert [window.start for window in alone] == [window.start for window in listed]
 
 
 def test_a_length_up_to_the_context_is_allowed() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .._asked import is_whole, shown
 from .._errors import AbbeError
 from .._switch import KernelsBrokenError
 from .._threads import over_rows
@@ -50,8 +51,8 @@ def choose_sets(rows: Rows, grid: Sequence[int], generator: torch.Generator) -> 
 
 def checked_grid(grid: Sequence[int]) -> tuple[int, ...]:
     found = tuple(grid)
-    if not found or any(not isinstance(n, int) or n < 1 for n in found) or sorted(set(found)) != list(found):
-        raise AbbeError(f"grid must hold whole numbers >= 1 in rising order, got {list(found)}")
+    if not found or any(not is_whole(n) or not 1 <= n < 2**63 for n in found) or sorted(set(found)) != list(found):
+        raise AbbeError(f"grid must hold whole numbers >= 1 in rising order, got {shown(list(found))}")
     return found
 
 

@@ -9,6 +9,7 @@ from ._swap_patterns import FILE_PREFIX, rules_in
 from ._swap_plan import HeadGroup
 from ._tap import Tap, tap
 from ._text import Text, read_text
+from ._unwrap import evaluating, unwrapped
 from ._windows import Window, Windows, windows
 from ._wrap import wrap
 
@@ -22,6 +23,7 @@ __all__ = [
     "Text",
     "Window",
     "Windows",
+    "evaluating",
     "load",
     "pull",
     "pulled_facts",
@@ -29,6 +31,7 @@ __all__ = [
     "rules_in",
     "swap",
     "tap",
+    "unwrapped",
     "windows",
     "wrap",
 ]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor, nn
 
 from .._errors import AbbeError
+from ._unwrap import unwrapped
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,14 +34,14 @@ _CROSS_INPUTS = ("key_value_states", "encoder_hidden_states", "cross_attention_s
 
 
 def checked_network(model: object, who: str) -> PreTrainedModel:
-    """The transformers model to tap: `model` itself, or its `network`; `who` asks for it."""
+    """The transformers model to tap: `model` itself, or its `network`, unwrapped; `who` asks for it."""
     from transformers import PreTrainedModel
 
-    network = model if isinstance(model, PreTrainedModel) else getattr(model, "network", model)
+    network = unwrapped(model)
     if not isinstance(network, PreTrainedModel):
-        raise AbbeError(
-            f"{who} needs a transformers model (PreTrainedModel, not compiled or wrapped); got {type(network).__name__}"
-        )
+        network = unwrapped(getattr(network, "network", network))
+    if not isinstance(network, PreTrainedModel):
+        raise AbbeError(f"{who} needs a transformers model (PreTrainedModel); got {type(network).__name__}")
     return network
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._asked import shown, whole, whole_numbers
 from .._errors import AbbeError
 from ._text import Text
 
@@ -48,9 +49,15 @@ class _Tokens:
 
 
 def windows(
-    text: Text | str, lengths: Sequence[int], count: int, seed: int, *, tokenizer: Any, context: int | None = None
+    text: Text | str,
+    lengths: int | Sequence[int],
+    count: int,
+    seed: int,
+    *,
+    tokenizer: Any,
+    context: int | None = None,
 ) -> Windows:
-    """`count` windows of every length, ordered by length as given, then by place.
+    """`count` windows of every length (one, or a list of several), ordered by length as given, then by place.
 
     The text is tokenised once. Windows of one length share no token; where they lie depends on the seed, the length,
     the count and the text only, so another length changes nothing. Special tokens that the tokenizer adds by itself (a
@@ -59,7 +66,11 @@ def windows(
     """
     if isinstance(text, str):
         text = Text("text", text)
-    _check_request(lengths, count, seed, context)
+    if not isinstance(text, Text):
+        raise AbbeError(f"text is {shown(text)}, but must be an abbe.Text or a string: `abbe.read_text` reads files")
+    lengths, count = _lengths(lengths), whole("count", count)
+    seed = whole("seed", seed)
+    _check_request(lengths, count, context)
     tokens = _tokenise(text, tokenizer)
     _check_room(text, tokens, lengths)
     found: list[Window] = []
@@ -74,12 +85,14 @@ def windows(
     return Windows(found, skipped)
 
 
-def _check_request(lengths: Sequence[int], count: int, seed: int, context: int | None) -> None:
-    if isinstance(lengths, int) or not lengths:
-        raise AbbeError(f"lengths is {lengths!r}, but must be a list of window lengths, such as [256, 1024]")
-    for what, value in [*(("window length", length) for length in lengths), ("count", count), ("seed", seed)]:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise AbbeError(f"{what} is {value!r}, but must be a whole number")
+def _lengths(given: int | Sequence[int]) -> tuple[int, ...]:
+    found = whole_numbers("lengths", given, "window length")
+    if not found:
+        raise AbbeError(f"lengths is {shown(given)}, but must be a list of window lengths, such as [256, 1024]")
+    return found
+
+
+def _check_request(lengths: Sequence[int], count: int, context: int | None) -> None:
     if min(lengths) < 2:
         raise AbbeError(f"window length {min(lengths)} is too short: attention needs at least 2 tokens")
     if len(set(lengths)) < len(lengths):

@@ -9,17 +9,33 @@ from torch import nn
 from .._errors import AbbeError
 from ._load import LoadedModel
 from ._load_kind import Kind, longest_input
+from ._unwrap import unwrapped
 
 
 def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedModel:
-    """What `load` returns, for a transformers network that is in memory already; it is not changed."""
+    """What `load` returns, for a transformers network that is in memory already; it is not changed.
+
+    What torch.compile or a parallel wrapper put around it is left out.
+    """
+    network = unwrapped(network)
     config: Any = getattr(network, "config", None)
     if config is None or not hasattr(config, "get_text_config"):
         raise AbbeError(f"{type(network).__name__} is no transformers model: it has no config")
     label = name or getattr(config, "name_or_path", "") or type(network).__name__
+    _check_reads_text(network)
     shape = config.get_text_config()
-    about = f"{type(network).__name__}, {shape.num_hidden_layers} layers x {shape.num_attention_heads} heads"
+    layers, heads = (getattr(shape, what, "?") for what in ("num_hidden_layers", "num_attention_heads"))
+    about = f"{type(network).__name__}, {layers} layers x {heads} heads"
     return LoadedModel(label, network, tokenizer, _kind(network, config), longest_input(config, network), about, label)
+
+
+def _check_reads_text(network: nn.Module) -> None:
+    """Refuse a model of images or sound, which says what it is to be given."""
+    main = getattr(network, "main_input_name", "input_ids")
+    if main != "input_ids":
+        raise AbbeError(
+            f"{type(network).__name__} reads {main}, not tokens of a text: give a text model, or a part that is one"
+        )
 
 
 def _kind(network: nn.Module, config: Any) -> Kind:

@@ -15,11 +15,11 @@ from typing import Any
 
 from torch import nn
 
+from .._asked import whole
 from .._errors import AbbeError
 from .._held import held
 from .._stored import write_json
-from ..models import LoadedModel, Text, Window, swap, tap
-from ..models import windows as cut_windows
+from ..models import LoadedModel, Text, Window, evaluating, swap, tap
 from ..normalizers import Normalizer
 from ._calibrate_findings import calibration_findings
 from ._calibrate_folder import CALIBRATED, FINDINGS, TUNED, CalibrationFolder
@@ -38,8 +38,8 @@ from ._calibrate_rows import LayerRows, RowReader, portions
 from ._calibrate_specs import learnable_rules
 from ._calibrate_tune import fine_tune
 from ._cost import estimate
-from ._diagnose import as_model, as_text
 from ._folder import claim_folder
+from ._given import as_folder, as_model, as_text, windows_for
 from ._loss import check_causal, window_losses
 from ._progress import Watch, watching
 from ._settings import settings_for
@@ -93,16 +93,19 @@ def calibrate(
     """
     started = time.perf_counter()
     rules = learnable_rules(spec)
-    loaded, source = as_model(model, tokenizer), as_text(text)
-    length = min(_LENGTH, loaded.context or _LENGTH) if length is None else length
+    place, source = as_folder(folder), as_text(text)
+    loaded = as_model(model, tokenizer, progress)
+    length = min(_LENGTH, loaded.context or _LENGTH) if length is None else whole("length", length)
     base = settings_for(
         loaded.context, lengths=[length], windows=windows, queries=queries, grid=None, vectors="value",
         normalizer=None, temperatures=(), seed=seed, level=level, resamples=resamples,
     )  # fmt: skip
-    settings = CalibrationSettings(spec, windows, held_out, steps, finetune, base)
+    settings = CalibrationSettings(
+        spec, base.windows, whole("held_out", held_out), whole("steps", steps), whole("finetune", finetune), base
+    )
     job = _Job(loaded, source, settings, rules)
-    with held(folder), watching(progress) as watch:
-        return job.run(None if folder is None else Path(folder), watch, started)
+    with held(place), watching(progress) as watch, evaluating(loaded.network):
+        return job.run(place, watch, started)
 
 
 class _Job:
@@ -164,10 +167,7 @@ class _Job:
         """Windows to fit on and windows held out, drawn from all over the text; no two share a token of it."""
         settings = self.settings
         wanted = settings.windows + settings.held_out
-        cut = cut_windows(
-            self.text, settings.base.lengths, wanted, settings.base.seed, tokenizer=self.model.tokenizer,
-            context=self.model.context,
-        )  # fmt: skip
+        cut = windows_for(self.model, self.text, settings.base.lengths, wanted, settings.base.seed)
         if len(cut) < 2:
             raise AbbeError(
                 f"{self.text.name} has room for {len(cut)} window of {settings.base.lengths[0]} tokens, but one to fit "

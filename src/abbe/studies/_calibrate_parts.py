@@ -12,7 +12,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from .._errors import AbbeError
+from .._asked import whole
 from ..measures import bootstrap_interval
 from ..models import swap
 from ..normalizers import Normalizer
@@ -43,9 +43,7 @@ class CalibrationSettings:
 
     def __post_init__(self) -> None:
         for what, least in (("windows", 1), ("held_out", 1), ("steps", 0), ("finetune", 0)):
-            value = getattr(self, what)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise AbbeError(f"{what} is {value!r}, but must be a whole number >= {least}")
+            whole(what, getattr(self, what), least)
 
     def as_json(self) -> dict[str, Any]:
         base = self.base.as_json()

@@ -7,15 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from .._errors import AbbeError
 from .._held import held
-from ..models import LoadedModel, Text, Window, Windows, swap
-from ..models import windows as cut_windows
+from ..models import LoadedModel, Text, Window, Windows, evaluating, swap
 from ..results import Run
 from ._capacity_curves import Curve, trace
 from ._capacity_findings import findings
@@ -26,8 +24,8 @@ from ._capacity_search import Sizes
 from ._capacity_settings import CapacitySettings, capacity_settings
 from ._capacity_tables import allowed_rises, capacity_rows, capacity_table, curve_table, growth_table
 from ._cost import estimate
-from ._diagnose import as_model, as_text
 from ._folder import claim_folder
+from ._given import as_folder, as_model, as_text, windows_for
 from ._loss import check_causal, next_token_losses
 from ._measuring import measure_run
 from ._parts import Parts
@@ -45,11 +43,11 @@ def capacity(
     text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
     *,
     tau: float | Sequence[float] = TAUS,
-    lengths: Sequence[int] | None = None,
+    lengths: int | Sequence[int] | None = None,
     windows: int = 8,
     way: str | Sequence[str] = WAYS,
     layers: bool = True,
-    layer_lengths: Sequence[int] | None = None,
+    layer_lengths: int | Sequence[int] | None = None,
     layer_windows: int = 4,
     queries: int = 64,
     targets: str = ALL,
@@ -87,15 +85,15 @@ def capacity(
         >>> found = abbe.capacity("smollm2", "book.txt", tau=0.01, folder="smollm2-capacity")
         >>> [finding.sentence for finding in found.findings]
     """
-    loaded, source = as_model(model, tokenizer), as_text(text)
+    place, source = as_folder(folder), as_text(text)
+    loaded = as_model(model, tokenizer, progress)
     check_causal(loaded, "capacity")
     settings = capacity_settings(
         loaded, lengths=lengths, tau=tau, way=way, windows=windows, layers=layers, layer_lengths=layer_lengths,
         layer_windows=layer_windows, queries=queries, targets=targets, seed=seed, level=level, resamples=resamples,
     )  # fmt: skip
     cut = _windows(loaded, source, settings)
-    place = None if folder is None else Path(folder)
-    with held(place), watching(progress) as watch:
+    with held(place), watching(progress) as watch, evaluating(loaded.network):
         checked = _check(loaded, cut, watch)
         parts = claim_folder(place, loaded, source, settings.as_json(), watch.announce)
         found = _Study(loaded, source, settings, cut, checked, parts, watch).run()
@@ -105,9 +103,7 @@ def capacity(
 
 
 def _windows(model: LoadedModel, text: Text, settings: CapacitySettings) -> Windows:
-    cut = cut_windows(
-        text, settings.lengths, settings.windows, settings.seed, tokenizer=model.tokenizer, context=model.context
-    )
+    cut = windows_for(model, text, settings.lengths, settings.windows, settings.seed)
     absent = set(settings.lengths) - {window.length for window in cut}
     if absent:
         raise AbbeError(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .._asked import positive, several, shown, whole, whole_numbers, yes_or_no
 from .._errors import AbbeError
 from ..models import LoadedModel
 from ._capacity_parts import WAYS
@@ -35,17 +35,15 @@ class CapacitySettings:
 
     def __post_init__(self) -> None:
         """Lengths and windows are checked when they are cut; queries, seed and level as for a diagnosis."""
-        if not self.taus or any(not (_is_number(tau) and 0 < tau < math.inf) for tau in self.taus):
-            raise AbbeError(f"tau must be numbers > 0, such as 0.01,0.05, got {list(self.taus)}")
+        if not self.taus:
+            raise AbbeError("tau must be numbers > 0, such as 0.01,0.05, got none")
         unknown = [way for way in self.ways if way not in WAYS]
         if unknown or not self.ways:
             raise AbbeError(f"way is {unknown[0] if unknown else ''!r}, but must be one of {', '.join(WAYS)}, or both")
         self._check_layer_lengths()
-        for what, given in (("tau", self.taus), ("way", self.ways), ("layer_lengths", self.layer_lengths)):
+        for what, given in (("way", self.ways), ("layer_lengths", self.layer_lengths)):
             if len(set(given)) < len(given):
                 raise AbbeError(f"{what} has duplicates: {list(given)}")
-        if not isinstance(self.layer_windows, int) or self.layer_windows < 1:
-            raise AbbeError(f"layer_windows is {self.layer_windows!r}, but must be a whole number >= 1")
         check_targets(self.targets, min(self.lengths, default=2))
 
     def _check_layer_lengths(self) -> None:
@@ -72,8 +70,9 @@ class CapacitySettings:
 
 
 def capacity_settings(
-    model: LoadedModel, *, lengths: Sequence[int] | None, tau: float | Sequence[float], way: str | Sequence[str],
-    layers: bool, layer_lengths: Sequence[int] | None, targets: str = ALL, **others: Any,
+    model: LoadedModel, *, lengths: int | Sequence[int] | None, tau: float | Sequence[float], way: str | Sequence[str],
+    layers: bool, layer_lengths: int | Sequence[int] | None, windows: int, layer_windows: int, queries: int,
+    targets: str = ALL, **others: Any,
 ) -> CapacitySettings:  # fmt: skip
     """Fill in what depends on the model: lengths of 128, 256, 512 and 1024 tokens, as far as its context goes.
 
@@ -84,15 +83,16 @@ def capacity_settings(
         scored = last_targets(targets) or 0
         fitting = [length for length in LENGTHS if model.context is None or length <= model.context]
         lengths = [length for length in fitting if length > scored] or [model.context or LENGTHS[-1]]
-    if isinstance(lengths, int):
-        lengths = [lengths]
-    rising = tuple(sorted(lengths))
+    rising = tuple(sorted(whole_numbers("lengths", lengths, "window length")))
     settings = CapacitySettings(
         lengths=rising,
-        taus=_taus(tau),
-        ways=tuple(way.split(",") if isinstance(way, str) else way),
-        layers=layers,
+        taus=tuple(sorted(positive("tau", tau, ", such as 0.01,0.05"))),
+        ways=_ways(way),
+        windows=whole("windows", windows),
+        layers=yes_or_no("layers", layers),
         layer_lengths=_layer_lengths(layer_lengths, rising if layers else ()),
+        layer_windows=whole("layer_windows", layer_windows, least=1),
+        queries=whole("queries", queries, least=1),
         targets=targets,
         **others,
     )
@@ -104,15 +104,17 @@ def _layer_lengths(given: int | Sequence[int] | None, lengths: tuple[int, ...]) 
     """In the order of the lengths; what is none of them is refused later."""
     if given is None:
         return lengths
-    found = [given] if isinstance(given, int) else list(given)
+    found = several("layer_lengths", given)
     return tuple(sorted(found, key=lambda length: lengths.index(length) if length in lengths else -1))
 
 
-def _taus(given: Any) -> tuple[Any, ...]:
-    """In rising order, if they can be ordered: what is no number is refused later."""
-    found = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
-    return tuple(sorted(found)) if all(_is_number(tau) for tau in found) else found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _ways(given: str | Sequence[str]) -> tuple[str, ...]:
+    """One with commas, or several; what is none is refused later."""
+    parts = given.split(",") if isinstance(given, str) else given
+    if (
+        isinstance(parts, (bytes, Mapping))
+        or not isinstance(parts, Iterable)
+        or any(not isinstance(p, str) for p in parts)
+    ):
+        raise AbbeError(f"way is {shown(given)}, but must be one of {', '.join(WAYS)}, or both")
+    return tuple(parts)

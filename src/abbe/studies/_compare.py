@@ -8,13 +8,15 @@ from typing import Any
 
 from torch import nn
 
-from ..models import LoadedModel, Text
+from .._asked import between, whole, yes_or_no
+from ..models import LoadedModel, Text, evaluating
 from ._compare_alternatives import as_lines, check_alternative
 from ._compare_parts import ALTERNATIVES, LENGTH, CompareSettings, Comparison, needle_lengths_for
 from ._compare_study import Study
-from ._diagnose import as_model, as_text
+from ._given import as_folder, as_model, as_text
 from ._loss import check_causal
 from ._progress import watching
+from ._settings import MOST_RESAMPLES, checked_seed
 
 
 def compare(
@@ -26,7 +28,7 @@ def compare(
     windows: int = 8,
     queries: int = 32,
     tau: float = 0.05,
-    needle_lengths: Sequence[int] | None = None,
+    needle_lengths: int | Sequence[int] | None = None,
     prompts: int = 4,
     calibrate: bool = False,
     seed: int = 0,
@@ -65,12 +67,15 @@ def compare(
     specs = ALTERNATIVES if alternatives is None else as_lines(alternatives)
     for spec in specs:
         check_alternative(spec)  # a mistake is told before a model is loaded
-    loaded, source = as_model(model, tokenizer), as_text(text)
+    place, source = as_folder(folder), as_text(text)
+    loaded = as_model(model, tokenizer, progress)
     check_causal(loaded, "comparing normalizers")
-    length = min(LENGTH, loaded.context or LENGTH) if length is None else length
+    length = min(LENGTH, loaded.context or LENGTH) if length is None else whole("length", length)
     settings = CompareSettings(
-        specs, length, windows, queries, tau, needle_lengths_for(length, needle_lengths, loaded.context), prompts,
-        calibrate, seed, level, resamples,
+        specs, length, whole("windows", windows), whole("queries", queries, least=1), between("tau", tau, 0, 1, 0.05),
+        needle_lengths_for(length, needle_lengths, loaded.context), whole("prompts", prompts),
+        yes_or_no("calibrate", calibrate), checked_seed(seed), between("level", level, 0, 1, 0.95),
+        whole("resamples", resamples, least=1, most=MOST_RESAMPLES),
     )  # fmt: skip
-    with watching(progress) as watch:
-        return Study(loaded, source, settings, folder, watch).run()
+    with watching(progress) as watch, evaluating(loaded.network):
+        return Study(loaded, source, settings, place, watch).run()

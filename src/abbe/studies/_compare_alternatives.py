@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from .._asked import shown
 from .._errors import AbbeError
 from ..models import FILE_PREFIX, rules_in
 from ..normalizers import Normalizer, normalizer
@@ -13,7 +14,7 @@ from ..normalizers import Normalizer, normalizer
 
 def as_lines(given: str | Mapping[str, str] | Sequence[str | Mapping[str, str]]) -> tuple[str, ...]:
     """Each alternative as one line of text; one alone may come without a list."""
-    several = [given] if isinstance(given, str | Mapping) or not isinstance(given, Sequence) else given
+    several = [given] if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable) else list(given)
     return tuple(_as_line(one) for one in several)
 
 
@@ -25,6 +26,8 @@ def _as_line(one: str | Mapping[str, str]) -> str:
                 f"compare cannot take the Normalizer instance {made}: save the swap and give file:PATH, or give this "
                 "spec, which makes one such for each layer"
             )
+        if not isinstance(made, str):
+            raise AbbeError(f"{shown(made)} is no spec: write a normalizer as text, such as 'entmax:alpha=1.5'")
     return "; ".join(f"{pattern}={spec}" for pattern, spec in one.items()) if isinstance(one, Mapping) else one
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from .._asked import between, is_whole, several, shown, whole
 from .._errors import AbbeError
 from ._compare_alternatives import check_alternative, file_hashes
 from ._needle_prompts import DECOYS, DEPTHS
@@ -20,6 +21,7 @@ ALTERNATIVES = ("entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")
 CALIBRATED = ", calibrated"  # behind the spec
 LENGTH = 512
 NEEDLE_LENGTHS = (128, 256, 512, 1024)
+MOST_PROMPTS = 100_000  # they are all made before the first one is read
 
 # Of the table: each has an interval, columns _low and _high.
 MEASURED = (
@@ -66,10 +68,8 @@ class CompareSettings:
             check_alternative(spec)
             if self.alternatives.count(spec) > 1:
                 raise AbbeError(f"{spec} is given twice: name each normalizer once")
-        if not isinstance(self.prompts, int) or self.prompts < 1:
-            raise AbbeError(f"prompts is {self.prompts!r}, but must be a whole number >= 1")
-        if not 0 < self.tau < 1:
-            raise AbbeError(f"tau is {self.tau!r}, but must lie between 0 and 1, such as 0.05")
+        whole("prompts", self.prompts, least=1, most=MOST_PROMPTS)
+        between("tau", self.tau, 0, 1, example=0.05)
         self.reading()  # checks the rest
 
     def reading(self) -> Settings:
@@ -89,14 +89,16 @@ class CompareSettings:
         }  # fmt: skip
 
 
-def needle_lengths_for(length: int, given: Sequence[int] | None, context: int | None) -> tuple[int, ...]:
+def needle_lengths_for(length: int, given: int | Sequence[int] | None, context: int | None) -> tuple[int, ...]:
     """Those given, checked; else 128, 256, 512 and 1024 as far as the context goes, and `length` if it is longer."""
     if given is None:
         usual = [n for n in NEEDLE_LENGTHS if context is None or n <= context]
         return (*usual, length) if length > max(usual, default=0) else tuple(usual)
-    found = tuple(given)
-    if not found or any(not isinstance(n, int) or n < 1 for n in found) or sorted(set(found)) != list(found):
-        raise AbbeError(f"needle_lengths must be whole numbers in rising order, such as 128, 512; got {list(found)}")
+    found = several("needle_lengths", given)
+    if not found or any(not is_whole(n) or n < 1 for n in found) or sorted(set(found)) != list(found):
+        raise AbbeError(
+            f"needle_lengths must be whole numbers in rising order, such as 128, 512; got {shown(list(found))}"
+        )
     if context is not None and found[-1] > context:
         raise AbbeError(f"needle length {found[-1]} is above the model's context of {context} tokens")
     return found

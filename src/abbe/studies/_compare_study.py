@@ -14,7 +14,6 @@ from typing import Any
 from .._held import held
 from .._stored import write_json
 from ..models import LoadedModel, Text, Windows, swap
-from ..models import windows as cut_windows
 from ..results import FORMAT
 from ._compare_alternatives import is_file, is_spec
 from ._compare_calibrated import calibrated_swap, fitted_rules, halves
@@ -27,6 +26,7 @@ from ._compare_speed import ROUNDS, costs
 from ._compare_tables import comparison_table, numbers, resampled_windows
 from ._compare_truncated import capacity_points, truncated_swap
 from ._folder import claim_folder
+from ._given import windows_for
 from ._loss import window_losses
 from ._measuring import _facts
 from ._needle import batches, margins, needle_table
@@ -50,9 +50,7 @@ class Study:
         self.folder = None if folder is None else Path(folder)
         self.for_fitting: Text | None
         self.for_fitting, read = halves(text) if settings.calibrate else (None, text)
-        self.windows: Windows = cut_windows(
-            read, (settings.length,), settings.windows, settings.seed, tokenizer=model.tokenizer, context=model.context
-        )
+        self.windows: Windows = windows_for(model, read, (settings.length,), settings.windows, settings.seed)
         self.facts = _facts(model, text, settings)  # type: ignore[arg-type]  # only as_json is asked of them
         maker = PromptMaker(model.tokenizer, read, settings.seed)
         self.prompts: list[Prompt] = maker.make(settings.needle_lengths, settings.prompts)

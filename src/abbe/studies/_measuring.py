@@ -15,10 +15,10 @@ import torch
 
 from .._held import held
 from ..models import LoadedModel, Text, Window, Windows, tap
-from ..models import windows as cut_windows
 from ..results import FORMAT, Run
 from ._cost import DIAGNOSIS, estimate
 from ._folder import RunFolder, identity_of
+from ._given import windows_for
 from ._memory import PeakMemory
 from ._progress import Watch
 from ._settings import Settings
@@ -96,9 +96,7 @@ def _measured(
 
 
 def windows_of(model: LoadedModel, text: Text, settings: Settings) -> Windows:
-    return cut_windows(
-        text, settings.lengths, settings.windows, settings.seed, tokenizer=model.tokenizer, context=model.context
-    )
+    return windows_for(model, text, settings.lengths, settings.windows, settings.seed)
 
 
 def _facts(model: LoadedModel, text: Text, settings: Settings) -> dict[str, Any]:

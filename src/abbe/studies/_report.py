@@ -13,13 +13,13 @@ from torch import nn
 
 from .._held import held
 from .._stored import check_file, checked, read_bytes, read_json, write_json, write_whole
-from ..models import LoadedModel, Text, Windows, tap
+from ..models import LoadedModel, Text, Windows, evaluating, tap
 from ..results import MANIFEST, TABLE, Run, parquet_bytes
 from ._advice import advice
 from ._alternatives import SCHEMA as ALTERNATIVES_SCHEMA
 from ._alternatives import SHARPER, SPARSE, alternatives_windows, try_alternatives
-from ._diagnose import as_model, as_text
 from ._floors import floors
+from ._given import as_folder, as_model, as_text
 from ._growth import growth
 from ._head_verdicts import head_verdicts
 from ._key_numbers import key_numbers
@@ -45,12 +45,12 @@ def report(
     model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
     text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
     *,
-    lengths: Sequence[int] | None = None,
+    lengths: int | Sequence[int] | None = None,
     windows: int = 8,
     queries: int | str = 64,
-    grid: Sequence[int] | None = None,
+    grid: int | Sequence[int] | None = None,
     vectors: str = "value",
-    temperatures: Sequence[float] = TEMPERATURES,
+    temperatures: float | Sequence[float] = TEMPERATURES,
     seed: int = 0,
     level: float = 0.95,
     resamples: int = 1000,
@@ -72,19 +72,20 @@ def report(
         >>> found = abbe.report("smollm2", "book.txt", folder="smollm2-report")
         >>> [verdict.sentence for verdict in found.verdicts]
     """
-    loaded, source = as_model(model, tokenizer), as_text(text)
+    place, source = as_folder(folder), as_text(text)
+    loaded = as_model(model, tokenizer, progress)
     settings = settings_for(
         loaded.context, lengths=_lengths(lengths, loaded.context), windows=windows, queries=queries, grid=grid,
         vectors=vectors, normalizer=None, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
     )  # fmt: skip
-    with held(folder), watching(progress) as watch:
+    with held(place), watching(progress) as watch, evaluating(loaded.network):
         cut = windows_of(loaded, source, settings)
-        run = measure_run(loaded, source, settings, folder, watch, _OVERHEAD, cut)
-        alternatives, sample = _look_closer(loaded, source, settings, cut, run, folder, watch)
+        run = measure_run(loaded, source, settings, place, watch, _OVERHEAD, cut)
+        alternatives, sample = _look_closer(loaded, source, settings, cut, run, place, watch)
         found = make_report(run, alternatives, sample)
-        if folder is not None:
-            write_json(Path(folder) / MANIFEST, run.manifest, files=[TABLE, _ALTERNATIVES, _SAMPLE + JSON])
-            write_json(Path(folder) / _FINDINGS, found.as_json())
+        if place is not None:
+            write_json(place / MANIFEST, run.manifest, files=[TABLE, _ALTERNATIVES, _SAMPLE + JSON])
+            write_json(place / _FINDINGS, found.as_json())
     return found
 
 
@@ -109,7 +110,7 @@ def make_report(run: Run, alternatives: pl.DataFrame | None = None, sample: Samp
     )
 
 
-def _lengths(given: Sequence[int] | None, context: int | None) -> Sequence[int] | None:
+def _lengths(given: int | Sequence[int] | None, context: int | None) -> int | Sequence[int] | None:
     if given is not None:
         return given
     return [length for length in LENGTHS if context is None or length <= context] or None
@@ -121,11 +122,11 @@ def _look_closer(
     settings: Settings,
     cut: Windows,
     run: Run,
-    folder: str | os.PathLike[str] | None,
+    place: Path | None,
     watch: Watch,
 ) -> tuple[pl.DataFrame, Sample]:
     """Alternatives and a window to look at: measured once, then kept beside the run."""
-    parts = Parts(None if folder is None else Path(folder), run.manifest["identity"]["digest"], watch.announce)
+    parts = Parts(place, run.manifest["identity"]["digest"], watch.announce)
     if (kept := _kept(parts)) is not None:
         return kept
     with tap(model) as open_tap:

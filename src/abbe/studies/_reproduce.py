@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from .._asked import shown, whole, yes_or_no
 from .._errors import AbbeError
 from .._held import held
-from ..models import LoadedModel, Text
-from ..models import windows as cut_windows
+from ..models import LoadedModel, Text, evaluating
 from ..results import TABLE, Run
 from ._claims import judge
 from ._cost import Cost, estimate
-from ._diagnose import as_model, as_text
 from ._folder import claim_folder
+from ._given import as_folder, as_model, as_text, windows_for
 from ._measuring import NO_QUERY, measure_run
 from ._progress import watching
 from ._reproduce_plan import LENGTHS, Part, plan
 from ._reproduce_tables import drift_figure, make_figure
 from ._reproduction import DRIFT, FIGURES, Reproduction
+from ._settings import checked_seed, count_of_queries
 from ._window import run_model
 
 _RUNS = "runs"
@@ -35,7 +37,7 @@ def reproduce(
     model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
     text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
     *,
-    figures: Sequence[str] = FIGURES,
+    figures: str | Sequence[str] = FIGURES,
     windows: int | None = None,
     queries: int | str | None = None,
     seed: int = 0,
@@ -61,22 +63,28 @@ def reproduce(
         >>> found = abbe.reproduce("smollm2", "war_and_peace.txt")
         >>> [(claim.topic, claim.answer) for claim in found.claims]
     """
-    loaded, source = as_model(model, tokenizer), as_text(text)
+    place, source = as_folder(folder), as_text(text)
+    loaded = as_model(model, tokenizer, progress)
     if loaded.kind != "decoder":
         raise AbbeError(f"{loaded.name} is an {loaded.kind}: the paper's figures are of causal language models")
-    if windows is None:
-        windows = 2 if quick else 8
+    quick = yes_or_no("quick", quick)
+    windows = (2 if quick else 8) if windows is None else whole("windows", windows, least=1)
     chosen = _figures(figures)
     longest, too_short = _longest(loaded, source)
-    asked: dict[str, Any] = {"windows": windows, "queries": _queries(queries, quick), "seed": seed, "quick": quick}
+    asked: dict[str, Any] = {
+        "windows": windows,
+        "queries": _queries(queries, quick),
+        "seed": checked_seed(seed),
+        "quick": quick,
+    }
     plan(chosen, longest, **asked)  # mistakes are told before anything is written
-    with held(folder):
-        if folder is not None:
-            claim_folder(Path(folder), loaded, source, asked)
-            chosen = [name for name in FIGURES if name in chosen or _measured_before(Path(folder), name)]
-        found = _reproduced(loaded, source, plan(chosen, longest, **asked), asked, too_short, folder, progress)
-        if folder is not None:
-            found.save(folder)
+    with held(place), evaluating(loaded.network):
+        if place is not None:
+            claim_folder(place, loaded, source, asked)
+            chosen = [name for name in FIGURES if name in chosen or _measured_before(place, name)]
+        found = _reproduced(loaded, source, plan(chosen, longest, **asked), asked, too_short, place, progress)
+        if place is not None:
+            found.save(place)
     return found
 
 
@@ -86,20 +94,22 @@ def _reproduced(
     parts: Sequence[Part],
     asked: dict[str, Any],
     too_short: list[str],
-    folder: str | os.PathLike[str] | None,
+    place: Path | None,
     progress: bool,
 ) -> Reproduction:
     """Run after run, then the figures from all of them."""
     runs: dict[str, dict[str, Run]] = {}
     seconds: dict[str, float] = {}
-    lengths = [length for part in parts for length in part.settings.lengths for _ in range(asked["windows"])]
+    cut = windows_for(loaded, source, _lengths(parts), asked["windows"], asked["seed"])
+    there = Counter(window.length for window in cut)
+    lengths = [length for part in parts for length in part.settings.lengths for _ in range(there[length])]
     with watching(progress, len(lengths)) as watch:
         watch.announce(f"{loaded.name}: {_cost(loaded, source, lengths)}")
         for part in parts:
             started = time.perf_counter()
             watch.part = f"figure {part.figure}, {part.vectors} vectors"
-            place = None if folder is None else Path(folder) / _RUNS / part.name
-            run = measure_run(loaded, source, part.settings, place, watch)
+            kept = None if place is None else place / _RUNS / part.name
+            run = measure_run(loaded, source, part.settings, kept, watch)
             runs.setdefault(part.figure, {})[part.vectors] = run
             took = max(time.perf_counter() - started, sum(run.manifest["seconds"]["windows"].values()))  # if resumed
             seconds[part.figure] = round(seconds.get(part.figure, 0.0) + took, 3)
@@ -110,10 +120,12 @@ def _reproduced(
     return Reproduction(manifest, made, judge(made), seconds)
 
 
-def _figures(given: Sequence[str]) -> list[str]:
+def _figures(given: str | Sequence[str]) -> list[str]:
     if isinstance(given, str):
         given = FIGURES if given == "all" else given.split(",")
-    return [name.strip() for name in given]
+    if isinstance(given, (bytes, Mapping)) or not isinstance(given, Iterable):
+        raise AbbeError(f"figures is {shown(given)}, but must be some of {', '.join(FIGURES)}, or all")
+    return [str(name).strip() for name in given]
 
 
 def _longest(model: LoadedModel, text: Text) -> tuple[int, list[str]]:
@@ -121,7 +133,7 @@ def _longest(model: LoadedModel, text: Text) -> tuple[int, list[str]]:
     fitting = [length for length in LENGTHS if model.context is None or length <= model.context]
     if not fitting:
         return model.context or 0, []
-    cut = cut_windows(text, fitting, 1, 0, tokenizer=model.tokenizer, context=model.context)
+    cut = windows_for(model, text, fitting, 1, 0)
     return max(window.length for window in cut), list(cut.skipped)
 
 
@@ -129,9 +141,13 @@ def _measured_before(folder: Path, figure: str) -> bool:
     return (folder / _RUNS / f"{figure}-embedding" / TABLE).is_file()
 
 
+def _lengths(parts: Sequence[Part]) -> list[int]:
+    return sorted({length for part in parts for length in part.settings.lengths})
+
+
 def _cost(model: LoadedModel, text: Text, lengths: Sequence[int]) -> Cost:
     """From the second of two forward passes on a short window."""
-    window = cut_windows(text, [min(lengths)], 1, 0, tokenizer=model.tokenizer, context=model.context)[0]
+    window = windows_for(model, text, [min(lengths)], 1, 0)[0]
     for _ in range(2):
         started = time.perf_counter()
         run_model(model, window.tokens)
@@ -140,11 +156,7 @@ def _cost(model: LoadedModel, text: Text, lengths: Sequence[int]) -> Cost:
 
 
 def _queries(given: int | str | None, quick: bool) -> int | None:
-    if isinstance(given, str):
-        if given != "all":
-            raise AbbeError(f"queries is {given!r}, but must be a whole number >= 1, or 'all'")
-        return None
-    return given if given is not None else 16 if quick else 128
+    return count_of_queries(given if given is not None else 16 if quick else 128)
 
 
 def _manifest(runs: dict[str, dict[str, Run]], asked: dict[str, Any], too_short: list[str]) -> dict[str, Any]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+from .._asked import between, is_whole, plain, positive, several, shown, whole, whole_numbers
 from .._errors import AbbeError
 from ..measures import DEFAULT_GRID, checked_grid
-from ..normalizers import normalizer
+from ..normalizers import Normalizer, normalizer
 
 Vectors = Literal["embedding", "hidden", "value", "output"]
 _LENGTHS = (64, 256, 1024)
+MOST_RESAMPLES = 1_000_000  # all are drawn at once: more would fill the memory and change nothing
+OR_ALL = ", or 'all'"
 
 
 @dataclass(frozen=True)
@@ -38,19 +40,13 @@ class Settings:
         checked_grid(self.grid)
         if self.vectors not in get_args(Vectors):
             raise AbbeError(f"vectors is {self.vectors!r}, but must be one of {', '.join(get_args(Vectors))}")
-        if self.queries is not None and (not isinstance(self.queries, int) or self.queries < 1):
-            raise AbbeError(f"queries is {self.queries!r}, but must be a whole number >= 1, or 'all'")
-        for what, numbers in (("temperatures", self.temperatures), ("steps", self.steps)):
-            if any(not (isinstance(x, (int, float)) and 0 < x < math.inf) for x in numbers):
-                raise AbbeError(f"{what} must be numbers > 0, got {list(numbers)}")
-            if len(set(numbers)) < len(numbers):
-                raise AbbeError(f"{what} has duplicates: {list(numbers)}")
-        if not 0 < self.level < 1:
-            raise AbbeError(f"level is {self.level!r}, but must lie between 0 and 1, such as 0.95")
-        if self.resamples < 1:
-            raise AbbeError(f"resamples is {self.resamples!r}, but must be at least 1")
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
-            raise AbbeError(f"seed is {self.seed!r}, but must be a whole number from 0 to 2**63 - 1")
+        if self.queries is not None:
+            whole("queries", self.queries, least=1, other=OR_ALL)
+        positive("temperatures", self.temperatures)
+        positive("steps", self.steps)
+        between("level", self.level, 0, 1, example=0.95)
+        whole("resamples", self.resamples, least=1, most=MOST_RESAMPLES)
+        checked_seed(self.seed)
         if self.normalizer is not None:
             normalizer(self.normalizer)
 
@@ -62,13 +58,13 @@ class Settings:
 def settings_for(
     context: int | None,
     *,
-    lengths: Sequence[int] | None,
+    lengths: int | Sequence[int] | None,
     windows: int,
     queries: int | str,
-    grid: Sequence[int] | None,
+    grid: int | Sequence[int] | None,
     vectors: str,
     normalizer: Any,
-    temperatures: Sequence[float],
+    temperatures: float | Sequence[float],
     seed: int,
     level: float,
     resamples: int,
@@ -76,17 +72,35 @@ def settings_for(
     """Fill in what depends on the model: windows of 64, 256 and 1024 tokens, as far as its context goes."""
     if lengths is None:
         lengths = [length for length in _LENGTHS if context is None or length <= context] or [context or _LENGTHS[0]]
-    if isinstance(queries, str) and queries != "all":
-        raise AbbeError(f"queries is {queries!r}, but must be a whole number >= 1, or 'all'")
     return Settings(
-        lengths=tuple(lengths) if not isinstance(lengths, int) else (lengths,),
-        windows=windows,
-        queries=None if isinstance(queries, str) else queries,
-        grid=tuple(grid if grid is not None else DEFAULT_GRID),
+        lengths=whole_numbers("lengths", lengths, "window length"),
+        windows=whole("windows", windows),
+        queries=count_of_queries(queries),
+        grid=checked_grid(DEFAULT_GRID if grid is None else several("grid", grid)),
         vectors=vectors,  # type: ignore[arg-type]
-        normalizer=None if normalizer is None else str(normalizer),
-        temperatures=tuple(temperatures),
-        seed=seed,
-        level=level,
-        resamples=resamples,
+        normalizer=None if normalizer is None else _spec_of(normalizer),
+        temperatures=positive("temperatures", temperatures),
+        seed=checked_seed(seed),
+        level=between("level", level, 0, 1, example=0.95),
+        resamples=whole("resamples", resamples, least=1, most=MOST_RESAMPLES),
     )
+
+
+def count_of_queries(given: int | str | None) -> int | None:
+    """How many queries of a window; None for "all"."""
+    if given is None or (isinstance(given, str) and given == "all"):
+        return None
+    return whole("queries", given, least=1, other=OR_ALL)
+
+
+def checked_seed(given: int) -> int:
+    value = plain(given)
+    if not is_whole(value) or not 0 <= value < 2**63:
+        raise AbbeError(f"seed is {shown(given)}, but must be a whole number from 0 to 2**63 - 1")
+    return int(value)
+
+
+def _spec_of(given: Any) -> str:
+    if not isinstance(given, str | Normalizer):
+        raise AbbeError(f"normalizer is {shown(given)}, but must be a spec such as 'entmax:alpha=1.5', or a Normalizer")
+    return str(given)

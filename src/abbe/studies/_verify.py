@@ -10,11 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .._asked import whole
 from .._errors import AbbeError
 from ..bounds import Point, Statement, catalogue
+from ._settings import checked_seed
 
 STARTS = 16
 STEPS = 80
+_MOST_TRIALS = 1_000_000  # those of one statement are held in memory together
 _CLEARLY = 1e-6  # a counterexample must break its statement by this much, not by rounding
 
 
@@ -44,10 +47,7 @@ def verify(
     names: Iterable[str] = (), trials: int = 2000, seed: int = 0, progress: Callable[[str], None] | None = None
 ) -> list[Verdict]:
     """Try the named statements (all of them by default) with about `trials` random draws each."""
-    if trials < 1:
-        raise AbbeError(f"trials must be a whole number >= 1, got {trials}")
-    if not 0 <= seed < 2**63:
-        raise AbbeError(f"seed must be a whole number in [0, 2^63), got {seed}")
+    trials, seed = whole("trials", trials, least=1, most=_MOST_TRIALS), checked_seed(seed)
     verdicts, threads = [], torch.get_num_threads()
     torch.set_num_threads(1)  # many small operations: a second thread would only wait
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 from .. import studies
+from .._stored import write_whole
 from ._compare import compare_page
 from ._report import report_page
 from ._reproduction import reproduction_page
@@ -26,17 +27,10 @@ def _with_page(study: Callable[_P, _Found], draw: Callable[[_Found], str], file:
         found = study(*given, **options)
         folder = cast("str | os.PathLike[str] | None", cast("dict[str, Any]", options).get("folder"))
         if folder is not None:
-            _write(Path(folder) / file, draw(found))
+            write_whole(Path(folder) / file, draw(found))
         return found
 
     return run
-
-
-def _write(path: Path, page: str) -> None:
-    """The page appears whole or not at all."""
-    unfinished = path.with_name(f".{path.name}.part")
-    unfinished.write_text(page, encoding="utf-8")
-    unfinished.replace(path)
 
 
 report = _with_page(studies.report, report_page, REPORT)
