@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +42,7 @@ def swapped_attention(
     parts = [_of_group(group, own, query, key, value, mask, causal, options) for group in groups]
     order = [head for group in groups for head in group.heads]
     together = torch.cat(parts, 2)
-    return together if order == sorted(order) else together[:, :, _inverse(tuple(order))]
+    return together if order == sorted(order) else together[:, :, _once(_inverse, tuple(order))]
 
 
 def _of_group(
@@ -51,7 +52,7 @@ def _of_group(
     heads = group.heads
     if group.normalizer is None and own is not None:
         return _take(own, heads, 2)
-    shared = key_heads(heads, query.shape[1] // key.shape[1])
+    shared = _once(key_heads, heads, query.shape[1] // key.shape[1])
     some = replace(
         options,
         sink=None if options.sink is None else _take(options.sink, heads, 0),
@@ -113,6 +114,15 @@ def check_order(where: str, groups: Sequence[HeadGroup], mask: Tensor | None, ca
 
 
 @lru_cache(maxsize=1024)
+def _kept(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
+
+
+def _once(function: Callable[..., Any], *args: Any) -> Any:
+    """function(*args), kept for the next call; torch.compile warns of a cache, and keeps the answer in its graph."""
+    return function(*args) if torch.compiler.is_compiling() else _kept(function, *args)
+
+
 def key_heads(heads: tuple[int, ...], shared_by: int) -> tuple[int, ...]:
     """The key heads for these query heads: each once where all of them serve equally many, else one for each."""
     each = [head // shared_by for head in heads]
@@ -121,7 +131,6 @@ def key_heads(heads: tuple[int, ...], shared_by: int) -> tuple[int, ...]:
     return tuple(distinct) if len(counts) == 1 else tuple(each)
 
 
-@lru_cache(maxsize=1024)
 def _inverse(order: tuple[int, ...]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 

@@ -64,6 +64,9 @@ def row_map(
 @contextmanager
 def kernels_from(logits: int) -> Iterator[None]:
     """Use the kernels from so many logits on, in this thread and block: for who calls often, and small."""
+    if torch.compiler.is_compiling():  # cannot trace a ContextVar, and `fused` does not ask it while compiling
+        yield
+        return
     token = _asked_from.set(logits)
     try:
         yield
