@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 INDENTED = "indented"  # the language of a block that has no fence
+COMMANDS = (INDENTED, "sh", "console")
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Document:
     blocks: tuple[Block, ...]
     prose: str
 
-    def of(self, language: str) -> list[Block]:
-        return [block for block in self.blocks if block.language == language]
+    def of(self, *languages: str) -> list[Block]:
+        return [block for block in self.blocks if block.language in languages]
 
     @property
     def texts(self) -> set[Path]:
@@ -90,5 +91,8 @@ def names_in(cell: str) -> list[str]:
 
 
 def commands(block: Block) -> list[str]:
-    """The commands of a block, one a line; a backslash carries a line over to the next."""
-    return [line for line in block.text.replace("\\\n", " ").splitlines() if line.strip()]
+    """The commands of a block, one a line; a backslash carries a line over to the next. In a console `$` marks them."""
+    lines = [line for line in block.text.replace("\\\n", " ").splitlines() if line.strip()]
+    if block.language == "console":
+        return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    return lines

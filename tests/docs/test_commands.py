@@ -7,11 +7,11 @@ import shlex
 from pathlib import Path
 
 import pytest
-from doc_blocks import DOCUMENTS, INDENTED, ROOT, Block, commands, read
+from doc_blocks import COMMANDS, DOCUMENTS, ROOT, Block, commands, read
 from doc_commands import bench_parts, check_span, run_command, stop_before_the_work
 from stand_ins import Shape, build, move_in
 
-BLOCKS = [(name, block) for name in DOCUMENTS for block in read(name).of(INDENTED)]
+BLOCKS = [(name, block) for name in DOCUMENTS for block in read(name).of(*COMMANDS)]
 SPANS = [(name, span) for name in DOCUMENTS for span in read(name).spans]
 DEEP = Shape(layers=30, context=2048, characters=60_000)  # as deep and long as smollm2 in these commands
 
@@ -47,7 +47,7 @@ def test_parts_of_the_benchmark_are_listed() -> None:
 def test_a_reader_who_types_all_commands_is_never_refused_a_folder(name: str) -> None:
     """A folder holds one run: another one in the same folder would be an error."""
     document = read(name)
-    used = [folder for block in document.of(INDENTED) for line in commands(block) if (folder := folder_of(line))]
+    used = [folder for block in document.of(*COMMANDS) for line in commands(block) if (folder := folder_of(line))]
     used += [folder for block in document.of("python") for folder in re.findall(r'folder="([^"]+)"', block.text)]
     assert sorted(used) == sorted(set(used))
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from doc_blocks import DOCUMENTS, INDENTED, ROOT, Block, commands, read
+from doc_blocks import COMMANDS, DOCUMENTS, INDENTED, ROOT, Block, commands, read
 from doc_commands import check_span, run_command, stop_before_the_work
 from doc_python import Untrue, check_shown, run_python
 from stand_ins import Shape, build, move_in
 
-KNOWN = {"python", INDENTED, "text"}  # text is output; every indented line must be a command
+KNOWN = {"python", "text", *COMMANDS}  # text is output; every indented line must be a command
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -45,6 +45,13 @@ def test_blocks_and_prose_are_told_from_each_other(tmp_path: Path) -> None:
     )  # fmt: skip
     assert document.spans == ["a b"]
     assert [" ".join(line.split()) for line in commands(document.blocks[0])] == ["abbe report --quiet", "make test"]
+
+
+def test_in_a_console_the_prompt_marks_commands() -> None:
+    assert commands(Block("console", "$ abbe doctor\nall is well\n$ make \\\n  test", 1)) == [
+        "abbe doctor",
+        "make    test",
+    ]
 
 
 @pytest.mark.parametrize("text", ["```python\nx\n", "```\nx\n```\n", "```rust\nx\n```\n"])

@@ -39,6 +39,16 @@ def test_options_exist(name: str) -> None:
     assert shown <= known | OF_BENCHMARKS | {"--help"}
 
 
+def test_every_command_has_the_options_that_the_readme_promises() -> None:
+    promise = re.search(r"Every command has (.*) with examples", read("README.md").prose)
+    assert promise is not None
+    top: Any = typer.main.get_command(cli.app)
+    for command in top.commands.values():
+        has = {opt for option in command.params for opt in option.opts} | {"--help"}
+        assert set(re.findall(r"--[a-z]+", promise[1])) <= has, command.name
+        assert "Examples:" in command.epilog
+
+
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_lead_somewhere(name: str) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", read(name).prose):
