@@ -1,4 +1,4 @@
-"""Parts of a run that were damaged, mixed up or replaced: each is measured again, with a line, and the result is right."""
+"""Parts of a run that were damaged, mixed up or replaced: each is measured again, and the result is right."""
 
 from __future__ import annotations
 
