@@ -126,10 +126,11 @@ def test_a_flipped_bit_of_the_manifest_is_found_or_says_the_same(tmp_path: Path)
     for place in range(8 * len(whole)):
         manifest.write_bytes(flipped(whole, place))
         try:
-            assert open_run(tmp_path).manifest == made().manifest  # white space
-        except abbe.AbbeError as error:
+            again = open_run(tmp_path)
+        except abbe.AbbeError:
             found += 1
-            assert "\n" not in str(error)
+        else:
+            assert again.manifest == made().manifest  # white space
     assert found > 0.9 * 8 * len(whole)
 
 

@@ -50,6 +50,24 @@ def refusal(path: Path, text: str, tensors: Tensors) -> str:
     return str(caught.value)
 
 
+def test_another_number_is_found_by_the_checksum(path: Path) -> None:
+    facts, tensors = contents(path)
+    tensors[RAW][0] += 1e-6
+    assert "is damaged: its checksum is wrong" in refusal(path, json.dumps(facts), tensors)
+    facts, tensors = contents(path)
+    facts["layers"][0]["groups"][0]["normalizer"] = 1
+    tensors[RAW][0] -= 1e-6
+    assert "is damaged: its checksum is wrong" in refusal(path, json.dumps(facts), tensors)
+
+
+def test_a_file_of_an_older_version_has_no_checksum(path: Path) -> None:
+    facts, tensors = contents(path)
+    del facts["sha256"]
+    save_file(tensors, path, {"abbe_swap": json.dumps(facts)})
+    with swap(llama(), f"file:{path}") as swapped:
+        assert len(swapped.normalizers) == 2
+
+
 def test_the_file_that_nobody_changed_is_read(path: Path) -> None:
     facts, tensors = contents(path)
     assert sorted(tensors) == [RAW, "1.learned.alpha.raw"]

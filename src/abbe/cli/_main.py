@@ -17,14 +17,14 @@ from .._stored import CannotWrite
 from ._app import app
 from ._invocation import current
 
-FAILED, MISTAKE, STOPPED = 1, 2, 130
+FAILED, MISTAKE, STOPPED, PIPE_CLOSED = 1, 2, 130, 141
 _ENDED = {128 + number: number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))}
 
 
 def main() -> None:
     """Exit codes: 0 fine, 1 a verdict failed or a defect of abbe, 2 a user's mistake, 130 stopped by Ctrl-C.
 
-    Ended by SIGTERM (143) or a closed terminal (129) it stops as after Ctrl-C.
+    Ended by SIGTERM (143) or a closed terminal (129) it stops as after Ctrl-C; 141 if nobody reads its output any more.
     """
     current.reset()
     try:
@@ -33,6 +33,8 @@ def main() -> None:
     except SystemExit as stop:
         if stop.code == STOPPED or stop.code in _ENDED:  # how typer ends after Ctrl-C, and `_end`
             _tell_stopped()
+        if isinstance(stop.__context__, BrokenPipeError):  # typer and rich end with 1 then
+            sys.exit(PIPE_CLOSED)
         raise
     except KeyboardInterrupt:
         _tell_stopped()

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from .._errors import AbbeError
 from .._stored import write_whole
+from .._tensor_sum import tensor_sum
 from ..normalizers import Normalizer, normalizer
 from ._swap_facts import check_facts, check_groups
 from ._swap_layers import Layer
 from ._swap_plan import HeadGroup, Plan, check_fits
 
-_KEY, _FORMAT = "abbe_swap", 1
+_KEY, _FORMAT, _SUM = "abbe_swap", 1, "sha256"
 
 
 def write_plan(path: str | os.PathLike[str], plan: Plan, model: str) -> None:
@@ -34,12 +35,13 @@ def write_plan(path: str | os.PathLike[str], plan: Plan, model: str) -> None:
         for layer, groups in plan.items()
     ]
     specs = [one.initial_spec for one in shared]
-    facts = {"format": _FORMAT, "abbe": _version(), "model": model, "layers": layers, "specs": specs}
+    facts: dict[str, Any] = {"format": _FORMAT, "abbe": _version(), "model": model, "layers": layers, "specs": specs}
     tensors = {
         f"{number}.{name}": tensor.detach().cpu().contiguous()
         for number, one in enumerate(shared)
         for name, tensor in one.state_dict().items()
     }
+    facts |= {_SUM: tensor_sum(tensors, facts)}
     write_whole(Path(path), save(tensors, {_KEY: json.dumps(facts)}))
 
 
@@ -58,7 +60,15 @@ def read_plan(path: str, layers: Sequence[Layer], model: str) -> Plan:
         for group in groups:
             if group.normalizer is not None:
                 check_fits(group.normalizer, group.heads, layer)
+    _check_sum(path, facts, tensors)
     return plan
+
+
+def _check_sum(path: str, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Last, so that a mistake with a name is told by it; files of older versions carry none."""
+    told = {key: value for key, value in facts.items() if key != _SUM}
+    if _SUM in facts and facts[_SUM] != tensor_sum(tensors, told):
+        raise AbbeError(f"{path} is damaged: its checksum is wrong; calibrate or save the swap again")
 
 
 def _version() -> str:

@@ -6,20 +6,19 @@ so.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from .._errors import AbbeError
 from .._stored import CHECKED, check_owner, checked, read_json, write_json, write_whole
+from .._tensor_sum import tensor_sum
 
 Content = TypeVar("Content")
 
@@ -54,7 +53,7 @@ class Parts:
         if self.folder is not None:
             plain = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
             facts = {"run": self.run, "part": name, "notes": dict(notes or {})}
-            block = json.dumps(facts | {"sha256": _sum_of(plain, facts)})
+            block = json.dumps(facts | {"sha256": tensor_sum(plain, facts)})
             write_whole(self._ready(name, TENSORS), save(plain, {CHECKED: block}), durable=False)
 
     def read(self, name: str, suffix: str, read: Callable[[Path], Content]) -> Content | None:
@@ -110,16 +109,7 @@ def _read_tensors(path: Path, run: str, name: str) -> tuple[dict[str, Tensor], d
     if block is None:
         raise AbbeError(f"{path} has no checksum")
     facts: dict[str, Any] = json.loads(block)
-    if facts.pop("sha256") != _sum_of(tensors, facts):
+    if facts.pop("sha256") != tensor_sum(tensors, facts):
         raise AbbeError(f"{path} is damaged: its checksum is wrong")
     check_owner(path, facts, run, name)
     return tensors, facts["notes"]
-
-
-def _sum_of(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
-    """Of names, types, shapes and bytes, in an order that does not depend on the file."""
-    total = hashlib.sha256(json.dumps(facts).encode())
-    for key, tensor in sorted(tensors.items()):
-        total.update(json.dumps([key, str(tensor.dtype), list(tensor.shape)]).encode())
-        total.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return total.hexdigest()

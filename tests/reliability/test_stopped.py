@@ -1,0 +1,120 @@
+"""Killed, ended, interrupted or cut off at any moment: nothing finished is lost, and the end is the same to the bit.
+
+Part of the fault matrix, which anyone can run: `pytest tests/reliability -m "not slow"` is the small one,
+`pytest tests/reliability` (or `make test-all ARGS="tests/reliability"`) the whole: also 20 kills at random moments and
+one at every single file, for each study. `fork_server.py` says how a fault is made.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from abbe_processes import MOMENTS, STUDIES, Commands, left_over, results, stamps
+
+GOES_ON = "abbe: stopped; what was finished is kept, the same command goes on from there\n"
+Whole = Callable[[str], Path]
+
+
+def finish(abbe_commands: Commands, study: str, folder: Path, whole: Whole) -> None:
+    """The same command goes on: what was finished is not touched, and the result is that of the undisturbed one."""
+    before = stamps(study, folder)
+    ended = abbe_commands.run(abbe_commands.of(study, folder))
+    assert ended.code == 0, ended.err
+    assert "measured again" not in ended.err
+    assert before.items() <= stamps(study, folder).items()
+    assert results(study, folder) == results(study, whole(study))
+    assert left_over(folder) == []
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_killed_twice(study: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for at, moment in ((4, "written"), (3, "half")):
+        fault = {"signal": signal.SIGKILL, "at": at, "moment": moment}
+        ended = abbe_commands.run(abbe_commands.of(study, folder), fault)
+        assert ended.code == -signal.SIGKILL
+        assert left_over(folder) != []
+    assert stamps(study, folder) != {}
+    finish(abbe_commands, study, folder, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", STUDIES)
+def test_killed_at_every_file(study: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
+    """Each call gets one file further, until one has nothing left to write."""
+    folder, code, calls = tmp_path / "run", -signal.SIGKILL, 0
+    while code == -signal.SIGKILL:
+        held_back = 2 + calls // 40  # calls that end with the same few files would never end
+        fault = {"signal": signal.SIGKILL, "at": held_back, "moment": MOMENTS[calls % 3]}
+        code, calls = abbe_commands.run(abbe_commands.of(study, folder), fault).code, calls + 1
+        assert calls < 400
+    assert code == 0
+    assert calls > 5
+    finish(abbe_commands, study, folder, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", STUDIES)
+def test_killed_at_twenty_random_moments(study: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
+    chance, kills, folder = random.Random(f"kill {study}"), 0, tmp_path / "0"
+    start = time.monotonic()
+    finish(abbe_commands, study, tmp_path / "timed", whole)
+    takes = time.monotonic() - start
+    while kills < 20:
+        process = abbe_commands.start(abbe_commands.of(study, folder))
+        time.sleep(chance.uniform(0.2, 1) * takes)
+        os.kill(process, signal.SIGKILL)
+        ended = abbe_commands.wait(process)
+        if ended.code == 0:  # was done before
+            assert results(study, folder) == results(study, whole(study))
+            folder = tmp_path / str(kills)
+            continue
+        assert ended.code == -signal.SIGKILL, ended.err
+        kills += 1
+    finish(abbe_commands, study, folder, whole)
+
+
+@pytest.mark.parametrize(
+    ("study", "number", "code"),
+    [
+        pytest.param(study, number, code, marks=[] if (study, code) == ("diagnose", 143) else [pytest.mark.slow])
+        for study in STUDIES
+        for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129))
+    ],
+)
+def test_ended_by_a_signal(
+    study: str, number: int, code: int, abbe_commands: Commands, whole: Whole, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    fault = {"signal": number, "at": 3, "moment": "half"}
+    ended = abbe_commands.run(abbe_commands.of(study, folder, "--quiet"), fault)
+    assert (ended.code, ended.err) == (code, GOES_ON)
+    assert left_over(folder) == []  # it had time to clean up
+    finish(abbe_commands, study, folder, whole)
+
+
+def test_closed_pipe(abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
+    """As in `abbe diagnose --json | head -1`: the run is kept, and no traceback is told."""
+    pipe, lines = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+
+    def head() -> None:
+        with open(pipe) as file:
+            fcntl.fcntl(file, fcntl.F_SETPIPE_SZ, 4096)  # less than is printed, so that the writer is still there
+            lines.append(file.readline())
+
+    reader = threading.Thread(target=head)
+    reader.start()
+    ended = abbe_commands.run(abbe_commands.of("diagnose", tmp_path / "run", "--json", "--quiet"), out=str(pipe))
+    reader.join()
+    assert lines[0].startswith('{"model":')
+    assert (ended.code, ended.err) == (141, "")
+    finish(abbe_commands, "diagnose", tmp_path / "run", whole)

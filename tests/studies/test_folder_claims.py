@@ -1,0 +1,119 @@
+"""Whose a folder is: that of another run only if something in it was finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import capacity_runs
+import compare_runs
+import pytest
+import tiny_models
+import tiny_runs
+
+import abbe
+from abbe.studies import _calibrate, _capacity_losses, _compare_study
+from abbe.studies._folder import RunFolder
+
+
+def calibrated(**options: Any) -> Any:
+    quick: dict[str, Any] = {"length": 16, "windows": 2, "held_out": 1, "queries": 4, "steps": 1, "progress": False}
+    return abbe.calibrate(tiny_runs.model(), "sparsemax", tiny_runs.TEXT, **(quick | options))
+
+
+def reproduced(**options: Any) -> Any:
+    quick: dict[str, Any] = {"figures": ["2a"], "windows": 2, "queries": 4, "quick": True, "progress": False}
+    return abbe.reproduce(tiny_runs.model(), tiny_runs.TEXT, **(quick | options))
+
+
+def reported(**options: Any) -> Any:
+    return abbe.report(tiny_runs.model(), tiny_runs.TEXT, **({"lengths": [16]} | tiny_runs.QUICK | options))
+
+
+# A study, and what it calls to measure its first part.
+BEGUN: dict[str, tuple[Callable[..., Any], Any, str]] = {
+    "diagnose": (lambda **options: tiny_runs.run(lengths=[16], **options), RunFolder, "keep"),
+    "report": (reported, RunFolder, "keep"),
+    "reproduce": (reproduced, RunFolder, "keep"),
+    "capacity": (
+        lambda **options: capacity_runs.made(layers=False, lengths=[16], **options), _capacity_losses, "window_losses"
+    ),
+    "compare": (compare_runs.made, _compare_study.Study, "_read"),
+    "calibrate": (calibrated, _calibrate, "fit_layer"),
+}  # fmt: skip
+
+
+def stopped(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("study", BEGUN)
+def test_a_folder_in_which_nothing_was_finished_is_no_other_run(
+    study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, owner, name = BEGUN[study]
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, stopped)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                run(folder=tmp_path)
+    assert any(tmp_path.iterdir())
+    run(folder=tmp_path, seed=1)
+    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: seed\)"):
+        run(folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "windows/16-0.safetensors", "runs/notes.txt"])
+def test_a_folder_with_any_other_file_is(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "keep", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            tiny_runs.run(lengths=[16], folder=tmp_path)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: seed\)"):
+        tiny_runs.run(lengths=[16], folder=tmp_path, seed=1)
+    assert (tmp_path / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", ['{"name": "my web site"}', '{"identity": {}}', "[]"])
+def test_a_manifest_of_something_else_is_not_overwritten(content: str, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(abbe.AbbeError, match=r"holds another run|is not a JSON object"):
+        tiny_runs.run(lengths=[16], folder=tmp_path)
+    assert (tmp_path / "manifest.json").read_text() == content
+
+
+def alternatives(tmp_path: Path) -> dict[str, str]:
+    """What cannot be swapped into the model, for four reasons."""
+    (tmp_path / "text.txt").write_text("no swap")
+    with abbe.swap(tiny_models.llama(vocab_size=256), "sparsemax") as handle:
+        handle.save(tmp_path / "llama.safetensors")
+    tiny_models.llama(vocab_size=256).save_pretrained(tmp_path / "weights")  # type: ignore[operator]
+    return {
+        f"file:{tmp_path / 'text.txt'}": "is no safetensors file",
+        f"file:{tmp_path / 'llama.safetensors'}": "is for a LlamaForCausalLM",
+        f"file:{tmp_path / 'weights' / 'model.safetensors'}": "was not written by Swap.save",
+        "layers.99=sparsemax": "layers.99",
+    }
+
+
+def test_compare_checks_all_alternatives_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "out"
+    for given, words in alternatives(tmp_path).items():
+        with monkeypatch.context() as patched:
+            patched.setattr(_compare_study, "window_losses", lambda *_: pytest.fail("measured"))
+            with pytest.raises(abbe.AbbeError, match=words) as caught:
+                compare_runs.made(alternatives=["sparsemax", given], folder=place)
+        assert "\n" not in str(caught.value)
+        assert not place.exists()
+
+
+def test_compare_checks_what_is_to_be_calibrated_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_compare_study, "window_losses", lambda *_: pytest.fail("measured"))
+    with pytest.raises(abbe.AbbeError, match="heads="):
+        compare_runs.made(alternatives=["sparsemax", "ssmax:heads=4"], calibrate=True, folder=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

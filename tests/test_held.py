@@ -1,0 +1,101 @@
+"""One process at a time in a folder."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import abbe
+from abbe._held import LOCK, held
+
+
+def held_by_another_thread(folder: Path) -> str:
+    """What a second thread is told; nothing if it gets the folder."""
+    told = []
+
+    def take() -> None:
+        try:
+            with held(folder):
+                told.append("")
+        except abbe.AbbeError as error:
+            told.append(str(error))
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    return told[0]
+
+
+def test_the_second_is_told_and_the_first_may_take_it_again(tmp_path: Path) -> None:
+    with held(tmp_path):
+        with held(tmp_path), held(str(tmp_path)):
+            pass
+        assert f"{tmp_path} is in use by process {os.getpid()} on " in held_by_another_thread(tmp_path)
+    assert held_by_another_thread(tmp_path) == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_by_another_name_it_is_the_same_folder(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    with held(tmp_path / "real"):
+        assert "is in use" in held_by_another_thread(tmp_path / "link")
+        with held(tmp_path / "link"):
+            pass
+
+
+@pytest.mark.parametrize("content", ["", '{"process": 1, "host": "here", "since": "then"}', "[" * 100])
+def test_the_file_of_a_killed_process_holds_nobody_up(tmp_path: Path, content: str) -> None:
+    (tmp_path / LOCK).write_text(content)
+    with held(tmp_path):
+        assert f"process {os.getpid()} on" in held_by_another_thread(tmp_path)
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_a_holder_that_says_nothing(tmp_path: Path) -> None:
+    with held(tmp_path):
+        (tmp_path / LOCK).write_text("nothing")
+        assert "is in use by another process: wait" in held_by_another_thread(tmp_path)
+
+
+def test_a_file_that_its_holder_took_away_is_not_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between opening and locking, the holder may end: who then locks its file must not hold the folder with that."""
+    from abbe import _held
+
+    real, opened = _held._lock, []
+
+    def late(file: int) -> None:
+        opened.append(file)
+        if len(opened) == 1:
+            (tmp_path / LOCK).unlink()
+        real(file)
+
+    monkeypatch.setattr(_held, "_lock", late)
+    with held(tmp_path):
+        assert len(opened) == 2
+        assert (tmp_path / LOCK).exists()
+        assert "is in use" in held_by_another_thread(tmp_path)
+
+
+def test_a_folder_that_stays_empty_is_taken_away(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        with held(folder):
+            raise abbe.AbbeError("a mistake")
+
+    with pytest.raises(abbe.AbbeError, match="a mistake"):
+        fail(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(abbe.AbbeError, match="a mistake"):
+        fail(tmp_path / "mine")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_what_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("dear")
+    for place, message in (("letter", "is a file: name a folder"), ("letter/run", "cannot make the run folder")):
+        with pytest.raises(abbe.AbbeError, match=message), held(tmp_path / place):
+            pass
