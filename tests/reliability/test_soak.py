@@ -1,5 +1,5 @@
-"""Long use: thousands of calls, taps and swaps leave no memory, hook or changed weight behind; wild rows give documented
-results only."""
+"""Long use: thousands of calls, taps and swaps leave no memory, hook or changed weight behind, and wild rows give
+documented results only."""
 
 from __future__ import annotations
 
