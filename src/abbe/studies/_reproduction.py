@@ -89,5 +89,6 @@ class Reproduction:
     def as_json(self) -> dict[str, Any]:
         """Statements, critical N under every reading, times and manifest."""
         claims = [asdict(claim) for claim in self.claims]
-        readings = {} if "2c" not in self.figures else {"critical_n": self.figures["2c"].tables["readings"].to_dicts()}
+        table = self.figures["2c"].tables.get("readings") if "2c" in self.figures else None
+        readings = {} if table is None else {"critical_n": table.to_dicts()}
         return {"claims": claims, **readings, "figure_seconds": dict(self.seconds)} | dict(self.manifest)
