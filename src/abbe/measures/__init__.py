@@ -11,10 +11,11 @@ Every reading has a value, and where they exist a proved limit and a random cont
 
 from ._bootstrap import bootstrap_interval, resampled_means
 from ._critical import CriticalN, critical_n, ks_test
+from ._critical_units import critical_of_units
 from ._decay import DecayReading, decay, decay_exponent, mean_decay_exponent
 from ._differences import differences
 from ._dispersion import dispersion, selection
-from ._expected import expected_distance
+from ._expected import distance_formula, expected_distance
 from ._geometry import geometry
 from ._registry import MeasureInfo, list_measures
 from ._rows import Rows
@@ -37,10 +38,12 @@ __all__ = [
     "choose_sets",
     "compute",
     "critical_n",
+    "critical_of_units",
     "decay",
     "decay_exponent",
     "differences",
     "dispersion",
+    "distance_formula",
     "expected_distance",
     "geometry",
     "ks_test",

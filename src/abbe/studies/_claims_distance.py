@@ -7,6 +7,7 @@ import torch
 
 from ..measures import ks_test
 from ._claim_rules import CLEARLY, LINEAR, answer, inside, line_of, percent, shown, slope
+from ._claims_readings import Judged, with_readings
 from ._reproduction import PAPER_CRITICAL_SHARE, Claim, Figure
 
 CONSERVATIVE = 1.25  # a bound this many times above the value
@@ -96,8 +97,8 @@ def critical_share(figure: Figure) -> Claim:
         parts.append(f"{told} at level {level:g}")
         numbers[f"critical N / L at {level:g}"] = share
         if level == longest["level"].min() and _can_reject(figure, level):  # the level of the paper's text
-            judged = share is not None and CRITICAL_SHARE[0] <= share <= CRITICAL_SHARE[1]
-    return Claim(
+            judged = _near_the_paper(share)
+    claim = Claim(
         "2c",
         "critical N",
         f"selected and random sets can no longer be told apart from about N = {PAPER_CRITICAL_SHARE:g} L on",
@@ -108,6 +109,18 @@ def critical_share(figure: Figure) -> Claim:
         answer(judged),
         numbers,
     )
+    return with_readings(claim, figure, "critical N / L at 0.01", _judge_share, _can_reject(figure, 0.01))
+
+
+def _near_the_paper(share: float | None) -> bool:
+    return share is not None and CRITICAL_SHARE[0] <= share <= CRITICAL_SHARE[1]
+
+
+def _judge_share(rows: pl.DataFrame) -> Judged:
+    """At the longest length."""
+    last = rows.row(-1, named=True)
+    share = None if last["critical_n"] is None else last["critical_n"] / last["length"]
+    return _near_the_paper(share), share
 
 
 def _can_reject(figure: Figure, level: float) -> bool:
@@ -119,21 +132,29 @@ def _can_reject(figure: Figure, level: float) -> bool:
 def critical_growth(figure: Figure) -> Claim:
     table = figure.tables["critical"].filter((pl.col("vectors") == "embedding") & (pl.col("level") == 0.01))
     known = table.filter(pl.col("critical_n").is_not_null()).sort("length")
-    exponent = slope(known["length"].to_list(), known["critical_n"].to_list())
-    whole = len(known) == len(table) and _can_reject(figure, 0.01)
+    holds, exponent = _judge_growth(table)
+    enough = _can_reject(figure, 0.01)
     told = f"like L^{exponent:.2f}" if exponent is not None else "no growth to fit"
     if len(known) < len(table):
         told += f"; every test rejects at {len(table) - len(known)} of {len(table)} lengths"
-    return Claim(
+    claim = Claim(
         "2c",
         "critical N grows with length",
         "critical N grows sub-linearly in L",
         told,
         f"the exponent of a power law lies between {SUB_LINEAR[0]:g} and {SUB_LINEAR[1]:g} (level 0.01; not judged "
         "unless there is a critical N at every length, and at three or more)",
-        answer(inside(exponent, SUB_LINEAR) if whole else None),
+        answer(holds if enough else None),
         {"exponent": exponent},
     )
+    return with_readings(claim, figure, "exponent", _judge_growth, enough)
+
+
+def _judge_growth(rows: pl.DataFrame) -> Judged:
+    """Over all lengths, if there is a critical N at each of them."""
+    known = rows.filter(pl.col("critical_n").is_not_null()).sort("length")
+    exponent = slope(known["length"].to_list(), known["critical_n"].to_list())
+    return inside(exponent, SUB_LINEAR) if len(known) == len(rows) else None, exponent
 
 
 def collapse(figure: Figure) -> Claim:

@@ -124,6 +124,7 @@ def _measure(windows: Sequence[Window], reader: WindowReader, kept: RunFolder, l
         if window not in kept:
             start = time.perf_counter()
             record = window_record(reader.measure(window), layers)
+            record |= reader.distances.tests(window.length, reader.settings.grid)
             kept.keep(window, record, time.perf_counter() - start, list(reader.skipped))
         watch.step(f"windows of {window.length}")
 

@@ -73,7 +73,7 @@ def _settings(figure: str, common: Settings, longest: int, quick: bool) -> Setti
     if figure == "2a":
         return replace(common, expected=True)
     if figure == "2c":
-        return replace(common, grid=_fitting(_POWERS if quick else _SIZES_2C, longest))
+        return replace(common, grid=_fitting(_POWERS if quick else _SIZES_2C, longest), readings=True)
     at_longest = replace(common, lengths=(longest,))
     if figure == "4":
         return replace(at_longest, temperatures=_TEMPERATURES[:: 2 if quick else 1], steps=STEPS)

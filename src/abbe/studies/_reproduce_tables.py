@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,8 +11,8 @@ import polars as pl
 
 from ..bounds import change_bound_by_norm, spectral_norm_bound_paper, spectral_norm_supremum
 from ..results import Run
+from ._readings import LEVELS, READINGS, critical_name, rejecting_name
 from ._reproduction import DRIFT, Figure
-from ._tables import LEVELS
 
 Runs = Mapping[str, Run]  # by kind of vectors
 
@@ -108,6 +109,7 @@ def _critical(runs: Runs) -> dict[str, pl.DataFrame]:
     """Sets of at most half the keys: larger ones leave few queries."""
     return {
         "critical": _stacked(runs, _critical_sizes),
+        "readings": _stacked(runs, _readings),
         "tests": _stacked(runs, _tests),
         "proportional": _stacked(runs, _in_proportion),
     }
@@ -132,6 +134,20 @@ def _critical_sizes(run: Run) -> pl.DataFrame:
         tried = [pl.when(pl.col("critical_n") <= pl.col("largest_n")).then(x) for x in ("critical_n", "low", "high")]
         found.append(known.select("length", pl.lit(level).alias("level"), *tried, "largest_n"))
     return pl.concat(found).sort("length", "level")
+
+
+def _readings(run: Run) -> pl.DataFrame:
+    """Critical N under every reading, the default one first."""
+    largest = _tests(run).group_by("length").agg(largest_n=pl.col("n").max())
+    found = []
+    for level, (expected, test) in itertools.product(LEVELS, READINGS):
+        critical = _of_all_heads(run, critical_name(level, expected, test)).select("length", critical_n="value")
+        rejecting = _of_all_heads(run, rejecting_name(level, expected, test)).select("length", rejecting="value")
+        known = largest.join(critical, on="length", how="left").join(rejecting, on="length", how="left")
+        named = {"level": level, "expected": expected, "test": test}
+        keys = [pl.lit(value).alias(name) for name, value in named.items()]
+        found.append(known.select("length", *keys, "critical_n", "rejecting", "largest_n"))
+    return pl.concat(found).sort("length", "level", maintain_order=True)
 
 
 def _in_proportion(run: Run) -> pl.DataFrame:

@@ -38,6 +38,9 @@ class Figure:
        paper calls the low one an upper bound).
     2c "critical": vectors, length, level, critical_n (null: every test rejects), low, high, largest_n (last one tried).
        "tests": vectors, length, n, statistic, p_value. "proportional": vectors, length, n (L/8), value, low, high.
+       "readings": vectors, length, level, expected ("random sets" or the "formula" of Theorem 1(2)), test (of "head
+       means", at "each query", or of "all queries" of a window), critical_n (the middle one of all tests; null: most
+       reject at every size), rejecting (share of the tests that do), largest_n.
     3  "heads": vectors, layer, head, n, value, control. "mean": vectors, n, series ("selected" or "random"), value,
        low, high.
     4  "sensitivity": temperature, step (null for a derivative), direction ("random", "pair" or "worst"), statistic
@@ -90,6 +93,8 @@ class Reproduction:
         return target
 
     def as_json(self) -> dict[str, Any]:
-        """Statements, times and manifest."""
+        """Statements, critical N under every reading, times and manifest."""
         claims = [asdict(claim) for claim in self.claims]
-        return {"claims": claims, "figure_seconds": dict(self.seconds)} | dict(self.manifest)
+        table = self.figures["2c"].tables.get("readings") if "2c" in self.figures else None
+        readings = {} if table is None else {"critical_n": table.to_dicts()}
+        return {"claims": claims, **readings, "figure_seconds": dict(self.seconds)} | dict(self.manifest)

@@ -34,6 +34,7 @@ class Settings:
     steps: tuple[float, ...] = ()  # of finite differences, at every temperature
     expected: bool = False  # the proved bounds on the mean distance of random sets, too
     more_than: int = 0  # leave out queries that see no more keys than this
+    readings: bool = False  # critical N under every reading of "expected" and of the test
 
     def __post_init__(self) -> None:
         """The lengths are checked by the windows."""

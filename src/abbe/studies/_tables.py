@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,12 +24,13 @@ from ..measures import (
 )
 from ..measures._bootstrap import interval_ends
 from ..results import SCHEMA
+from ._readings import EXPECTED, LEVELS, TESTS, critical_name, over_units, rejecting_name, units_key
 from ._settings import Settings
 
 Columns = dict[str, np.ndarray]
 Record = dict[str, Tensor]  # "measure/part": (layer, head) or (layer, head, N), NaN where there is nothing
-LEVELS = (0.01, 0.05)  # of the Kolmogorov-Smirnov test, in the text and in the pseudocode of arXiv 2508.17821
 _DECAY = "decay"
+_DISTANCE = "distance/value"
 _PARTS = ("value", "limit", "control")
 _NUMBERS = ("value", "low", "high", "limit", "control")
 _PLACES = {info.name: place for place, info in enumerate(list_measures())}
@@ -66,6 +68,7 @@ def table(model: str, records: Mapping[int, Sequence[Record]], settings: Setting
     """All rows of a run, from the records of the windows of every length."""
     parts = [part for length, group in records.items() for part in _rows_of_length(length, group, settings)]
     parts += [_critical_rows(length, group, settings) for length, group in records.items()]
+    parts += [_reading_rows(length, group, settings) for length, group in records.items() if settings.readings]
     parts += _decay_rows([record for group in records.values() for record in group], settings)
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     columns = {name: joined.get(name, np.full(len(joined["value"]), model, dtype=object)) for name in SCHEMA}
@@ -203,6 +206,29 @@ def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -
     numbers["value"] = [value for _, _, value, _ in rows]
     numbers["low"], numbers["high"] = zip(*(_ends(row[3], settings, len(records)) for row in rows), strict=True)
     return _columns([row[0] for row in rows], numbers)
+
+
+def _reading_rows(length: int, records: Sequence[Record], settings: Settings) -> Columns:
+    """Critical N under every reading: the middle one of all tests, and the share of tests that reject at every N.
+
+    Sets of at most half the keys. Of head means there is one test.
+    """
+    usable = [i for i, n in enumerate(settings.grid) if 2 * n <= length]
+    grid = [settings.grid[i] for i in usable]
+    names: list[str] = []
+    values: list[float | None] = []
+    for (expected, key), level in itertools.product(EXPECTED.items(), LEVELS):
+        units = {
+            test: torch.cat([record[units_key(expected, test, level)] for record in records]) for test in TESTS[1:]
+        }
+        true, other = (_by_size(_over_windows(records, name).nanmean(0)[..., usable]) for name in (_DISTANCE, key))
+        found = critical_n(true, other, grid, (level,)).critical[level] if grid else math.nan
+        units[TESTS[0]] = torch.tensor([math.inf if found is None else found], dtype=torch.float64)
+        for test in TESTS:
+            names += [critical_name(level, expected, test), rejecting_name(level, expected, test)]
+            values += over_units(units[test])
+    numbers: dict[str, Any] = dict.fromkeys(("layer", "head", "n", "low", "high", "limit", "control"))
+    return _columns(names, numbers | {"length": [length] * len(names), "value": values})
 
 
 def _by_size(means: Tensor) -> Tensor:

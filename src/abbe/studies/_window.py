@@ -17,6 +17,7 @@ from ..measures import (
     decay,
     differences,
     dispersion,
+    distance_formula,
     expected_distance,
     geometry,
     selection,
@@ -26,6 +27,7 @@ from ..measures import (
 from ..models import AttentionCall, LoadedModel, Tap, Window
 from ..normalizers import Normalizer
 from ..normalizers import normalizer as make_normalizer
+from ._readings import QueryDistances
 from ._settings import Settings
 from ._tables import Record, layer_record
 from ._vectors import token_vectors
@@ -45,13 +47,14 @@ class WindowReader:
         self.normalizer = make_normalizer(settings.normalizer or "softmax")
         self.records: dict[int, Record] = {}
         self.skipped: dict[str, None] = {}  # a set that keeps its order
+        self.distances = QueryDistances()
         tap.listen(self._read)
         _keep_freed_memory()
 
     @torch.no_grad()
     def measure(self, window: Window) -> dict[int, Record]:
         """Run the model on one window; the means of every layer."""
-        self.window, self.records = window, {}
+        self.window, self.records, self.distances = window, {}, QueryDistances()
         run_model(self.model, window.tokens)
         return self.records
 
@@ -70,6 +73,7 @@ class WindowReader:
         for start in range(0, len(positions), rows_at_once):
             block = positions[start : start + rows_at_once]
             state = self._update(state, self._rows(call, block, vectors), chance, directions, steps)
+        self.distances.end_layer(positions)
         self.records[number] = layer_record(state)
 
     def _skip(self, why: str) -> None:
@@ -82,6 +86,9 @@ class WindowReader:
         readings = dispersion(rows) | selection(rows, sets) | geometry(rows, sets)
         if self.settings.expected:
             readings |= expected_distance(rows, sets)
+        if self.settings.readings:
+            readings |= distance_formula(rows, sets)
+            self.distances.add(readings["distance"], readings["expected_distance_low"])
         if self.settings.temperatures:
             readings |= sensitivity(rows, self.normalizer, self.settings.temperatures, directions)
         if self.settings.steps:

@@ -119,6 +119,29 @@ def count(claims: tuple[Claim, ...]) -> str:
     return ", ".join(told) + "." if claims else "No statement was judged."
 
 
+def readings_rows(reproduction: Reproduction) -> tuple[int, list[str], list[list[str]]] | None:
+    """Critical N under every reading at the longest length, for token embeddings: length, levels, and a row each."""
+    figure = reproduction.figures.get("2c")
+    table = None if figure is None else figure.tables.get("readings")
+    if table is None or not table.height:
+        return None
+    chosen = table.filter((pl.col("vectors") == "embedding") & (pl.col("length") == pl.col("length").max()))
+    levels = sorted(chosen["level"].unique().to_list())
+    rows: dict[tuple[str, str], list[str]] = {}
+    for row in chosen.sort("level", maintain_order=True).iter_rows(named=True):
+        rows.setdefault((row["expected"], row["test"]), []).append(_critical(row))
+    shown = [[*reading, *cells] for reading, cells in rows.items()]
+    return int(chosen["length"][0]), [f"{level:g}" for level in levels], shown
+
+
+def _critical(row: Mapping[str, Any]) -> str:
+    """ "12", "none up to 512"; where there are many tests, how many of them reject at every size."""
+    if row["rejecting"] is None:
+        return "not tested"
+    told = f"none up to {row['largest_n']}" if row["critical_n"] is None else f"{row['critical_n']:g}"
+    return told if row["test"] == "head means" else f"{told} ({row['rejecting']:.0%} reject at every N)"
+
+
 def times(reproduction: Reproduction) -> list[tuple[str, str, str]]:
     """For each figure of the paper: its name, our time, the paper's."""
     return [

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..studies._reproduction import Reproduction
-from ._reproduction import ANSWERS, count, facts, times
+from ._reproduction import ANSWERS, count, facts, readings_rows, times
 
 OTHER_MACHINE = "Not the paper's machine, and perhaps another model and fewer windows."
 _STYLES = {"good": "green", "bad": "yellow", "soft": "dim"}
@@ -22,6 +22,8 @@ def reproduction_table(reproduction: Reproduction) -> RenderableType:
         Text.assemble((f"{name}: ", "bold"), plain(value)) for name, value in facts(reproduction)
     ]
     parts += [_claims(reproduction), Text(count(reproduction.claims), style="bold")]
+    readings = readings_rows(reproduction)
+    parts += [_readings(*readings)] if readings else []
     if times(reproduction):
         parts += [_times(reproduction), Text(OTHER_MACHINE, style="dim")]
     skipped = [Text(f"skipped: {plain(str(why))}") for why in reproduction.manifest.get("skipped", ())]
@@ -39,6 +41,16 @@ def _claims(reproduction: Reproduction) -> Table:
         answer = Text(f"{mark} {claim.answer}", style=_STYLES[role])
         table.add_row(Text(plain(claim.topic)), Text(plain(claim.paper)), Text(plain(claim.found)), answer)
         table.add_section()
+    return table
+
+
+def _readings(length: int, levels: list[str], rows: list[list[str]]) -> Table:
+    title = f"Critical N under each reading, token embeddings, {length:,} tokens"
+    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, title=title, title_justify="left")
+    for name in ("expected distance", "test of", *(f"level {level}" for level in levels)):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

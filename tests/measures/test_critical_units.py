@@ -1,0 +1,102 @@
+"""Critical N of many tests at once, against single tests and scipy; the formula of Theorem 1(2) for many sizes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from row_cases import as_type, random_rows, seeded
+from scipy import stats
+from test_expected import by_enumeration
+
+from abbe import AbbeError
+from abbe.measures import Rows, choose_sets, critical_of_units, distance_formula, expected_distance, ks_test
+from abbe.measures._critical_units import ks_heights, least_height, p_value
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**6), st.integers(1, 30), st.booleans(), st.floats(0, 0.4))
+def test_every_unit_has_the_statistic_of_its_own_test(seed: int, samples: int, ties: bool, missing: float) -> None:
+    draw = seeded(seed)
+    first, second = (torch.randn(3, 4, samples, generator=draw, dtype=torch.float64) for _ in range(2))
+    if ties:
+        first, second = first.round(), second.round()
+    first[torch.rand(first.shape, generator=draw) < missing] = math.nan
+    heights, sizes = ks_heights(first, second)
+    for unit in range(3):
+        for n in range(4):
+            known = ~(first[unit, n].isnan() | second[unit, n].isnan())
+            assert int(sizes[unit, n]) == int(known.sum())
+            if bool(known.any()):
+                statistic, p = ks_test(first[unit, n][known], second[unit, n][known])
+                assert int(heights[unit, n]) == round(statistic * int(known.sum()))
+                assert p_value(int(known.sum()), max(1, int(heights[unit, n]))) == pytest.approx(p, rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 48, 144, 500, 6144])
+@pytest.mark.parametrize("level", [0.01, 0.05])
+def test_the_least_height_that_rejects(size: int, level: float) -> None:
+    """scipy's exact distribution on both sides of it, where there are few enough samples for it."""
+    height = least_height(size, level)
+    if height == size + 1:
+        assert p_value(size, size) > level
+        return
+    for tried, rejects in ((height, True), (height - 1, False)):
+        assert tried == 0 or (p_value(size, tried) <= level) == rejects
+    if size <= 500:
+        scipy_p = stats.ks_2samp([*range(height), *[0.5 + 10**6 + i for i in range(size - height)]],
+                                 [10**6 + i for i in range(size)], method="exact").pvalue  # fmt: skip
+        assert scipy_p == pytest.approx(p_value(size, height), rel=1e-6)
+
+
+def test_the_first_size_that_does_not_reject() -> None:
+    low, high = torch.arange(10.0), torch.arange(10.0) + 100
+    true = torch.stack([torch.stack([low, low, low]), torch.stack([low, low, low]), torch.full((3, 10), math.nan)])
+    other = torch.stack([torch.stack([high, low, high]), torch.stack([high, high, high]), true[2]])
+    found = critical_of_units(true, other, (1, 4, 16), 0.01)
+    assert found[:2].tolist() == [4.0, math.inf]
+    assert math.isnan(float(found[2]))
+    few = critical_of_units(true[..., :4], other[..., :4], (1, 4, 16), 0.01)  # four samples never reject
+    assert few[:2].tolist() == [1.0, 1.0]
+    with pytest.raises(AbbeError, match="must both be"):
+        critical_of_units(true, other[:2], (1, 4, 16), 0.01)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10**6), st.integers(3, 7), st.sampled_from(["all", "some", "causal"]), st.booleans())
+def test_the_formula_is_that_of_all_sets(seed: int, keys: int, mask: str, fused: bool) -> None:
+    """Brute force: the mean of y_i - s over every set of N keys without i, its length summed over i."""
+    from abbe.measures import _rows
+
+    rows = random_rows(seed, heads=2, queries=3, keys=keys, width=2, groups=1, mask=mask)
+    plain, before = rows, _rows.FUSED_FROM
+    if fused:
+        rows = as_type(rows, torch.float32)
+        _rows.FUSED_FROM = 1
+    try:
+        reading = distance_formula(rows, choose_sets(rows, (1, 2, 3, 5), seeded(0)))["expected_distance_low"]
+    finally:
+        _rows.FUSED_FROM = before
+    for h, q, i in reading.defined.nonzero().tolist():
+        seen, size = plain.visible[h, q], (1, 2, 3, 5)[i]
+        a, x = plain.weights[h, q, seen], plain.group(h)[seen]
+        least = by_enumeration(a, x, size)[0]
+        # float32 loses half of its digits where ||mu|| nearly cancels, at single keys
+        close = {"rel": 2e-5, "abs": 5e-4 * float((a[:, None] * x).norm())} if fused else {"rel": 1e-9, "abs": 1e-7}
+        assert float(reading.value[h, q, i]) == pytest.approx(least, **close)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("mask", ["causal", "window", "some"])
+def test_the_kernel_gives_what_the_reference_gives(kernels: None, groups: int, mask: str) -> None:
+    rows = random_rows(3, heads=4, queries=40, keys=300, width=16, groups=groups, mask=mask)
+    sizes = (1, 2, 7, 50, 149, 299)
+    exact = expected_distance(rows, choose_sets(rows, sizes, seeded(0)))["expected_distance_low"]
+    single: Rows = as_type(rows, torch.float32)
+    assert single.fused
+    found = distance_formula(single, choose_sets(single, sizes, seeded(0)))["expected_distance_low"]
+    assert torch.equal(found.defined, exact.defined)
+    torch.testing.assert_close(found.value.double()[found.defined], exact.value[exact.defined], rtol=2e-6, atol=1e-6)
