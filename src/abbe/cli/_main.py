@@ -10,9 +10,7 @@ import typer
 
 from .._errors import AbbeError
 from ._app import app
-from ._invocation import current
-
-FAILED, MISTAKE, STOPPED = 1, 2, 130
+from ._invocation import FAILED, MISTAKE, STOPPED, current
 
 
 def main() -> None:
