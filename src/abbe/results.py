@@ -98,8 +98,10 @@ def summary(heads: pl.DataFrame) -> pl.DataFrame:
     of_heads = heads.filter(pl.col("head").is_not_null() & pl.col("value").is_not_nan())
     longest = pl.col("length").is_null() | (pl.col("length") == pl.col("length").max())
     sizes = sorted(of_heads.filter(longest)["n"].drop_nulls().unique())
-    middle = sizes[len(sizes) // 2] if sizes else None
-    chosen = of_heads.filter(longest & (pl.col("n").is_null() | (pl.col("n") == middle)))
+    wanted = pl.col("n").is_null()
+    if sizes:
+        wanted |= pl.col("n") == sizes[len(sizes) // 2]
+    chosen = of_heads.filter(longest & wanted)
     means = [pl.col(name).mean() for name in ("value", "limit", "control")]
     return chosen.group_by("measure", "length", "n", maintain_order=True).agg(*means, heads=pl.len())
 

@@ -13,9 +13,11 @@ import typer
 from .. import __version__
 from . import _calibrate, _capacity, _compare, _diagnose, _doctor, _normalizers, _pull, _report, _reproduce, _verify
 from ._options import Debug
+from ._usage import OneLineGroup
 
 app = typer.Typer(
     name="abbe",
+    cls=OneLineGroup,
     help="The resolution limit of attention: what can be proved, measured and lifted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

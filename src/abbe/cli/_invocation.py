@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FAILED, MISTAKE, STOPPED, PIPE_CLOSED = 1, 2, 130, 141  # exit codes
+
 FROM_THE_START = "nothing was kept, the same command starts again"
 GOES_ON = "what was finished is kept, the same command goes on from there"
 

@@ -15,9 +15,8 @@ import typer
 from .._errors import AbbeError
 from .._stored import CannotWrite
 from ._app import app
-from ._invocation import current
+from ._invocation import FAILED, MISTAKE, PIPE_CLOSED, STOPPED, current
 
-FAILED, MISTAKE, STOPPED, PIPE_CLOSED = 1, 2, 130, 141
 _ENDED = {128 + number: number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))}
 
 

@@ -29,16 +29,22 @@ def pull(
 
     from ..models import pull as run_pull
     from ..models import pulled_facts
+    from ..studies import watching
 
     current.if_stopped = "nothing was left behind, the same command starts again"
     console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+    in_lines = not quiet and not console.is_terminal
+    with (
+        Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar,
+        watching(in_lines) as watch,
+    ):
         task = bar.add_task(name, total=None)
 
         def show(step: str) -> None:
             bar.update(task, description=step)
-            if not console.is_terminal and not quiet:
+            watch.part = step  # a line a minute repeats it
+            if in_lines:
                 typer.echo(step, err=True)
 
         folder = run_pull(name, show)

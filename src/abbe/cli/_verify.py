@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from . import _complete
 from ._options import OUTPUT, Debug, check_file, json_option, quiet_option
 from ._shown import print_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 EXAMPLES = (
     "abbe verify",
@@ -44,7 +39,9 @@ def verify(
 
     Exit code 0 when every shipped bound holds and every statement marked refuted is refuted again, else 1.
     """
+    from ..bounds import catalogue
     from ..studies import verify as run_verify
+    from ..studies import watching
     from ..views import verify_page, verify_summary, verify_table
 
     if listing:
@@ -52,8 +49,9 @@ def verify(
         return
     if html is not None:
         check_file("--html", html)
-    with _bar(names, quiet) as step:
-        verdicts = run_verify(names or (), trials, seed, step)
+    with watching(not quiet) as watch:
+        watch.expect(len(names or catalogue()))
+        verdicts = run_verify(names or (), trials, seed, watch.step)
     if html is not None:
         html.write_text(verify_page(verdicts, trials, seed), encoding="utf-8")
     if as_json:
@@ -79,17 +77,3 @@ def _list(as_json: bool) -> None:
         return
     for statement in catalogue():
         typer.echo(f"{statement.name:28} {statement.status:14} {statement.text}")
-
-
-@contextmanager
-def _bar(names: list[str] | None, quiet: bool) -> Iterator[Callable[[str], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from ..bounds import catalogue
-
-    columns = TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task("verify", total=len(names or catalogue()))
-        yield lambda name: bar.update(task, advance=1, description=name)

@@ -49,7 +49,7 @@ class CallReader:
         undo.callback(self._inputs.clear)
         for module in modules:
             undo.callback(module.register_forward_pre_hook(self._see_input, with_kwargs=True).remove)
-        for name, part in _models_within(self._network):
+        for name, part in models_within(self._network):
             undo.callback(part.register_forward_pre_hook(self._begin(name)).remove)
 
     def read(
@@ -80,11 +80,11 @@ def refuse_requests_for_weights(network: nn.Module, configs: PrivateConfigs, und
     def refuse(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         refuse_weights(type(part).__name__, kwargs.get("output_attentions") or configs.asks_for_weights())
 
-    for _, part in _models_within(network):
+    for _, part in models_within(network):
         undo.callback(part.register_forward_pre_hook(refuse, with_kwargs=True).remove)
 
 
-def _models_within(network: nn.Module) -> list[tuple[str, nn.Module]]:
+def models_within(network: nn.Module) -> list[tuple[str, nn.Module]]:
     from transformers import PreTrainedModel
 
     return [(name, part) for name, part in network.named_modules() if isinstance(part, PreTrainedModel)]

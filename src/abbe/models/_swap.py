@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from .._errors import AbbeError
 from ..normalizers._dispatch import kernels_from
 from ._attention_call import AttentionCall
-from ._call_reader import CallReader, lock, refuse_requests_for_weights, register
+from ._call_reader import CallReader, lock, models_within, refuse_requests_for_weights, register
+from ._saved_plain import save_as_plain
 from ._selfcheck import check_ready, main_output
 from ._swap_attention import KERNELS_FROM, check_order, swapped_attention, swapped_weights
 from ._swap_check import Trial
@@ -162,6 +163,7 @@ class Swap:
             refuse_requests_for_weights(self.network, self._configs, undo)
             self.network.add_module(ATTRIBUTE, as_module(self._plan).train(self.network.training))
             undo.callback(delattr, self.network, ATTRIBUTE)
+            save_as_plain([part for _, part in models_within(self.network)], self._configs, undo, ATTRIBUTE)
             return undo.pop_all()
 
     def _check_active(self) -> ExitStack:

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from .._errors import AbbeError
 from ._attention_call import AttentionCall
-from ._call_reader import CallReader, lock, refuse_requests_for_weights, register
+from ._call_reader import CallReader, lock, models_within, refuse_requests_for_weights, register
+from ._saved_plain import save_as_plain
 from ._selfcheck import check_complete, check_finite, check_ready, main_output, output_error, own_attention, tolerance
 from ._tap_keywords import checked_mask, read_keywords
 from ._tap_layers import ProjectionFinder
@@ -126,6 +127,7 @@ class Tap:
 
     def _hook(self, undo: ExitStack) -> None:
         self._reader.watch(self._modules, undo)
+        save_as_plain([part for _, part in models_within(self.network)], self._configs, undo)
         refuse_requests_for_weights(self.network, self._configs, undo)
 
     def _attend(

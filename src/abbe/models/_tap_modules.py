@@ -114,6 +114,17 @@ class PrivateConfigs:
             module.__dict__[key] = config
 
     @contextmanager
+    def removed(self) -> Iterator[None]:
+        """Give the model its own settings for a while."""
+        private = [(module, key, module.__dict__[key]) for module, key, _ in self._held]
+        try:
+            self.restore()
+            yield
+        finally:
+            for module, key, config in private:
+                module.__dict__[key] = config
+
+    @contextmanager
     def original(self) -> Iterator[None]:
         """Give the model its own attention for a while."""
         given = {id(one): one._attn_implementation for one, _ in self._names.values()}

@@ -9,6 +9,7 @@ from ._compare_parts import Comparison
 from ._diagnose import diagnose
 from ._doctor import doctor
 from ._doctor_check import Check
+from ._progress import watching
 from ._report import report
 from ._report_parts import Finding, HeadVerdict, KeyNumber, Report
 from ._reproduce import reproduce
@@ -40,4 +41,5 @@ __all__ = [
     "reproduce",
     "try_normalizers",
     "verify",
+    "watching",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,10 @@ def windows_for(model: LoadedModel, text: Text, lengths: Sequence[int], count: i
 
 def check_vocabulary(model: LoadedModel, windows: Sequence[Window]) -> None:
     """A token beyond the embedding would fail deep in the network, or on some devices read foreign memory."""
-    embedding: Any = model.network.get_input_embeddings()  # type: ignore[operator]
+    network: Any = model.network
+    embedding = None
+    with suppress(NotImplementedError):  # of two towers, for example
+        embedding = network.get_input_embeddings()
     size = getattr(embedding, "num_embeddings", None)
     largest = max((int(window.tokens.max()) for window in windows), default=0)
     if isinstance(size, int) and largest >= size:

@@ -1,25 +1,29 @@
-"""What a person sees while a study goes on: lines and one bar on standard error."""
+"""What a person sees while a study goes on, on standard error: lines, and a bar on a terminal or a line a minute."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+EVERY = 60.0  # seconds between two lines where there is no terminal
+_AT_ONCE = 1e-3  # seconds: a step that takes less was done before, and says nothing about those to come
 
 
 class Watch:
     """Told what will be done and what is done. With a `total` there are several parts, which keep to the bar."""
 
-    def __init__(self, console: Console, bar: Progress, total: int | None) -> None:
-        self._console, self._bar = console, bar
-        self._task = bar.add_task("", total=total)
+    def __init__(self, console: Console, total: int | None) -> None:
+        self._console = console
         self._planned = total is not None
         self.part = ""  # named in front of every step
 
     def announce(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False)
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def say(self, line: str) -> None:
         """A line about a part."""
@@ -27,22 +31,103 @@ class Watch:
             self.announce(line)
 
     def expect(self, steps: int) -> None:
-        """Steps of one part. Shows the bar."""
+        """Steps of one part."""
+
+    def step(self, what: str) -> None:
+        """One of them is done."""
+
+    def close(self) -> None:
+        """Nothing more is shown."""
+
+    def _named(self, what: str) -> str:
+        return ", ".join(words for words in (self.part, what) if words)
+
+
+class _Bar(Watch):
+    """On a terminal or in a notebook: one bar, gone at the end."""
+
+    def __init__(self, console: Console, total: int | None) -> None:
+        super().__init__(console, total)
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+        self._task = self._bar.add_task("", total=total)
+
+    def expect(self, steps: int) -> None:
         self._bar.start()
         if not self._planned:
             self._bar.reset(self._task, total=steps)
 
     def step(self, what: str) -> None:
-        self._bar.update(self._task, advance=1, description=f"{self.part}, {what}" if self.part else what)
+        self._bar.update(self._task, advance=1, description=self._named(what))
+
+    def close(self) -> None:
+        if self._bar.live.is_started:  # else it would print an empty line
+            self._bar.stop()
+
+
+class _Lines(Watch):
+    """In a pipe, a file or CI: a plain line a minute, from a thread of its own, since one step may take longer."""
+
+    def __init__(self, console: Console, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(console, total)
+        self._clock, self._started = clock, clock()
+        self._total, self._done, self._what = total, 0, ""
+        self._last, self._timed, self._seconds = self._started, 0, 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tell, args=(EVERY,), name="abbe-progress", daemon=True)
+        self._thread.start()
+
+    def expect(self, steps: int) -> None:
+        self._last = self._clock()
+        if not self._planned:
+            self._total, self._done, self._timed, self._seconds = steps, 0, 0, 0.0
+
+    def step(self, what: str) -> None:
+        now = self._clock()
+        if now - self._last >= _AT_ONCE:
+            self._timed, self._seconds = self._timed + 1, self._seconds + now - self._last
+        self._last, self._done, self._what = now, self._done + 1, what
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def line(self) -> str:
+        """What is done and what remains, such as "abbe: 3 min: 12 of 40 done (windows of 256), about 7 min left"."""
+        what = self._named(self._what)
+        shown = f"abbe: {duration(self._clock() - self._started)}: "
+        if not self._total:
+            return shown + (what or "starting")
+        shown += f"{self._done} of {self._total} done" + (f" ({what})" if what else "")
+        left = self._total - self._done
+        if self._timed and left > 0:
+            shown += f", about {duration(left * self._seconds / self._timed)} left"
+        return shown
+
+    def _tell(self, every: float) -> None:
+        while not self._over.wait(every):
+            with suppress(OSError, ValueError):  # who read this has gone: the study goes on
+                # Not by the console, which ends the program where a pipe is closed.
+                print(self.line(), file=self._console.file, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """Such as "40 s", "3 min" or "2 h 5 min"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 @contextmanager
 def watching(shown: bool, total: int | None = None) -> Iterator[Watch]:
     console = Console(stderr=True, quiet=not shown)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+    watch: Watch
+    if not shown:
+        watch = Watch(console, total)
+    else:
+        watch = _Bar(console, total) if console.is_terminal or console.is_jupyter else _Lines(console, total)
     try:
-        yield Watch(console, bar, total)
+        yield watch
     finally:
-        if bar.live.is_started:  # else it would print an empty line
-            bar.stop()
+        watch.close()

@@ -192,3 +192,6 @@ def check_model(model: LoadedModel, tap: Tap, tokens: Tensor) -> float:
         return tap.check(**model_inputs(model, tokens))
     except AbbeError as error:
         raise AbbeError(f"{model.name}: {error}") from None
+    except Exception as error:  # of the network itself, which may want more than a text
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise AbbeError(f"{model.name} ({type(model.network).__name__}) fails on tokens alone: {said}") from error

@@ -1,0 +1,226 @@
+"""Every option of every study with every wrong value: one line that names the option, nothing run, nothing written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_models
+import tiny_runs
+import torch
+
+import abbe
+
+HUGE = 10**400  # no float holds it
+NO_NUMBER: list[Any] = ["", "x", "1", b"1", {}, {1: 2}, {1}, object(), [None], ["1"], [[1]], [True], True, 1j]
+NO_COUNT: list[Any] = [*NO_NUMBER, 0, -1, 1.5, math.nan, math.inf, -HUGE, None, [], [1], np.float64(1.5)]
+NO_LIST: list[Any] = [
+    *NO_NUMBER,
+    0,
+    -1,
+    1.5,
+    math.nan,
+    [0],
+    [-1],
+    [1.5],
+    [math.nan],
+    [1, 1],
+    [],
+    (),
+    -HUGE,
+    HUGE,
+    [HUGE],
+]
+NO_POSITIVE: list[Any] = [*NO_NUMBER, 0, -1, math.nan, math.inf, [0.0], [math.nan], [math.inf], [1, 1], HUGE, -HUGE]
+NO_SHARE: list[Any] = [*NO_NUMBER, 0, 1, -0.5, 1.5, math.nan, math.inf, None, [0.5]]
+NO_SEED: list[Any] = [*NO_NUMBER, -1, 0.5, math.nan, 2**63, HUGE, None, [], [1]]
+NO_CHOICE: list[Any] = ["", "x", 0, 1.5, None, True, b"value", [], ["x"], {}, object()]
+NO_FLAG: list[Any] = [None, 1, 0, "yes", "", [], object()]
+NO_TEXT: list[Any] = [
+    0,
+    5,
+    1.5,
+    math.nan,
+    True,
+    b"a b",
+    {},
+    [],
+    [5],
+    [None],
+    object(),
+    "",
+    " \n",
+    "no-such-file",
+    400 * "x",
+]
+NO_MODEL: list[Any] = [0, 1.5, None, True, b"embedded", [], {}, object(), "", " "]
+NO_FOLDER: list[Any] = [0, 1.5, True, b"x", [], {}, object(), "", "a\0b"]
+
+COMMON = {"text": NO_TEXT, "model": NO_MODEL, "folder": NO_FOLDER, "seed": NO_SEED, "windows": NO_COUNT}
+MEASURED = {"level": NO_SHARE, "resamples": [*NO_COUNT, HUGE, 10**9]}
+DIAGNOSED = {
+    "lengths": NO_LIST,
+    "queries": [v for v in NO_COUNT if v is not None],
+    "grid": [*NO_LIST, [2, 1]],
+    "temperatures": [*NO_POSITIVE, None],
+    "vectors": NO_CHOICE,
+}
+WRONG: dict[str, dict[str, list[Any]]] = {
+    "diagnose": COMMON | MEASURED | DIAGNOSED | {"normalizer": [v for v in NO_CHOICE if v is not None]},
+    "report": COMMON | MEASURED | DIAGNOSED,
+    "reproduce": COMMON
+    | {
+        "windows": [v for v in NO_COUNT if v is not None],
+        "figures": [*NO_CHOICE, 2, "5", ["2a", "x"]],
+        "queries": [v for v in NO_COUNT if v is not None],
+        "quick": NO_FLAG,
+    },
+    "capacity": COMMON
+    | MEASURED
+    | {
+        "tau": [*NO_POSITIVE, None, []],
+        "lengths": NO_LIST,
+        "way": NO_CHOICE,
+        "layers": NO_FLAG,
+        "layer_lengths": NO_LIST,
+        "layer_windows": NO_COUNT,
+        "queries": NO_COUNT,
+    },
+    "compare": COMMON
+    | MEASURED
+    | {
+        "alternatives": [v for v in NO_CHOICE if v is not None],
+        "length": [v for v in NO_COUNT if v is not None] + [1, HUGE],
+        "queries": NO_COUNT,
+        "tau": NO_SHARE,
+        "needle_lengths": NO_LIST,
+        "prompts": [*NO_COUNT, HUGE, 10**9],
+        "calibrate": NO_FLAG,
+    },
+    "calibrate": COMMON
+    | MEASURED
+    | {
+        "spec": NO_CHOICE,
+        "held_out": NO_COUNT,
+        "length": [v for v in NO_COUNT if v is not None] + [1, HUGE],
+        "queries": [v for v in NO_COUNT if v is not None],
+        "steps": [v for v in NO_COUNT if not (isinstance(v, int) and v == 0) or v is False],
+        "finetune": [v for v in NO_COUNT if not (isinstance(v, int) and v == 0) or v is False],
+    },
+}
+FINE: dict[str, dict[str, Any]] = {
+    "diagnose": {"lengths": 16},
+    "report": {"lengths": 16},
+    "reproduce": {},
+    "capacity": {"lengths": 16},
+    "compare": {"length": 32, "needle_lengths": 60},
+    "calibrate": {"length": 16},
+}
+TABLE = [(study, option) for study, options in WRONG.items() for option in options]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> abbe.LoadedModel:
+    return tiny_runs.model()
+
+
+class Ran(Exception):
+    """The model was run: the value was taken."""
+
+
+@pytest.mark.parametrize(("study", "option"), TABLE, ids=[f"{study}-{option}" for study, option in TABLE])
+def test_one_line_that_names_the_option(
+    study: str, option: str, tiny: abbe.LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*given: Any, **more: Any) -> None:
+        raise Ran
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tiny.network, "forward", run)
+    for value in WRONG[study][option]:
+        given = {"model": tiny, "text": tiny_runs.TEXT, "folder": None} | FINE[study] | {option: value}
+        with pytest.raises(abbe.AbbeError) as told:
+            getattr(abbe, study)(**given, progress=False)
+        line = str(told.value)
+        assert "\n" not in line
+        assert len(line) < 600
+        assert not isinstance(told.value.__cause__, Ran), (option, value)
+        if option not in NAMED_OTHERWISE:
+            assert NAMES.get(option, option) in line, (value, line)
+    assert list(tmp_path.iterdir()) == []
+
+
+NAMES = {"lengths": "length", "figures": "figure", "needle_lengths": "needle"}
+NAMED_OTHERWISE = ("model", "text", "normalizer", "spec", "alternatives", "length", "windows", "layer_lengths")
+
+
+def test_numpy_and_torch_numbers_are_numbers(tiny: abbe.LoadedModel) -> None:
+    want = tiny_runs.run(lengths=[16], windows=2, temperatures=(1.0,), grid=(1, 2))
+    for ints, floats in ((np.array([1, 2]), np.array([1.0])), (torch.tensor([1, 2]), torch.tensor([1.0]))):
+        found = tiny_runs.run(lengths=ints.max() * 8, windows=ints[1], temperatures=floats, grid=ints)
+        assert found.heads.equals(want.heads)
+        assert found.manifest["identity"] == want.manifest["identity"]
+
+
+@pytest.mark.parametrize(
+    ("alone", "listed"),
+    [
+        ({"lengths": 16}, {"lengths": [16]}),
+        ({"grid": 2}, {"grid": [2]}),
+        ({"temperatures": 1}, {"temperatures": [1.0]}),
+        ({"temperatures": 0.5}, {"temperatures": (0.5,)}),
+    ],
+)
+def test_one_number_needs_no_list(alone: dict[str, Any], listed: dict[str, Any]) -> None:
+    short = {"lengths": 16, "windows": 1}
+    first, second = (tiny_runs.run(**(short | options)) for options in (alone, listed))
+    assert first.heads.equals(second.heads)
+    assert first.manifest["identity"] == second.manifest["identity"]
+
+
+STUDIES_AT_ONCE: dict[str, Callable[[abbe.LoadedModel, Any], Any]] = {
+    "diagnose": lambda model, text: abbe.diagnose(model, text, lengths=16, windows=10**9, queries=2, progress=False),
+    "reproduce": lambda model, text: abbe.reproduce(
+        model, text, figures="3", windows=10**9, queries=2, quick=True, progress=False
+    ),
+    "capacity": lambda model, text: abbe.capacity(
+        model, text, lengths=16, windows=10**9, tau=0.1, way="deletion", layers=False, progress=False
+    ),
+    "compare": lambda model, text: abbe.compare(
+        model, text, alternatives="sparsemax", length=16, windows=10**9, needle_lengths=60, prompts=1, progress=False
+    ),
+    "calibrate": lambda model, text: abbe.calibrate(
+        model, "sparsemax", text, length=16, windows=10**9, held_out=10**9, steps=1, progress=False
+    ),
+}
+
+
+@pytest.mark.parametrize("study", STUDIES_AT_ONCE)
+def test_more_windows_than_the_text_has_are_as_many_as_it_has(study: str, tiny: abbe.LoadedModel) -> None:
+    """A list of a billion entries would fill the memory."""
+    found = STUDIES_AT_ONCE[study](tiny, abbe.Text("short", tiny_runs.TEXT.content[:130]))
+    manifest = found.manifest
+    assert any("because short has only 130 tokens" in why for why in manifest["skipped"])
+
+
+@pytest.mark.parametrize("trials", [*NO_COUNT, 10**9])
+def test_trials(trials: Any) -> None:
+    with pytest.raises(abbe.AbbeError, match="trials is"):
+        abbe.studies.verify(["spectral"], trials=trials)
+
+
+@pytest.mark.parametrize("seed", NO_SEED)
+def test_seeds_of_verify(seed: Any) -> None:
+    with pytest.raises(abbe.AbbeError, match="seed is"):
+        abbe.studies.verify(["spectral"], seed=seed)
+
+
+def test_windows_of_a_text_take_the_same_care() -> None:
+    tokenizer = tiny_models.byte_tokenizer()
+    for value in NO_TEXT[:8]:
+        with pytest.raises(abbe.AbbeError, match="text is"):
+            abbe.windows(value, 16, 1, 0, tokenizer=tokenizer)
