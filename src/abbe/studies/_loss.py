@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from .._errors import AbbeError
-from ..models import LoadedModel, Window
+from ..models import LoadedModel, Window, logits_in_pieces
 
-_LOGITS_AT_ONCE = 1 << 26  # numbers: a quarter of a gigabyte in float32
+_LOGITS_AT_ONCE = 1 << 25  # numbers: 128 MiB in float32, and as much again for their logarithms
 
 
 def check_causal(model: LoadedModel, what: str) -> None:
@@ -40,11 +40,9 @@ def window_losses(
 def next_token_losses(model: LoadedModel, tokens: Tensor) -> Tensor:
     """-ln p of every token but the first, given those before it: (tokens - 1,), float64 on the CPU."""
     network: Any = model.network
-    batch = tokens[None].to(network.device)
-    logits = network(input_ids=batch, use_cache=False).logits[0, :-1]
-    rows = max(1, _LOGITS_AT_ONCE // logits.shape[-1])
-    parts = [
-        cross_entropy(some.float(), wanted, reduction="none").double().cpu()
-        for some, wanted in zip(torch.split(logits, rows), torch.split(batch[0, 1:], rows), strict=True)
-    ]
+    parts, start = [], 1
+    for logits in logits_in_pieces(network, tokens, _LOGITS_AT_ONCE):
+        wanted = tokens[start : start + len(logits)].to(logits.device)  # one fewer at the end: nothing follows
+        parts.append(cross_entropy(logits[: len(wanted)].float(), wanted, reduction="none").double().cpu())
+        start += len(logits)
     return torch.cat(parts)
