@@ -1,4 +1,4 @@
-"""Loading: embedded, folders of every kind, the hub's cache, GGUF; what is refused, and in which words."""
+"""Loading: embedded, folders of every kind, the hub's cache; what is refused, and in which words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import transformers
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
-from small_gguf import small_llama, write_gguf
 from tiny_models import byte_tokenizer
 from transformers.utils import logging
 
@@ -343,32 +342,3 @@ def test_offline_mode_asks_nobody(
     in_the_cache(folder, tmp_path / "hub")
     assert load("acme/small").fingerprint == load(folder).fingerprint
     assert hub["asked"] == []
-
-
-def test_a_gguf_file_gives_the_weights_back(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    original = small_llama()
-    path = write_gguf(original, tmp_path / "small.gguf")
-    capfd.readouterr()
-    model = load(path)
-    assert (model.kind, model.context) == ("decoder", 64)
-    assert "GGUF" in model.about
-    assert model.network.config.rope_parameters["rope_theta"] == 100000.0  # type: ignore[union-attr, index]
-    torch.testing.assert_close(output(model.network), output(original), rtol=0, atol=1e-6)
-    text = "two words, né 12"
-    assert model.tokenizer.decode(model.tokenizer(text)["input_ids"]) == text
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("begin", [True, False])
-def test_a_gguf_file_that_asks_for_a_begin_token_gets_it(tmp_path: Path, begin: bool) -> None:
-    path = write_gguf(small_llama(), tmp_path / "small.gguf", begin=begin)
-    ids = load(path).tokenizer("ab")["input_ids"]
-    assert (ids[0] == 257) == begin
-    assert ids.count(257) == begin
-
-
-def test_broken_gguf_files(tmp_path: Path) -> None:
-    (tmp_path / "noise.gguf").write_bytes(b"GGUF" + bytes(100))
-    assert "noise.gguf as GGUF" in refusal(tmp_path / "noise.gguf")
-    lacking = write_gguf(small_llama(), tmp_path / "lacking.gguf", without="blk.1.ffn_up.weight")
-    assert "such as model.layers.1.mlp.up_proj.weight" in refusal(lacking)

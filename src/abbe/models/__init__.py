@@ -1,6 +1,7 @@
 """Models and text: load a transformer, pull one into the cache, cut text into windows, tap the attention."""
 
 from ._attention_call import AttentionCall
+from ._head import logits_in_pieces
 from ._load import LoadedModel, load
 from ._pull import pull
 from ._pull_cache import facts as pulled_facts
@@ -25,6 +26,7 @@ __all__ = [
     "Windows",
     "evaluating",
     "load",
+    "logits_in_pieces",
     "pull",
     "pulled_facts",
     "read_text",

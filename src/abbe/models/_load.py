@@ -16,7 +16,7 @@ from torch import nn
 
 from .._errors import AbbeError
 from . import _embedded
-from ._load_gguf import read_gguf
+from ._load_gguf import CAUSAL, gguf_folder, read_gguf
 from ._load_hub import hub_folder, looks_like_hub_id
 from ._load_kind import Kind, choose, longest_input
 from ._load_quiet import one_line, quiet
@@ -107,7 +107,11 @@ def _embedded_model(dtype: torch.dtype) -> LoadedModel:
 def _from_gguf(name: str, path: Path, dtype: torch.dtype) -> LoadedModel:
     if not path.is_file():
         raise AbbeError(f"there is no file {path}")
-    network, tokenizer = read_gguf(path, dtype)
+    folder = gguf_folder(path)
+    if folder is None:
+        network, tokenizer = read_gguf(path, dtype)
+    else:
+        network, tokenizer = _read_network(folder, CAUSAL, dtype), _read_tokenizer(folder)
     return _loaded(name, network, tokenizer, "decoder", source=str(path), about=_shape_line(network) + ", from GGUF")
 
 

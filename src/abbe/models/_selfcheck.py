@@ -65,12 +65,6 @@ def check_complete(network: Any, modules: Iterable[str], called: Iterable[str], 
         raise AbbeError("check needs a text of at least 2 tokens: one token alone proves nothing about attention")
 
 
-def output_error(network: Any, plain: Tensor, own: Tensor, inputs: dict[str, Any]) -> float:
-    """How far two outputs of a model for the same inputs are apart, padding left out."""
-    padding = "decoder_attention_mask" if network.config.is_encoder_decoder else "attention_mask"
-    return relative_error(plain, own, inputs.get(padding))
-
-
 def check_finite(call: AttentionCall) -> None:
     """Refuse a layer whose queries, keys or values hold NaN or infinities."""
     for part in ("query", "key", "value"):

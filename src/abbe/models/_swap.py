@@ -23,7 +23,8 @@ from ..normalizers._dispatch import kernels_from
 from ._attention_call import AttentionCall
 from ._call_reader import CallReader, lock, models_within, refuse_requests_for_weights, register
 from ._saved_plain import save_as_plain
-from ._selfcheck import check_ready, main_output
+from ._selfcheck import check_ready
+from ._selfcheck_output import checked_output
 from ._swap_attention import KERNELS_FROM, check_order, swapped_attention, swapped_weights
 from ._swap_check import Trial
 from ._swap_file import read_plan, write_plan
@@ -136,7 +137,7 @@ class Swap:
         self._check_active()
         check_ready(self.network, inputs)
         with self._configs.original():
-            plain = main_output(self.network(**inputs))
+            plain = checked_output(self.network, inputs)
         with ExitStack() as seen:
             self._reader.watch(self._modules, seen)
             self._trial = trial = Trial(self.network, self._layers, self._reader.layers)

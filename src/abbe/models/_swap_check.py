@@ -11,7 +11,8 @@ from torch import Tensor
 from .._errors import AbbeError
 from ..normalizers import Softmax
 from ._attention_call import AttentionCall
-from ._selfcheck import check_complete, check_finite, main_output, output_error, tolerance
+from ._selfcheck import check_complete, check_finite, tolerance
+from ._selfcheck_output import Output, checked_output, output_error
 from ._swap_layers import Layer
 from ._swap_plan import make_plan
 from ._tap_layers import LayerKey, Layers, ProjectionFinder
@@ -40,12 +41,12 @@ class Trial:
         self._most_keys = max(self._most_keys, call.key.shape[-2])
         self._finder.expect(layer, output)
 
-    def error(self, plain: Tensor, inputs: dict[str, Any]) -> float:
+    def error(self, plain: Output, inputs: dict[str, Any]) -> float:
         """Run the model, and compare with its plain output for the same inputs."""
-        own = main_output(self._network(**inputs))
+        own = checked_output(self._network, inputs)
         check_complete(self._network, (layer.path for layer in self._layers), self._called, self._most_keys)
         error = output_error(self._network, plain, own, inputs)
-        limit = max(tolerance(dtype) for dtype in (plain.dtype, *self._dtypes))
+        limit = max(tolerance(dtype) for dtype in (plain.main.dtype, *self._dtypes))
         if not error <= limit:
             raise AbbeError(
                 f"check failed: softmax swapped in changes the output of {type(self._network).__name__} by "

@@ -21,7 +21,8 @@ from .._errors import AbbeError
 from ._attention_call import AttentionCall
 from ._call_reader import CallReader, lock, models_within, refuse_requests_for_weights, register
 from ._saved_plain import save_as_plain
-from ._selfcheck import check_complete, check_finite, check_ready, main_output, output_error, own_attention, tolerance
+from ._selfcheck import check_complete, check_finite, check_ready, own_attention, tolerance
+from ._selfcheck_output import Output, checked_output, output_error
 from ._tap_keywords import checked_mask, read_keywords
 from ._tap_layers import ProjectionFinder
 from ._tap_masks import MaskPolicy
@@ -103,11 +104,11 @@ class Tap:
             raise AbbeError("the tap is not open: use it as `with tap(model) as t:`")
         check_ready(self.network, inputs)
         with self._configs.original():
-            plain = main_output(self.network(**inputs))
+            plain = checked_output(self.network, inputs)
         own = self._rebuilt_output(inputs)
         check_complete(self.network, self._modules.values(), self.layers, self._most_keys)
         self.error = output_error(self.network, plain, own, inputs)
-        limit = max(tolerance(dtype) for dtype in (plain.dtype, *self._dtypes))
+        limit = max(tolerance(dtype) for dtype in (plain.main.dtype, *self._dtypes))
         if not self.error <= limit:
             raise AbbeError(
                 f"self-check failed: attention rebuilt from the tap changes the output of "
@@ -116,11 +117,11 @@ class Tap:
             )
         return self.error
 
-    def _rebuilt_output(self, inputs: dict[str, Any]) -> Tensor:
+    def _rebuilt_output(self, inputs: dict[str, Any]) -> Output:
         """The model's output with its attention computed from what the tap captures."""
         self._finder, self._most_keys = ProjectionFinder(self.network, self._reader.layers), 0
         try:
-            return main_output(self.network(**inputs))
+            return checked_output(self.network, inputs)
         finally:
             self._finder.close()
             self._finder = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from .._errors import AbbeError
-from ..models import LoadedModel, Window
+from ..models import LoadedModel, Window, logits_in_pieces
 
-_LOGITS_AT_ONCE = 1 << 26  # numbers: a quarter of a gigabyte in float32
+_LOGITS_AT_ONCE = 1 << 25  # numbers: 128 MiB in float32, and as much again for their logarithms
 _LOGITS_FOR_A_LOOK = 1 << 24  # numbers: with a vocabulary of 262,144 the last 63 targets
 
 
@@ -68,19 +67,10 @@ def next_token_losses(model: LoadedModel, tokens: Tensor, last: int | None = Non
     With `last` only of so many tokens at the end: (last,).
     """
     network: Any = model.network
-    batch = tokens[None].to(network.device)
-    wanted = batch[0, 1:] if last is None else batch[0, -last:]
-    logits = network(input_ids=batch, use_cache=False, **_kept_logits(network, last)).logits[0, -len(wanted) - 1 : -1]
-    rows = max(1, _LOGITS_AT_ONCE // logits.shape[-1])
-    parts = [
-        cross_entropy(some.float(), right, reduction="none").double().cpu()
-        for some, right in zip(torch.split(logits, rows), torch.split(wanted, rows), strict=True)
-    ]
+    first = 0 if last is None else len(tokens) - 1 - last
+    parts, start = [], first + 1
+    for logits in logits_in_pieces(network, tokens, _LOGITS_AT_ONCE, first):
+        wanted = tokens[start : start + len(logits)].to(logits.device)  # one fewer at the end: nothing follows
+        parts.append(cross_entropy(logits[: len(wanted)].float(), wanted, reduction="none").double().cpu())
+        start += len(logits)
     return torch.cat(parts)
-
-
-def _kept_logits(network: Any, last: int | None) -> dict[str, int]:
-    """Most models can leave out the logits of earlier positions, which for a large vocabulary cost the most."""
-    if last is None or "logits_to_keep" not in inspect.signature(network.forward).parameters:
-        return {}
-    return {"logits_to_keep": last + 1}  # the last position predicts beyond the window

@@ -1,0 +1,60 @@
+"""The logits of a causal language model some tokens at a time: those of all may be larger than the model itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from .._errors import AbbeError
+
+
+def logits_in_pieces(network: Any, tokens: Tensor, most: int, first: int = 0) -> Iterator[Tensor]:
+    """The logits (tokens, vocabulary) of one row of tokens, from number `first` on, in pieces of about `most` numbers.
+
+    The body of the model runs once. For each piece the model runs again with a stand-in for its body, which returns the
+    states of these tokens: so the model itself makes logits of them, with all that it does beside the head's product.
+    """
+    batch = tokens[None].to(network.device)
+    head, body = network.get_output_embeddings(), network.base_model_prefix
+    rows, wanted = max(1, most // len(head.weight)), len(tokens) - first
+    if rows >= wanted or not isinstance(network._modules.get(body), nn.Module):
+        some = {"logits_to_keep": wanted} if first and makes_some_logits(network) else {}
+        yield network(input_ids=batch, use_cache=False, **some).logits[0, -wanted:]
+        return
+    kept = network._modules[body]
+    result = kept(input_ids=batch, use_cache=False)
+    states = result.last_hidden_state
+    try:
+        network._modules[body] = stand_in = _StandIn(result)
+        for start in range(first, len(tokens), rows):
+            result.last_hidden_state = states[:, start : start + rows]
+            logits = network(input_ids=batch, use_cache=False).logits[0]
+            if len(logits) != len(stand_in.states[0]):
+                raise AbbeError(f"unsupported: {type(network).__name__} does not make one row of logits per token")
+            yield logits
+    finally:
+        network._modules[body] = kept
+
+
+def makes_some_logits(network: Any) -> bool:
+    """Whether the model can leave out the logits of earlier tokens."""
+    return "logits_to_keep" in inspect.signature(network.forward).parameters
+
+
+class _StandIn(nn.Module):
+    """Returns what another module has returned."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self._result = result
+
+    @property
+    def states(self) -> Tensor:
+        found: Tensor = self._result.last_hidden_state
+        return found
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._result
