@@ -8,6 +8,7 @@ import zlib
 if importlib.util.find_spec("setuptools"):
     import setuptools  # noqa: F401 - inductor imports it when it first compiles: too late, once pip was looked for
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -23,14 +24,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", metavar="PERCENT:SEED", help="run so many of the slow tests, chosen by the seed")
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the tests chosen by -m, keep a share. It depends on names and seed alone, so it is the same in each worker."""
+    """Keep the share of a sample. It depends on names and seed alone, so it is the same in each worker."""
+    _mark_all_but_the_first(items)
     if not (asked := config.getoption("--sample")):
         return
     percent, _, seed = asked.partition(":")
     kept = [item for item in items if zlib.crc32(f"{seed} {item.nodeid}".encode()) % 10_000 < 100 * float(percent)]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
+
+
+def _mark_all_but_the_first(items: list[pytest.Item]) -> None:
+    """Of the cases of a test marked quick(N) all but the first N are slow."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        if (mark := item.get_closest_marker("quick")) is not None:
+            test = item.nodeid.partition("[")[0]
+            seen[test] += 1
+            if seen[test] > mark.args[0]:
+                item.add_marker(pytest.mark.slow)
 
 
 settings.register_profile("abbe", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -124,6 +124,7 @@ def test_alternatives_are_canonical_and_the_sparse_ones_give_zeros() -> None:
         assert bool((made(logits) == 0).any()) == (spec in SPARSE)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("family", BUILDERS)
 def test_every_family_gives_a_whole_table(family: str) -> None:
     found = tried(family)

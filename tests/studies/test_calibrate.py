@@ -128,6 +128,7 @@ def test_rows_hold_the_model_s_own_outputs(family: str) -> None:
         )
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "spec", ["sparsemax", "topp:p=0.5", "threshold:rel=0.5", "ssmax", "sigmoid", "sink:b=5", "softpick"]
 )
@@ -203,6 +204,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("stop_at", ["layer", "fine-tuning"])
 def test_a_stopped_run_ends_as_one_that_was_not(stop_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"spec": "entmax:alpha=1.5", "steps": 3, "finetune": 12}

@@ -68,6 +68,7 @@ def test_some_windows_are_evenly_spaced(there: int, count: int, places: list[int
                       for part in range(min(count, there))]  # fmt: skip
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("count", "places"), [(1, [1]), (2, [0, 2])])
 @pytest.mark.parametrize("kept", [False, True])
 def test_layers_are_truncated_on_evenly_spaced_windows_of_every_length_and_way(
@@ -91,6 +92,7 @@ def test_layers_are_truncated_on_evenly_spaced_windows_of_every_length_and_way(
         assert rows.filter((pl.col("layer") == 1) & (pl.col("n") == 4))["loss"][0] == pytest.approx(truncated)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("given", [[16], 16])
 def test_layers_only_at_the_lengths_asked_for(given: Any) -> None:
     found = made(layer_lengths=given)

@@ -70,6 +70,7 @@ def test_the_cost_is_that_of_what_is_left(tmp_path: Path, capsys: pytest.Capture
     assert f"{3 * left} windows, {48 * left} tokens: about" in told(folder=tmp_path)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "content",
     [

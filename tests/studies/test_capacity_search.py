@@ -57,6 +57,7 @@ def every_rise(model: abbe.LoadedModel, length: int, way: str) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_search_gives_what_brute_force_gives(way: str) -> None:
     """Of a trained model; taus are chosen where its curve crosses them once."""

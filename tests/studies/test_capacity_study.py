@@ -23,6 +23,7 @@ from abbe.studies import capacity
 from abbe.studies._loss import window_losses
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "gemma2", "gpt-oss"])
 def test_every_family_has_all_parts(family: str) -> None:
     found = made(family)

@@ -30,6 +30,7 @@ from abbe.studies._loss import window_losses
 # -- Selectivity ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_readings_of_a_swapped_model_by_brute_force() -> None:
     """The weights come from the swapped model's own states: taken by a second listener, read by plain loops."""
     model = word_model()

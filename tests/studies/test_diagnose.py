@@ -73,6 +73,7 @@ def test_random_control_has_the_mean_of_another_random_control(compared: Any) ->
 # The table
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("family", BUILDERS)
 def test_every_family_gives_a_whole_table(family: str) -> None:
     found = run(family)

@@ -22,6 +22,7 @@ def made(family: str = "gpt2", **options: Any) -> Report:
     return report(tiny_runs.model(family), tiny_runs.TEXT, **(QUICK | options))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("family", list(tiny_runs.BUILDERS))
 def test_every_family_has_all_parts(family: str) -> None:
     found = made(family)
@@ -79,6 +80,7 @@ def test_a_folder_is_a_run_and_is_not_measured_again(tmp_path: Path, monkeypatch
     assert [row.keys for row in again.sample.rows] == [row.keys for row in first.sample.rows]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("name", "content"),
     [

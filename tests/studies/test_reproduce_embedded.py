@@ -40,6 +40,7 @@ def test_golden_table(found: Reproduction, topic: str) -> None:
         ), name
 
 
+@pytest.mark.slow
 def test_page_and_figures_can_be_made_of_it(found: Reproduction, tmp_path: Path) -> None:
     page = reproduction_page(found)
     assert len(page) < 2.5e6

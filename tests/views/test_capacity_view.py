@@ -214,6 +214,7 @@ def test_the_chart_draws_the_numbers() -> None:
     assert rises[16] == pytest.approx(100 * curve["rise"][0], rel=1e-5)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "changed",
     [
@@ -233,6 +234,7 @@ def test_charts_of_odd_studies_can_be_drawn(changed: dict[str, Any], tmp_path: P
     assert "<script>" not in (tmp_path / "capacity.svg").read_text()
 
 
+@pytest.mark.slow
 def test_many_layers_have_a_legend_in_place_of_numbers(tmp_path: Path) -> None:
     few, many = (capacity_chart(made_up(settings_of(), layers=layers))["concat"] for layers in (12, 13))
     for panel in (3, 8, 9):

@@ -61,6 +61,7 @@ def short(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("theme", list(THEMES))
 @pytest.mark.parametrize("name", NAMES)
 def test_a_figure_is_drawn_without_a_browser(name: str, theme: Any) -> None:
@@ -79,6 +80,7 @@ def test_a_figure_is_drawn_without_a_browser(name: str, theme: Any) -> None:
     assert THEMES[theme].background in drawing
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_data_is_all_there_and_the_same_in_both_themes(name: str) -> None:
     figure = figures()[name]
@@ -276,6 +278,7 @@ ODD: dict[str, Callable[[Figure], Figure]] = {
 }
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("odd", list(ODD))
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_missing_does_not_stop_a_figure(name: str, odd: str) -> None:

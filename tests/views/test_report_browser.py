@@ -196,6 +196,7 @@ NOTHING = LONELY.run.heads.with_columns(
 )
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("changes", "absent"),
     [

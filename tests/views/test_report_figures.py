@@ -38,6 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_every_figure_in_both_themes(folder: Path) -> None:
     expected = {f"{name}{look}.{ending}" for name in NAMES for look in ("", "-dark") for ending in ("png", "svg")}
     assert {path.name for path in folder.iterdir()} == expected

@@ -101,6 +101,7 @@ def test_scripts_are_strict_and_set_no_markup(name: str) -> None:
         assert forbidden not in code
 
 
+@pytest.mark.slow
 def test_the_page_of_a_large_model_stays_below_its_limit() -> None:
     places = made.grid(12, 12)
     large = made.report(
@@ -199,6 +200,7 @@ def test_half_a_character_does_not_break_the_file() -> None:
 NO_ROWS = made.report([(0, 0)], sample=None)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -15,7 +15,7 @@ from report_in_browser import CHARTS, PHONE, Opened, launched, opener, without_c
 import abbe
 from abbe.studies._report_parts import Report
 
-pytestmark = without_chromium
+pytestmark = [without_chromium, pytest.mark.slow]  # 10 MB of text
 LENGTHS = (64, 200)
 HOSTILE = (
     "<script>document.title='x'</script> & \"quoted\" 'once' </script> <img src=x onerror=alert(1)> "
