@@ -217,9 +217,10 @@ def test_main_output_finds_logits_then_states_then_the_first_tensor() -> None:
 
     result = Result()
     result.last_hidden_state = torch.ones(1)
-    assert main_output(result) is not None
+    assert main_output(result) == 1
     result.logits = torch.zeros(1)
     assert main_output(result) == 0
+    assert main_output((torch.full((1,), 3.0), torch.ones(1))) == 3
     assert main_output((torch.full((1,), 7.0), None)) == 7
     assert main_output(torch.full((1,), 8.0)) == 8
     with pytest.raises(AbbeError, match="neither logits nor hidden states in a str"):

@@ -37,6 +37,7 @@ def heard(network: Any, what: Any, check: bool = False, **inputs: Any) -> Heard:
             swapped.check(**inputs)
         swapped.listen(listener)
         network(**inputs)
+    assert found  # or every loop over them would pass
     return found
 
 

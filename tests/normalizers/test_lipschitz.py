@@ -123,6 +123,18 @@ def test_infinite_constants_are_infinite(spec: str) -> None:
     assert norms[2] > 1e8
 
 
+@pytest.mark.parametrize("power", [1.0, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("eps", [1e-6, 0.01, 0.5])
+def test_the_bound_of_relu_is_made_of_its_steepest_slope(power: float, eps: float) -> None:
+    """max u of one key, p l^(p-1) / (l^p + eps), found on a grid; the docstring's bound adds ||w|| ||u|| of n keys."""
+    logits = torch.logspace(-12, 2, 200_001, dtype=torch.float64)
+    steepest = float((power * logits ** (power - 1) / (logits**power + eps)).max())
+    made = abbe.normalizer("relu", power=power, eps=eps)
+    for keys in (1, 16):
+        share = keys ** (max(0.0, 2 - power) / (2 * power))
+        assert made.lipschitz(keys) == pytest.approx(steepest * (1 + share), rel=1e-4)
+
+
 def test_values_from_the_notes() -> None:
     """Section 5: entmax-1.5 is .707 for short rows and .869 at 1024; sparsemax 1; sigmoid 1/4; ssmax s ln(n)/2."""
     entmax = abbe.normalizer("entmax:alpha=1.5")

@@ -112,6 +112,16 @@ def test_forms_of_the_same_normalizer() -> None:
     assert str(mixed) == "hybrid:a=entmax:alpha=1.25,b=topk:k=3,mix=0.25"
 
 
+def test_what_a_name_alone_is_shown_as() -> None:
+    """The parameter that says what it is stands there even at its default."""
+    assert [str(abbe.normalizer(name)) for name in INFOS] == [
+        *("softmax", "learned-temperature", "adaptive-temperature", "ssmax", "logn:trained=1024", "sparsemax"),
+        *("entmax:alpha=1.5", "asentmax:alpha=1.5", "softmax1", "sink:b=0", "clipped", "sigmoid", "relu", "softpick"),
+        *("self-adjusted", "topk:k=32", "topp:p=0.9", "threshold:rel=0.1", "elastic:tau=-1", "norm-softmax"),
+        *("stick-breaking", "hybrid:a=softmax,b=sparsemax,mix=0.5", "scaled:of=softmax,t=0"),
+    ]
+
+
 def test_issue_examples() -> None:
     assert str(abbe.normalizer("hybrid:a=softmax,b=topk:k=32,mix=0.5")) == "hybrid:a=softmax,b=topk:k=32,mix=0.5"
     twelve = abbe.normalizer("entmax:alpha=1.5,learn=true,heads=12")

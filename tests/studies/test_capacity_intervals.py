@@ -165,7 +165,9 @@ def expanded(resampled: np.ndarray) -> list[float]:
 
 
 def test_intervals_of_a_layer_are_expanded() -> None:
-    for row in layer_rows(curve_of(SLOPES, layer=0), 2, EXPANDED):
+    rows = layer_rows(curve_of(SLOPES, layer=0), 2, EXPANDED)
+    assert rows
+    for row in rows:
         assert [row["low"], row["high"]] == pytest.approx(
             expanded(drawn_crossings(64, SLOPES, row["allowed"])), rel=1e-9
         )

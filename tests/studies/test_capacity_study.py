@@ -61,6 +61,8 @@ def test_separability_is_that_of_diagnose_on_the_same_windows() -> None:
     found = made(tau=0.05)
     grid = sorted(found.table["separability_n"].unique().to_list())
     run = tiny_runs.run(grid=grid, temperatures=(), **{key: QUICK[key] for key in ("windows", "queries", "resamples")})
+    assert found.table["layer"].is_null().any()
+    assert found.table["layer"].is_not_null().any()
     for row in found.table.iter_rows(named=True):
         rows = tiny_runs.pick(run.heads, "separability", row["length"], of_heads=row["layer"] is not None)
         rows = rows.filter(pl.col("n") == row["separability_n"])

@@ -53,7 +53,9 @@ def test_joined_tokens_are_the_text_of_the_window(content: str, length: int) -> 
     if not content.strip() or len(content.encode()) < length:
         return
     text = Text("text", content)
-    for window in windows(text, [length], 3, 0, tokenizer=BYTE):
+    cut = windows(text, [length], 3, 0, tokenizer=BYTE)
+    assert cut
+    for window in cut:
         found = token_texts(BYTE, text, window)
         assert len(found) == length
         assert "".join(token for token in found if token != CONTINUED) == content[window.start : window.end]
@@ -62,7 +64,9 @@ def test_joined_tokens_are_the_text_of_the_window(content: str, length: int) -> 
 @pytest.mark.parametrize("tokenizer", [BYTE, BEGIN], ids=["bytes", "begin"])
 def test_hostile_text_survives(tokenizer: Any) -> None:
     text = Text("hostile", HOSTILE * 30)
-    for window in windows(text, [64], 5, 0, tokenizer=tokenizer):
+    cut = windows(text, [64], 5, 0, tokenizer=tokenizer)
+    assert len(cut) == 5
+    for window in cut:
         found = token_texts(tokenizer, text, window)
         assert len(found) == 64
         assert "\ufffd" not in "".join(found)

@@ -80,11 +80,15 @@ def test_fields_are_columns_of_the_rows(specs: dict[ThemeName, dict[str, Any]], 
         "points": {"x", "y", "kind", "token", "weight", "distance"},
         "circle": {"x", "y", "order"},
     }
+    seen = set()
     for spec in specs["light"].values():
         for layer in (layer for one in spec["concat"] for layer in one["layer"]):
-            if (columns := known.get(layer["data"]["name"])) is not None:
+            name = layer["data"]["name"]
+            if (columns := known.get(name)) is not None:
                 fields = {part["field"] for part in parts(layer) if isinstance(part.get("field"), str)}
                 assert fields <= columns | made
+                seen |= {name} if fields else set()
+    assert seen == set(known)
 
 
 # -- Axes that are the same for all heads -----------------------------------------------------------------------------

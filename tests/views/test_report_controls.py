@@ -58,7 +58,9 @@ def test_the_numbers_in_the_cells_can_be_read(seen: Seen) -> None:
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
     for _ in ("light", "dark"):
-        for cell in seen.page.locator("#map button.cell").all():
+        cells = seen.page.locator("#map button.cell").all()
+        assert cells
+        for cell in cells:
             low, high = sorted((luminance(seen.colour(cell)), luminance(seen.colour(cell, "color"))))
             assert (high + 0.05) / (low + 0.05) >= 4.5
         seen.page.locator("#theme").click()

@@ -199,12 +199,15 @@ def test_many_heads_are_thinned_and_said_so() -> None:
 
 def test_a_missing_number_is_not_told_as_zero(specs: dict[ThemeName, dict[str, Any]]) -> None:
     """A format would write null as 0: what may be missing is put into words first."""
-    for name in ("sizes", "lengths", "growth", "gradient"):
+    names, seen = ("sizes", "lengths", "growth", "gradient"), set()
+    for name in names:
         for layer in (layer for one in specs["light"][name]["concat"] for layer in one["layer"]):
             drawn_by = {channel.get("field") for key, channel in layer["encoding"].items() if key in ("x", "y", "y2")}
             tips = layer["encoding"].get("tooltip", [])
             for tip in tips if isinstance(tips, list) else []:
                 assert tip["field"] not in {"low", "high", "limit", "control"} - drawn_by
+                seen.add(name)
+    assert seen == set(names)
 
 
 @pytest.mark.parametrize(
