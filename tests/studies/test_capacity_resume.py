@@ -24,11 +24,11 @@ def test_resumed_is_as_uninterrupted(stopped: int, tmp_path: Path, monkeypatch: 
     whole, seen = made(), []
     real = _capacity_losses.window_losses
 
-    def stop(model: Any, windows: Any, on_window: Any = None) -> Any:
+    def stop(model: Any, windows: Any, *more: Any) -> Any:
         seen.append(len(windows))
         if len(seen) == stopped:
             raise KeyboardInterrupt
-        return real(model, windows, on_window)
+        return real(model, windows, *more)
 
     with monkeypatch.context() as patched:
         patched.setattr(_capacity_losses, "window_losses", stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -12,6 +13,7 @@ import polars as pl
 import pytest
 import tiny_runs
 import torch
+from rich.console import Console
 from torch import Tensor
 
 import abbe
@@ -20,7 +22,7 @@ from abbe.studies import Reproduction
 from abbe.studies._claims_readings import dependence, with_readings
 from abbe.studies._readings import DEFAULT, EXPECTED, LEVELS, READINGS, TESTS, QueryDistances, over_units, units_key
 from abbe.studies._reproduction import Claim, Figure
-from abbe.views import reproduction_page
+from abbe.views import reproduction_page, reproduction_table
 
 GRID, LENGTH, HEADS = (1, 2, 4, 8, 16), 32, 12
 POSITIONS = torch.arange(2, LENGTH, 3)
@@ -175,7 +177,16 @@ def test_page_files_and_json_show_it(found: tuple[Reproduction, Path]) -> None:
     assert len(json.loads((folder / "reproduction.json").read_text())["critical_n"]) == 2 * 2 * 2 * 6
     assert pl.read_csv(folder / "data" / "figure-2c-readings.csv").height == 2 * 2 * 2 * 6
     page = reproduction_page(made)
-    assert "all queries" in page
+    rows = page.partition("Critical N under each reading, token embeddings, 64 tokens")[2].partition("</table>")[0]
+    assert rows.count("<tr>") == 1 + 6
+    console = Console(width=120, file=io.StringIO(), record=True)
+    console.print(reproduction_table(made))
+    text = console.export_text()
+    for expected, test in READINGS:
+        assert f"<td>{expected}</td><td>{test}</td>" in rows
+        assert [expected, test] in [
+            [cell.strip() for cell in line.split("  ") if cell][:2] for line in text.split("\n")
+        ]
     assert "reading" in next(claim.found for claim in made.claims if claim.topic == "critical N")
 
 

@@ -1,4 +1,7 @@
-"""Section 6, the functional measure: what is lost when only the top N keys are kept."""
+"""Section 6, the functional measure: what is lost when only the top N keys are kept.
+
+N* and both ways of truncating are those of "Retrieval Capacity of Self-Attention Under Competition" (arXiv 2609.37879).
+"""
 
 from __future__ import annotations
 

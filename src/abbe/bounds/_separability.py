@@ -85,8 +85,9 @@ def precision_recall(
     """Recall #{selected: D_i < rho_min}/N, precision N/(N + #{unselected: D_j <= rho_max}), F their harmonic mean.
 
     D_i = distance of y_i to s, rho_min the least D outside, rho_max the greatest inside. High means that the
-    selected set is a ball of its own. Source: "Retrieval Capacity of Self-Attention Under Competition" (2026), by
-    the authors of arXiv 2508.17821, which takes y_i = a_i v_i in value space.
+    selected set is a ball of its own. Sources: "Geometric Analysis of Token Selection in Multi-Head Attention" (arXiv
+    2602.01893), which defines them, and "Retrieval Capacity of Self-Attention Under Competition" (arXiv 2609.37879),
+    which takes y_i = a_i v_i in value space; both by authors of arXiv 2508.17821.
     """
     far, chosen, rest = _centre_distances(weights, vectors, count, mask, metric)
     nearest = torch.where(rest, far, math.inf).amin(-1, keepdim=True)

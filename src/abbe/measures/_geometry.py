@@ -1,7 +1,8 @@
 """Geometry: how far the selected tokens lie from the rest, and whether a ball or a cone tells them apart.
 
-Sources: distance and separability arXiv 2508.17821; recall, precision and F "Retrieval Capacity of Self-Attention
-Under Competition" (2026), by the same authors.
+Sources: distance and separability arXiv 2508.17821; recall, precision and F "Geometric Analysis of Token Selection in
+Multi-Head Attention" (arXiv 2602.01893), in value space with a random control as in "Retrieval Capacity of
+Self-Attention Under Competition" (arXiv 2609.37879).
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ WORDS = {
         "two-sample Kolmogorov–Smirnov test no longer tells the two groups apart: the critical N, about 0.06 L.",
         "The statistic itself, and both levels that the paper names (.01 in its text, .05 in its pseudocode). "
         "A test that does not reject is no proof of equality; and as both groups are the same heads on the same "
-        "queries, p is a yardstick here rather than a probability. A set of N counts for queries with more keys.",
+        "queries, p is a yardstick here rather than a probability. A set of N counts for queries with more keys. Below "
+        "the figure, critical N also with the formula of Theorem 1(2) in place of random sets, and with a test at "
+        "every query or of all queries of a window in place of the heads' means: the middle one of all these tests.",
         "A high critical N means that selection differs from chance even for large sets. An arrow means that every "
         "test rejected: the critical N lies above the largest N tried. D near 1 means that the two groups of heads do "
         "not overlap, D near 0 that they agree.",

@@ -44,6 +44,7 @@ _KNOWN: dict[str, tuple[str, str, str, str]] = {
     "ks_statistic": (TEST, "Kolmogorov-Smirnov statistic", "", ""),
     "ks_p_value": (TEST, "Kolmogorov-Smirnov p value", "", ""),
     "critical_n": (TEST, "critical N", "", ""),
+    "rejecting": (TEST, "tests that reject at every N", "", ""),
 }
 _OF_TESTS = {
     "ks_statistic": ("high means that the heads' distances differ from those of random sets, low that they agree", ""),
@@ -53,6 +54,7 @@ _OF_TESTS = {
         "none means that all sizes measured differ",
         "tokens",
     ),
+    "rejecting": ("high means that most tests tell selected from random sets at every size, low that few do", "share"),
 }
 _DIRECTIONS = {
     "sensitivity_worst": "sensitivity, worst direction", "sensitivity_random": "sensitivity, random direction",

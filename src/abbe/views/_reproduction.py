@@ -18,6 +18,7 @@ from ._page import as_json, render, script, vega
 from ._theme import THEMES
 
 ANSWERS = {"holds": ("✓", "good"), "does not hold": ("✗", "bad"), "cannot be judged": ("?", "soft")}
+READINGS_NOTE = "In brackets: the share of the tests that reject at every N. The number is that of the middle test."
 _SHOWN_ROWS = 200  # a longer table is for the run folder, not for a page
 
 
@@ -41,6 +42,8 @@ def reproduction_page(reproduction: Reproduction) -> str:
         count=count(reproduction.claims),
         claims=[(claim, *ANSWERS[claim.answer], _numbers(claim)) for claim in reproduction.claims],
         figures=[(figure, WORDS[figure.name], settings_line(figure), _tables(figure)) for figure in shown],
+        readings=readings_rows(reproduction),
+        readings_note=READINGS_NOTE,
         times=times(reproduction),
         total=duration(_part(manifest, "seconds").get("total")),
         skipped=[str(why) for why in manifest.get("skipped", ())],
@@ -135,11 +138,11 @@ def readings_rows(reproduction: Reproduction) -> tuple[int, list[str], list[list
 
 
 def _critical(row: Mapping[str, Any]) -> str:
-    """ "12", "none up to 512"; where there are many tests, how many of them reject at every size."""
+    """ "12", "none up to 512"; where there are many tests, in brackets how many of them reject at every size."""
     if row["rejecting"] is None:
         return "not tested"
     told = f"none up to {row['largest_n']}" if row["critical_n"] is None else f"{row['critical_n']:g}"
-    return told if row["test"] == "head means" else f"{told} ({row['rejecting']:.0%} reject at every N)"
+    return told if row["test"] == "head means" else f"{told} ({100 * row['rejecting']:.0f} %)"
 
 
 def times(reproduction: Reproduction) -> list[tuple[str, str, str]]:

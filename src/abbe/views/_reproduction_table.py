@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..studies._reproduction import Reproduction
-from ._reproduction import ANSWERS, count, facts, readings_rows, times
+from ._reproduction import ANSWERS, READINGS_NOTE, count, facts, readings_rows, times
 
 OTHER_MACHINE = "Not the paper's machine, and perhaps another model and fewer windows."
 _STYLES = {"good": "green", "bad": "yellow", "soft": "dim"}
@@ -23,7 +23,7 @@ def reproduction_table(reproduction: Reproduction) -> RenderableType:
     ]
     parts += [_claims(reproduction), Text(count(reproduction.claims), style="bold")]
     readings = readings_rows(reproduction)
-    parts += [_readings(*readings)] if readings else []
+    parts += [_readings(*readings), Text(READINGS_NOTE, style="dim")] if readings else []
     if times(reproduction):
         parts += [_times(reproduction), Text(OTHER_MACHINE, style="dim")]
     skipped = [Text(f"skipped: {plain(str(why))}") for why in reproduction.manifest.get("skipped", ())]
