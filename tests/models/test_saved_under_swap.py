@@ -59,7 +59,12 @@ def test_hooks_of_others_stay_and_those_of_abbe_come_back() -> None:
     calls: list[int] = []
     with abbe.swap(network, "sparsemax") as swapped:
         swapped.listen(lambda call, weights: calls.append(call.layer))
+        under = [dict(module._forward_pre_hooks) for module in network.modules()]
         found = opened(saved(network))
+        assert under != hooks
+        assert [dict(module._forward_pre_hooks) for module in network.modules()] == under
+        with pytest.raises(abbe.AbbeError, match="output_attentions"):
+            network(**tiny_models.text(), output_attentions=True)
         network(**tiny_models.text())
     assert calls == [0, 1]
     assert list(found._forward_pre_hooks.values()) == [pickled_hook]

@@ -97,6 +97,55 @@ def test_missing_files_folders_and_nothing(tmp_path: Path) -> None:
         read_text([])
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "To be or not to be",
+        "one\ntwo",
+        "one\r\ntwo",
+        " ends with a full stop.",
+        "Is this a file? No. It costs 3.50",
+        "word " * 2000,  # too long for a path
+        "zero \0 byte",
+        "~nobody-of-this-name is a user",
+        "in /usr/share there are words",
+    ],
+)
+def test_a_string_that_is_no_path_is_the_text_itself(content: str) -> None:
+    assert read_text(content) == Text("text", content)
+    assert read_text([content, content]) == Text("text + text", f"{content}\n{content}")
+
+
+def test_a_file_with_a_space_in_its_name_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("to be or not").write_text("from the file")
+    assert read_text("to be or not").content == "from the file"
+
+
+@pytest.mark.parametrize(
+    "name", ["word", "my bok.txt", "./my book", "../my book", "~/my book", "/no such/my book", "x" * 300, "a\0b"]
+)
+def test_what_looks_like_a_path_is_no_text(name: str) -> None:
+    """A typing error in a file name must not be measured as a text of three words."""
+    with pytest.raises(AbbeError) as told:
+        read_text(name)
+    assert "a string with a space or a line break, or abbe.Text(name, content), is taken as the text itself" in str(
+        told.value
+    )
+    assert "\n" not in str(told.value)
+
+
+def test_a_path_object_is_always_a_path() -> None:
+    with pytest.raises(AbbeError, match="there is no text file To be or not to be"):
+        read_text(Path("To be or not to be"))
+
+
+@pytest.mark.parametrize(("name", "content"), [("x", 5), ("x", None), ("x", b"bytes"), (5, "words"), (None, "words")])
+def test_a_text_holds_strings(name: object, content: object) -> None:
+    with pytest.raises(AbbeError, match="but must be a string"):
+        Text(name, content)  # type: ignore[arg-type]
+
+
 def test_empty_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"")))
     with pytest.raises(AbbeError, match="standard input is empty"):

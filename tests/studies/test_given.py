@@ -53,6 +53,14 @@ def test_a_string_with_a_space_is_the_text_itself() -> None:
     assert found.heads.equals(abbe.diagnose(network(), abbe.Text("any", PROSE), tokenizer=TOKENIZER, **SHORT).heads)
 
 
+def test_a_line_of_text_is_measured_as_a_whole() -> None:
+    found = abbe.diagnose(network(), "To be or not to be", tokenizer=TOKENIZER, progress=False)
+    assert found.manifest["settings"]["lengths"] == [18]
+    assert [(window["start"], window["end"]) for window in found.manifest["windows"]] == [(0, 18)]
+    with pytest.raises(abbe.AbbeError, match="text has 3 tokens, too few for the shortest window: length 16"):
+        abbe.diagnose(network(), "a b", tokenizer=TOKENIZER, **SHORT)
+
+
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_study_takes_the_text_itself(study: str) -> None:
     assert STUDIES[study](network(), PROSE * 2, tokenizer=TOKENIZER).height > 0

@@ -35,7 +35,8 @@ TextFiles = Annotated[
     list[str] | None,
     typer.Option(
         "--text",
-        help="Text file, - for standard input; may be repeated. Without one, the sample that comes with abbe.",
+        help="Text file, - for standard input, or the text itself in quotes if it has a space; may be repeated. "
+        "Without one, the sample that comes with abbe.",
         rich_help_panel=MEASURED,
     ),
 ]

@@ -11,10 +11,10 @@ from torch import nn
 from ..models import LoadedModel, Text, evaluating
 from ..normalizers import Normalizer
 from ..results import Run
-from ._given import as_folder, as_model, as_text
+from ._given import as_folder, as_model, as_text, room_for
 from ._measuring import measure_run
 from ._progress import watching
-from ._settings import settings_for
+from ._settings import LENGTHS, settings_for
 
 
 def diagnose(
@@ -43,7 +43,8 @@ def diagnose(
             distributed training is measured without that.
         text: file or files, "-" for standard input, a `Text`, the text itself (a string that is no path and has a space
             or a line break), or None for the sample that comes with abbe.
-        lengths: of windows in tokens, one or several; by default 64, 256 and 1024, as far as the context goes.
+        lengths: of windows in tokens, one or several; by default 64, 256 and 1024, as far as the context goes,
+            or all of a text that is shorter than that.
         normalizer: another normalizer for the same logits; by default the model's own softmax, with its sinks.
         vectors: token vectors of the geometry: "value", "output" (values through the output projection), "hidden" (the
             layer's input states) or "embedding" (L2-normalised token embeddings, as in arXiv 2508.17821).
@@ -64,8 +65,8 @@ def diagnose(
     place, source = as_folder(folder), as_text(text)
     loaded = as_model(model, tokenizer, progress)
     settings = settings_for(
-        loaded.context, lengths=lengths, windows=windows, queries=queries, grid=grid, vectors=vectors,
-        normalizer=normalizer, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
+        room_for(loaded, source, LENGTHS[0]), lengths=lengths, windows=windows, queries=queries, grid=grid,
+        vectors=vectors, normalizer=normalizer, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
     )  # fmt: skip
     with watching(progress) as watch, evaluating(loaded.network):
         return measure_run(loaded, source, settings, place, watch)

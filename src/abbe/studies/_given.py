@@ -19,6 +19,8 @@ from ._progress import watching
 
 ModelLike = str | os.PathLike[str] | LoadedModel | nn.Module
 TextLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text
+_LONG_TOKEN = 32  # characters: a text with more for each token is not counted beforehand
+
 FolderLike = str | os.PathLike[str]
 
 
@@ -55,6 +57,14 @@ def as_folder(folder: FolderLike | None) -> Path | None:
     if "\0" in os.fspath(folder):
         raise AbbeError(f"folder is {shown(folder)}, which no system takes as a path")
     return Path(folder)
+
+
+def room_for(model: LoadedModel, text: Text, shortest: int) -> int | None:
+    """The longest window: the model's context, or a text that is shorter than the shortest usual window, as a whole."""
+    if len(text.content) > shortest * _LONG_TOKEN or not callable(model.tokenizer):
+        return model.context
+    tokens = len(model.tokenizer(text.content, truncation=False, padding=False, verbose=False)["input_ids"])
+    return min(tokens, model.context or tokens) if 2 <= tokens < shortest else model.context
 
 
 def windows_for(model: LoadedModel, text: Text, lengths: Sequence[int], count: int, seed: int) -> Windows:

@@ -12,7 +12,7 @@ from ..measures import DEFAULT_GRID, checked_grid
 from ..normalizers import Normalizer, normalizer
 
 Vectors = Literal["embedding", "hidden", "value", "output"]
-_LENGTHS = (64, 256, 1024)
+LENGTHS = (64, 256, 1024)
 MOST_RESAMPLES = 1_000_000  # all are drawn at once: more would fill the memory and change nothing
 OR_ALL = ", or 'all'"
 
@@ -72,7 +72,7 @@ def settings_for(
 ) -> Settings:
     """Fill in what depends on the model: windows of 64, 256 and 1024 tokens, as far as its context goes."""
     if lengths is None:
-        lengths = [length for length in _LENGTHS if context is None or length <= context] or [context or _LENGTHS[0]]
+        lengths = [length for length in LENGTHS if context is None or length <= context] or [context or LENGTHS[0]]
     return Settings(
         lengths=whole_numbers("lengths", lengths, "window length"),
         windows=whole("windows", windows),

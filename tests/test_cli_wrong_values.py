@@ -1,0 +1,65 @@
+"""Every option that takes a value, with every wrong one: exit code 2, one line, nothing on standard output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from cli_runs import COMMANDS, run_main
+
+from abbe import cli
+
+pytest_plugins = ("cli_fixtures",)
+
+WORDS = ["", " ", "x", "nan", "-1", "0", "1.5", "inf", "1,", ",", "1;2", "1e999", "９x", "--"]
+# What is right, or starts a long run: counts as large as you like are cut to what the text has.
+ALLOWED = {
+    "--seed": {"0"},
+    "--tau": {"1.5"},
+    "--temperatures": {"1.5"},
+    "--logits": {"-1", "0", "1.5"},
+    "--steps": {"0"},
+    "--finetune": {"0"},
+}
+NO_NUMBERS = ("--text", "--with", "--out", "--figures", "--html", "--normalizer", "--vectors", "--way", "--figure")
+ALWAYS = {"calibrate": ["--with", "sparsemax"], "pull": [], "verify": ["spectral"], "normalizers": ["softmax"]}
+
+
+def options() -> list[tuple[str, str]]:
+    """All options with a value, of all commands."""
+    commands: Any = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    return [
+        (command, parameter.opts[0])
+        for command in COMMANDS
+        for parameter in commands[command].params
+        if parameter.opts[0].startswith("--") and not parameter.is_flag and parameter.opts[0] != "--help"
+    ]
+
+
+@pytest.mark.parametrize(("command", "option"), options())
+def test_one_line_and_exit_code_2(
+    command: str, option: str, folder: Path, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    if option in ("--out", "--figures", "--html"):
+        Path("file").write_text("mine")
+        wrong = ["file/below"] if option == "--out" else [".", "file/x"] if option == "--html" else ["file"]
+    elif option in NO_NUMBERS:
+        wrong = ["", " ", "x", "/", "0", "entmx", ",", "=", ";"]
+    else:
+        wrong = [word for word in WORDS if word not in ALLOWED.get(option, set())]
+    on_model = [str(folder)] + ([] if option == "--text" else ["--text", str(book)])
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for value in wrong:
+        words = [*(on_model if command not in ("verify", "normalizers", "pull", "doctor") else [])]
+        words += [word for word in ALWAYS.get(command, []) if option != "--with"]
+        code = run_main(monkeypatch, command, *words, f"{option}={value}")
+        told = capsys.readouterr()
+        assert code == 2, (value, told)
+        assert told.out == "", value
+        assert told.err.startswith("abbe: "), value
+        assert told.err.count("\n") == 1, (value, told.err)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
