@@ -21,7 +21,7 @@ def test_losses_are_those_of_the_log_probabilities(monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(next_token_losses(model, tokens), expected, rtol=1e-5, atol=1e-6)
     of_all = window_losses(model, cut)
     torch.testing.assert_close(of_all[-1], expected.mean(), rtol=1e-5, atol=1e-6)
-    monkeypatch.setattr(_loss, "_LOGITS_AT_ONCE", 1000)  # a few rows at once
+    monkeypatch.setattr(_loss, "LOGITS_AT_ONCE", 1000)  # a few rows at once
     torch.testing.assert_close(window_losses(model, cut), of_all, rtol=1e-6, atol=1e-7)
 
 

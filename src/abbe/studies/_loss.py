@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from .._errors import AbbeError
 from ..models import LoadedModel, Window, logits_in_pieces
 
-_LOGITS_AT_ONCE = 1 << 25  # numbers: 128 MiB in float32, and as much again for their logarithms
+LOGITS_AT_ONCE = 1 << 25  # numbers: 128 MiB in float32, and as much again for their logarithms
 
 
 def check_causal(model: LoadedModel, what: str) -> None:
@@ -41,7 +41,7 @@ def next_token_losses(model: LoadedModel, tokens: Tensor) -> Tensor:
     """-ln p of every token but the first, given those before it: (tokens - 1,), float64 on the CPU."""
     network: Any = model.network
     parts, start = [], 1
-    for logits in logits_in_pieces(network, tokens, _LOGITS_AT_ONCE):
+    for logits in logits_in_pieces(network, tokens, LOGITS_AT_ONCE):
         wanted = tokens[start : start + len(logits)].to(logits.device)  # one fewer at the end: nothing follows
         parts.append(cross_entropy(logits[: len(wanted)].float(), wanted, reduction="none").double().cpu())
         start += len(logits)
