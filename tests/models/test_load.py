@@ -22,7 +22,7 @@ from tiny_models import byte_tokenizer
 from transformers.utils import logging
 
 from abbe import AbbeError
-from abbe.models import load
+from abbe.models import load, swap
 from abbe.models._load_quiet import quiet
 
 IDS = torch.tensor([[72, 101, 108, 108, 111, 33]])
@@ -115,6 +115,24 @@ def test_every_kind_loads_as_it_was_saved(
     torch.testing.assert_close(output(model.network), output(base), rtol=0, atol=0)
     assert not model.network.training
     assert "Loading" not in capfd.readouterr().err
+
+
+def test_a_loaded_model_behaves_like_its_network(folder: Path, tmp_path: Path) -> None:
+    model = load(folder)
+    assert torch.equal(model(IDS).logits, model.network(IDS).logits)
+    inputs = model.tokenizer("Hello", return_tensors="pt")
+    ids = {"input_ids": inputs["input_ids"], "max_new_tokens": 5, "do_sample": False}
+    plain = model.generate(**ids)
+    assert torch.equal(plain, model.network.generate(**ids))  # type: ignore[operator]
+    assert plain.shape == (1, 10)
+    with swap(model, "topk:k=1"):
+        torch.testing.assert_close(model(IDS).logits, model.network(IDS).logits)
+        assert not torch.equal(model(IDS).logits, load(folder)(IDS).logits)
+        assert model.generate(**ids).shape == (1, 10)
+    assert torch.equal(model.generate(**ids), plain)
+    encoder = load(save(make("BertModel"), tmp_path))
+    with pytest.raises(AbbeError, match=r"cannot generate: BertModel does not predict the next token$"):
+        encoder.generate(IDS)
 
 
 def test_contexts(tmp_path: Path, folder: Path) -> None:

@@ -13,7 +13,7 @@ from tiny_models import FAMILIES, SMALL, bert, gemma2, gpt2, gpt_oss, llama, mak
 from torch import Tensor
 
 from abbe import AbbeError
-from abbe.models import _tap
+from abbe.models import _selfcheck_output, _tap, checked_logits, swap
 from abbe.models._attention_call import AttentionCall
 from abbe.models._selfcheck import check_finite, main_output, relative_error, tolerance
 from abbe.models._tap import tap
@@ -59,6 +59,71 @@ def test_a_broken_capture_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         t.check(**inputs)
     assert t.error is not None
     assert t.error > 0.01
+
+
+@pytest.fixture
+def few_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models that can choose make the logits of the last token only, as with a large vocabulary."""
+    monkeypatch.setattr(_selfcheck_output, "MOST_LOGITS", 100)
+
+
+ONE_LAYER = {
+    "causality of one layer": (
+        lambda: llama(num_hidden_layers=1),  # its last token sees all keys, and would find nothing
+        lambda call: replace(call, causal=False),
+    )
+}
+
+
+@pytest.mark.usefixtures("few_logits")
+@pytest.mark.parametrize("name", [*BROKEN, *ONE_LAYER])
+def test_a_broken_capture_fails_with_few_logits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    build, spoil = (BROKEN | ONE_LAYER)[name]
+    network, inputs = build(), text_pair() if build is t5 else {"input_ids": tokens()}
+    honest = _tap.own_attention
+    with tap(network) as t:
+        assert t.check(**inputs) < 1e-4
+        monkeypatch.setattr(_tap, "own_attention", lambda call: honest(spoil(call)))
+        with pytest.raises(AbbeError, match="self-check failed"):
+            t.check(**inputs)
+    assert t.error is not None
+    assert t.error > 0.01
+
+
+@pytest.mark.usefixtures("few_logits")
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_with_few_logits(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, kept = llama(), torch.ones(2, 19, dtype=torch.long)
+    kept[0, :5] = 0
+    kept = kept if side == "left" else kept.flip(1)
+    with tap(network) as t:
+        assert t.check(input_ids=tokens(), attention_mask=kept) < 1e-5
+        honest = _tap.own_attention
+        monkeypatch.setattr(_tap, "own_attention", lambda call: honest(replace(call, mask=None, causal=False)))
+        with pytest.raises(AbbeError, match="self-check failed"):
+            t.check(input_ids=tokens(), attention_mask=kept)
+
+
+@pytest.mark.usefixtures("few_logits")
+def test_what_is_made_and_compared_with_few_logits() -> None:
+    """Logits of one token, and a head that is broken is still found."""
+    network, inputs, shapes = llama(), {"input_ids": tokens()}, []
+    network.lm_head.register_forward_hook(lambda head, args, logits: shapes.append(tuple(logits.shape)))
+    with tap(network) as t:
+        t.check(**inputs)
+        assert shapes == [(2, 1, 61)] * 2
+        network.lm_head.weight[0] = math.nan
+        with pytest.raises(AbbeError, match="the model's own output holds NaN"):
+            t.check(**inputs)
+    assert checked_logits(network, 19) == 61 + 19 * 32
+    assert checked_logits(bert(), 19) == 0
+
+
+@pytest.mark.usefixtures("few_logits")
+def test_a_swap_is_checked_with_few_logits() -> None:
+    network = gemma2()
+    with swap(network, "sparsemax") as handle:
+        assert 0 < handle.check(input_ids=tokens()) < 1e-5
 
 
 def test_padding_that_is_lost_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from ._head import logits_in_pieces
 from ._load import LoadedModel, load
 from ._pull import pull
 from ._pull_cache import facts as pulled_facts
+from ._selfcheck_output import checked_logits
 from ._swap import Swap, swap
 from ._swap_patterns import FILE_PREFIX, rules_in
 from ._swap_plan import HeadGroup
@@ -24,6 +25,7 @@ __all__ = [
     "Text",
     "Window",
     "Windows",
+    "checked_logits",
     "evaluating",
     "load",
     "logits_in_pieces",

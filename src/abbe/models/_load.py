@@ -29,7 +29,10 @@ _NOT_SETTINGS = ("_name_or_path", "transformers_version", "dtype", "torch_dtype"
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A network in evaluation mode with its tokenizer, and what is known about it."""
+    """A network in evaluation mode with its tokenizer, and what is known about it.
+
+    It can be called, and asked to `generate`, as the network itself.
+    """
 
     name: str
     network: nn.Module = field(repr=False)
@@ -40,12 +43,14 @@ class LoadedModel:
     source: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The network's own call."""
+        """The network's forward pass."""
         return self.network(*args, **kwargs)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """The network's own `generate`."""
+        """The network's `generate`, such as `model.generate(**inputs, max_new_tokens=20)`: token ids."""
         network: Any = self.network
+        if not network.can_generate():
+            raise AbbeError(f"{self.name} cannot generate: {type(network).__name__} does not predict the next token")
         return network.generate(*args, **kwargs)
 
     @cached_property

@@ -17,6 +17,7 @@ from .._attention_blocks import BLOCK_BYTES, compute_dtype, fold_heads, full_pre
 from .._errors import AbbeError
 from ..normalizers import normalizer
 from ._attention_call import AttentionCall
+from ._tap_modules import use_text_part
 
 # Rounding differs between kernels and grows from layer to layer: 1e-5 in a trained model of six layers in float32, 0.02
 # in float16, 0.12 in bfloat16. A dropped mask, scale, cap or sink gives far more.
@@ -58,7 +59,8 @@ def check_complete(network: Any, modules: Iterable[str], called: Iterable[str], 
     if silent:
         raise AbbeError(
             f"unsupported: {type(network).__name__} did not call {len(silent)} of its {len(modules)} "
-            f"attention modules for these inputs, the first being {silent[0]}; tap the part that runs"
+            f"attention modules for these inputs, the first being {silent[0]}"
+            f"{use_text_part(network) or '; tap the part that runs'}"
         )
     if most_keys < 2:
         # One key has the weight 1, whatever its logit.

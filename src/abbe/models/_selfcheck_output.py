@@ -39,14 +39,32 @@ def checked_output(network: Any, inputs: dict[str, Any]) -> Output:
 
 def last_tokens(network: Any, inputs: dict[str, Any]) -> int | None:
     """The logits of how many tokens are few enough; None for all of them, or where the model makes no choice."""
-    given, head = inputs.get("input_ids"), network.get_output_embeddings()
-    weight = getattr(head, "weight", None)
-    if network.base_model is network or not isinstance(given, Tensor) or not isinstance(weight, Tensor):
+    given = inputs.get("input_ids")
+    if not isinstance(given, Tensor) or "logits_to_keep" in inputs or not _can_choose(network):
         return None
-    if "logits_to_keep" in inputs or not makes_some_logits(network):
-        return None
-    a_token = len(given) * len(weight)
+    a_token = len(given) * _vocabulary(network)
     return None if given.shape[-1] * a_token <= MOST_LOGITS else max(1, MOST_LOGITS // a_token)
+
+
+def checked_logits(network: Any, tokens: int) -> int:
+    """How many numbers the outputs have that the check of one row of so many tokens compares."""
+    all_logits = tokens * _vocabulary(network)
+    if all_logits <= MOST_LOGITS or not _can_choose(network):
+        return all_logits
+    return MOST_LOGITS // _vocabulary(network) * _vocabulary(network) + tokens * int(
+        network.config.get_text_config().hidden_size
+    )
+
+
+def _can_choose(network: Any) -> bool:
+    """Whether the model can leave out logits, and shows the states that they are made of."""
+    return makes_some_logits(network) and network.base_model is not network and _vocabulary(network) > 0
+
+
+def _vocabulary(network: Any) -> int:
+    """Logits per token, 0 without a head."""
+    weight = getattr(network.get_output_embeddings(), "weight", None)
+    return len(weight) if isinstance(weight, Tensor) else 0
 
 
 def output_error(network: Any, plain: Output, own: Output, inputs: dict[str, Any]) -> float:

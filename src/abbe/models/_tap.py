@@ -26,10 +26,12 @@ from ._selfcheck_output import Output, checked_output, output_error
 from ._tap_keywords import checked_mask, read_keywords
 from ._tap_layers import ProjectionFinder
 from ._tap_masks import MaskPolicy
-from ._tap_modules import TAP_PREFIX, PrivateConfigs, attention_modules, checked_network
+from ._tap_modules import TAP_PREFIX, PrivateConfigs, checked_network, readable_modules, use_text_part
 from ._tap_output import model_attention
 
 Consumer = Callable[[AttentionCall], object]
+
+_UNREAD = "its attention does not go through transformers' attention interface"
 
 _numbers = count(1)
 
@@ -51,11 +53,13 @@ class Tap:
 
     Attributes:
         error: what `check` found, None before.
+        skipped: attention modules that cannot be read, each with the reason; they compute as ever.
     """
 
     def __init__(self, model: object) -> None:
         self.network = checked_network(model, "tap")
         self.error: float | None = None
+        self.skipped: list[str] = []
         self._name = f"{TAP_PREFIX}{next(_numbers)}"
         self._consumers: list[Consumer] = []
         self._reader = CallReader(self.network)
@@ -76,7 +80,8 @@ class Tap:
     def __enter__(self) -> Self:
         with ExitStack() as undo, lock:
             self._configs = PrivateConfigs(self.network)
-            self._modules = attention_modules(self.network)
+            self._modules, unread = readable_modules(self.network)
+            self.skipped = [f"{path} ({type(module).__name__}): {_UNREAD}" for module, path in unread.items()]
             undo.callback(self._configs.restore)
             self._configs.install(self._name)
             self._policy = MaskPolicy(self._configs.implementations(), self._modules)
@@ -104,7 +109,7 @@ class Tap:
             raise AbbeError("the tap is not open: use it as `with tap(model) as t:`")
         check_ready(self.network, inputs)
         with self._configs.original():
-            plain = checked_output(self.network, inputs)
+            plain = self._plain_output(inputs)
         own = self._rebuilt_output(inputs)
         check_complete(self.network, self._modules.values(), self.layers, self._most_keys)
         self.error = output_error(self.network, plain, own, inputs)
@@ -116,6 +121,17 @@ class Tap:
                 "nothing was measured"
             )
         return self.error
+
+    def _plain_output(self, inputs: dict[str, Any]) -> Output:
+        try:
+            return checked_output(self.network, inputs)
+        except Exception as error:
+            advice = use_text_part(self.network)
+            if not advice or isinstance(error, AbbeError):
+                raise
+            raise AbbeError(
+                f"{type(self.network).__name__} does not run on {', '.join(inputs)} alone{advice}"
+            ) from error
 
     def _rebuilt_output(self, inputs: dict[str, Any]) -> Output:
         """The model's output with its attention computed from what the tap captures."""

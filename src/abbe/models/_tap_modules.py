@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +30,8 @@ _IN_USE = {
 
 # Linear attention has no logits that compete: such layers are left out, and a model may have them beside others.
 _NOT_SOFTMAX = ("Linear", "Lightning")
+# Where multi-modal models keep what reads text.
+_TEXT_PARTS = ("model.language_model", "language_model", "model.text_model", "text_model")
 _CROSS_INPUTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
 
@@ -47,15 +49,41 @@ def checked_network(model: object, who: str) -> PreTrainedModel:
 
 def attention_modules(network: nn.Module) -> dict[nn.Module, str]:
     """Every module that routes its attention through the interface, with its path; refuses a model that has others."""
-    routed = {module: name for name, module in network.named_modules() if _routes(type(module))}
-    other = [module for module in network.modules() if _is_other_attention(module, routed)]
-    if not routed or other:
-        which = f" ({type(other[0]).__name__})" if other else ""
-        raise AbbeError(
-            f"unsupported: {type(network).__name__} does not route its attention through transformers' attention "
-            f"interface{which}"
-        )
+    routed, other = readable_modules(network)
+    if other:
+        raise _unrouted(network, next(iter(other)))
     return routed
+
+
+def readable_modules(network: nn.Module) -> tuple[dict[nn.Module, str], dict[nn.Module, str]]:
+    """The modules that route their attention through the interface, with their paths, and those that do not."""
+    named = dict(network.named_modules())
+    routed = {module: name for name, module in named.items() if _routes(type(module))}
+    other = {module: name for name, module in named.items() if _is_other_attention(module, routed)}
+    if not routed:
+        raise _unrouted(network, next(iter(other), None))
+    return routed, {module: name for module, name in other.items() if not _lies_in(name, other.values())}
+
+
+def _unrouted(network: nn.Module, module: nn.Module | None) -> AbbeError:
+    which = f" ({type(module).__name__})" if module is not None else ""
+    return AbbeError(
+        f"unsupported: {type(network).__name__} does not route its attention through transformers' attention "
+        f"interface{which}{use_text_part(network)}"
+    )
+
+
+def use_text_part(network: nn.Module) -> str:
+    """Advice to be added to an error: the part that reads text, of a model that reads images or sound, too."""
+    from transformers import PreTrainedModel
+
+    parts = dict(network.named_modules())
+    found = [path for path in _TEXT_PARTS if isinstance(parts.get(path), PreTrainedModel)]
+    return f"; use its `{found[0]}`, which reads text" if found else ""
+
+
+def _lies_in(path: str, others: Iterable[str]) -> bool:
+    return any(path.startswith(f"{other}.") for other in others)
 
 
 def _routes(kind: type[nn.Module]) -> bool:

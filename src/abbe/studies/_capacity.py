@@ -184,7 +184,7 @@ class _Study:
             self.watch.say("all losses were evaluated before")
             return
         left = list((Counter(self._planned(checked)) - kept).elements())
-        self.watch.say(str(estimate(self.model, left, checked.tokens, checked.seconds, 1.0)))
+        self.watch.say(str(estimate(self.model, left, checked.tokens, checked.seconds, 1.0, losses=True)))
         self.watch.expect(len(left))
 
     def _planned(self, checked: _Checked) -> list[int]:

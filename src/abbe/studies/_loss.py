@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from .._errors import AbbeError
 from ..models import LoadedModel, Window, logits_in_pieces
 
-_LOGITS_AT_ONCE = 1 << 25  # numbers: 128 MiB in float32, and as much again for their logarithms
+LOGITS_AT_ONCE = 1 << 25  # numbers: 128 MiB in float32, and as much again for their logarithms
 _LOGITS_FOR_A_LOOK = 1 << 24  # numbers: with a vocabulary of 262,144 the last 63 targets
 
 
@@ -69,7 +69,7 @@ def next_token_losses(model: LoadedModel, tokens: Tensor, last: int | None = Non
     network: Any = model.network
     first = 0 if last is None else len(tokens) - 1 - last
     parts, start = [], first + 1
-    for logits in logits_in_pieces(network, tokens, _LOGITS_AT_ONCE, first):
+    for logits in logits_in_pieces(network, tokens, LOGITS_AT_ONCE, first):
         wanted = tokens[start : start + len(logits)].to(logits.device)  # one fewer at the end: nothing follows
         parts.append(cross_entropy(logits[: len(wanted)].float(), wanted, reduction="none").double().cpu())
         start += len(logits)

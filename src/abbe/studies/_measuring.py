@@ -16,7 +16,7 @@ import torch
 from .._held import held
 from ..models import LoadedModel, Text, Window, Windows, tap
 from ..results import FORMAT, Run
-from ._cost import DIAGNOSIS, estimate
+from ._cost import DIAGNOSIS, estimate, kernels_loaded
 from ._folder import RunFolder, identity_of
 from ._given import windows_for
 from ._memory import PeakMemory
@@ -60,7 +60,7 @@ def _measured(
     cut = windows_of(model, text, settings) if cut is None else cut
     facts = _facts(model, text, settings)
     with ExitStack() as stack:
-        memory = PeakMemory()
+        memory, warm = PeakMemory(), kernels_loaded()
         open_tap = stack.enter_context(tap(model))
         probe = check_tokens(model, cut)
         checked = time.perf_counter()
@@ -70,10 +70,12 @@ def _measured(
         left = [window.length for window in cut if window not in kept]
         watch.say(f"{model.name}: self-check error {error:.1e} (allowed 1e-3)")
         watch.say(
-            str(estimate(model, left, len(probe), a_pass, overhead)) if left else "all windows were measured before"
+            str(estimate(model, left, len(probe), a_pass, overhead, queries=settings.queries, warm=warm))
+            if left
+            else "all windows were measured before"
         )
         _measure(cut, WindowReader(model, open_tap, settings), kept, len(open_tap.layers), watch)
-        layers = open_tap.layers
+        layers, unread = open_tap.layers, open_tap.skipped
     records = {length: [_record(kept, w) for w in cut if w.length == length] for length in settings.lengths}
     heads = table(model.name, {length: group for length, group in records.items() if group}, settings)
     manifest = facts | {
@@ -83,7 +85,7 @@ def _measured(
         "layers": layers,
         "self_check": {"error": error, "tokens": len(probe)},
         "windows": [{"length": w.length, "index": w.index, "start": w.start, "end": w.end} for w in cut],
-        "skipped": [*cut.skipped, *_reasons(cut, kept), *_unseen_sizes(settings)],
+        "skipped": [*cut.skipped, *unread, *_reasons(cut, kept), *_unseen_sizes(settings)],
         "measured_again": kept.parts.measured_again,
         "seconds": {"windows": _seconds(cut, kept), "total": round(time.perf_counter() - started, 3)},
         "peak_extra_megabytes": memory.extra(),

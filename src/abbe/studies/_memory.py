@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +14,7 @@ class PeakMemory:
     """Largest memory of the process since this was made, in MB beyond what it had then; None where unknown."""
 
     def __init__(self) -> None:
+        _give_back()
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
         self._before = _megabytes("VmRSS")
@@ -19,6 +22,13 @@ class PeakMemory:
     def extra(self) -> float | None:
         peak = _megabytes("VmHWM")
         return None if peak is None or self._before is None else max(0.0, round(peak - self._before, 1))
+
+
+def _give_back() -> None:
+    """Return freed memory to the system: used again, it would not count as extra. GNU's C library can, others skip."""
+    gc.collect()
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _megabytes(entry: str) -> float | None:
