@@ -181,7 +181,7 @@ def test_a_reader_that_went_away_is_no_error(arguments: list[str]) -> None:
     finally:
         os.close(write)
     assert done.stderr == ""
-    assert done.returncode in (0, 1)
+    assert done.returncode in (0, 141)  # not 1, which says that a verdict failed
 
 
 def test_json_is_alone_on_standard_output(tmp_path: object) -> None:

@@ -110,6 +110,7 @@ def give_up_privileges() -> None:
 def run(task: dict[str, Any]) -> NoReturn:
     """The command, in a fork."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also when the tests themselves run under nohup
     os.chdir(task["folder"])
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
