@@ -140,3 +140,11 @@ def test_mistakes(
 def test_no_logits() -> None:
     with pytest.raises(AbbeError, match="there are no logits"):
         try_normalizers(["softmax"], [])
+
+
+def test_heads_of_different_values_are_not_shown_as_one() -> None:
+    message = "entmax:alpha=1.2/1.4,learn=true,heads=2 has heads of different values: try them one at a time"
+    with pytest.raises(AbbeError, match=message):
+        try_normalizers(["entmax:alpha=1.2/1.4,learn=true"], [3, 2, 1])
+    (same,) = try_normalizers(["entmax:alpha=1.2/1.2,learn=true"], [3, 2, 1])
+    assert same.spec == "entmax:alpha=1.2,learn=true,heads=2"

@@ -47,7 +47,10 @@ def try_normalizers(specs: Sequence[str], logits: Sequence[float]) -> list[Norma
 
 def _try(made: Normalizer, logits: tuple[float, ...]) -> NormalizerTrial:
     with torch.no_grad():
-        weights = made(_rows(made, logits), check=True).reshape(-1, len(logits))[0]
+        of_heads = made(_rows(made, logits), check=True).reshape(-1, len(logits))
+    weights = of_heads[0]
+    if not bool((of_heads == weights).all()):
+        raise AbbeError(f"{made.spec} has heads of different values: try them one at a time, without heads=")
     return NormalizerTrial(
         spec=made.spec,
         name=made.name,
@@ -64,7 +67,7 @@ def _try(made: Normalizer, logits: tuple[float, ...]) -> NormalizerTrial:
 
 
 def _rows(made: Normalizer, logits: tuple[float, ...]) -> torch.Tensor:
-    """The row once for every head: before training all heads do the same."""
+    """The row once for every head."""
     heads = made._given.get("heads", 1)
     return torch.tensor(logits, dtype=torch.float64).expand(heads, 1, -1)
 
