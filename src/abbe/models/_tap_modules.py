@@ -56,12 +56,15 @@ def attention_modules(network: nn.Module) -> dict[nn.Module, str]:
 
 
 def readable_modules(network: nn.Module) -> tuple[dict[nn.Module, str], dict[nn.Module, str]]:
-    """The modules that route their attention through the interface, with their paths, and those that do not."""
+    """The modules that route their attention through the interface, with their paths, and those beside the layers that
+    do not, such as a pooling head. A layer that does not is refused: a table of some of the layers would mislead.
+    """
     named = dict(network.named_modules())
     routed = {module: name for name, module in named.items() if _routes(type(module))}
     other = {module: name for name, module in named.items() if _is_other_attention(module, routed)}
-    if not routed:
-        raise _unrouted(network, next(iter(other), None))
+    layers = [module for module, name in other.items() if any(part.isdigit() for part in name.split("."))]
+    if layers or not routed:
+        raise _unrouted(network, next(iter(layers or other), None))
     return routed, {module: name for module, name in other.items() if not _lies_in(name, other.values())}
 
 
