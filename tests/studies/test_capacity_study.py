@@ -90,6 +90,7 @@ def test_losses_are_paired_and_shared() -> None:
 def test_json_and_files(tmp_path: Path) -> None:
     found = made(folder=tmp_path)
     again = json.loads((tmp_path / "capacity.json").read_text())
+    assert "sha256" in again.pop("checked")
     assert again == json.loads(json.dumps(found.as_json(), allow_nan=False))
     assert pl.read_csv(tmp_path / "table.csv").height == found.table.height
     assert pl.read_csv(tmp_path / "curve.csv")["n"].to_list() == found.curve["n"].to_list()
