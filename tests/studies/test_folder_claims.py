@@ -114,6 +114,7 @@ def test_compare_checks_what_is_to_be_calibrated_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_compare_study, "window_losses", lambda *_: pytest.fail("measured"))
-    with pytest.raises(abbe.AbbeError, match="heads="):
-        compare_runs.made(alternatives=["sparsemax", "ssmax:heads=4"], calibrate=True, folder=tmp_path / "out")
+    nothing_to_fit = "scaled:of=sparsemax,t=0,learn=false"
+    with pytest.raises(abbe.AbbeError, match="has nothing to fit: leave learn=false out of it"):
+        compare_runs.made(alternatives=["sparsemax", nothing_to_fit], calibrate=True, folder=tmp_path / "out")
     assert not (tmp_path / "out").exists()
