@@ -11,6 +11,7 @@ import pytest
 from abbe.studies import Claim, Figure
 from abbe.studies._claim_rules import slope
 from abbe.studies._claims import judge
+from abbe.studies._claims_weights import _exponent
 
 LENGTHS = (32, 64, 128, 256, 512, 1024)
 SIZES = (1, 2, 5, 10, 20, 50, 100)
@@ -270,3 +271,16 @@ def test_drift_is_not_judged_if_nats_and_share_disagree_or_hardly_change() -> No
 
 def test_statements_without_a_figure_are_not_judged() -> None:
     assert judge({}) == ()
+
+
+@pytest.mark.parametrize(("n", "answer"), [(30, "holds"), (120, "holds"), (29, "does not hold"), (121, "does not hold")])
+def test_critical_share_at_the_edges_of_its_range(n: float, answer: str) -> None:
+    """From half of the paper's 0.06 to twice that, both included."""
+    assert critical({1000: (n, None)})["critical N"].answer == answer
+
+
+def test_an_exponent_is_that_of_one_direction_and_one_statistic() -> None:
+    exponents = {("random", "max"): -1.0, ("random", "mean"): -0.5, ("worst", "max"): 0.5, ("worst", "mean"): 2.0}
+    rows = [_row(t, None, *which, t**power) for which, power in exponents.items() for t in (0.01, 0.1, 1.0)]
+    table = pl.DataFrame(rows, schema_overrides={"step": pl.Float64})
+    assert {which: _exponent(table, *which) for which in exponents} == pytest.approx(exponents)

@@ -18,6 +18,7 @@ from abbe.normalizers import normalizer
 from abbe.studies._compare_parts import CompareSettings
 from abbe.studies._compare_reading import SwapReader
 from abbe.studies._compare_sensitivity import (
+    _weights,
     at_equal_selectivity,
     effective_tokens,
     matched_temperatures,
@@ -258,3 +259,13 @@ def test_theory_is_told_where_there_is_one() -> None:
     expected = abbe.bounds.sensitivity_at_equal_selectivity("entmax15", 512)
     assert theory("entmax:alpha=1.5", 512) == pytest.approx(float(expected))
     assert theory("topk:k=32", 512) is None
+
+
+def test_every_head_is_spread_by_its_own_value() -> None:
+    """Heads stand first among (head, window, query, key), and third from the end for a normalizer with one value each."""
+    logits = torch.randn(3, 2, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    made = normalizer("scaled:of=softmax,t=-1/0.5/1,learn=true").double()
+    with torch.no_grad():
+        found = _weights(made, logits)
+        for head, t in enumerate((-1.0, 0.5, 1.0)):
+            torch.testing.assert_close(found[head], normalizer(f"scaled:of=softmax,t={t}")(logits[head]))

@@ -310,3 +310,20 @@ def test_gains_are_over_own_on_the_prompts_of_the_cell(prompts: list[Prompt]) ->
 
 def test_an_answer_without_a_margin_is_wrong() -> None:
     assert gain_numbers([1.0, -1.0], [math.nan, math.nan], 0.95)["gain"] == -0.5
+
+
+@pytest.mark.parametrize(("length", "pairs"), [(6, 0), (7, 2), (9, 2), (10, 3)])
+def test_a_key_value_prompt_has_two_pairs_or_more(length: int, pairs: int) -> None:
+    found = of_kind(maker().make((length,), 1), "key-value")
+    assert {len(prompt.candidates) for prompt in found} == ({pairs} if pairs else set())
+
+
+def test_a_needle_prompt_needs_a_word_for_each_candidate_and_key() -> None:
+    made = maker(Text("few", " ".join(WORDS[:30] * 20)))
+    used = {*made._hay, *made._begin, *made._middle, *made._end}
+    free, needed = [word for word in made.words if word not in used], CANDIDATES + 1 + DECOYS
+    assert len(free) > needed
+    assert made._needle(free[: needed - 1], 64, 0.5, 0) is None
+    found = made._needle(free[:needed], 64, 0.5, 0)
+    assert found is not None
+    assert len(found.candidates) == CANDIDATES

@@ -15,7 +15,7 @@ from abbe.measures import bootstrap_interval, critical_n, resampled_means
 from abbe.measures._bootstrap import expanded_tail
 from abbe.models import Window
 from abbe.studies._settings import Settings, settings_for
-from abbe.studies._tables import LEVELS, table
+from abbe.studies._tables import LEVELS, _largest, table
 from abbe.studies._window import query_positions
 
 OPTIONS: dict[str, Any] = {
@@ -136,3 +136,10 @@ def test_queries_that_see_too_few_keys_are_left_out(queries: int | str, least: i
     if queries == 8:
         stretch = (40 - least) / 8
         assert [int((p - least) // stretch) for p in positions] == list(range(8))
+
+
+def test_the_largest_of_nothing_is_unknown() -> None:
+    """NaN only where all are: a maximum of no number is no minus infinity."""
+    values = torch.tensor([[1.0, torch.nan, torch.nan], [3.0, 2.0, torch.nan]], dtype=torch.float64)
+    assert _largest(values, 0)[:2].tolist() == [3, 2]
+    assert _largest(values, 0)[2].isnan()
