@@ -8,6 +8,7 @@ import pytest
 import torch
 from normalizer_cases import Case, all_cases, every_case, generic_logits, random_logits, random_mask
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jacfwd, jacrev, jvp, vmap
 from typed import jacobian
 
@@ -148,3 +149,26 @@ def test_third_derivatives_exist(case: Case) -> None:
     numeric = (curvature(row + step * direction) - curvature(row - step * direction)) / (2 * step)
     size = max(1.0, float(numeric.detach().abs().max()))
     torch.testing.assert_close(third, numeric, rtol=0, atol=3e-5 * size)
+
+
+@every_case()
+def test_closed_form_at_a_row_of_zeros(case: Case) -> None:
+    """Where a deviation or a width is 0, autograd and the closed form leave out the same terms."""
+    made, zeros = case.make(), torch.zeros(3, 1, 5, dtype=torch.float64)
+    if case.name in ("relu", "softpick", "clipped", "elastic"):
+        pytest.skip("0 is a kink")
+    found = torch.func.vmap(torch.func.jacrev(made), randomness="error")(zeros[None])[0]
+    exact = torch.stack([found[head, 0, :, head, 0] for head in range(3)])
+    torch.testing.assert_close(made.jacobian(zeros)[:, 0], exact, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("spec", ["sparsemax", "entmax:alpha=1.3", "topk:k=3", "hybrid:a=softmax,b=sparsemax,mix=0.25"])
+def test_forward_mode_of_what_the_kernels_would_take(spec: str, fused: None) -> None:
+    """No kernel carries a tangent: a dual tensor goes to the reference."""
+    made = abbe.normalizer(spec)
+    logits, tangent = random_logits(4, 17, dtype=torch.float32), random_logits(4, 17, seed=1, dtype=torch.float32)
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(made(forward_ad.make_dual(logits, tangent))).tangent
+    assert found is not None
+    exact = (made.jacobian(logits.double()) @ tangent.double().unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-5)

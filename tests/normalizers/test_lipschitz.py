@@ -152,3 +152,11 @@ def test_values_from_the_notes() -> None:
 def test_needs_a_key(keys: int) -> None:
     with pytest.raises(abbe.AbbeError, match=f"keys must be a whole number >= 1, got {keys}"):
         abbe.normalizer("softmax").lipschitz(keys=keys)
+
+
+@pytest.mark.parametrize("spec", ["sigmoid", "softmax1", "sink:b=2", "stick-breaking"])
+def test_a_gate_of_one_key_is_a_sigmoid(spec: str) -> None:
+    made = abbe.normalizer(spec).double()
+    assert made.lipschitz(1) == 0.25
+    slopes = made.jacobian(torch.linspace(-4, 4, 801, dtype=torch.float64)[:, None])
+    assert float(slopes.max()) == pytest.approx(0.25, rel=1e-4)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tiny_runs
 import torch
 from compare_runs import SETTINGS, made, row, word_model
 from needle_models import TEXT
@@ -269,3 +270,12 @@ def test_every_head_is_spread_by_its_own_value() -> None:
         found = _weights(made, logits)
         for head, t in enumerate((-1.0, 0.5, 1.0)):
             torch.testing.assert_close(found[head], normalizer(f"scaled:of=softmax,t={t}")(logits[head]))
+
+
+def test_own_logits_hold_the_sink_as_their_first_key() -> None:
+    model = tiny_runs.model("gpt-oss")
+    found = own_logits(model, cut_windows(TEXT, [16], 2, 0, tokenizer=model.tokenizer), SETTINGS.reading())
+    sinks = [layer.self_attn.sinks.detach() for layer in model.network.model.layers]
+    for part, sink in zip(found.values(), sinks, strict=True):
+        assert part.shape == (4, 2, 8, 17)
+        torch.testing.assert_close(part[..., 0], sink[:, None, None].expand(4, 2, 8))

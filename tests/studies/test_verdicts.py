@@ -182,6 +182,9 @@ def test_key_numbers_have_interval_limit_and_control() -> None:
     effective, separability, critical, decay, sensitivity = key_numbers(Lookup(made_run([{}] * 5)))
     assert (effective.value, effective.low, effective.high, effective.limit) == (8.0, 7.5, 8.5, 500.0)
     assert effective.shown == "8 tokens"
+    assert effective.meaning == "A query spreads its weight as if equally over 8 tokens, of 500 that it sees on average."
+    (unlimited, *_) = key_numbers(Lookup(made_run([{}], {"effective_tokens": (8.0, 7.5, 8.5, None, None)})))
+    assert unlimited.meaning == "A query spreads its weight as if equally over 8 tokens."
     assert separability.shown == "70 %"
     assert separability.control == 0.1
     assert separability.name == "separability of 20 tokens"
@@ -213,7 +216,7 @@ def test_growth_says_where_a_head_crosses_its_limits() -> None:
     rows = growth(table).to_dicts()
     assert [r["uniform_from"] for r in rows] == [1024, None, None]  # not yet at 64
     assert [r["random_from"] for r in rows] == [None, 64, None]
-    assert rows[2]["decay"] == 0.2
+    assert (rows[2]["decay"], rows[2]["decay_low"], rows[2]["decay_high"]) == (0.2, 0.15, 0.25)
     assert rows[2]["half_until"] == math.floor(1 + math.exp(10))
     assert rows[2]["faint_at"] is None  # 0.4 (L/1024)^-0.2 = 0.1 at 1,024 times the length: too far
     assert growth(Lookup(made_run([FADING])))["faint_at"].to_list() == [1024 * 16]  # 0.4 (L/1024)^-0.5 = 0.1
