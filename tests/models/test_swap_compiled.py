@@ -54,6 +54,7 @@ def test_families(name: str) -> None:
     assert float((got - plain).abs().max()) > 0.01
 
 
+@pytest.mark.slow
 def test_a_compiled_model_follows_every_swap_and_restore() -> None:
     """Compiled before the first swap: each swap and each end of one is seen, forward and backward."""
     network, inputs = llama(num_hidden_layers=1), text()

@@ -73,6 +73,7 @@ def dense(made: Normalizer, inputs: States, scale: float = 0.125) -> Tensor:
     return (made.double()(scale * query @ key.mT) @ value).transpose(1, 2).float()
 
 
+@pytest.mark.quick(10)
 @every_case()
 def test_every_normalizer_gives_what_it_gave(case: Case, steps: list[str]) -> None:
     inputs = states(37, heads=3, key_heads=1)

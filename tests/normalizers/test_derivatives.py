@@ -43,7 +43,7 @@ def test_gradgradcheck(case: Case) -> None:
     assert torch.autograd.gradgradcheck(call, (logits, *values), (upstream,), atol=1e-6)
 
 
-@all_cases()
+@every_case()
 def test_gradcheck_with_masked_keys_and_rows(case: Case) -> None:
     """Masked keys, and one row without any: gradients are right there too, first and second."""
     mask = torch.ones(SHAPE, dtype=torch.bool)

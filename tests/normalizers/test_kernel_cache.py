@@ -120,6 +120,7 @@ BREAKS = {
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("how", BREAKS)
 def test_without_kernels_abbe_goes_on_and_says_so_once(how: str) -> None:
     """Read-only home and site-packages leave numba no folder to keep compiled code in."""

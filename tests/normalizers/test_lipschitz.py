@@ -95,6 +95,7 @@ def test_never_exceeded(case: Case, keys: int) -> None:
     assert largest_norm(made, keys) <= made.lipschitz(keys=keys) * (1 + 1e-9) + 1e-12
 
 
+@pytest.mark.quick(30)
 @pytest.mark.parametrize("spec", TIGHT)
 @pytest.mark.parametrize("keys", [1, 2, 8, 64])
 def test_reached_within_two_percent(spec: str, keys: int) -> None:

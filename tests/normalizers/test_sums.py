@@ -62,7 +62,7 @@ def long_rows(keys: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "keys", [7, 129, 1000, narrow(4096), narrow(131_072), *map(slow, (1, 47, 97, 257, 1537, 32_767, 65_537, 100_000))]
+    "keys", [7, 129, 1000, 4096, narrow(131_072), *map(slow, (1, 47, 97, 257, 1537, 32_767, 65_537, 100_000))]
 )
 @pytest.mark.parametrize("spec", SIMPLEX)
 def test_rows_of_any_length_sum_to_one(spec: str, keys: int, fused: None) -> None:

@@ -18,6 +18,7 @@ from abbe.studies._loss import window_losses
 from abbe.studies._parts import Parts
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("stopped", [20, 55])
 def test_resumed_is_as_uninterrupted(stopped: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped while the model is truncated, or while layers are."""
@@ -70,7 +71,7 @@ def test_the_cost_is_that_of_what_is_left(tmp_path: Path, capsys: pytest.Capture
     assert f"{3 * left} windows, {48 * left} tokens: about" in told(folder=tmp_path)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "content",
     [

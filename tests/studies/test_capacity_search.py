@@ -23,6 +23,7 @@ from abbe.studies._capacity_search import Sizes, bracket, is_monotone, search
 from abbe.studies._loss import window_losses
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("needed", [1, 2, 5, 7, 8, 11])
 def test_a_planted_set_size_is_found(needed: int) -> None:
     found = capacity(planted_capacity.model(needed), planted_capacity.TEXT, layers=False, **QUICK)
