@@ -218,3 +218,22 @@ def test_every_row_map_has_both_kernels_and_is_tested() -> None:
         for case in CASES:
             case.make(torch.float32)(random_logits(3, 2, 5, dtype=torch.float32))
     assert reached == set(_dispatch._MAPS)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "hybrid:a=softmax,b=(ssmax:s=0.4,learn=true),mix=0.3",
+        "hybrid:a=(sink:b=0.5,learn=true),b=(entmax:alpha=1.3,learn=true),mix=0.3",
+    ],
+)
+def test_parts_of_a_blend_learn_as_much_as_their_share(spec: str, fused: None) -> None:
+    """A fixed mixture is one kernel, and its parts may learn: against the float64 reference."""
+    logits, upstream = random_logits(4, 33, dtype=torch.float32), random_logits(4, 33, seed=1, dtype=torch.float32)
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        made = abbe.normalizer(spec).to(dtype)
+        leaf = logits.to(dtype).requires_grad_()
+        gradients.append(torch.autograd.grad(made(leaf), [leaf, *made.parameters()], upstream.to(dtype)))
+    for mine, exact in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)

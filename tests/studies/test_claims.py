@@ -273,7 +273,9 @@ def test_statements_without_a_figure_are_not_judged() -> None:
     assert judge({}) == ()
 
 
-@pytest.mark.parametrize(("n", "answer"), [(30, "holds"), (120, "holds"), (29, "does not hold"), (121, "does not hold")])
+@pytest.mark.parametrize(
+    ("n", "answer"), [(30, "holds"), (120, "holds"), (29, "does not hold"), (121, "does not hold")]
+)
 def test_critical_share_at_the_edges_of_its_range(n: float, answer: str) -> None:
     """From half of the paper's 0.06 to twice that, both included."""
     assert critical({1000: (n, None)})["critical N"].answer == answer

@@ -182,7 +182,9 @@ def test_key_numbers_have_interval_limit_and_control() -> None:
     effective, separability, critical, decay, sensitivity = key_numbers(Lookup(made_run([{}] * 5)))
     assert (effective.value, effective.low, effective.high, effective.limit) == (8.0, 7.5, 8.5, 500.0)
     assert effective.shown == "8 tokens"
-    assert effective.meaning == "A query spreads its weight as if equally over 8 tokens, of 500 that it sees on average."
+    assert (
+        effective.meaning == "A query spreads its weight as if equally over 8 tokens, of 500 that it sees on average."
+    )
     (unlimited, *_) = key_numbers(Lookup(made_run([{}], {"effective_tokens": (8.0, 7.5, 8.5, None, None)})))
     assert unlimited.meaning == "A query spreads its weight as if equally over 8 tokens."
     assert separability.shown == "70 %"
