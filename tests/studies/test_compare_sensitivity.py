@@ -262,7 +262,7 @@ def test_theory_is_told_where_there_is_one() -> None:
 
 
 def test_every_head_is_spread_by_its_own_value() -> None:
-    """Heads stand first among (head, window, query, key), and third from the end for a normalizer with one value each."""
+    """Heads stand first in (head, window, query, key), but third from the end for a normalizer with one value each."""
     logits = torch.randn(3, 2, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     made = normalizer("scaled:of=softmax,t=-1/0.5/1,learn=true").double()
     with torch.no_grad():
