@@ -237,3 +237,17 @@ def test_parts_of_a_blend_learn_as_much_as_their_share(spec: str, fused: None) -
         gradients.append(torch.autograd.grad(made(leaf), [leaf, *made.parameters()], upstream.to(dtype)))
     for mine, exact in zip(*gradients, strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)
+
+
+@every_case("learns")
+def test_one_row_alone_teaches_as_well(case: Case, fused: None) -> None:
+    """Kernels that sum over rows, at a single one."""
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        made = case.make(dtype)
+        leaf = random_logits(case.heads, 1, 33, dtype=torch.float32).to(dtype).requires_grad_()
+        upstream = random_logits(case.heads, 1, 33, seed=1, dtype=torch.float32).to(dtype)
+        gradients.append(torch.autograd.grad(made(leaf), [leaf, *made.parameters()], upstream))
+    for mine, exact in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=2e-5)
+        assert bool((exact != 0).any())
