@@ -227,3 +227,36 @@ def test_every_row_map_has_both_kernels_and_is_tested() -> None:
         for case in (case for case in CASES if str(case) in CORE):
             case.make(torch.float32)(random_logits(3, 2, 5, dtype=torch.float32))
         assert reached == set(_dispatch._MAPS), "a row map without a case in the quick tier"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "hybrid:a=softmax,b=(ssmax:s=0.4,learn=true),mix=0.3",
+        "hybrid:a=(sink:b=0.5,learn=true),b=(entmax:alpha=1.3,learn=true),mix=0.3",
+    ],
+)
+def test_parts_of_a_blend_learn_as_much_as_their_share(spec: str, fused: None) -> None:
+    """A fixed mixture is one kernel, and its parts may learn: against the float64 reference."""
+    logits, upstream = random_logits(4, 33, dtype=torch.float32), random_logits(4, 33, seed=1, dtype=torch.float32)
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        made = abbe.normalizer(spec).to(dtype)
+        leaf = logits.to(dtype).requires_grad_()
+        gradients.append(torch.autograd.grad(made(leaf), [leaf, *made.parameters()], upstream.to(dtype)))
+    for mine, exact in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)
+
+
+@every_case("learns")
+def test_one_row_alone_teaches_as_well(case: Case, fused: None) -> None:
+    """Kernels that sum over rows, at a single one."""
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        made = case.make(dtype)
+        leaf = random_logits(case.heads, 1, 33, dtype=torch.float32).to(dtype).requires_grad_()
+        upstream = random_logits(case.heads, 1, 33, seed=1, dtype=torch.float32).to(dtype)
+        gradients.append(torch.autograd.grad(made(leaf), [leaf, *made.parameters()], upstream))
+    for mine, exact in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=2e-5)
+        assert bool((exact != 0).any())

@@ -117,7 +117,7 @@ def test_grows_with_the_row_and_is_positive(case: Case) -> None:
 )
 def test_infinite_constants_are_infinite(spec: str) -> None:
     made = abbe.normalizer(spec)
-    assert made.lipschitz(keys=4) == math.inf
+    assert made.lipschitz(keys=2) == made.lipschitz(keys=4) == math.inf
     row = torch.tensor([[1.0, 0.2, -0.5, 0.7]], dtype=torch.float64)
     norms = [float(spectral_norms(made, row * scale)) for scale in (1e-3, 1e-6, 1e-9)]
     assert norms[0] < norms[1] < norms[2]
@@ -161,3 +161,7 @@ def test_a_gate_of_one_key_is_a_sigmoid(spec: str) -> None:
     assert made.lipschitz(1) == 0.25
     slopes = made.jacobian(torch.linspace(-4, 4, 801, dtype=torch.float64)[:, None])
     assert float(slopes.max()) == pytest.approx(0.25, rel=1e-4)
+
+
+def test_one_key_of_relu_without_a_floor_has_all_the_weight() -> None:
+    assert abbe.normalizer("relu:eps=0").lipschitz(1) == 0

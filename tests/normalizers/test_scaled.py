@@ -83,3 +83,12 @@ def test_refusals() -> None:
     made = abbe.normalizer("scaled:of=(sink:learn=true,heads=3)")
     with pytest.raises(abbe.AbbeError, match=r"scaled: sink: logits must be \(..., 3 heads, queries, keys\)"):
         made(torch.zeros(2, 4, 9))
+
+
+@pytest.mark.parametrize(
+    "parts", [("softmax", "sigmoid:bias=-2"), ("sigmoid:bias=-2", "softmax"), ("relu", "sparsemax")]
+)
+def test_a_hybrid_with_a_part_that_knows_the_level_keeps_it(parts: tuple[str, str]) -> None:
+    inner = abbe.normalizer("hybrid", a=parts[0], b=parts[1], mix=0.4)
+    logits = random_logits(4, 9) + 3
+    torch.testing.assert_close(abbe.normalizer("scaled", of=inner, t=0.7)(logits), inner(math.exp(0.7) * logits))

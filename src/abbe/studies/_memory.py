@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +25,6 @@ class PeakMemory:
 
 def _give_back() -> None:
     """Return freed memory to the system: used again, it would not count as extra. GNU's C library can, others skip."""
-    gc.collect()
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
