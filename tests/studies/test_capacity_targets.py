@@ -39,6 +39,7 @@ def by_hand(model: LoadedModel, window: Window, last: int) -> float:
     return total / last
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("family", ["gpt2", "gpt-oss"])
 @pytest.mark.parametrize("last", [1, 5, 15])
 def test_losses_are_over_exactly_those_targets(family: str, last: int) -> None:

@@ -12,7 +12,7 @@ from needle_models import TEXT
 
 import abbe
 from abbe import studies
-from abbe.models import LoadedModel, swap, windows
+from abbe.models import LoadedModel, swap
 from abbe.studies import _compare_study as study
 from abbe.studies._compare_calibrated import calibrated_swap, halves, kept_alpha
 from abbe.studies._compare_parts import OWN
@@ -57,17 +57,18 @@ def test_nothing_that_is_compared_was_seen_by_the_calibration(monkeypatch: pytes
     read: list[abbe.Text] = []
     cut: list[Any] = []
 
-    def cut_windows(text: abbe.Text, *args: Any, **options: Any) -> Any:
+    def windows_for(model: Any, text: abbe.Text, *args: Any) -> Any:
         read.append(text)
-        cut.extend(windows(text, *args, **options))
-        return windows(text, *args, **options)
+        cut.extend(original(model, text, *args))
+        return original(model, text, *args)
 
     class Maker(PromptMaker):
         def __init__(self, tokenizer: Any, text: abbe.Text, seed: int) -> None:
             read.append(text)
             super().__init__(tokenizer, text, seed)
 
-    monkeypatch.setattr(study, "cut_windows", cut_windows)
+    original = study.windows_for
+    monkeypatch.setattr(study, "windows_for", windows_for)
     monkeypatch.setattr(study, "PromptMaker", Maker)
     found = made(calibrate=True, alternatives="sparsemax", windows=40)
     first, second = halves(TEXT)

@@ -130,8 +130,10 @@ class Normalizer(nn.Module, ABC):
 
     def _check_nesting(self) -> None:
         """Each level costs several calls, and Python allows about a thousand inside each other."""
-        inner = [value for value in self._given.values() if isinstance(value, Normalizer)]
-        self._nesting: int = 1 + max((one._nesting for one in inner), default=0)
+        self._nesting: int = 1
+        for value in self._given.values():  # a plain loop: torch.compile traces it
+            if isinstance(value, Normalizer):
+                self._nesting = max(self._nesting, 1 + value._nesting)
         if self._nesting > MOST_NESTED + 1:  # one more than in a spec, where the innermost may stand without parameters
             raise AbbeError(f"{self.name}: normalizers can be nested {MOST_NESTED} deep, not deeper")
 
