@@ -165,3 +165,10 @@ def test_a_gate_of_one_key_is_a_sigmoid(spec: str) -> None:
 
 def test_one_key_of_relu_without_a_floor_has_all_the_weight() -> None:
     assert abbe.normalizer("relu:eps=0").lipschitz(1) == 0
+
+
+def test_one_kept_key_has_a_weight_of_1_or_that_of_softmax() -> None:
+    assert abbe.normalizer("topk:k=1").lipschitz(5) == 0
+    full = abbe.normalizer("topk:k=1,renormalize=false")
+    assert full.lipschitz(5) == 0.5
+    assert float(spectral_norms(full.double(), torch.tensor([[0.3, 0.0, -1.0]], dtype=torch.float64))) > 0.2
