@@ -53,6 +53,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, command: str, error: BaseException)
     return [command, *arguments]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS)])
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = f"""
@@ -170,6 +171,7 @@ def test_other_errors(
     assert told.count("\n") == 1
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("arguments", [["normalizers"], ["normalizers", "--json"], ["verify", "--list"]])
 def test_a_reader_that_went_away_is_no_error(arguments: list[str]) -> None:
     read, write = os.pipe()

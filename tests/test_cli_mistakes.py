@@ -172,6 +172,7 @@ def test_the_folder_of_a_run(
     assert [path.name for path in (place.here / "mine").iterdir()] == ["letter.txt"]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("command", ON_MODELS)
 def test_another_run_is_refused_and_the_same_one_goes_on(
     command: str, place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

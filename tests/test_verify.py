@@ -56,6 +56,7 @@ def test_a_proved_statement_holds_and_is_tight(name: str) -> None:
     assert verdict.seconds > 0
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", REFUTED)
 def test_a_refuted_statement_is_refuted_again_at_every_seed(name: str, seed: int) -> None:
@@ -84,6 +85,7 @@ TIGHT = [
 ]
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("name", TIGHT)
 def test_a_tight_bound_made_one_percent_stronger_is_refuted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     factor = 0.99 if STATEMENTS[name].side == "upper" else 1.01

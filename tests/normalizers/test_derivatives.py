@@ -35,7 +35,7 @@ def test_gradcheck(case: Case) -> None:
     assert torch.autograd.gradcheck(call, (generic_logits(case, *SHAPE).requires_grad_(), *values), atol=1e-7)
 
 
-@all_cases()
+@every_case()
 def test_gradgradcheck(case: Case) -> None:
     call, values = as_function(case.make())
     logits = generic_logits(case, *SHAPE, seed=1).requires_grad_()

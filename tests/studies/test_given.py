@@ -107,6 +107,7 @@ def test_wrapped_models_are_measured_as_they_are(how: str) -> None:
     assert found.manifest["identity"] == want.manifest["identity"]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_study_unwraps(study: str) -> None:
@@ -137,6 +138,7 @@ def test_a_loaded_model_that_was_wrapped() -> None:
 # Training mode
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_model_in_training_mode_is_measured_in_evaluation_mode_and_put_back(study: str) -> None:
     """Dropout would change everything; parts that the user froze stay in evaluation mode."""

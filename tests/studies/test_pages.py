@@ -36,6 +36,7 @@ CASES = [
 ]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("call", "name"), CASES)
 def test_the_folder_holds_the_page(call: Callable[..., Any], name: str, tmp_path: Path) -> None:
     call(folder=tmp_path / "out")

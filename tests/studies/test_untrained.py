@@ -67,6 +67,7 @@ def is_recognised(found: Report) -> bool:
     return True
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("family", list(CLASSES))
 def test_fresh_weights_of_every_family_are_recognised(family: str, seed: int) -> None:
@@ -78,6 +79,7 @@ def test_fresh_weights_of_every_family_are_recognised(family: str, seed: int) ->
         assert numbers["loss of guessing, nats"] == pytest.approx(math.log(256))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "gemma2", "gpt-oss"])
 def test_large_random_weights_are_recognised_by_their_loss(family: str) -> None:
     """Their attention is far from uniform, and no head's near the ceiling."""
