@@ -205,7 +205,7 @@ def two_towers() -> nn.Module:
     ("build", "message"),
     [
         (image_model, "ViTModel reads pixel_values, not tokens of a text"),
-        (two_towers, "fails on tokens alone"),
+        (two_towers, "does not run on input_ids alone; use its `text_model`"),
         (lambda: nn.Linear(3, 3), "Linear is no transformers model"),
     ],
 )

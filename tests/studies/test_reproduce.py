@@ -227,6 +227,7 @@ def test_folder_holds_everything_and_nothing_is_measured_twice(tmp_path: Path, m
         "data",
         "runs",
         "identity.json",
+        "reproduce.html",
         "reproduction.json",
     }
     saved = json.loads((tmp_path / "out" / "reproduction.json").read_text())
