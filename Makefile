@@ -16,7 +16,7 @@ ORIGIN := $(CURDIR) $(PYTHON)
 FOUND := $(shell test -x $(RUN) && cat $(STAMP) 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup report test test-all test-sample test-real check lint types layers bench format clean FORCE
+.PHONY: help setup report test test-quick test-all test-sample test-real check lint types layers bench format clean FORCE
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,12 +53,18 @@ report: $(STAMP)  ## measure a model and write the page; the last line is its pa
 	@$(VENV)/bin/abbe report $(ARGS)
 
 # Many workers with many threads each would fight for the cores: one thread per worker.
-PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest --numprocesses $(WORKERS) --maxprocesses 8
+# A file goes to one worker, in order: what its tests share (a browser, a measured model) is made once.
+PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest --numprocesses $(WORKERS) --maxprocesses 8 \
+    --dist loadfile --no-loadscope-reorder
 
-test: check  ## run the checks, then the tests (6 minutes on 2 cores)
+test: $(STAMP)  ## run the checks and the quick tests (at most 6 minutes on 2 cores)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line check test-quick
+
+test-quick: $(STAMP)
 	$(PYTEST) -m "not real and not slow" $(ARGS)
 
 # Kernels are compiled for the processor that numba is told: the host's, one with 256-bit vectors, one with 128-bit vectors.
+test-all: export ABBE_TESTS = all
 test-all: check  ## run all tests, on the host's vector width and on two narrower ones
 	$(PYTEST) -m "not real" $(ARGS)
 	NUMBA_CPU_NAME=haswell $(PYTEST) -m "not real" $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import zlib
 
 if importlib.util.find_spec("setuptools"):
@@ -47,8 +48,17 @@ def _mark_all_but_the_first(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
 
 
-settings.register_profile("abbe", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+# Drawn examples, where a test does not say how many: fewer in the quick tier than in `make test-all`.
+_EXAMPLES = 100 if os.environ.get("ABBE_TESTS") == "all" else 30
+settings.register_profile(
+    "abbe", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=_EXAMPLES
+)
 settings.load_profile("abbe")
+
+
+def examples(count: int) -> int:
+    """How many to draw, for a test that says it: all of them only in `make test-all`."""
+    return count * _EXAMPLES // 100
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def options() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.quick(20)
+@pytest.mark.quick(12)
 @pytest.mark.parametrize(("command", "option"), options())
 def test_one_line_and_exit_code_2(
     command: str, option: str, folder: Path, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

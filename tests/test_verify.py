@@ -219,6 +219,7 @@ def untimed(verdicts: list[Verdict]) -> list[Verdict]:
     return [dataclasses.replace(verdict, seconds=0.0) for verdict in verdicts]
 
 
+@pytest.mark.slow
 def test_same_seed_same_result() -> None:
     names = ["spectral-paper", "theorem-1", "change", "sphere-lower", "entmax-entropy"]
     first, again, other = verify(names, 60, 3), verify(names, 60, 3), verify(names, 60, 4)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from attention_problems import TINY, Problem, make, problems, specified, typed_attention
 from attention_reference import reference
+from conftest import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -18,7 +19,7 @@ from abbe._attention import _blockwise, attention
 from abbe._attention_blocks import BlockSize
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(problem=problems(), size=st.builds(BlockSize, st.integers(1, 4), st.integers(1, 3)))
 def test_every_path_is_the_reference(problem: Problem, size: BlockSize) -> None:
     expected = specified(problem)

@@ -144,6 +144,7 @@ def test_names_are_known_in_any_order_of_imports(first: str) -> None:
     assert run.stdout.strip() == "0"  # the watcher has gone
 
 
+@pytest.mark.slow
 def test_the_module_of_transformers_is_as_ever() -> None:
     code = """
 import abbe, inspect, transformers.modeling_utils as module

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from normalizer_cases import CASES, Case, every_case
@@ -85,7 +86,7 @@ def test_every_normalizer_gives_what_it_gave(case: Case, steps: list[str]) -> No
     torch.testing.assert_close(found, dense(made, inputs), rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     case=st.sampled_from([case for case in CASES if not case.spec.startswith(LONGER_WAY)]),
     keys=st.integers(1, 150),

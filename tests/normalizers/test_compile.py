@@ -103,6 +103,7 @@ def test_nan_reaches_the_gradient_of_a_compiled_call(spec: str, dtype: torch.dty
     assert all(bool(gradient.isnan().all()) for gradient in got[2:])
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("name", list(_dispatch._MAPS))
 def test_custom_operators_keep_torchs_rules(name: str) -> None:
     """opcheck: schema, fake kernels, autograd registration, aot dispatch."""

@@ -138,6 +138,7 @@ def test_a_home_and_a_package_that_are_read_only() -> None:
     assert said.startswith("1 abbe goes on without its compiled kernels, more slowly: cannot cache function")
 
 
+@pytest.mark.slow
 def test_a_damaged_cache(tmp_path: Path) -> None:
     """Files that were cut short, as by a full disk: one warning, right numbers."""
     variables = {"NUMBA_CACHE_DIR": str(tmp_path)}

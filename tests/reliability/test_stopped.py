@@ -85,6 +85,7 @@ def test_killed_at_twenty_random_moments(study: str, abbe_commands: Commands, wh
     finish(abbe_commands, study, folder, whole)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("study", "number", "code"),
     [

@@ -50,6 +50,7 @@ def test_page_and_figures_can_be_made_of_it(found: Reproduction, tmp_path: Path)
         assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_nothing_depends_on_what_was_measured_before(found: Reproduction) -> None:
     alone = abbe.reproduce("embedded", figures=["2b"], quick=True, seed=0, progress=False)
     assert alone.figures["2b"].tables["distance"].equals(found.figures["2b"].tables["distance"])

@@ -53,6 +53,7 @@ def test_every_figure_in_both_themes(folder: Path) -> None:
         assert theme.background in path.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_titles_ask_and_subtitles_tell(folder: Path) -> None:
     layer, head = telling_head(report().run) or (None, None)
     for name in NAMES:
