@@ -42,6 +42,7 @@ def test_a_table_and_exit_code_0() -> None:
     assert not re.search(r"[…]", result.stdout)
 
 
+@pytest.mark.slow
 def test_a_narrow_table_cuts_no_number() -> None:
     result = run("verify", "spectral", "expected-distance-ceiling", "--trials", "2000", columns=80)
     (line,) = [line for line in result.stdout.splitlines() if line.strip().startswith("spectral ")]

@@ -118,6 +118,7 @@ def test_figures_that_cannot_be_written_are_told_before_the_work(
     assert asked == {}
 
 
+@pytest.mark.slow
 def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
     out, pictures = tmp_path / "out", tmp_path / "pictures"
     quick = ["--lengths", "12,24", "--windows", "2", "--tau", "0.05", "--out", out]

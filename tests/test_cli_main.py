@@ -80,6 +80,7 @@ def test_the_table_above_names_every_command() -> None:
         assert panel in shown
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_examples_and_the_common_options(command: str) -> None:
     found = typer.main.get_command(cli.app).commands[command]  # type: ignore[attr-defined]
@@ -123,6 +124,7 @@ main()
     assert done.stderr.strip() == "abbe: stopped; nothing was kept, the same command starts again"
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_mistake_is_one_line_and_with_debug_a_traceback(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -127,6 +127,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.quick(28)
 @pytest.mark.parametrize(("command", "what", "given", "message"), TABLE, ids=[f"{row[0]}-{row[1]}" for row in TABLE])
 def test_one_line_and_nothing_written(
     command: str, what: str, given: Callable[[Place], Arguments], message: str, place: Place,

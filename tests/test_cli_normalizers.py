@@ -43,6 +43,7 @@ def test_the_list_as_json_and_as_names() -> None:
     assert run("normalizers", "--quiet").stdout.split() == [info.name for info in INFOS]
 
 
+@pytest.mark.quick(16)
 @pytest.mark.parametrize("spec", [spec for info in INFOS for spec in (info.name, info.example)])
 def test_every_normalizer_can_be_tried(spec: str) -> None:
     result = run("normalizers", spec, "--json")

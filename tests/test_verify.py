@@ -43,6 +43,7 @@ HOLDING = (
 REFUTED = [name for name, statement in STATEMENTS.items() if statement.status == "refuted"]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", HOLDING)
 def test_a_proved_statement_holds_and_is_tight(name: str) -> None:
     (verdict,) = verify([name], FEW)
@@ -112,6 +113,7 @@ def test_a_bound_made_one_percent_weaker_still_holds(monkeypatch: pytest.MonkeyP
         assert verdict.worst < 1
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "wrong",
     [lambda b: -b, lambda b: b - 100, lambda b: 0 * b, lambda b: 0 * b - 2e-6],
@@ -153,6 +155,7 @@ def numbers(text: str) -> list[float]:
     return [float(part) for part in re.findall(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?", text)]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_counterexample_can_be_typed_in(seed: int) -> None:
     """spectral-paper: logits and T from the text, the norm by the eigenvalues of the dense Jacobian."""

@@ -34,6 +34,7 @@ def test_second_derivatives_of_blocks_are_refused_when_they_are_asked_for() -> N
         torch.autograd.grad(grad.sum(), q)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("spec", ["softmax", "entmax:alpha=1.5"])
 @pytest.mark.parametrize("length", [6, 600])
 def test_transforms(spec: str, length: int) -> None:

@@ -40,6 +40,7 @@ def test_half_precision_is_computed_in_float32(spec: str, dtype: torch.dtype, si
         assert_close(found.double(), precise, rtol=0.51 * rounding, atol=2e-5)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("spec", ["softmax", "entmax:alpha=1.5"])
 @pytest.mark.parametrize("length", [8, 600])
 def test_autocast_changes_nothing(spec: str, length: int) -> None:

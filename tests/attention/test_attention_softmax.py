@@ -42,6 +42,7 @@ KERNEL_CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("name", KERNEL_CASES)
 @pytest.mark.parametrize("kv_heads", [1, 2])
 def test_softmax_is_torchs_attention(name: str, kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,6 +158,7 @@ def test_the_good_calls_are_good(function: str) -> None:
         assert bool(torch.isfinite(torch.as_tensor(part).double()).all())
 
 
+@pytest.mark.quick(231)
 @pytest.mark.parametrize(("function", "argument", "bad"), cases())
 def test_a_bad_argument_is_named(function: str, argument: str, bad: object) -> None:
     text = message_of(lambda: getattr(bounds, function)(**{**GOOD[function], argument: bad}))

@@ -79,6 +79,7 @@ def test_sections_come_in_the_order_of_the_theory() -> None:
     assert sections == sorted(sections, key=list(dict.fromkeys(sections)).index)
 
 
+@pytest.mark.quick(19)
 @every_statement
 def test_samplers_are_reproducible_and_ratios_finite(statement: Statement) -> None:
     for sizes in statement.sizes:

@@ -160,6 +160,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("family", FAMILIES)
 @given(row=logit_rows(min_size=2, max_size=7))
 def test_p6_norm_by_the_log_derivative(family: str, row: Tensor) -> None:
@@ -191,6 +192,7 @@ def test_p7_p8_lipschitz_constants_of_the_table(spec: str) -> None:
     assert bounds.lipschitz("ssmax:s=1", 100) == pytest.approx(math.log(100) / 2, rel=1e-9)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("spec", ["sigmoid:bias=0", "softmax", "softmax1", "sparsemax", "entmax:alpha=1.5", "ssmax"])
 @given(row=logit_rows(min_size=2, max_size=6))
 def test_p7_p8_no_row_beats_its_lipschitz_constant(spec: str, row: Tensor) -> None:

@@ -137,6 +137,7 @@ def hit_rates(a: Tensor, radius: float, width: int, seed: int, norm: float = 1.0
 SPHERES = [(n, width, norm) for n in (2, 3, 6, 20) for width in (1, 3, 24) for norm in (1.0, 2.5)]
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(("n", "width", "norm"), SPHERES)
 def test_p16_corrected_theorem_2_on_the_sphere(n: int, width: int, norm: float) -> None:
     generator = torch.Generator().manual_seed(n)

@@ -214,6 +214,7 @@ def test_p11_margin_is_enough_for_any_competitors(others: Tensor, error: float, 
     assert at_most(1 - error, top_weight, atol=1e-11)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("alpha", ALPHAS)
 @given(row=logit_rows(min_size=2))
 def test_p17_contenders_of_entmax(alpha: float, row: Tensor) -> None:

@@ -78,6 +78,7 @@ def assert_exact(rows: Rows, seed: int, close: float = 1e-9, settings: tuple[tup
                     assert got == pytest.approx(wanted, rel=close, abs=1e-45), (name, t, step, head, query)
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("scale", [0.0, 1e-3, 0.3, 3.0, 40.0])
 @pytest.mark.parametrize("mask", ["all", "some"])

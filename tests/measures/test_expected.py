@@ -65,6 +65,7 @@ def test_values_are_those_of_all_sets(seed: int, keys: int, scale: float, mask: 
     assert torch.equal(low.defined, rows.count.unsqueeze(-1) > torch.arange(1, 8))
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("heads", "groups"), [(4, 4), (4, 2), (4, 1)])
 @pytest.mark.parametrize("mask", ["all", "causal", "window", "some"])

@@ -34,6 +34,7 @@ def same_where_defined(found: Mapping[str, Reading], expected: Mapping[str, Tens
         torch.testing.assert_close(got[reading.defined], want[reading.defined], rtol=close, atol=close, msg=name)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("mask", ["all", "causal", "window", "some"])
 @pytest.mark.parametrize(("heads", "groups"), [(4, 4), (4, 2), (4, 1)])
 def test_values_and_controls_are_those_of_the_loops(mask: str, heads: int, groups: int) -> None:
@@ -44,6 +45,7 @@ def test_values_and_controls_are_those_of_the_loops(mask: str, heads: int, group
     same_where_defined(found, plain_geometry(rows, sets.random, GRID), "control", 1e-10)
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("mask", ["all", "causal", "window", "some"])
 @pytest.mark.parametrize("width", [1, 3, 17, 64])
 def test_kernels_give_the_same(mask: str, width: int, kernels: None) -> None:

@@ -26,6 +26,7 @@ def rows_of(normalizer: abbe.Normalizer, logits: Tensor, softmax: bool = False) 
     return Rows(logits, weights, torch.zeros(1, logits.shape[-1], 1, dtype=logits.dtype), softmax=softmax)
 
 
+@pytest.mark.quick(19)
 @every_case()
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_worst_and_random_are_those_of_the_jacobian(case: Case, temperature: float) -> None:

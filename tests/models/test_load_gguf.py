@@ -197,6 +197,7 @@ def made_by(folder: Path, version: str) -> None:
     (folder / "ABOUT.json").write_text(json.dumps(facts | {"transformers": version}))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_cache_is_made_again(name: str, whole: Path, cache: Path, conversions: list[Path]) -> None:
     fingerprint = load(whole).fingerprint

@@ -45,6 +45,7 @@ def swapped_output(network: Any, what: Any, **inputs: Any) -> torch.Tensor:
         return main_output(network(**inputs))
 
 
+@pytest.mark.quick(31)
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_with_other_normalizers(name: str, spec: str) -> None:
@@ -192,6 +193,7 @@ def test_steps_by_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(found, wanted[:, -1:], atol=3e-5, rtol=0)
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize("name", [*CAUSAL, "t5"])
 def test_generation_with_softmax_is_the_models_own(name: str, cache: str | None) -> None:
@@ -203,6 +205,7 @@ def test_generation_with_softmax_is_the_models_own(name: str, cache: str | None)
         assert torch.equal(network.generate(input_ids=ids, **settings), wanted)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", CAUSAL)
 def test_generation_with_entmax_is_that_without_a_cache(name: str) -> None:
     network, ids = FAMILIES[name].build(), tokens()[:1]

@@ -109,6 +109,7 @@ def test_any_shape_and_scale(
     torch.testing.assert_close(found, wanted.transpose(1, 2), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("keys", [1, 2, 5, 1023, 4096])
 @pytest.mark.parametrize("spec", SPECS)
 def test_lengths(spec: str, keys: int, steps: list[str]) -> None:
@@ -326,6 +327,7 @@ def test_threads_are_used_where_keys_are_many_and_change_no_bit(
     assert torch.equal(results[0], results[2])
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("spec", ["entmax:alpha=1.5", "ssmax:s=0.5", "scaled:of=sparsemax,t=-0.5", "topk:k=3"])
 @pytest.mark.parametrize("build", [gpt2, llama], ids=lambda build: build.__name__)
 def test_a_model_step_by_step(build: Any, spec: str, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

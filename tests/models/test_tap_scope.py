@@ -228,6 +228,7 @@ class NoTensorAsLargeAs(TorchDispatchMode):
         return result
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("build", "settings"),
     [

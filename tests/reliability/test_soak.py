@@ -154,6 +154,7 @@ def test_what_would_be_left_behind_is_seen(once: Callable[[Any], None], monkeypa
     once(network)
 
 
+@pytest.mark.quick(19)
 @pytest.mark.parametrize("rows", [QUICK_ROWS, pytest.param(ALL_ROWS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("by", ["reference", "kernels"])
 @every_case()

@@ -51,6 +51,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
+@pytest.mark.slow
 def test_trains_writes_measures_and_does_so_again(command: Any, tmp_path: Path) -> None:
     out = command(4, "--note", "with other work on the same cores")
     assert sorted(path.name for path in out.iterdir()) == sorted([*export.FILES, "facts.json", "MODEL_CARD.md"])

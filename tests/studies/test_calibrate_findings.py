@@ -88,6 +88,7 @@ def test_as_many_as_are_needed_tell_a_change(windows: int, level: float) -> None
     assert "gains 0.500 nats" in tuning.sentence
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("windows", [2, 3, 4, 6])
 def test_noise_seldom_counts_as_a_change(windows: int) -> None:
     generator = torch.Generator().manual_seed(windows)

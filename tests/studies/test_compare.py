@@ -83,6 +83,7 @@ def test_same_seed_same_numbers(found: Comparison) -> None:
     assert not other.table.drop(TIMED).equals(found.table.drop(TIMED))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt-oss"])
 def test_every_kind_of_causal_model(family: str) -> None:
     """Grouped heads, sliding windows, soft caps, and sinks, which count as one more key."""

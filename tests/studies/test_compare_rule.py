@@ -160,6 +160,7 @@ def test_the_rule_and_the_documents_tell_one_coverage() -> None:
             assert COVERAGE[int(windows)] == pytest.approx(measured, abs=0.021 if int(windows) == 2 else 1e-9)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("windows", "expected"), COVERAGE.items())
 def test_the_coverage_that_is_told_was_measured(windows: int, expected: tuple[float, float]) -> None:
     """By many means of skewed and of normal numbers, within the noise."""

@@ -89,6 +89,7 @@ def test_matched_heads_are_as_selective_as_softmax(spec: str) -> None:
         assert mean == pytest.approx(float(target[head]), rel=0.02)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("spec", "count"),
     [("sigmoid", 2), ("softpick", 2), ("relu", 0), ("topk:k=8", 2), ("topp:p=0.9", 3), ("sparsemax", 4)],
@@ -247,6 +248,7 @@ def made_of(line: str) -> dict[str, Any]:
     return row(made(alternatives=line), line)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("line", "jumps"),
     [("topk:k=4", True), ("topp:p=0.9", True), ("sparsemax", False), ("layers.0=sparsemax; *=threshold", True)],

@@ -36,6 +36,7 @@ SETS = [
 ]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("measure", ROWS)
 def test_measures_of_rows(compared: Any, measure: str) -> None:
     heads, plain = compared

@@ -61,6 +61,7 @@ def test_a_line_of_text_is_measured_as_a_whole() -> None:
         abbe.diagnose(network(), "a b", tokenizer=TOKENIZER, **SHORT)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_study_takes_the_text_itself(study: str) -> None:
     assert STUDIES[study](network(), PROSE * 2, tokenizer=TOKENIZER).height > 0
@@ -98,6 +99,7 @@ def _refused(graph: Any, inputs: Any) -> Any:
 WAYS = ("compiled", "distributed", "both", "parallel", "in place")
 
 
+@pytest.mark.quick(2)
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("how", WAYS)
 def test_wrapped_models_are_measured_as_they_are(how: str) -> None:

@@ -89,6 +89,7 @@ def diagnose(network: Any) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_part_that_reads_text_is_named_and_works(name: str) -> None:
     build, part = MODELS[name]

@@ -25,6 +25,7 @@ def answers(gained: int, lost: int, both: int = 3, neither: int = 4) -> tuple[li
     return own, [True] * gained + [False] * lost + [True] * both + [False] * neither
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("level", LEVELS)
 def test_zero_is_left_out_exactly_where_mcnemar_rejects(level: float) -> None:
     sides = set()

@@ -181,6 +181,7 @@ STUDIES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_study_says_what_is_done(
     study: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -44,6 +44,7 @@ def golden() -> dict[str, Any]:
     return dict(json.loads(FILE.read_text(encoding="utf-8")))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("part", ["numbers", "verdicts", "advice", "growth", "floors", "told apart"])
 def test_numbers(found: dict[str, Any], golden: dict[str, Any], part: str) -> None:
     for place, (given, wanted) in _pairs(found[part], golden[part]).items():

@@ -79,6 +79,7 @@ def lines(table: pl.DataFrame, vectors: str, axis: str) -> dict[str, dict[int, f
     return {name: dict(chosen.filter(pl.col("series") == name).select(axis, "value").iter_rows()) for name in names}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("figure", "axis"), [("2a", "length"), ("2b", "n")])
 @pytest.mark.parametrize("vectors", KINDS)
 def test_distances(found: Reproduction, figure: str, axis: str, vectors: str) -> None:

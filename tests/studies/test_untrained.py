@@ -91,6 +91,7 @@ def test_large_random_weights_are_recognised_by_their_loss(family: str) -> None:
     assert "entropy ceiling" not in first_of(found).sentence
 
 
+@pytest.mark.slow
 def test_the_embedded_model_is_trained_and_without_its_queries_it_is_not() -> None:
     options: dict[str, Any] = {"lengths": [64], "windows": 2, "queries": 8, "resamples": 20, "progress": False}
     model = load("embedded")

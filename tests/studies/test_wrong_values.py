@@ -132,6 +132,7 @@ class Ran(Exception):
     """The model was run: the value was taken."""
 
 
+@pytest.mark.quick(25)
 @pytest.mark.parametrize(("study", "option"), TABLE, ids=[f"{study}-{option}" for study, option in TABLE])
 def test_one_line_that_names_the_option(
     study: str, option: str, tiny: abbe.LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -166,6 +167,7 @@ def test_numpy_and_torch_numbers_are_numbers(tiny: abbe.LoadedModel) -> None:
         assert found.manifest["identity"] == want.manifest["identity"]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("alone", "listed"),
     [
@@ -199,6 +201,7 @@ STUDIES_AT_ONCE: dict[str, Callable[[abbe.LoadedModel, Any], Any]] = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("study", STUDIES_AT_ONCE)
 def test_more_windows_than_the_text_has_are_as_many_as_it_has(study: str, tiny: abbe.LoadedModel) -> None:
     """A list of a billion entries would fill the memory."""

@@ -75,6 +75,7 @@ def phone(browser: Any, file: Path) -> Iterator[Seen]:
     found.context.close()
 
 
+@pytest.mark.quick(1)
 def test_opens_from_disk_without_an_error_or_a_request(seen: Seen, file: Path) -> None:
     seen.printed()
     assert seen.told == []
@@ -86,6 +87,7 @@ def test_opens_from_disk_without_an_error_or_a_request(seen: Seen, file: Path) -
         assert chart.bounding_box()["width"] > 600
 
 
+@pytest.mark.slow
 def test_the_first_table_is_whole_on_a_wide_screen(seen: Seen) -> None:
     """Nobody scrolls sideways for a column that is not seen."""
     wide = seen.page.locator("#table > .scroll").evaluate("part => [part.scrollWidth, part.clientWidth]")
@@ -135,6 +137,7 @@ def test_a_phone_does_not_scroll_sideways(phone: Seen) -> None:
     assert phone.told == []
 
 
+@pytest.mark.slow
 def test_print_is_light_and_whole(seen: Seen) -> None:
     seen.printed()
     seen.page.emulate_media(media="print")
@@ -145,6 +148,7 @@ def test_print_is_light_and_whole(seen: Seen) -> None:
     assert not seen.page.locator("#theme").is_visible()
 
 
+@pytest.mark.slow
 def test_without_scripts_the_numbers_are_there(browser: Any, file: Path) -> None:
     context = browser.new_context(java_script_enabled=False, viewport=WIDE)
     page = context.new_page()

@@ -302,6 +302,7 @@ SINGLE = {
 }
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", list(SINGLE))
 def test_one_place_only(name: str) -> None:
     drawing = svg(figure_chart(SINGLE[name]))

@@ -173,6 +173,7 @@ def test_a_run_that_cannot_be_drawn_is_a_plain_table(monkeypatch: pytest.MonkeyP
     assert report(PLACES)._repr_html_() == report(PLACES).run._repr_html_()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "run",
     [

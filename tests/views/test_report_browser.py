@@ -30,6 +30,7 @@ pytestmark = without_chromium
 # -- The whole --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_opens_from_disk_without_a_message_or_a_request(opened: Opened, scheme: str) -> None:
     seen = opened(scheme).ready().drawn(scheme).printed()
@@ -59,6 +60,7 @@ def test_the_button_changes_the_theme_of_page_map_and_charts(opened: Opened) -> 
     seen.quiet()
 
 
+@pytest.mark.slow
 def test_the_navigation_leads_to_every_section(seen: Seen) -> None:
     links = seen.page.locator("nav ul a")
     assert links.all_inner_texts() == [
@@ -84,6 +86,7 @@ def test_the_navigation_leads_to_every_section(seen: Seen) -> None:
     seen.page.locator("nav a[aria-current]", has_text="Growth").wait_for()
 
 
+@pytest.mark.slow
 def test_movement_is_reduced_for_those_who_ask(opened: Opened) -> None:
     assert (
         opened(reduced_motion="reduce").page.evaluate("getComputedStyle(document.documentElement).scrollBehavior")
@@ -101,6 +104,7 @@ def test_hostile_text_stays_text(seen: Seen) -> None:
     seen.quiet()
 
 
+@pytest.mark.slow
 def test_without_scripts_the_text_is_there(opened: Opened, found: Report) -> None:
     page = opened(java_script_enabled=False).page
     assert page.locator(".without-script").is_visible()
@@ -149,6 +153,7 @@ def test_a_phone_does_not_scroll_sideways(opened: Opened) -> None:
     phone.quiet()
 
 
+@pytest.mark.slow
 def test_the_map_of_many_heads_scrolls_in_its_box(opened: Opened, tmp_path: Path) -> None:
     many = made.report(made.grid(2, 40), lengths=(64,), sizes=(5,), temperatures=(1.0,), sample=None)
     phone = opened("light", PHONE, made.page_file(many, tmp_path)).ready()
@@ -158,6 +163,7 @@ def test_the_map_of_many_heads_scrolls_in_its_box(opened: Opened, tmp_path: Path
     assert phone.text("#head-name") == "Layer 1, head 39"
 
 
+@pytest.mark.slow
 def test_print_is_light_open_and_without_controls(opened: Opened) -> None:
     seen = opened("dark").ready().drawn("dark").printed()
     dark = seen.colour(seen.cell(1, 1))
@@ -196,7 +202,7 @@ NOTHING = LONELY.run.heads.with_columns(
 )
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("changes", "absent"),
     [
@@ -229,6 +235,7 @@ def test_one_head_at_one_length(
     seen.quiet()
 
 
+@pytest.mark.slow
 def test_layers_of_different_width(opened: Opened, tmp_path: Path) -> None:
     ragged = made.report([(0, 0), (0, 1), (2, 0)], **ONE, sample=None)
     seen = opened(other=made.page_file(ragged, tmp_path)).ready()
@@ -256,6 +263,7 @@ def test_broken_data_is_told(opened: Opened, file: Path, tmp_path: Path) -> None
     assert seen.page.locator(".cards").is_visible()
 
 
+@pytest.mark.slow
 def test_degenerate_balls(opened: Opened, tmp_path: Path) -> None:
     ball = Ball(1, 0.0, (True,), (0.0,), (0.0,), (1,), (0.0,), (0.0,), 1)
     sample = made.sample([(0, 0)], ["a", "b", "c"], queries=1, sizes=(1,))

@@ -59,6 +59,7 @@ def test_filled_datasets_are_there_to_be_filled(specs: dict[ThemeName, dict[str,
         assert set(FILLED[name]) <= {data["name"] for data in vega["data"]}
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", list(FILLED))
 def test_drawn_empty_and_filled(
     name: str, whole: Report, specs: dict[ThemeName, dict[str, Any]], capfd: pytest.CaptureFixture[str]

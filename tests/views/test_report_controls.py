@@ -39,6 +39,7 @@ def test_the_map_has_a_named_cell_for_every_head(seen: Seen, found: Report) -> N
     assert seen.cell(2, 1).get_attribute("title") == seen.cell(2, 1).get_attribute("aria-label")
 
 
+@pytest.mark.slow
 def test_colours_follow_the_values(seen: Seen, found: Report) -> None:
     def darkness(layer: int, head: int) -> float:
         return -sum(int(part) for part in re.findall(r"\d+", seen.colour(seen.cell(layer, head))))
@@ -98,6 +99,7 @@ def test_measure_length_size_and_what_is_shown(seen: Seen, found: Report) -> Non
     seen.quiet()
 
 
+@pytest.mark.slow
 def test_measures_are_grouped_and_those_without_heads_are_left_out(seen: Seen) -> None:
     groups = seen.page.locator("#map-measure optgroup").evaluate_all("all => all.map(e => e.label)")
     assert groups == [
@@ -108,6 +110,7 @@ def test_measures_are_grouped_and_those_without_heads_are_left_out(seen: Seen) -
     assert seen.page.locator("#filter-measure option[value=ks_statistic]").count() == 1
 
 
+@pytest.mark.slow
 def test_what_is_no_number_is_shown_as_such(seen: Seen) -> None:
     seen.choose("measure", "logit_range")
     cells = [seen.cell(0, head) for head in range(4)]
@@ -125,6 +128,7 @@ def test_what_is_no_number_is_shown_as_such(seen: Seen) -> None:
     assert "no value" not in seen.text("#legend")
 
 
+@pytest.mark.slow
 def test_the_map_by_keyboard(seen: Seen) -> None:
     inside = seen.page.locator("#map button[tabindex='0']")
     assert inside.count() == 1
@@ -159,6 +163,7 @@ def test_the_map_by_keyboard(seen: Seen) -> None:
     assert seen.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
+@pytest.mark.slow
 def test_kinds_stand_out(seen: Seen) -> None:
     kinds = seen.page.get_by_role("group", name="kinds of heads").get_by_role("button")
     assert kinds.all_inner_texts()[0] == "sharp 2"
@@ -198,6 +203,7 @@ def test_a_chosen_head_fills_verdict_charts_and_table(opened: Opened, found: Rep
     seen.quiet()
 
 
+@pytest.mark.slow
 def test_the_rows_of_the_charts(seen: Seen, found: Report) -> None:
     seen.cell(0, 0).click()
     sizes = rows_given(seen, "sizes", seen.cell(1, 3).click)["rows"]
@@ -226,6 +232,7 @@ def test_the_rows_of_the_charts(seen: Seen, found: Report) -> None:
     assert {(row["layer"], row["head"]) for row in others} == {(2, 2)}
 
 
+@pytest.mark.slow
 def test_charts_change_with_the_head(opened: Opened) -> None:
     seen = opened().ready().drawn("light").printed()
     lines = "document.querySelectorAll(`[data-chart=${name}] .mark-line path`)"
@@ -239,6 +246,7 @@ def test_charts_change_with_the_head(opened: Opened) -> None:
     seen.quiet()
 
 
+@pytest.mark.slow
 def test_a_point_has_a_tooltip_and_a_chart_can_be_saved(opened: Opened) -> None:
     seen = opened().ready().drawn("light")
     points = seen.page.locator("[data-chart=ball]:not(.print) .mark-symbol.role-mark path")
@@ -292,6 +300,7 @@ def test_selected_tokens_are_marked_and_listed(seen: Seen, found: Report) -> Non
     assert seen.text("#token-told") == told
 
 
+@pytest.mark.slow
 def test_query_and_size_are_chosen_in_every_way(seen: Seen, found: Report) -> None:
     assert found.sample is not None
     first, middle, last = found.sample.queries

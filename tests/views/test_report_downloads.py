@@ -30,6 +30,7 @@ def column(seen: Seen, place: str, number: int) -> list[str]:
     return [str(text) for text in seen.page.locator(f"{place} tbody tr td:nth-child({number})").all_inner_texts()]
 
 
+@pytest.mark.slow
 def test_growth_is_sorted_with_what_is_absent_last(seen: Seen) -> None:
     header = seen.page.locator("#growth th", has_text="uniform from length")
     assert header.get_attribute("aria-sort") == "none"
@@ -110,6 +111,7 @@ def test_downloads_hold_what_the_run_holds(seen: Seen, found: Report, kind: str)
     seen.quiet()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["CSV", "Parquet"])
 def test_downloads_hold_the_filtered_rows_in_their_order(seen: Seen, found: Report, kind: str) -> None:
     seen.choose("measure", "logit_range", "#everything")

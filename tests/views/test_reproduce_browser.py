@@ -74,6 +74,7 @@ def phone(browser: Any, file: Path) -> Iterator[Seen]:
     found.context.close()
 
 
+@pytest.mark.quick(1)
 def test_opens_from_disk_without_an_error_or_a_request(seen: Seen, file: Path) -> None:
     page = seen.page
     page.locator(".chart.print[data-drawn=light] svg").nth(CHARTS - 1).wait_for(state="attached")
@@ -107,6 +108,7 @@ def test_the_button_changes_the_theme_of_page_and_charts(browser: Any, file: Pat
     seen.context.close()
 
 
+@pytest.mark.slow
 def test_the_theme_follows_the_system_until_one_is_chosen(browser: Any, file: Path) -> None:
     seen = Seen(browser, file, "light", WIDE)
     seen.page.emulate_media(color_scheme="dark")
@@ -120,6 +122,7 @@ def test_the_theme_follows_the_system_until_one_is_chosen(browser: Any, file: Pa
     seen.context.close()
 
 
+@pytest.mark.quick(1)
 def test_details_open_by_keyboard(seen: Seen) -> None:
     for place in ("td details", "details.numbers", "#manifest + details"):
         details = seen.page.locator(place).first
@@ -131,6 +134,7 @@ def test_details_open_by_keyboard(seen: Seen) -> None:
     assert seen.page.get_by_text("slope of log distance").is_visible()
 
 
+@pytest.mark.quick(1)
 def test_a_point_has_a_tooltip(seen: Seen) -> None:
     seen.page.locator("[data-chart='2a']:not(.print) .mark-symbol.role-mark path").first.hover()
     tooltip = seen.page.locator("#vg-tooltip-element.visible")
@@ -139,6 +143,7 @@ def test_a_point_has_a_tooltip(seen: Seen) -> None:
         assert words in tooltip.inner_text()
 
 
+@pytest.mark.slow
 def test_a_chart_can_be_saved(seen: Seen) -> None:
     chart = seen.page.locator("[data-chart='2a']:not(.print)")
     chart.locator("summary").click()
@@ -163,6 +168,7 @@ def test_a_phone_does_not_scroll_sideways(phone: Seen) -> None:
     assert phone.told == []
 
 
+@pytest.mark.slow
 def test_charts_are_drawn_anew_for_another_width(phone: Seen) -> None:
     chart = phone.page.locator("[data-chart='2a']:not(.print) svg.marks")
     narrow = chart.bounding_box()
@@ -173,6 +179,7 @@ def test_charts_are_drawn_anew_for_another_width(phone: Seen) -> None:
     assert broad["height"] < narrow["height"]  # side by side, no longer one below the other
 
 
+@pytest.mark.slow
 def test_print_is_light(seen: Seen) -> None:
     seen.page.locator(".chart.print[data-drawn=light] svg").nth(CHARTS - 1).wait_for(state="attached")
     seen.page.emulate_media(media="print")
@@ -182,6 +189,7 @@ def test_print_is_light(seen: Seen) -> None:
     assert not seen.page.locator("#theme").is_visible()
 
 
+@pytest.mark.slow
 def test_without_scripts_the_numbers_are_there(browser: Any, file: Path) -> None:
     context = browser.new_context(java_script_enabled=False, viewport=WIDE)
     page = context.new_page()

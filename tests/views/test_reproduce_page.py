@@ -169,6 +169,7 @@ def test_embedded_json_cannot_be_read_as_markup() -> None:
         as_json(float("nan"))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "changes",
     [
