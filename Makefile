@@ -71,9 +71,9 @@ test-all: check  ## run all tests, on the host's vector width and on two narrowe
 	NUMBA_CPU_NAME=generic $(PYTEST) -m "not real" $(ARGS)
 
 # PERCENT of the slow tests, chosen by SEED.
-PERCENT ?= 10
+PERCENT ?= 5
 SEED ?= 0
-test-sample: $(STAMP)  ## run a sample of the slow tests (PERCENT=10 SEED=0)
+test-sample: $(STAMP)  ## run a sample of the slow tests (PERCENT=5 SEED=0)
 	$(PYTEST) -m "slow and not real" --sample $(PERCENT):$(SEED) $(ARGS)
 
 # Without a network the pull fails, says so, and the tests that need the model skip with a reason.

@@ -44,7 +44,7 @@ def saved_bytes() -> Iterator[list[int]]:
         yield saved
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("spec", ["softmax", "entmax:alpha=1.5", "topk:k=8", "sigmoid", "hybrid:a=softmax,b=sparsemax"])
 @pytest.mark.parametrize(
     "options", [{}, {"causal": True}, {"window": 9}, {"sink": 1.0}, {"softcap": 5.0}, {"dropout": 0.1}]

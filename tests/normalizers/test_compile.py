@@ -40,7 +40,7 @@ def unrolls_newton(case: Case) -> bool:
 SLOW_ONE = next(case for case in CASES if case.spec == "entmax:alpha=1.3,learn=true")
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     "case", [case if str(case) in CORE else slow(case) for case in CASES if not unrolls_newton(case)], ids=str
 )
@@ -57,7 +57,7 @@ def test_whole_graph_of_long_rows(case: Case, fused: None) -> None:
     assert_same_compiled(made, random_logits(2, 3, 2, 65, dtype=torch.float32), random_mask(2, 3, 2, 65), "aot_eager")
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("spec", "rows"),
     [

@@ -156,7 +156,7 @@ def float32_rows(max_keys: int = 40) -> st.SearchStrategy[list[float]]:
     )
 
 
-@all_cases()
+@every_case()
 @settings(max_examples=30)
 @given(row=float32_rows())
 def test_kernel_on_drawn_rows(case: Case, row: list[float]) -> None:

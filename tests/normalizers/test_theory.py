@@ -214,6 +214,7 @@ def test_p18_laws_of_weights(case: Case, row: Tensor, shift: float, seed: int) -
         torch.testing.assert_close(made(row[..., order]), found[..., order], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.quick(6)
 @every_case()
 @settings(max_examples=40)
 @given(row=rows(min_size=2), mask=st.lists(st.booleans(), min_size=12, max_size=12))

@@ -75,7 +75,7 @@ def all_rows(tiny: LoadedModel, chosen: Settings, sample: Sample) -> dict[int, R
 # Balls agree with the measures
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("family", "options"),
     [

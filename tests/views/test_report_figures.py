@@ -20,6 +20,8 @@ from abbe.views._report_charts_head import KINDS
 from abbe.views._report_figures import ball_data, figures, telling_ball, telling_head
 from abbe.views._theme import THEMES
 
+pytestmark = pytest.mark.slow  # pictures take seconds each; the command writes them in a quick test
+
 NAMES = ("map", "growth", "gradient", "alternatives", "sizes", "lengths", "ball")
 HOSTILE = "<script>alert(1)</script> \"'&amp; ]]> שלום \u202eabc 👩‍🔬"
 
