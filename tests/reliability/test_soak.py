@@ -111,7 +111,7 @@ def test_calls_hold_no_memory(fused: None) -> None:
 
 def test_a_leak_would_be_seen() -> None:
     kept: list[Tensor] = []
-    assert growth(lambda: kept.append(torch.ones(1 << 18)), times=40, warm_up=1) > 20 * MEGABYTE
+    assert growth(lambda: kept.append(torch.ones(1 << 20)), times=40, warm_up=1) > 20 * MEGABYTE
 
 
 def tap_once(network: Any) -> None:
