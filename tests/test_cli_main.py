@@ -173,7 +173,7 @@ def test_other_errors(
     assert told.count("\n") == 1
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["normalizers"], ["normalizers", "--json"], ["verify", "--list"]])
 def test_a_reader_that_went_away_is_no_error(arguments: list[str]) -> None:
     read, write = os.pipe()

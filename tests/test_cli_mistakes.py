@@ -14,7 +14,7 @@ from cli_runs import run_main
 from abbe.cli import _options
 
 pytest_plugins = ("cli_fixtures",)
-ON_MODELS = ("report", "reproduce", "diagnose")
+ON_MODELS = ("diagnose", "report", "reproduce")
 
 
 class Place(NamedTuple):

@@ -36,6 +36,7 @@ def test_nothing_else_is_exported() -> None:
     assert {name for name in dir(abbe) if not name.startswith("_")} - modules == PUBLIC
 
 
+@pytest.mark.slow
 def test_submodules_are_found_on_first_use() -> None:
     names = ("bounds", "measures", "models", "normalizers", "results", "studies", "views")
     code = f"import abbe, sys; print([getattr(abbe, name).__name__ for name in {names!r}])"
@@ -53,6 +54,7 @@ def test_import_loads_nothing_heavy() -> None:
     assert in_a_fresh_process(code) == "set()"
 
 
+@pytest.mark.slow
 def test_a_name_is_looked_up_once() -> None:
     code = "import abbe; made = abbe.normalizer; print('normalizer' in vars(abbe), made is abbe.normalizers.normalizer)"
     assert in_a_fresh_process(code) == "True True"

@@ -126,7 +126,7 @@ print(sum(type(finder).__module__.startswith("abbe") for finder in sys.meta_path
 """
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
     [

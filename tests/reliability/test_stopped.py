@@ -34,7 +34,7 @@ def finish(abbe_commands: Commands, study: str, folder: Path, whole: Whole) -> N
     assert left_over(folder) == []
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("study", STUDIES)
 def test_killed_twice(study: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
     folder = tmp_path / "run"

@@ -103,6 +103,7 @@ def check_card(card: str, out: Path) -> None:
     assert "nan" not in card
 
 
+@pytest.mark.slow
 def test_stopped_run_goes_on_before_anything_is_written(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_finish(*_arguments: object) -> None: ...
 

@@ -157,6 +157,7 @@ def test_one_window_has_no_interval_of_growth() -> None:
     assert table["low"].null_count() == table["high"].null_count() == 2
 
 
+@pytest.mark.slow
 def test_a_correlation_for_every_way_length_and_rise() -> None:
     found = made("gpt-oss", lengths=[12, 40], layer_windows=2)
     rows = of_layers(found)

@@ -23,7 +23,7 @@ from abbe.studies import capacity
 from abbe.studies._loss import window_losses
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "gemma2", "gpt-oss"])
 def test_every_family_has_all_parts(family: str) -> None:
     found = made(family)
@@ -72,6 +72,7 @@ def test_separability_is_that_of_diagnose_on_the_same_windows() -> None:
         assert row["control"] == pytest.approx(rows["control"].mean())
 
 
+@pytest.mark.slow
 def test_same_seed_same_study() -> None:
     first = made()
     assert_frame_equal(first.table, made().table)

@@ -76,6 +76,7 @@ def test_softmax_instead_of_own_changes_nothing() -> None:
     assert not found.judgements["retrieves"][0]
 
 
+@pytest.mark.slow
 def test_same_seed_same_numbers(found: Comparison) -> None:
     assert_frame_equal(made().table.drop(TIMED), found.table.drop(TIMED))
     assert_frame_equal(made().needle, found.needle)

@@ -227,6 +227,7 @@ def test_cross_attention_has_no_embeddings_and_says_so() -> None:
 # Queries and blocks
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("block", [1, 700])
 def test_blocks_of_queries_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(queries=13).heads

@@ -48,7 +48,7 @@ def stopped(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("study", BEGUN)
 def test_a_folder_in_which_nothing_was_finished_is_no_other_run(
     study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

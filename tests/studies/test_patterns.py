@@ -95,6 +95,7 @@ def plain_scores(tiny: LoadedModel, sequences: list[Tensor], patterns: tuple[str
     return {name: torch.stack(found).mean(0).flatten() for name, found in values.items()}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "gemma2", "gpt-oss"])
 def test_scores_are_those_of_the_eager_model(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Grouped heads, sliding windows, soft caps and sinks included."""

@@ -190,6 +190,7 @@ def test_page_files_and_json_show_it(found: tuple[Reproduction, Path]) -> None:
     assert "reading" in next(claim.found for claim in made.claims if claim.topic == "critical N")
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_says_the_same(found: tuple[Reproduction, Path]) -> None:
     made, folder = found
     again = abbe.reproduce(

@@ -22,7 +22,7 @@ def made(family: str = "gpt2", **options: Any) -> Report:
     return report(tiny_runs.model(family), tiny_runs.TEXT, **(QUICK | options))
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("family", list(tiny_runs.BUILDERS))
 def test_every_family_has_all_parts(family: str) -> None:
     found = made(family)
@@ -53,6 +53,7 @@ def test_the_run_is_that_of_diagnose() -> None:
     assert_frame_equal(found.heads, alone.heads)
 
 
+@pytest.mark.slow
 def test_same_seed_same_report() -> None:
     first, second = made().as_json(), made().as_json()
     for one in (first, second):
@@ -80,7 +81,7 @@ def test_a_folder_is_a_run_and_is_not_measured_again(tmp_path: Path, monkeypatch
     assert [row.keys for row in again.sample.rows] == [row.keys for row in first.sample.rows]
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -392,6 +392,7 @@ def test_json_of_points_in_one_place() -> None:
     assert sample_as_json(sample_from_json(found)) == found
 
 
+@pytest.mark.slow
 def test_size_of_144_heads() -> None:
     network = tiny_models.gpt2(n_layer=12, n_head=12, n_embd=96, n_positions=256, vocab_size=256)
     tiny = wrap(network, tiny_models.byte_tokenizer(), "wide")

@@ -8,15 +8,9 @@ from typing import Any
 
 import made_up_report as made
 import pytest
-from report_in_browser import Opened, Seen, launched, made_up, opener
+from report_in_browser import Opened, Seen, made_up, opener
 
 from abbe.studies._report_parts import Report
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -214,7 +214,7 @@ def test_the_chart_draws_the_numbers() -> None:
     assert rises[16] == pytest.approx(100 * curve["rise"][0], rel=1e-5)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "changed",
     [
@@ -245,6 +245,7 @@ def test_many_layers_have_a_legend_in_place_of_numbers(tmp_path: Path) -> None:
     assert len(save_capacity_figures(made_up(settings_of(), layers=30), tmp_path)) == 4
 
 
+@pytest.mark.slow
 def test_losses_that_never_rise_can_be_drawn(tmp_path: Path) -> None:
     found = made_up(settings_of())
     flat = found.curve.with_columns(rise=-pl.col("rise"), low=pl.lit(None, pl.Float64), high=pl.lit(None, pl.Float64))

@@ -20,14 +20,6 @@ NASTY = "<script>document.title='x'</script>" + "very" * 40
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield found
-        found.close()
-
-
-@pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = made.comparison(text={"name": NASTY, "characters": 5}, skipped=[NASTY])
     return made.page_file(found, tmp_path_factory.mktemp("page"))
@@ -94,6 +86,7 @@ def test_the_first_table_is_whole_on_a_wide_screen(seen: Seen) -> None:
     assert wide[0] <= wide[1]
 
 
+@pytest.mark.quick(1)
 def test_a_header_sorts_by_numbers_in_both_directions(seen: Seen) -> None:
     button = seen.page.locator("#table > .scroll th button").nth(1)
     button.click()
@@ -105,6 +98,7 @@ def test_a_header_sorts_by_numbers_in_both_directions(seen: Seen) -> None:
     assert seen.told == []
 
 
+@pytest.mark.slow
 def test_the_button_changes_the_theme(browser: Any, file: Path) -> None:
     seen = Seen(browser, file)
     seen.page.get_by_role("button", name="Dark theme").click()
@@ -117,6 +111,7 @@ def test_the_button_changes_the_theme(browser: Any, file: Path) -> None:
     seen.context.close()
 
 
+@pytest.mark.slow
 def test_details_open_by_keyboard_and_points_have_tooltips(seen: Seen) -> None:
     details = seen.page.locator(".findings details").first
     details.locator("summary").focus()

@@ -72,6 +72,7 @@ def test_gains_by_kind_are_in_sight_and_those_by_length_are_folded() -> None:
     assert "is right in 1 of 4 prompts of the second kind" in seen
 
 
+@pytest.mark.slow
 def test_sensitivities_between_jumps_are_marked_everywhere() -> None:
     found = made.comparison()
     page = compare_page(found)

@@ -160,6 +160,7 @@ def arrows(chart: alt.ConcatChart) -> list[dict[str, Any]]:
     return [row for part in found for row in spec["datasets"][part["data"]["name"]]]
 
 
+@pytest.mark.slow
 def test_an_arrow_stands_where_every_test_rejects() -> None:
     chart = figure_chart(figures()["2c"])
     shown = arrows(chart)

@@ -46,6 +46,7 @@ def test_opens_from_disk_without_a_message_or_a_request(opened: Opened, scheme: 
     assert seen.marks("ball") >= 20
 
 
+@pytest.mark.slow
 def test_the_button_changes_the_theme_of_page_map_and_charts(opened: Opened) -> None:
     seen = opened().ready().drawn("light")
     body, cell = seen.page.locator("body"), seen.cell(1, 1)
@@ -185,6 +186,7 @@ def test_print_is_light_open_and_without_controls(opened: Opened) -> None:
     assert folded.get_attribute("open") is None
 
 
+@pytest.mark.slow
 def test_every_control_has_a_name(seen: Seen) -> None:
     nameless = seen.page.evaluate("""() => [...document.querySelectorAll("button, select, a, summary")].filter((e) =>
       !(e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.length || e.title))
@@ -202,7 +204,7 @@ NOTHING = LONELY.run.heads.with_columns(
 )
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "absent"),
     [

@@ -52,6 +52,7 @@ def test_colours_follow_the_values(seen: Seen, found: Report) -> None:
     assert ends == pytest.approx([min(values), max(values)], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_numbers_in_the_cells_can_be_read(seen: Seen) -> None:
     def luminance(colour: str) -> float:
         parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
@@ -265,6 +266,7 @@ def test_a_point_has_a_tooltip_and_a_chart_can_be_saved(opened: Opened) -> None:
 # -- Tokens -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_text_of_the_window_is_whole_and_whitespace_is_seen(seen: Seen, found: Report) -> None:
     assert found.sample is not None
     tokens = seen.page.locator("#token-text .token")
@@ -327,6 +329,7 @@ def test_query_and_size_are_chosen_in_every_way(seen: Seen, found: Report) -> No
     seen.quiet()
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_ball(seen: Seen, found: Report) -> None:
     assert found.sample is not None
     compact = sample_as_json(found.sample)

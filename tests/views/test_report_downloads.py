@@ -100,6 +100,7 @@ def read(path: Path, kind: str) -> pl.DataFrame:
     return pl.read_parquet(path) if kind == "Parquet" else pl.read_csv(path, schema=SCHEMA)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["CSV", "Parquet"])
 def test_downloads_hold_what_the_run_holds(seen: Seen, found: Report, kind: str) -> None:
     name, path = saved(seen, kind)
@@ -111,7 +112,7 @@ def test_downloads_hold_what_the_run_holds(seen: Seen, found: Report, kind: str)
     seen.quiet()
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["CSV", "Parquet"])
 def test_downloads_hold_the_filtered_rows_in_their_order(seen: Seen, found: Report, kind: str) -> None:
     seen.choose("measure", "logit_range", "#everything")

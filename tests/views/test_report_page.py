@@ -200,7 +200,7 @@ def test_half_a_character_does_not_break_the_file() -> None:
 NO_ROWS = made.report([(0, 0)], sample=None)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -10,7 +10,7 @@ import made_up_report as made
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from report_in_browser import CHARTS, PHONE, Opened, launched, opener, without_chromium
+from report_in_browser import CHARTS, PHONE, Opened, opener, without_chromium
 
 import abbe
 from abbe.studies._report_parts import Report
@@ -37,12 +37,6 @@ def found() -> Report:
 @pytest.fixture(scope="module")
 def file(found: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.page_file(found, tmp_path_factory.mktemp("page"))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as started:
-        yield started
 
 
 @pytest.fixture

@@ -21,14 +21,6 @@ CHARTS = 6
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield found
-        found.close()
-
-
-@pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     nasty = "<script>document.title='x'</script>" + "very" * 40
     manifest = MANIFEST | {"text": {"name": nasty, "characters": 5}}
@@ -88,6 +80,7 @@ def test_opens_from_disk_without_an_error_or_a_request(seen: Seen, file: Path) -
     assert page.locator(".chart:not(.print) svg.marks").count() == CHARTS
 
 
+@pytest.mark.slow
 def test_the_button_changes_the_theme_of_page_and_charts(browser: Any, file: Path) -> None:
     seen = Seen(browser, file, "light", WIDE)
     button = seen.page.locator("button#theme")
@@ -122,7 +115,7 @@ def test_the_theme_follows_the_system_until_one_is_chosen(browser: Any, file: Pa
     seen.context.close()
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 def test_details_open_by_keyboard(seen: Seen) -> None:
     for place in ("td details", "details.numbers", "#manifest + details"):
         details = seen.page.locator(place).first
@@ -155,6 +148,7 @@ def test_a_chart_can_be_saved(seen: Seen) -> None:
     assert seen.told == []
 
 
+@pytest.mark.slow
 def test_a_phone_does_not_scroll_sideways(phone: Seen) -> None:
     wide = "() => [document.documentElement.scrollWidth, document.body.scrollWidth]"
     assert max(phone.page.evaluate(wide)) <= PHONE["width"]

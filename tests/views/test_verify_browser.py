@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from report_in_browser import PHONE, WIDE, Seen, launched, without_chromium
+from report_in_browser import PHONE, WIDE, Seen, without_chromium
 
 from abbe.studies import verify
 from abbe.views import verify_page
@@ -22,12 +21,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "verify.html"
     path.write_text(verify_page(verify(STATEMENTS, 40, 0), 40, 0), encoding="utf-8")
     return path
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as found:
-        yield found
 
 
 def opened(browser: Any, file: Path, scheme: str, viewport: dict[str, int]) -> Seen:
@@ -68,6 +61,7 @@ def test_cells_say_what_they_are_where_there_is_no_header(browser: Any, file: Pa
     seen.context.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [900, 1280])
 def test_a_wide_page_is_a_table(browser: Any, file: Path, width: int) -> None:
     seen = opened(browser, file, "light", WIDE | {"width": width})

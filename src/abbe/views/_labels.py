@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 Side = Literal["left", "right", "center"]  # where the text is held
 Point = tuple[float, float]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
@@ -39,40 +41,46 @@ _TRIED = [Name(side, dx, dy) for dy in _STEPS for side, dx in _BESIDE]
 _TRIED += [Name("center", 0, dy) for dy in (-14, 14)]
 
 
+_OFFSETS = np.array([(name.dx, name.dy) for name in _TRIED])
+_FAR = np.array([name.far for name in _TRIED])
+_WAY = np.hypot(*_OFFSETS.T)
+_HELD = np.array([{"left": 0.0, "right": 1.0, "center": 0.5}[name.side] for name in _TRIED])  # of the width
+_ALONG = np.arange(1, 11) / 10  # where a leading line is looked at
+
+
 def place_names(
     points: Sequence[Point], names: Sequence[str], size: tuple[float, float], taken: Sequence[Box] = ()
 ) -> list[Name]:
     """One for every point, in a panel of that size; every name is placed anew, a few times, beside all others."""
-    found = [_TRIED[0]] * len(points)
+    placed = [_TRIED[0]] * len(points)
     for _ in range(_ROUNDS):
-        before = list(found)
+        before = list(placed)
         for i, point in enumerate(points):
-            others = [found[j].box(points[j], len(names[j])) for j in range(len(points)) if j != i]
+            others = [placed[j].box(points[j], len(names[j])) for j in range(len(points)) if j != i]
             dots = [_around(other) for j, other in enumerate(points) if j != i]
-            hidden = [*taken, *others, *dots, _around(point)]
-            found[i] = min(_TRIED, key=lambda name: _cost(name, point, len(names[i]), hidden, size))
-        if found == before:
+            hidden = np.array([*taken, *others, *dots, _around(point)])
+            placed[i] = _TRIED[int(_costs(point, len(names[i]), hidden, size).argmin())]
+        if placed == before:
             break
-    return found
+    return placed
 
 
 def _around(point: Point) -> Box:
     return point[0] - _AROUND, point[1] - _AROUND, point[0] + _AROUND, point[1] + _AROUND
 
 
-def _cost(name: Name, point: Point, letters: int, hidden: Sequence[Box], size: tuple[float, float]) -> float:
-    """Pixels that are hidden or out of the panel, boxes that the leading line crosses, and the way."""
-    box = name.box(point, letters)
-    shared = sum(_overlap(box[0], box[2], x, x2) * _overlap(box[1], box[3], y, y2) for x, y, x2, y2 in hidden)
-    outside = max(0.0, -box[0]) + max(0.0, box[2] - size[0]) + max(0.0, -box[1]) + max(0.0, box[3] - size[1])
-    crossed = sum(_crosses(name, point, other) for other in hidden[:-1]) if name.far else 0
-    return shared + 100 * outside + 60 * crossed + 0.5 * math.hypot(name.dx, name.dy)
-
-
-def _overlap(low: float, high: float, other_low: float, other_high: float) -> float:
-    return max(0.0, min(high, other_high) - max(low, other_low))
-
-
-def _crosses(name: Name, point: Point, box: Box) -> bool:
-    way = [(point[0] + name.dx * step / 10, point[1] + name.dy * step / 10) for step in range(1, 11)]
-    return any(box[0] <= x <= box[2] and box[1] <= y <= box[3] for x, y in way)
+def _costs(point: Point, letters: int, hidden: np.ndarray, size: tuple[float, float]) -> np.ndarray:
+    """Of every place that is tried: pixels hidden or out of the panel, boxes that the leading line crosses, the way."""
+    width = letters * _LETTER
+    left = point[0] + _OFFSETS[:, :1] - width * _HELD[:, None]
+    top = point[1] + _OFFSETS[:, 1:] - _LINE / 2
+    wide = np.minimum(left + width, hidden[:, 2]) - np.maximum(left, hidden[:, 0])
+    high = np.minimum(top + _LINE, hidden[:, 3]) - np.maximum(top, hidden[:, 1])
+    shared = (wide.clip(0) * high.clip(0)).sum(1)
+    beside = (-left).clip(0) + (left + width - size[0]).clip(0) + (-top).clip(0) + (top + _LINE - size[1]).clip(0)
+    # The point itself, last of the boxes, is where its line begins.
+    line = np.array(point) + _OFFSETS[:, None] * _ALONG[:, None]  # (places, steps, 2)
+    boxes = hidden[:-1, None, None]
+    inside = (boxes[..., :2] <= line) & (line <= boxes[..., 2:])
+    crossed = inside.all(-1).any(-1).sum(0) * _FAR
+    return np.asarray(shared + 100 * beside[:, 0] + 60 * crossed + 0.5 * _WAY)
