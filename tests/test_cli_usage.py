@@ -57,6 +57,7 @@ def test_help_and_version_end_with_0(monkeypatch: pytest.MonkeyPatch, capsys: py
         assert capsys.readouterr().err == ""
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("command", ["diagnose", "report"])
 def test_sizes_beyond_all_queries_warn_nobody(command: str, folder: Path, book: Path, tmp_path: Path) -> None:
     with warnings.catch_warnings(record=True) as seen:

@@ -166,6 +166,7 @@ def stop_while_saving(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> 
     monkeypatch.setattr(_pull_smollm2, "read_gguf", read)
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_nothing_and_the_next_pull_works(smollm2: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         stop_while_saving(patch, KeyboardInterrupt())

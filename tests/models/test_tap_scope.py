@@ -228,7 +228,7 @@ class NoTensorAsLargeAs(TorchDispatchMode):
         return result
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("build", "settings"),
     [

@@ -16,7 +16,7 @@ KEPT = "; what was finished is kept, the same command goes on from there\n"
 @pytest.mark.parametrize(
     ("study", "moment"),
     [
-        pytest.param(study, moment, marks=[] if (study, moment) == ("calibrate", "half") else [pytest.mark.slow])
+        pytest.param(study, moment, marks=[] if (study, moment) == ("diagnose", "half") else [pytest.mark.slow])
         for study in STUDIES
         for moment in ("half", "written")
     ],

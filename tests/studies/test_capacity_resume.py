@@ -113,6 +113,7 @@ def test_losses_of_some_windows_are_taken_from_those_of_all(tmp_path: Path, monk
         assert known.own([cut[3], cut[0]]).tolist() == window_losses(model, [cut[3], cut[0]]).tolist()
 
 
+@pytest.mark.slow
 def test_a_folder_that_does_not_say_of_which_windows_it_is_costs_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

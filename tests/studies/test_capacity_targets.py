@@ -149,6 +149,7 @@ def test_another_choice_is_another_study(tmp_path: Path) -> None:
         made(targets="last:5", **options)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("targets", "words"), [("all", "all next tokens"), ("last:4", "the last 4 targets")])
 def test_every_place_says_which_targets(targets: str, words: str) -> None:
     found = made(targets=targets, lengths=LENGTHS, layers=False)

@@ -104,6 +104,7 @@ def test_what_is_damaged_is_measured_again(tmp_path: Path, name: str, content: b
     assert path.read_bytes() != (content or b"")
 
 
+@pytest.mark.slow
 def test_a_sample_without_its_parts_is_measured_again(tmp_path: Path) -> None:
     made(folder=tmp_path)
     whole = json.loads((tmp_path / "sample.json").read_text())

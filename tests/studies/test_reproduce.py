@@ -271,6 +271,7 @@ def test_times_of_figures_are_saved(found: Reproduction) -> None:
     assert saved["seconds"]["total"] == pytest.approx(sum(found.seconds.values()), abs=0.01)
 
 
+@pytest.mark.slow
 def test_short_text_gives_shorter_windows() -> None:
     larger = wrap(tiny_models.gpt2(vocab_size=256, n_positions=256), tiny_models.byte_tokenizer(), "larger")
     short = abbe.Text("short", TEXT.content[:150])

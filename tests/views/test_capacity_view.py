@@ -168,6 +168,7 @@ def titles_of(**changed: Any) -> list[str]:
     return [panel["title"] for panel in capacity_chart(made_up(settings_of(**changed)))["concat"]]
 
 
+@pytest.mark.slow
 def test_growth_comes_last_where_layers_have_one_length() -> None:
     """So that the two ways stay side by side."""
     titles = titles_of(layer_lengths=(256,))

@@ -62,6 +62,7 @@ def visible_needles(page: str) -> str:
     return section[: section.index("<details>")]
 
 
+@pytest.mark.slow
 def test_gains_by_kind_are_in_sight_and_those_by_length_are_folded() -> None:
     seen = visible_needles(compare_page(made.comparison()))
     for kind in ("key-value", "needle"):
@@ -94,6 +95,7 @@ def test_sensitivities_between_jumps_are_marked_everywhere() -> None:
     assert "†" not in re.sub(r"<script.*?</script>", "", compare_page(calm), flags=re.S)
 
 
+@pytest.mark.slow
 def test_the_page_says_when_windows_are_too_few() -> None:
     page = compare_page(made.comparison(windows=made.MANIFEST["windows"][:4]))
     assert "Too few windows to tell: from 4 windows an interval of nominal 95 % holds the truth in 84 to 87 %" in page

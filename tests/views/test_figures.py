@@ -114,6 +114,7 @@ def test_every_distance_stands_at_its_place_under_its_name(name: str, axis: str)
             assert any("top" in o and o[axis] == row[axis] and o[column] == short(row["value"]) for o in found)
 
 
+@pytest.mark.slow
 def test_panels_are_those_of_the_data() -> None:
     assert panels(figure_chart(figures()["2a"])) == ["token embeddings", "value vectors"]
     one = Figure("2a", {"distance": distances("length", LENGTHS, ["value"])})

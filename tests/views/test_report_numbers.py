@@ -188,6 +188,7 @@ def test_the_map_marks_what_is_missing(capfd: pytest.CaptureFixture[str]) -> Non
     assert drawn(spec, capfd).count(">–<") == 2
 
 
+@pytest.mark.slow
 def test_many_heads_are_thinned_and_said_so() -> None:
     heads = FAINT_HEADS + 40
     spec = chart_specifications(report(grid(1, heads), sample=None), "light")["growth"]

@@ -187,6 +187,7 @@ def test_hostile_text_is_inert() -> None:
     assert found.policy == plain.policy
 
 
+@pytest.mark.slow
 def test_half_a_character_does_not_break_the_file() -> None:
     half = "a\ud800b"
     manifest = made.MANIFEST | {"model": {"name": half}, "text": {"name": half}}

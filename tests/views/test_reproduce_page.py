@@ -192,6 +192,7 @@ def test_a_part_may_be_missing(changes: dict[str, Any]) -> None:
         assert "time here" not in page.text
 
 
+@pytest.mark.slow
 def test_a_claim_on_a_figure_that_is_not_there_has_no_link() -> None:
     page = Page(reproduction_page(reproduction(figures={"3": figures()["3"]})))
     assert {value for _, _, value in page.asks if value and value.startswith("#")} == {"#figure-3"}
