@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 import abbe
-from abbe import _attention
+from abbe._attention import attend as _attention
 from abbe.normalizers import _dispatch
 
 SHAPES = ((6144, 512), (12288, 1024), (512, 4096), (32, 32768))

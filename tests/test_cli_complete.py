@@ -10,8 +10,9 @@ from cli_runs import run_python
 import abbe
 from abbe.bounds import catalogue
 from abbe.cli import _complete, _names
-from abbe.models import _load
-from abbe.studies import FIGURES, _settings
+from abbe.models._load import load as _load
+from abbe.studies import FIGURES
+from abbe.studies._engine import settings as _settings
 
 SHELL = """
 import sys

@@ -10,7 +10,7 @@ import pytest
 from cli_runs import run, run_main
 
 from abbe import AbbeError
-from abbe.models import _pull
+from abbe.models._pull import pull as _pull
 
 
 @pytest.fixture

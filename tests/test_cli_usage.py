@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cli_runs import run, run_main
 
-from abbe.studies import _progress
+from abbe.studies._engine import watch as _progress
 
 pytest_plugins = ("cli_fixtures",)
 

@@ -17,11 +17,9 @@ import torch
 from cli_runs import run, run_main
 
 from abbe import studies
-from abbe.models import _embedded
+from abbe.models._load import embedded as _embedded
 from abbe.studies import Check, doctor
-from abbe.studies import _doctor_files as files
-from abbe.studies import _doctor_machine as machine
-from abbe.studies import _doctor_packages as packages
+from abbe.studies._doctor import files, machine, packages
 
 
 def found(name: str) -> Check:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from abbe.studies import Check
-from abbe.studies import _doctor_machine as machine
+from abbe.studies._doctor import machine
 
 
 @pytest.mark.parametrize(

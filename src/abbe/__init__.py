@@ -7,7 +7,7 @@ from ._attention_names import make_known as _make_known
 from ._errors import AbbeError
 
 if _typing.TYPE_CHECKING:
-    from ._attention import attention
+    from ._attention.attend import attention
     from .models import LoadedModel, Swap, Tap, Text, Window, load, pull, read_text, swap, tap, windows
     from .normalizers import Normalizer, NormalizerInfo, list_normalizers, normalizer
     from .results import Run, open_run

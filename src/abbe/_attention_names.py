@@ -98,7 +98,7 @@ def _register() -> None:
 
 def _attention(spec: str) -> Callable[..., Any]:
     def attend(*states: Any, **keywords: Any) -> Any:
-        from .models._swap_named import attend_with  # loads torch, and is needed by few
+        from .models._swap.named import attend_with  # loads torch, and is needed by few
 
         return attend_with(spec, *states, **keywords)
 
@@ -106,6 +106,6 @@ def _attention(spec: str) -> Callable[..., Any]:
 
 
 def _mask(**options: Any) -> Any:
-    from .models._swap_named import full_mask
+    from .models._swap.named import full_mask
 
     return full_mask(**options)

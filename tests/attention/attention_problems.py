@@ -14,8 +14,8 @@ from jaxtyping import Float, jaxtyped
 from torch import Tensor
 
 import abbe
-from abbe._attention import attention
-from abbe._attention_blocks import BlockSize
+from abbe._attention.attend import attention
+from abbe._attention.blocks import BlockSize
 
 SPECS = [
     "softmax",

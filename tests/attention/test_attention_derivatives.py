@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import abbe
-from abbe._attention import _blockwise, attention
+from abbe._attention.attend import _blockwise, attention
 
 
 @pytest.mark.parametrize("spec", ["softmax", "entmax:alpha=1.5", "stick-breaking"])

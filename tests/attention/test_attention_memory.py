@@ -12,10 +12,10 @@ from attention_problems import make
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from abbe import _attention as public
-from abbe import _attention_blocks as engine
-from abbe._attention import _blockwise, attention
-from abbe._attention_blocks import BlockSize
+from abbe._attention import attend as public
+from abbe._attention import blocks as engine
+from abbe._attention.attend import _blockwise, attention
+from abbe._attention.blocks import BlockSize
 
 
 class LargestStorage(TorchDispatchMode):

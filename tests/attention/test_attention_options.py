@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import abbe
-from abbe._attention import _blockwise, attention
-from abbe._attention_blocks import BlockSize
+from abbe._attention.attend import _blockwise, attention
+from abbe._attention.blocks import BlockSize
 
 
 @settings(max_examples=examples(300))

@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from abbe import Normalizer, normalizer
-from abbe.models._selfcheck import main_output
+from abbe.models._session.selfcheck import main_output
 
 NAME = "test-reference"
 Choice = Callable[[str, int], Normalizer | str | None]  # of a layer's path and a head; None is softmax

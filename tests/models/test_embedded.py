@@ -21,7 +21,8 @@ from safetensors import safe_open
 
 import abbe
 from abbe import AbbeError
-from abbe.models import LoadedModel, _embedded, load
+from abbe.models import LoadedModel, load
+from abbe.models._load import embedded as _embedded
 
 FOLDER = Path(str(resources.files("abbe").joinpath("embedded")))
 NAMES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "facts.json")

@@ -23,7 +23,7 @@ from transformers.utils import logging
 
 from abbe import AbbeError
 from abbe.models import load, swap
-from abbe.models._load_quiet import quiet
+from abbe.models._load.quiet import quiet
 
 IDS = torch.tensor([[72, 101, 108, 108, 111, 33]])
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}

@@ -18,8 +18,9 @@ from small_gguf import small_llama, write_gguf
 from torch import Tensor
 
 from abbe import AbbeError
-from abbe.models import _load_gguf, load
-from abbe.models._gguf_header import read_settings
+from abbe.models import load
+from abbe.models._load import gguf as _load_gguf
+from abbe.models._load.gguf_header import read_settings
 
 IDS = torch.tensor([[72, 101, 108, 108, 111, 33]])
 

@@ -13,7 +13,7 @@ import torch
 from real import pulled, shared_model, shared_text
 
 from abbe.models import LoadedModel, Text, Window, load, pulled_facts, read_text, windows
-from abbe.models._pull_cache import model_folder
+from abbe.models._pull.cache import model_folder
 
 pytestmark = pytest.mark.real
 

@@ -24,8 +24,13 @@ from tiny_models import byte_tokenizer
 from transformers import BertConfig, BertModel
 
 from abbe import AbbeError
-from abbe.models import _pull, _pull_fetch, _pull_minilm, _pull_smollm2, _pull_stories15m, load, pull, pulled_facts
-from abbe.models._pull_cache import cache_folder, is_pulled, model_folder
+from abbe.models import load, pull, pulled_facts
+from abbe.models._pull import fetch as _pull_fetch
+from abbe.models._pull import minilm as _pull_minilm
+from abbe.models._pull import pull as _pull
+from abbe.models._pull import smollm2 as _pull_smollm2
+from abbe.models._pull import stories15m as _pull_stories15m
+from abbe.models._pull.cache import cache_folder, is_pulled, model_folder
 
 
 def sha256(path: Path) -> str:

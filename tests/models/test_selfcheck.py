@@ -13,9 +13,10 @@ from tiny_models import FAMILIES, SMALL, bert, gemma2, gpt2, gpt_oss, llama, mak
 from torch import Tensor
 
 from abbe import AbbeError
-from abbe.models import _selfcheck_output, _tap, checked_logits, swap
-from abbe.models._attention_call import AttentionCall
-from abbe.models._selfcheck import check_finite, main_output, relative_error, tolerance
+from abbe.models import _tap, checked_logits, swap
+from abbe.models._session import selfcheck_output as _selfcheck_output
+from abbe.models._session.call import AttentionCall
+from abbe.models._session.selfcheck import check_finite, main_output, relative_error, tolerance
 from abbe.models._tap import tap
 
 

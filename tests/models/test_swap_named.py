@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, StaticCache
 
 from abbe import AbbeError, list_normalizers, normalizer, swap, tap
 from abbe._attention_names import NAMES
-from abbe.models._selfcheck import main_output, relative_error
+from abbe.models._session.selfcheck import main_output, relative_error
 
 CAUSAL = [name for name, family in FAMILIES.items() if family.causal]
 

@@ -26,8 +26,8 @@ from tiny_models import (
 from transformers import DynamicCache, StaticCache
 
 from abbe import AbbeError, normalizer, swap
-from abbe.models import _swap
-from abbe.models._selfcheck import main_output, relative_error
+from abbe.models._session.selfcheck import main_output, relative_error
+from abbe.models._swap import swap as _swap
 from abbe.normalizers import _dispatch
 
 CAUSAL = [name for name, family in FAMILIES.items() if family.causal]

@@ -17,8 +17,8 @@ from torch import nn
 from transformers import AttentionInterface, GPT2LMHeadModel
 
 from abbe import AbbeError, swap, tap
-from abbe.models import _swap
-from abbe.models._selfcheck import relative_error
+from abbe.models._session.selfcheck import relative_error
+from abbe.models._swap import swap as _swap
 
 LEARNED = "entmax:alpha=1.5,learn=true"
 

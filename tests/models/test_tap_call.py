@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from abbe import AbbeError
-from abbe.models._attention_call import AttentionCall
-from abbe.models._selfcheck import own_attention
+from abbe.models._session.call import AttentionCall
+from abbe.models._session.selfcheck import own_attention
 
 
 def random(generator: torch.Generator, *shape: int) -> Tensor:

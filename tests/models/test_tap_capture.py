@@ -10,8 +10,8 @@ import torch
 from tiny_models import FAMILIES, Family, eager_twin, gpt2, llama, make, t5, text_pair, tokens
 from torch import Tensor, nn
 
-from abbe.models._attention_call import AttentionCall
-from abbe.models._selfcheck import main_output
+from abbe.models._session.call import AttentionCall
+from abbe.models._session.selfcheck import main_output
 from abbe.models._tap import tap
 
 CASES = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)

@@ -15,8 +15,8 @@ from tiny_models import gpt2, llama, make, tokens
 from torch import nn
 
 from abbe import AbbeError
+from abbe.models._session.keywords import HARMLESS, checked_mask, read_keywords
 from abbe.models._tap import tap
-from abbe.models._tap_keywords import HARMLESS, checked_mask, read_keywords
 
 QUERY = torch.zeros(1, 4, 3, 16)
 HONOURED = {"scaling", "dropout", "is_causal", "softcap", "s_aux", "position_bias", "sliding_window"}

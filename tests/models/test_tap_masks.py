@@ -26,8 +26,8 @@ from tiny_models import (
 from torch import Tensor, nn
 from transformers import DynamicCache, StaticCache
 
-from abbe.models._attention_call import AttentionCall
-from abbe.models._selfcheck import main_output
+from abbe.models._session.call import AttentionCall
+from abbe.models._session.selfcheck import main_output
 from abbe.models._tap import tap
 
 CAUSAL = [name for name, family in FAMILIES.items() if family.causal]

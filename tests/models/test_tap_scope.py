@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface, GPT2LMHeadModel
 
 from abbe import AbbeError
-from abbe.models._attention_call import AttentionCall
+from abbe.models._session.call import AttentionCall
 from abbe.models._tap import tap
 
 

@@ -18,7 +18,7 @@ from transformers.utils.logging import add_handler, remove_handler
 
 from abbe import AbbeError
 from abbe.models import Text, Windows, windows
-from abbe.models._pull_vocabulary import BYTES, SPECIAL, llama_tokenizer
+from abbe.models._pull.vocabulary import BYTES, SPECIAL, llama_tokenizer
 
 BYTE = byte_tokenizer()
 ENCODER = encoder_tokenizer()

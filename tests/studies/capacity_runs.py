@@ -8,9 +8,9 @@ import tiny_runs
 import torch
 
 from abbe.studies import Capacity, capacity
-from abbe.studies._capacity_curves import Curve
-from abbe.studies._capacity_parts import WAYS
-from abbe.studies._capacity_settings import CapacitySettings
+from abbe.studies._capacity.curves import Curve
+from abbe.studies._capacity.result import WAYS
+from abbe.studies._capacity.settings import CapacitySettings
 
 QUICK: dict[str, Any] = {"lengths": [16, 40], "windows": 3, "queries": 8, "resamples": 50, "progress": False}
 

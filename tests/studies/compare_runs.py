@@ -10,7 +10,7 @@ from needle_models import TEXT, word_tokenizer
 
 from abbe.models import LoadedModel, wrap
 from abbe.studies import compare
-from abbe.studies._compare_parts import CompareSettings, Comparison
+from abbe.studies._compare.result import CompareSettings, Comparison
 
 QUICK: dict[str, Any] = {
     "alternatives": ["sparsemax", "topk:k=2"], "length": 40, "windows": 3, "queries": 6, "needle_lengths": [31, 40],

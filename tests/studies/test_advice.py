@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from synthetic_run import USUAL, alternatives, made_run
 
-from abbe.studies._advice import advice, gaining
-from abbe.studies._floors import floors
-from abbe.studies._lookup import Lookup
-from abbe.studies._report_parts import Finding
+from abbe.studies._engine.lookup import Lookup
+from abbe.studies._report.advice import advice, gaining
+from abbe.studies._report.floors import floors
+from abbe.studies._report.result import Finding
 
 SPARSE = ("sparsemax", "topk:k=32")
 SHARPER = "softmax:temperature=0.7"

@@ -19,8 +19,10 @@ import abbe
 from abbe import AbbeError
 from abbe.measures import Rows
 from abbe.models import AttentionCall, LoadedModel, Window, tap, windows
-from abbe.studies import _alternatives
-from abbe.studies._alternatives import (
+from abbe.studies._engine.settings import Settings, settings_for
+from abbe.studies._engine.window import check_model, query_positions, run_model
+from abbe.studies._report import alternatives as _alternatives
+from abbe.studies._report.alternatives import (
     ALTERNATIVES,
     SCHEMA,
     SHARPER,
@@ -30,9 +32,7 @@ from abbe.studies._alternatives import (
     block_sums,
     try_alternatives,
 )
-from abbe.studies._sample import take_sample
-from abbe.studies._settings import Settings, settings_for
-from abbe.studies._window import check_model, query_positions, run_model
+from abbe.studies._report.sample import take_sample
 
 
 def settings(**options: Any) -> Settings:

@@ -17,14 +17,15 @@ from torch import Tensor
 import abbe
 from abbe.models import LoadedModel, tap
 from abbe.models import windows as cut_windows
-from abbe.models._swap_plan import for_heads
-from abbe.studies import _calibrate, _calibrate_tune
-from abbe.studies._calibrate_fit import fit
-from abbe.studies._calibrate_layers import values_of
-from abbe.studies._calibrate_rows import LayerRows, RowReader
-from abbe.studies._calibrate_specs import learnable
-from abbe.studies._loss import window_losses
-from abbe.studies._settings import settings_for
+from abbe.models._swap.plan import for_heads
+from abbe.studies._calibrate import study as _calibrate
+from abbe.studies._calibrate import tune as _calibrate_tune
+from abbe.studies._calibrate.fit import fit
+from abbe.studies._calibrate.layers import values_of
+from abbe.studies._calibrate.rows import LayerRows, RowReader
+from abbe.studies._engine.calibrated import learnable
+from abbe.studies._engine.loss import window_losses
+from abbe.studies._engine.settings import settings_for
 
 QUICK: dict[str, Any] = {"windows": 3, "held_out": 2, "length": 40, "queries": 12, "resamples": 50, "progress": False}
 

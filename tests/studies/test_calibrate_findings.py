@@ -6,10 +6,10 @@ import polars as pl
 import pytest
 import torch
 
-from abbe.studies._calibrate_findings import calibration_findings
-from abbe.studies._calibrate_parts import HEADS_SCHEMA, stage_losses
-from abbe.studies._report_parts import Finding
-from abbe.studies._settings import settings_for
+from abbe.studies._calibrate.findings import calibration_findings
+from abbe.studies._calibrate.result import HEADS_SCHEMA, stage_losses
+from abbe.studies._engine.settings import settings_for
+from abbe.studies._report.result import Finding
 
 
 def found_for(*stages: list[float], level: float = 0.95) -> list[Finding]:

@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 from capacity_runs import asked, curve_of
 
-from abbe.studies._capacity_findings import findings
-from abbe.studies._capacity_geometry import common_sizes, correlation_table, shown_size, sizes_for
-from abbe.studies._capacity_parts import CORRELATION_SCHEMA, GROWTH_SCHEMA
-from abbe.studies._capacity_tables import capacity_table, layer_rows, model_row
-from abbe.studies._capacity_words import needed_keys
+from abbe.studies._capacity.findings import findings
+from abbe.studies._capacity.geometry import common_sizes, correlation_table, shown_size, sizes_for
+from abbe.studies._capacity.result import CORRELATION_SCHEMA, GROWTH_SCHEMA
+from abbe.studies._capacity.tables import capacity_table, layer_rows, model_row
+from abbe.studies._capacity.words import needed_keys
 
 
 def told(capacities: list[float], shares: list[float]) -> str:

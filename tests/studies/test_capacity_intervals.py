@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abbe.measures._bootstrap import expanded_tail
-from abbe.studies._capacity_intervals import crossings, growth_exponent, whole_interval
-from abbe.studies._capacity_ranks import least_p_value, rank_correlation
-from abbe.studies._capacity_tables import curve_table, growth_table, layer_rows, model_row
+from abbe.studies._capacity.intervals import crossings, growth_exponent, whole_interval
+from abbe.studies._capacity.ranks import least_p_value, rank_correlation
+from abbe.studies._capacity.tables import curve_table, growth_table, layer_rows, model_row
 
 
 def test_crossing_is_log_linear() -> None:

@@ -18,13 +18,13 @@ import abbe
 from abbe.models import Window
 from abbe.models import windows as cut_windows
 from abbe.studies import Capacity, capacity
-from abbe.studies._capacity import evenly_spaced
-from abbe.studies._capacity_findings import findings
-from abbe.studies._capacity_geometry import correlation_table, shown_size
-from abbe.studies._capacity_parts import GROWTH_SCHEMA, WAYS, told_way
-from abbe.studies._capacity_tables import capacity_table, growth_table, layer_rows, model_row
-from abbe.studies._loss import window_losses
-from abbe.studies._report_parts import Finding
+from abbe.studies._capacity.findings import findings
+from abbe.studies._capacity.geometry import correlation_table, shown_size
+from abbe.studies._capacity.result import GROWTH_SCHEMA, WAYS, told_way
+from abbe.studies._capacity.study import evenly_spaced
+from abbe.studies._capacity.tables import capacity_table, growth_table, layer_rows, model_row
+from abbe.studies._engine.loss import window_losses
+from abbe.studies._report.result import Finding
 
 CELLS = [(length, way) for length in (16, 40) for way in WAYS]
 

@@ -13,9 +13,9 @@ from polars.testing import assert_frame_equal
 
 import abbe
 from abbe.models import windows as cut_windows
-from abbe.studies import _capacity_losses
-from abbe.studies._loss import window_losses
-from abbe.studies._parts import Parts
+from abbe.studies._capacity import losses as _capacity_losses
+from abbe.studies._engine.loss import window_losses
+from abbe.studies._engine.parts import Parts
 
 
 @pytest.mark.quick(1)

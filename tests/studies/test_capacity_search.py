@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import abbe
 from abbe.models import windows as cut_windows
 from abbe.studies import capacity
-from abbe.studies._capacity_curves import Curve
-from abbe.studies._capacity_intervals import crossings, least_whole
-from abbe.studies._capacity_parts import WAYS
-from abbe.studies._capacity_search import Sizes, bracket, is_monotone, search
-from abbe.studies._loss import window_losses
+from abbe.studies._capacity.curves import Curve
+from abbe.studies._capacity.intervals import crossings, least_whole
+from abbe.studies._capacity.result import WAYS
+from abbe.studies._capacity.search import Sizes, bracket, is_monotone, search
+from abbe.studies._engine.loss import window_losses
 
 
 @pytest.mark.quick(2)

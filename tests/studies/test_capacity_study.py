@@ -20,7 +20,7 @@ import abbe
 from abbe.models import windows as cut_windows
 from abbe.models import wrap
 from abbe.studies import capacity
-from abbe.studies._loss import window_losses
+from abbe.studies._engine.loss import window_losses
 
 
 @pytest.mark.quick(1)

@@ -19,10 +19,10 @@ from rich.console import Console
 import abbe
 from abbe.models import LoadedModel, Window
 from abbe.models import windows as cut_windows
-from abbe.studies._capacity_settings import capacity_settings
-from abbe.studies._loss import next_token_losses
+from abbe.studies._capacity.settings import capacity_settings
+from abbe.studies._engine.loss import next_token_losses
 from abbe.views import capacity_table
-from abbe.views._capacity_charts import capacity_chart
+from abbe.views._capacity.charts import capacity_chart
 
 pytest_plugins = ("cli_fixtures",)
 LENGTHS = [16, 40]

@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 from abbe.studies import Claim, Figure
-from abbe.studies._claim_rules import slope
-from abbe.studies._claims import judge
-from abbe.studies._claims_weights import _exponent
+from abbe.studies._reproduce.claim_rules import slope
+from abbe.studies._reproduce.claims import judge
+from abbe.studies._reproduce.claims_weights import _exponent
 
 LENGTHS = (32, 64, 128, 256, 512, 1024)
 SIZES = (1, 2, 5, 10, 20, 50, 100)

@@ -16,12 +16,12 @@ from polars.testing import assert_frame_equal
 import abbe
 from abbe.models import swap
 from abbe.models import windows as cut_windows
-from abbe.studies import _compare_parts as parts
-from abbe.studies import _compare_study as study
 from abbe.studies import compare
-from abbe.studies._compare_parts import OWN, Comparison, needle_lengths_for
-from abbe.studies._loss import window_losses
-from abbe.studies._needle_prompts import Prompt
+from abbe.studies._compare import result as parts
+from abbe.studies._compare import work as study
+from abbe.studies._compare.needle_prompts import Prompt
+from abbe.studies._compare.result import OWN, Comparison, needle_lengths_for
+from abbe.studies._engine.loss import window_losses
 
 TIMED = ("time_ratio", "seconds")
 

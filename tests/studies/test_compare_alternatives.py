@@ -12,8 +12,8 @@ from compare_runs import made, row, word_model
 import abbe
 from abbe.models import swap
 from abbe.normalizers import normalizer
-from abbe.studies._compare_alternatives import as_lines, file_hashes, is_spec
-from abbe.studies._compare_truncated import truncated_swap
+from abbe.studies._compare.alternatives import as_lines, file_hashes, is_spec
+from abbe.studies._compare.truncated import truncated_swap
 
 MEASURES = ("loss", "active", "zeros", "told_apart", "capacity", "sensitivity", "needle_margin", "needle_accuracy")
 LINE = "layers.1=sparsemax; layers.0.heads.0,2=topk:k=2"

@@ -13,10 +13,10 @@ from needle_models import TEXT
 import abbe
 from abbe import studies
 from abbe.models import LoadedModel, swap
-from abbe.studies import _compare_study as study
-from abbe.studies._compare_calibrated import calibrated_swap, halves, kept_alpha
-from abbe.studies._compare_parts import OWN
-from abbe.studies._needle_prompts import PromptMaker
+from abbe.studies._compare import work as study
+from abbe.studies._compare.calibrated import calibrated_swap, halves, kept_alpha
+from abbe.studies._compare.needle_prompts import PromptMaker
+from abbe.studies._compare.result import OWN
 
 
 def test_halves_share_no_word() -> None:

@@ -16,11 +16,11 @@ from abbe.measures._bootstrap import expanded_tail, resampled_counts
 from abbe.models import swap
 from abbe.models import windows as cut_windows
 from abbe.normalizers import normalizer
-from abbe.studies import _compare_study as study
-from abbe.studies import _compare_tables as tables
-from abbe.studies._compare_tables import capacities, losses
-from abbe.studies._compare_truncated import Truncated, capacity, capacity_points, truncated_swap
-from abbe.studies._loss import window_losses
+from abbe.studies._compare import tables
+from abbe.studies._compare import work as study
+from abbe.studies._compare.tables import capacities, losses
+from abbe.studies._compare.truncated import Truncated, capacity, capacity_points, truncated_swap
+from abbe.studies._engine.loss import window_losses
 
 ONCE = torch.ones(1, 2, dtype=torch.float64)  # two windows as they are
 

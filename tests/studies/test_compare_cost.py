@@ -8,9 +8,9 @@ import pytest
 import torch
 from compare_runs import word_model
 
-from abbe.studies._compare_parts import OWN
-from abbe.studies._compare_speed import costs, peak_megabytes
-from abbe.studies._compare_tables import _plain
+from abbe.studies._compare.result import OWN
+from abbe.studies._compare.speed import costs, peak_megabytes
+from abbe.studies._compare.tables import _plain
 
 TEXT_TOKENS = torch.arange(10, 50)
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from abbe.measures import bootstrap_interval
-from abbe.studies._compare_parts import OWN, SCHEMA
-from abbe.studies._compare_rule import COVERAGE, judge, rule
+from abbe.studies._compare.result import OWN, SCHEMA
+from abbe.studies._compare.rule import COVERAGE, judge, rule
 
 # Costs nothing, and is no better.
 EVEN: dict[str, Any] = {

@@ -16,9 +16,9 @@ import abbe
 from abbe.models import swap
 from abbe.models import windows as cut_windows
 from abbe.normalizers import normalizer
-from abbe.studies._compare_parts import CompareSettings
-from abbe.studies._compare_reading import SwapReader
-from abbe.studies._compare_sensitivity import (
+from abbe.studies._compare.reading import SwapReader
+from abbe.studies._compare.result import CompareSettings
+from abbe.studies._compare.sensitivity import (
     _weights,
     at_equal_selectivity,
     effective_tokens,
@@ -27,7 +27,7 @@ from abbe.studies._compare_sensitivity import (
     spread,
     theory,
 )
-from abbe.studies._loss import window_losses
+from abbe.studies._engine.loss import window_losses
 
 # -- Selectivity ------------------------------------------------------------------------------------------------------
 

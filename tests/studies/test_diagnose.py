@@ -14,7 +14,8 @@ from tiny_runs import BUILDERS, QUICK, TEXT, model, pick, run
 
 import abbe
 from abbe.results import SCHEMA
-from abbe.studies import _diagnose, _window
+from abbe.studies._diagnose import study as _diagnose
+from abbe.studies._engine import window as _window
 
 # Against the straightforward way
 
@@ -185,7 +186,7 @@ def test_decay_exponent_of_uniform_attention_is_one() -> None:
 
 def test_output_vectors_have_the_distances_of_projected_values() -> None:
     from abbe.models import tap
-    from abbe.studies._vectors import token_vectors
+    from abbe.studies._engine.vectors import token_vectors
 
     for family in ("gpt2", "llama", "bert"):
         tiny = model(family)

@@ -13,7 +13,7 @@ from tiny_runs import QUICK, TEXT, model, run
 
 import abbe
 from abbe.models import wrap
-from abbe.studies._folder import RunFolder
+from abbe.studies._engine.folder import RunFolder
 
 # Resuming
 

@@ -13,8 +13,10 @@ import tiny_models
 import tiny_runs
 
 import abbe
-from abbe.studies import _calibrate, _capacity_losses, _compare_study
-from abbe.studies._folder import RunFolder
+from abbe.studies._calibrate import study as _calibrate
+from abbe.studies._capacity import losses as _capacity_losses
+from abbe.studies._compare import work as _compare_study
+from abbe.studies._engine.folder import RunFolder
 
 
 def calibrated(**options: Any) -> Any:

@@ -8,8 +8,8 @@ import torch
 
 import abbe
 from abbe.models import logits_in_pieces, windows
-from abbe.studies import _loss
-from abbe.studies._loss import check_causal, next_token_losses, window_losses
+from abbe.studies._engine import loss as _loss
+from abbe.studies._engine.loss import check_causal, next_token_losses, window_losses
 
 
 def test_losses_are_those_of_the_log_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:

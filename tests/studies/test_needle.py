@@ -13,9 +13,8 @@ import torch
 from needle_models import TEXT, WORDS, Copier, Guesser, Spotter, model, word_tokenizer
 
 from abbe import Text
-from abbe.studies._compare_parts import NEEDLE_SCHEMA
-from abbe.studies._needle import batches, cell_numbers, gain_numbers, margins, needle_table, wilson
-from abbe.studies._needle_prompts import (
+from abbe.studies._compare.needle import batches, cell_numbers, gain_numbers, margins, needle_table, wilson
+from abbe.studies._compare.needle_prompts import (
     CANDIDATES,
     DECOYS,
     DEPTHS,
@@ -25,6 +24,7 @@ from abbe.studies._needle_prompts import (
     plain_words,
     word_counts,
 )
+from abbe.studies._compare.result import NEEDLE_SCHEMA
 
 LENGTHS = (64, 129, 300)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import scipy.stats
 
-from abbe.studies._needle_gain import clopper_pearson, paired_gain
+from abbe.studies._compare.needle_gain import clopper_pearson, paired_gain
 
 LEVELS = (0.8, 0.9, 0.95, 0.99)
 

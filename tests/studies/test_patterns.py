@@ -19,7 +19,7 @@ from torch import Tensor
 
 import abbe
 from abbe.models import LoadedModel, wrap
-from abbe.models._pull_vocabulary import BYTES, SPECIAL, llama_tokenizer
+from abbe.models._pull.vocabulary import BYTES, SPECIAL, llama_tokenizer
 from abbe.studies import _patterns
 from abbe.studies._patterns import PATTERNS, attention_patterns, learned_attention, targets_of, weight_on
 

@@ -14,20 +14,21 @@ import pytest
 import tiny_runs
 
 import abbe
-from abbe.studies import _progress, watching
+from abbe.studies import watching
+from abbe.studies._engine import watch as _progress
 
 LINE = re.compile(r"abbe: \d+ s: \d+ of \d+ done \(windows of 16\)(, about \d+ s left)?")
 
 
 def slow(monkeypatch: pytest.MonkeyPatch, seconds: float, every: float) -> None:
     """Every window takes so long, and a minute is so short."""
-    measure = abbe.studies._window.WindowReader.measure  # type: ignore[attr-defined]
+    measure = abbe.studies._engine.window.WindowReader.measure  # type: ignore[attr-defined]
 
     def later(*given: Any) -> Any:
         time.sleep(seconds)
         return measure(*given)
 
-    monkeypatch.setattr("abbe.studies._window.WindowReader.measure", later)
+    monkeypatch.setattr("abbe.studies._engine.window.WindowReader.measure", later)
     monkeypatch.setattr(_progress, "EVERY", every)
 
 

@@ -19,9 +19,18 @@ from torch import Tensor
 import abbe
 from abbe.measures import Reading, ks_test
 from abbe.studies import Reproduction
-from abbe.studies._claims_readings import dependence, with_readings
-from abbe.studies._readings import DEFAULT, EXPECTED, LEVELS, READINGS, TESTS, QueryDistances, over_units, units_key
-from abbe.studies._reproduction import Claim, Figure
+from abbe.studies._engine.readings import (
+    DEFAULT,
+    EXPECTED,
+    LEVELS,
+    READINGS,
+    TESTS,
+    QueryDistances,
+    over_units,
+    units_key,
+)
+from abbe.studies._reproduce.claims_readings import dependence, with_readings
+from abbe.studies._reproduce.result import Claim, Figure
 from abbe.views import reproduction_page, reproduction_table
 
 GRID, LENGTH, HEADS = (1, 2, 4, 8, 16), 32, 12

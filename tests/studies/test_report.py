@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 
 import abbe
 from abbe.studies import Report, report
-from abbe.studies import _report as study
+from abbe.studies._report import study
 
 QUICK: dict[str, Any] = tiny_runs.QUICK | {"lengths": [16, 40], "temperatures": (0.1, 1.0)}
 

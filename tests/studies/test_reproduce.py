@@ -15,8 +15,9 @@ from tiny_runs import TEXT, model
 
 import abbe
 from abbe.models import wrap
-from abbe.studies import FIGURES, Reproduction, _window
-from abbe.studies._reproduce_plan import Part, plan
+from abbe.studies import FIGURES, Reproduction
+from abbe.studies._engine import window as _window
+from abbe.studies._reproduce.plan import Part, plan
 
 KINDS = ["embedding", "value"]
 
@@ -237,7 +238,7 @@ def test_folder_holds_everything_and_nothing_is_measured_twice(tmp_path: Path, m
     assert len(csv) == len(first.figures["2a"].tables["distance"])
     assert abbe.open_run(tmp_path / "out" / "runs" / "2a-value").heads.height > 0
 
-    from abbe.studies import _measuring
+    from abbe.studies._engine import measuring as _measuring
 
     def refuse(*_: object) -> None:
         raise AssertionError("a window was measured again")

@@ -19,8 +19,11 @@ import abbe
 from abbe import AbbeError
 from abbe.measures import Rows, choose_sets, geometry
 from abbe.models import AttentionCall, LoadedModel, Window, tap, windows, wrap
-from abbe.studies._report_parts import Ball, Sample
-from abbe.studies._sample import (
+from abbe.studies._engine.settings import Settings, settings_for
+from abbe.studies._engine.vectors import token_vectors
+from abbe.studies._engine.window import check_model, rows_of_call, run_model
+from abbe.studies._report.result import Ball, Sample
+from abbe.studies._report.sample import (
     MOST_ROWS,
     sample_as_json,
     sample_from_json,
@@ -29,10 +32,7 @@ from abbe.studies._sample import (
     sample_window,
     take_sample,
 )
-from abbe.studies._sample_ball import azimuths, ball_of
-from abbe.studies._settings import Settings, settings_for
-from abbe.studies._vectors import token_vectors
-from abbe.studies._window import check_model, rows_of_call, run_model
+from abbe.studies._report.sample_ball import azimuths, ball_of
 
 SIZES = (2, 5)
 

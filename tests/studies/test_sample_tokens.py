@@ -13,8 +13,8 @@ from tiny_models import byte_tokenizer
 
 from abbe import AbbeError
 from abbe.models import Text, Window, windows
-from abbe.models._pull_vocabulary import BYTES, SPECIAL, llama_tokenizer
-from abbe.studies._sample_tokens import CONTINUED, LONGEST, token_texts
+from abbe.models._pull.vocabulary import BYTES, SPECIAL, llama_tokenizer
+from abbe.studies._report.sample_tokens import CONTINUED, LONGEST, token_texts
 
 BYTE = byte_tokenizer()
 ENCODER = encoder_tokenizer()

@@ -8,7 +8,7 @@ from row_cases import nasty_rows, random_rows
 from told_apart_by_loops import plain_told_apart
 
 from abbe.measures import Rows, choose_sets, geometry
-from abbe.studies._told_apart import told_apart
+from abbe.studies._engine.told_apart import told_apart
 
 
 def compare_told_apart(rows: Rows, size: int, tolerance: float) -> int:

@@ -9,14 +9,14 @@ import polars as pl
 import pytest
 from synthetic_run import SIZES, USUAL, made_run, row
 
-from abbe.studies._floors import floors, fragile_below
-from abbe.studies._growth import faint_at, growth, keys_for_half
-from abbe.studies._head_verdicts import head_verdicts, no_better_than_random
-from abbe.studies._key_numbers import key_numbers
-from abbe.studies._lookup import Cell, Lookup, shown_size
-from abbe.studies._report_parts import Finding
-from abbe.studies._telling import count_of, percent, power_of_n, tokens
-from abbe.studies._verdicts import verdicts
+from abbe.studies._engine.lookup import Cell, Lookup, shown_size
+from abbe.studies._engine.sentences import count_of, percent, power_of_n, tokens
+from abbe.studies._report.floors import floors, fragile_below
+from abbe.studies._report.growth import faint_at, growth, keys_for_half
+from abbe.studies._report.head_verdicts import head_verdicts, no_better_than_random
+from abbe.studies._report.key_numbers import key_numbers
+from abbe.studies._report.result import Finding
+from abbe.studies._report.verdicts import verdicts
 
 UNIFORM = {"entropy": (5.9, 5.8, 5.95, 6.0, None)}
 BARELY_UNIFORM = {"entropy": (5.71, 5.5, 5.9, 6.0, None)}

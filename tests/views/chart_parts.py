@@ -11,12 +11,12 @@ import pytest
 import vl_convert
 
 from abbe.results import Run
-from abbe.studies._report_parts import Report
-from abbe.views._page import vega_lite_version
-from abbe.views._panels import rows_of
-from abbe.views._report_charts import shown_size
-from abbe.views._report_charts_gradient import sensitivities
-from abbe.views._report_figures import ball_data
+from abbe.studies._report.result import Report
+from abbe.views._report.charts import shown_size
+from abbe.views._report.charts_gradient import sensitivities
+from abbe.views._report.figures import ball_data
+from abbe.views._shared.page import vega_lite_version
+from abbe.views._shared.panels import rows_of
 
 FILLED = {
     "map": (),

@@ -8,10 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from abbe.studies._compare_parts import JUMPS, MEASURED, NEEDLE_SCHEMA, OWN, SCHEMA, Comparison
-from abbe.studies._compare_rule import judge
-from abbe.studies._needle import wilson
-from abbe.studies._needle_prompts import DEPTHS, KINDS
+from abbe.studies._compare.needle import wilson
+from abbe.studies._compare.needle_prompts import DEPTHS, KINDS
+from abbe.studies._compare.result import JUMPS, MEASURED, NEEDLE_SCHEMA, OWN, SCHEMA, Comparison
+from abbe.studies._compare.rule import judge
 from abbe.views import compare_page
 
 NAMES = (OWN, "entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")

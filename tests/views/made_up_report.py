@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from abbe.results import SCHEMA, Run
-from abbe.studies._report_parts import Ball, Finding, HeadVerdict, KeyNumber, Report, Sample, SampleRow
+from abbe.studies._report.result import Ball, Finding, HeadVerdict, KeyNumber, Report, Sample, SampleRow
 from abbe.views import report_page
 
 LENGTHS, SIZES, TEMPERATURES = (64, 256, 1024), (1, 5, 20, 50), (0.1, 0.5, 1.0, 2.0)

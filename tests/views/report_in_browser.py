@@ -13,7 +13,7 @@ import made_up_report as made
 import polars as pl
 import pytest
 
-from abbe.studies._report_parts import Finding, Report
+from abbe.studies._report.result import Finding, Report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from abbe.studies import Calibration
-from abbe.studies._calibrate_parts import HEADS_SCHEMA, PARAMETERS_SCHEMA, Interval, StageLoss
+from abbe.studies._calibrate.result import HEADS_SCHEMA, PARAMETERS_SCHEMA, Interval, StageLoss
 from abbe.views import calibration_table
 
 

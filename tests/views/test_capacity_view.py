@@ -14,13 +14,13 @@ from rich.console import Console
 
 from abbe import AbbeError
 from abbe.studies import Capacity
-from abbe.studies._capacity_curves import Curve
-from abbe.studies._capacity_findings import findings
-from abbe.studies._capacity_geometry import correlation_table
-from abbe.studies._capacity_parts import WAYS
-from abbe.studies._capacity_settings import CapacitySettings
-from abbe.studies._capacity_tables import capacity_rows, curve_table, growth_table
-from abbe.studies._capacity_tables import capacity_table as make_table
+from abbe.studies._capacity.curves import Curve
+from abbe.studies._capacity.findings import findings
+from abbe.studies._capacity.geometry import correlation_table
+from abbe.studies._capacity.result import WAYS
+from abbe.studies._capacity.settings import CapacitySettings
+from abbe.studies._capacity.tables import capacity_rows, curve_table, growth_table
+from abbe.studies._capacity.tables import capacity_table as make_table
 from abbe.views import capacity_chart, capacity_table, save_capacity_figures
 
 LENGTHS, LAYERS = (128, 256, 512, 1024), 6

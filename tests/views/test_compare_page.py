@@ -14,12 +14,12 @@ import pytest
 from rich.console import Console
 
 from abbe import AbbeError
-from abbe.studies._compare_parts import NEEDLE_SCHEMA, OWN
+from abbe.studies._compare.result import NEEDLE_SCHEMA, OWN
 from abbe.views import compare_page, compare_table, save_compare_figures
-from abbe.views._compare import compare_charts
-from abbe.views._compare_charts import frontier, looks_of, short_names
-from abbe.views._compare_words import BY_NAME, COLUMNS, interval, told
-from abbe.views._theme import LIGHT, THEMES
+from abbe.views._compare.charts import frontier, looks_of, short_names
+from abbe.views._compare.page import compare_charts
+from abbe.views._compare.words import BY_NAME, COLUMNS, interval, told
+from abbe.views._shared.theme import LIGHT, THEMES
 
 EVIL = "<script>document.title='x'</script>\"' &amp; שלום \u202eabc 👩‍🔬"
 

@@ -21,7 +21,7 @@ from report_in_browser import (
     without_chromium,
 )
 
-from abbe.studies._report_parts import Ball, Report
+from abbe.studies._report.result import Ball, Report
 
 pytest_plugins = ("report_page_fixtures",)
 pytestmark = without_chromium

@@ -14,10 +14,10 @@ from chart_parts import FILLED, PANELS, drawn, filled, one_panel, only, parts, s
 from made_up_report import SIZES, alternatives, floors, grid, report, table
 
 from abbe.results import Run
-from abbe.studies._report_parts import Report
-from abbe.views._page import vega_lite_version
-from abbe.views._report_charts import chart_specifications, shown_size
-from abbe.views._theme import THEMES, ThemeName
+from abbe.studies._report.result import Report
+from abbe.views._report.charts import chart_specifications, shown_size
+from abbe.views._shared.page import vega_lite_version
+from abbe.views._shared.theme import THEMES, ThemeName
 
 
 @pytest.fixture(scope="module")

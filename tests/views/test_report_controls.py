@@ -18,8 +18,8 @@ from report_in_browser import (
     without_chromium,
 )
 
-from abbe.studies._report_parts import Report
-from abbe.studies._sample import sample_as_json
+from abbe.studies._report.result import Report
+from abbe.studies._report.sample import sample_as_json
 
 pytest_plugins = ("report_page_fixtures",)
 pytestmark = without_chromium

@@ -14,11 +14,11 @@ from made_up_report import MANIFEST, grid, report, sample, table
 
 from abbe import AbbeError
 from abbe.results import Run
-from abbe.studies._report_parts import Ball, Report, SampleRow
+from abbe.studies._report.result import Ball, Report, SampleRow
 from abbe.views import save_report_figures
-from abbe.views._report_charts_head import KINDS
-from abbe.views._report_figures import ball_data, figures, telling_ball, telling_head
-from abbe.views._theme import THEMES
+from abbe.views._report.charts_head import KINDS
+from abbe.views._report.figures import ball_data, figures, telling_ball, telling_head
+from abbe.views._shared.theme import THEMES
 
 pytestmark = pytest.mark.slow  # pictures take seconds each; the command writes them in a quick test
 

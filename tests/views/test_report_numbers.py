@@ -13,15 +13,15 @@ import vl_convert
 from chart_parts import PANELS, drawn, filled, layer_rows, one_panel, series, with_column, y_domain
 from made_up_report import LENGTHS, SIZES, TEMPERATURES, alternatives, floors, grid, report, table
 
-from abbe.studies._floors import FRAGILE
-from abbe.studies._report_parts import Report
-from abbe.views._page import vega_lite_version
-from abbe.views._report_charts import chart_specifications
-from abbe.views._report_charts_alternatives import mean_over_heads
-from abbe.views._report_charts_gradient import sensitivities
-from abbe.views._report_charts_head import KINDS
-from abbe.views._report_charts_table import FAINT_HEADS
-from abbe.views._theme import THEMES, ThemeName
+from abbe.studies._report.floors import FRAGILE
+from abbe.studies._report.result import Report
+from abbe.views._report.charts import chart_specifications
+from abbe.views._report.charts_alternatives import mean_over_heads
+from abbe.views._report.charts_gradient import sensitivities
+from abbe.views._report.charts_head import KINDS
+from abbe.views._report.charts_table import FAINT_HEADS
+from abbe.views._shared.page import vega_lite_version
+from abbe.views._shared.theme import THEMES, ThemeName
 
 
 @pytest.fixture(scope="module")

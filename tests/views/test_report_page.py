@@ -16,11 +16,11 @@ from markupsafe import escape
 from test_reproduce_page import HOSTILE, Page
 from unpacked_page import unpacked, unpacked_table
 
-from abbe.studies._report_parts import Finding, HeadVerdict, KeyNumber, Report
+from abbe.studies._report.result import Finding, HeadVerdict, KeyNumber, Report
 from abbe.views import report_page
-from abbe.views._page import script
-from abbe.views._report import SCRIPTS, facts, measured_line
-from abbe.views._report_data import packed
+from abbe.views._report.page import SCRIPTS, facts, measured_line
+from abbe.views._shared.data import packed
+from abbe.views._shared.page import script
 
 SECTIONS = ["answer", "heads", "tokens", "growth", "gradients", "advice", "everything", "glossary"]
 LIMIT = 5_000_000

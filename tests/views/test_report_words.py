@@ -9,9 +9,9 @@ import made_up_report as made
 import pytest
 from rich.console import Console
 
-from abbe.studies._report_parts import Finding, KeyNumber, Report
+from abbe.studies._report.result import Finding, KeyNumber, Report
 from abbe.views import report_table
-from abbe.views._report_words import GROUPS, glossary, interval, is_end, measure_words, measures_of, shown
+from abbe.views._shared.words import GROUPS, glossary, interval, is_end, measure_words, measures_of, shown
 
 
 @pytest.fixture(scope="module")

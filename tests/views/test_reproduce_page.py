@@ -14,10 +14,10 @@ import pytest
 from made_up import CLAIMS, MANIFEST, figures, reproduction
 
 from abbe import AbbeError
-from abbe.studies._reproduction import Claim
+from abbe.studies._reproduce.result import Claim
 from abbe.views import reproduction_page, save_figures
-from abbe.views._page import as_json, script, vega
-from abbe.views._reproduction import count, duration, facts
+from abbe.views._reproduce.page import count, duration, facts
+from abbe.views._shared.page import as_json, script, vega
 
 HOSTILE = (
     "<script>alert(1)</script> <img src=x onerror=alert(2)> \"'&amp; ]]> </title> שלום \u202eabc 👩‍🔬 {{ 7*7 }} \u2028"

@@ -9,9 +9,9 @@ import pytest
 from made_up import CLAIMS, MANIFEST, reproduction
 from rich.console import Console
 
-from abbe.studies._reproduction import Claim, Reproduction
+from abbe.studies._reproduce.result import Claim, Reproduction
 from abbe.views import reproduction_table
-from abbe.views._reproduction_table import plain
+from abbe.views._reproduce.table import plain
 
 
 def shown(given: Reproduction, width: int) -> str:

@@ -8,8 +8,8 @@ import made_up_report as made
 from rich.console import Console
 
 from abbe.studies import Report
-from abbe.studies._report_parts import NOT_LEARNED, Finding
-from abbe.studies._untrained import NOTICE
+from abbe.studies._report.result import NOT_LEARNED, Finding
+from abbe.studies._report.untrained import NOTICE
 from abbe.views import report_page, report_table
 
 

@@ -67,11 +67,11 @@ def _shown(path: Path, start: str) -> str:
 
 
 def _pull_cache() -> Any:
-    """abbe.models._pull_cache by itself: the package around it would load torch."""
-    name = "abbe.models._pull_cache"
+    """abbe.models._pull.cache by itself: the package around it would load torch."""
+    name = "abbe.models._pull.cache"
     if name in sys.modules:
         return sys.modules[name]
-    found = PathFinder.find_spec(name, [str(Path(__file__).parents[1] / "models")])
+    found = PathFinder.find_spec(name, [str(Path(__file__).parents[1] / "models" / "_pull")])
     if found is None or found.loader is None:
         raise ImportError(f"no module {name}")
     made = module_from_spec(found)

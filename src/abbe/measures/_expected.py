@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
-from .._switch import KernelsBrokenError, load
-from .._threads import over_rows
+from .._kernels.switch import KernelsBrokenError, load
+from .._kernels.threads import over_rows
 from ._rows import Rows, flat
 from ._sets import Sets
 from ._state import Reading
@@ -64,7 +64,7 @@ def _fused_formula(rows: Rows, sets: Sets) -> Tensor:
     place = torch.tensor([rows.queries, rows.heads // len(x)])
     found = torch.empty(len(dots), len(sets.grid))
     over_rows(
-        load("abbe.measures._expected_kernels", "formula_rows"), len(dots), flat(rows.logits), flat(weights), dots,
+        load("abbe.measures._kernels.expected", "formula_rows"), len(dots), flat(rows.logits), flat(weights), dots,
         squares.contiguous(), sums, whole, torch.tensor(sets.grid), place, found,
     )  # fmt: skip
     return found.view(rows.heads, rows.queries, -1)

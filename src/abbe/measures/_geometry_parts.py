@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
-from .._switch import KernelsBrokenError, load
-from .._threads import over_rows
+from .._kernels.switch import KernelsBrokenError, load
+from .._kernels.threads import over_rows
 from ._rows import Rows
 from ._sets import Sets
 
@@ -163,7 +163,7 @@ def _fused_block(
     sums[:, :, -1] = torch.bmm(weights, x[:, :used]).view(rows.heads, queries, -1)
     order = (given.whole, given.selected, given.random, sizes)
     flat_sums = sums.view(rows.heads * queries, columns, -1)
-    set_sums, set_parts = (load("abbe.measures._kernels", name) for name in ("set_sums", "set_parts"))
+    set_sums, set_parts = (load("abbe.measures._kernels.geometry", name) for name in ("set_sums", "set_parts"))
     over_rows(set_sums, len(flat_sums), flat_sums, place, given.weights, x, *order)
     dots = room[: len(flat_sums) * columns * used].view(groups, -1, used)
     torch.bmm(sums.view(groups, -1, x.shape[-1]), x[:, :used].mT, out=dots)

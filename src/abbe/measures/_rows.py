@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
-from .._switch import KernelsBrokenError, load, usable
-from .._threads import over_rows
+from .._kernels.switch import KernelsBrokenError, load, usable
+from .._kernels.threads import over_rows
 
 FUSED_FROM = 1 << 12  # below this many logits plain torch answers sooner than kernels that must first be loaded
 
@@ -172,7 +172,7 @@ def reference_facts(rows: Rows) -> RowFacts:
 
 
 def row_kernel(name: str) -> Any:
-    return load("abbe.measures._row_kernels", name)
+    return load("abbe.measures._kernels.rows", name)
 
 
 def _facts(rows: Rows) -> RowFacts:

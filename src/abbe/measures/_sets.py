@@ -11,8 +11,8 @@ from torch import Tensor
 
 from .._asked import is_whole, shown
 from .._errors import AbbeError
-from .._switch import KernelsBrokenError
-from .._threads import over_rows
+from .._kernels.switch import KernelsBrokenError
+from .._kernels.threads import over_rows
 from ._rows import Rows, flat, row_kernel
 
 DEFAULT_GRID = (1, 2, 5, 10, 20, 50, 100)  # holds the sizes of arXiv 2508.17821, figure 2b

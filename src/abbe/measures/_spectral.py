@@ -12,8 +12,8 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from .._switch import KernelsBrokenError
-from .._threads import over_rows
+from .._kernels.switch import KernelsBrokenError
+from .._kernels.threads import over_rows
 from ._rows import Rows, flat, row_kernel
 
 _MOST_STEPS = 60

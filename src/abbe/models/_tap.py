@@ -18,16 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from .._errors import AbbeError
-from ._attention_call import AttentionCall
-from ._call_reader import CallReader, lock, models_within, refuse_requests_for_weights, register
-from ._saved_plain import save_as_plain
-from ._selfcheck import check_complete, check_finite, check_ready, own_attention, tolerance
-from ._selfcheck_output import Output, checked_output, output_error
-from ._tap_keywords import checked_mask, read_keywords
-from ._tap_layers import ProjectionFinder
-from ._tap_masks import MaskPolicy
-from ._tap_modules import TAP_PREFIX, PrivateConfigs, checked_network, readable_modules, use_text_part
-from ._tap_output import model_attention
+from ._session.call import AttentionCall
+from ._session.keywords import checked_mask, read_keywords
+from ._session.layers import ProjectionFinder
+from ._session.masks import MaskPolicy
+from ._session.modules import TAP_PREFIX, PrivateConfigs, checked_network, readable_modules, use_text_part
+from ._session.output import model_attention
+from ._session.reader import CallReader, lock, models_within, refuse_requests_for_weights, register
+from ._session.saved_plain import save_as_plain
+from ._session.selfcheck import check_complete, check_finite, check_ready, own_attention, tolerance
+from ._session.selfcheck_output import Output, checked_output, output_error
 
 Consumer = Callable[[AttentionCall], object]
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._switch import KernelsBrokenError, load, loading, usable
-from .._threads import over_rows
+from .._kernels.switch import KernelsBrokenError, load, loading, usable
+from .._kernels.threads import over_rows
 
 # Below this many logits the reference answers sooner than a kernel that may have to be compiled first
 # (`make bench ARGS="--part latency,crossover"` prints both).

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._switch import KernelsBrokenError, load, loading
-from .._threads import over_rows
+from .._kernels.switch import KernelsBrokenError, load, loading
+from .._kernels.threads import over_rows
 from ._base import Normalizer
 from ._dispatch import RowMap, fused, params_of_rows
 from ._registry import CLASSES

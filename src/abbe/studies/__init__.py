@@ -1,19 +1,19 @@
 """What a command does, as a function."""
 
-from ._calibrate import calibrate
-from ._calibrate_parts import Calibration
-from ._capacity import capacity
-from ._capacity_parts import Capacity
-from ._compare import compare
-from ._compare_parts import Comparison
-from ._diagnose import diagnose
-from ._doctor import doctor
-from ._doctor_check import Check
-from ._progress import watching
-from ._report import report
-from ._report_parts import Finding, HeadVerdict, KeyNumber, Report
-from ._reproduce import reproduce
-from ._reproduction import FIGURES, Claim, Figure, Reproduction
+from ._calibrate.result import Calibration
+from ._calibrate.study import calibrate
+from ._capacity.result import Capacity
+from ._capacity.study import capacity
+from ._compare.result import Comparison
+from ._compare.study import compare
+from ._diagnose.study import diagnose
+from ._doctor.check import Check
+from ._doctor.study import doctor
+from ._engine.watch import watching
+from ._report.result import Finding, HeadVerdict, KeyNumber, Report
+from ._report.study import report
+from ._reproduce.result import FIGURES, Claim, Figure, Reproduction
+from ._reproduce.study import reproduce
 from ._try_normalizers import NormalizerTrial, try_normalizers
 from ._verify import Verdict, verify
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from .._asked import whole
 from .._errors import AbbeError
 from ..bounds import Point, Statement, catalogue
-from ._settings import checked_seed
+from ._engine.settings import checked_seed
 
 STARTS = 16
 STEPS = 80

@@ -1,22 +1,22 @@
 """What a person sees: tables, charts and pages."""
 
 from ._calibration import calibration_table
-from ._capacity_charts import capacity_chart
-from ._capacity_figures import save_capacity_figures
-from ._capacity_table import capacity_table
-from ._charts import equal_selectivity_chart
-from ._compare import compare_page, save_compare_figures
-from ._compare_table import compare_table
+from ._capacity.charts import capacity_chart
+from ._capacity.figures import save_capacity_figures
+from ._capacity.table import capacity_table
+from ._compare.page import compare_page, save_compare_figures
+from ._compare.table import compare_table
 from ._diagnosis import diagnosis_table
 from ._doctor import doctor_table
-from ._figures import figure_chart
 from ._normalizers import normalizers_table, trials_table
 from ._notebook import report_html, run_html
-from ._report import report_page
-from ._report_figures import save_report_figures
-from ._report_table import report_table
-from ._reproduction import reproduction_page, save_figures
-from ._reproduction_table import reproduction_table
+from ._report.figures import save_report_figures
+from ._report.page import report_page
+from ._report.table import report_table
+from ._reproduce.figures import figure_chart
+from ._reproduce.page import reproduction_page, save_figures
+from ._reproduce.table import reproduction_table
+from ._shared.charts import equal_selectivity_chart
 from ._verify import summary as verify_summary
 from ._verify import verify_page, verify_table
 from ._with_page import compare, report, reproduce

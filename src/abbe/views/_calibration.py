@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..studies import Calibration
-from ..studies._calibrate_parts import FITTED, SWAPPED, TUNED_STAGE, Interval
-from ..studies._telling import percent
-from ._reproduction_table import plain
+from ..studies._calibrate.result import FITTED, SWAPPED, TUNED_STAGE, Interval
+from ..studies._engine.sentences import percent
+from ._reproduce.table import plain
 
 
 def calibration_table(found: Calibration) -> RenderableType:

@@ -11,15 +11,15 @@ from typing import Any
 import polars as pl
 
 from ..results import Run
-from ..studies._report_parts import Finding, KeyNumber, Report
-from ..studies._untrained import NOTICE
-from ._figures import as_svg
-from ._report_charts_growth import growth_chart
-from ._report_charts_map import map_chart
-from ._report_charts_parts import Spec
-from ._report_charts_table import about_lines, of_heads, shown_size
-from ._report_words import measure_words, shown
-from ._theme import FONT, LIGHT
+from ..studies._report.result import Finding, KeyNumber, Report
+from ..studies._report.untrained import NOTICE
+from ._report.charts_growth import growth_chart
+from ._report.charts_map import map_chart
+from ._report.charts_table import about_lines, of_heads, shown_size
+from ._reproduce.figures import as_svg
+from ._shared.series import Spec
+from ._shared.theme import FONT, LIGHT
+from ._shared.words import measure_words, shown
 
 _CARD = (
     f"background:{LIGHT.background};color:{LIGHT.ink};font:14px/1.45 {FONT};border:1px solid {LIGHT.line};"

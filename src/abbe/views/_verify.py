@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..studies import Verdict
-from ._page import render
+from ._shared.page import render
 
 
 def sentence(verdict: Verdict) -> str:

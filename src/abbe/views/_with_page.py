@@ -10,9 +10,9 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from .. import studies
 from .._stored import write_whole
-from ._compare import compare_page
-from ._report import report_page
-from ._reproduction import reproduction_page
+from ._compare.page import compare_page
+from ._report.page import report_page
+from ._reproduce.page import reproduction_page
 
 REPORT, COMPARE, REPRODUCE = "report.html", "compare.html", "reproduce.html"
 _P = ParamSpec("_P")

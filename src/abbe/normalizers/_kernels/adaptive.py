@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._vector import BLOCK, NEG_INF, ONE, TINY, ZERO, block_end, f32, kernel, log, row_dot, row_max, usable
+from ..._kernels.vector import BLOCK, NEG_INF, ONE, TINY, ZERO, block_end, f32, kernel, log, row_dot, row_max, usable
 from .shaped import softmax_row, visible_count
 from .softmax import exponentials, multiply, scale_gradient
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numba import carray, types
 
-from ..._entries import as_pointer, from_source
-from ..._vector import ONE, kernel
+from ..._kernels.entries import as_pointer, from_source
+from ..._kernels.vector import ONE, kernel
 
 _TILE = 1 << 14  # numbers of one array that both maps work on before they are mixed
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._vector import (
+from ..._kernels.vector import (
     BLOCK,
     LONG_BLOCK,
     NEG_INF,

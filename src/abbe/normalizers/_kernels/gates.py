@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._vector import (
+from ..._kernels.vector import (
     BLOCK,
     NEG_INF,
     ONE,

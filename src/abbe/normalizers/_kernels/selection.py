@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import int32, int64
 
-from ..._vector import (
+from ..._kernels.vector import (
     LONG_BLOCK,
     NEG_INF,
     ONE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._vector import (
+from ..._kernels.vector import (
     BLOCK,
     LONG_BLOCK,
     NEG_INF,

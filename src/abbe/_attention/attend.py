@@ -1,0 +1,245 @@
+"""attention(): exact attention with any normalizer, in memory that grows with block x Lk, never Lq x Lk.
+
+What is special: one function for all normalizers and options. It checks its arguments, then takes one of three
+paths that agree: torch's own kernel (softmax, where that is exact and lean), ordinary torch operations (small
+problems, transforms, torch.compile), or block by block.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, overload
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .._errors import AbbeError
+from ..normalizers import Normalizer, Softmax
+from ..normalizers import normalizer as make_normalizer
+from ..normalizers._dispatch import inside_transform
+from .blocks import (
+    BLOCK_BYTES,
+    BlockSize,
+    Inputs,
+    Rule,
+    batch_shape,
+    blockwise,
+    compute_dtype,
+    dense,
+    fits_in_one_block,
+    full_precision,
+)
+
+
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer = ..., *, mask: Tensor | None = ...,
+    causal: bool = ..., window: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
+    sink: Tensor | float | None = ..., position_bias: Tensor | None = ..., dropout: float = ...,
+    return_weights: Literal[False] = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer = ..., *, mask: Tensor | None = ...,
+    causal: bool = ..., window: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
+    sink: Tensor | float | None = ..., position_bias: Tensor | None = ..., dropout: float = ...,
+    return_weights: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    normalizer: str | Normalizer = "softmax",
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink: Tensor | float | None = None,
+    position_bias: Tensor | None = None,
+    dropout: float = 0.0,
+    return_weights: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attend with queries q to keys k and average the values v with the normalizer's weights.
+
+    The weights of a query are normalizer(softcap * tanh(scale * q.k / softcap) + position_bias) over its visible
+    keys. A query that sees no key gives zeros, with zero gradients.
+
+    Args:
+        q: (..., H, Lq, D), floating.
+        k: (..., Hkv, Lk, D) of q's dtype. H is a multiple of Hkv, and query head h reads kv head h // (H / Hkv),
+            without k and v being repeated. Leading batch dims broadcast.
+        v: (..., Hkv, Lk, Dv) of q's dtype.
+        normalizer: a spec such as "entmax:alpha=1.5", or an instance (for learnable parameters: an instance).
+        mask: bool, True = attend, broadcastable to (..., H, Lq, Lk).
+        causal: hide later keys. The last query sits at the last key: query i has position i + Lk - Lq.
+        window: hide keys at a distance of window or more from the query's position; with causal, the last
+            `window` keys remain, the query's own included.
+        scale: of q.k; D ** -0.5 if not given.
+        softcap: bound of the scores, > 0.
+        sink: (H,), or a number: the logit of one key more, before all others, that takes weight and has no value.
+        position_bias: floating, broadcastable to (..., H, Lq, Lk), added to the scores; may need gradients.
+        dropout: probability in [0, 1) of dropping a weight; the others grow by 1 / (1 - dropout).
+        return_weights: also return the weights, before dropout; they take O(Lq x Lk) memory.
+
+    Returns:
+        (..., H, Lq, Dv) in v's dtype; with return_weights a pair of that and the weights (..., H, Lq, Lk).
+
+    float16 and bfloat16 are computed in float32, also under autocast. Memory is O(block x Lk), but O(Lq x Lk) in
+    torch.func transforms and, other than for softmax, in torch.compile. Outside of transforms there are second
+    derivatives only while all scores fit in one block of 4 MiB.
+
+    Example:
+        >>> q, k, v = torch.randn(8, 1024, 64), torch.randn(2, 1024, 64), torch.randn(2, 1024, 64)
+        >>> attention(q, k, v, "entmax:alpha=1.5", causal=True).shape
+        torch.Size([8, 1024, 64])
+    """
+    rule, inputs = _checked(
+        q, k, v, normalizer, mask=mask, causal=causal, window=window, scale=scale, softcap=softcap, sink=sink,
+        position_bias=position_bias, dropout=dropout,
+    )  # fmt: skip
+    if return_weights:
+        return dense(rule, inputs)
+    compiling = torch.compiler.is_compiling()
+    # torch.compile can trace the first question only, eager forward-mode differentiation needs the second.
+    if inside_transform():
+        return dense(rule, inputs)[0]
+    small = fits_in_one_block(inputs)
+    # The kernel has no second derivatives, and in small problems every normalizer shall have them.
+    if _kernel_applies(rule, inputs) and (compiling or not small or not _needs_grad(inputs)):
+        return _kernel(rule, inputs)
+    return dense(rule, inputs)[0] if compiling or small else blockwise(rule, inputs)
+
+
+def _blockwise(
+    q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer, size: BlockSize | None = None, **options: Any
+) -> Tensor:
+    """attention() block by block, whatever the problem; for tests and benchmarks."""
+    return blockwise(*_checked(q, k, v, normalizer, **options), size)
+
+
+def _needs_grad(inputs: Inputs) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+
+
+def _kernel_applies(rule: Rule, inputs: Inputs) -> bool:
+    """Whether torch's kernel is exact here, and makes no Lq x Lk tensor."""
+    q, k, v, mask, bias, sink = inputs
+    plain = rule.softcap is None and rule.window is None and sink is None and not rule.dropout
+    if _temperature(rule) is None or not plain or q.shape[-1] != v.shape[-1]:
+        return False
+    if rule.causal and q.shape[-2] > 1:
+        # the kernel hides keys before it scales: a scale <= 0 would make its -inf a NaN
+        return q.shape[-2] == k.shape[-2] and rule.scale > 0 and mask is None and bias is None
+    return _kernel_takes(mask if bias is None else bias, rule, inputs) and (mask is None or bias is None)
+
+
+def _kernel_takes(extra: Tensor | None, rule: Rule, inputs: Inputs) -> bool:
+    """Whether torch's kernel can use this mask or position_bias as it is; only its CPU kernel was examined."""
+    if extra is None:
+        return True
+    own = extra.shape[:-3]
+    if extra.device.type != "cpu" or (own != batch_shape(inputs) and any(n != 1 for n in own)):
+        return False
+    if extra.dtype == torch.bool:  # the kernel makes a float copy of it
+        return extra.numel() * inputs.q.element_size() <= BLOCK_BYTES
+    return not extra.requires_grad and extra.dtype == inputs.q.dtype and _temperature(rule) == 1
+
+
+def _temperature(rule: Rule) -> float | None:
+    """Of a plain softmax; None for any other normalizer."""
+    return rule.normalizer.temperature if type(rule.normalizer) is Softmax else None
+
+
+def _kernel(rule: Rule, inputs: Inputs) -> Tensor:
+    batch, temperature = batch_shape(inputs), _temperature(rule) or 1.0
+    # Other than four dims, or a last dim with gaps, would send torch to an implementation that stores all scores.
+    q, k, v = (t.expand(*batch, *t.shape[-3:]).reshape(math.prod(batch), *t.shape[-3:]) for t in inputs[:3])
+    q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
+    extra = inputs.mask if inputs.bias is None else inputs.bias
+    if extra is not None:
+        extra = extra[(None,) * (4 - extra.dim())].flatten(0, -4)
+    with full_precision(q):
+        out = F.scaled_dot_product_attention(
+            q, k, v, extra, is_causal=rule.causal and q.shape[-2] > 1, enable_gqa=q.shape[-3] != k.shape[-3],
+            scale=rule.scale / temperature,
+        )  # fmt: skip
+    return out.reshape(*batch, *out.shape[-3:])
+
+
+def _checked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    normalizer: str | Normalizer,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink: Tensor | float | None = None,
+    position_bias: Tensor | None = None,
+    dropout: float = 0.0,
+) -> tuple[Rule, Inputs]:
+    _check_qkv(q, k, v)
+    heads, queries, width = q.shape[-3:]
+    full = torch.Size((*batch_shape(Inputs(q, k, v)), heads, queries, k.shape[-2]))
+    _check_extra("mask", mask, full, floating=False)
+    _check_extra("position_bias", position_bias, full, floating=True)
+    if isinstance(sink, (int, float)):
+        sink = q.new_full((heads,), sink, dtype=compute_dtype(q))
+    if sink is not None and not (isinstance(sink, Tensor) and sink.shape == (heads,) and sink.is_floating_point()):
+        raise AbbeError(
+            f"sink must be a number or a floating tensor of shape ({heads},), one a head; got {_named(sink)}"
+        )
+    _check_numbers(window, scale, softcap, dropout)
+    rule = Rule(make_normalizer(normalizer), width**-0.5 if scale is None else scale, softcap, causal, window, dropout)
+    return rule, Inputs(q, k, v, mask, position_bias, sink)
+
+
+def _check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, t in {"q": q, "k": k, "v": v}.items():
+        if not isinstance(t, Tensor) or t.dim() < 3 or not t.is_floating_point():
+            raise AbbeError(f"{name} must be a floating tensor (..., heads, length, width); got {_named(t)}")
+    got = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if not q.dtype == k.dtype == v.dtype:
+        raise AbbeError(f"q, k and v must have one dtype; got {q.dtype}, {k.dtype} and {v.dtype}")
+    if q.shape[-1] != k.shape[-1] or q.shape[-1] == 0:
+        raise AbbeError(f"q and k must have the same last dim, at least 1; {got}")
+    if k.shape[-2] != v.shape[-2] or k.shape[-2] == 0:
+        raise AbbeError(f"k and v must have the same length (dim -2), at least 1; {got}")
+    if k.shape[-3] != v.shape[-3] or k.shape[-3] == 0 or q.shape[-3] == 0 or q.shape[-3] % k.shape[-3]:
+        raise AbbeError(f"k and v must have the same heads (dim -3), and q a multiple of them; {got}")
+    try:
+        batch_shape(Inputs(q, k, v))
+    except RuntimeError:
+        raise AbbeError(f"the batch dims (all before the last three) of q, k and v must broadcast; {got}") from None
+
+
+def _check_extra(name: str, extra: Tensor | None, full: torch.Size, floating: bool) -> None:
+    if extra is None:
+        return
+    kind = "floating" if floating else "bool (True = attend)"
+    if not isinstance(extra, Tensor) or not (extra.is_floating_point() if floating else extra.dtype == torch.bool):
+        raise AbbeError(f"{name} must be a {kind} tensor; got {_named(extra)}")
+    sizes = zip(reversed(extra.shape), reversed(full), strict=False)
+    if extra.dim() > len(full) or any(n not in (1, m) for n, m in sizes):
+        raise AbbeError(f"{name} must broadcast to (..., H, Lq, Lk) = {tuple(full)}; got shape {tuple(extra.shape)}")
+
+
+def _check_numbers(window: int | None, scale: float | None, softcap: float | None, dropout: float) -> None:
+    if window is not None and (not isinstance(window, int) or window < 1):
+        raise AbbeError(f"window must be None or an int >= 1; got {window!r}")
+    if scale is not None and not (isinstance(scale, (int, float)) and math.isfinite(scale)):
+        raise AbbeError(f"scale must be None or a finite number; got {scale!r}")
+    if softcap is not None and not (isinstance(softcap, (int, float)) and 0 < softcap < math.inf):
+        raise AbbeError(f"softcap must be None or a finite number > 0; got {softcap!r}")
+    if not (isinstance(dropout, (int, float)) and 0 <= dropout < 1):
+        raise AbbeError(f"dropout must be a number in [0, 1); got {dropout!r}")
+
+
+def _named(value: object) -> str:
+    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)

@@ -1,0 +1,1 @@
+"""What all kernels stand on: vector arithmetic, compiled entries, threads, and the switch that turns them off."""

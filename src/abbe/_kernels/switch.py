@@ -1,0 +1,80 @@
+"""Whether the compiled kernels are used: on, switched off by ABBE_KERNELS=off, or given up because they do not work.
+
+Every kernel has a torch reference with the same signature, so nothing depends on them but speed. What can fail is
+outside of abbe: a numba that cannot be imported or compile here, a damaged cache of compiled code, no folder in which
+it could be kept. The first failure is said once, and from then on the references answer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .._errors import AbbeError
+
+VARIABLE = "ABBE_KERNELS"
+
+
+class KernelsBrokenError(Exception):
+    """Kernels cannot be had; the warning was given, and the caller takes the reference."""
+
+
+def _asked() -> bool:
+    given = os.environ.get(VARIABLE, "on").strip().lower()
+    if given not in ("on", "off"):
+        raise AbbeError(f"{VARIABLE} must be on or off, got {given!r}")
+    return given == "on"
+
+
+_on = _asked()
+_broken = False
+
+
+def usable() -> bool:
+    """Whether the kernels are switched on and have not failed so far."""
+    return _on and not _broken
+
+
+def switched_on() -> bool:
+    return _on
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Around all that imports, compiles or loads kernels: whatever fails there ends in KernelsBrokenError."""
+    try:
+        yield
+    except KernelsBrokenError:
+        raise
+    except Exception as error:
+        _give_up(error)
+        raise KernelsBrokenError from error
+
+
+def load(module: str, name: str) -> Any:
+    """The kernel of that name."""
+    with loading():
+        return getattr(importlib.import_module(module), name)
+
+
+def _give_up(error: Exception) -> None:
+    global _broken
+    if _broken:
+        return
+    _broken = True
+    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    advice = (
+        "set NUMBA_CACHE_DIR to a folder that you may write to"
+        if "cannot cache function" in reason or isinstance(error, PermissionError)
+        else "`abbe doctor` looks for the cause; an empty folder as NUMBA_CACHE_DIR leaves damaged files behind"
+    )
+    warnings.warn(
+        f"abbe goes on without its compiled kernels, more slowly: {reason} ({advice}; {VARIABLE}=off says that this is "
+        "wanted)",
+        RuntimeWarning,
+        stacklevel=2,
+    )

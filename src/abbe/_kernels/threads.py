@@ -1,0 +1,94 @@
+"""Split rows over threads, as many as torch uses, and where possible on torch's own.
+
+After its last work a thread of torch's OpenMP team keeps spinning for some milliseconds, on the core that a helper
+of ours would need. So the rows go to that same team (GNU OpenMP, as in torch's Linux builds), through the one entry
+point that compilers use. Elsewhere, and in a forked child, a small pool does the work. numba's parallel loops would
+abort the process when two Python threads enter them at once, and bring a second OpenMP runtime.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .switch import loading
+
+_SHARE = 1 << 14  # numbers of the first tensor a share holds, at least
+_SHARES = 4  # a thread, so that one that was held up leaves the rest to the others
+
+_forked = False
+_pool: ThreadPoolExecutor | None = None
+_pool_size = 0
+
+_NAMES = {torch.float32: "float32", torch.float64: "float64", torch.int64: "int64", torch.bool: "bool_"}
+
+
+def over_rows(kernel: Any, rows: int, *tensors: Tensor) -> None:
+    """Run kernel(*arrays, start, stop) over all rows, in shares that the threads take one after the other.
+
+    The tensors are contiguous and on the CPU. KernelsBrokenError if the kernel cannot be compiled or loaded.
+    """
+    with loading():
+        from .entries import entry  # loads numba
+
+        function = entry(kernel, tuple((_NAMES[x.dtype], x.dim()) for x in tensors)).ctypes
+    threads = max(1, min(torch.get_num_threads(), rows, tensors[0].numel() // _SHARE))
+    shares = min(rows, _SHARES * threads) if threads > 1 else 1
+    work = [0, shares, rows]
+    for x in tensors:
+        work += (x.data_ptr(), *x.shape)
+    _run(function, (ctypes.c_int64 * len(work))(*work), threads)
+
+
+def _run(function: Any, work: ctypes.Array[ctypes.c_int64], threads: int) -> None:
+    """Call `function` on several threads, the calling one among them, and wait for all."""
+    if threads == 1:
+        function(ctypes.addressof(work))
+    elif (library := _openmp_of_torch()) is not None and not _forked:
+        library.GOMP_parallel(function, work, ctypes.c_uint(threads), ctypes.c_uint(0))
+    else:
+        helpers = _helpers(threads - 1)
+        pending = [helpers.submit(function, ctypes.addressof(work)) for _ in range(threads - 1)]
+        try:
+            function(ctypes.addressof(work))
+        finally:  # also when interrupted: nobody may write on after the tensors are gone
+            wait([share for share in pending if not share.cancel()])  # one that has not begun is not needed any more
+
+
+@lru_cache(maxsize=1)
+def _openmp_of_torch() -> ctypes.CDLL | None:
+    """The GNU OpenMP library that torch has loaded, None if there is none or it is in doubt."""
+    try:
+        mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    loaded = {line.split(maxsplit=5)[-1] for line in mapped.splitlines() if "libgomp" in line}
+    own = {path for path in loaded if Path(path).is_relative_to(Path(torch.__file__).parent)} or loaded
+    if len(own) != 1:
+        return None
+    library = ctypes.CDLL(own.pop())
+    return library if hasattr(library, "GOMP_parallel") else None
+
+
+def _helpers(count: int) -> ThreadPoolExecutor:
+    global _pool, _pool_size
+    if _pool is None or _pool_size < count:
+        _pool, _pool_size = ThreadPoolExecutor(count, thread_name_prefix="abbe"), count
+    return _pool
+
+
+def _forget_threads() -> None:
+    """A forked child has none of its parent's threads, neither ours nor OpenMP's."""
+    global _forked, _pool
+    _forked, _pool = True, None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)

@@ -1,0 +1,308 @@
+"""Scalar float32 building blocks that LLVM turns into vector code when they are inlined into a loop.
+
+numba's own ``exp`` and ``log`` call libm one element at a time, and its ``max`` keeps a loop scalar.
+
+Sums. A vector loop keeps one float32 partial sum per lane, so over a long row each lane adds thousands of terms, and
+the narrower the vectors the larger the error: 900 eps were seen at 131,072 keys. Every sum over keys is therefore
+taken in blocks: float32 inside a block, where a lane adds 12 terms (an error of 2 eps at most, see `BLOCK`), float64
+from block to block. In the loops below, `row_` is the block of `row`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import int32, njit, types
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import register_pass
+from numba.core.lowering import Lower
+from numba.core.registry import cpu_target
+from numba.core.typed_passes import NativeLowering
+from numba.extending import intrinsic
+
+f32 = np.float32
+
+ZERO: Any = f32(0.0)  # sums mix float32 and float64 freely, which the types of numpy do not
+ONE = f32(1.0)
+NEG_INF = f32(-np.inf)
+POS_INF = f32(np.inf)
+NAN = f32(np.nan)
+TINY = f32(1e-37)  # smaller weights count as none where a logarithm or a power of them is needed
+
+# Sums may be reordered (this is what vectorises them); NaN and infinities keep their meaning.
+SUMS = {"reassoc", "contract", "nsz", "arcp"}
+# Fused multiply-add only: the splitting constants below must not be reordered.
+STRICT = {"contract"}
+
+
+def _lanes() -> int:
+    """float32 numbers in a vector of the processor that kernels are compiled for; the fewest where it does not say."""
+    features = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
+    return 16 if "+avx512f" in features else 8 if "+avx" in features else 4
+
+
+# Keys whose terms are summed in float32 before the sum goes on in float64. m equal terms, the worst case, leave a
+# partial sum off by at most m/6 eps, so 12 terms per lane. A loop with few instructions runs over two vectors or more
+# at once, each with partial sums of its own: its blocks can be longer.
+BLOCK = 12 * _lanes()
+LONG_BLOCK = 2 * BLOCK
+_WIDEST = 16
+
+
+def _sources(file: str) -> tuple[tuple[str, float, int], ...]:
+    """Name, time and size of everything that a kernel in `file` may inline: its folder, this file and the entries."""
+    found = [*sorted(Path(file).parent.glob("*.py")), Path(__file__), Path(__file__).with_name("entries.py")]
+    return tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in found)
+
+
+class _WideLower(Lower):  # type: ignore[misc]
+    """Lets loops use vectors of 512 bits where the processor has them: LLVM would stop at 256."""
+
+    def lower_normal_function(self, fndesc: Any) -> None:
+        super().lower_normal_function(fndesc)
+        set.add(self.function.attributes, '"prefer-vector-width"="512"')  # its own `add` knows no such attribute
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _WideLowering(NativeLowering):  # type: ignore[misc]
+    _name = "abbe_wide_lowering"
+
+    @property
+    def lowering_class(self) -> Any:
+        return _WideLower
+
+
+class WideCompiler(CompilerBase):  # type: ignore[misc]
+    """numba's own steps, but for the attribute above."""
+
+    def define_pipelines(self) -> list[Any]:
+        steps = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        steps.passes = [(_WideLowering, why) if step is NativeLowering else (step, why) for step, why in steps.passes]
+        steps._finalized = False
+        steps.finalize()
+        return [steps]
+
+
+def kernel(function: Any) -> Any:
+    """Compile a kernel or a helper called once per row: cached on disk, GIL released.
+
+    Always inlined. Otherwise a helper exists twice, compiled by itself and once more inside its caller, with rounding
+    of its own; the process that compiles would call the first copy, those that load from the cache the second.
+    """
+    options = {"cache": True, "nogil": True, "fastmath": SUMS, "error_model": "numpy", "forceinline": True}
+    made = njit(**options, pipeline_class=WideCompiler)(function)
+    stamp_cache(made, function)
+    return made
+
+
+def stamp_cache(made: Any, function: Any) -> None:
+    """numba asks only whether a function's own file changed, but a kernel inlines others: ask for all files."""
+    cache_file = getattr(getattr(made, "_cache", None), "_cache_file", None)
+    if cache_file is not None:
+        cache_file._source_stamp = _sources(function.__code__.co_filename)
+
+
+def _elementwise(function: Any) -> Any:
+    return njit(fastmath=STRICT, error_model="numpy")(function)
+
+
+@intrinsic
+def bits(_typing: Any, _x: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.int32(types.float32), generate
+
+
+@intrinsic
+def from_bits(_typing: Any, _x: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+def _binary_intrinsic(name: str, *flags: str) -> Any:
+    @intrinsic
+    def call(_typing: Any, _x: Any, _y: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            shape = ir.FunctionType(ir.FloatType(), [ir.FloatType(), ir.FloatType()])
+            function = builder.module.declare_intrinsic(name, [ir.FloatType()], shape)
+            return builder.call(function, arguments, fastmath=flags)
+
+        return types.float32(types.float32, types.float32), generate
+
+    return call
+
+
+maximum = _binary_intrinsic("llvm.maximum")  # NaN in, NaN out
+minimum = _binary_intrinsic("llvm.minimum")
+larger = _binary_intrinsic("llvm.maxnum", "nnan", "nsz")  # one instruction, for numbers that cannot be NaN
+smaller = _binary_intrinsic("llvm.minnum", "nnan", "nsz")
+
+_LOG2_E = f32(1.4426950408889634)
+_LN2_HIGH = f32(0.693359375)
+_LN2_LOW = f32(-2.12194440e-4)
+_ROUND = f32(12582912.0)  # 1.5 * 2**23: adding it rounds to an integer in the low bits
+_SQRT_HALF = f32(0.70710678)
+
+
+@_elementwise
+def exp(x: Any) -> Any:
+    """e**x within 2 ulp for -87 < x < 88; 0 below (and for NaN: callers catch NaN by the row maximum)."""
+    shifted = x * _LOG2_E + _ROUND
+    n = shifted - _ROUND
+    r = x - n * _LN2_HIGH
+    r = r - n * _LN2_LOW
+    p = f32(1.9875691500e-4)
+    p = p * r + f32(1.3981999507e-3)
+    p = p * r + f32(8.3334519073e-3)
+    p = p * r + f32(4.1665795894e-2)
+    p = p * r + f32(1.6666665459e-1)
+    p = p * r + f32(5.0000001201e-1)
+    y = p * r * r + r + ONE
+    value = from_bits(int32(bits(y) + int32(bits(shifted) << int32(23))))
+    return value if x > f32(-87.0) else ZERO
+
+
+@_elementwise
+def log(x: Any) -> Any:
+    """ln x within 2 ulp for normal x > 0."""
+    pattern = bits(x)
+    exponent = int32((pattern >> int32(23)) - int32(126))
+    m = from_bits(int32((pattern & int32(0x007FFFFF)) | int32(0x3F000000)))
+    small = m < _SQRT_HALF
+    e = f32(exponent) - (ONE if small else ZERO)
+    m = (m + m if small else m) - ONE
+    z = m * m
+    p = f32(7.0376836292e-2)
+    p = p * m + f32(-1.1514610310e-1)
+    p = p * m + f32(1.1676998740e-1)
+    p = p * m + f32(-1.2420140846e-1)
+    p = p * m + f32(1.4249322787e-1)
+    p = p * m + f32(-1.6668057665e-1)
+    p = p * m + f32(2.0000714765e-1)
+    p = p * m + f32(-2.4999993993e-1)
+    p = p * m + f32(3.3333331174e-1)
+    y = m * z * p + e * _LN2_LOW - f32(0.5) * z
+    return m + y + e * _LN2_HIGH
+
+
+@_elementwise
+def on_or_off_edge(t: Any, near: Any, beta: Any, high: Any, low: Any, over_c: Any) -> Any:
+    """u = (c + beta near)/c = 1 + t for c = high + low, and the x with ln u = ln(fl(u)) + (x - (fl(u) - 1))/u.
+
+    Where t is small, x = t gives back what 1 + t rounds away. Near u = 0, the edge of the support, 1 + t has lost its
+    digits; there u comes from the threshold in two parts, and x = u - 1 leaves ln u alone.
+    """
+    u = ONE + t
+    edge = ((beta * near + high) + low) * over_c
+    far = u > f32(0.5)
+    u = u if far else edge
+    return u, (t if far else u - ONE)
+
+
+@_elementwise
+def rough_power(x: Any, power: Any, shift: Any) -> Any:
+    """2**shift x**power for normal 0 < x: a relative error of about 1e-4 (1 + power), at a third of the cost."""
+    pattern = bits(x)
+    m = from_bits(int32((pattern & int32(0x007FFFFF)) | int32(0x3F800000)))
+    p = f32(-8.1617158e-02)
+    p = p * m + f32(6.4515191e-01)
+    p = p * m + f32(-2.1206996e00)
+    p = p * m + f32(4.0701178e00)
+    p = p * m + f32(-2.5128655e00)
+    y = shift + power * (f32(int32((pattern >> int32(23)) - int32(127))) + p)
+    shifted = y + _ROUND
+    r = y - (shifted - _ROUND)
+    q = f32(5.6005940e-02)
+    q = q * r + f32(2.4264008e-01)
+    q = q * r + f32(6.9310531e-01)
+    q = q * r + f32(9.9992449e-01)
+    value = from_bits(int32(bits(q) + int32(bits(shifted) << int32(23))))
+    return value if y > f32(-125.0) else ZERO
+
+
+@_elementwise
+def below(x: Any, top: Any, scale: Any) -> Any:
+    """scale (x - top), in this order: exact for logits of any size."""
+    return scale * (x - top)
+
+
+@_elementwise
+def above(x: Any, top: Any, scale: Any, tau: Any, rest: Any) -> Any:
+    """scale (x - top) - (tau + rest), a threshold in two parts: one float32 would be off by half an eps of tau in each
+    key, and a long row has many."""
+    return (scale * (x - top) - tau) - rest
+
+
+@_elementwise
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + e**-x), exact zeros and ones in the tails."""
+    bounded = maximum(minimum(x, f32(87.0)), f32(-88.0))
+    e = exp(-abs(bounded))
+    small = e / (ONE + e)
+    value = ONE - small if bounded > ZERO else small
+    return value if x == x else NAN
+
+
+@kernel
+def block_end(start: int, keys: int, block: int) -> int:
+    """Where the block of a sum that begins at `start` ends: `block` keys; at last what is left in whole vectors, then
+    the rest, which would be added to the sum of the vectors one by one."""
+    left = keys - start
+    if left >= block:
+        return start + block
+    return start + (left - left % _WIDEST if left >= _WIDEST else left)
+
+
+@kernel
+def row_max(row: Any) -> Any:
+    """Largest entry; NaN if any entry is NaN."""
+    top = NEG_INF
+    for j in range(row.shape[0]):
+        top = maximum(row[j], top)
+    return top
+
+
+@kernel
+def usable(top: Any, out: Any) -> bool:
+    """False, with `out` filled, for a row without a visible key (zeros) or with NaN or +inf (NaN)."""
+    if NEG_INF < top < POS_INF:
+        return True
+    out[:] = ZERO if top == NEG_INF else NAN
+    return False
+
+
+@kernel
+def row_dot(a: Any, b: Any) -> Any:
+    keys, total = a.shape[0], 0.0
+    start = 0
+    while start < keys:
+        stop = block_end(start, keys, LONG_BLOCK)
+        a_, b_ = a[start:stop], b[start:stop]
+        part = ZERO
+        for j in range(stop - start):
+            part += a_[j] * b_[j]
+        total += part
+        start = stop
+    return f32(total)
+
+
+@kernel
+def row_sum(a: Any) -> Any:
+    """In float64."""
+    keys, total = a.shape[0], 0.0
+    start = 0
+    while start < keys:
+        stop = block_end(start, keys, LONG_BLOCK)
+        a_ = a[start:stop]
+        part = ZERO
+        for j in range(stop - start):
+            part += a_[j]
+        total += part
+        start = stop
+    return total

@@ -1,0 +1,1 @@
+"""Compiled passes over attention rows and sets of keys."""

@@ -1,0 +1,275 @@
+"""The geometry of all sets of a row, in passes over float32 rows that stay in cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..._kernels.vector import (
+    LONG_BLOCK,
+    NEG_INF,
+    ONE,
+    POS_INF,
+    ZERO,
+    block_end,
+    f32,
+    kernel,
+    larger,
+    maximum,
+    minimum,
+    row_dot,
+    smaller,
+)
+
+_TWO = f32(2.0)
+_NEAR = f32(0.15)  # of ||s||: a key this close to s is measured again, as the difference of large numbers rounds
+_ROUNDING = f32(2e-6)  # of ||x||^2 + ||z||^2: more than the dot products lose
+
+
+@kernel
+def set_sums(
+    sums: Any, place: Any, weights: Any, x: Any, whole: Any, selected: Any, random: Any, sizes: Any,
+    start: int, stop: int,
+) -> None:  # fmt: skip
+    """sums[b] = weighted sums of the first N keys of both orders, for every N; the last column is not touched.
+
+    b counts (head, query) of a block of queries, all other arrays have rows for all queries: see `row_of`.
+    """
+    for b in range(start, stop):
+        r, group = row_of(b, place)
+        running_sums(weights[r], x[group], selected[r], sizes, whole[r, 0], sums[b, : len(sizes)])
+        running_sums(weights[r], x[group], random[r], sizes, whole[r, 0], sums[b, len(sizes) : -1])
+
+
+@kernel
+def row_of(b: int, place: Any) -> Any:
+    """Row and group of vectors of the b-th row of a block; place = first query, queries of the block, all queries,
+    heads a group."""
+    head, query = b // place[1], b % place[1]
+    return head * place[2] + place[0] + query, head // place[3]
+
+
+@kernel
+def running_sums(weights: Any, x: Any, order: Any, sizes: Any, count: int, sums: Any) -> None:
+    """Zeros for sets that leave no key out."""
+    running = np.zeros(x.shape[1], np.float32)
+    done = 0
+    for g in range(len(sizes)):
+        if sizes[g] >= count:
+            sums[g] = ZERO
+            continue
+        for k in range(done, sizes[g]):
+            a, j = weights[order[k]], order[k]
+            for f in range(x.shape[1]):
+                running[f] += a * x[j, f]
+        done = sizes[g]
+        sums[g] = running
+
+
+@kernel
+def set_parts(
+    dots: Any, place: Any, logits: Any, weights: Any, all_x: Any, all_squares: Any, whole: Any, selected: Any,
+    random: Any, sizes: Any, sums: Any, parts: Any, limits: Any, start: int, stop: int,
+) -> None:  # fmt: skip
+    """parts[r] = the fields of SetParts for both orders and every N, limits[r] = those of LimitParts.
+
+    dots and sums have the rows of a block of queries, as in `set_sums`.
+    """
+    keys, grid = weights.shape[1], len(sizes)
+    # Single rows, not one array of two dimensions: only slices of a row are known to be without gaps.
+    near, close = np.empty(selected.shape[1], np.float32), np.empty(selected.shape[1], np.float32)
+    own_, over_, shown_ = np.empty(keys, np.float32), np.empty(keys, np.float32), np.empty(keys, np.float32)
+    outside_, blocked_, far_ = np.empty(keys, np.float32), np.empty(keys, np.float32), np.empty(keys, np.float32)
+    for b in range(start, stop):
+        r, group = row_of(b, place)
+        x, squares = all_x[group], all_squares[group]
+        count, low, high = whole[r, 0], whole[r, 1], whole[r, 2]
+        a, z, here = weights[r, low:high], sums[b, 2 * grid], high - low
+        own, over, shown = own_[:here], over_[:here], shown_[:here]
+        outside, blocked, far = outside_[:here], blocked_[:here], far_[:here]
+        prepare(logits[r, low:high], a, squares[low:high], own, over, shown)
+        for which in range(2):
+            order = random[r] if which else selected[r]
+            outside[:] = shown
+            for j in range(here):
+                blocked[j] = ZERO if shown[j] > ZERO else POS_INF
+            done = 0
+            for g in range(grid):
+                if sizes[g] >= count:
+                    parts[r, which, g] = ZERO
+                    continue
+                for k in range(done, sizes[g]):
+                    outside[order[k] - low], blocked[order[k] - low] = ZERO, POS_INF
+                done, column = sizes[g], which * grid + g
+                one_set(
+                    dots[b, column, low:high], a, x[low:high], order[:done], low, sums[b, column], z,
+                    own, over, outside, blocked, far, near[:done], close[:done], parts[r, which, g],
+                )  # fmt: skip
+        t = dots[b, 2 * grid, low:high]
+        limit_parts(t, a, squares[low:high], selected[r], low, sizes, count, z, shown, limits[r])
+
+
+@kernel
+def prepare(row: Any, a: Any, squares: Any, own: Any, over: Any, shown: Any) -> None:
+    """own = ||y||^2, over = the sign of a over ||x|| (0 if y = 0), shown = 1 at visible keys."""
+    for j in range(row.shape[0]):
+        own[j] = a[j] * a[j] * squares[j]
+        some = squares[j] > ZERO and a[j] != ZERO
+        inverse = ONE / np.sqrt(squares[j] if some else ONE)
+        over[j] = (inverse if a[j] > ZERO else -inverse) if some else ZERO
+        shown[j] = ZERO if row[j] == NEG_INF else ONE
+
+
+@kernel
+def one_set(
+    t: Any, a: Any, x: Any, order: Any, low: int, s: Any, z: Any,
+    own: Any, over: Any, outside: Any, blocked: Any, far: Any, near: Any, close: Any, out: Any,
+) -> None:  # fmt: skip
+    """The fields of SetParts for one set; t = x . s. The visible keys that are no members have outside = 1 and
+    blocked = 0, the others 0 and +inf: a loop with conditions instead would not become vector code."""
+    square = row_dot(s, s)
+    length = np.sqrt(square)
+    farthest = member_offsets(t, a, own, order, low, square, near)
+    lowest = member_cosines(t, over, order, low, length, close)
+    total, nearest, intruders, best, above = pass_outside(
+        t, a, own, over, outside, blocked, length, square, farthest, lowest
+    )
+    if nearest + square < _NEAR * _NEAR * square:
+        farthest = member_distances(a, x, order, low, s, length, near)
+        total, nearest, intruders = measure_again(t, a, x, s, own, blocked, length, farthest, far)
+    net = ZERO
+    for f in range(s.shape[0]):
+        net += (z[f] - _TWO * s[f]) * (z[f] - _TWO * s[f])
+    closed, strict, closed_cosine, strict_cosine = ZERO, ZERO, ZERO, ZERO
+    for k in range(near.shape[0]):
+        closed += ONE if near[k] <= nearest else ZERO
+        strict += ONE if near[k] < nearest else ZERO
+        closed_cosine += ONE if close[k] >= best else ZERO
+        strict_cosine += ONE if close[k] > best else ZERO
+    out[0], out[1], out[2], out[3], out[4] = total, np.sqrt(net), closed, strict, intruders
+    out[5], out[6], out[7] = closed_cosine, strict_cosine, above
+
+
+@kernel
+def member_offsets(t: Any, a: Any, own: Any, order: Any, low: int, square: Any, out: Any) -> Any:
+    """||y_i - s||^2 - ||s||^2 of the members; returns the largest.
+
+    Keys of little weight lie at almost one distance from s. ||s||^2, which all of them share, would round away what
+    tells them apart, so distances are compared without it.
+    """
+    farthest = NEG_INF
+    for k in range(len(order)):
+        j = order[k] - low
+        out[k] = own[j] - _TWO * a[j] * t[j]
+        farthest = maximum(farthest, out[k])
+    if len(order) == 1:  # the sum is the member itself
+        out[0], farthest = -square, -square
+    return farthest
+
+
+@kernel
+def distance_to(a: Any, x: Any, s: Any) -> Any:
+    """||a x - s|| by differences."""
+    total = ZERO
+    for f in range(s.shape[0]):
+        apart = a * x[f] - s[f]
+        total += apart * apart
+    return np.sqrt(total)
+
+
+@kernel
+def member_distances(a: Any, x: Any, order: Any, low: int, s: Any, length: Any, out: Any) -> Any:
+    """||y_i - s|| of the members; returns the largest. Exact for y_i = 0, where keys outside are likely to tie."""
+    farthest = ZERO
+    for k in range(len(order)):
+        j = order[k] - low
+        out[k] = distance_to(a[j], x[j], s) if a[j] != ZERO else length
+        farthest = maximum(farthest, out[k])
+    if len(order) == 1:  # the sum is the member itself
+        out[0], farthest = ZERO, ZERO
+    return farthest
+
+
+@kernel
+def member_cosines(t: Any, over: Any, order: Any, low: int, length: Any, out: Any) -> Any:
+    """||s|| cos(y_i, s) of the members; returns the smallest."""
+    lowest = POS_INF
+    for k in range(len(order)):
+        j = order[k] - low
+        out[k] = minimum(t[j] * over[j], length)
+        lowest = minimum(lowest, out[k])
+    if len(order) == 1 and over[order[0] - low] != ZERO:
+        out[0], lowest = length, length
+    return lowest
+
+
+@kernel
+def pass_outside(
+    t: Any, a: Any, own: Any, over: Any, outside: Any, blocked: Any, length: Any, square: Any, farthest: Any,
+    lowest: Any,
+) -> Any:  # fmt: skip
+    """Over the keys outside: sum of ||y - s||, minimum of ||y - s||^2 - ||s||^2, how many are within `farthest`; best
+    cosine, how many are above `lowest`."""
+    keys, start, total, nearest, intruders, best, above = t.shape[0], 0, 0.0, POS_INF, ZERO, NEG_INF, ZERO
+    while start < keys:
+        stop = block_end(start, keys, LONG_BLOCK)
+        t_, a_, own_, over_ = t[start:stop], a[start:stop], own[start:stop], over[start:stop]
+        outside_, blocked_, part = outside[start:stop], blocked[start:stop], ZERO
+        for j in range(stop - start):
+            d = own_[j] - _TWO * a_[j] * t_[j]
+            part += np.sqrt(larger(d + square, ZERO)) * outside_[j]
+            d += blocked_[j]
+            nearest = smaller(nearest, d)
+            intruders += ONE if d <= farthest else ZERO
+            c = smaller(t_[j] * over_[j], length) - blocked_[j]
+            best = larger(best, c)
+            above += ONE if c >= lowest else ZERO
+        total += part
+        start = stop
+    return f32(total), nearest, intruders, best, above
+
+
+@kernel
+def measure_again(t: Any, a: Any, x: Any, s: Any, own: Any, blocked: Any, length: Any, farthest: Any, far: Any) -> Any:
+    """Sum, smallest distance and count of the keys outside, those close to s by differences."""
+    square = length * length
+    for j in range(t.shape[0]):
+        far[j] = np.sqrt(larger(own[j] - _TWO * a[j] * t[j] + square, ZERO)) + blocked[j]
+    for j in range(far.shape[0]):
+        if far[j] < _NEAR * length:
+            far[j] = distance_to(a[j], x[j], s)
+    keys, start, total, nearest, intruders = far.shape[0], 0, 0.0, POS_INF, ZERO
+    while start < keys:
+        stop = block_end(start, keys, LONG_BLOCK)
+        far_, part = far[start:stop], ZERO
+        for j in range(stop - start):
+            part += far_[j] if far_[j] < POS_INF else ZERO
+            nearest = smaller(nearest, far_[j])
+            intruders += ONE if far_[j] <= farthest else ZERO
+        total += part
+        start = stop
+    return f32(total), nearest, intruders
+
+
+@kernel
+def limit_parts(
+    t: Any, a: Any, squares: Any, order: Any, low: int, sizes: Any, count: int, z: Any, shown: Any, out: Any
+) -> None:  # fmt: skip
+    """The fields of LimitParts for every N; t = x . z, and the radii are rounded up."""
+    square, widest = row_dot(z, z), ZERO
+    for j in range(t.shape[0]):
+        radius = (squares[j] + square) * (ONE + _ROUNDING) - _TWO * t[j]
+        widest = maximum(widest, radius if shown[j] > ZERO else ZERO)
+    mass, longest, inner, done = 0.0, ZERO, ZERO, 0
+    for g in range(len(sizes)):
+        if sizes[g] >= count:
+            out[g] = ZERO
+            continue
+        for k in range(done, sizes[g]):
+            j = order[k] - low
+            mass += a[j]
+            longest = maximum(longest, squares[j])
+            inner = maximum(inner, (squares[j] + square) * (ONE + _ROUNDING) - _TWO * t[j])
+        done = sizes[g]
+        out[g, 0], out[g, 1], out[g, 2] = f32(mass), np.sqrt(longest), np.sqrt(widest) + np.sqrt(inner)

@@ -1,0 +1,250 @@
+"""Facts of float32 rows, orders of their keys, and norms of their Jacobians."""
+# mypy: allow-untyped-decorators
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import int32
+
+from ..._kernels.vector import (
+    BLOCK,
+    LONG_BLOCK,
+    NEG_INF,
+    ONE,
+    POS_INF,
+    TINY,
+    ZERO,
+    bits,
+    block_end,
+    f32,
+    kernel,
+    log,
+    maximum,
+    minimum,
+    row_dot,
+    row_sum,
+)
+
+_TWO, _FOUR = f32(2.0), f32(4.0)
+_STOP = f32(2e-7)  # of an eigenvalue: steps smaller than this are rounding
+_MOST_STEPS = 60
+
+
+@kernel
+def row_facts(logits: Any, weights: Any, whole: Any, sums: Any, start: int, stop: int) -> None:
+    """whole = count, first, last; sums = total, squares, sum w ln w, largest, smallest, at the first key, spread,
+    stray."""
+    for r in range(start, stop):
+        keys = logits.shape[1]
+        first, last = 0, keys
+        while last > 0 and logits[r, last - 1] == NEG_INF:
+            last -= 1
+        while first < last and logits[r, first] == NEG_INF:
+            first += 1
+        whole[r, 0] = int(visible_facts(logits[r], weights[r], sums[r]))
+        whole[r, 1] = first if last > 0 else 0
+        whole[r, 2] = last
+        sums[r, 5] = weights[r, first] if last > 0 else ZERO
+        if last == 0:
+            sums[r, 3], sums[r, 4], sums[r, 6] = ZERO, ZERO, ZERO
+
+
+@kernel
+def visible_facts(row: Any, weights: Any, out: Any) -> Any:
+    """Fills all but the entry of the first key; returns the number of visible keys."""
+    keys, start, count, total, squares, moment = row.shape[0], 0, 0.0, 0.0, 0.0, 0.0
+    largest, smallest, top, bottom, stray = NEG_INF, POS_INF, NEG_INF, POS_INF, ZERO
+    while start < keys:
+        stop = block_end(start, keys, BLOCK)
+        row_, weights_ = row[start:stop], weights[start:stop]
+        part_count, part, part_squares, part_moment = ZERO, ZERO, ZERO, ZERO
+        for j in range(stop - start):
+            there, w = row_[j] != NEG_INF, weights_[j]
+            part_count += ONE if there else ZERO
+            part += w
+            part_squares += w * w
+            part_moment += w * log(w if w > TINY else ONE)
+            largest = maximum(largest, w if there else NEG_INF)
+            smallest = minimum(smallest, w if there else POS_INF)
+            stray = maximum(stray, ZERO if there else abs(w))
+            top = maximum(top, row_[j])
+            bottom = minimum(bottom, row_[j] if there else POS_INF)
+        count += part_count
+        total += part
+        squares += part_squares
+        moment += part_moment
+        start = stop
+    out[0], out[1], out[2], out[3], out[4] = f32(total), f32(squares), f32(moment), largest, smallest
+    out[6], out[7] = top - bottom, stray
+    return count
+
+
+@kernel
+def weight_order(logits: Any, weights: Any, order: Any, start: int, stop: int) -> None:
+    """The visible keys of largest weight, in order, earlier ones first among equals; 0 beyond the visible keys."""
+    all_codes, chosen = np.empty(logits.shape[1], np.int32), np.empty(logits.shape[1] + 1, np.int64)
+    chosen_codes = np.empty(logits.shape[1] + 1, np.int32)
+    for r in range(start, stop):
+        keys = logits.shape[1]
+        while keys > 0 and logits[r, keys - 1] == NEG_INF:
+            keys -= 1
+        codes = all_codes[:keys]
+        count, low, high = weight_codes(logits[r, :keys], weights[r, :keys], codes)
+        size = min(count, order.shape[1])
+        order[r, size:] = 0
+        if size == 0:
+            continue
+        cut = size_th_largest(codes, size, low, high)
+        ties = size - int(how_many(codes, cut + 1))
+        at = 0
+        for j in range(keys):
+            chosen[at], chosen_codes[at] = j, codes[j]
+            equal = codes[j] == cut
+            at += 1 if codes[j] > cut or (equal and ties > 0) else 0
+            ties -= 1 if equal else 0
+        for k in range(size):
+            order[r, rank(chosen_codes[:size], k)] = chosen[k]
+
+
+@kernel
+def rank(codes: Any, k: int) -> int:
+    """How many codes come before the k-th: by comparing all, which is vector code and beats a sort of some hundred."""
+    code, before = codes[k], ZERO
+    for j in range(codes.shape[0]):
+        before += ONE if codes[j] > code else ZERO
+    for j in range(k):
+        before += ONE if codes[j] == code else ZERO
+    return int(before)
+
+
+@kernel
+def weight_codes(row: Any, weights: Any, codes: Any) -> Any:
+    """Integers that order like the weights, the least of all at invisible keys; number, least and largest of the rest.
+
+    The bits of a float order like an integer, those of negative floats in reverse.
+    """
+    count, low, high = ZERO, int32(0x7FFFFFFF), int32(-0x7FFFFFFF)
+    for j in range(row.shape[0]):
+        pattern = bits(weights[j] + ZERO)
+        there = row[j] != NEG_INF
+        code = int32(pattern ^ int32((pattern >> int32(31)) & int32(0x7FFFFFFF)))
+        codes[j] = code if there else int32(-0x80000000)
+        count += ONE if there else ZERO
+        low = min(low, code if there else int32(0x7FFFFFFF))
+        high = max(high, codes[j])
+    return int(count), int(low), int(high)
+
+
+@kernel
+def size_th_largest(codes: Any, size: int, low: int, high: int) -> int:
+    """The `size`-th largest code, by halving the interval; some passes over a row in cache beat a sort."""
+    high += 1
+    while high - low > 1:
+        middle = low + (high - low) // 2
+        if int(how_many(codes, middle)) >= size:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def how_many(codes: Any, least: int) -> Any:
+    """Codes that are at least `least`."""
+    count, bound = ZERO, int32(least)
+    for j in range(codes.shape[0]):
+        count += ONE if codes[j] >= bound else ZERO
+    return count
+
+
+@kernel
+def random_order(logits: Any, draws: Any, order: Any, start: int, stop: int) -> None:
+    """The start of a random order of the visible keys, by exchanges (Fisher and Yates)."""
+    keys = logits.shape[1]
+    places = np.empty(keys, np.int64)
+    for r in range(start, stop):
+        count = 0
+        for j in range(keys):
+            places[count] = j
+            count += 1 if logits[r, j] != NEG_INF else 0
+        for k in range(order.shape[1]):
+            if k >= count:
+                order[r, k] = 0
+                continue
+            other = k + min(int(draws[r, k] * (count - k)), count - k - 1)
+            chosen = places[other]
+            places[other] = places[k]
+            order[r, k] = chosen
+
+
+@kernel
+def rank_one_norms(logits: Any, p: Any, missing: Any, directions: Any, out: Any, start: int, stop: int) -> None:
+    """out = largest eigenvalue of diag(p) - p p^T, and the length of its product with the unit direction."""
+    rest = np.empty(p.shape[1], np.float32)
+    for r in range(start, stop):
+        out[r, 0] = largest_eigenvalue(p[r], missing[r], rest)
+        out[r, 1] = moved_length(logits[r], p[r], directions[r % directions.shape[0]])
+
+
+@kernel
+def moved_length(row: Any, p: Any, direction: Any) -> Any:
+    keys, start, dot, square, moved = row.shape[0], 0, row_dot(p, direction), 0.0, 0.0
+    while start < keys:
+        stop = block_end(start, keys, LONG_BLOCK)
+        row_, p_, direction_, part, part_moved = row[start:stop], p[start:stop], direction[start:stop], ZERO, ZERO
+        for j in range(stop - start):
+            g = direction_[j] if row_[j] != NEG_INF else ZERO
+            part += g * g
+            change = p_[j] * (direction_[j] - dot)
+            part_moved += change * change
+        square += part
+        moved += part_moved
+        start = stop
+    return f32(np.sqrt(moved / square) if square > 0.0 else 0.0)
+
+
+@kernel
+def largest_eigenvalue(p: Any, missing: Any, rest: Any) -> Any:
+    """See `_spectral`; `rest` is room for a row."""
+    top, tied, second = ZERO, ZERO, ZERO
+    for j in range(p.shape[0]):
+        top = maximum(top, p[j])
+    for j in range(p.shape[0]):
+        rest[j] = p[j] if p[j] < top else ZERO
+        tied += ONE if p[j] == top else ZERO
+        second = maximum(second, rest[j])
+    if tied > ONE or top < _STOP:
+        return top
+    width = top - second
+    x = f32(missing + row_sum(rest)) * width
+    for _ in range(_MOST_STEPS):
+        if not x > ZERO:
+            break
+        value, s = sums_of_shares(rest, x, second, missing)
+        r, before = maximum(value - s, ZERO) / x, x
+        b = top + s - r * width
+        root = np.sqrt(b * b + _FOUR * r * s * width)
+        x = _TWO * s * width / (b + root) if b > ZERO else (root - b) / (_TWO * r)
+        if abs(x - before) <= _STOP * (second + x):
+            break
+    return second + x
+
+
+@kernel
+def sums_of_shares(rest: Any, x: Any, second: Any, missing: Any) -> Any:
+    """sum p_i c_i and sum p_i c_i^2, c_i = x/(x + p_2 - p_i), with the sink as a key at 0."""
+    keys, start, value, s = rest.shape[0], 0, 0.0, 0.0
+    while start < keys:
+        stop = block_end(start, keys, LONG_BLOCK)
+        rest_, part, part_s = rest[start:stop], ZERO, ZERO
+        for j in range(stop - start):
+            share = x / (x + (second - rest_[j]))
+            part += rest_[j] * share
+            part_s += rest_[j] * share * share
+        value += part
+        s += part_s
+        start = stop
+    share = x / (x + second)
+    return f32(value + missing * share), f32(s + missing * share * share)

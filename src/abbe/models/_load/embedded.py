@@ -1,0 +1,34 @@
+"""The model that comes with abbe: a small GPT-2 trained on public-domain texts; its MODEL_CARD.md says all."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+
+from ..._errors import AbbeError
+from .quiet import one_line
+
+FOLDER = Path(str(resources.files("abbe").joinpath("embedded")))
+FACTS = "facts.json"  # written by the training script
+FILES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", FACTS)
+
+
+def embedded_folder() -> Path:
+    """Where its files are; a missing one is no reason to go on with something else."""
+    missing = [name for name in FILES if not (FOLDER / name).is_file()]
+    if missing:
+        raise AbbeError(f"this installation is damaged: the embedded model lacks {missing[0]}; install abbe again")
+    return FOLDER
+
+
+def about() -> str:
+    """One sentence on shape, training and quality, from the facts of the training run."""
+    with one_line("this installation is damaged: the embedded model's facts.json cannot be read; install abbe again"):
+        facts = json.loads((FOLDER / FACTS).read_text(encoding="utf-8"))
+        return (
+            f"GPT-2 shape, {facts['layers']} layers x {facts['heads']} heads, {facts['parameters'] / 1e6:.3g} M "
+            f"parameters, trained on {facts['books']} public-domain texts ({facts['training_bytes'] / 1e6:.3g} MB); "
+            f"{facts['held_out_bits_per_byte']:.2f} bits per byte on held-out text "
+            f"(5-gram: {facts['five_gram_bits_per_byte']:.2f})"
+        )

@@ -1,0 +1,87 @@
+"""Models on the Hugging Face hub: fetched once into the hub library's own cache, read from there as a folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ..._errors import AbbeError
+
+# What a text model needs, by exact name: "*.json" would also match the folders of other frameworks.
+FILES = [
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-?????-of-?????.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+]
+
+
+def looks_like_hub_id(name: str) -> bool:
+    """ "owner/model", or a bare name of the early days such as gpt2."""
+    part = r"[A-Za-z0-9_][\w.-]{0,95}"
+    return re.fullmatch(rf"{part}(/{part})?", name) is not None and not name.endswith((".git", ".", "-"))
+
+
+def hub_folder(name: str, revision: str | None) -> Path:
+    """The local snapshot of a hub model: fetched if there is a network, else taken from the cache."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    at = f" at revision {revision!r}" if revision else ""
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
+    except LocalEntryNotFoundError as error:
+        if cached := _cached_folder(name, revision):
+            return cached
+        raise AbbeError(_unreachable(name, at, error)) from error
+    except GatedRepoError as error:
+        raise AbbeError(
+            f"model {name!r} is gated on the hub: accept its terms there and log in, then try again"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise AbbeError(f"model {name!r} has no revision {revision!r} on the hub") from error
+    except RepositoryNotFoundError as error:
+        raise AbbeError(f"model {name!r} is not known to abbe, not a folder here, and not on the hub") from error
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise AbbeError(f"cannot fetch {name!r}{at} from the hub: {_first_line(error)}") from error
+
+
+def _cached_folder(name: str, revision: str | None) -> Path | None:
+    """A snapshot that another program began: enough if it has what the model needs."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, "config.json", revision=revision)
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _unreachable(name: str, at: str, error: Exception) -> str:
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    cause = error.__cause__
+    if isinstance(cause, OfflineModeIsEnabled):
+        why = "HF_HUB_OFFLINE is set"
+    else:
+        why = f"the hub cannot be reached ({_first_line(cause or error)})"
+    return f"model {name!r}{at} is not a folder here and not in the offline cache, and {why}"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

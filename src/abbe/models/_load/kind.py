@@ -1,0 +1,61 @@
+"""Which class of transformers loads a model, and what kind of network comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..._errors import AbbeError
+
+Kind = Literal["decoder", "encoder", "encoder-decoder"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The auto class (its name in transformers) and the kind of network that it gives."""
+
+    auto: str
+    kind: Kind
+
+
+def choose(config: Any, where: str | Path, saved: str | None = None) -> Choice:
+    """From the class that the weights were saved as; a head that the weights lack is never made up."""
+    from transformers.models.auto import modeling_auto as auto
+
+    kind = str(config.model_type)
+    saved = saved or (getattr(config, "architectures", None) or [None])[0]
+    causal = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    masked = auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    pairs = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    if saved is not None and saved.endswith("EncoderModel") and kind in auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
+        return Choice("AutoModelForTextEncoding", "encoder")
+    if getattr(config, "is_encoder_decoder", False):
+        if kind not in pairs:
+            raise AbbeError(_unknown(saved, kind, where))
+        return Choice("AutoModelForSeq2SeqLM" if saved in (None, pairs[kind]) else "AutoModel", "encoder-decoder")
+    if kind in masked and not getattr(config, "is_decoder", False):
+        return Choice("AutoModelForMaskedLM" if saved == masked[kind] else "AutoModel", "encoder")
+    if kind in causal:
+        return Choice("AutoModelForCausalLM" if saved in (None, *_names(causal[kind])) else "AutoModel", "decoder")
+    raise AbbeError(_unknown(saved, kind, where))
+
+
+def _names(entry: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def _unknown(saved: str | None, kind: str, where: str | Path) -> str:
+    return f"{where} holds a {saved or kind}, which is no text model that abbe can load"
+
+
+def longest_input(config: Any, network: Any) -> int | None:
+    """The context in tokens, None if the positions set no limit."""
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit <= 0:
+        return None
+    # RoBERTa and its kin begin to count positions after the padding index.
+    for name, module in network.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return limit - int(module.padding_idx) - 1
+    return limit

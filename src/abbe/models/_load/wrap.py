@@ -1,0 +1,46 @@
+"""A user's own network as a LoadedModel, left as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from ..._errors import AbbeError
+from .._unwrap import unwrapped
+from .kind import Kind, longest_input
+from .load import LoadedModel
+
+
+def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedModel:
+    """What `load` returns, for a transformers network that is in memory already; it is not changed.
+
+    What torch.compile or a parallel wrapper put around it is left out.
+    """
+    network = unwrapped(network)
+    config: Any = getattr(network, "config", None)
+    if config is None or not hasattr(config, "get_text_config"):
+        raise AbbeError(f"{type(network).__name__} is no transformers model: it has no config")
+    label = name or getattr(config, "name_or_path", "") or type(network).__name__
+    _check_reads_text(network)
+    shape = config.get_text_config()
+    layers, heads = (getattr(shape, what, "?") for what in ("num_hidden_layers", "num_attention_heads"))
+    about = f"{type(network).__name__}, {layers} layers x {heads} heads"
+    return LoadedModel(label, network, tokenizer, _kind(network, config), longest_input(config, network), about, label)
+
+
+def _check_reads_text(network: nn.Module) -> None:
+    """Refuse a model of images or sound, which says what it is to be given."""
+    main = getattr(network, "main_input_name", "input_ids")
+    if main != "input_ids":
+        raise AbbeError(
+            f"{type(network).__name__} reads {main}, not tokens of a text: give a text model, or a part that is one"
+        )
+
+
+def _kind(network: nn.Module, config: Any) -> Kind:
+    if config.is_encoder_decoder:
+        return "encoder-decoder"
+    attention = [module for module in network.modules() if hasattr(module, "is_causal")]
+    causal = any(module.is_causal for module in attention) if attention else True
+    return "decoder" if causal else "encoder"

@@ -1,0 +1,1 @@
+"""Pull a real pre-trained model into the user's cache."""

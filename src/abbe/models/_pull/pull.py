@@ -1,0 +1,101 @@
+"""Pull a real pre-trained model into the user's cache: fetched, checked, converted once; complete or absent."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..._errors import AbbeError
+from .._load.quiet import quiet
+from . import minilm as _pull_minilm
+from . import smollm2 as _pull_smollm2
+from . import stories15m as _pull_stories15m
+from .cache import ABOUT, is_pulled, model_folder
+
+Step = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """How a model is made: (folder for files in between, folder to fill, progress) -> facts."""
+
+    make: Callable[[Path, Path, Step], dict[str, Any]]
+    bytes_needed: int
+
+
+RECIPES = {
+    "smollm2": _Recipe(_pull_smollm2.make_smollm2, _pull_smollm2.BYTES_NEEDED),
+    "stories15m": _Recipe(_pull_stories15m.make_stories15m, _pull_stories15m.BYTES_NEEDED),
+    "minilm": _Recipe(_pull_minilm.make_minilm, _pull_minilm.BYTES_NEEDED),
+}
+
+
+def pull(name: str, progress: Step = lambda what: None) -> Path:
+    """The folder of a pulled model; the first call fetches and converts it, a later one finds it there already.
+
+    `progress` is called with one line before each step. Everything happens in a folder beside the final one, which is
+    renamed at the end: an error or an interrupt leaves nothing behind.
+    """
+    if name not in RECIPES:
+        raise AbbeError(f"cannot pull {name!r}.{_did_you_mean(name)} Models to pull: {', '.join(RECIPES)}")
+    folder = model_folder(name)
+    if is_pulled(name):
+        progress(f"{name} is there already")
+        return folder
+    with _write_errors(folder):
+        _make(RECIPES[name], folder, progress)
+    return folder
+
+
+def _did_you_mean(name: str) -> str:
+    close = difflib.get_close_matches(name.lower(), RECIPES, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _make(recipe: _Recipe, folder: Path, progress: Step) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.exists():
+        raise AbbeError(f"{folder} is in the way, and it is no pulled model: move it elsewhere")
+    _check_space(folder.parent, recipe.bytes_needed)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work, quiet():
+        target = Path(work) / "model"
+        facts = recipe.make(Path(work), target, progress)
+        (target / ABOUT).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        _move(target, folder)
+
+
+def _move(target: Path, folder: Path) -> None:
+    """One step, so that the folder is complete or absent; another process may have been faster with the same model."""
+    try:
+        os.rename(target, folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not is_pulled(folder.name):
+            raise
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise AbbeError(f"the disk is full: {folder} has {free / 1e6:.0f} MB left, {needed / 1e6:.0f} MB are needed")
+
+
+@contextmanager
+def _write_errors(folder: Path) -> Iterator[None]:
+    """A full or read-only disk in one line, whichever library met it first."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except OSError as error:
+        raise AbbeError(f"cannot write {folder}: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise AbbeError(f"cannot write {folder}: {error}") from error

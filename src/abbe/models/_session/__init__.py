@@ -1,0 +1,1 @@
+"""What tap and swap share: modules, calls, masks, keywords, outputs and the self-check."""

@@ -1,0 +1,122 @@
+"""AttentionCall: what one attention layer was given, and the logits and visible keys of any of its queries.
+
+What is special: nothing here is ever Lq x Lk unless the model itself made such a tensor. A consumer asks for the rows
+of some queries, and gets these rows only; grouped-query heads share their keys without copies.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..._attention.blocks import compute_dtype, full_precision, grouped_scores, soft_cap
+from ..._errors import AbbeError
+
+# Models hide a key by adding a large negative number to its logit: -10,000 in old files, the smallest number of the
+# dtype in newer ones. Real logits are never so far apart; the self-check would find a model where they are.
+HIDDEN = -1e4
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """One attention layer's inputs in one forward pass, as they meet in the dot product: after RoPE and cache update.
+
+    Attributes:
+        layer: number of the layer among those of its kind, from 0 in the order in which the model calls them.
+        name: path of the attention module in the model, such as "model.layers.3.self_attn".
+        kind: "self", or "cross" for attention to an encoder's states.
+        query: (batch, heads, queries, width).
+        key: (batch, key heads, keys, width); query head h reads key head h // (heads / key heads).
+        value: (batch, key heads, keys, value width).
+        scale: factor of the dot products.
+        softcap: bound of the scaled scores, or None.
+        sink: (heads,), the logit of one key more, without a value, or None.
+        position_bias: broadcastable to (batch, heads, queries, keys), added to the scores, or None.
+        window: the sliding window that the layer states, or None. The mask already contains it.
+        mask: the model's own mask, broadcastable to (batch, heads, queries, keys): bool (True = attend), or floating
+            and added to the scores; None if it made none.
+        causal: whether key j is visible to query i only if j <= i; only without a mask.
+        hidden: (batch, queries, hidden size), the states that the attention module was given, or None.
+        projection: the module that maps the heads' outputs back to the hidden size, or None where it is not known.
+    """
+
+    layer: int
+    name: str
+    kind: Literal["self", "cross"]
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scale: float
+    softcap: float | None = None
+    sink: Tensor | None = None
+    position_bias: Tensor | None = None
+    window: int | None = None
+    mask: Tensor | None = None
+    causal: bool = False
+    hidden: Tensor | None = None
+    projection: nn.Module | None = None
+
+    def visible(self, queries: Tensor) -> Tensor:
+        """Which keys these queries see: bool (batch, 1 or heads, len(queries), keys)."""
+        batch, keys = self.key.shape[0], self.key.shape[-2]
+        queries = self._checked(queries)
+        if self.mask is not None:
+            rows = _rows(self.mask, queries)
+            rows = rows if rows.dtype == torch.bool else rows > HIDDEN
+        elif self.causal:
+            rows = (torch.arange(keys, device=queries.device) <= queries[:, None])[None, None]
+        else:
+            rows = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=queries.device)
+        return rows.expand(batch, -1, len(queries), keys)
+
+    def logits(self, queries: Tensor) -> Tensor:
+        """What these queries give to the normalizer: (batch, heads, len(queries), keys), -inf at keys they cannot see.
+
+        float32, or float64 where the model computes so. The sink is not among the keys.
+        """
+        queries, dtype = self._checked(queries), compute_dtype(self.query)
+        with full_precision(self.query):
+            scores = grouped_scores(self.query[:, :, queries].to(dtype) * self.scale, self.key.to(dtype))
+            scores = soft_cap(scores, self.softcap)
+            if self.position_bias is not None:
+                scores += _rows(self.position_bias, queries)
+            if self.mask is not None and self.mask.dtype != torch.bool:
+                scores += _rows(self.mask, queries)
+            return scores.masked_fill_(~self.visible(queries), -math.inf)
+
+    def value_to_output(self) -> Tensor:
+        """(heads, value width, hidden size): the part of the output projection's weight that each head has."""
+        heads, width = self.query.shape[1], self.value.shape[-1]
+        weight = _input_by_output(self.projection)
+        if weight is None or weight.shape[0] != heads * width:
+            why = "was not found" if self.projection is None else f"is a {type(self.projection).__name__}"
+            raise AbbeError(
+                f"{self.name}: its output projection {why}, so there are no output vectors; use value vectors instead"
+            )
+        return weight.view(heads, width, -1)
+
+    def _checked(self, queries: Tensor) -> Tensor:
+        length = self.query.shape[-2]
+        if queries.dim() != 1 or queries.dtype != torch.long:
+            raise AbbeError(f"queries must be a 1-D int64 tensor; got {queries.dtype} of shape {tuple(queries.shape)}")
+        if queries.numel() and not 0 <= int(queries.min()) <= int(queries.max()) < length:
+            raise AbbeError(f"queries must lie in 0 .. {length - 1}; got {int(queries.min())} .. {int(queries.max())}")
+        return queries.to(self.query.device)
+
+
+def _rows(table: Tensor, queries: Tensor) -> Tensor:
+    """The rows of these queries; a table with one row holds for all."""
+    return table if table.shape[-2] == 1 else table[..., queries, :]
+
+
+def _input_by_output(projection: nn.Module | None) -> Tensor | None:
+    """The weight of a linear map as (input, output), None if it is not plainly one."""
+    weight = getattr(projection, "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
+        return None
+    # Conv1D, GPT-2's linear layer, stores the transpose of what nn.Linear does.
+    return (weight.T if isinstance(projection, nn.Linear) else weight).detach().contiguous()

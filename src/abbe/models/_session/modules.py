@@ -1,0 +1,195 @@
+"""The attention modules of a transformers model, and private copies of its settings while it is tapped or swapped.
+
+What is special: a module that routes its attention through transformers' interface is known by its forward, which
+names the interface; no list of architectures is kept. The settings (config objects) are copied for the time of the
+tap or swap, so that a model that shares them with another one does not disturb it.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import Tensor, nn
+
+from ..._errors import AbbeError
+from .._unwrap import unwrapped
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+TAP_PREFIX, SWAP_PREFIX, LOADED_PREFIX = "abbe-tap-", "abbe-swap-", "abbe:"
+_IN_USE = {
+    TAP_PREFIX: "is tapped already; leave the other tap first",
+    SWAP_PREFIX: "has other normalizers swapped in; restore that swap first",
+    LOADED_PREFIX: "computes with attn_implementation={name!r}; call set_attn_implementation('sdpa') on it first",
+}
+
+# Linear attention has no logits that compete: such layers are left out, and a model may have them beside others.
+_NOT_SOFTMAX = ("Linear", "Lightning")
+# Where multi-modal models keep what reads text.
+_TEXT_PARTS = ("model.language_model", "language_model", "model.text_model", "text_model")
+_CROSS_INPUTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
+
+
+def checked_network(model: object, who: str) -> PreTrainedModel:
+    """The transformers model to tap: `model` itself, or its `network`, unwrapped; `who` asks for it."""
+    from transformers import PreTrainedModel
+
+    network = unwrapped(model)
+    if not isinstance(network, PreTrainedModel):
+        network = unwrapped(getattr(network, "network", network))
+    if not isinstance(network, PreTrainedModel):
+        raise AbbeError(f"{who} needs a transformers model (PreTrainedModel); got {type(network).__name__}")
+    return network
+
+
+def attention_modules(network: nn.Module) -> dict[nn.Module, str]:
+    """Every module that routes its attention through the interface, with its path; refuses a model that has others."""
+    routed, other = readable_modules(network)
+    if other:
+        raise _unrouted(network, next(iter(other)))
+    return routed
+
+
+def readable_modules(network: nn.Module) -> tuple[dict[nn.Module, str], dict[nn.Module, str]]:
+    """The modules that route their attention through the interface, with their paths, and those beside the layers that
+    do not, such as a pooling head. A layer that does not is refused: a table of some of the layers would mislead.
+    """
+    named = dict(network.named_modules())
+    routed = {module: name for name, module in named.items() if _routes(type(module))}
+    other = {module: name for name, module in named.items() if _is_other_attention(module, routed)}
+    layers = [module for module, name in other.items() if any(part.isdigit() for part in name.split("."))]
+    if layers or not routed:
+        raise _unrouted(network, next(iter(layers or other), None))
+    return routed, {module: name for module, name in other.items() if not _lies_in(name, other.values())}
+
+
+def _unrouted(network: nn.Module, module: nn.Module | None) -> AbbeError:
+    which = f" ({type(module).__name__})" if module is not None else ""
+    return AbbeError(
+        f"unsupported: {type(network).__name__} does not route its attention through transformers' attention "
+        f"interface{which}{use_text_part(network)}"
+    )
+
+
+def use_text_part(network: nn.Module) -> str:
+    """Advice to be added to an error: the part that reads text, of a model that reads images or sound, too."""
+    from transformers import PreTrainedModel
+
+    parts = dict(network.named_modules())
+    found = [path for path in _TEXT_PARTS if isinstance(parts.get(path), PreTrainedModel)]
+    return f"; use its `{found[0]}`, which reads text" if found else ""
+
+
+def _lies_in(path: str, others: Iterable[str]) -> bool:
+    return any(path.startswith(f"{other}.") for other in others)
+
+
+def _routes(kind: type[nn.Module]) -> bool:
+    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
+    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+
+
+def _is_other_attention(module: nn.Module, routed: dict[nn.Module, str]) -> bool:
+    """Whether this looks like attention of its own making: neither routed, nor around a module that is."""
+    name = type(module).__name__
+    if "Attention" not in name or any(word in name for word in _NOT_SOFTMAX):
+        return False
+    return not any(inner in routed for inner in module.modules())
+
+
+def attention_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The states that an attention module was called with."""
+    given = (*args, *(kwargs.get(name) for name in ("hidden_states", "hidden_state", "x")))
+    return next((value.detach() for value in given if isinstance(value, Tensor)), None)
+
+
+def attention_kind(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Literal["self", "cross"]:
+    """Whether this call attends to other states than its own."""
+    named = dict(zip(inspect.signature(module.forward).parameters, args, strict=False)) | kwargs
+    cross = getattr(module, "is_cross_attention", False) or any(named.get(name) is not None for name in _CROSS_INPUTS)
+    return "cross" if cross else "self"
+
+
+class PrivateConfigs:
+    """The model's config objects, replaced by copies that name another attention function."""
+
+    def __init__(self, network: nn.Module) -> None:
+        from transformers import PreTrainedConfig
+
+        self._held: list[tuple[nn.Module, str, Any]] = [
+            (module, key, value)
+            for module in network.modules()
+            for key, value in vars(module).items()
+            if isinstance(value, PreTrainedConfig)
+        ]
+        for _, _, config in self._held:
+            for one in _with_parts(config):
+                _refuse_if_in_use(type(network).__name__, one._attn_implementation or "")
+        self._copies: dict[int, Any] = {}  # by the identity of what was copied: deepcopy's memory
+        self._names: dict[int, tuple[Any, str | None]] = {}
+
+    def install(self, name: str) -> None:
+        for module, key, config in self._held:
+            module.__dict__[key] = private = copy.deepcopy(config, self._copies)
+            for one in _with_parts(private):
+                self._names.setdefault(id(one), (one, one._attn_implementation))
+        self._set(name)
+
+    def restore(self) -> None:
+        for module, key, config in self._held:
+            module.__dict__[key] = config
+
+    @contextmanager
+    def removed(self) -> Iterator[None]:
+        """Give the model its own settings for a while."""
+        private = [(module, key, module.__dict__[key]) for module, key, _ in self._held]
+        try:
+            self.restore()
+            yield
+        finally:
+            for module, key, config in private:
+                module.__dict__[key] = config
+
+    @contextmanager
+    def original(self) -> Iterator[None]:
+        """Give the model its own attention for a while."""
+        given = {id(one): one._attn_implementation for one, _ in self._names.values()}
+        try:
+            for one, name in self._names.values():
+                one._attn_implementation_internal = name
+            yield
+        finally:
+            for one, _ in self._names.values():
+                one._attn_implementation_internal = given[id(one)]
+
+    def implementations(self) -> set[str | None]:
+        """The attention functions that the model had."""
+        return {name for _, name in self._names.values()}
+
+    def asks_for_weights(self) -> bool:
+        return any(getattr(one, "output_attentions", False) for one, _ in self._names.values())
+
+    def _set(self, name: str) -> None:
+        for one, _ in self._names.values():
+            # The public setter would set the parts too, and some of them have settings of their own.
+            one._attn_implementation_internal = name
+
+
+def _refuse_if_in_use(model: str, name: str) -> None:
+    for prefix, why in _IN_USE.items():
+        if name.startswith(prefix):
+            raise AbbeError(f"this {model} {why.format(name=name)}")
+
+
+def _with_parts(config: Any) -> Iterator[Any]:
+    """A config and the configs within it."""
+    yield config
+    for key in config.sub_configs:
+        part = getattr(config, key, None)
+        if part is not None:
+            yield from _with_parts(part)

@@ -1,0 +1,94 @@
+"""From what transformers hands to an attention function to an AttentionCall, and the registries that lead there.
+
+What is special: shared by `tap` and `swap`. A function is known to transformers under a private name, for one model and
+for a time; kind and input of a layer are seen by hooks, since the attention function itself is not told.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from .call import AttentionCall
+from .keywords import Keywords, refuse_weights
+from .layers import LayerKey, Layers
+from .modules import PrivateConfigs, attention_input, attention_kind
+
+# Held while a model's settings, hooks and registered names change.
+lock = threading.Lock()
+
+
+def register(
+    name: str, attend: Callable[..., tuple[Tensor, None]], make_mask: Callable[..., Tensor | None], undo: ExitStack
+) -> None:
+    """Make an attention function and its mask function known to transformers until `undo` closes."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    for interface, function in ((AttentionInterface, attend), (AttentionMaskInterface, make_mask)):
+        interface.register(name, function)
+        # There is no public way to unregister.
+        undo.callback(interface._global_mapping.pop, name, None)
+
+
+class CallReader:
+    """Numbers the layers of one model and makes an AttentionCall of each call."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.layers = Layers()
+        self._network = network
+        self._modules: dict[nn.Module, str] = {}
+        self._inputs: dict[nn.Module, tuple[Tensor | None, Literal["self", "cross"]]] = {}
+
+    def watch(self, modules: dict[nn.Module, str], undo: ExitStack) -> None:
+        """See what these attention modules (with their paths) are given, and where a forward pass begins."""
+        self._modules = modules
+        undo.callback(self._inputs.clear)
+        for module in modules:
+            undo.callback(module.register_forward_pre_hook(self._see_input, with_kwargs=True).remove)
+        for name, part in models_within(self._network):
+            undo.callback(part.register_forward_pre_hook(self._begin(name)).remove)
+
+    def read(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool,
+        options: Keywords,
+    ) -> tuple[LayerKey, AttentionCall]:  # fmt: skip
+        """The layer that this call belongs to, and what it was given, without gradients."""
+        name = self._modules.get(module, type(module).__name__)
+        hidden, kind = self._inputs.pop(module, (None, "self"))
+        layer, number = self.layers.enter(name, kind)
+        call = AttentionCall(
+            number, name, kind, query.detach(), key.detach(), value.detach(), options.scale, options.softcap,
+            _detached(options.sink), _detached(options.position_bias), options.window, _detached(mask), causal,
+            hidden, self.layers.projections.get(layer),
+        )  # fmt: skip
+        return layer, call
+
+    def _begin(self, prefix: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        return lambda part, args: self.layers.begin_pass(prefix)
+
+    def _see_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._inputs[module] = attention_input(module, args, kwargs), attention_kind(module, args, kwargs)
+
+
+def refuse_requests_for_weights(network: nn.Module, configs: PrivateConfigs, undo: ExitStack) -> None:
+    """Refuse output_attentions, asked for by keyword or by the model's settings."""
+
+    def refuse(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        refuse_weights(type(part).__name__, kwargs.get("output_attentions") or configs.asks_for_weights())
+
+    for _, part in models_within(network):
+        undo.callback(part.register_forward_pre_hook(refuse, with_kwargs=True).remove)
+
+
+def models_within(network: nn.Module) -> list[tuple[str, nn.Module]]:
+    from transformers import PreTrainedModel
+
+    return [(name, part) for name, part in network.named_modules() if isinstance(part, PreTrainedModel)]
+
+
+def _detached(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach()

@@ -1,0 +1,138 @@
+"""The tap's proof: attention rebuilt from what was captured must give the model's own output.
+
+What is special: the rebuilt attention uses nothing but AttentionCall.logits, sink and value, in blocks of queries, so
+what is proved is exactly what consumers read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._attention.blocks import BLOCK_BYTES, compute_dtype, fold_heads, full_precision, unfold_heads
+from ..._errors import AbbeError
+from ...normalizers import normalizer
+from .call import AttentionCall
+from .modules import use_text_part
+
+# Rounding differs between kernels and grows from layer to layer: 1e-5 in a trained model of six layers in float32, 0.02
+# in float16, 0.12 in bfloat16. A dropped mask, scale, cap or sink gives far more.
+_TOLERANCE, _ROUNDINGS = 1e-3, 50
+_PIECE = 1 << 20  # outputs compared at once: a vocabulary is large
+
+
+def own_attention(call: AttentionCall) -> Tensor:
+    """(batch, queries, heads, value width): softmax attention from the captured parts."""
+    batch, heads, queries = call.query.shape[:3]
+    values, softmax = call.value.to(compute_dtype(call.value)), normalizer("softmax")
+    step = max(1, BLOCK_BYTES // (4 * batch * heads * call.key.shape[-2]))
+    out = call.value.new_empty(batch, queries, heads, values.shape[-1])
+    with full_precision(values):
+        for start in range(0, queries, step):
+            block = torch.arange(start, min(start + step, queries), device=values.device)
+            logits = call.logits(block)
+            if call.sink is not None:
+                sink = call.sink.to(logits.dtype)[:, None, None].expand(*logits.shape[:-1], 1)
+                logits = torch.cat([sink, logits], -1)
+            weights = softmax(logits)[..., -values.shape[-2] :].to(values.dtype)
+            rows = unfold_heads(fold_heads(weights, values.shape[1]) @ values, heads)
+            out[:, block] = rows.transpose(1, 2).to(out.dtype)
+    return out
+
+
+def check_ready(network: Any, inputs: dict[str, Any]) -> None:
+    """Refuse a model or inputs for which two runs would differ for other reasons."""
+    if network.training:
+        raise AbbeError("the model is in training mode, where dropout makes its output random; call .eval() first")
+    if inputs.get("past_key_values") is not None:
+        raise AbbeError("check runs the model twice and needs inputs without past_key_values, which a run changes")
+
+
+def check_complete(network: Any, modules: Iterable[str], called: Iterable[str], most_keys: int) -> None:
+    """Refuse a model that did not call every attention module, and a text that would prove nothing."""
+    modules, called = list(modules), set(called)
+    silent = [name for name in modules if name not in called]
+    if silent:
+        raise AbbeError(
+            f"unsupported: {type(network).__name__} did not call {len(silent)} of its {len(modules)} "
+            f"attention modules for these inputs, the first being {silent[0]}"
+            f"{use_text_part(network) or '; tap the part that runs'}"
+        )
+    if most_keys < 2:
+        # One key has the weight 1, whatever its logit.
+        raise AbbeError("check needs a text of at least 2 tokens: one token alone proves nothing about attention")
+
+
+def check_finite(call: AttentionCall) -> None:
+    """Refuse a layer whose queries, keys or values hold NaN or infinities."""
+    for part in ("query", "key", "value"):
+        if not _all_finite(getattr(call, part)):
+            raise AbbeError(
+                f"{call.name} (layer {call.layer}): its {part} states hold NaN or infinities; nothing was measured"
+            )
+
+
+def _all_finite(states: Tensor) -> bool:
+    # The sum is cheap, and finite only if all are; of large states it may overflow.
+    return bool(states.sum().isfinite()) or bool(states.isfinite().all())
+
+
+def main_output(result: Any) -> Tensor:
+    """A model's logits, or an encoder's last hidden states, without gradients."""
+    for name in ("logits", "last_hidden_state"):
+        if isinstance(getattr(result, name, None), Tensor):
+            return torch.Tensor.detach(getattr(result, name))
+    first = result[0] if isinstance(result, (tuple, list)) or hasattr(result, "to_tuple") else result
+    if not isinstance(first, Tensor):
+        raise AbbeError(f"the self-check found neither logits nor hidden states in a {type(result).__name__}")
+    return first.detach()
+
+
+def relative_error(plain: Tensor, own: Tensor, kept: object = None) -> float:
+    """Largest difference over the standard deviation of the plain output.
+
+    `kept` is the mask that the model was given: where it is (batch, position), padding is left out, since a query that
+    sees no key may give anything.
+    """
+    if isinstance(kept, Tensor) and kept.shape == plain.shape[:2]:
+        plain, own = plain[kept.bool()], own[kept.bool()]
+    if bool(plain.isnan().any()) or not bool(plain.isfinite().any()):
+        raise AbbeError("the model's own output holds NaN or no finite number; nothing was measured")
+    values, differences = _Spread(), 0.0
+    for a, b in zip(*(torch.split(x.reshape(-1), _PIECE) for x in (plain, own)), strict=True):
+        finite = a.isfinite()  # a model may hide entries of its vocabulary by -inf
+        if not torch.equal(a[~finite], b[~finite]) or bool(b.isnan().any()):
+            return math.inf
+        if bool(finite.any()):
+            values.add(a[finite].double())
+            differences = max(differences, float((a[finite].double() - b[finite].double()).abs().max()))
+    if values.deviation == 0:
+        raise AbbeError("the model's output is one number everywhere, from which the self-check can prove nothing")
+    return differences / values.deviation
+
+
+class _Spread:
+    """Standard deviation of numbers that come in pieces."""
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
+
+    def add(self, piece: Tensor) -> None:
+        mean, count = float(piece.mean()), self.count + len(piece)
+        shift = mean - self.mean
+        self.squares += float((piece - mean).square().sum()) + shift**2 * self.count * len(piece) / count
+        self.mean += shift * len(piece) / count
+        self.count = count
+
+    @property
+    def deviation(self) -> float:
+        return math.sqrt(self.squares / self.count) if self.count else 0.0
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """The largest error that rounding in this dtype explains."""
+    return max(_TOLERANCE, _ROUNDINGS * torch.finfo(dtype).eps)

@@ -1,0 +1,76 @@
+"""What two passes of a model are compared by: its output, or, where that is large, its last states and some logits.
+
+What is special: logits of a vocabulary of 262,144 words take a megabyte per token. Beyond a limit only those of the
+last tokens are made, and the last hidden states, from which logits are computed token by token, are compared for all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from .._head import makes_some_logits
+from .selfcheck import main_output, relative_error
+
+MOST_LOGITS = 1 << 23  # 32 MiB in float32: what a common vocabulary gives for the 128 tokens of a check
+
+
+class Output(NamedTuple):
+    """Logits or states of all tokens; or logits of the last ones, and the last hidden states of all."""
+
+    main: Tensor
+    states: Tensor | None = None
+
+
+def checked_output(network: Any, inputs: dict[str, Any]) -> Output:
+    """Run the model."""
+    last = last_tokens(network, inputs)
+    if last is None:
+        return Output(main_output(network(**inputs)))
+    seen: list[Tensor] = []
+    hook = network.base_model.register_forward_hook(lambda part, args, result: seen.append(main_output(result)))
+    try:
+        main = main_output(network(**inputs, logits_to_keep=last))
+    finally:
+        hook.remove()
+    return Output(main, seen[-1]) if seen else Output(main_output(network(**inputs)))
+
+
+def last_tokens(network: Any, inputs: dict[str, Any]) -> int | None:
+    """The logits of how many tokens are few enough; None for all of them, or where the model makes no choice."""
+    given = inputs.get("input_ids")
+    if not isinstance(given, Tensor) or "logits_to_keep" in inputs or not _can_choose(network):
+        return None
+    a_token = len(given) * _vocabulary(network)
+    return None if given.shape[-1] * a_token <= MOST_LOGITS else max(1, MOST_LOGITS // a_token)
+
+
+def checked_logits(network: Any, tokens: int) -> int:
+    """How many numbers the outputs have that the check of one row of so many tokens compares."""
+    all_logits = tokens * _vocabulary(network)
+    if all_logits <= MOST_LOGITS or not _can_choose(network):
+        return all_logits
+    return MOST_LOGITS // _vocabulary(network) * _vocabulary(network) + tokens * int(
+        network.config.get_text_config().hidden_size
+    )
+
+
+def _can_choose(network: Any) -> bool:
+    """Whether the model can leave out logits, and shows the states that they are made of."""
+    return makes_some_logits(network) and network.base_model is not network and _vocabulary(network) > 0
+
+
+def _vocabulary(network: Any) -> int:
+    """Logits per token, 0 without a head."""
+    weight = getattr(network.get_output_embeddings(), "weight", None)
+    return len(weight) if isinstance(weight, Tensor) else 0
+
+
+def output_error(network: Any, plain: Output, own: Output, inputs: dict[str, Any]) -> float:
+    """How far two outputs of a model for the same inputs are apart, padding left out."""
+    kept = inputs.get("decoder_attention_mask" if network.config.is_encoder_decoder else "attention_mask")
+    if plain.states is None or own.states is None:
+        return relative_error(plain.main, own.main, kept)
+    of_last = kept[:, -plain.main.shape[1] :] if isinstance(kept, Tensor) and kept.dim() == 2 else None
+    return max(relative_error(plain.states, own.states, kept), relative_error(plain.main, own.main, of_last))

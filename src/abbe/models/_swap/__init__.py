@@ -1,0 +1,1 @@
+"""Another normalizer in a real model, for a time."""

@@ -1,0 +1,62 @@
+"""The attention layers of a model as `swap` sees them: path, number of heads, and whether keys are in causal order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._errors import AbbeError
+
+# What modules call their number of query heads; those that say nothing follow their config.
+_HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One attention module.
+
+    Attributes:
+        number: place among the attention modules, in the order in which the network holds them.
+        path: of the module in the network, such as "model.layers.3.self_attn".
+        heads: number of query heads.
+        causal: whether its queries see no later keys, as far as the module says.
+    """
+
+    number: int
+    path: str
+    heads: int
+    causal: bool
+    module: nn.Module
+
+    @property
+    def device(self) -> torch.device:
+        """Of its weights."""
+        return next((weight.device for weight in self.module.parameters()), torch.device("cpu"))
+
+
+def layers_of(network: Any, modules: dict[nn.Module, str]) -> list[Layer]:
+    """These attention modules, in the order of the network."""
+    return [
+        Layer(number, path, _heads(network, module, path), is_causal(module), module)
+        for number, (module, path) in enumerate(modules.items())
+    ]
+
+
+def _heads(network: Any, module: nn.Module, path: str) -> int:
+    configs = [getattr(module, "config", None), network.config.get_text_config()]
+    for owner, name in ((owner, name) for owner in (module, *configs) for name in _HEADS):
+        found = getattr(owner, name, None)
+        if isinstance(found, int):
+            return found
+    raise AbbeError(f"unsupported: {type(network).__name__} ({path}) does not say how many heads it has")
+
+
+def is_causal(module: nn.Module) -> bool:
+    """Whether a module says that its queries see no later keys."""
+    config = getattr(module, "config", None)
+    asked = getattr(config, "is_causal", None)
+    flag = getattr(module, "is_causal", True)
+    return bool(flag) and asked is not False and not getattr(module, "is_cross_attention", False)

@@ -1,0 +1,133 @@
+"""What a calibration means, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import polars as pl
+
+from ...measures._bootstrap import enough_windows
+from .._engine.sentences import count_of, percent, sentence
+from .._report.result import Fact, Finding
+from .result import FITTED, OWN, SWAPPED, TUNED_STAGE, Interval, StageLoss, pooled
+
+_WAS_SPARSE, _IS_DENSE = 0.1, 0.01  # shares of zeros
+
+
+def calibration_findings(
+    losses: Sequence[StageLoss], heads: pl.DataFrame, fitted: Collection[str], windows: int, level: float
+) -> tuple[Finding, ...]:
+    """`fitted` are the names of the parameters, `windows` is the number of those held out."""
+    needed = enough_windows(level)
+    found = [_outputs(heads)]
+    if losses:
+        found.insert(0, _loss(losses, windows, needed))
+        if any(loss.stage == TUNED_STAGE for loss in losses):
+            found.insert(1, _tuning(losses, windows, needed))
+    return (*found, *_lost_zeros(heads, fitted))
+
+
+def _loss(losses: Sequence[StageLoss], windows: int, needed: int) -> Finding:
+    stages = {loss.stage: loss for loss in losses}
+    own, bare, fitted = (stages[name] for name in (OWN, SWAPPED, FITTED))
+    what = _too_few(needed) if windows < needed else _calibration_words(bare.over_own, fitted.gain)
+    held_out = f"{windows} held-out window{'' if windows == 1 else 's'}"
+    return Finding(
+        "loss",
+        sentence(
+            f"the loss on {held_out} is {own.loss.value:.3f} nats with the model's own attention, "
+            f"{bare.loss.value:.3f} after the swap and {fitted.loss.value:.3f} calibrated: {what}."
+        ),
+        _change_rule(needed),
+        _numbers(fitted),
+    )
+
+
+def _calibration_words(cost: Interval | None, gain: Interval | None) -> str:
+    """Of enough windows."""
+    assert cost is not None
+    assert gain is not None
+    if gain.low is not None and gain.low > 0:
+        shown = cost.low is not None and cost.low > 0
+        regained = f", {percent(min(gain.value / cost.value, 1.0))} of what the swap cost" if shown else ""
+        return f"calibration regains {gain.value:.3f} nats{regained}"
+    if gain.high is not None and gain.high < 0:
+        return f"calibration makes it worse by {-gain.value:.3f} nats"
+    return "calibration makes no difference that these windows can show"
+
+
+def _tuning(losses: Sequence[StageLoss], windows: int, needed: int) -> Finding:
+    tuned = next(loss for loss in losses if loss.stage == TUNED_STAGE)
+    if windows < needed:
+        told = f"Fine-tuned the loss is {tuned.loss.value:.3f} nats: {_too_few(needed)}."
+    else:
+        told = f"Fine-tuning {_tuning_words(tuned.gain)}: {tuned.loss.value:.3f} nats."
+    return Finding("fine-tuning", told, _change_rule(needed), _numbers(tuned))
+
+
+def _tuning_words(gain: Interval | None) -> str:
+    assert gain is not None
+    if gain.low is None or gain.high is None or gain.low <= 0 <= gain.high:
+        return "makes no difference that these windows can show"
+    return f"{'gains' if gain.value > 0 else 'loses'} {abs(gain.value):.3f} nats on the held-out windows"
+
+
+def _too_few(needed: int) -> str:
+    return f"too few held-out windows to tell a change, {needed} are needed"
+
+
+def _change_rule(needed: int) -> str:
+    return (
+        f"A change counts when the interval of the paired differences lies on one side of 0, and comes from {needed} "
+        "windows or more: from n windows it holds the true change in at most 1 - 2^(1-n) of cases."
+    )
+
+
+def _numbers(stage: StageLoss) -> dict[str, Fact]:
+    found: dict[str, Fact] = {"loss": stage.loss.value}
+    for name, interval in (("over_own", stage.over_own), ("gain", stage.gain)):
+        if interval is not None:
+            found |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    return found
+
+
+def _outputs(heads: pl.DataFrame) -> Finding:
+    stages = ("before", "after", "tuned") if _is_tuned(heads) else ("before", "after")
+    errors = {stage: float(heads.select(pooled(f"error_{stage}")).item()) for stage in stages}
+    told = f", by {percent(errors['tuned'])} {TUNED_STAGE}" if "tuned" in errors else ""
+    return Finding(
+        "outputs",
+        f"The outputs of the heads are off by {percent(errors['before'])} of their size after the swap, "
+        f"by {percent(errors['after'])} {FITTED}{told}.",
+        "Sum of squares of the difference from the model's own outputs, over that of the own outputs, on the queries "
+        "that were fitted.",
+        {**errors, "heads": len(heads)},
+    )
+
+
+def _is_tuned(heads: pl.DataFrame) -> bool:
+    return heads["error_tuned"].is_not_null().any()
+
+
+def _lost_zeros(heads: pl.DataFrame, fitted: Collection[str]) -> tuple[Finding, ...]:
+    """Who is free to become softmax again, does: the outputs to match are those of softmax.
+
+    Zeros are those after the last stage, as are the parameters and the file.
+    """
+    shapes = sorted(set(fitted) - {"t"})
+    hint = f"; learn=false in the spec keeps {', '.join(shapes)} as given" if shapes else ""
+    last, stage = ("zeros_tuned", TUNED_STAGE) if _is_tuned(heads) else ("zeros_after", FITTED)
+    dense = heads.filter((pl.col("zeros_before") > _WAS_SPARSE) & (pl.col(last) < _IS_DENSE))
+    if dense.is_empty():
+        return ()
+    told = count_of(len(dense), len(heads), "has given up its zeros", "have given up their zeros")
+    return (
+        Finding(
+            "zeros",
+            sentence(f"{told}: what comes nearest to softmax is softmax{hint}."),
+            f"Share of visible keys with a weight of exactly 0: above {percent(_WAS_SPARSE)} after the swap, below "
+            f"{percent(_IS_DENSE)} {stage}.",
+            {"heads": len(dense), "of": len(heads)},
+            tuple(zip(dense["layer"].to_list(), dense["head"].to_list(), strict=True)),
+        ),
+    )

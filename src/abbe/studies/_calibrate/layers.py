@@ -1,0 +1,118 @@
+"""The layers of a calibration: fitted one after the other, or taken from the folder, then told as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Tensor
+
+from ...models import HeadGroup
+from ...normalizers import Normalizer
+from ...normalizers._options import Learned
+from .fit import HeadFits, fit, judge
+from .folder import CalibrationFolder
+from .result import HEADS_SCHEMA, PARAMETERS_SCHEMA
+from .rows import LayerRows
+
+_FACTS = ("energy", "before", "after", "zeros_before", "zeros_after")
+_COLUMNS = ("energy", "error_before", "error_after", "zeros_before", "zeros_after")
+_TUNED_COLUMNS = ("error_tuned", "zeros_tuned")
+
+
+@dataclass(frozen=True, eq=False)
+class FittedGroup:
+    """Heads of one layer that share a normalizer."""
+
+    layer: int
+    name: str
+    heads: tuple[int, ...]
+    made: Normalizer
+    start: dict[str, list[float]]
+    facts: HeadFits | None = None
+    tuned: tuple[Tensor, Tensor] | None = None  # errors and shares of zeros after fine-tuning
+
+    @property
+    def pattern(self) -> str:
+        """What names exactly these heads in `swap`."""
+        return f"layers.{self.layer}.heads.{','.join(map(str, self.heads))}"
+
+
+def groups_to_fit(normalizers: Mapping[str, Sequence[HeadGroup]]) -> dict[int, list[FittedGroup]]:
+    """By layer, what a swap would put in; heads that keep the model's own attention are left out."""
+    found: dict[int, list[FittedGroup]] = {}
+    for layer, (name, groups) in enumerate(normalizers.items()):
+        for group in groups:
+            if group.normalizer is not None:
+                made = group.normalizer
+                found.setdefault(layer, []).append(FittedGroup(layer, name, group.heads, made, values_of(made)))
+    return found
+
+
+def values_of(made: Normalizer) -> dict[str, list[float]]:
+    """Each learned parameter, such as "t", "alpha" or "a.alpha" of a part a, with its value for each head."""
+    return {
+        ".".join(part for part in path.split(".") if part not in ("learned", "of")): _flat(learned)
+        for path, learned in made.named_modules()
+        if isinstance(learned, Learned)
+    }
+
+
+def _flat(learned: Learned) -> list[float]:
+    return [float(value) for value in learned.value().detach().double().flatten()]
+
+
+def fit_layer(groups: Sequence[FittedGroup], rows: LayerRows, steps: int) -> list[FittedGroup]:
+    return [replace(group, facts=fit(group.made, rows.of_heads(group.heads), steps)) for group in groups]
+
+
+def judge_layer(groups: Sequence[FittedGroup], rows: LayerRows) -> list[FittedGroup]:
+    """With the errors and zeros of the normalizers as they are after fine-tuning."""
+    return [replace(group, tuned=judge(group.made, rows.of_heads(group.heads))) for group in groups]
+
+
+def keep_layer(folder: CalibrationFolder, groups: Sequence[FittedGroup]) -> None:
+    tensors: dict[str, Tensor] = {}
+    for number, group in enumerate(groups):
+        tensors |= {f"{number}.state.{key}": value for key, value in group.made.state_dict().items()}
+        tensors |= {f"{number}.{key}": getattr(group.facts, key) for key in _FACTS}
+    folder.keep_layer(groups[0].layer, tensors)
+
+
+def kept_layer(folder: CalibrationFolder, groups: Sequence[FittedGroup]) -> list[FittedGroup] | None:
+    """The layer as an earlier call fitted it, None if it did not."""
+    tensors = folder.layer(groups[0].layer)
+    if tensors is None:
+        return None
+    found = []
+    for number, group in enumerate(groups):
+        start = f"{number}.state."
+        group.made.load_state_dict({key.removeprefix(start): x for key, x in tensors.items() if key.startswith(start)})
+        found.append(replace(group, facts=HeadFits(*(tensors[f"{number}.{key}"] for key in _FACTS))))
+    return found
+
+
+def heads_table(groups: Sequence[FittedGroup]) -> pl.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for group in groups:
+        assert group.facts is not None
+        columns = {column: getattr(group.facts, key) for column, key in zip(_COLUMNS, _FACTS, strict=True)}
+        columns |= dict(zip(_TUNED_COLUMNS, group.tuned or (), strict=False))
+        numbers = torch.stack([column.cpu() for column in columns.values()], -1).tolist()
+        for head, of_head in zip(group.heads, numbers, strict=True):
+            place = {"layer": group.layer, "name": group.name, "head": head, "spec": group.made.initial_spec}
+            rows.append(place | dict(zip(columns, of_head, strict=True)))
+    return pl.DataFrame(rows, HEADS_SCHEMA).sort("layer", "head")
+
+
+def parameters_table(groups: Sequence[FittedGroup]) -> pl.DataFrame:
+    rows = [
+        {"layer": group.layer, "head": head, "parameter": name, "start": group.start[name][place], "value": value}
+        for group in groups
+        for name, values in values_of(group.made).items()
+        for place, (head, value) in enumerate(zip(group.heads, values, strict=True))
+    ]
+    return pl.DataFrame(rows, PARAMETERS_SCHEMA).sort("layer", "head", "parameter")

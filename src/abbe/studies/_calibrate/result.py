@@ -1,0 +1,154 @@
+"""What a calibration found: losses on held-out windows, errors and parameters of every head."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Tensor
+
+from ..._asked import whole
+from ...measures import bootstrap_interval
+from ...models import swap
+from ...normalizers import Normalizer
+from .._engine.settings import Settings
+from .._report.result import Finding
+
+OWN, SWAPPED, FITTED, TUNED_STAGE = "own", "swapped", "calibrated", "fine-tuned"
+HEADS_SCHEMA: dict[str, Any] = {
+    "layer": pl.Int32, "name": pl.String, "head": pl.Int32, "spec": pl.String, "energy": pl.Float64,
+    "error_before": pl.Float64, "error_after": pl.Float64, "error_tuned": pl.Float64,
+    "zeros_before": pl.Float64, "zeros_after": pl.Float64, "zeros_tuned": pl.Float64,
+}  # fmt: skip
+PARAMETERS_SCHEMA: dict[str, Any] = {
+    "layer": pl.Int32, "head": pl.Int32, "parameter": pl.String, "start": pl.Float64, "value": pl.Float64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CalibrationSettings:
+    """Everything that decides the numbers, beside model and text."""
+
+    rules: str | Mapping[str, str]
+    windows: int
+    held_out: int
+    steps: int
+    finetune: int
+    base: Settings
+
+    def __post_init__(self) -> None:
+        for what, least in (("windows", 1), ("held_out", 1), ("steps", 0), ("finetune", 0)):
+            whole(what, getattr(self, what), least)
+
+    def as_json(self) -> dict[str, Any]:
+        base = self.base.as_json()
+        shared = {key: base[key] for key in ("queries", "seed", "level", "resamples")}
+        own = {key: getattr(self, key) for key in ("windows", "held_out", "steps", "finetune")}
+        rules = self.rules if isinstance(self.rules, str) else dict(self.rules)
+        return {"spec": rules, "length": self.base.lengths[0]} | own | shared
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over windows with its interval; None where one window is too few for an interval."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class StageLoss:
+    """The loss of one stage on the held-out windows, in nats a token.
+
+    `over_own` is what it has more than the model's own attention, `gain` what it has less than the stage before; both
+    come from paired windows. They are None for the model's own attention.
+    """
+
+    stage: str
+    loss: Interval
+    over_own: Interval | None = None
+    gain: Interval | None = None
+
+
+def stage_losses(losses: Mapping[str, Sequence[float]], settings: Settings) -> tuple[StageLoss, ...]:
+    """Stages in the order in which they were measured, own first."""
+    found: list[StageLoss] = []
+    before: Tensor | None = None
+    own: Tensor | None = None
+    for stage, values in losses.items():
+        now = torch.tensor(values, dtype=torch.float64)
+        over = None if own is None else _interval(now - own, settings)
+        gain = None if before is None else _interval(before - now, settings)
+        found.append(StageLoss(stage, _interval(now, settings), over, gain))
+        own, before = now if own is None else own, now
+    return tuple(found)
+
+
+def _interval(values: Tensor, settings: Settings) -> Interval:
+    low, high = bootstrap_interval(values, settings.level, settings.resamples, settings.seed)
+    none = len(values) < 2
+    return Interval(float(values.mean()), None if none else float(low), None if none else float(high))
+
+
+def pooled(error: str) -> pl.Expr:
+    """An error of several heads together: each relative to its energy, so they are weighted by it; else null."""
+    energy = pl.col("energy")
+    together = (pl.col(error) * energy).sum() / energy.sum()
+    return pl.when(pl.col(error).is_not_null().any()).then(together).alias(error)
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What `calibrate` found.
+
+    Attributes:
+        spec: what was asked for.
+        normalizers: for each pattern its fitted normalizer; `swap(model, found.normalizers)` applies them.
+        losses: on held-out windows, stage by stage; empty for a model without a loss.
+        heads: a row for each fitted head: error of its output over the size of the own output (`energy`, a sum of
+            squares), and the share of visible keys with a weight of exactly 0; each after the bare swap (`_before`),
+            calibrated (`_after`) and fine-tuned (`_tuned`, null without fine-tuning).
+        parameters: a row for each fitted number, as it is after the last stage; so are normalizers and file.
+        findings: what this means, in sentences.
+        manifest: model, text, settings, windows, seconds, and what was left out and why.
+        file: the fitted swap in the folder, for `swap(model, "file:...")`, or None without a folder.
+    """
+
+    spec: str | Mapping[str, str]
+    normalizers: Mapping[str, Normalizer] = field(repr=False)
+    losses: tuple[StageLoss, ...]
+    heads: pl.DataFrame = field(repr=False)
+    parameters: pl.DataFrame = field(repr=False)
+    findings: tuple[Finding, ...]
+    manifest: Mapping[str, Any] = field(repr=False)
+    file: Path | None
+
+    @property
+    def layers(self) -> pl.DataFrame:
+        """A row for each layer: errors of the outputs of its fitted heads together, zeros as means over them."""
+        errors = [pooled(f"error_{when}") for when in ("before", "after", "tuned")]
+        zeros = [pl.col(f"zeros_{when}").mean() for when in ("before", "after", "tuned")]
+        return self.heads.group_by("layer", "name", maintain_order=True).agg(*errors, *zeros, heads=pl.len())
+
+    def save(self, path: str | os.PathLike[str], model: object) -> None:
+        """Write the fitted swap for this model into one safetensors file, for `swap(model, "file:PATH")`."""
+        with swap(model, self.normalizers) as handle:
+            handle.save(path)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "spec": self.spec if isinstance(self.spec, str) else dict(self.spec),
+            "losses": [asdict(loss) for loss in self.losses],
+            "findings": [asdict(finding) for finding in self.findings],
+            "layers": self.layers.to_dicts(),
+            "heads": self.heads.to_dicts(),
+            "parameters": self.parameters.to_dicts(),
+            "manifest": dict(self.manifest),
+            "file": None if self.file is None else str(self.file),
+        }

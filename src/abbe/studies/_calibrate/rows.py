@@ -1,0 +1,90 @@
+"""Rows to calibrate on: logits, values and own outputs of some queries of every layer, taken from the original model.
+
+What is special: a layer's rows are kept until it is fitted, so the layers are read in portions that fit in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...models import AttentionCall, LoadedModel, Tap, Window
+from ...normalizers import normalizer
+from .._engine.settings import Settings
+from .._engine.window import query_positions, run_model
+
+_NUMBERS_AT_ONCE = 1 << 26  # of a portion: a quarter of a gigabyte
+
+
+@dataclass(frozen=True, eq=False)
+class LayerRows:
+    """What one layer does with the sampled queries.
+
+    Attributes:
+        logits: (window, head, query, key); a learned sink of the model is one key more, the first, whose value is 0.
+        values: (window, head or key head, key, width).
+        outputs: (window, head, query, width), the model's own.
+    """
+
+    logits: Tensor
+    values: Tensor
+    outputs: Tensor
+
+    def averaged(self, weights: Tensor) -> Tensor:
+        """The outputs under these weights."""
+        batch, heads, queries, keys = weights.shape
+        grouped = weights.reshape(batch, self.values.shape[1], -1, keys)
+        return (grouped @ self.values).view(batch, heads, queries, -1)
+
+    def of_heads(self, heads: Sequence[int]) -> LayerRows:
+        if list(heads) == list(range(self.logits.shape[1])):
+            return self
+        shared = self.logits.shape[1] // self.values.shape[1]
+        values = self.values[:, [head // shared for head in heads]]
+        return LayerRows(self.logits[:, list(heads)], values, self.outputs[:, list(heads)])
+
+
+class RowReader:
+    """Reads the rows of some layers in one pass over the windows."""
+
+    def __init__(self, model: LoadedModel, tap: Tap, windows: Sequence[Window], settings: Settings) -> None:
+        self._model, self._windows, self._settings = model, windows, settings
+        self._wanted: Collection[str] = ()
+        self._found: dict[str, list[LayerRows]] = {}
+        tap.listen(self._read)
+
+    @torch.no_grad()
+    def read(self, names: Collection[str]) -> dict[str, LayerRows]:
+        """The rows of these layers, all windows together."""
+        self._wanted, self._found = set(names), {name: [] for name in names}
+        for window in self._windows:
+            self._window = window
+            run_model(self._model, window.tokens)
+        found, self._found = self._found, {}
+        return {name: _joined(parts) for name, parts in found.items() if parts}
+
+    def _read(self, call: AttentionCall) -> None:
+        if call.name not in self._wanted:
+            return
+        logits = call.logits(query_positions(call.query.shape[-2], self._settings, self._window)).float()
+        values = call.value.float()
+        if call.sink is not None:
+            sink = call.sink.float()[None, :, None, None].expand(*logits.shape[:-1], 1)
+            logits = torch.cat([sink, logits], -1)
+            values = torch.cat([torch.zeros_like(values[..., :1, :]), values], -2)
+        rows = LayerRows(logits, values, values[:0])
+        self._found[call.name].append(LayerRows(logits, values, rows.averaged(normalizer("softmax")(logits))))
+
+
+def _joined(parts: Sequence[LayerRows]) -> LayerRows:
+    return LayerRows(*(torch.cat([getattr(part, name) for part in parts]) for name in ("logits", "values", "outputs")))
+
+
+def portions(layers: Sequence[str], heads: int, windows: int, queries: int, length: int) -> Iterator[Sequence[str]]:
+    """Layers whose logits fit in memory together."""
+    at_once = max(1, _NUMBERS_AT_ONCE // (heads * windows * queries * length))
+    for start in range(0, len(layers), at_once):
+        yield layers[start : start + at_once]

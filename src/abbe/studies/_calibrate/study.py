@@ -1,0 +1,300 @@
+"""calibrate: after a swap, fit every head's temperature and what else can learn to the model's own attention outputs.
+
+text -> windows, some held out -> rows of the original model -> fit, layer by layer -> losses on the held-out windows ->
+optionally fine-tuning of the same few numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..._asked import whole
+from ..._errors import AbbeError
+from ..._held import held
+from ..._stored import write_json
+from ...models import LoadedModel, Text, Window, evaluating, swap, tap
+from ...normalizers import Normalizer
+from .._engine.calibrated import learnable_rules
+from .._engine.cost import estimate
+from .._engine.folder import claim_folder
+from .._engine.given import as_folder, as_model, as_text, windows_for
+from .._engine.loss import check_causal, window_losses
+from .._engine.settings import settings_for
+from .._engine.watch import Watch, watching
+from .._engine.window import check_model, check_tokens
+from .findings import calibration_findings
+from .folder import CALIBRATED, FINDINGS, TUNED, CalibrationFolder
+from .layers import (
+    FittedGroup,
+    fit_layer,
+    groups_to_fit,
+    heads_table,
+    judge_layer,
+    keep_layer,
+    kept_layer,
+    parameters_table,
+)
+from .result import FITTED, OWN, SWAPPED, TUNED_STAGE, Calibration, CalibrationSettings, stage_losses
+from .rows import LayerRows, RowReader, portions
+from .tune import fine_tune
+
+_LENGTH = 512
+_TUNING_PASSES = 4  # a step of fine-tuning takes about as long as so many forward passes
+
+
+def calibrate(
+    model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
+    spec: str | Mapping[str, str] = "entmax:alpha=1.5",
+    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
+    *,
+    windows: int = 8,
+    held_out: int = 8,
+    length: int | None = None,
+    queries: int | str = 32,
+    steps: int = 20,
+    finetune: int = 0,
+    seed: int = 0,
+    level: float = 0.95,
+    resamples: int = 1000,
+    folder: str | os.PathLike[str] | None = None,
+    tokenizer: Any = None,
+    progress: bool = True,
+) -> Calibration:
+    """Give a model another normalizer, fitted head by head to what its own attention put out.
+
+    Each head gets a scale of its logits, and a value of its own of every parameter that can learn (alpha, b, beta, ...)
+    unless the spec says learn=false. They minimise the squared difference from the original output of the head, on the
+    original model's logits and values. An encoder is fitted likewise; it has no loss and cannot be fine-tuned.
+
+    Args:
+        model, text, seed, level, resamples, tokenizer: as for `diagnose`.
+        spec: of the normalizer, or patterns with their specs, as for `swap`.
+        windows: how many windows to fit on.
+        held_out: how many further windows, which share no text with them, the losses are measured on; fewer than six
+            tell numbers, but no change.
+        length: of all windows, in tokens; 512 by default, or the model's context if that is less.
+        queries: how many queries a window, one from each of as many equal stretches, or "all".
+        steps: of the fit, at most.
+        finetune: further steps of Adam on the loss of the windows, end to end, for the same parameters only.
+        folder: keep layers, losses and the fitted swap there; a run that was stopped goes on where it was.
+        progress: say the cost and show a bar on standard error.
+
+    Example:
+        >>> found = abbe.calibrate("smollm2", "entmax:alpha=1.5,learn=false", "book.txt", folder="fitted")
+        >>> with abbe.swap(model, f"file:{found.file}"):
+        ...     model.generate(**inputs)
+    """
+    started = time.perf_counter()
+    rules = learnable_rules(spec)
+    place, source = as_folder(folder), as_text(text)
+    loaded = as_model(model, tokenizer, progress)
+    length = min(_LENGTH, loaded.context or _LENGTH) if length is None else whole("length", length)
+    base = settings_for(
+        loaded.context, lengths=[length], windows=windows, queries=queries, grid=None, vectors="value",
+        normalizer=None, temperatures=(), seed=seed, level=level, resamples=resamples,
+    )  # fmt: skip
+    settings = CalibrationSettings(
+        spec, base.windows, whole("held_out", held_out), whole("steps", steps), whole("finetune", finetune), base
+    )
+    job = _Job(loaded, source, settings, rules)
+    with held(place), watching(progress) as watch, evaluating(loaded.network):
+        return job.run(place, watch, started)
+
+
+class _Job:
+    """One calibration, from the windows to what was found."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        text: Text,
+        settings: CalibrationSettings,
+        rules: str | Mapping[str, str],
+    ) -> None:
+        self.model, self.text, self.settings = model, text, settings
+        self.skipped: list[str] = []
+        self.no_loss = self._why_no_loss()
+        self.windows, self.held_out = self._cut()
+        handle = swap(model, rules)
+        handle.restore()  # the rows are those of the model as it is
+        self.groups = groups_to_fit(handle.normalizers)
+        self.heads = max(len(group.heads) for groups in self.groups.values() for group in groups)
+
+    def run(self, place: Path | None, watch: Watch, started: float) -> Calibration:
+        with tap(self.model) as open_tap:
+            a_pass = self._check(open_tap)
+            parts = claim_folder(place, self.model, self.text, self.settings.as_json(), watch.announce)
+            self.folder = CalibrationFolder(parts)
+            groups = self._fitted(open_tap, a_pass, watch)
+        normalizers: dict[str, Normalizer] = {group.pattern: group.made for group in groups}
+        losses = self._losses(normalizers, watch)
+        groups = self._judged(groups, watch) if self.settings.finetune else groups
+        heads, parameters = heads_table(groups), parameters_table(groups)
+        found = Calibration(
+            spec=self.settings.rules,
+            normalizers=normalizers,
+            losses=losses,
+            heads=heads,
+            parameters=parameters,
+            findings=calibration_findings(
+                losses, heads, set(parameters["parameter"]), len(self.held_out), self.settings.base.level
+            ),
+            manifest=self._manifest(round(time.perf_counter() - started, 3)),
+            file=self._file(TUNED if self.settings.finetune else CALIBRATED),
+        )
+        if self.folder.path is not None:
+            files = [CALIBRATED, TUNED] if self.settings.finetune else [CALIBRATED]
+            write_json(self.folder.path / FINDINGS, found.as_json(), files=files)
+        return found
+
+    def _why_no_loss(self) -> str | None:
+        try:
+            check_causal(self.model, "fine-tuning" if self.settings.finetune else "the loss")
+        except AbbeError as error:
+            if self.settings.finetune:
+                raise
+            return f"losses: {error}"
+        return None
+
+    def _cut(self) -> tuple[list[Window], list[Window]]:
+        """Windows to fit on and windows held out, drawn from all over the text; no two share a token of it."""
+        settings = self.settings
+        wanted = settings.windows + settings.held_out
+        cut = windows_for(self.model, self.text, settings.base.lengths, wanted, settings.base.seed)
+        if len(cut) < 2:
+            raise AbbeError(
+                f"{self.text.name} has room for {len(cut)} window of {settings.base.lengths[0]} tokens, but one to fit "
+                "on and one held out are needed: give more text or a smaller length"
+            )
+        self.skipped += cut.skipped
+        held = min(settings.held_out, max(1, len(cut) * settings.held_out // wanted))
+        order = sorted(range(len(cut)), key=_drawn(settings.base.seed, len(cut)).__getitem__)
+        chosen = set(order[:held])
+        return [w for w in cut if w.index not in chosen], [w for w in cut if w.index in chosen]
+
+    def _fitted(self, open_tap: Any, a_pass: float, watch: Watch) -> list[FittedGroup]:
+        done: dict[int, list[FittedGroup]] = {}
+        for layer, groups in self.groups.items():
+            if (kept := kept_layer(self.folder, groups)) is not None:
+                done[layer] = kept
+        left = {groups[0].name: layer for layer, groups in self.groups.items() if layer not in done}
+        self._tell_cost(a_pass, len(left), watch)
+
+        def fit_one(name: str, rows: LayerRows) -> None:
+            done[left[name]] = fit_layer(self.groups[left[name]], rows, self.settings.steps)
+            keep_layer(self.folder, done[left[name]])
+            watch.step(f"fitting {name}")
+
+        self._for_rows(open_tap, left, fit_one)
+        return [group for layer in sorted(done) for group in done[layer]]
+
+    def _judged(self, groups: Sequence[FittedGroup], watch: Watch) -> list[FittedGroup]:
+        """What fine-tuning has made of errors and zeros, on the same rows: they are read again."""
+        layers: dict[str, list[FittedGroup]] = {}
+        for group in groups:
+            layers.setdefault(group.name, []).append(group)
+
+        def judge_one(name: str, rows: LayerRows) -> None:
+            layers[name] = judge_layer(layers[name], rows)
+            watch.step(f"errors of {name}")
+
+        with tap(self.model) as open_tap:
+            self._for_rows(open_tap, layers, judge_one)
+        return [group for some in layers.values() for group in some]
+
+    def _for_rows(self, open_tap: Any, names: Collection[str], use: Callable[[str, LayerRows], None]) -> None:
+        """The rows of each of these layers, one after the other; no more are held than fit in memory."""
+        reader = RowReader(self.model, open_tap, self.windows, self.settings.base)
+        queries = min(self.settings.base.queries or self._length, self._length)
+        for some in portions(list(names), self.heads, len(self.windows), queries, self._length):
+            rows = reader.read(some)
+            for name in some:
+                if name not in rows:
+                    raise AbbeError(f"{name} was not called on this text: leave it out by a pattern")
+                use(name, rows.pop(name))
+
+    @property
+    def _length(self) -> int:
+        return self.settings.base.lengths[0]
+
+    def _check(self, open_tap: Any) -> float:
+        """Check the model; how long a pass takes."""
+        checked = time.perf_counter()
+        self.error = check_model(self.model, open_tap, check_tokens(self.model, self.windows))
+        return (time.perf_counter() - checked) / 2
+
+    def _tell_cost(self, a_pass: float, layers: int, watch: Watch) -> None:
+        """Say the cost, show the bar."""
+        probe = check_tokens(self.model, self.windows)
+        tuned = bool(self.settings.finetune)
+        stages = 0 if self.no_loss else 3 + tuned
+        passes = (1 + tuned) * len(self.windows) + stages * len(self.held_out) + _TUNING_PASSES * self.settings.finetune
+        cost = estimate(self.model, [self._length] * passes, len(probe), a_pass, 1.0, losses=stages > 0)
+        watch.say(f"{self.model.name}: self-check error {self.error:.1e} (allowed 1e-3)")
+        watch.say(f"{layers} of {len(self.groups)} layers to fit, after that {cost}")
+        watch.expect(layers + stages * len(self.held_out) + self.settings.finetune + tuned * len(self.groups))
+
+    def _losses(self, normalizers: Mapping[str, Normalizer], watch: Watch) -> Any:
+        """Measure every stage; leaves the normalizers as they are after the last one."""
+        losses = self.folder.losses()
+        if self.no_loss is None:
+            self._measure(OWN, losses, watch)
+            with swap(self.model, self.settings.rules):
+                self._measure(SWAPPED, losses, watch)
+        else:
+            self.skipped.append(self.no_loss)
+        with swap(self.model, normalizers) as handle:
+            if self.no_loss is None:
+                self._measure(FITTED, losses, watch)
+            self._save(handle, CALIBRATED)
+            if self.settings.finetune:
+                fine_tune(
+                    self.model, list(handle.parameters()), self.windows, self.settings.finetune, self.folder.tuning(),
+                    self.folder.keep_tuning, lambda step: watch.step(f"fine-tuning, step {step}"),
+                )  # fmt: skip
+                self._measure(TUNED_STAGE, losses, watch)
+                self._save(handle, TUNED)
+        order = [stage for stage in (OWN, SWAPPED, FITTED, TUNED_STAGE) if stage in losses]
+        return stage_losses({stage: losses[stage] for stage in order}, self.settings.base)
+
+    def _measure(self, stage: str, losses: dict[str, list[float]], watch: Watch) -> None:
+        if stage not in losses:
+            losses[stage] = window_losses(self.model, self.held_out, lambda _: watch.step(f"loss, {stage}")).tolist()
+            self.folder.keep_losses(losses)
+
+    def _save(self, handle: Any, name: str) -> None:
+        if self.folder.path is not None:
+            handle.save(self.folder.path / name)
+
+    def _file(self, name: str) -> Path | None:
+        return None if self.folder.path is None else self.folder.path / name
+
+    def _manifest(self, seconds: float) -> dict[str, Any]:
+        model, text = self.model, self.text
+        places = {
+            name: [{"start": w.start, "end": w.end} for w in some]
+            for name, some in (("windows", self.windows), ("held_out", self.held_out))
+        }
+        return {
+            "model": {"name": model.name, "about": model.about, "fingerprint": model.fingerprint},
+            "text": {"name": text.name, "fingerprint": text.fingerprint},
+            "settings": self.settings.as_json(),
+            "self_check": {"error": self.error},
+            **places,
+            "skipped": self.skipped,
+            "measured_again": self.folder.parts.measured_again,
+            "seconds": seconds,
+        }
+
+
+def _drawn(seed: int, count: int) -> list[float]:
+    """A number for each window; the smallest are held out."""
+    generator = random.Random(f"abbe calibrate, seed {seed}")
+    return [generator.random() for _ in range(count)]

@@ -1,0 +1,1 @@
+"""abbe.capacity: how many keys the loss needs."""

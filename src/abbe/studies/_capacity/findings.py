@@ -1,0 +1,105 @@
+"""What a study of capacity means, in plain sentences with their rules and numbers."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from .._engine.sentences import percent, sentence
+from .._engine.targets import targets_words
+from .._report.result import Finding
+from .._reproduce.result import PAPER_CRITICAL_SHARE
+from .layer_findings import layer_findings
+from .result import DELETION, RENORMALISED
+from .settings import CapacitySettings
+from .words import Row, amount, keys_number, needed_keys
+
+_HOW = {DELETION: "with their weights as they are", RENORMALISED: "with their weights renormalised"}
+_LEAST = (
+    "The least N at which keeping only the N keys of largest weight, at every query of every head and layer, raises"
+)
+
+
+def findings(
+    table: pl.DataFrame, growth: pl.DataFrame, correlation: pl.DataFrame, settings: CapacitySettings
+) -> tuple[Finding, ...]:
+    """For the model, over lengths, for layers, for the geometry; then what to beware of."""
+    of_model = table.filter(pl.col("layer").is_null())
+    longest = of_model.filter(pl.col("length") == settings.lengths[-1])
+    scored = targets_words(settings.targets)
+    found = [_capacity(longest.filter(pl.col("way") == way).to_dicts(), way, scored) for way in settings.ways]
+    grown = growth.filter(pl.col("layer").is_null() & (pl.col("tau") == settings.taus[0]))
+    found += [_growth(of_model, row) for row in grown.to_dicts()]
+    found += layer_findings(table, correlation, settings) if settings.layers else []
+    return (*found, *_not_monotone(table))
+
+
+def _capacity(rows: list[Row], way: str, scored: str) -> Finding:
+    needed = "; ".join(f"{needed_keys(row)} for a rise of at most {amount(row['tau'])}" for row in rows)
+    length = rows[0]["length"]
+    return Finding(
+        "capacity",
+        f"At {length:,} tokens every query needs, {_HOW[way]}, {needed}.",
+        f"{_LEAST} the mean loss of {scored} by at most tau, relative to the model's own on the same windows.",
+        {"length": length, "way": way, "windows": rows[0]["windows"]}
+        | {f"N at {amount(row['tau'])}": row["capacity"] for row in rows},
+    )
+
+
+def _growth(of_model: pl.DataFrame, row: Row) -> Finding:
+    some = of_model.filter((pl.col("way") == row["way"]) & (pl.col("tau") == row["tau"])).sort("length").to_dicts()
+    first, last = some[0], some[-1]
+    ends = "" if row["low"] is None else f" ({row['low']:.2f} to {row['high']:.2f})"
+    shares = f"{percent(first['share'])} of {first['length']:,} tokens, {percent(last['share'])} of {last['length']:,}"
+    return Finding(
+        "growth",
+        f"{sentence(row['way'])}: N* for {amount(row['tau'])} grows as L to the power of {row['exponent']:.2f}{ends}: "
+        f"{_growth_words(row)}. It is {shares}{_share_words(row)}.",
+        "Least squares of ln N* on ln L, with N* not rounded up but read off between the sizes that were tried; the "
+        "interval resamples the windows of each length. Below 1 the share N*/L falls, an interval that holds 0 "
+        "or 1 shows neither growth nor change of the share.",
+        {"exponent": row["exponent"], "low": row["low"], "high": row["high"], "way": row["way"], "tau": row["tau"]}
+        | {f"N*/L at {one['length']}": one["share"] for one in some},
+    )
+
+
+def _growth_words(row: Row) -> str:
+    low, high = row["low"], row["high"]
+    if low is None or high is None:
+        return "from single windows there is no interval, and nothing is shown"
+    if low <= 0 <= high:
+        return "no growth with the length can be shown"
+    if high < 1:
+        return "the longer the text, the smaller the part of it that is needed" if low > 0 else "longer texts need less"
+    return (
+        "it grows, and no change of its share of the length can be shown"
+        if low <= 1
+        else "the longer the text, the larger the part that is needed"
+    )
+
+
+def _share_words(row: Row) -> str:
+    """Only where the share is shown to change."""
+    changes = row["low"] is not None and (row["high"] < 1 or row["low"] > 1)
+    return f"; no one share, such as {percent(PAPER_CRITICAL_SHARE)}, fits all" if changes else ""
+
+
+def _not_monotone(table: pl.DataFrame) -> list[Finding]:
+    odd = table.filter(~pl.col("monotone"))
+    if not odd.height:
+        return []
+    most = odd.sort(pl.col("layer").is_not_null(), pl.col("first") / pl.col("capacity")).row(0, named=True)
+    where = "the whole model" if most["layer"] is None else f"layer {most['layer']}"
+    return [
+        Finding(
+            "not monotone",
+            f"In {odd.height} of {table.height} rows a smaller N kept the loss, too: keeping more keys is not always "
+            f"better here, and N* is the least N from which on every N that was tried holds. For {where}, "
+            f"{most['way']} at {most['length']:,} tokens and {amount(most['allowed'])}, N = {most['first']:,} held, "
+            f"too, while N* is {keys_number(most['capacity'])}.",
+            "The loss is taken to fall with N near the crossing; some tried N below N* has a rise of at most tau. The "
+            "column first is the least of them. Told is the row of the model (else of a layer) where it is the "
+            "smallest part of N*.",
+            {"rows": odd.height}
+            | {name: most[name] for name in ("layer", "length", "way", "allowed", "first", "capacity")},
+        )
+    ]

@@ -1,0 +1,123 @@
+"""What is found when layers are truncated alone, and whether their geometry says the same.
+
+Told is one length and way, decided beforehand: the longest of the layers, renormalised, at the equal share of the
+smallest tau. The other lengths and ways are only counted, as among many tests some succeed by chance.
+"""
+
+from __future__ import annotations
+
+import math
+
+import polars as pl
+
+from ...measures._bootstrap import enough_windows
+from .._engine.sentences import percent, sentence
+from .._report.result import Finding
+from .ranks import least_p_value
+from .result import told_way
+from .settings import CapacitySettings
+from .words import Row, amount, needed_keys
+
+LEVEL = 0.05  # of the test for a relation between geometry and function
+
+
+def layer_findings(table: pl.DataFrame, correlation: pl.DataFrame, settings: CapacitySettings) -> list[Finding]:
+    """Of the layers, of the geometry, and of the geometry over all lengths and ways if there are several."""
+    of_layers = at_equal_share(table.filter(pl.col("layer").is_not_null()), settings.taus[0])
+    related = at_equal_share(correlation, settings.taus[0])
+    told = (pl.col("length") == settings.layer_lengths[-1]) & (pl.col("way") == told_way(settings.ways))
+    found = [_layers(of_layers.filter(told).sort("layer").to_dicts(), settings.level)]
+    found.append(_geometry(related.filter(told).row(0, named=True)))
+    return found + ([_all_cells(related.to_dicts())] if related.height > 1 else [])
+
+
+def at_equal_share(rows: pl.DataFrame, tau: float) -> pl.DataFrame:
+    """Those of this tau at the smallest rise that is allowed."""
+    of_tau = rows.filter(pl.col("tau") == tau)
+    return of_tau.filter(pl.col("allowed") == pl.col("allowed").min())
+
+
+def _layers(rows: list[Row], level: float) -> Finding:
+    most = max(rows, key=lambda row: row["capacity"])
+    single = [row["layer"] for row in rows if row["capacity"] <= 1]
+    told = f"one key is enough for {len(single)} of {len(rows)} layers" if single else "no layer holds with one key"
+    return Finding(
+        "layers",
+        f"Truncated alone at {most['length']:,} tokens, {most['way']}, layer {most['layer']} needs most: "
+        f"{needed_keys(most)} for a rise of at most {amount(most['allowed'])}, its equal share of "
+        f"{amount(most['tau'])}; {told}.",
+        f"Only that layer is truncated, on {most['windows']} windows of the length, evenly spaced; N is read off "
+        "between powers of 2, by straight lines over ln N. The equal share is tau over the number of layers."
+        + _too_narrow(most["windows"], level),
+        {"length": most["length"], "way": most["way"], "windows": most["windows"]}
+        | {f"N of layer {row['layer']}": row["capacity"] for row in rows},
+    )
+
+
+def _too_narrow(windows: int, level: float) -> str:
+    """What an interval from few windows cannot promise; nothing where there is none, or there are enough."""
+    if windows < 2 or windows >= enough_windows(level):
+        return ""
+    most = 1 - 2.0 ** (1 - windows)
+    return (
+        f" An interval from {windows} windows cannot go beyond them, and so holds the true number in at most "
+        f"{math.floor(100 * most)} % of cases, not in {100 * level:g} %."
+    )
+
+
+def _geometry(row: Row) -> Finding:
+    return Finding(
+        "geometry and function",
+        sentence(_geometry_words(row)),
+        f"Spearman's rank correlation over layers, of N* at the equal share of the smallest tau and separability of "
+        f"{row['separability_n']} value vectors (on all windows), with a two-sided permutation test. A relation is "
+        f"shown if p is below {LEVEL:g}; it is one over the layers of this model, not a cause. Length and way were "
+        "decided beforehand: the longest, and renormalised if it is asked for.",
+        {
+            name: row[name]
+            for name in (
+                "correlation", "p_value", "layers", "separability_n", "tau", "allowed", "way", "length",
+            )
+        },
+    )  # fmt: skip
+
+
+def _geometry_words(row: Row) -> str:
+    layers = row["layers"]
+    if row["correlation"] is None:
+        why = "too few layers" if layers < 3 else "all layers are equal in one of the two"
+        return f"whether separability says how many keys a layer needs cannot be judged: {why}."
+    told = f"rank correlation of capacity and separability {row['correlation']:+.2f}, p = {row['p_value']:.2g}"
+    if row["p_value"] < LEVEL:
+        more = "more" if row["correlation"] > 0 else "fewer"
+        return f"geometry and function go together here: layers of higher separability need {more} keys ({told})."
+    hopeless = least_p_value(layers) >= LEVEL
+    even = ", whatever the numbers, as so few layers cannot give a small p" if hopeless else ""
+    return f"no relation between separability and capacity can be shown with {layers} layers{even} ({told})."
+
+
+def _all_cells_words(rows: list[Row], judged: list[Row], shown: list[Row]) -> str:
+    if not judged:
+        return f"None of the {len(rows)} pairs of way and length can be judged."
+    more = sum(row["correlation"] > 0 for row in shown)
+    signs = f" (more keys with higher separability in {more}, fewer in {len(shown) - more})" if shown else ""
+    unjudged = f"; {len(rows) - len(judged)} cannot be judged" if len(judged) < len(rows) else ""
+    return (
+        f"Over all {len(rows)} pairs of way and length such a relation is shown in {len(shown)}{signs}{unjudged}. "
+        f"{len(judged)} tests give up to {LEVEL * len(judged):.2g} by chance alone, on average: only the one above was "
+        "decided beforehand."
+    )
+
+
+def _all_cells(rows: list[Row]) -> Finding:
+    judged = [row for row in rows if row["p_value"] is not None]
+    shown = [row for row in judged if row["p_value"] < LEVEL]
+    return Finding(
+        "geometry over lengths and ways",
+        _all_cells_words(rows, judged, shown),
+        f"The same test for every way and length, at the equal share of the smallest tau, each with p below {LEVEL:g} "
+        f"and no correction for their number. They share the model, its layers and the text, so they are not "
+        f"independent: if there is no relation, {percent(LEVEL)} of them are shown on average, but often together.",
+        {"pairs": len(rows), "judged": len(judged), "shown": len(shown)}
+        | {f"p, {row['way']} at {row['length']}": row["p_value"] for row in rows},
+    )

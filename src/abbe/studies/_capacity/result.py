@@ -1,0 +1,89 @@
+"""What `capacity` gives: how many keys the model needs, the losses behind it, and whether geometry says the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ..._held import held
+from ..._stored import write_json, write_whole
+from .._report.result import Finding
+
+DELETION, RENORMALISED = "deletion", "renormalised"
+WAYS = (DELETION, RENORMALISED)
+SUMMARY = "capacity.json"
+
+
+def told_way(ways: Sequence[str]) -> str:
+    """Of which layers are told in sentences: renormalised, unless only the other was asked for."""
+    return RENORMALISED if RENORMALISED in ways else ways[0]
+
+
+TABLE_SCHEMA: dict[str, Any] = {
+    "layer": pl.Int32, "length": pl.Int32, "way": pl.String, "tau": pl.Float64, "allowed": pl.Float64,
+    "capacity": pl.Float64, "low": pl.Float64, "high": pl.Float64, "share": pl.Float64, "monotone": pl.Boolean,
+    "first": pl.Int32, "windows": pl.Int32, "separability_n": pl.Int32, "separability": pl.Float64,
+    "separability_low": pl.Float64, "separability_high": pl.Float64, "control": pl.Float64,
+}  # fmt: skip
+CURVE_SCHEMA: dict[str, Any] = {
+    "layer": pl.Int32, "length": pl.Int32, "way": pl.String, "n": pl.Int32, "loss": pl.Float64, "own": pl.Float64,
+    "rise": pl.Float64, "low": pl.Float64, "high": pl.Float64,
+}  # fmt: skip
+GROWTH_SCHEMA: dict[str, Any] = {
+    "layer": pl.Int32, "way": pl.String, "tau": pl.Float64, "allowed": pl.Float64, "exponent": pl.Float64,
+    "low": pl.Float64, "high": pl.Float64, "lengths": pl.Int32,
+}  # fmt: skip
+CORRELATION_SCHEMA: dict[str, Any] = {
+    "way": pl.String, "tau": pl.Float64, "allowed": pl.Float64, "length": pl.Int32, "separability_n": pl.Int32,
+    "correlation": pl.Float64, "p_value": pl.Float64, "exact": pl.Boolean, "layers": pl.Int32,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Capacity:
+    """What `capacity` found.
+
+    Attributes:
+        table: a row for each length, way and tau of the whole model (layer is null), and of each layer truncated alone.
+            `capacity` is N*: the least N at which the loss rises by at most `allowed`, which for the model is tau; a
+            layer has a row for tau and one for its equal share, tau over the number of layers. `share` is N*/L.
+            `monotone` is false where a smaller N held, too; `first` is then the least N that was tried and holds, else
+            N* rounded up. `separability` is that of `separability_n` selected tokens, `control` that of as many random
+            ones, both on all windows; layers are truncated on `windows` of them, evenly spaced.
+        curve: every loss that was evaluated, with the model's own, the relative rise and its interval.
+        growth: the exponent of N* in L for each way and allowed rise, of the model and of each layer; empty with one
+            length. It is that of N* before it is rounded up.
+        correlation: over layers, the rank correlation of capacity and separability at a common size, for each way,
+            length and allowed rise.
+        findings: what it means, each with its rule and numbers.
+        manifest: versions, seeds, hashes, settings, self-check errors, times, what was skipped and why.
+    """
+
+    table: pl.DataFrame = field(repr=False)
+    curve: pl.DataFrame = field(repr=False)
+    growth: pl.DataFrame = field(repr=False)
+    correlation: pl.DataFrame = field(repr=False)
+    findings: tuple[Finding, ...]
+    manifest: Mapping[str, Any] = field(repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, tables as lists of rows."""
+        tables = {name: table.to_dicts() for name, table in self._tables().items()}
+        return tables | {"findings": [asdict(found) for found in self.findings], "manifest": dict(self.manifest)}
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write every table as CSV, and all of it as one JSON file, which holds their checksums."""
+        target = Path(folder)
+        with held(target):
+            for name, table in self._tables().items():
+                write_whole(target / f"{name}.csv", table.write_csv())
+            write_json(target / SUMMARY, self.as_json(), files=[f"{name}.csv" for name in self._tables()])
+        return target
+
+    def _tables(self) -> dict[str, pl.DataFrame]:
+        return {"table": self.table, "curve": self.curve, "growth": self.growth, "correlation": self.correlation}

@@ -1,0 +1,252 @@
+"""capacity: how many keys does the model need at every query, and does the geometry of its heads say so?"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ..._errors import AbbeError
+from ..._held import held
+from ...models import LoadedModel, Text, Window, Windows, evaluating, swap
+from ...results import Run
+from .._engine.cost import estimate
+from .._engine.folder import claim_folder
+from .._engine.given import as_folder, as_model, as_text, windows_for
+from .._engine.loss import check_causal, next_token_losses
+from .._engine.measuring import measure_run
+from .._engine.parts import Parts
+from .._engine.targets import ALL, last_targets
+from .._engine.watch import Watch, watching
+from .._engine.window import check_tokens
+from .curves import Curve, trace
+from .findings import findings
+from .geometry import common_sizes, correlation_table, sizes_for, with_separability
+from .losses import Losses
+from .result import SUMMARY, WAYS, Capacity
+from .search import Sizes
+from .settings import CapacitySettings, capacity_settings
+from .tables import allowed_rises, capacity_rows, capacity_table, curve_table, growth_table
+
+TAUS = (0.01, 0.05)
+_RUN = "separability"  # folder of the run beside
+_SAME = ("versions", "machine", "model", "text")  # of its manifest
+
+
+def capacity(
+    model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
+    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
+    *,
+    tau: float | Sequence[float] = TAUS,
+    lengths: int | Sequence[int] | None = None,
+    windows: int = 8,
+    way: str | Sequence[str] = WAYS,
+    layers: bool = True,
+    layer_lengths: int | Sequence[int] | None = None,
+    layer_windows: int = 4,
+    queries: int = 64,
+    targets: str = ALL,
+    seed: int = 0,
+    level: float = 0.95,
+    resamples: int = 1000,
+    folder: str | os.PathLike[str] | None = None,
+    tokenizer: Any = None,
+    progress: bool = True,
+) -> Capacity:
+    """The least N at which keeping only the N keys of largest weight at every query raises the loss by at most tau.
+
+    Args:
+        model, text, seed, level, resamples, tokenizer: as for `diagnose`; the model has to predict the next token.
+        tau: the rise that is allowed, relative to the model's own loss on the same windows; one or several.
+        lengths: window lengths in tokens; by default 128, 256, 512 and 1024, as far as the model's context goes.
+        windows: how many windows of each length; intervals come from resampling them in pairs.
+        way: "deletion" keeps the weights of the N keys as they are, "renormalised" makes them sum to 1 again; or both.
+        layers: also truncate every layer alone.
+        layer_lengths: at which of the lengths; by default all.
+        layer_windows: how many of the windows, evenly spaced among them, are used for that; separability beside layers
+            is that of all. Intervals from fewer than six are too narrow: those from four hold the true number in at
+            most 87 % of cases, whatever the level.
+        queries: of a window, for the separability beside it.
+        targets: which tokens of a window are scored: "all" next ones, or "last:128", so many at the end of every
+            window, whose queries see nearly all of it. This changes N* a lot (arXiv 2609.37879); the default lengths
+            then leave out windows with fewer targets.
+        folder: keep losses there as they are known; a study that was stopped goes on where it was.
+        progress: say the cost and show a bar on standard error.
+
+    A sink counts as a key: it is one of the N if its logit is among the N largest. N* and its two ways are those of
+    "Retrieval Capacity of Self-Attention Under Competition" (arXiv 2609.37879).
+
+    Example:
+        >>> found = abbe.capacity("smollm2", "book.txt", tau=0.01, folder="smollm2-capacity")
+        >>> [finding.sentence for finding in found.findings]
+    """
+    place, source = as_folder(folder), as_text(text)
+    loaded = as_model(model, tokenizer, progress)
+    check_causal(loaded, "capacity")
+    settings = capacity_settings(
+        loaded, lengths=lengths, tau=tau, way=way, windows=windows, layers=layers, layer_lengths=layer_lengths,
+        layer_windows=layer_windows, queries=queries, targets=targets, seed=seed, level=level, resamples=resamples,
+    )  # fmt: skip
+    cut = _windows(loaded, source, settings)
+    with held(place), watching(progress) as watch, evaluating(loaded.network):
+        checked = _check(loaded, cut, watch)
+        parts = claim_folder(place, loaded, source, settings.as_json(), watch.announce)
+        found = _Study(loaded, source, settings, cut, checked, parts, watch).run()
+        if place is not None:
+            found.save(place)
+    return found
+
+
+def _windows(model: LoadedModel, text: Text, settings: CapacitySettings) -> Windows:
+    cut = windows_for(model, text, settings.lengths, settings.windows, settings.seed)
+    absent = set(settings.lengths) - {window.length for window in cut}
+    if absent:
+        raise AbbeError(
+            f"{text.name} is too short for windows of {max(absent)} tokens: name a longer text, or --lengths"
+        )
+    return cut
+
+
+def evenly_spaced(windows: Sequence[Window], count: int) -> list[Window]:
+    """The middle one of each of `count` equal parts, in order; all if there are no more."""
+    there, parts = len(windows), min(count, len(windows))
+    return [windows[(2 * part + 1) * there // (2 * parts)] for part in range(parts)]
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What is known of the model before anything is measured."""
+
+    layers: list[str]  # paths of its attention modules
+    sinks: bool
+    error: float  # of the self-check
+    tokens: int
+    seconds: float  # of a truncated pass on so many tokens
+
+
+def _check(model: LoadedModel, cut: Windows, watch: Watch) -> _Checked:
+    """Softmax swapped in gives the model's own output; then one truncated pass is timed."""
+    tokens, sinks = check_tokens(model, cut), []
+    network: Any = model.network
+    with swap(model, "topk:k=8") as swapped:
+        try:
+            error = swapped.check(input_ids=tokens[None].to(network.device))
+        except AbbeError as wrong:
+            raise AbbeError(f"{model.name}: {wrong}") from None
+        next_token_losses(model, tokens)  # loads kernels
+        started = time.perf_counter()
+        next_token_losses(model, tokens)
+        seconds = time.perf_counter() - started
+        swapped.listen(lambda call, _: sinks.append(call.sink is not None))
+        next_token_losses(model, tokens)
+        layers = swapped.layers
+    watch.say(f"{model.name}: self-check error {error:.1e} (allowed 1e-3)")
+    return _Checked(layers, any(sinks), error, len(tokens), seconds)
+
+
+@dataclass(frozen=True)
+class _Study:
+    """One study while it goes on."""
+
+    model: LoadedModel
+    text: Text
+    settings: CapacitySettings
+    cut: Windows
+    checked: _Checked
+    parts: Parts
+    watch: Watch
+
+    def run(self) -> Capacity:
+        started = time.perf_counter()
+        checked = self.checked
+        losses = Losses(self.model, self.parts, self._on_window, last_targets(self.settings.targets))
+        self._tell_cost(checked, losses)
+        curves = self._of_model(losses, checked) + self._of_layers(losses, checked)
+        rows = capacity_rows(curves, len(checked.layers), self.settings)
+        run = self._separability(sizes_for(rows))
+        numbers = [run.manifest["layers"].index(path) for path in checked.layers]
+        rows = with_separability(rows, run, numbers, common_sizes(rows, self.settings))
+        table, growth = capacity_table(rows), growth_table(curves, len(checked.layers), self.settings)
+        correlation = correlation_table(rows, self.settings)
+        manifest = self._manifest(run, checked) | {"seconds": round(time.perf_counter() - started, 3)}
+        told = findings(table, growth, correlation, self.settings)
+        return Capacity(table, curve_table(curves, self.settings), growth, correlation, told, manifest)
+
+    def _tell_cost(self, checked: _Checked, losses: Losses) -> None:
+        """Of what is left; a finished study left a summary, beside losses that can still be read."""
+        kept = losses.kept_lengths()
+        if kept.total() and self.parts.folder is not None and (self.parts.folder / SUMMARY).is_file():
+            self.watch.say("all losses were evaluated before")
+            return
+        left = list((Counter(self._planned(checked)) - kept).elements())
+        self.watch.say(str(estimate(self.model, left, checked.tokens, checked.seconds, 1.0, losses=True)))
+        self.watch.expect(len(left))
+
+    def _planned(self, checked: _Checked) -> list[int]:
+        """Lengths of all windows that will be evaluated, about: how long a search goes on depends on the losses."""
+        settings, found = self.settings, []
+        for length in settings.lengths:
+            tried = 1 + len(settings.ways) * Sizes.every(length).expected(len(settings.taus))
+            found += [length] * (tried * len(self._of_length(length)))
+        levels = len(self._allowed(checked))
+        for length in settings.layer_lengths:
+            tried = len(settings.ways) * len(checked.layers) * Sizes.coarse(length).expected(levels)
+            found += [length] * (tried * len(self._for_layers(length)))
+        return found
+
+    def _of_length(self, length: int) -> list[Window]:
+        return [window for window in self.cut if window.length == length]
+
+    def _for_layers(self, length: int) -> list[Window]:
+        """Windows stand in the order of the text: the first ones would be those of its first part."""
+        return evenly_spaced(self._of_length(length), self.settings.layer_windows)
+
+    def _allowed(self, checked: _Checked) -> list[float]:
+        return [allowed for tau in self.settings.taus for allowed in allowed_rises(tau, len(checked.layers))]
+
+    def _on_window(self, window: Window, what: str) -> None:
+        self.watch.step(f"length {window.length}, {what}")
+
+    def _of_model(self, losses: Losses, checked: _Checked) -> list[Curve]:
+        """The longest windows first, so that the time left is rather over- than underestimated."""
+        found = [
+            trace(losses, self._of_length(length), way, None, self.settings.taus, Sizes.every(length + checked.sinks))
+            for length in reversed(self.settings.lengths)
+            for way in self.settings.ways
+        ]
+        return sorted(found, key=lambda curve: curve.length)
+
+    def _of_layers(self, losses: Losses, checked: _Checked) -> list[Curve]:
+        """Each alone; the longest windows first, as for the model."""
+        found = [
+            trace(
+                losses, self._for_layers(length), way, layer, self._allowed(checked),
+                Sizes.coarse(length + checked.sinks),
+            )
+            for length in reversed(self.settings.layer_lengths)
+            for way in self.settings.ways
+            for layer in range(len(checked.layers))
+        ]  # fmt: skip
+        return sorted(found, key=lambda curve: curve.length)
+
+    def _separability(self, sizes: Sequence[int]) -> Run:
+        place = None if self.parts.folder is None else self.parts.folder / _RUN
+        asked = self.settings.diagnosis(self.model.context, sizes)
+        return measure_run(self.model, self.text, asked, place, self.watch)
+
+    def _manifest(self, run: Run, checked: _Checked) -> dict[str, Any]:
+        return {key: run.manifest[key] for key in _SAME} | {
+            "settings": self.settings.as_json(),
+            "layers": checked.layers,
+            "sinks": checked.sinks,
+            "self_check": {"error": checked.error, "tokens": checked.tokens},
+            "windows": run.manifest["windows"],
+            "skipped": list(run.manifest["skipped"]),
+            "measured_again": [*self.parts.measured_again, *run.manifest["measured_again"]],
+            "made": run.manifest["made"],
+        }

@@ -1,0 +1,1 @@
+"""abbe.compare: what replacing softmax would change."""

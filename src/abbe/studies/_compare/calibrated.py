@@ -1,0 +1,65 @@
+"""Alternatives after calibration: fitted on the first half of the text, compared on the second."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ..._errors import AbbeError
+from ...models import LoadedModel, Text, rules_in
+from ...normalizers import normalizer
+from ...normalizers._spec import format_spec, parse_spec
+from .._engine.calibrated import learnable_rules
+
+_KEPT = ("entmax", "asentmax")  # a learned alpha goes to softmax, and would be compared under the name of entmax
+
+
+def halves(text: Text) -> tuple[Text, Text]:
+    """The text in two parts that share no word, cut at a space near its middle."""
+    middle = len(text.content) // 2
+    cut = next((place for place in range(middle, len(text.content)) if text.content[place].isspace()), middle)
+    return Text(f"{text.name}, first half", text.content[:cut]), Text(f"{text.name}, second half", text.content[cut:])
+
+
+def kept_alpha(spec: str) -> str:
+    """The spec with learn=false for every entmax in it that does not say learn.
+
+    Example:
+        >>> kept_alpha("entmax:alpha=1.5")
+        'entmax:alpha=1.5,learn=false'
+    """
+    made, (_, given) = normalizer(spec), parse_spec(spec)
+    filled: dict[str, Any] = dict(given)
+    for option in made.options:
+        if option.kind == "normalizer" and option.name in given:
+            filled[option.name] = kept_alpha(given[option.name])
+    if made.name in _KEPT and "learn" not in given:
+        filled["learn"] = False
+    return spec if filled == given else format_spec(made.name, filled)
+
+
+def fitted_rules(spec: str) -> str | dict[str, str]:
+    """What is swapped in while this spec is fitted; refused if there is nothing to fit."""
+    return learnable_rules(_kept_alphas(spec))
+
+
+def _kept_alphas(spec: str) -> str | dict[str, str]:
+    rules = rules_in(spec)
+    return kept_alpha(rules) if isinstance(rules, str) else {key: kept_alpha(one) for key, one in rules.items()}
+
+
+def calibrated_swap(
+    model: LoadedModel, spec: str, text: Text, *, length: int, windows: int, seed: int, folder: Path
+) -> tuple[str, list[str]]:
+    """What to swap after this spec was fitted to the model, all but the alpha of entmax; and what that skipped."""
+    from ... import studies
+
+    calibrate: Any = studies.calibrate
+    found = calibrate(
+        model, _kept_alphas(spec), text, length=length, windows=windows, held_out=1, seed=seed, folder=folder,
+        progress=False,
+    )  # fmt: skip
+    if found.file is None:
+        raise AbbeError(f"calibration of {spec} left no file to swap in {folder}")
+    return f"file:{os.fspath(found.file)}", [str(why) for why in found.manifest["skipped"]]

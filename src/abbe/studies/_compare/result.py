@@ -1,0 +1,135 @@
+"""What a comparison of normalizers consists of, and what it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import polars as pl
+
+from ..._asked import between, is_whole, several, shown, whole
+from ..._errors import AbbeError
+from .._engine.settings import Settings
+from .._engine.told_apart import SIZE
+from .._report.result import Finding
+from .alternatives import check_alternative, file_hashes
+from .needle_prompts import DECOYS, DEPTHS
+
+OWN = "own"
+ALTERNATIVES = ("entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")
+CALIBRATED = ", calibrated"  # behind the spec
+LENGTH = 512
+NEEDLE_LENGTHS = (128, 256, 512, 1024)
+MOST_PROMPTS = 100_000  # they are all made before the first one is read
+
+# Of the table: each has an interval, columns _low and _high.
+MEASURED = (
+    *("loss", "perplexity", "loss_change", "loss_rise"),
+    *("effective_tokens", "active", "zeros", "separability", "told_apart", "told_apart_gain", "distance_per_token"),
+    *("capacity", "capacity_ratio", "sensitivity", "sensitivity_own", "sensitivity_ratio"),
+    *("needle_accuracy", "needle_gain", "needle_margin"),
+)
+PLAIN = ("temperature", "matched_heads", "sensitivity_theory", "time_ratio", "seconds", "extra_megabytes")
+_COLUMNS = (*(f"{measure}{end}" for measure in MEASURED for end in ("", "_low", "_high")), *PLAIN)
+JUMPS = "jumps"  # whether its weights jump somewhere: its sensitivities are then those between the jumps
+SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(_COLUMNS, pl.Float64) | {JUMPS: pl.Boolean}
+NEEDLE_SCHEMA: dict[str, Any] = {
+    "normalizer": pl.String, "kind": pl.String, "length": pl.Int32, "depth": pl.Float64, "prompts": pl.Int32,
+    "accuracy": pl.Float64, "accuracy_low": pl.Float64, "accuracy_high": pl.Float64, "chance": pl.Float64,
+    "gain": pl.Float64, "gain_low": pl.Float64, "gain_high": pl.Float64,
+    "margin": pl.Float64, "margin_low": pl.Float64, "margin_high": pl.Float64,
+}  # fmt: skip
+JUDGEMENT_SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(
+    ("affordable", "lowers_loss", "tells_apart", "needs_fewer", "retrieves", "helps"), pl.Boolean
+)
+
+
+@dataclass(frozen=True)
+class CompareSettings:
+    """Everything that decides the numbers, beside model and text."""
+
+    alternatives: tuple[str, ...]
+    length: int
+    windows: int
+    queries: int
+    tau: float
+    needle_lengths: tuple[int, ...]
+    prompts: int  # of each kind, length and depth
+    calibrate: bool
+    seed: int
+    level: float
+    resamples: int
+
+    def __post_init__(self) -> None:
+        if not self.alternatives:
+            raise AbbeError("there is nothing to compare with: name a normalizer, such as entmax:alpha=1.5")
+        for spec in self.alternatives:
+            check_alternative(spec)
+            if self.alternatives.count(spec) > 1:
+                raise AbbeError(f"{spec} is given twice: name each normalizer once")
+        whole("prompts", self.prompts, least=1, most=MOST_PROMPTS)
+        between("tau", self.tau, 0, 1, example=0.05)
+        self.reading()  # checks the rest
+
+    def reading(self) -> Settings:
+        """How windows are read."""
+        return Settings(
+            lengths=(self.length,), windows=self.windows, queries=self.queries, grid=(SIZE,), vectors="value",
+            normalizer=None, temperatures=(), seed=self.seed, level=self.level, resamples=self.resamples,
+        )  # fmt: skip
+
+    def as_json(self) -> dict[str, Any]:
+        found = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        files = file_hashes(self.alternatives)
+        found |= {"files": files} if files else {}
+        return found | {
+            "size": SIZE, "depths": list(DEPTHS), "capacity_over": OWN, "needle_words": "of the text",
+            "needle_decoys": DECOYS,
+        }  # fmt: skip
+
+
+def needle_lengths_for(length: int, given: int | Sequence[int] | None, context: int | None) -> tuple[int, ...]:
+    """Those given, checked; else 128, 256, 512 and 1024 as far as the context goes, and `length` if it is longer."""
+    if given is None:
+        usual = [n for n in NEEDLE_LENGTHS if context is None or n <= context]
+        return (*usual, length) if length > max(usual, default=0) else tuple(usual)
+    found = several("needle_lengths", given)
+    if not found or any(not is_whole(n) or n < 1 for n in found) or sorted(set(found)) != list(found):
+        raise AbbeError(
+            f"needle_lengths must be whole numbers in rising order, such as 128, 512; got {shown(list(found))}"
+        )
+    if context is not None and found[-1] > context:
+        raise AbbeError(f"needle length {found[-1]} is above the model's context of {context} tokens")
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What `compare` found.
+
+    Attributes:
+        table: a row for "own", the model's own attention, and for every alternative; `docs/comparing.md` explains the
+            columns. Intervals are in columns with _low and _high; what could not be measured is null.
+        needle: accuracy, gain over own and margin by normalizer, kind of prompt, length and depth; null is all of
+            them together.
+        judgements: what each alternative does better, by the rule of the recommendation; `tells_apart` is told, but is
+            no reason.
+        recommendation: which one to take, or that none helps; with its rule and numbers.
+        manifest: on what, how, how long, and what was skipped.
+    """
+
+    table: pl.DataFrame = field(repr=False)
+    needle: pl.DataFrame = field(repr=False)
+    judgements: pl.DataFrame = field(repr=False)
+    recommendation: Finding
+    manifest: Mapping[str, Any] = field(repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "recommendation": asdict(self.recommendation),
+            "table": self.table.to_dicts(),
+            "judgements": self.judgements.to_dicts(),
+            "needle": self.needle.to_dicts(),
+            "manifest": dict(self.manifest),
+        }

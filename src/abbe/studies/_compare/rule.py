@@ -1,0 +1,156 @@
+"""The rule of the recommendation: what an alternative must do better, and what it may cost.
+
+That it tells more apart is no reason: cutting off a tail of weights raises that by construction, on random logits too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from ...measures._bootstrap import enough_windows
+from .._report.result import Fact, Finding
+from .result import JUDGEMENT_SCHEMA, OWN
+
+ALLOWED = 0.01  # relative rise of the loss
+WORTH = 0.01  # of the weight told apart: a smaller gain is real, but nobody would notice
+FEWER = 0.95  # of own's capacity, which is found coarsely
+_USUAL = 0.95
+# How often an interval of nominal 95 % from so many windows holds the true mean, simulated: of skewed numbers
+# (log-normal, sigma 0.5) and of normal ones. The table of docs/measuring.md.
+COVERAGE = {2: (0.49, 0.49), 3: (0.72, 0.75), 4: (0.84, 0.87), 5: (0.89, 0.92), 6: (0.91, 0.92), 8: (0.90, 0.93)}
+_REASONS = {
+    "lowers_loss": "lowers the loss",
+    "needs_fewer": "needs fewer tokens",
+    "retrieves": "finds more needles",
+}
+
+
+def _covered(windows: int) -> str:
+    low, high = COVERAGE[windows]
+    return f"{100 * low:.0f} to {100 * high:.0f} %" if low < high else f"{100 * low:.0f} %"
+
+
+def rule(level: float) -> str:
+    """The rule as it is told for intervals of this level."""
+    why = f"the whole range of fewer holds the middle value in less than {_percent(level)} of cases"
+    if level == _USUAL:
+        why = (
+            f"an interval of nominal {_percent(level)} was measured to hold the truth in {_covered(8)} of cases from 8 "
+            f"windows and {_covered(6)} from 6, but in {_covered(4)} from 4 and {_covered(2)} from 2"
+        )
+    return (
+        "An alternative helps if the upper end of the interval of its relative rise of the loss is at most "
+        f"{100 * ALLOWED:g} %, and at least one of these holds: the interval of its change of the loss lies below 0; "
+        f"the interval of its capacity over that of the model's own lies below {FEWER}; the interval of its gain in "
+        "needle accuracy lies above 0. Recommended is the one with most of the three, then the one of least loss. If "
+        "none helps, the one with the fewest active tokens is named among those whose loss is allowed and whose active "
+        "tokens are fewer than the model's own, interval below interval. More weight told apart is no reason: it rises "
+        f"whenever small weights are cut off. All intervals are of nominal {_percent(level)}. Nothing is recommended "
+        f"from fewer than {enough_windows(level)} windows: {why}. Intervals are over the same windows in pairs; that "
+        "of the gain is exact over the same prompts in pairs, but takes them as independent, although all are made "
+        "from one text. A number without an interval proves nothing."
+    )
+
+
+def _percent(level: float) -> str:
+    return f"{100 * level:g} %"
+
+
+Row = Mapping[str, Any]
+
+
+def judge(table: pl.DataFrame, windows: int, level: float) -> tuple[pl.DataFrame, Finding]:
+    """What each alternative of a comparison's table from so many windows does better, and which one to take."""
+    rows = table.to_dicts()
+    own = next(row for row in rows if row["normalizer"] == OWN)
+    others = [row for row in rows if row["normalizer"] != OWN]
+    judged = [judgement(row, windows >= enough_windows(level)) for row in others]
+    pairs = list(zip(others, judged, strict=True))
+    found = _answer(own, pairs) if windows >= enough_windows(level) else _too_few(windows, level, others)
+    return pl.DataFrame(judged, schema=JUDGEMENT_SCHEMA), Finding("recommendation", found[0], rule(level), found[1])
+
+
+def judgement(row: Row, enough: bool) -> dict[str, Any]:
+    """Each part of the rule by itself; what has no interval does not hold, and nothing helps from too few windows."""
+    found: dict[str, Any] = {
+        "normalizer": row["normalizer"],
+        "affordable": _below(row["loss_rise_high"], ALLOWED) or row["loss_rise_high"] == ALLOWED,
+        "lowers_loss": _below(row["loss_change_high"], 0.0),
+        "tells_apart": _below(WORTH, row["told_apart_gain_low"]),
+        "needs_fewer": _below(row["capacity_ratio_high"], FEWER),
+        "retrieves": _below(0.0, row["needle_gain_low"]),
+    }
+    return found | {"helps": enough and found["affordable"] and any(found[name] for name in _REASONS)}
+
+
+def _below(one: float | None, other: float | None) -> bool:
+    return one is not None and other is not None and one < other
+
+
+Answer = tuple[str, dict[str, Fact]]  # a sentence and the numbers that it rests on
+
+
+def _answer(own: Row, pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> Answer:
+    helpful = [(row, found) for row, found in pairs if found["helps"]]
+    if helpful:
+        return _take(*min(helpful, key=lambda pair: (-sum(pair[1][name] for name in _REASONS), pair[0]["loss"])))
+    cheap = [row for row, found in pairs if found["affordable"]]
+    sparser = [row for row in cheap if _below(row["active_high"], own["active_low"])]
+    if sparser:
+        return _sparser(min(sparser, key=lambda row: (row["active"], row["loss"])), own)
+    why = "none of those that cost little gains anything" if cheap else "they cost too much"
+    return f"None of these helps this model: {why}.", _rises([row for row, _ in pairs])
+
+
+def _too_few(windows: int, level: float, others: list[dict[str, Any]]) -> Answer:
+    why = f"from {windows} windows the whole range holds the middle value in less than {_percent(level)} of cases"
+    if windows < 2:
+        why = "from a single window there are no intervals"
+    elif level == _USUAL:
+        held = f"in {_covered(windows)} of cases"
+        why = f"from {windows} windows an interval of nominal {_percent(level)} holds the truth {held}"
+    return f"Too few windows to tell: {why}; take at least {enough_windows(level)}.", _rises(others)
+
+
+def _take(row: Row, found: Row) -> Answer:
+    reasons = [words for name, words in _REASONS.items() if found[name]]
+    told = " and ".join(filter(None, [", ".join(reasons[:-1]), reasons[-1]]))
+    sentence = f"{row['normalizer']} helps this model: it {told}, and its loss changes by {_change(row)}."
+    names = ("loss_change", "loss_rise", "capacity_ratio", "needle_gain")
+    return sentence, _numbers(row, names)
+
+
+def _sparser(row: Row, own: Row) -> Answer:
+    sentence = (
+        f"{row['normalizer']} is sparser at little cost ({_count(row['active'])} active tokens instead of "
+        f"{_count(own['active'])}, loss {100 * row['loss_rise']:+.1f} %), but nothing here shows that it helps."
+    )
+    return sentence, _numbers(row, ("active", "loss_change", "loss_rise", "capacity_ratio", "needle_gain"))
+
+
+def _count(tokens: float) -> str:
+    return f"{tokens:.0f}" if tokens >= 10 else f"{tokens:.1f}"
+
+
+def _rises(others: list[dict[str, Any]]) -> dict[str, Fact]:
+    found: dict[str, Fact] = {}
+    for row in others:
+        found |= {f"{row['normalizer']}: {name}": x for name, x in _numbers(row, ("loss_rise",)).items()}
+    return found
+
+
+def _change(row: Row) -> str:
+    low, high = row["loss_rise_low"], row["loss_rise_high"]
+    interval = "" if low is None or high is None else f" ({100 * low:+.1f} to {100 * high:+.1f} %)"
+    return f"{100 * row['loss_rise']:+.1f} %{interval}"
+
+
+def _numbers(row: Row, names: tuple[str, ...]) -> dict[str, Fact]:
+    found: dict[str, Fact] = {}
+    for name in names:
+        words = name.replace("_", " ")
+        found |= {words: row[name], f"{words}, from": row[f"{name}_low"], f"{words}, to": row[f"{name}_high"]}
+    return found

@@ -1,0 +1,175 @@
+"""Sensitivity at equal selectivity: every head of an alternative at the temperature at which it is as selective as own.
+
+What is special: a normalizer can always be made calm by making it flat. So each head's temperature is chosen, on the
+model's own logits, so that its mean effective number of tokens is that of the model's own softmax, and only then the
+Jacobians are compared. A learned sink counts as one more key, for both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ... import bounds
+from ...measures import Rows, sensitivity
+from ...models import AttentionCall, LoadedModel, Window, swap
+from ...models._swap.plan import HeadGroup
+from ...normalizers import Normalizer, normalizer
+from .._engine.settings import Settings
+from .._engine.window import query_positions, run_model, seeded
+
+WINDOWS, QUERIES = 8, 8
+_HOTTEST, _GRID, _STEPS = 1e3, 25, 11  # temperatures from 1/hottest on; an odd number, so that 1 is among them
+_TOLERANCE = 0.02  # of the effective number: farther off, a head is not matched
+_THEORY = {"softmax": "softmax", "sparsemax": "sparsemax", "entmax:alpha=1.5": "entmax15"}
+
+Logits = dict[str, Tensor]  # by path of the layer: (head, window, query, key)
+Brackets = tuple[Tensor, Tensor, Tensor, Tensor]  # low and high ln T, sign at the low one, whether there is a root
+
+
+@torch.no_grad()
+def own_logits(model: LoadedModel, windows: Sequence[Window], settings: Settings) -> Logits:
+    """Of some queries of some windows, layer by layer."""
+    found: dict[str, list[Tensor]] = {}
+    sampled = replace(settings, queries=QUERIES)
+    for window in spread(windows, WINDOWS):
+
+        def hear(call: AttentionCall, _: Callable[[Tensor], Tensor], window: Window = window) -> None:
+            logits = call.logits(query_positions(call.query.shape[-2], sampled, window))[0].float()
+            if call.sink is not None:
+                sink = call.sink.float()[:, None, None].expand(*logits.shape[:-1], 1)
+                logits = torch.cat([sink, logits], -1)
+            found.setdefault(call.name, []).append(logits.cpu())
+
+        with swap(model, "softmax") as swapped:
+            swapped.listen(hear)
+            run_model(model, window.tokens)
+    return {path: torch.stack(parts, 1) for path, parts in found.items()}
+
+
+def spread(windows: Sequence[Window], most: int) -> list[Window]:
+    """At most so many, evenly over the text, in whose order they stand."""
+    count = min(most, len(windows))
+    return [windows[round(place * (len(windows) - 1) / max(count - 1, 1))] for place in range(count)]
+
+
+def at_equal_selectivity(
+    logits: Logits, groups_of: Mapping[str, Sequence[HeadGroup]], settings: Settings, window: Window
+) -> dict[str, Any]:
+    """Mean sensitivity in the worst direction by window, of the alternative and of own, over the heads that match.
+
+    Heads that keep the model's own attention are no part of it.
+    """
+    softmax, parts = normalizer("softmax"), []
+    generator = seeded(settings, window, "directions at equal selectivity")
+    swapped = [
+        (logits[path][list(group.heads)], group.normalizer)
+        for path in logits
+        for group in groups_of[path]
+        if group.normalizer is not None
+    ]
+    for own, made in swapped:
+        temperature, matched = matched_temperatures(made, own, effective_tokens(softmax, own))
+        calm = torch.ones_like(temperature)
+        found = _sensitivities(made, own, temperature, generator), _sensitivities(softmax, own, calm, generator)
+        parts.append((temperature, matched, *found))
+    temperature, matched, alternative, own_ones = (torch.cat(column) for column in zip(*parts, strict=True))
+    chosen = temperature[matched]
+    return {
+        "heads": len(matched),
+        "matched": int(matched.sum()),
+        "temperature": float(chosen.log().mean().exp()) if len(chosen) else None,
+        "alternative": alternative[matched].mean(0).tolist() if len(chosen) else [],
+        "own": own_ones[matched].mean(0).tolist() if len(chosen) else [],
+        "jumps": any(not made.continuous for _, made in swapped),
+    }
+
+
+@torch.no_grad()
+def effective_tokens(made: Normalizer, logits: Tensor, temperature: Tensor | None = None) -> Tensor:
+    """Mean over rows of (sum w)^2 / sum w^2 for each head, (head,); rows without weight count nowhere."""
+    if temperature is not None:
+        logits = logits / temperature[:, None, None, None].to(logits.dtype)
+    weights = _weights(made, logits).double()
+    squares = (weights**2).sum(-1)
+    found = weights.sum(-1) ** 2 / torch.where(squares > 0, squares, torch.nan)
+    return found.flatten(1).nanmean(1)
+
+
+def matched_temperatures(made: Normalizer, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """For every head the temperature of these logits at which the effective number is the target, and whether it is.
+
+    The effective number need not rise with the temperature: of several roots the one nearest T = 1 is taken, as far as
+    a coarse grid of ln T shows them. A head is not matched where the grid shows none, or where the number jumps there.
+    """
+    low, high, sign, there = _nearest_brackets(made, logits, target)
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        beyond = _above(made, logits, middle, target) * sign <= 0
+        low, high = torch.where(beyond, low, middle), torch.where(beyond, middle, high)
+    found = (low + high) / 2
+    return found.exp(), there & ((_above(made, logits, found, target) / target).abs() <= _TOLERANCE)
+
+
+def _above(made: Normalizer, logits: Tensor, log_temperature: Tensor, target: Tensor) -> Tensor:
+    return effective_tokens(made, logits, log_temperature.exp()) - target
+
+
+def _nearest_brackets(made: Normalizer, logits: Tensor, target: Tensor) -> Brackets:
+    """From ln T = 0 outwards, until every head has one or the grid ends."""
+    grid = torch.linspace(-math.log(_HOTTEST), math.log(_HOTTEST), _GRID, dtype=target.dtype)
+    above = torch.full((_GRID, len(target)), torch.nan, dtype=target.dtype)
+    found = _brackets(grid, above)
+    for step in range(_GRID // 2 + 1):
+        for place in {_GRID // 2 - step, _GRID // 2 + step}:
+            above[place] = _above(made, logits, grid[place].expand_as(target), target)
+        found = _brackets(grid, above)
+        if found[-1].all():
+            break
+    return found
+
+
+def _brackets(grid: Tensor, above: Tensor) -> Brackets:
+    """Of the steps of the grid that hold a root, those with the one nearest 0.
+
+    above: (place, head), the effective number less the target; NaN where it is not known. Both steps beside 0 may hold
+    a root: straight lines tell which is nearer. A head that is as selective already at T = 1, or has no
+    root, stays there.
+    """
+    left, right = above[:-1], above[1:]
+    share = (left / (left - right)).nan_to_num(0.0)
+    crossing = grid[:-1, None] + share * grid.diff()[:, None]
+    distance = torch.where(left * right <= 0, crossing.abs(), torch.inf)
+    nearest, place = distance.min(0)
+    low, high, sign = grid[place], grid[place + 1], left.gather(0, place[None])[0].sign()
+    stays = (above[len(grid) // 2] == 0) | nearest.isinf()
+    low, high = (torch.where(stays, 0.0, end) for end in (low, high))
+    return low, high, sign, nearest.isfinite()
+
+
+@torch.no_grad()
+def _sensitivities(made: Normalizer, logits: Tensor, temperature: Tensor, generator: torch.Generator) -> Tensor:
+    """(head, window): the mean over queries of the spectral norm of the Jacobian of l -> made(l/T)."""
+    heads, windows, queries, keys = logits.shape
+    divided = (logits / temperature[:, None, None, None].to(logits.dtype)).reshape(heads, windows * queries, keys)
+    rows = Rows(divided, made(divided), divided.new_zeros(1, keys, 1), softmax=str(made) == "softmax")
+    reading = sensitivity(rows, made, (1.0,), generator)["sensitivity_worst"]
+    worst = torch.where(reading.defined, reading.value.double(), torch.nan).view(heads, windows, queries)
+    return worst.nanmean(-1) / temperature[:, None]
+
+
+def _weights(made: Normalizer, logits: Tensor) -> Tensor:
+    """Of (head, window, query, key); a normalizer with a value for each head wants the heads third from the end."""
+    found: Tensor = made(logits.flatten(1, 2))
+    return found.view(logits.shape)
+
+
+def theory(spec: str, keys: int) -> float | None:
+    """What is proved for one key with a weight of 0.9 among `keys`, at a margin of 1; None where nothing is."""
+    name = _THEORY.get(str(normalizer(spec)))
+    return None if name is None or keys < 3 else float(bounds.sensitivity_at_equal_selectivity(name, keys))

@@ -1,0 +1,75 @@
+"""What a normalizer costs: the time of a forward pass beside the model's own, and the memory that it needs beside."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...models import LoadedModel, swap
+
+ROUNDS = 5
+
+
+@torch.no_grad()
+def costs(
+    model: LoadedModel, tokens: Tensor, contenders: Mapping[str, str | None], on_pass: Callable[[], object]
+) -> dict[str, dict[str, Any]]:
+    """Best time of a forward pass, and largest memory of its tensors in MB, of each: what to swap by name, or None.
+
+    Rounds take all in turn, so that a machine that is busy for a while is busy for all of them.
+    """
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    memory: dict[str, float | None] = {}
+    for number in range(ROUNDS + 1):
+        for name, what in contenders.items():
+            with nullcontext() if what is None else swap(model, what):
+                if number == 0:  # also the pass that warms up
+                    memory[name] = peak_megabytes(lambda: _forward(model, tokens))
+                    continue
+                start = time.perf_counter()
+                _forward(model, tokens)
+                times[name].append(time.perf_counter() - start)
+            on_pass()
+    return {"seconds": {name: min(found) for name, found in times.items()}, "megabytes": memory}
+
+
+def _forward(model: LoadedModel, tokens: Tensor) -> None:
+    network: Any = model.network
+    network(input_ids=tokens[None].to(network.device), use_cache=False)
+
+
+def peak_megabytes(work: Callable[[], object]) -> float | None:
+    """Most that the tensors made meanwhile took together, in MB; None where the machine does not tell."""
+    try:
+        with _quiet_profiler(), torch.autograd.profiler.profile(profile_memory=True) as seen:
+            work()
+        found: Any = seen.kineto_results
+        changes = sorted((event.start_ns(), event.nbytes()) for event in found.events() if event.name() == "[memory]")
+    except (AttributeError, RuntimeError):
+        return None
+    now = most = 0
+    for _, change in changes:
+        now += change
+        most = max(most, now)
+    return most / 1e6 if changes else None
+
+
+@contextmanager
+def _quiet_profiler() -> Iterator[None]:
+    """The profiler would write lines of its own on standard error."""
+    name = "KINETO_LOG_LEVEL"
+    before = os.environ.get(name)
+    os.environ[name] = "99"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,81 @@
+"""compare: what another normalizer would buy in this model, and what it would cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from ..._asked import between, whole, yes_or_no
+from ...models import LoadedModel, Text, evaluating
+from .._engine.given import as_folder, as_model, as_text
+from .._engine.loss import check_causal
+from .._engine.settings import MOST_RESAMPLES, checked_seed
+from .._engine.watch import watching
+from .alternatives import as_lines, check_alternative
+from .result import ALTERNATIVES, LENGTH, CompareSettings, Comparison, needle_lengths_for
+from .work import Study
+
+
+def compare(
+    model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
+    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
+    *,
+    alternatives: str | Mapping[str, str] | Sequence[str | Mapping[str, str]] | None = None,
+    length: int | None = None,
+    windows: int = 8,
+    queries: int = 32,
+    tau: float = 0.05,
+    needle_lengths: int | Sequence[int] | None = None,
+    prompts: int = 4,
+    calibrate: bool = False,
+    seed: int = 0,
+    level: float = 0.95,
+    resamples: int = 1000,
+    folder: str | os.PathLike[str] | None = None,
+    tokenizer: Any = None,
+    progress: bool = True,
+) -> Comparison:
+    """What would other normalizers buy in this causal language model, and what would they cost?
+
+    Every one is swapped into all layers and heads, or into some of them; all read the same windows.
+
+    Args:
+        model, text, seed, level, resamples, tokenizer: as for `diagnose`.
+        alternatives: what to swap: specs, patterns with specs (a mapping, or in one line "layers.3=topk:k=32; ..."), or
+            "file:PATH" of a saved swap. By default entmax:alpha=1.5, sparsemax, topk:k=32 and topp:p=0.9.
+        length: of the windows, in tokens; by default 512, or the model's context where it is shorter.
+        windows: how many; intervals come from resampling them, and fewer than 6 (8 at a level of 0.99) give no
+            recommendation.
+        queries: how many of each window selectivity is measured on.
+        tau: relative rise of the loss that the capacity allows.
+        needle_lengths: of the prompts of the needle test; by default 128, 256, 512 and 1024, as far as the context
+            goes, and `length` if it is longer.
+        prompts: how many of each kind, length and depth.
+        calibrate: compare every alternative that is no file also after calibration on the first half of the text; all
+            windows are then from the second half.
+        folder: keep what is measured there, and the page `compare.html` (`abbe.compare` writes it); a comparison that
+            was stopped goes on where it was.
+        progress: say the cost and show a bar on standard error.
+
+    Example:
+        >>> found = abbe.compare("smollm2", "book.txt", alternatives=["entmax:alpha=1.5", "topk:k=32"])
+        >>> found.recommendation.sentence
+    """
+    specs = ALTERNATIVES if alternatives is None else as_lines(alternatives)
+    for spec in specs:
+        check_alternative(spec)  # a mistake is told before a model is loaded
+    place, source = as_folder(folder), as_text(text)
+    loaded = as_model(model, tokenizer, progress)
+    check_causal(loaded, "comparing normalizers")
+    length = min(LENGTH, loaded.context or LENGTH) if length is None else whole("length", length)
+    settings = CompareSettings(
+        specs, length, whole("windows", windows), whole("queries", queries, least=1), between("tau", tau, 0, 1, 0.05),
+        needle_lengths_for(length, needle_lengths, loaded.context), whole("prompts", prompts),
+        yes_or_no("calibrate", calibrate), checked_seed(seed), between("level", level, 0, 1, 0.95),
+        whole("resamples", resamples, least=1, most=MOST_RESAMPLES),
+    )  # fmt: skip
+    with watching(progress) as watch, evaluating(loaded.network):
+        return Study(loaded, source, settings, place, watch).run()

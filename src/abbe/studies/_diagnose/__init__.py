@@ -1,0 +1,1 @@
+"""abbe.diagnose: every measure of every head, as a table."""

@@ -1,0 +1,72 @@
+"""diagnose: text -> windows -> model with a tap -> measures in blocks of queries -> one tidy table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from ...models import LoadedModel, Text, evaluating
+from ...normalizers import Normalizer
+from ...results import Run
+from .._engine.given import as_folder, as_model, as_text, room_for
+from .._engine.measuring import measure_run
+from .._engine.settings import LENGTHS, settings_for
+from .._engine.watch import watching
+
+
+def diagnose(
+    model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
+    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
+    *,
+    lengths: int | Sequence[int] | None = None,
+    normalizer: str | Normalizer | None = None,
+    vectors: str = "value",
+    queries: int | str = 64,
+    windows: int = 8,
+    grid: int | Sequence[int] | None = None,
+    temperatures: float | Sequence[float] = (1.0,),
+    seed: int = 0,
+    level: float = 0.95,
+    resamples: int = 1000,
+    folder: str | os.PathLike[str] | None = None,
+    tokenizer: Any = None,
+    progress: bool = True,
+) -> Run:
+    """Measure how selective every attention head of a model is.
+
+    Args:
+        model: a name for `load`, what `load` gave, or a transformers network (then with its `tokenizer`). A network in
+            training mode is measured in evaluation mode and put back; one that was compiled or wrapped for
+            distributed training is measured without that.
+        text: file or files, "-" for standard input, a `Text`, the text itself (a string that is no path and has a space
+            or a line break), or None for the sample that comes with abbe.
+        lengths: of windows in tokens, one or several; by default 64, 256 and 1024, as far as the context goes,
+            or all of a text that is shorter than that.
+        normalizer: another normalizer for the same logits; by default the model's own softmax, with its sinks.
+        vectors: token vectors of the geometry: "value", "output" (values through the output projection), "hidden" (the
+            layer's input states) or "embedding" (L2-normalised token embeddings, as in arXiv 2508.17821).
+        queries: how many queries a window, one from each of as many equal stretches, or "all".
+        windows: how many windows of each length; intervals come from resampling them.
+        grid: sizes N of the selected set; by default 1, 2, 5, 10, 20, 50 and 100.
+        temperatures: where the sensitivity is measured; none leaves it out.
+        seed: of windows, queries, random sets and resampling.
+        level: of the intervals.
+        resamples: of the bootstrap.
+        folder: keep the run there; a run that was stopped goes on where it was.
+        progress: say the cost and show a bar on standard error.
+
+    Example:
+        >>> run = abbe.diagnose("smollm2", "book.txt", lengths=[256, 1024])
+        >>> run.heads.filter(pl.col("measure") == "separability")
+    """
+    place, source = as_folder(folder), as_text(text)
+    loaded = as_model(model, tokenizer, progress)
+    settings = settings_for(
+        room_for(loaded, source, LENGTHS[0]), lengths=lengths, windows=windows, queries=queries, grid=grid,
+        vectors=vectors, normalizer=normalizer, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
+    )  # fmt: skip
+    with watching(progress) as watch, evaluating(loaded.network):
+        return measure_run(loaded, source, settings, place, watch)

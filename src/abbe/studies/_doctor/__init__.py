@@ -1,0 +1,1 @@
+"""abbe.doctor: what on this machine keeps abbe from working."""

@@ -1,0 +1,141 @@
+"""A run folder while the run goes on: finished windows are kept in it, so that a stopped run goes on from there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ..._errors import AbbeError
+from ..._held import LOCK
+from ..._stored import is_unfinished, read_json, write_json
+from ...models import LoadedModel, Text, Window
+from ...results import FORMAT, MANIFEST, TABLE, checked_manifest
+from .parts import Parts, run_of
+from .tables import Record
+
+IDENTITY = "identity.json"  # of a folder of several runs
+_WINDOWS = "windows"
+_NOTHING = (IDENTITY, MANIFEST, LOCK)  # a folder with no other file holds nothing that was finished
+
+
+class RunFolder:
+    """Records of windows on disk, or in memory only when there is no folder.
+
+    A folder belongs to one identity (model, text, settings, versions); another run in it is refused.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None,
+        identity: Mapping[str, Any],
+        say: Callable[[str], object] = lambda line: None,
+    ) -> None:
+        self.path = None if folder is None else Path(folder)
+        self.identity = dict(identity)
+        self.parts = Parts(self.path, identity["digest"], say)
+        self._kept: dict[tuple[int, int], Record] = {}
+        self._notes: dict[tuple[int, int], dict[str, Any]] = {}
+        if self.path is not None:
+            claim(self.path, self.identity, MANIFEST)
+
+    def __contains__(self, window: Window) -> bool:
+        return self.record(window) is not None
+
+    def record(self, window: Window) -> Record | None:
+        """The record of a finished window, None if it is not finished (or its file is damaged)."""
+        key = window.length, window.index
+        if key not in self._kept and (found := self.parts.tensors(_name(window))) is not None:
+            self._kept[key], self._notes[key] = found
+        return self._kept.get(key)
+
+    def notes(self, window: Window) -> dict[str, Any]:
+        """What was written down when the window was measured: "seconds" and "skipped"."""
+        return self._notes[window.length, window.index] if window in self else {}
+
+    def keep(self, window: Window, record: Record, seconds: float, skipped: Sequence[str]) -> None:
+        """Remember a finished window; its file appears whole or not at all."""
+        key = window.length, window.index
+        self._kept[key], self._notes[key] = record, {"seconds": round(seconds, 3), "skipped": list(skipped)}
+        self.parts.keep_tensors(_name(window), record, self._notes[key])
+
+
+def _name(window: Window) -> str:
+    return f"{_WINDOWS}/{window.length}-{window.index}"
+
+
+def identity_of(model: Mapping[str, Any], text: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What two runs must share to have the same table."""
+    from ... import __version__
+
+    parts = {"model": model["fingerprint"], "configuration": model["configuration"], "text": text["fingerprint"]}
+    parts |= {"settings": dict(settings), "abbe": __version__}
+    parts |= {name: version(name) for name in ("torch", "transformers", "tokenizers", "numba")}
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return parts | {"digest": digest}
+
+
+def claim_folder(
+    path: Path | None,
+    model: LoadedModel,
+    text: Text,
+    settings: Mapping[str, Any],
+    say: Callable[[str], object] = lambda line: None,
+) -> Parts:
+    """A folder of several parts or runs belongs to one model, text and settings, too; gives its parts."""
+    identity = identity_of(
+        {"fingerprint": model.fingerprint, "configuration": model.configuration},
+        {"fingerprint": text.fingerprint},
+        settings,
+    )
+    if path is not None:
+        claim(path, identity, IDENTITY)
+    return Parts(path, identity["digest"], say)
+
+
+def claim(path: Path, identity: Mapping[str, Any], file: str) -> None:
+    """Make a folder that of a run, which `file` says; called by who holds it.
+
+    Refused if it is that of another run, unless nothing in it was finished.
+    """
+    if not _may_be_taken(path, file):
+        _check_same(path, identity, file)
+    for left in filter(is_unfinished, (*path.iterdir(), *path.glob("*/.*"))):
+        with suppress(OSError):
+            left.unlink()  # of a process that was killed: nobody else writes here now
+    if not (path / TABLE).exists():
+        write_json(path / file, {"format": FORMAT, "finished": False, "identity": dict(identity)})
+
+
+def _may_be_taken(path: Path, file: str) -> bool:
+    """Whether it is empty, or a run was begun in it and nothing finished."""
+    files = [one for one in path.rglob("*") if one.is_symlink() or not one.is_dir()]
+    if any(one.name not in _NOTHING and not is_unfinished(one) for one in files):
+        return False
+    if not (path / file).is_file():
+        return not any(one.name in (IDENTITY, MANIFEST) for one in files)
+    stored = checked_manifest(path / file, read_json(path / file))
+    return "digest" in _as_dict(stored.get("identity"))
+
+
+def _as_dict(found: Any) -> dict[str, Any]:
+    return found if isinstance(found, dict) else {}
+
+
+def _check_same(path: Path, identity: Mapping[str, Any], file: str) -> None:
+    if not (path / file).exists() and not (path / file).is_symlink():
+        if any(run_of(one) == identity["digest"] for one in path.rglob("*")):
+            return  # only the file that says so was lost
+        raise AbbeError(f"{path} is not empty and holds no run: name a new folder (--out)")
+    found = _as_dict(checked_manifest(path / file, read_json(path / file)).get("identity"))
+    if found.get("digest") == identity["digest"]:
+        return
+    other = [key for key in identity if key not in ("settings", "digest") and found.get(key) != identity[key]]
+    known, wanted = _as_dict(found.get("settings")), identity["settings"]
+    other += [key for key in wanted if known.get(key) != wanted[key]]
+    raise AbbeError(f"{path} holds another run (different: {', '.join(other)}): name a new folder (--out)")

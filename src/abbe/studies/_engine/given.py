@@ -1,0 +1,90 @@
+"""The model and the text that a study is given: by name, or in memory already."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..._asked import shown
+from ..._errors import AbbeError
+from ...models import LoadedModel, Text, Window, Windows, load, read_text, unwrapped, wrap
+from ...models import windows as cut_windows
+from .watch import watching
+
+ModelLike = str | os.PathLike[str] | LoadedModel | nn.Module
+TextLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text
+_LONG_TOKEN = 32  # characters: a text with more for each token is not counted beforehand
+
+FolderLike = str | os.PathLike[str]
+
+
+def as_model(model: ModelLike, tokenizer: Any, progress: bool = False) -> LoadedModel:
+    """Load by name, or take what is in memory, without what torch.compile or a parallel wrapper put around it."""
+    if isinstance(model, LoadedModel):
+        inner = unwrapped(model.network)
+        return model if inner is model.network else dataclasses.replace(model, network=inner)
+    if isinstance(model, nn.Module):
+        if tokenizer is None:
+            raise AbbeError("a network comes without its tokenizer: give tokenizer=...")
+        return wrap(model, tokenizer)
+    if not isinstance(model, str | os.PathLike) or not isinstance(os.fspath(model), str):
+        raise AbbeError(
+            f"the model is {shown(model)}, but must be a name, a folder, what abbe.load gave, or a transformers model"
+        )
+    if not os.fspath(model).strip():
+        raise AbbeError("the model has no name: give embedded, smollm2, a folder, a .gguf file or a hub id")
+    with watching(progress) as watch:
+        watch.part = f"loading {os.fspath(model)}"
+        return load(model)
+
+
+def as_text(text: TextLike | None) -> Text:
+    return text if isinstance(text, Text) else read_text(text)
+
+
+def as_folder(folder: FolderLike | None) -> Path | None:
+    """Where a study keeps what it measures, or None."""
+    if folder is None:
+        return None
+    if not isinstance(folder, str | os.PathLike) or not isinstance(os.fspath(folder), str) or not os.fspath(folder):
+        raise AbbeError(f"folder is {shown(folder)}, but must be the path of a folder")
+    if "\0" in os.fspath(folder):
+        raise AbbeError(f"folder is {shown(folder)}, which no system takes as a path")
+    return Path(folder)
+
+
+def room_for(model: LoadedModel, text: Text, shortest: int) -> int | None:
+    """The longest window: the model's context, or a text that is shorter than the shortest usual window, as a whole."""
+    if len(text.content) > shortest * _LONG_TOKEN or not callable(model.tokenizer):
+        return model.context
+    tokens = len(model.tokenizer(text.content, truncation=False, padding=False, verbose=False)["input_ids"])
+    return min(tokens, model.context or tokens) if 2 <= tokens < shortest else model.context
+
+
+def windows_for(model: LoadedModel, text: Text, lengths: Sequence[int], count: int, seed: int) -> Windows:
+    """Windows of the text in the model's tokens; refuses tokens that the network does not know."""
+    cut = cut_windows(text, lengths, count, seed, tokenizer=model.tokenizer, context=model.context)
+    check_vocabulary(model, cut)
+    return cut
+
+
+def check_vocabulary(model: LoadedModel, windows: Sequence[Window]) -> None:
+    """A token beyond the embedding would fail deep in the network, or on some devices read foreign memory."""
+    network: Any = model.network
+    embedding = None
+    with suppress(NotImplementedError):  # of two towers, for example
+        embedding = network.get_input_embeddings()
+    size = getattr(embedding, "num_embeddings", None)
+    largest = max((int(window.tokens.max()) for window in windows), default=0)
+    if isinstance(size, int) and largest >= size:
+        token = model.tokenizer.convert_ids_to_tokens(largest)
+        raise AbbeError(
+            f"the text has token {largest} ({token!r}), but {model.name} knows only {size:,} tokens, while its "
+            f"tokenizer has {len(model.tokenizer):,}: give the tokenizer that belongs to the model"
+        )

@@ -1,0 +1,90 @@
+"""Numbers of a run's table by name: of every head, or of all heads together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from ...results import Run
+from .._report.result import Place
+
+USUAL_SIZE = 20  # of a selected set, where one size is shown for all
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the table; every number may be absent, but the value."""
+
+    value: float
+    low: float | None
+    high: float | None
+    limit: float | None
+    control: float | None
+
+    @property
+    def at_least(self) -> float:
+        """The low end of the interval, or the value where there is none."""
+        return self.value if self.low is None else self.low
+
+
+_Key = tuple[str, int | None, int | None]
+
+
+class Lookup:
+    """The table of a run as dictionaries."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.of_heads: dict[_Key, dict[Place, Cell]] = {}
+        self.of_all: dict[_Key, Cell] = {}
+        known = run.heads.filter(pl.col("value").is_finite())
+        for row in known.select("layer", "head", "length", "n", "measure", *_NUMBERS).iter_rows():
+            layer, head, length, n, measure = row[:5]
+            cell, key = Cell(*row[5:]), (measure, length, n)
+            if layer is None:
+                self.of_all[key] = cell
+            else:
+                self.of_heads.setdefault(key, {})[layer, head] = cell
+
+    def heads(self, measure: str, length: int | None = None, n: int | None = None) -> dict[Place, Cell]:
+        """Every head that has this number."""
+        return self.of_heads.get((measure, length, n), {})
+
+    def overall(self, measure: str, length: int | None = None, n: int | None = None) -> Cell | None:
+        return self.of_all.get((measure, length, n))
+
+    @cached_property
+    def places(self) -> list[Place]:
+        """All heads of the table, in order."""
+        found = self.run.heads.select("layer", "head").drop_nulls().unique().sort("layer", "head")
+        return list(found.iter_rows())
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Those with a number of some head, in rising order."""
+        return sorted({length for _, length, _ in self.of_heads if length is not None})
+
+    @property
+    def longest(self) -> int | None:
+        return self.lengths[-1] if self.lengths else None
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Set sizes measured at the largest length, in rising order."""
+        return sorted({n for _, length, n in self.of_heads if n is not None and length == self.longest})
+
+    @property
+    def size(self) -> int | None:
+        return shown_size(self.run)
+
+
+_NUMBERS = ("value", "low", "high", "limit", "control")
+
+
+def shown_size(run: Run) -> int | None:
+    """The set size that stands for all: 20, or the measured one nearest to it at the largest length."""
+    sized = run.heads.filter(pl.col("n").is_not_null() & pl.col("head").is_not_null())
+    longest = sized.filter(pl.col("length") == pl.col("length").max())
+    return min(longest["n"].unique().to_list(), key=lambda n: (abs(n - USUAL_SIZE), n), default=None)

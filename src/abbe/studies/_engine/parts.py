@@ -1,0 +1,115 @@
+"""Parts of a run in its folder: written as they are finished, checked when they are read again.
+
+A part that is damaged, or is one of another window or run, counts as not there: it is measured again, and a line says
+so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from ..._errors import AbbeError
+from ..._stored import CHECKED, check_owner, checked, read_json, write_json, write_whole
+from ..._tensor_sum import tensor_sum
+
+Content = TypeVar("Content")
+
+JSON, TENSORS = ".json", ".safetensors"
+
+
+class Parts:
+    """What one run has finished, by name, such as "windows/64-0"; without a folder nothing is kept."""
+
+    def __init__(self, folder: Path | None, run: str, say: Callable[[str], object] = lambda line: None) -> None:
+        self.folder, self.run = folder, run
+        self.measured_again: list[str] = []  # a line for each that was found damaged
+        self._say = say
+        self._spoilt: set[str] = set()
+
+    def json(self, name: str) -> dict[str, Any] | None:
+        """None if it is not there, or damaged."""
+        return self.read(name, JSON, lambda path: checked(path, read_json(path), self.run, name))
+
+    def keep_json(
+        self, name: str, content: Mapping[str, Any], files: Sequence[str] = (), indent: int | None = 1
+    ) -> None:
+        if self.folder is not None:
+            path = self._ready(name, JSON)
+            write_json(path, content, run=self.run, part=name, files=files, indent=indent, durable=False)
+
+    def tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """With the notes beside them; None if they are not there, or damaged."""
+        return self.read(name, TENSORS, lambda path: _read_tensors(path, self.run, name))
+
+    def keep_tensors(self, name: str, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> None:
+        if self.folder is not None:
+            plain = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+            facts = {"run": self.run, "part": name, "notes": dict(notes or {})}
+            block = json.dumps(facts | {"sha256": tensor_sum(plain, facts)})
+            write_whole(self._ready(name, TENSORS), save(plain, {CHECKED: block}), durable=False)
+
+    def read(self, name: str, suffix: str, read: Callable[[Path], Content]) -> Content | None:
+        """What `read` gives; None if the file is not there, or if it is damaged, which is told once."""
+        if self.folder is None or name in self._spoilt:
+            return None
+        path = self._path(name, suffix)
+        if not path.exists() and not path.is_symlink():
+            return None
+        try:
+            return read(path)
+        except (AbbeError, OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+            why = str(error) if isinstance(error, AbbeError) else f"{path} is damaged"
+            self._spoilt.add(name)
+            self.measured_again.append(f"{why}; it is measured again")
+            self._say(self.measured_again[-1])
+            return None
+
+    def _ready(self, name: str, suffix: str) -> Path:
+        """Where to write a part; a folder that stands there is moved aside."""
+        path = self._path(name, suffix)
+        self._spoilt.discard(name)
+        with suppress(OSError):  # what cannot be done is told by the writer
+            path.parent.mkdir(exist_ok=True)
+            if path.is_dir() and not path.is_symlink():
+                path.rename(path.with_name(f"{path.name}.moved"))
+        return path
+
+    def _path(self, name: str, suffix: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{name}{suffix}"
+
+
+def run_of(path: Path) -> str | None:
+    """Of which run a file says that it is a part; None if it says nothing that can be read."""
+    with suppress(AbbeError, OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError):
+        if path.suffix == JSON:
+            return str(read_json(path)[CHECKED]["run"])
+        if path.suffix == TENSORS:
+            with safe_open(path, "pt") as file:
+                return str(json.loads(file.metadata()[CHECKED])["run"])
+    return None
+
+
+def _read_tensors(path: Path, run: str, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    if path.is_dir():
+        raise AbbeError(f"{path} is a folder")
+    if not path.exists():
+        raise AbbeError(f"{path} is a link to nothing")
+    with safe_open(path, "pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        block = (file.metadata() or {}).get(CHECKED)
+    if block is None:
+        raise AbbeError(f"{path} has no checksum")
+    facts: dict[str, Any] = json.loads(block)
+    if facts.pop("sha256") != tensor_sum(tensors, facts):
+        raise AbbeError(f"{path} is damaged: its checksum is wrong")
+    check_owner(path, facts, run, name)
+    return tensors, facts["notes"]

@@ -1,0 +1,107 @@
+"""What a diagnosis was asked for, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from ..._asked import between, is_whole, plain, positive, several, shown, whole, whole_numbers
+from ..._errors import AbbeError
+from ...measures import DEFAULT_GRID, checked_grid
+from ...normalizers import Normalizer, normalizer
+
+Vectors = Literal["embedding", "hidden", "value", "output"]
+LENGTHS = (64, 256, 1024)
+MOST_RESAMPLES = 1_000_000  # all are drawn at once: more would fill the memory and change nothing
+OR_ALL = ", or 'all'"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides the numbers, beside model and text."""
+
+    lengths: tuple[int, ...]
+    windows: int
+    queries: int | None  # None: all
+    grid: tuple[int, ...]
+    vectors: Vectors
+    normalizer: str | None  # None: the model's own
+    temperatures: tuple[float, ...]
+    seed: int
+    level: float
+    resamples: int
+    steps: tuple[float, ...] = ()  # of finite differences, at every temperature
+    expected: bool = False  # the proved bounds on the mean distance of random sets, too
+    more_than: int = 0  # leave out queries that see no more keys than this
+    readings: bool = False  # critical N under every reading of "expected" and of the test
+
+    def __post_init__(self) -> None:
+        """The lengths are checked by the windows."""
+        checked_grid(self.grid)
+        if self.vectors not in get_args(Vectors):
+            raise AbbeError(f"vectors is {self.vectors!r}, but must be one of {', '.join(get_args(Vectors))}")
+        if self.queries is not None:
+            whole("queries", self.queries, least=1, other=OR_ALL)
+        positive("temperatures", self.temperatures)
+        positive("steps", self.steps)
+        between("level", self.level, 0, 1, example=0.95)
+        whole("resamples", self.resamples, least=1, most=MOST_RESAMPLES)
+        checked_seed(self.seed)
+        if self.normalizer is not None:
+            normalizer(self.normalizer)
+
+    def as_json(self) -> dict[str, Any]:
+        found = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        return found | {"queries": self.queries or "all"}
+
+
+def settings_for(
+    context: int | None,
+    *,
+    lengths: int | Sequence[int] | None,
+    windows: int,
+    queries: int | str,
+    grid: int | Sequence[int] | None,
+    vectors: str,
+    normalizer: Any,
+    temperatures: float | Sequence[float],
+    seed: int,
+    level: float,
+    resamples: int,
+) -> Settings:
+    """Fill in what depends on the model: windows of 64, 256 and 1024 tokens, as far as its context goes."""
+    if lengths is None:
+        lengths = [length for length in LENGTHS if context is None or length <= context] or [context or LENGTHS[0]]
+    return Settings(
+        lengths=whole_numbers("lengths", lengths, "window length"),
+        windows=whole("windows", windows),
+        queries=count_of_queries(queries),
+        grid=checked_grid(DEFAULT_GRID if grid is None else several("grid", grid)),
+        vectors=vectors,  # type: ignore[arg-type]
+        normalizer=None if normalizer is None else _spec_of(normalizer),
+        temperatures=positive("temperatures", temperatures),
+        seed=checked_seed(seed),
+        level=between("level", level, 0, 1, example=0.95),
+        resamples=whole("resamples", resamples, least=1, most=MOST_RESAMPLES),
+    )
+
+
+def count_of_queries(given: int | str | None) -> int | None:
+    """How many queries of a window; None for "all"."""
+    if given is None or (isinstance(given, str) and given == "all"):
+        return None
+    return whole("queries", given, least=1, other=OR_ALL)
+
+
+def checked_seed(given: int) -> int:
+    value = plain(given)
+    if not is_whole(value) or not 0 <= value < 2**63:
+        raise AbbeError(f"seed is {shown(given)}, but must be a whole number from 0 to 2**63 - 1")
+    return int(value)
+
+
+def _spec_of(given: Any) -> str:
+    if not isinstance(given, str | Normalizer):
+        raise AbbeError(f"normalizer is {shown(given)}, but must be a spec such as 'entmax:alpha=1.5', or a Normalizer")
+    return str(given)

@@ -1,0 +1,260 @@
+"""From the sums of single windows to the table of a run: means over windows, intervals, and what needs all heads."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from ...measures import (
+    State,
+    bootstrap_interval,
+    compute,
+    critical_n,
+    decay_exponent,
+    list_measures,
+    mean_decay_exponent,
+    resampled_means,
+)
+from ...measures._bootstrap import interval_ends
+from ...results import SCHEMA
+from .readings import EXPECTED, LEVELS, TESTS, critical_name, over_units, rejecting_name, units_key
+from .settings import Settings
+
+Columns = dict[str, np.ndarray]
+Record = dict[str, Tensor]  # "measure/part": (layer, head) or (layer, head, N), NaN where there is nothing
+_DECAY = "decay"
+_DISTANCE = "distance/value"
+_PARTS = ("value", "limit", "control")
+_NUMBERS = ("value", "low", "high", "limit", "control")
+_PLACES = {info.name: place for place, info in enumerate(list_measures())}
+
+
+def layer_record(state: State) -> Record:
+    """The means of one layer in one window, (head,) or (head, N), and the sums that a slope over lengths needs."""
+    found = {key: x for key, x in state.items() if key.startswith(f"{_DECAY}/")}
+    for name, summary in compute(state).items():
+        for part in _PARTS:
+            x = getattr(summary, part)
+            if x is not None:
+                found[f"{name}/{part}"] = x
+    return found
+
+
+def window_record(of_layers: Mapping[int, Record], layers: int) -> Record:
+    """The means of one window, all layers stacked; a layer with fewer heads than others is filled up with NaN."""
+    keys = dict.fromkeys(key for record in of_layers.values() for key in record)
+    return {
+        key: _stacked({layer: record[key] for layer, record in of_layers.items() if key in record}, layers)
+        for key in keys
+    }
+
+
+def _stacked(of_layers: Mapping[int, Tensor], layers: int) -> Tensor:
+    heads = max(len(x) for x in of_layers.values())
+    stacked = torch.full((layers, heads, *next(iter(of_layers.values())).shape[1:]), torch.nan, dtype=torch.float64)
+    for layer, x in of_layers.items():
+        stacked[layer, : len(x)] = x
+    return stacked
+
+
+def table(model: str, records: Mapping[int, Sequence[Record]], settings: Settings) -> pl.DataFrame:
+    """All rows of a run, from the records of the windows of every length."""
+    parts = [part for length, group in records.items() for part in _rows_of_length(length, group, settings)]
+    parts += [_critical_rows(length, group, settings) for length, group in records.items()]
+    parts += [_reading_rows(length, group, settings) for length, group in records.items() if settings.readings]
+    parts += _decay_rows([record for group in records.values() for record in group], settings)
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    columns = {name: joined.get(name, np.full(len(joined["value"]), model, dtype=object)) for name in SCHEMA}
+    series = {
+        name: pl.Series(name, columns[name].tolist(), kind)
+        if kind == pl.String
+        else pl.Series(name, columns[name]).fill_nan(None).cast(kind)
+        for name, kind in SCHEMA.items()
+    }
+    return pl.DataFrame(series)
+
+
+def _rows_of_length(length: int, records: Sequence[Record], settings: Settings) -> list[Columns]:
+    found = [key.removesuffix("/value") for key in records[0] if key.endswith("/value")]
+    names = sorted(found, key=lambda name: (_PLACES[name.partition("@")[0]], name))
+    return [part for name in names for part in _rows_of_measure(name, length, records, settings)]
+
+
+def _rows_of_measure(name: str, length: int, records: Sequence[Record], settings: Settings) -> list[Columns]:
+    """A row for every head, and one for all heads together, whose interval takes windows with all their heads."""
+    parts = {part: _over_windows(records, f"{name}/{part}") for part in _PARTS if f"{name}/{part}" in records[0]}
+    rows = [_rows(name, length, *_joined_windows(name, parts, settings), settings.grid)]
+    if not name.partition("@")[0].endswith("_p95"):  # a mean of quantiles is none
+        of_all = {part: _over_heads(name, x, parts["value"]) for part, x in parts.items()}
+        rows.append(_rows(name, length, *_joined_windows(name, of_all, settings), settings.grid, of_heads=False))
+    return rows
+
+
+def _over_windows(records: Sequence[Record], key: str) -> Tensor:
+    return torch.stack([record[key] for record in records])
+
+
+def _over_heads(name: str, x: Tensor, values: Tensor) -> Tensor:
+    """(window, layer, head, ...) -> (window, ...); NaN where a head has a value without this number."""
+    joined = _largest(x.flatten(1, 2), 1) if _is_largest(name) else x.flatten(1, 2).nanmean(1)
+    return torch.where((x.isnan() & ~values.isnan()).flatten(1, 2).any(1), torch.nan, joined)
+
+
+def _joined_windows(
+    name: str, parts: Mapping[str, Tensor], settings: Settings
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Value, ends of its interval, limit and control, from numbers (window, ...)."""
+    values = parts["value"]
+    low, high = bootstrap_interval(
+        values,
+        level=settings.level,
+        resamples=settings.resamples,
+        seed=settings.seed,
+        statistic="max" if _is_largest(name) else "mean",
+    )
+    value = _largest(values, 0) if _is_largest(name) else values.nanmean(0)
+    control = parts["control"].nanmean(0) if "control" in parts else None
+    return value, low, high, _limit(name, values, parts.get("limit")), control
+
+
+def _is_largest(name: str) -> bool:
+    return name.partition("@")[0].endswith("_max")
+
+
+def _largest(values: Tensor, dim: int) -> Tensor:
+    """Maximum; NaN only where all are."""
+    largest = values.nan_to_num(nan=-torch.inf).amax(dim)
+    return torch.where(largest == -torch.inf, torch.nan, largest)
+
+
+def _limit(name: str, values: Tensor, limits: Tensor | None) -> Tensor | None:
+    """That of the windows' values; none where a window has a value without a limit."""
+    if limits is None:
+        return None
+    unlimited = (limits.isnan() & ~values.isnan()).any(0)
+    joined = _largest(limits, 0) if _is_largest(name) else limits.nanmean(0)
+    return torch.where(unlimited, torch.nan, joined)
+
+
+def _rows(
+    name: str,
+    length: int | None,
+    value: Tensor,
+    low: Tensor,
+    high: Tensor,
+    limit: Tensor | None,
+    control: Tensor | None,
+    grid: Sequence[int],
+    of_heads: bool = True,
+) -> Columns:
+    """Rows for (layer, head) or (layer, head, N) numbers, without the first two if they are not of single heads."""
+    places = np.indices(value.shape).reshape(value.dim(), value.numel())
+    layers, heads, sizes = (*places[:2], places[2:]) if of_heads else (None, None, places)
+    numbers = {
+        "layer": layers,
+        "head": heads,
+        "length": None if length is None else np.full(value.numel(), length),
+        "n": np.asarray(grid)[sizes[0]] if len(sizes) else None,
+        **{
+            key: None if x is None else x.reshape(-1).numpy()
+            for key, x in zip(_NUMBERS, (value, low, high, limit, control), strict=True)
+        },
+    }
+    known = ~np.isnan(numbers["value"])
+    return _columns([name] * value.numel(), numbers, known)
+
+
+def _columns(measures: Sequence[str], numbers: Mapping[str, Any], chosen: Any = slice(None)) -> Columns:
+    """Columns of one length, floats but for the names; NaN where a column has nothing."""
+    nothing = np.full(len(measures), np.nan)
+    found = {key: (nothing if x is None else np.asarray(x, dtype=np.float64))[chosen] for key, x in numbers.items()}
+    return found | {"measure": np.asarray(measures, dtype=object)[chosen]}
+
+
+def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -> Columns:
+    """The test that tells the heads' distances from those of random sets, for every N, and where it first fails."""
+    means = {part: _over_windows(records, f"distance/{part}") for part in ("value", "control")}
+    usable = [i for i in range(len(settings.grid)) if not bool(means["value"][..., i].nanmean(0).isnan().all())]
+    grid = [settings.grid[i] for i in usable]
+    if not grid:
+        return _columns([], dict.fromkeys(("layer", "head", "length", "n", *_NUMBERS)))
+    samples = {part: _by_size(x.nanmean(0)[..., usable]) for part, x in means.items()}
+    found = critical_n(samples["value"], samples["control"], grid, LEVELS)
+    again = [
+        critical_n(_by_size(value[..., usable]), _by_size(control[..., usable]), grid, LEVELS)
+        for value, control in zip(
+            *(resampled_means(means[part], settings.resamples // 10 or 1, settings.seed) for part in means), strict=True
+        )
+    ]
+    rows: list[tuple[str, int | None, float | None, list[float | None]]] = []
+    for i, size in enumerate(grid):
+        rows.append(("ks_statistic", size, found.statistic[i], [one.statistic[i] for one in again]))
+        rows.append(("ks_p_value", size, found.p_value[i], [one.p_value[i] for one in again]))
+    rows += [
+        (f"critical_n@{level:g}", None, found.critical[level], [one.critical[level] for one in again])
+        for level in LEVELS
+    ]
+    numbers: dict[str, Any] = dict.fromkeys(("layer", "head", "limit", "control"))
+    numbers |= {"length": [length] * len(rows), "n": [n for _, n, _, _ in rows]}
+    numbers["value"] = [value for _, _, value, _ in rows]
+    numbers["low"], numbers["high"] = zip(*(_ends(row[3], settings, len(records)) for row in rows), strict=True)
+    return _columns([row[0] for row in rows], numbers)
+
+
+def _reading_rows(length: int, records: Sequence[Record], settings: Settings) -> Columns:
+    """Critical N under every reading: the middle one of all tests, and the share of tests that reject at every N.
+
+    Sets of at most half the keys. Of head means there is one test.
+    """
+    usable = [i for i, n in enumerate(settings.grid) if 2 * n <= length]
+    grid = [settings.grid[i] for i in usable]
+    names: list[str] = []
+    values: list[float | None] = []
+    for (expected, key), level in itertools.product(EXPECTED.items(), LEVELS):
+        units = {
+            test: torch.cat([record[units_key(expected, test, level)] for record in records]) for test in TESTS[1:]
+        }
+        true, other = (_by_size(_over_windows(records, name).nanmean(0)[..., usable]) for name in (_DISTANCE, key))
+        found = critical_n(true, other, grid, (level,)).critical[level] if grid else math.nan
+        units[TESTS[0]] = torch.tensor([math.inf if found is None else found], dtype=torch.float64)
+        for test in TESTS:
+            names += [critical_name(level, expected, test), rejecting_name(level, expected, test)]
+            values += over_units(units[test])
+    numbers: dict[str, Any] = dict.fromkeys(("layer", "head", "n", "low", "high", "limit", "control"))
+    return _columns(names, numbers | {"length": [length] * len(names), "value": values})
+
+
+def _by_size(means: Tensor) -> Tensor:
+    """(N, heads of all layers)."""
+    flat = means.reshape(-1, means.shape[-1])
+    return flat.T.contiguous()
+
+
+def _ends(values: Sequence[float | None], settings: Settings, windows: int) -> tuple[float | None, float | None]:
+    """Of the interval over the resamples with a number; null where one has no critical N, or for one window."""
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    if windows < 2 or not known or any(value is None for value in values):
+        return None, None
+    low, high = interval_ends(torch.tensor(known, dtype=torch.float64)[:, None], settings.level, windows)
+    return float(low), float(high)
+
+
+def _decay_rows(records: Sequence[Record], settings: Settings) -> list[Columns]:
+    """The slope over all windows of all lengths: of every head, and their mean."""
+    keys = [key for key in records[0] if key.startswith(f"{_DECAY}/")]
+    sums = {key.removeprefix(f"{_DECAY}/"): _over_windows(records, key) for key in keys}
+    options: dict[str, Any] = {"level": settings.level, "resamples": settings.resamples, "seed": settings.seed}
+    of_heads, of_all = decay_exponent(sums, **options), mean_decay_exponent(sums, **options)
+    uniform = torch.ones_like
+    name, grid = "decay_exponent", settings.grid
+    return [
+        _rows(name, None, *of_heads, None, uniform(of_heads[0]), grid),
+        _rows(name, None, *of_all, None, uniform(of_all[0]), grid, of_heads=False),
+    ]

@@ -1,0 +1,45 @@
+"""The token vectors x_i that the geometry is measured on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from ..._errors import AbbeError
+from ...models import AttentionCall
+from .settings import Vectors
+
+
+def token_vectors(which: Vectors, call: AttentionCall, network: nn.Module, tokens: Tensor) -> Tensor:
+    """(1, key heads or heads; key; feature), float32, for the keys of one attention layer.
+
+    embedding: the model's input embeddings divided by their norm (as in arXiv 2508.17821); hidden: the states that
+    the layer was given; value: its values; output: its values as the output projection adds them to the stream.
+    """
+    if which == "value":
+        return call.value[0].float()
+    if which == "output":
+        return _as_projected(call)
+    if which == "hidden":
+        if call.hidden is None:
+            raise AbbeError(f"{call.name}: its input states were not seen; use value vectors instead")
+        return call.hidden[:1].float()
+    embed: Any = network.get_input_embeddings()  # type: ignore[operator]
+    return normalize(embed(tokens).float(), dim=-1)
+
+
+def _as_projected(call: AttentionCall) -> Tensor:
+    """Vectors with the lengths and angles of v_i W (W: a head's part of the projection) in the few dimensions of v.
+
+    With the symmetric root C of W W^T, (v C)(u C)^T = v W W^T u^T for all v and u, so every distance is the same.
+    """
+    weight = call.value_to_output().double()
+    gram = weight @ weight.mT
+    values, basis = torch.linalg.eigh(gram)
+    root = (basis * values.clamp(min=0).sqrt().unsqueeze(-2)) @ basis.mT
+    per_head = call.value[0].repeat_interleave(len(root) // call.value.shape[1], 0)
+    projected: Tensor = per_head.float() @ root.float()
+    return projected

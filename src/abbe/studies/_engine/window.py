@@ -1,0 +1,197 @@
+"""Measure one window: a forward pass with a tap, every layer read in blocks of queries, then forgotten."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._errors import AbbeError
+from ...measures import (
+    Rows,
+    State,
+    choose_sets,
+    decay,
+    differences,
+    dispersion,
+    distance_formula,
+    expected_distance,
+    geometry,
+    selection,
+    sensitivity,
+    update,
+)
+from ...models import AttentionCall, LoadedModel, Tap, Window
+from ...normalizers import Normalizer
+from ...normalizers import normalizer as make_normalizer
+from .readings import QueryDistances
+from .settings import Settings
+from .tables import Record, layer_record
+from .vectors import token_vectors
+
+BLOCK = 1 << 20  # logits of one block of queries; the measures need some hundred bytes for each
+
+
+class WindowReader:
+    """Takes the attention calls of forward passes and keeps, for each layer, only sums.
+
+    `records[layer]` holds the means of a layer, which is numbered as in `tap.layers`.
+    """
+
+    def __init__(self, model: LoadedModel, tap: Tap, settings: Settings) -> None:
+        self.model, self.settings = model, settings
+        self.numbers = {name: number for number, name in enumerate(tap.layers)}
+        self.normalizer = make_normalizer(settings.normalizer or "softmax")
+        self.records: dict[int, Record] = {}
+        self.skipped: dict[str, None] = {}  # a set that keeps its order
+        self.distances = QueryDistances()
+        tap.listen(self._read)
+        _keep_freed_memory()
+
+    @torch.no_grad()
+    def measure(self, window: Window) -> dict[int, Record]:
+        """Run the model on one window; the means of every layer."""
+        self.window, self.records, self.distances = window, {}, QueryDistances()
+        run_model(self.model, window.tokens)
+        return self.records
+
+    def _read(self, call: AttentionCall) -> None:
+        number, tokens = self.numbers[call.name], self.window.tokens.to(call.query.device)
+        if lacks_vectors(call, self.settings):
+            self._skip(f"{call.name}: cross attention reads another stack's states, not {self.settings.vectors}s")
+            return
+        vectors = token_vectors(self.settings.vectors, call, self.model.network, tokens[None])
+        positions = query_positions(call.query.shape[-2], self.settings, self.window)
+        chance = seeded(self.settings, self.window, f"random sets of layer {number}")
+        directions = seeded(self.settings, self.window, f"directions of layer {number}")
+        steps = seeded(self.settings, self.window, f"steps of layer {number}")
+        rows_at_once = max(1, BLOCK // (call.query.shape[1] * call.key.shape[-2]))
+        state: State = {}
+        for start in range(0, len(positions), rows_at_once):
+            block = positions[start : start + rows_at_once]
+            state = self._update(state, self._rows(call, block, vectors), chance, directions, steps)
+        self.distances.end_layer(positions)
+        self.records[number] = layer_record(state)
+
+    def _skip(self, why: str) -> None:
+        self.skipped[why] = None
+
+    def _update(
+        self, state: State, rows: Rows, chance: torch.Generator, directions: torch.Generator, steps: torch.Generator
+    ) -> State:
+        sets = choose_sets(rows, self.settings.grid, chance)
+        readings = dispersion(rows) | selection(rows, sets) | geometry(rows, sets)
+        if self.settings.expected:
+            readings |= expected_distance(rows, sets)
+        if self.settings.readings:
+            readings |= distance_formula(rows, sets)
+            self.distances.add(readings["distance"], readings["expected_distance_low"])
+        if self.settings.temperatures:
+            readings |= sensitivity(rows, self.normalizer, self.settings.temperatures, directions)
+        if self.settings.steps:
+            readings |= differences(rows, self.settings.temperatures, self.settings.steps, steps)
+        return update(state, {**readings, **decay(rows)})
+
+    def _rows(self, call: AttentionCall, queries: Tensor, vectors: Tensor) -> Rows:
+        if self.settings.normalizer is None:
+            return rows_of_call(call, queries, vectors)
+        if call.sink is not None:
+            self._skip(f"learned sinks: {self.normalizer} replaces softmax together with its sink")
+        return rows_of_call(call, queries, vectors, self.normalizer)
+
+
+def _keep_freed_memory() -> None:
+    """glibc keeps a freed block for the next use if a block as large was freed before; else the system takes it back.
+
+    Every layer frees blocks of some megabytes: taking them back and giving them out again costs a tenth of the time.
+    """
+    torch.empty(31 << 20, dtype=torch.uint8)  # freed at once; 32 MiB is the largest size that it learns from
+
+
+def rows_of_call(call: AttentionCall, queries: Tensor, vectors: Tensor, normalizer: Normalizer | None = None) -> Rows:
+    """The rows of some queries in a layer, weighted by the model's own softmax with its sink, or by this normalizer."""
+    logits = call.logits(queries)[0].float()
+    limit = _range_limit(call, queries)
+    if call.sink is None or normalizer is not None:
+        chosen = make_normalizer("softmax") if normalizer is None else normalizer
+        return Rows(logits, chosen(logits), vectors, limit, softmax=str(chosen) == "softmax")
+    sink = call.sink.float()
+    with_sink = torch.cat([logits, sink[:, None, None].expand(-1, len(queries), 1)], -1)
+    weights = torch.softmax(with_sink, -1)[..., :-1].contiguous()
+    return Rows(logits, weights, vectors, limit, sink=True, sink_logits=sink)
+
+
+def lacks_vectors(call: AttentionCall, settings: Settings) -> bool:
+    """Cross attention reads another stack's states: they have no vectors among those of this stack's tokens."""
+    return call.kind == "cross" and settings.vectors in ("embedding", "hidden")
+
+
+def run_model(model: LoadedModel, tokens: Tensor) -> Any:
+    """One forward pass without the language-model head, where there is one to leave out."""
+    network: Any = model.network
+    inputs = model_inputs(model, tokens)
+    return network.base_model(**inputs)
+
+
+def model_inputs(model: LoadedModel, tokens: Tensor) -> dict[str, Any]:
+    """The arguments of a forward pass on one row of tokens; an encoder-decoder reads it with both halves."""
+    network: Any = model.network
+    batch = tokens[None].to(network.device)
+    if model.kind == "encoder-decoder":
+        return {"input_ids": batch, "decoder_input_ids": batch, "use_cache": False}
+    return {"input_ids": batch} if model.kind == "encoder" else {"input_ids": batch, "use_cache": False}
+
+
+def query_positions(length: int, settings: Settings, window: Window) -> Tensor:
+    """All positions, or one drawn from each of as many equal stretches of the window as queries are wanted.
+
+    The first positions, which see no more keys than a causal query should, are left out.
+    """
+    first = min(settings.more_than, length)
+    if settings.queries is None or settings.queries >= length - first:
+        return torch.arange(first, length)
+    edges = first + torch.arange(settings.queries + 1) * (length - first) // settings.queries
+    draws = torch.rand(settings.queries, generator=seeded(settings, window, "queries"), dtype=torch.float64)
+    return edges[:-1] + (draws * (edges[1:] - edges[:-1])).long()
+
+
+def seeded(settings: Settings, window: Window, use: str) -> torch.Generator:
+    """A generator that depends on seed, window and use alone, so that windows can be measured in any order."""
+    name = f"abbe, seed {settings.seed}, length {window.length}, window {window.index}, {use}"
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    return torch.Generator().manual_seed(number & (2**63 - 1))
+
+
+def _range_limit(call: AttentionCall, queries: Tensor) -> Tensor | None:
+    """2 scale |q| max |k| for every head and query: no logits can lie farther apart; a soft cap bounds them, too."""
+    if call.position_bias is not None or (call.mask is not None and call.mask.dtype != torch.bool):
+        return None
+    longest = torch.linalg.vector_norm(call.key[0].float(), dim=-1).amax(-1)
+    longest = longest.repeat_interleave(call.query.shape[1] // len(longest))
+    lengths = torch.linalg.vector_norm(call.query[0][:, queries].float(), dim=-1)
+    bound: Tensor = abs(call.scale) * lengths * longest[:, None]
+    if call.softcap is not None:
+        bound = call.softcap * torch.tanh(bound / call.softcap)
+    return 2 * bound
+
+
+def check_tokens(model: LoadedModel, windows: list[Window]) -> Tensor:
+    """Tokens for the self-check: the start of the longest window, up to 128 tokens or what a sliding window needs."""
+    config: Any = model.network.config
+    reach = getattr(config.get_text_config(), "sliding_window", None) or 0
+    longest = max(windows, key=lambda window: window.length)
+    return longest.tokens[: max(128, math.ceil(1.25 * reach))]
+
+
+def check_model(model: LoadedModel, tap: Tap, tokens: Tensor) -> float:
+    """The self-check of the tap; a failure says which model."""
+    try:
+        return tap.check(**model_inputs(model, tokens))
+    except AbbeError as error:
+        raise AbbeError(f"{model.name}: {error}") from None
+    except Exception as error:  # of the network itself, which may want more than a text
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise AbbeError(f"{model.name} ({type(model.network).__name__}) fails on tokens alone: {said}") from error

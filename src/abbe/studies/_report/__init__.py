@@ -1,0 +1,1 @@
+"""abbe.report: every head over lengths, sizes and temperatures, and what it means."""

@@ -1,0 +1,214 @@
+"""What another normalizer would do with the same logits: what it tells apart, and how far it moves the output.
+
+An estimate: nothing is trained, and the layers above see what the model's own weights give them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Tensor
+
+from ..._errors import AbbeError
+from ...measures import Reading, Rows, bootstrap_interval, dispersion, sensitivity
+from ...models import AttentionCall, LoadedModel, Tap, Window
+from ...normalizers import Normalizer
+from ...normalizers import normalizer as make_normalizer
+from .._engine.settings import Settings
+from .._engine.told_apart import by_groups, told_apart
+from .._engine.vectors import token_vectors
+from .._engine.window import (
+    BLOCK,
+    check_model,
+    check_tokens,
+    lacks_vectors,
+    query_positions,
+    rows_of_call,
+    run_model,
+    seeded,
+)
+
+OWN = "own"
+MOST_WINDOWS = 4
+ALTERNATIVES = (
+    "entmax:alpha=1.25",
+    "entmax:alpha=1.5",
+    "sparsemax",
+    "topk:k=32",
+    "topp:p=0.9",
+    "threshold:rel=0.1",
+    "softmax:temperature=0.7",
+)
+SHARPER = ALTERNATIVES[-1]  # the control: as dense as the model's own, only sharper
+SPARSE = frozenset(ALTERNATIVES) - {SHARPER}  # those that give exact zeros
+
+_MEANS = ("told_apart", "active", "effective_tokens", "sensitivity")
+_COLUMNS = (
+    *("told_apart", "told_apart_low", "told_apart_high", "gain", "gain_low", "gain_high"),
+    *("output_change", "active", "effective_tokens", "sensitivity"),
+)
+SCHEMA: dict[str, Any] = {"layer": pl.Int32, "head": pl.Int32, "normalizer": pl.String} | dict.fromkeys(
+    _COLUMNS, pl.Float64
+)
+
+Sums = dict[str, Tensor]  # (normalizer, head); own comes first
+
+
+def try_alternatives(
+    model: LoadedModel,
+    open_tap: Tap,
+    windows: Sequence[Window],
+    settings: Settings,
+    *,
+    specs: Sequence[str] = ALTERNATIVES,
+    most_windows: int = MOST_WINDOWS,
+    queries: int = 32,
+    on_window: Callable[[Window], object] | None = None,
+) -> pl.DataFrame:
+    """A row for every head and normalizer, from the first windows of the longest length, `queries` queries each.
+
+    "own" is the model's own softmax with its sinks, whatever the run's normalizer; an alternative replaces both. Means
+    are over queries, then over windows.
+
+    told_apart: share of the weight on tokens that the output tells apart, see `told_apart`; on the run's vectors.
+    gain: told_apart minus that of own; its interval takes the windows in pairs. 0 for own, without an interval.
+    output_change: root of (sum of ||o - o_own||^2 over sum of ||o_own||^2), o = sum a_i v_i with values v. 0 for own.
+    active: keys with a weight above 0. effective_tokens, sensitivity (worst direction, T = 1): as in the run.
+
+    Numbers that no query defines are null, and intervals of a single window. Cross attention has no rows where it has
+    no vectors. `on_window` is called with every window that is done.
+    """
+    chosen = _chosen(windows, most_windows)
+    if not chosen:
+        raise AbbeError("there is no window to try alternatives on: give at least one")
+    if open_tap.error is None:
+        check_model(model, open_tap, check_tokens(model, chosen))
+    reader = _Renormaliser(model, open_tap, replace(settings, queries=queries), specs)
+    for window in chosen:
+        reader.read(window)
+        if on_window is not None:
+            on_window(window)
+    return alternatives_table([OWN, *specs], reader.of_layers, settings)
+
+
+def alternatives_windows(windows: Sequence[Window], most_windows: int = MOST_WINDOWS) -> int:
+    """How many of these windows `try_alternatives` reads."""
+    return len(_chosen(windows, most_windows))
+
+
+def _chosen(windows: Sequence[Window], most_windows: int) -> list[Window]:
+    longest = max((window.length for window in windows), default=0)
+    return [window for window in windows if window.length == longest][:most_windows]
+
+
+class _Renormaliser:
+    """Gives the logits of every layer to all normalizers; `of_layers[layer]` has the sums of each window.
+
+    Deaf to forward passes that are not its own, because a tap keeps its consumers.
+    """
+
+    def __init__(self, model: LoadedModel, open_tap: Tap, settings: Settings, specs: Sequence[str]) -> None:
+        self.model, self.settings = model, settings
+        self.normalizers = [make_normalizer(spec) for spec in specs]
+        self.numbers = {name: number for number, name in enumerate(open_tap.layers)}
+        self.of_layers: dict[int, list[Sums]] = {}
+        self.window: Window | None = None
+        open_tap.listen(self._read)
+
+    @torch.no_grad()
+    def read(self, window: Window) -> None:
+        self.window = window
+        try:
+            run_model(self.model, window.tokens)
+        finally:
+            self.window = None
+
+    def _read(self, call: AttentionCall) -> None:
+        if self.window is None or lacks_vectors(call, self.settings):
+            return
+        layer, tokens = self.numbers[call.name], self.window.tokens.to(call.query.device)
+        vectors = token_vectors(self.settings.vectors, call, self.model.network, tokens[None])
+        positions = query_positions(call.query.shape[-2], self.settings, self.window)
+        directions = seeded(self.settings, self.window, f"directions of alternatives in layer {layer}")
+        rows_at_once = max(1, BLOCK // (call.query.shape[1] * call.key.shape[-2]))
+        sums: Sums = {}
+        for block in torch.split(positions, rows_at_once):
+            own = rows_of_call(call, block, vectors)
+            sums = _added(sums, block_sums(own, call.value[0].float(), self.normalizers, directions))
+        self.of_layers.setdefault(layer, []).append(sums)
+
+
+def block_sums(own: Rows, values: Tensor, normalizers: Sequence[Normalizer], generator: torch.Generator) -> Sums:
+    """Sums over the queries of a block for own weights and all normalizers, and the numbers of queries that count."""
+    found = [_sums(own, own, values, make_normalizer("softmax"), generator)]
+    for normalizer in normalizers:
+        other = Rows(own.logits, normalizer(own.logits), own.vectors, softmax=str(normalizer) == "softmax")
+        found.append(_sums(other, own, values, normalizer, generator))
+    return {name: torch.stack([one[name] for one in found]).cpu() for name in found[0]}
+
+
+def _sums(rows: Rows, own: Rows, values: Tensor, normalizer: Normalizer, generator: torch.Generator) -> Sums:
+    some = rows.count > 0
+    readings = {
+        "told_apart": told_apart(rows),
+        "active": Reading((rows.weights > 0).sum(-1), some),
+        "effective_tokens": dispersion(rows)["effective_tokens"],
+        "sensitivity": sensitivity(rows, normalizer, (1.0,), generator)["sensitivity_worst"],
+    }
+    sums: Sums = {}
+    for name, reading in readings.items():
+        sums[name] = torch.where(reading.defined, reading.value, 0.0).sum(1, dtype=torch.float64)
+        sums[f"{name}/rows"] = reading.defined.sum(1)
+    sums["changed"] = _squares(rows.weights - own.weights, values)
+    sums["output"] = _squares(own.weights, values)
+    return sums
+
+
+def _squares(weights: Tensor, values: Tensor) -> Tensor:
+    """||sum over keys of a_i v_i||^2, summed over the queries: (head,)."""
+    return (by_groups(weights, values).double() ** 2).sum((1, 2))
+
+
+def _added(first: Sums, second: Sums) -> Sums:
+    return {name: x + first[name] if first else x for name, x in second.items()}
+
+
+def alternatives_table(
+    names: Sequence[str], of_layers: Mapping[int, Sequence[Sums]], settings: Settings
+) -> pl.DataFrame:
+    """From the sums of every window, (normalizer, head), to a row for every layer, head and normalizer."""
+    parts = [pl.DataFrame(schema=SCHEMA)]
+    for layer, windows in sorted(of_layers.items()):
+        numbers = _numbers({name: torch.stack([sums[name] for sums in windows]) for name in windows[0]}, settings)
+        heads = numbers["gain"].shape[1]
+        columns: dict[str, Any] = {
+            "layer": [layer] * (heads * len(names)),
+            "head": [head for head in range(heads) for _ in names],
+            "normalizer": list(names) * heads,
+        }
+        columns |= {name: numbers[name].T.reshape(-1).tolist() for name in _COLUMNS}
+        parts.append(pl.DataFrame(columns, schema=SCHEMA).with_columns(pl.col(_COLUMNS).fill_nan(None)))
+    return pl.concat(parts)
+
+
+def _numbers(sums: Sums, settings: Settings) -> dict[str, Tensor]:
+    """All columns, (normalizer, head), from the sums of windows (window, normalizer, head); NaN where undefined."""
+    means = {
+        name: sums[name] / torch.where(sums[f"{name}/rows"] > 0, sums[f"{name}/rows"], torch.nan) for name in _MEANS
+    }
+    found = {name: x.nanmean(0) for name, x in means.items()}
+    gains = means["told_apart"] - means["told_apart"][:, :1]
+    found["gain"] = gains.nanmean(0)
+    for name, x in (("told_apart", means["told_apart"]), ("gain", gains)):
+        found[f"{name}_low"], found[f"{name}_high"] = bootstrap_interval(
+            x, level=settings.level, resamples=settings.resamples, seed=settings.seed
+        )
+    for end in ("gain_low", "gain_high"):
+        found[end][0] = torch.nan
+    output = sums["output"].sum(0)
+    found["output_change"] = (sums["changed"].sum(0) / torch.where(output > 0, output, torch.nan)).sqrt()
+    return found

@@ -1,0 +1,168 @@
+"""What every head is, in one sentence, by the first rule that holds.
+
+The kinds and their rules are ours; arXiv 2602.01893 has three others, Retriever, Mixer and Reset, by precision and
+recall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .._engine.lookup import Cell, Lookup
+from .._engine.sentences import percent, power_of_n, tokens
+from .result import Fact, HeadVerdict, Place
+
+NEAR_UNIFORM = 0.95  # of the entropy ceiling
+SINK = 0.5  # of the weight on the first visible key
+FADING = 0.5  # decay exponent; a uniform head has 1
+SHARP = 3.0  # effective tokens
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the verdict on one head rests on, at the largest length."""
+
+    tokens: int
+    size: int | None
+    sink: Cell | None
+    entropy: Cell | None
+    effective: Cell | None
+    separability: Cell | None
+    decay: Cell | None
+
+    @property
+    def entropy_share(self) -> float | None:
+        return share_of_limit(self.entropy)
+
+    def numbers(self) -> dict[str, Fact]:
+        found: dict[str, Fact] = {
+            "effective tokens": value_of(self.effective),
+            "visible keys, on average": None if self.effective is None else self.effective.limit,
+            "entropy over its ceiling": self.entropy_share,
+            "weight on the first key": value_of(self.sink),
+            "decay exponent": value_of(self.decay),
+        }
+        if self.size is not None:
+            found[f"separability of {self.size} tokens"] = value_of(self.separability)
+            found["its interval from"] = None if self.separability is None else self.separability.low
+            found["of random sets"] = None if self.separability is None else self.separability.control
+        return found
+
+
+def share_of_limit(cell: Cell | None) -> float | None:
+    return None if cell is None or not cell.limit else cell.value / cell.limit
+
+
+def value_of(cell: Cell | None) -> float | None:
+    return None if cell is None else cell.value
+
+
+def head_facts(table: Lookup) -> dict[Place, Facts]:
+    longest, size = table.longest, table.size
+    if longest is None:
+        return {}
+    sized = table.heads("separability", longest, size)
+    sinks, entropy, effective = (table.heads(name, longest) for name in ("sink_mass", "entropy", "effective_tokens"))
+    decay = table.heads("decay_exponent")
+    return {
+        place: Facts(
+            tokens=longest,
+            size=size,
+            sink=sinks.get(place),
+            entropy=entropy.get(place),
+            effective=effective.get(place),
+            separability=sized.get(place),
+            decay=decay.get(place),
+        )
+        for place in table.places
+    }
+
+
+def is_sink(facts: Facts) -> bool:
+    return facts.sink is not None and facts.sink.value > SINK
+
+
+def is_near_uniform(facts: Facts) -> bool:
+    return facts.entropy_share is not None and facts.entropy_share >= NEAR_UNIFORM
+
+
+def is_blurred(facts: Facts) -> bool:
+    return no_better_than_random(facts.separability)
+
+
+def no_better_than_random(separability: Cell | None) -> bool:
+    """The interval reaches down to random sets; says nothing where these are separable, too, as sets of one are."""
+    if separability is None or separability.control is None or separability.control >= 1:
+        return False
+    return separability.at_least <= separability.control
+
+
+def is_fading(facts: Facts) -> bool:
+    return facts.decay is not None and facts.decay.value >= FADING
+
+
+def is_sharp(facts: Facts) -> bool:
+    return facts.effective is not None and facts.effective.value <= SHARP
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """The first kind whose test holds is the head's."""
+
+    name: str
+    test: Callable[[Facts], bool]
+    rule: str
+    sentence: Callable[[Facts], str]
+
+
+def _of_weight(facts: Facts) -> str:
+    return f"{percent(value_of(facts.sink))} of its weight goes to the first token it sees"
+
+
+def _of_entropy(facts: Facts) -> str:
+    return f"its entropy is {percent(facts.entropy_share)} of the ceiling at {facts.tokens:,} tokens"
+
+
+def _of_sets(facts: Facts) -> str:
+    cell = facts.separability
+    if cell is None or cell.control is None:
+        return "its selected sets could not be measured"
+    ours, random = percent(cell.value), percent(cell.control)
+    return f"{ours} of its {tokens(facts.size or 0)} selected lie in a ball of their own, {random} of random ones"
+
+
+def _of_decay(facts: Facts) -> str:
+    return f"its largest weight goes like {power_of_n(value_of(facts.decay) or 0)} as the context grows"
+
+
+def _of_tokens(facts: Facts) -> str:
+    spread = f"it spreads its weight as if over {tokens(value_of(facts.effective) or 0)}"
+    return spread if facts.separability is None else f"{spread}; {_of_sets(facts)}"
+
+
+_KINDS = (
+    _Kind("sink", is_sink, f"more than {percent(SINK)} of the weight is on the first visible key", _of_weight),
+    _Kind("uniform", is_near_uniform, f"the entropy is at least {percent(NEAR_UNIFORM)} of ln n", _of_entropy),
+    _Kind("blurred", is_blurred, "the interval of the separability reaches down to random sets", _of_sets),
+    _Kind("fading", is_fading, f"the decay exponent is at least {FADING:g} (a uniform head has 1)", _of_decay),
+    _Kind("sharp", is_sharp, f"at most {SHARP:g} effective tokens", _of_tokens),
+    _Kind("selective", lambda facts: facts.effective is not None, "it has an effective number of tokens", _of_tokens),
+)
+KINDS = (*(kind.name for kind in _KINDS), "not measured")
+
+
+def head_verdicts(table: Lookup) -> tuple[HeadVerdict, ...]:
+    """One sentence on every head."""
+    return tuple(_verdict(place, facts) for place, facts in head_facts(table).items())
+
+
+def _verdict(place: Place, facts: Facts) -> HeadVerdict:
+    for position, kind in enumerate(_KINDS):
+        if kind.test(facts):
+            tried = ", ".join(other.name for other in _KINDS[:position])
+            before = f" No earlier rule holds ({tried})." if tried else ""
+            sentence = f"{kind.name.capitalize()}: {kind.sentence(facts)}."
+            rule = f"At {facts.tokens:,} tokens {kind.rule}.{before}"
+            return HeadVerdict(*place, kind.name, sentence, rule, facts.numbers())
+    return HeadVerdict(*place, "not measured", "Not measured: no query gave a number.", "", facts.numbers())

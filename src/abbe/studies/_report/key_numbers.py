@@ -1,0 +1,86 @@
+"""The five numbers that matter: over all heads, at the largest length, with interval, limit and control."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from .._engine.lookup import Cell, Lookup
+from .._engine.sentences import percent, power_of_n, tokens
+from .result import KeyNumber
+
+LEVEL = 0.01  # of the test behind the critical N, as in the text of arXiv 2508.17821
+
+
+def key_numbers(table: Lookup) -> tuple[KeyNumber, ...]:
+    """Effective tokens, separability, critical N, decay exponent, sensitivity: all heads, at the largest length."""
+    longest, size = table.longest, table.size
+    effective = table.overall("effective_tokens", longest)
+    separable = table.overall("separability", longest, size)
+    decay = table.overall("decay_exponent")
+    sensitivity = table.overall("sensitivity_worst_mean", longest)
+    return (
+        _number(
+            "effective tokens", "effective_tokens", effective,
+            lambda c: tokens(c.value),
+            lambda c: f"A query spreads its weight as if equally over {tokens(c.value)}"
+            + ("." if c.limit is None else f", of {c.limit:,.0f} that it sees on average."),
+        ),
+        _number(
+            f"separability of {size} tokens" if size else "separability", "separability", separable,
+            lambda c: percent(c.value),
+            lambda c: f"The share of the {tokens(size or 0)} of largest weight that lies in a ball of its own"
+            + ("." if c.control is None else f"; of {tokens(size or 0)} drawn at random: {percent(c.control)}."),
+        ),
+        _critical_number(table),
+        _number(
+            "decay exponent", "decay_exponent", decay,
+            lambda c: f"{c.value:.2f}",
+            lambda c: f"The largest weight of a head goes like {power_of_n(c.value)} with the n keys it sees; a "
+            "uniform head's like n^-1.",
+        ),
+        _number(
+            "worst sensitivity", "sensitivity_worst_mean", sensitivity,
+            lambda c: f"{c.value:.2g} per logit",
+            lambda c: "How far the weights move for a unit change of the logits in the worst direction"
+            + ("." if c.limit is None else f"; the proved ceiling is {c.limit:.3g} in the mean over queries."),
+        ),
+    )  # fmt: skip
+
+
+def _number(
+    name: str, measure: str, cell: Cell | None, shown: Callable[[Cell], str], meaning: Callable[[Cell], str]
+) -> KeyNumber:
+    if cell is None:
+        return KeyNumber(name, measure, None, None, None, None, None, "not measured", "No query gave this number.")
+    numbers = (cell.value, cell.low, cell.high, cell.limit, cell.control)
+    return KeyNumber(name, measure, *numbers, shown(cell), meaning(cell))
+
+
+def _critical_number(table: Lookup) -> KeyNumber:
+    measure = f"critical_n@{LEVEL:g}"
+    found, tested = critical_n(table)
+    name = "critical N"
+    if not tested:
+        return _number(name, measure, None, str, str)
+    if not can_reject(table):
+        told = f"With so few heads the test cannot tell anything from chance at level {LEVEL:g}."
+        return KeyNumber(name, measure, None, None, None, None, None, "too few heads", told)
+    if found is None:
+        told = f"Up to {tested[-1]} selected tokens, the heads' distances differ from those of random sets."
+        return KeyNumber(name, measure, None, None, None, None, None, f"none up to {tested[-1]}", told)
+    told = f"With {tokens(found.value)} selected, the heads' distances are first not told from those of random sets."
+    return KeyNumber(name, measure, found.value, found.low, found.high, None, None, tokens(found.value), told)
+
+
+def can_reject(table: Lookup) -> bool:
+    """Whether the test can reject at all: the smallest p-value of two samples of m heads is 2/C(2m, m)."""
+    heads = max((len(table.heads("distance", table.longest, n)) for n in table.sizes), default=0)
+    return 2 / math.comb(2 * heads, heads) <= LEVEL
+
+
+def critical_n(table: Lookup) -> tuple[Cell | None, list[int]]:
+    """The critical N at the largest length, None if there is none; and the sizes that were tested."""
+    longest = table.longest
+    tested = sorted(n for name, length, n in table.of_all if name == "ks_p_value" and length == longest and n)
+    return table.overall(f"critical_n@{LEVEL:g}", longest), tested

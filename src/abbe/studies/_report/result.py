@@ -1,0 +1,158 @@
+"""What a report consists of: numbers, sentences with their rule and evidence, and one window to look at."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import polars as pl
+
+from ...results import Run
+
+Fact = float | int | str | None
+Place = tuple[int, int]  # layer, head
+NOT_LEARNED = "hardly learned"  # topic of the verdict that takes all advice back
+
+
+@dataclass(frozen=True)
+class KeyNumber:
+    """One of the few numbers that matter, over all heads at the largest length; None where it could not be measured."""
+
+    name: str
+    measure: str
+    value: float | None
+    low: float | None
+    high: float | None
+    limit: float | None
+    control: float | None
+    shown: str  # the value as a person reads it, such as "7.9 tokens" or "none up to 100"
+    meaning: str  # what it says, and beside which limit or control, in one sentence
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A verdict or an advice: one plain sentence, its rule, the numbers it rests on, and the heads that it is about."""
+
+    topic: str
+    sentence: str
+    rule: str
+    numbers: Mapping[str, Fact] = field(default_factory=dict)
+    heads: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True)
+class HeadVerdict:
+    """What one head is, in one sentence. Kinds: sink, uniform, blurred, fading, sharp, selective, not measured."""
+
+    layer: int
+    head: int
+    kind: str
+    sentence: str
+    rule: str
+    numbers: Mapping[str, Fact]
+
+
+@dataclass(frozen=True)
+class Ball:
+    """The selected set of one size around its sum s, seen from s: every point at its true distance, in some direction.
+
+    Directions are azimuths around the line from s to the origin, where tokens without weight lie; distances are exact,
+    so that what is drawn inside the circle lies inside the ball.
+    """
+
+    size: int
+    radius: float  # distance of s from the nearest unselected point
+    inside: tuple[bool, ...]  # of the selected, in the order of their weights: distance <= radius
+    distances: tuple[float, ...]
+    angles: tuple[float, ...]  # degrees
+    other_keys: tuple[int, ...]  # some of the unselected: the nearest, and some at random
+    other_distances: tuple[float, ...]
+    other_angles: tuple[float, ...]
+    intruders: int  # unselected points that lie no farther from s than the farthest selected one
+
+
+@dataclass(frozen=True)
+class SampleRow:
+    """One query of one head: its keys of largest weight, in order, and a ball for every size below its keys."""
+
+    layer: int
+    head: int
+    query: int
+    keys: tuple[int, ...]
+    weights: tuple[float, ...]
+    balls: tuple[Ball, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One window to look at: its tokens as text, some queries, and what every head does with them.
+
+    `loss` is that of the next token in the window (of its last ones, if the vocabulary is large), `guessing` that of a
+    model for which all tokens are alike, ln V, both in nats; None where the model does not predict the next token.
+    """
+
+    length: int
+    index: int
+    tokens: tuple[str, ...]
+    sizes: tuple[int, ...]
+    queries: tuple[int, ...]
+    rows: tuple[SampleRow, ...]
+    loss: float | None = None
+    guessing: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What `report` found.
+
+    Attributes:
+        run: the measurement itself.
+        numbers: the five that matter.
+        verdicts: what they mean, for the model.
+        heads: what every head is.
+        growth: a row for every head: decay exponent with interval, and the lengths at which it crosses its limits.
+        floors: a row for every head: the temperature below which its weights become fragile.
+        alternatives: a row for every head and alternative normalizer, by renormalising the same logits: an estimate.
+        advice: what to do about it.
+        sample: one window to look at, or None.
+    """
+
+    run: Run
+    numbers: tuple[KeyNumber, ...]
+    verdicts: tuple[Finding, ...]
+    heads: tuple[HeadVerdict, ...]
+    growth: pl.DataFrame = field(repr=False)
+    floors: pl.DataFrame = field(repr=False)
+    alternatives: pl.DataFrame = field(repr=False)
+    advice: tuple[Finding, ...] = ()
+    sample: Sample | None = field(default=None, repr=False)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: numbers, verdicts, advice and charts; of a report too odd to be drawn, its run."""
+        try:
+            # Views lie above this module: they are asked for by name, and only when something is shown.
+            drawn: str = importlib.import_module("abbe.views").report_html(self)
+        except Exception:
+            return self.run._repr_html_()
+        return drawn
+
+    @property
+    def learned(self) -> bool:
+        """False where a verdict says that attention has hardly been learned: then the advice does not apply."""
+        return all(finding.topic != NOT_LEARNED for finding in self.verdicts)
+
+    def as_json(self) -> dict[str, Any]:
+        """All but the table and the sample."""
+        return {
+            "learned": self.learned,
+            "numbers": [asdict(number) for number in self.numbers],
+            "verdicts": [asdict(finding) for finding in self.verdicts],
+            "advice": [asdict(finding) for finding in self.advice],
+            "heads": [asdict(verdict) for verdict in self.heads],
+            "growth": self.growth.to_dicts(),
+            "floors": self.floors.to_dicts(),
+            "alternatives": self.alternatives.to_dicts(),
+            "manifest": dict(self.run.manifest),
+        }

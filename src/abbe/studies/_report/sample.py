@@ -1,0 +1,152 @@
+"""One window to look at: its tokens as text, and what every head selects for some queries, with the balls around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...measures import Rows, checked_grid
+from ...models import AttentionCall, LoadedModel, Tap, Text, Window
+from ...normalizers import normalizer as make_normalizer
+from .._engine.loss import loss_and_guessing
+from .._engine.settings import Settings
+from .._engine.vectors import token_vectors
+from .._engine.window import check_model, check_tokens, lacks_vectors, rows_of_call, run_model, seeded
+from .result import Ball, Sample, SampleRow
+from .sample_ball import ball_of
+from .sample_json import sample_as_json, sample_from_json
+from .sample_tokens import token_texts
+
+__all__ = ["sample_as_json", "sample_from_json", "take_sample"]
+
+SIZES = (5, 20)
+LONGEST_WINDOW = 256  # tokens that fit on a screen
+MOST_ROWS = 2400  # heads x queries, for the size of the page
+FEWEST_QUERIES = 2
+
+
+def take_sample(
+    model: LoadedModel,
+    text: Text,
+    open_tap: Tap,
+    windows: Sequence[Window],
+    settings: Settings,
+    *,
+    sizes: Sequence[int] = SIZES,
+    queries: int = 8,
+) -> Sample:
+    """Run the model on one of the windows and keep what every head does with up to `queries` of its positions.
+
+    The window is the first of the largest length up to 256 tokens. Weights and vectors are those of the run. Models
+    with very many heads get fewer queries, at least 2. Cross attention has no rows where it has no vectors.
+    """
+    chosen = sample_window(windows)
+    if open_tap.error is None:
+        check_model(model, open_tap, check_tokens(model, list(windows)))
+    reader = _SampleReader(model, open_tap, chosen, settings, checked_grid(sizes), queries)
+    rows = reader.read()
+    tokens, queries_taken = token_texts(model.tokenizer, text, chosen), tuple(reader.positions.tolist())
+    of_window = chosen.length, chosen.index, tokens, reader.sizes, queries_taken, tuple(rows)
+    return Sample(*of_window, *loss_and_guessing(model, chosen))
+
+
+def sample_window(windows: Sequence[Window]) -> Window:
+    """The first one of the largest length that fits on a screen, else of the shortest."""
+    lengths = {window.length for window in windows}
+    length = max((length for length in lengths if length <= LONGEST_WINDOW), default=min(lengths))
+    return min((window for window in windows if window.length == length), key=lambda window: window.index)
+
+
+def sample_positions(model: LoadedModel, window: Window, settings: Settings, heads: int, queries: int) -> Tensor:
+    """The last position, and one drawn from each of the equal stretches before it.
+
+    Causal models start at an eighth of the window, because queries before it see few keys.
+    """
+    count = min(queries, max(FEWEST_QUERIES, MOST_ROWS // heads))
+    first, last = 0 if model.kind == "encoder" else window.length // 8, window.length - 1
+    stretches = min(count - 1, last - first)
+    edges = first + torch.arange(stretches + 1) * (last - first) // max(1, stretches)
+    draws = torch.rand(stretches, generator=seeded(settings, window, "sample queries"), dtype=torch.float64)
+    drawn = edges[:-1] + (draws * (edges[1:] - edges[:-1])).long()
+    return torch.cat([drawn, torch.tensor([last])])
+
+
+class _SampleReader:
+    """Listens to one forward pass; deaf to all others, because a tap keeps its consumers."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        open_tap: Tap,
+        window: Window,
+        settings: Settings,
+        sizes: tuple[int, ...],
+        queries: int,
+    ) -> None:
+        self.model, self.window, self.settings, self.sizes, self.queries = model, window, settings, sizes, queries
+        self.numbers = {name: number for number, name in enumerate(open_tap.layers)}
+        self.normalizer = None if settings.normalizer is None else make_normalizer(settings.normalizer)
+        self.positions = torch.tensor([], dtype=torch.long)
+        self.of_layers: dict[int, list[SampleRow]] = {}
+        self.listening = False
+        open_tap.listen(self._read)
+
+    @torch.no_grad()
+    def read(self) -> list[SampleRow]:
+        self.listening = True
+        try:
+            run_model(self.model, self.window.tokens)
+        finally:
+            self.listening = False
+        return [row for _, rows in sorted(self.of_layers.items()) for row in rows]
+
+    def _read(self, call: AttentionCall) -> None:
+        if not self.listening:
+            return
+        if not len(self.positions):
+            heads = call.query.shape[1] * len(self.numbers)
+            self.positions = sample_positions(self.model, self.window, self.settings, heads, self.queries)
+        if lacks_vectors(call, self.settings):
+            return
+        layer, tokens = self.numbers[call.name], self.window.tokens.to(call.query.device)
+        vectors = token_vectors(self.settings.vectors, call, self.model.network, tokens[None])
+        rows = _on_cpu(rows_of_call(call, self.positions, vectors, self.normalizer))
+        generator = seeded(self.settings, self.window, f"sample of layer {layer}")
+        self.of_layers[layer] = sample_rows(rows, layer, self.positions.tolist(), self.sizes, generator)
+
+
+def _on_cpu(rows: Rows) -> Rows:
+    return Rows(rows.logits.cpu(), rows.weights.cpu(), rows.vectors.cpu())
+
+
+def sample_rows(
+    rows: Rows, layer: int, queries: Sequence[int], sizes: Sequence[int], generator: torch.Generator
+) -> list[SampleRow]:
+    """What the heads of a layer do with these queries; one row at a time, so that only (key, feature) is in memory."""
+    order, visible, alive = rows.order(max(sizes)), rows.visible, rows.alive
+    found = []
+    for head in range(rows.heads):
+        vectors = rows.group(head).double()
+        for place, query in enumerate(queries):
+            seen, weights = visible[head, place], rows.weights[head, place]
+            keys = order[head, place, : int(seen.sum())]
+            usable = sizes if bool(alive[head, place]) else ()
+            balls = _balls(weights.double()[:, None] * vectors, keys, seen, usable, generator)
+            found.append(SampleRow(layer, head, query, tuple(keys.tolist()), tuple(weights[keys].tolist()), balls))
+    return found
+
+
+def _balls(
+    weighted: Tensor, keys: Tensor, seen: Tensor, sizes: Sequence[int], generator: torch.Generator
+) -> tuple[Ball, ...]:
+    """Of every size that leaves some of the seen keys out."""
+    found = []
+    for size in sizes:
+        left = seen.clone()
+        left[keys[:size]] = False
+        others = left.nonzero()[:, 0]
+        if len(others):
+            found.append(ball_of(weighted, keys[:size], others, generator))
+    return tuple(found)

@@ -1,0 +1,116 @@
+"""The compact form of a sample, for the run folder and for the page.
+
+Columns instead of rows, so that no name is written twice:
+
+    {"length", "index", "tokens", "sizes", "queries", "loss", "guessing",
+     "rows": {"layer", "head", "query", "keys", "weights"},             one entry a row
+     "balls": {"5": {"radius", "inside", "distances", "angles", "scale", "intruders",
+                     "other_keys", "other_distances", "other_angles"}}}  one entry a row; null where it has no such ball
+
+A distance (and the radius) is a whole number of thousandths of the largest distance in its ball, which `scale` holds;
+angles are whole degrees, `inside` is a string of 0 and 1, weights have 4 significant digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .result import Ball, Sample, SampleRow
+
+_UNITS = 1000
+_PLACES = ("layer", "head", "query")
+_BALL = (
+    *("radius", "inside", "distances", "angles", "other_keys", "other_distances", "other_angles"),
+    *("intruders", "scale"),
+)
+
+
+def sample_as_json(sample: Sample) -> dict[str, Any]:
+    """Made of lists, strings and numbers alone; the sample that `sample_from_json` makes of it gives the same again."""
+    columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in sample.rows] for name in _PLACES}
+    columns["keys"] = [list(row.keys) for row in sample.rows]
+    columns["weights"] = [[_digits(weight, 4) for weight in row.weights] for row in sample.rows]
+    return {
+        "length": sample.length,
+        "index": sample.index,
+        "tokens": list(sample.tokens),
+        "sizes": list(sample.sizes),
+        "queries": list(sample.queries),
+        "loss": sample.loss,
+        "guessing": sample.guessing,
+        "rows": columns,
+        "balls": {str(size): _ball_columns(_of_size(row, size) for row in sample.rows) for size in sample.sizes},
+    }
+
+
+def _of_size(row: SampleRow, size: int) -> Ball | None:
+    return next((ball for ball in row.balls if ball.size == size), None)
+
+
+def _ball_columns(balls: Iterable[Ball | None]) -> dict[str, list[Any]]:
+    found = [dict.fromkeys(_BALL) if ball is None else _ball_as_json(ball) for ball in balls]
+    return {name: [ball[name] for ball in found] for name in _BALL}
+
+
+def _ball_as_json(ball: Ball) -> dict[str, Any]:
+    scale = _digits(max(*ball.distances, *ball.other_distances), 6)
+    return {
+        "radius": _in_units([ball.radius], scale)[0],
+        "inside": "".join("01"[one] for one in ball.inside),
+        "distances": _in_units(ball.distances, scale),
+        "angles": [round(angle) % 360 for angle in ball.angles],
+        "other_keys": list(ball.other_keys),
+        "other_distances": _in_units(ball.other_distances, scale),
+        "other_angles": [round(angle) % 360 for angle in ball.other_angles],
+        "intruders": ball.intruders,
+        "scale": scale,
+    }
+
+
+def _in_units(distances: Sequence[float], scale: float) -> list[int]:
+    return [round(_UNITS * distance / scale) if scale else 0 for distance in distances]
+
+
+def _digits(number: float, digits: int) -> float:
+    return float(f"{number:.{digits}g}")
+
+
+def sample_from_json(found: Mapping[str, Any]) -> Sample:
+    """What `sample_as_json` kept."""
+    rows, balls, sizes = found["rows"], found["balls"], found["sizes"]
+    return Sample(
+        found["length"],
+        found["index"],
+        tuple(found["tokens"]),
+        tuple(sizes),
+        tuple(found["queries"]),
+        tuple(
+            SampleRow(layer, head, query, tuple(keys), tuple(weights), _balls_of_row(balls, sizes, number))
+            for number, (layer, head, query, keys, weights) in enumerate(
+                zip(*(rows[name] for name in (*_PLACES, "keys", "weights")), strict=True)
+            )
+        ),
+        found["loss"],
+        found["guessing"],
+    )
+
+
+def _balls_of_row(balls: Mapping[str, Any], sizes: Sequence[int], row: int) -> tuple[Ball, ...]:
+    of_row = {size: {name: balls[str(size)][name][row] for name in _BALL} for size in sizes}
+    return tuple(_ball_from_json(size, ball) for size, ball in of_row.items() if ball["scale"] is not None)
+
+
+def _ball_from_json(size: int, ball: Mapping[str, Any]) -> Ball:
+    unit = ball["scale"] / _UNITS
+    return Ball(
+        size=size,
+        radius=ball["radius"] * unit,
+        inside=tuple(one == "1" for one in ball["inside"]),
+        distances=tuple(distance * unit for distance in ball["distances"]),
+        angles=tuple(float(angle) for angle in ball["angles"]),
+        other_keys=tuple(ball["other_keys"]),
+        other_distances=tuple(distance * unit for distance in ball["other_distances"]),
+        other_angles=tuple(float(angle) for angle in ball["other_angles"]),
+        intruders=ball["intruders"],
+    )

@@ -1,0 +1,48 @@
+"""Whether attention has been learned at all: of random or uniform weights no advice can be given.
+
+Either sign is enough. Freshly drawn weights are so small that attention is uniform in nearly all heads, and so it is
+where queries or keys are zero. Large random weights, or queries and keys that are normalised, give attention that looks
+selective without having learned anything; then the loss is that of guessing. docs/report.md has the measurements.
+"""
+
+from __future__ import annotations
+
+from .._engine.lookup import Lookup
+from .._engine.sentences import count_of, percent
+from .head_verdicts import NEAR_UNIFORM, head_facts, is_near_uniform
+from .result import NOT_LEARNED, Fact, Finding, Sample
+
+UNIFORM_HEADS = 0.9  # of all heads near the entropy ceiling; of trained models at most 0.02 were
+GUESSING = 0.97  # of ln(vocabulary): untrained models had 0.995 and more in every window, trained ones at most 0.96
+NOTICE = "Attention has hardly been learned: the advice below does not apply."
+
+
+def hardly_learned(table: Lookup, sample: Sample | None) -> Finding | None:
+    """The verdict, if attention is uniform in nearly all heads or the next token is no better than guessed."""
+    known = {place: facts for place, facts in head_facts(table).items() if facts.entropy_share is not None}
+    near = tuple(place for place, facts in known.items() if is_near_uniform(facts))
+    uniform = bool(known) and len(near) >= UNIFORM_HEADS * len(known)
+    loss, guessing = (None, None) if sample is None else (sample.loss, sample.guessing)
+    guesses = loss is not None and guessing is not None and loss >= GUESSING * guessing
+    if not (uniform or guesses):
+        return None
+    signs = []
+    if uniform:
+        words = count_of(len(near), len(known), "is", "are")
+        signs.append(f"{words} within {percent(1 - NEAR_UNIFORM)} of the entropy ceiling at {table.longest:,} tokens")
+    if guesses:
+        signs.append(
+            f"the next token is predicted no better than by guessing (loss {loss:.2f} nats, guessing {guessing:.2f})"
+        )
+    reasons = ", and ".join(signs)
+    numbers: dict[str, Fact] = {
+        "heads near the entropy ceiling": len(near), "heads": len(known),
+        "loss of the next token, nats": loss, "loss of guessing, nats": guessing,
+    }  # fmt: skip
+    rule = (
+        f"At least {percent(UNIFORM_HEADS)} of the heads have a mean entropy of {percent(NEAR_UNIFORM)} of the mean of "
+        f"ln n or more, or the loss on the window that is shown is at least {percent(GUESSING)} of ln V, that of "
+        "guessing among all V tokens. Of a trained model the second says that the text is none that it can predict. "
+        "Only causal language models have that loss."
+    )
+    return Finding(NOT_LEARNED, f"{NOTICE} {reasons[:1].upper()}{reasons[1:]}.", rule, numbers, near)

@@ -1,0 +1,259 @@
+"""What a run says about the model: plain sentences, each with its rule and the numbers it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import polars as pl
+
+from .._engine.lookup import Cell, Lookup
+from .._engine.sentences import count_of, percent, power_of_n, sentence, tokens
+from .floors import FRAGILE, highest_and_middle
+from .head_verdicts import (
+    FADING,
+    NEAR_UNIFORM,
+    SINK,
+    Facts,
+    head_facts,
+    is_blurred,
+    is_fading,
+    is_near_uniform,
+    is_sink,
+)
+from .key_numbers import LEVEL, can_reject, critical_n
+from .result import Fact, Finding, Place, Sample
+from .untrained import hardly_learned
+
+HALF = 0.5
+
+
+def verdicts(table: Lookup, floors: pl.DataFrame, sample: Sample | None = None) -> tuple[Finding, ...]:
+    """What the run says about the model; what could not be measured is left out.
+
+    First of all whether its attention has been learned, for which the loss of the sample is looked at, too.
+    """
+    heads = head_facts(table)
+    if not heads:
+        return ()
+    found = [
+        hardly_learned(table, sample),
+        _dispersion(table, heads),
+        _forced(table),
+        _random_sets(table),
+        _separability(table, heads),
+        _length(table, heads),
+        _sinks(table, heads),
+        _gradient(table, floors),
+    ]
+    return tuple(finding for finding in found if finding is not None)
+
+
+def _matching(heads: Mapping[Place, Facts], test: Callable[[Facts], bool]) -> tuple[Place, ...]:
+    return tuple(place for place, facts in heads.items() if test(facts))
+
+
+def _dispersion(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
+    measured = {place: facts for place, facts in heads.items() if facts.entropy_share is not None}
+    if not measured:
+        return None
+    near = _matching(measured, is_near_uniform)
+    surely = sum(1 for place in near if _surely_uniform(measured[place]))
+    numbers: dict[str, Fact] = {
+        "heads near the ceiling": len(near),
+        "of these with the whole interval there": surely,
+        "heads": len(measured),
+        "mean entropy over its ceiling": _mean([facts.entropy_share for facts in measured.values()]),
+    }
+    return Finding(
+        "dispersion",
+        sentence(
+            f"{count_of(len(near), len(measured), 'is', 'are')} within {percent(1 - NEAR_UNIFORM)} of the entropy "
+            f"ceiling at {table.longest:,} tokens."
+        ),
+        f"A head counts if its mean entropy at the largest length is at least {percent(NEAR_UNIFORM)} of the mean of "
+        "ln n, n the keys that a query sees.",
+        numbers,
+        near,
+    )
+
+
+def _surely_uniform(facts: Facts) -> bool:
+    cell = facts.entropy
+    return (
+        cell is not None and cell.low is not None and bool(cell.limit) and cell.low >= NEAR_UNIFORM * (cell.limit or 0)
+    )
+
+
+def _forced(table: Lookup) -> Finding | None:
+    """Heads whose logits are too close together for any key to get half of the weight."""
+    cells = {p: c for p, c in table.heads("max_weight", table.longest).items() if c.limit is not None}
+    if not cells:
+        return None
+    forced = tuple(place for place, cell in cells.items() if (cell.limit or 0) < HALF)
+    overall = table.overall("max_weight", table.longest)
+    numbers: dict[str, Fact] = {
+        "heads that cannot": len(forced),
+        "heads": len(cells),
+        "largest weight, mean": None if overall is None else overall.value,
+        "its proved ceiling, mean": None if overall is None else overall.limit,
+    }
+    return Finding(
+        "forced dispersion",
+        sentence(
+            f"{count_of(len(forced), len(cells), 'has', 'have')} logits so close together that softmax can give one "
+            f"key less than half of the weight, in the mean over queries, at {table.longest:,} tokens."
+        ),
+        "A head counts if the mean over queries of the tight ceiling 1/(1 + (n - 1) e^-R) of the largest weight is "
+        "below 0.5, R the range of the query's logits. Single queries may have a higher ceiling.",
+        numbers,
+        forced,
+    )
+
+
+def _random_sets(table: Lookup) -> Finding | None:
+    found, tested = critical_n(table)
+    if not tested or not can_reject(table):
+        return None
+    longest = table.longest
+    statistics = {n: table.overall("ks_statistic", longest, n) for n in tested}
+    p_values = {n: table.overall("ks_p_value", longest, n) for n in tested}
+    at = tested[-1] if found is None else int(found.value)
+    numbers: dict[str, Fact] = {"critical N": None if found is None else at, "largest N tested": tested[-1]}
+    if found is not None:
+        numbers |= {"interval from": found.low, "to": found.high}
+    statistic, p_value = statistics.get(at), p_values.get(at)
+    numbers |= {
+        f"KS statistic at N = {at}": None if statistic is None else statistic.value,
+        f"p-value at N = {at}": None if p_value is None else p_value.value,
+    }
+    rule = (
+        "Critical N: the first size at which a two-sample Kolmogorov-Smirnov test of the heads' mean distances against "
+        f"those of random sets does not reject at level {LEVEL:g} (arXiv 2508.17821). That it does not reject is no "
+        "proof of equality."
+    )
+    return Finding("random sets", _critical_sentence(at if found else None, p_values), rule, numbers)
+
+
+def _critical_sentence(critical: int | None, p_values: Mapping[int, Cell | None]) -> str:
+    largest = max(p_values)
+    if critical is None:
+        return f"Up to {largest} tokens, the most that were tried, distances tell selected sets from random ones."
+    told_again = [n for n, p in p_values.items() if n > critical and p is not None and p.value <= LEVEL]
+    if told_again:
+        return f"Distances do not tell sets of {tokens(critical)} from random ones, though they do at {told_again[0]}."
+    return f"Selecting {tokens(critical)} or more is not told from selecting at random by the distance to the rest."
+
+
+def _separability(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
+    overall = table.overall("separability", table.longest, table.size)
+    measured = {place: facts for place, facts in heads.items() if _can_be_blurred(facts)}
+    if overall is None or overall.control is None or not measured:
+        return None
+    blurred = _matching(measured, is_blurred)
+    numbers: dict[str, Fact] = {
+        "separability": overall.value, "interval from": overall.low, "to": overall.high,
+        "of random sets": overall.control, "heads no better than random": len(blurred), "heads": len(measured),
+    }  # fmt: skip
+    worse = (
+        f"every head does better than random{'' if overall.low is not None else ' (one window: no interval)'}"
+        if not blurred
+        else f"{count_of(len(blurred), len(measured), 'does', 'do')} no better than random"
+    )
+    return Finding(
+        "separability",
+        f"Of the {tokens(table.size or 0)} that a head weights most, {percent(overall.value)} lie in a ball of their "
+        f"own, against {percent(overall.control)} of {table.size} random ones; {worse}.",
+        "Separability: the share of the selected whose weighted vectors lie no farther from their sum than the nearest "
+        "unselected one. A head does no better than random if the interval of its separability reaches down to that of "
+        "random sets.",
+        numbers,
+        blurred,
+    )
+
+
+def _can_be_blurred(facts: Facts) -> bool:
+    """Where random sets are separable, too, as sets of one are, no head can do better."""
+    cell = facts.separability
+    return cell is not None and cell.control is not None and cell.control < 1
+
+
+def _length(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
+    overall = table.overall("decay_exponent")
+    measured = {place: facts for place, facts in heads.items() if facts.decay is not None}
+    if overall is None or not measured:
+        return None
+    fading = _matching(measured, is_fading)
+    holding = sum(1 for f in measured.values() if f.decay is not None and f.decay.at_least <= 0)
+    numbers: dict[str, Fact] = {
+        "mean decay exponent": overall.value, "interval from": overall.low, "to": overall.high,
+        "heads that fade": len(fading), "heads whose interval reaches 0 or below": holding, "heads": len(measured),
+    }  # fmt: skip
+    return Finding(
+        "length",
+        f"As the context grows to {table.longest:,} tokens, the largest weight of a head goes like "
+        f"{power_of_n(overall.value)} in the mean; {count_of(len(fading), len(measured), 'fades', 'fade')} at least "
+        "half as fast as a uniform head.",
+        f"A head fades if its decay exponent (least squares of the log of the largest weight on ln n) is at least "
+        f"{FADING:g}; a uniform head has 1.",
+        numbers,
+        fading,
+    )
+
+
+def _sinks(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
+    overall = table.overall("sink_mass", table.longest)
+    measured = {place: facts for place, facts in heads.items() if facts.sink is not None}
+    if overall is None or not measured:
+        return None
+    sinks = _matching(measured, is_sink)
+    numbers: dict[str, Fact] = {
+        "weight on the first key": overall.value, "interval from": overall.low, "to": overall.high,
+        "of a uniform head": overall.control, "sinks": len(sinks), "heads": len(measured),
+    }  # fmt: skip
+    uniform = "" if overall.control is None else f", a uniform head would give it {percent(overall.control)}"
+    return Finding(
+        "sinks",
+        sentence(
+            f"{count_of(len(sinks), len(measured), 'gives', 'give')} more than half of the weight to the first token "
+            f"in sight; all heads together give it {percent(overall.value)}{uniform}."
+        ),
+        f"A head is a sink if the mean weight of the first visible key is above {percent(SINK)} at that length.",
+        numbers,
+        sinks,
+    )
+
+
+def _gradient(table: Lookup, floors: pl.DataFrame) -> Finding | None:
+    overall = table.overall("sensitivity_worst_mean", table.longest)
+    if overall is None or not overall.limit:
+        return None
+    found, fragile_heads = highest_and_middle(floors), floors["floor"].drop_nulls().len()
+    numbers: dict[str, Fact] = {
+        "worst sensitivity at T = 1, mean": overall.value,
+        "interval from": overall.low,
+        "to": overall.high,
+        "its ceiling": overall.limit,
+        "highest temperature at which a head is fragile": None if found is None else found[0],
+        "the same for the middle head": None if found is None else found[1],
+        "heads that get fragile": fragile_heads,
+        "heads": floors.height,
+    }
+    fragile = (
+        "no head becomes fragile at the temperatures that were tried"
+        if found is None
+        else f"the first head becomes fragile below T = {found[0]:.2f}"
+    )
+    return Finding(
+        "gradients",
+        f"At T = 1 the weights react with {percent(overall.value / overall.limit)} of the largest possible "
+        f"sensitivity; {fragile}.",
+        f"A head is fragile at a temperature where the 95th percentile of the worst-direction sensitivity over the "
+        f"queries of a window (the mean of the windows' percentiles) reaches {FRAGILE:g} per logit, twice what any "
+        "softmax row can reach at T = 1. No softmax head can be fragile above T = 0.5.",
+        numbers,
+    )
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

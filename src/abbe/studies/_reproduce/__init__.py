@@ -1,0 +1,1 @@
+"""abbe.reproduce: the figures of the paper on any model, and its statements judged."""

@@ -1,0 +1,200 @@
+"""From the tables of runs to the data of figures; `Figure` says which columns they have."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import polars as pl
+
+from ...bounds import change_bound_by_norm, spectral_norm_bound_paper, spectral_norm_supremum
+from ...results import Run
+from .._engine.readings import LEVELS, READINGS, critical_name, rejecting_name
+from .result import DRIFT, Figure
+
+Runs = Mapping[str, Run]  # by kind of vectors
+
+
+def make_figure(name: str, runs: Runs) -> Figure:
+    """One figure of the paper from its runs."""
+    makers = {"2a": _distance_by_length, "2b": _distance_by_size, "2c": _critical, "3": _separability, "4": _gradient}
+    return Figure(name, makers[name](runs), _about(runs))
+
+
+def drift_figure(by_length: Runs, by_size: Runs) -> Figure:
+    """How far the renormalised selected weights are from uniform; the vectors do not matter."""
+    tables = {}
+    for name, axis, runs in (("by_size", "n", by_size), ("by_length", "length", by_length)):
+        run = next(iter(runs.values()))
+        series = _series(run, "selected_divergence", axis)
+        sizes = pl.col("n") if axis == "n" else pl.lit(run.manifest["settings"]["grid"][0])
+        share = pl.when(sizes > 1).then(pl.col("value") / sizes.cast(pl.Float64).log())
+        tables[name] = series.with_columns(share=share)
+    long, wide = _about(by_length), _about(by_size)
+    same = {key: wide[key] for key in ("windows", "heads", "queries")}
+    return Figure(DRIFT, tables, same | {"length": wide["length"], "size": long["size"]})
+
+
+def _about(runs: Runs) -> dict[str, Any]:
+    """What a caption says; one length is `length`, several are `lengths`, and so for sizes."""
+    run = next(iter(runs.values()))
+    settings = run.manifest["settings"]
+    found = {
+        "vectors": list(runs),
+        "queries": settings["queries"],
+        "windows": _counted(run),
+        "heads": run.heads.select("layer", "head").drop_nulls().n_unique(),
+    }
+    found |= _one_or_many("length", settings["lengths"])
+    if settings["steps"]:
+        return found | {"steps": settings["steps"]}
+    return found | _one_or_many("size", settings["grid"]) | {"more_than": settings["more_than"]}
+
+
+def _counted(run: Run) -> int | str:
+    """Windows of each length, as far as the text had room for them."""
+    counts = Counter(window["length"] for window in run.manifest["windows"]).values()
+    return min(counts) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+
+def _one_or_many(name: str, values: list[int]) -> dict[str, Any]:
+    return {name: values[0]} if len(values) == 1 else {f"{name}s": values}
+
+
+def _of_all_heads(run: Run, measure: str) -> pl.DataFrame:
+    return run.heads.filter((pl.col("measure") == measure) & pl.col("head").is_null())
+
+
+def _stacked(runs: Runs, make: Callable[[Run], pl.DataFrame]) -> pl.DataFrame:
+    """The tables of all kinds of vectors, one below the other."""
+    return pl.concat([make(run).select(pl.lit(vectors).alias("vectors"), pl.all()) for vectors, run in runs.items()])
+
+
+def _series(run: Run, measure: str, axis: str) -> pl.DataFrame:
+    """A measure with its random control as a series of its own."""
+    rows = _of_all_heads(run, measure)
+    return pl.concat([_one_series(rows, axis, "selected", "value"), _one_series(rows, axis, "random", "control")])
+
+
+def _one_series(rows: pl.DataFrame, axis: str, name: str, column: str) -> pl.DataFrame:
+    """Only the value itself has an interval."""
+    ends = [pl.col(end) if column == "value" else pl.lit(None, pl.Float64).alias(end) for end in ("low", "high")]
+    found = rows.select(axis, pl.lit(name).alias("series"), pl.col(column).alias("value"), *ends)
+    return found.filter(pl.col("value").is_not_null()).sort(axis)
+
+
+def _distances(runs: Runs, axis: str) -> dict[str, pl.DataFrame]:
+    def of(run: Run) -> pl.DataFrame:
+        parts = [_series(run, "distance", axis), _one_series(_of_all_heads(run, "distance"), axis, "bound", "limit")]
+        parts += [
+            _one_series(_of_all_heads(run, f"expected_distance_{end}"), axis, f"expected {end}", "value")
+            for end in ("low", "high")
+        ]
+        return pl.concat(parts)
+
+    return {"distance": _stacked(runs, of)}
+
+
+def _distance_by_length(runs: Runs) -> dict[str, pl.DataFrame]:
+    return _distances(runs, "length")
+
+
+def _distance_by_size(runs: Runs) -> dict[str, pl.DataFrame]:
+    return _distances(runs, "n")
+
+
+def _critical(runs: Runs) -> dict[str, pl.DataFrame]:
+    """Sets of at most half the keys: larger ones leave few queries."""
+    return {
+        "critical": _stacked(runs, _critical_sizes),
+        "readings": _stacked(runs, _readings),
+        "tests": _stacked(runs, _tests),
+        "proportional": _stacked(runs, _in_proportion),
+    }
+
+
+def _tests(run: Run) -> pl.DataFrame:
+    columns = [
+        _of_all_heads(run, f"ks_{part}").select("length", "n", pl.col("value").alias(part))
+        for part in ("statistic", "p_value")
+    ]
+    joined = columns[0].join(columns[1], on=["length", "n"], how="left").sort("length", "n")
+    return joined.filter(2 * pl.col("n") <= pl.col("length"))
+
+
+def _critical_sizes(run: Run) -> pl.DataFrame:
+    largest = _tests(run).group_by("length").agg(largest_n=pl.col("n").max())
+    found = []
+    for level in LEVELS:
+        rows = _of_all_heads(run, f"critical_n@{level:g}")
+        critical_n = rows.select("length", pl.col("value").alias("critical_n"), "low", "high")
+        known = largest.join(critical_n, on="length", how="left")
+        tried = [pl.when(pl.col("critical_n") <= pl.col("largest_n")).then(x) for x in ("critical_n", "low", "high")]
+        found.append(known.select("length", pl.lit(level).alias("level"), *tried, "largest_n"))
+    return pl.concat(found).sort("length", "level")
+
+
+def _readings(run: Run) -> pl.DataFrame:
+    """Critical N under every reading, the default one first."""
+    largest = _tests(run).group_by("length").agg(largest_n=pl.col("n").max())
+    found = []
+    for level, (expected, test) in itertools.product(LEVELS, READINGS):
+        critical = _of_all_heads(run, critical_name(level, expected, test)).select("length", critical_n="value")
+        rejecting = _of_all_heads(run, rejecting_name(level, expected, test)).select("length", rejecting="value")
+        known = largest.join(critical, on="length", how="left").join(rejecting, on="length", how="left")
+        named = {"level": level, "expected": expected, "test": test}
+        keys = [pl.lit(value).alias(name) for name, value in named.items()]
+        found.append(known.select("length", *keys, "critical_n", "rejecting", "largest_n"))
+    return pl.concat(found).sort("length", "level", maintain_order=True)
+
+
+def _in_proportion(run: Run) -> pl.DataFrame:
+    rows = _of_all_heads(run, "distance").filter(8 * pl.col("n") == pl.col("length"))
+    return rows.select("length", "n", "value", "low", "high").sort("length")
+
+
+def _separability(runs: Runs) -> dict[str, pl.DataFrame]:
+    def heads(run: Run) -> pl.DataFrame:
+        single = pl.col("head").is_not_null() & (pl.col("measure") == "separability")
+        return run.heads.filter(single).select("layer", "head", "n", "value", "control").sort("layer", "head", "n")
+
+    return {"heads": _stacked(runs, heads), "mean": _stacked(runs, lambda run: _series(run, "separability", "n"))}
+
+
+def _gradient(runs: Runs) -> dict[str, pl.DataFrame]:
+    run = next(iter(runs.values()))
+    settings = run.manifest["settings"]
+    rows: list[dict[str, Any]] = []
+    ceilings: list[dict[str, Any]] = []
+    for t in settings["temperatures"]:
+        at = "" if t == 1 else f"@T={t:g}"
+        names = {kind: f"sensitivity_{kind}_{{}}{at}" for kind in ("worst", "random")}
+        rows += _sensitivities(run, t, None, names)
+        ceilings.append(_ceiling(t, None))
+        for step in settings["steps"]:
+            at = f"@T={t:g},eps={step:g}"
+            names = {kind: f"difference_{kind}_{{}}{at}" for kind in ("random", "pair")}
+            rows += _sensitivities(run, t, step, names)
+            ceilings.append(_ceiling(t, step))
+    return {
+        "sensitivity": pl.DataFrame(rows, schema_overrides={"step": pl.Float64}).sort("temperature"),
+        "ceilings": pl.DataFrame(ceilings, schema_overrides={"step": pl.Float64}).sort("temperature"),
+    }
+
+
+def _sensitivities(run: Run, t: float, step: float | None, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    rows = []
+    for direction, name in names.items():
+        means = run.heads.filter((pl.col("measure") == name.format("mean")) & pl.col("head").is_not_null())
+        largest = _of_all_heads(run, name.format("max"))["value"]
+        found = {"paper": means["value"].max(), "mean": means["value"].mean(), "max": largest[0]}
+        key = {"temperature": t, "step": step, "direction": direction}
+        rows += [key | {"statistic": statistic, "value": value} for statistic, value in found.items()]
+    return rows
+
+
+def _ceiling(t: float, step: float | None) -> dict[str, float | None]:
+    true = spectral_norm_supremum(t) if step is None else change_bound_by_norm(step, t) / step
+    return {"temperature": t, "step": step, "true": float(true), "paper": float(spectral_norm_bound_paper(t))}

@@ -1,0 +1,1 @@
+"""Capacity for people: charts, figures for papers, terminal."""

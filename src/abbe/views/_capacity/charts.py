@@ -1,0 +1,127 @@
+"""Capacity as charts: loss against kept keys, N* against the length; then the panels of the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import polars as pl
+
+from ...studies._capacity.result import Capacity
+from ...studies._capacity.words import amount
+from ...studies._engine.targets import targets_words
+from ...studies._reproduce.result import PAPER_CRITICAL_SHARE
+from .._reproduce.table import plain
+from .._shared.panels import INTERVAL_TIPS, Look, Row, data, numbers, places_axis, renamed, rows_of, series_style, tip
+from .._shared.series import Spec, finished, log_axis, panel
+from .._shared.theme import THEMES, Theme, ThemeName
+from .layer_charts import layer_growth, layer_panels
+
+_DECADES = 3.0  # of rises: what is smaller, or no rise, lies at the lower edge
+_DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3))
+
+
+def capacity_chart(found: Capacity, theme: ThemeName = "light") -> Spec:
+    """All panels as one Vega-Lite chart, two in a row: a curve for each way, growth, layers for each way.
+
+    Growth of the model stands beside that of the layers; where there is none, it comes last, so that the two ways stay
+    side by side.
+    """
+    colours = THEMES[theme]
+    rises = [_rises(found, way, colours) for way in found.manifest["settings"]["ways"]]
+    growth, of_layers = _over_length(found, colours), layer_panels(found, colours)
+    beside = layer_growth(found, colours)
+    panels = [*rises, *of_layers, growth] if beside is None else [*rises, growth, beside, *of_layers]
+    chart = finished(panels, "How many tokens does the model need?", _about(found), theme)
+    apart = dict.fromkeys(("color", "strokeDash", "strokeWidth", "x", "y"), "independent")
+    return chart | {"resolve": {"scale": apart}}
+
+
+def _about(found: Capacity) -> list[str]:
+    manifest = found.manifest
+    model, text, settings = (manifest[key] for key in ("model", "text", "settings"))
+    words = plain(f"{model['name']} on {text['name']}, {settings['windows']} windows of each length")
+    bands = f"; bands: {settings['level']:.0%} intervals over windows" if settings["windows"] > 1 else ""
+    return [f"{words}{bands}", *_about_layers(found), f"loss over {targets_words(settings['targets'])}"]
+
+
+def _about_layers(found: Capacity) -> list[str]:
+    of_layers = found.table.filter(pl.col("layer").is_not_null())
+    if not of_layers.height:
+        return []
+    at = of_layers.filter(pl.col("length") == pl.col("length").max()).row(0, named=True)
+    return [f"single layers at L = {at['length']:,}, on {at['windows']} of the windows"]
+
+
+def _rises(found: Capacity, way: str, theme: Theme) -> Spec:
+    """The relative rise of the loss against the keys that are kept; what is allowed as level lines."""
+    rows = rows_of(found.curve.filter(pl.col("layer").is_null() & (pl.col("way") == way)))
+    for row in rows:
+        row |= {name: None if row[name] is None else 100 * row[name] for name in ("rise", "low", "high")}
+        row["shown"] = f"L = {row['length']:,}"
+    taus = [{"rise": 100 * tau, "shown": amount(tau)} for tau in found.manifest["settings"]["taus"]]
+    x = places_axis("n", "kept keys N", numbers(rows, "n"), every=False)
+    y = log_axis("rise", "rise of the loss (%)", [*numbers(rows, "rise"), *numbers(taus, "rise")], _DECADES)
+    lengths = sorted({row["length"] for row in rows})
+    scale = alt.Scale(domain=[f"L = {length:,}" for length in lengths], range=_between(*theme.ramp, len(lengths)))
+    colour = alt.Color("shown:N", title=None, scale=scale, legend=alt.Legend(symbolType="stroke", columns=4))
+    tips = [tip("length", "length L"), tip("n", "kept keys N"), tip("rise", "rise (%)"), *INTERVAL_TIPS]
+    drawn, banded = alt.Chart(data(rows)), [row for row in rows if row["low"] is not None]
+    layers = [alt.Chart(data(banded)).mark_area(opacity=0.18).encode(x, renamed(y, "low"), colour, y2="high:Q")]
+    layers += [
+        drawn.mark_line(strokeWidth=2).encode(x, y, colour, tooltip=tips),
+        drawn.mark_point(filled=True, size=18, opacity=1).encode(x, y, colour, tooltip=tips),
+        *_levels(taus, y, theme),
+    ]
+    return panel(layers if banded else layers[1:], f"truncated, {way}")
+
+
+def _levels(taus: Sequence[Row], y: alt.Y, theme: Theme) -> list[alt.Chart]:
+    lines = alt.Chart(data(taus))
+    return [
+        lines.mark_rule(color=theme.claim, strokeDash=[5, 3], strokeWidth=1.2).encode(y=y),
+        lines.mark_text(color=theme.claim, align="right", baseline="bottom", dy=-2, fontSize=10).encode(
+            x=alt.value("width"), y=y, text=alt.Text("shown:N")
+        ),
+    ]
+
+
+def _between(first: str, last: str, count: int) -> list[str]:
+    """So many colours from one to the other."""
+    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (first, last)]
+    parts = [i / max(1, count - 1) for i in range(count)] if count > 1 else [1.0]
+    return ["#" + "".join(f"{round(a + (b - a) * part):02x}" for a, b in zip(*ends, strict=True)) for part in parts]
+
+
+def _over_length(found: Capacity, theme: Theme) -> Spec:
+    """N* against L on two logarithmic axes, and the paper's share of L."""
+    rows = rows_of(found.table.filter(pl.col("layer").is_null()))
+    looks = _looks(found, theme)
+    for row in rows:
+        row["shown"] = f"{row['way']}, {amount(row['tau'])}"
+    lengths = sorted({row["length"] for row in rows})
+    paper = [{"length": n, "capacity": PAPER_CRITICAL_SHARE * n, "shown": looks["paper"].label} for n in lengths]
+    x = places_axis("length", "length L (tokens)", lengths)
+    y = log_axis("capacity", "capacity N* (keys)", numbers([*rows, *paper], "capacity", "low", "high"))
+    style = series_style(looks, looks)
+    tips = [tip("shown", "series", "N"), tip("length"), tip("capacity", "N*"), tip("share", "N*/L"), *INTERVAL_TIPS]
+    drawn, ends = alt.Chart(data(rows)), [row for row in rows if row["low"] is not None]
+    bars = alt.Chart(data(ends)).mark_rule(opacity=0.45, strokeWidth=3)
+    layers = [alt.Chart(data(paper)).mark_line().encode(x, y, **style)]
+    layers += [bars.encode(x=x, y=renamed(y, "low"), y2="high:Q", color=style["color"])] if ends else []
+    layers += [
+        drawn.mark_line().encode(x, y, tooltip=tips, **style),
+        drawn.mark_point(filled=True, size=34, opacity=1).encode(x, y, tooltip=tips, color=style["color"]),
+    ]
+    return panel(layers, "growth with the length")
+
+
+def _looks(found: Capacity, theme: Theme) -> dict[str, Look]:
+    """Ways by colour, taus by dash; what the paper says in its own colour."""
+    settings, hues = found.manifest["settings"], {"deletion": theme.third, "renormalised": theme.selected}
+    series = {
+        f"{way} {tau}": Look(f"{way}, {amount(tau)}", hues[way], _DASHES[place % len(_DASHES)])
+        for way in settings["ways"]
+        for place, tau in enumerate(settings["taus"])
+    }
+    return series | {"paper": Look(f"{PAPER_CRITICAL_SHARE:.0%} of L, the paper's", theme.claim, (3, 3), 1.5)}

@@ -1,0 +1,1 @@
+"""A comparison of normalizers for people: page, charts, terminal."""

@@ -1,0 +1,190 @@
+"""A comparison of normalizers for people: one offline page, a table in the terminal, and figures for papers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ...studies._compare.needle_prompts import DECOYS
+from ...studies._compare.result import JUMPS, OWN, Comparison
+from .._report.page import numbers_of
+from .._reproduce.figures import save_drawings
+from .._reproduce.page import for_others
+from .._shared.data import both_themes
+from .._shared.page import as_json, render, script, vega
+from .._shared.series import Spec
+from .._shared.theme import THEMES, ThemeName
+from .._shared.words import shown
+from .charts import pareto_chart
+from .charts_needle import needle_chart
+from .words import BETWEEN_JUMPS, BY_NAME, COLUMNS, IN_TABLE, PARTS, interval, told, told_of
+
+SCRIPTS = ("page.js", "charts.js", "compare_parts.js", "report_sorting.js", "compare_start.js")
+OWN_WORDS, ALL = "own (softmax)", "all"
+
+
+def compare_page(comparison: Comparison) -> str:
+    """One self-contained HTML page that works from disk, without a network."""
+    manifest = for_others(comparison.manifest)
+    finding = comparison.recommendation
+    page = render(
+        "compare.html.jinja",
+        scripts=[vega(), *(script(name) for name in SCRIPTS)],
+        model=str(_part(manifest, "model").get("name") or "this model"),
+        measured=measured_line(comparison),
+        facts=facts(comparison),
+        finding=finding,
+        numbers=numbers_of(finding.numbers),
+        parts=list(PARTS.values()),
+        judgements=judgement_rows(comparison),
+        columns=[BY_NAME[name].label for name in IN_TABLE],
+        rows=table_rows(comparison),
+        between_jumps=jumps_remark(comparison),
+        more_columns=[column.label for column in more_columns()],
+        more_rows=[cells(row, more_columns()) for row in comparison.table.to_dicts()],
+        needle=needle_rows(comparison.needle),
+        given=1 + DECOYS,
+        chance=_chances(comparison.needle),
+        glossary=[(column.label, column.name, _meaning(column.meaning, manifest)) for column in COLUMNS],
+        skipped=[str(why) for why in manifest.get("skipped") or ()],
+        manifest=json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
+        charts=as_json(both_themes({theme: compare_charts(comparison, theme) for theme in THEMES})),
+    )
+    return page.encode("utf-8", "replace").decode("utf-8")  # half a character in some text would break the file
+
+
+def compare_charts(comparison: Comparison, theme: ThemeName) -> dict[str, Spec]:
+    found = {"pareto": pareto_chart(comparison, theme)}
+    return found | ({"needle": needle_chart(comparison, theme)} if comparison.needle.height else {})
+
+
+def save_compare_figures(comparison: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
+    """Every chart as PNG and SVG, light and dark; the files that were written."""
+    return save_drawings(
+        folder,
+        lambda theme: {f"compare-{name}": chart for name, chart in compare_charts(comparison, theme).items()},
+    )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number, its interval, and what it is sorted by."""
+
+    text: str
+    interval: str
+    value: str
+
+
+def cells(row: Mapping[str, Any], columns: Any) -> tuple[str, list[Cell]]:
+    """The name of a normalizer and its cells."""
+    found = []
+    for column in columns:
+        value = row[column.name]
+        found.append(Cell(told_of(column, row), interval(column, row), "" if value is None else str(value)))
+    return name_of(row["normalizer"]), found
+
+
+def table_rows(comparison: Comparison) -> list[tuple[str, list[Cell]]]:
+    return [cells(row, [BY_NAME[name] for name in IN_TABLE]) for row in comparison.table.to_dicts()]
+
+
+def jumps_remark(comparison: Comparison) -> str:
+    """What the mark at some sensitivities means; empty where none is marked."""
+    return BETWEEN_JUMPS if comparison.table[JUMPS].any() else ""
+
+
+def more_columns() -> list[Any]:
+    """Those that the first table leaves out."""
+    return [column for column in COLUMNS if column.name not in IN_TABLE]
+
+
+def judgement_rows(comparison: Comparison) -> list[tuple[str, list[bool]]]:
+    """For every alternative whether each part of the rule holds."""
+    rows = comparison.judgements.to_dicts()
+    return [(str(row["normalizer"]), [bool(row[name]) for name in PARTS]) for row in rows]
+
+
+def name_of(normalizer: str) -> str:
+    return OWN_WORDS if normalizer == OWN else normalizer
+
+
+@dataclass(frozen=True)
+class NeedleRow:
+    """Of one normalizer, kind of prompt and length: accuracy, gain and margin, all depths together."""
+
+    name: str
+    kind: str
+    length: str
+    prompts: str
+    measured: list[Cell]
+    chance: str
+
+
+def needle_rows(needle: pl.DataFrame) -> list[NeedleRow]:
+    """For every normalizer and kind each length, and all of them together."""
+    rows = needle.filter(pl.col("kind").is_not_null() & pl.col("depth").is_null()).to_dicts()
+    columns = [BY_NAME[f"needle_{name}"] for name in ("accuracy", "gain", "margin")]
+    found = []
+    for row in rows:
+        name, measured = cells(row | {f"needle_{key}": value for key, value in row.items()}, columns)
+        length = ALL if row["length"] is None else shown(row["length"])
+        chance = told(columns[0], row["chance"])
+        found.append(NeedleRow(name, row["kind"], length, shown(row["prompts"]), measured, chance))
+    return found
+
+
+def _chances(needle: pl.DataFrame) -> str:
+    """Chance over all prompts, as a person reads it."""
+    whole = needle.filter(pl.col("kind").is_null())
+    return told(BY_NAME["needle_accuracy"], whole["chance"][0]) if whole.height else ""
+
+
+def _meaning(meaning: str, manifest: Mapping[str, Any]) -> str:
+    tau = _part(manifest, "settings").get("tau", 0.05)
+    words = meaning.replace("{tau}", f"{100 * tau:g} % at most")
+    return words[:1].upper() + words[1:] + "."
+
+
+def _part(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = manifest.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def measured_line(comparison: Comparison) -> str:
+    """What was compared on what, in one line."""
+    manifest = comparison.manifest
+    count = comparison.table.height - 1
+    windows, length = len(manifest.get("windows") or ()), _part(manifest, "settings").get("length")
+    told_parts = [f"{count} alternative{'' if count == 1 else 's'} to the model's own attention"]
+    if windows:
+        told_parts.append(f"each on the same {windows} windows of {length:,} tokens")
+    if name := _part(manifest, "text").get("name"):
+        told_parts.append(f"from “{name}”")
+    return ", ".join(told_parts) + "."
+
+
+def facts(comparison: Comparison) -> list[tuple[str, str]]:
+    """The details, as far as the manifest tells them."""
+    manifest = for_others(comparison.manifest)
+    model, text, settings = (_part(manifest, name) for name in ("model", "text", "settings"))
+    error, seconds = _part(manifest, "self_check").get("error"), _part(manifest, "seconds").get("total")
+    threads = _part(manifest, "machine").get("threads")
+    found = {
+        "model": " · ".join(str(part) for part in (model.get("name"), model.get("about"), model.get("class")) if part),
+        "text": f"{text.get('name', '')}, {text['characters']:,} characters" if text.get("characters") else "",
+        "queries": f"{settings['queries']} a window" if settings.get("queries") else "",
+        "capacity": f"loss rise of {100 * settings['tau']:g} %, on all windows" if settings.get("tau") else "",
+        "self-check": "" if error is None else f"softmax swapped in gives the model's own output within {error:.1e} "
+        "of its standard deviation",
+        "intervals": f"{100 * settings['level']:g} %, by resampling the same windows in pairs; of needle gains "
+        "exact, from the prompts on which two differ" if settings.get("level") else "",
+        "took": "" if seconds is None else f"{seconds:.0f} s on {threads} threads",
+        "made": manifest.get("made") or "",
+    }  # fmt: skip
+    return [(name, str(value)) for name, value in found.items() if value]

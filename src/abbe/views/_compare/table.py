@@ -1,0 +1,69 @@
+"""A comparison in the terminal: the recommendation, and one row for every normalizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ...studies._compare.result import Comparison
+from .._reproduce.table import plain
+from .page import judgement_rows, jumps_remark, measured_line, name_of
+from .words import BY_NAME, PARTS, interval, told_of
+
+_SHOWN = (  # two tables, so that intervals have room in a terminal of 80 columns
+    ("loss", "loss_rise", "active", "told_apart"),
+    ("capacity", "sensitivity_ratio", "needle_accuracy", "needle_gain", "time_ratio"),
+)
+
+_NAME = 18  # columns for a name: longer ones go on below
+
+
+def _least(comparison: Comparison) -> int:
+    """Columns that the names need."""
+    return min(_NAME, max(len(name_of(name)) for name in comparison.table["normalizer"]))
+
+
+def compare_table(comparison: Comparison) -> RenderableType:
+    """Numbers with their intervals below; readable from 80 columns on."""
+    finding = comparison.recommendation
+    tables = [*(_numbers(comparison, names) for names in _SHOWN), _judgements(comparison)]
+    remark = jumps_remark(comparison)
+    parts: list[RenderableType] = [
+        Text(plain(measured_line(comparison)), style="dim"),
+        *(Padding(table, (1, 0, 0, 0)) for table in tables),
+        *([Text(remark, style="dim")] if remark else []),
+        Text(""),
+        Text(plain(finding.sentence), style="bold"),
+        Padding(Text(plain(finding.rule), style="dim"), (0, 0, 0, 2)),
+    ]
+    skipped = comparison.manifest.get("skipped") or ()
+    return Group(*parts, *(Text(f"skipped: {plain(str(why))}", style="dim") for why in skipped))
+
+
+def _numbers(comparison: Comparison, names: Sequence[str]) -> Table:
+    table = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("normalizer", overflow="fold", width=_least(comparison))
+    for name in names:
+        table.add_column(BY_NAME[name].label, justify="right", overflow="fold")
+    for row in comparison.table.to_dicts():
+        cells = []
+        for name in names:
+            ends = interval(BY_NAME[name], row)
+            cells.append(Text.assemble(told_of(BY_NAME[name], row), (f"\n{ends}" if ends else "", "dim")))
+        table.add_row(Text(plain(name_of(row["normalizer"]))), *cells)
+    return table
+
+
+def _judgements(comparison: Comparison) -> Table:
+    table = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("alternative", overflow="fold", width=_least(comparison))
+    for words in PARTS.values():
+        table.add_column(words, justify="center")
+    for name, held in judgement_rows(comparison):
+        table.add_row(Text(plain(name)), *(Text("✓", style="green") if one else Text("✗", style="dim") for one in held))
+    return table

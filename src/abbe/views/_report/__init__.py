@@ -1,0 +1,1 @@
+"""A report for people: page, charts, figures for papers, terminal."""

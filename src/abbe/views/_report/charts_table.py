@@ -1,0 +1,101 @@
+"""What the charts of a report take from its run: rows of one measure, some of the heads, and words on the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ...results import Run
+
+PREFERRED_SIZE = 20  # tokens in the selected set, where one size has to stand for all
+FAINT_HEADS = 160  # more lines than these show nothing more
+_LONGEST_NAME = 48
+_NUMBERS = ("value", "low", "high", "limit", "control")
+
+
+def lengths_of(run: Run) -> list[int]:
+    return sorted(run.heads["length"].drop_nulls().unique())
+
+
+def shown_size(run: Run) -> int:
+    """The size of selected set that stands for all: 20, or the nearest that was measured at the longest length."""
+    sized = run.heads.filter(pl.col("n").is_not_null() & pl.col("head").is_not_null() & pl.col("value").is_finite())
+    sizes = sized.filter(pl.col("length") == pl.col("length").max())["n"].unique().to_list()
+    return min(sizes, key=lambda size: (abs(size - PREFERRED_SIZE), size), default=PREFERRED_SIZE)
+
+
+def rows_for(run: Run, measure: str, size: int | None = None) -> pl.DataFrame:
+    """All rows of one measure, of one set size if it has any, with what is not finite as null."""
+    found = run.heads.filter((pl.col("measure") == measure) & pl.col("n").eq_missing(pl.lit(size, pl.Int32)))
+    return finite(found, *_NUMBERS)
+
+
+def finite(table: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    return table.with_columns(pl.when(pl.col(name).is_finite()).then(pl.col(name)) for name in columns)
+
+
+def of_heads(table: pl.DataFrame) -> pl.DataFrame:
+    return table.filter(pl.col("head").is_not_null() & pl.col("layer").is_not_null())
+
+
+def of_all_heads(table: pl.DataFrame) -> pl.DataFrame:
+    return table.filter(pl.col("head").is_null() & pl.col("layer").is_null())
+
+
+def numbers_in(table: pl.DataFrame, *columns: str) -> list[float]:
+    """All finite numbers of these columns."""
+    found = [table[name].cast(pl.Float64) for name in columns or _NUMBERS]
+    together = pl.concat(found) if found else pl.Series([], dtype=pl.Float64)
+    return together.filter(together.is_finite()).to_list()
+
+
+def some_heads(table: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    """The rows of at most `FAINT_HEADS` heads, evenly taken, and how to call them."""
+    places = of_heads(table).select("layer", "head").unique().sort("layer", "head")
+    if places.height <= FAINT_HEADS:
+        return of_heads(table), "single heads"
+    kept = [round(i * (places.height - 1) / (FAINT_HEADS - 1)) for i in range(FAINT_HEADS)]
+    label = f"single heads ({FAINT_HEADS} of {places.height:,})"
+    return of_heads(table).join(places[kept], on=["layer", "head"], how="semi", maintain_order="left"), label
+
+
+def interval_words(run: Run) -> str:
+    """How the legend tells of intervals, where there are any."""
+    level = _part(run, "settings").get("level")
+    if run.heads["low"].is_null().all():
+        return ""
+    return f", with {100 * level:g} % interval" if isinstance(level, float) else ", with interval"
+
+
+def about_lines(run: Run) -> list[str]:
+    """Model and text, then windows and queries."""
+    settings, lengths = _part(run, "settings"), lengths_of(run)
+    told = []
+    if lengths:
+        tokens = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
+        windows = settings.get("windows")
+        told.append(f"{windows} windows of {tokens} tokens" if isinstance(windows, int) else f"L = {tokens} tokens")
+    if isinstance(settings.get("queries"), (int, str)):
+        told.append(f"{settings['queries']} queries a window")
+    if isinstance(settings.get("vectors"), str):
+        told.append(f"{settings['vectors']} vectors")
+    on = _short(str(_part(run, "text").get("name", "a text")))
+    return [f"{model_name(run)} on {on}", *([", ".join(told)] if told else [])]
+
+
+def model_name(run: Run) -> str:
+    """Without the folder it lies in: a figure is passed on."""
+    name = str(_part(run, "model").get("name", "a model"))
+    return _short(Path(name).name if Path(name).is_absolute() else name)
+
+
+def _part(run: Run, name: str) -> Mapping[str, Any]:
+    found = run.manifest.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"

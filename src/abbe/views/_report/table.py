@@ -1,0 +1,58 @@
+"""A report in the terminal: the numbers that matter, what they mean, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ...studies._report.result import Finding, KeyNumber, Report
+from ...studies._report.untrained import NOTICE
+from .._reproduce.table import plain
+from .._shared.words import interval, shown
+from .page import measured_line, model_name
+
+
+def report_table(report: Report) -> RenderableType:
+    """What was measured, the five numbers, the verdicts, the advice; readable from 80 columns on."""
+    parts: list[RenderableType] = [
+        Text(f"How selective is {plain(model_name(report.run.manifest))}?", style="bold"),
+        Text(plain(measured_line(report)), style="dim"),
+        Text(""),
+        _numbers(report),
+        Text(""),
+    ]
+    parts += _findings("Verdict", report.verdicts)
+    parts += _findings("Advice", report.advice, "" if report.learned else NOTICE)
+    skipped = [Text(f"skipped: {plain(str(why))}", style="dim") for why in report.run.manifest.get("skipped") or ()]
+    return Group(*parts, *skipped)
+
+
+def _numbers(report: Report) -> Table:
+    """Each number with what stands beside it, and its meaning below."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=False, max_width=24)
+    table.add_column()
+    for number in report.numbers:
+        told = Text.assemble((plain(number.shown), "bold"), (_beside(number), "dim"))
+        table.add_row(Text(plain(number.name)), Group(told, Text(plain(number.meaning), style="dim")))
+    return table
+
+
+def _beside(number: KeyNumber) -> str:
+    """Interval, limit and control, as far as they are known."""
+    named = (("limit", number.limit), ("control", number.control))
+    found = [f"{name} {shown(value, 3)}" for name, value in named if value is not None]
+    told = ", ".join(part for part in (interval(number.low, number.high), *found) if part)
+    return f"  ({told})" if told else ""
+
+
+def _findings(title: str, findings: Sequence[Finding], notice: str = "") -> list[RenderableType]:
+    if not findings:
+        return []
+    before = [Padding(Text(notice, style="bold yellow"), (0, 0, 0, 2))] if notice else []
+    told = [Padding(Text(f"• {plain(finding.sentence)}"), (0, 0, 0, 2)) for finding in findings]
+    return [Text(title, style="bold"), *before, *told, Text("")]

@@ -1,0 +1,1 @@
+"""A reproduction of the paper for people: page, figures, terminal."""

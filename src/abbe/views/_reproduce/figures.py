@@ -1,0 +1,103 @@
+"""The figures of the paper as charts: interactive on a page, PNG and SVG for papers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from ..._errors import AbbeError
+from ...studies._reproduce.result import Figure
+from .._shared.page import vega_lite_version
+from .._shared.panels import Panel, data, panel
+from .._shared.theme import THEMES, Theme, ThemeName
+from .distance import critical_panels, distance_panels
+from .drift import drift_panels
+from .sensitivity import sensitivity_panels
+from .separability import separability_panels
+from .words import WORDS, settings_line
+
+_PANELS: dict[str, Callable[[Figure, Theme], list[Panel]]] = {
+    "2a": distance_panels,
+    "2b": distance_panels,
+    "2c": critical_panels,
+    "3": separability_panels,
+    "4": sensitivity_panels,
+    "drift": drift_panels,
+}
+
+
+def figure_chart(figure: Figure, theme: ThemeName = "light") -> alt.ConcatChart:
+    """The figure in one theme, with a title that asks its question and a subtitle that tells the settings."""
+    if figure.name not in _PANELS:
+        raise AbbeError(f"no chart for figure {figure.name!r}; there are charts for {', '.join(_PANELS)}")
+    colours = THEMES[theme]
+    panels = _PANELS[figure.name](figure, colours) or [_nothing(colours)]
+    words = WORDS[figure.name]
+    title = alt.TitleParams(words.question, subtitle=settings_line(figure))
+    columns = 1 if isinstance(panels[0], alt.ConcatChart) else 2
+    chart = alt.concat(*panels, columns=columns, title=title, padding=10)
+    if figure.name == "2c":  # levels on the left, lengths on the right
+        chart = chart.resolve_scale(color="independent", shape="independent")
+    chart.config = alt.Config.from_dict(colours.config())
+    return chart.properties(description=f"{words.question} {settings_line(figure)}")
+
+
+@lru_cache(maxsize=32)  # page, PNG and SVG are drawn from the same one; altair takes long to write it
+def specification(figure: Figure, theme: ThemeName) -> dict[str, Any]:
+    """The chart as Vega-Lite; not to be changed."""
+    found: dict[str, Any] = figure_chart(figure, theme).to_dict(validate=False)
+    return found
+
+
+def drawings(chart: dict[str, Any]) -> dict[str, bytes]:
+    """PNG at twice the size, and SVG, by file ending: without a browser and without a network."""
+    import vl_convert  # a large library
+
+    svg = as_svg(chart)
+    return {"png": vl_convert.svg_to_png(svg, scale=2), "svg": svg.encode()}
+
+
+def save_drawings(folder: str | os.PathLike[str], charts: Callable[[ThemeName], Mapping[str, Any]]) -> list[Path]:
+    """All charts as PNG and SVG, light and dark, named by their keys; the files that were written."""
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise AbbeError(f"{target} is a file: give a folder for the figures") from None
+    written = []
+    by_theme = {theme: charts(theme) for theme in THEMES}
+    for name in by_theme["light"]:
+        for theme, of_theme in by_theme.items():
+            for ending, drawn in drawings(of_theme[name]).items():
+                written.append(target / f"{name}{'-dark' if theme == 'dark' else ''}.{ending}")
+                written[-1].write_bytes(drawn)
+    return written
+
+
+def as_svg(chart: dict[str, Any]) -> str:
+    import vl_convert
+
+    return vl_convert.vegalite_to_svg(for_xml(chart), vl_version=vega_lite_version())
+
+
+def for_xml(part: Any) -> Any:
+    """The same without characters that XML forbids: at one in some name, the library would end the whole process."""
+    if isinstance(part, str):
+        return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", part)
+    if isinstance(part, dict):
+        return {for_xml(key): for_xml(value) for key, value in part.items()}
+    return [for_xml(value) for value in part] if isinstance(part, list | tuple) else part
+
+
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def _nothing(theme: Theme) -> alt.LayerChart:
+    words = alt.Chart(data([{}])).mark_text(text="nothing was measured", color=theme.soft, fontSize=12)
+    return panel([words], "")

@@ -1,0 +1,189 @@
+"""A reproduction of the paper for people: one offline page, and static figures for papers."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ...studies._reproduce.result import DRIFT, FIGURES, PAPER_SECONDS, Claim, Figure, Reproduction
+from .._shared.page import as_json, render, script, vega
+from .._shared.theme import THEMES
+from .figures import save_drawings, specification
+from .words import WORDS, settings_line
+
+ANSWERS = {"holds": ("✓", "good"), "does not hold": ("✗", "bad"), "cannot be judged": ("?", "soft")}
+READINGS_NOTE = "In brackets: the share of the tests that reject at every N. The number is that of the middle test."
+_SHOWN_ROWS = 200  # a longer table is for the run folder, not for a page
+
+
+def save_figures(reproduction: Reproduction, folder: str | os.PathLike[str]) -> list[Path]:
+    """Every figure as PNG and SVG, light and dark; the files that were written."""
+    shown = _ordered(reproduction)
+    return save_drawings(
+        folder, lambda theme: {f"figure-{figure.name}": specification(figure, theme) for figure in shown}
+    )
+
+
+def reproduction_page(reproduction: Reproduction) -> str:
+    """One self-contained HTML page that works from disk, without a network."""
+    manifest = reproduction.manifest
+    shown = _ordered(reproduction)
+    return render(
+        "reproduce.html.jinja",
+        scripts=[vega(), script("page.js"), script("charts.js")],
+        model=str(_part(manifest, "model").get("name", "a model")),
+        facts=facts(reproduction),
+        count=count(reproduction.claims),
+        claims=[(claim, *ANSWERS[claim.answer], _numbers(claim)) for claim in reproduction.claims],
+        figures=[(figure, WORDS[figure.name], settings_line(figure), _tables(figure)) for figure in shown],
+        readings=readings_rows(reproduction),
+        readings_note=READINGS_NOTE,
+        times=times(reproduction),
+        total=duration(_part(manifest, "seconds").get("total")),
+        skipped=[str(why) for why in manifest.get("skipped", ())],
+        manifest=json.dumps(for_others(manifest), indent=2, ensure_ascii=False, default=str),
+        charts=as_json({figure.name: _both_themes(figure) for figure in shown}),
+    )
+
+
+def for_others(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A page is passed on: where the model lies on this machine stays out of it."""
+    model = dict(_part(manifest, "model"))
+    if isinstance(model.get("source"), str):
+        model["source"] = Path(model["source"]).name
+    if isinstance(model.get("name"), str) and Path(model["name"]).is_absolute():
+        model["name"] = Path(model["name"]).name
+    return dict(manifest) | {"model": model}
+
+
+def _ordered(reproduction: Reproduction) -> list[Figure]:
+    """As in the paper, ours last."""
+    return [reproduction.figures[name] for name in (*FIGURES, DRIFT) if name in reproduction.figures]
+
+
+def _both_themes(figure: Figure) -> dict[str, Any]:
+    """The chart in both themes, their common data once."""
+    charts: dict[str, Any] = {theme: dict(specification(figure, theme)) for theme in THEMES}
+    data = [charts[theme].pop("datasets") for theme in THEMES]
+    return charts | {"datasets": data[0] | data[1]}
+
+
+def _part(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = manifest.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def facts(reproduction: Reproduction) -> list[tuple[str, str]]:
+    """What was measured on what, as far as the manifest tells it."""
+    manifest = reproduction.manifest
+    model, text, settings = (_part(manifest, name) for name in ("model", "text", "settings"))
+    heads = next((f.about["heads"] for f in reproduction.figures.values() if f.about.get("heads")), None)
+    found = [
+        ("model", _joined(model.get("name"), model.get("about"))),
+        ("text", _joined(text.get("name"), _counted(text.get("characters"), "characters"))),
+        ("heads", "" if heads is None else str(heads)),
+        ("windows", _windows(settings, manifest.get("windows"))),
+    ]
+    error = _part(manifest, "self_check").get("error")
+    if error is not None:
+        found.append(("self-check", f"the model's own output was rebuilt within {error:.1e} of its standard deviation"))
+    return [(name, value) for name, value in found if value]
+
+
+def _joined(*parts: Any) -> str:
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _counted(number: Any, what: str) -> str:
+    return f"{number:,} {what}" if isinstance(number, int) else ""
+
+
+def _windows(settings: Mapping[str, Any], windows: Any) -> str:
+    number = settings.get("windows", len(windows) if isinstance(windows, list) else None)
+    lengths = settings.get("lengths") or ()
+    tokens = f"{', '.join(str(length) for length in lengths)} tokens" if lengths else ""
+    return _joined(tokens, "" if number is None else f"{number} of each length" if tokens else str(number))
+
+
+def count(claims: tuple[Claim, ...]) -> str:
+    """One line: how many statements hold."""
+    answers = [claim.answer for claim in claims]
+    told = [f"{answers.count('holds')} of {len(claims)} statements hold"]
+    if answers.count("does not hold"):
+        told.append(f"{answers.count('does not hold')} {'does' if answers.count('does not hold') == 1 else 'do'} not")
+    if answers.count("cannot be judged"):
+        told.append(f"{answers.count('cannot be judged')} cannot be judged")
+    return ", ".join(told) + "." if claims else "No statement was judged."
+
+
+def readings_rows(reproduction: Reproduction) -> tuple[int, list[str], list[list[str]]] | None:
+    """Critical N under every reading at the longest length, for token embeddings: length, levels, and a row each."""
+    figure = reproduction.figures.get("2c")
+    table = None if figure is None else figure.tables.get("readings")
+    if table is None or not table.height:
+        return None
+    chosen = table.filter((pl.col("vectors") == "embedding") & (pl.col("length") == pl.col("length").max()))
+    levels = sorted(chosen["level"].unique().to_list())
+    rows: dict[tuple[str, str], list[str]] = {}
+    for row in chosen.sort("level", maintain_order=True).iter_rows(named=True):
+        rows.setdefault((row["expected"], row["test"]), []).append(_critical(row))
+    shown = [[*reading, *cells] for reading, cells in rows.items()]
+    return int(chosen["length"][0]), [f"{level:g}" for level in levels], shown
+
+
+def _critical(row: Mapping[str, Any]) -> str:
+    """ "12", "none up to 512"; where there are many tests, in brackets how many of them reject at every size."""
+    if row["rejecting"] is None:
+        return "not tested"
+    told = f"none up to {row['largest_n']}" if row["critical_n"] is None else f"{row['critical_n']:g}"
+    return told if row["test"] == "head means" else f"{told} ({100 * row['rejecting']:.0f} %)"
+
+
+def times(reproduction: Reproduction) -> list[tuple[str, str, str]]:
+    """For each figure of the paper: its name, our time, the paper's."""
+    return [
+        (WORDS[name].name, duration(reproduction.seconds.get(name)), duration(PAPER_SECONDS[name]))
+        for name in FIGURES
+        if name in reproduction.seconds
+    ]
+
+
+def duration(seconds: float | None) -> str:
+    """In the two largest units: 48.9 s, 4 min 22 s, 17 h."""
+    if seconds is None or not math.isfinite(seconds):
+        return ""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    if whole < 3600:
+        parts = ((whole // 60, "min"), (whole % 60, "s"))
+    else:
+        minutes = round(whole / 60)
+        parts = ((minutes // 60, "h"), (minutes % 60, "min"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
+def number(value: Any) -> str:
+    """Four digits; a dash for what is not there."""
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _numbers(claim: Claim) -> list[tuple[str, str]]:
+    return [(name, number(value)) for name, value in claim.numbers.items()]
+
+
+def _tables(figure: Figure) -> list[tuple[list[str], list[list[str]]]]:
+    """The tables behind a figure, those that a person can read through."""
+    return [_table(table) for table in figure.tables.values() if 0 < table.height <= _SHOWN_ROWS]
+
+
+def _table(table: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
+    return [name.replace("_", " ") for name in table.columns], [[number(v) for v in row] for row in table.iter_rows()]

@@ -1,0 +1,107 @@
+"""The data inside the page of a report: columns as bytes, compressed, small enough to be mailed.
+
+A table is a line of JSON that describes its columns, then the columns, byte plane by byte plane: what changes slowly
+stands together and compresses well. Words and whole numbers are coded by their place in a list of all that occur;
+other numbers are decimals of five digits, so that Python and the page read exactly the same value.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from markupsafe import Markup
+
+from .theme import THEMES, ThemeName
+
+DIGITS = 5
+ABSENT, NOT_A_NUMBER, INFINITE, MINUS_INFINITE = range(4)  # in place of a power of ten
+NO_POWER = 1000  # added to a power of ten, so that it is positive and none of the above
+NO_MANTISSA = 1 << 23
+_TINY = 1e-300  # below it powers of ten overflow: shown as 0
+
+
+def packed(content: bytes) -> Markup:
+    """Compressed, as text of letters and digits that is safe in any element; the same bytes give the same text."""
+    return Markup(base64.b64encode(gzip.compress(content, 9, mtime=0)).decode("ascii"))
+
+
+def packed_json(value: Any) -> Markup:
+    return packed(
+        json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+    )
+
+
+def packed_table(table: pl.DataFrame) -> Markup:
+    """Floats as decimals, all other columns by codes."""
+    described, planes = [], []
+    for column in table.iter_columns():
+        about, found = _decimals(column) if column.dtype.is_float() else _codes(column)
+        described.append({"name": column.name} | about)
+        planes += found
+    head = json.dumps({"rows": table.height, "columns": described}, ensure_ascii=False)
+    return packed(head.encode("utf-8", "replace") + b"\n" + b"".join(planes))
+
+
+def _codes(column: pl.Series) -> tuple[dict[str, Any], list[bytes]]:
+    """The values that occur, in order of rank, null last; and the place of every row's value among them."""
+    values = column.unique().drop_nulls().sort().to_list()
+    places = {value: place for place, value in enumerate(values)} | {None: len(values)}
+    codes = np.fromiter((places[value] for value in column.to_list()), np.uint32, column.len())
+    planes = 1 if len(values) < 256 else 2 if len(values) < 65536 else 4
+    return {"kind": "codes", "values": [*values, None], "planes": planes}, _planes(codes, planes)
+
+
+def _decimals(column: pl.Series) -> tuple[dict[str, Any], list[bytes]]:
+    """mantissa * 10^power, and marks for what is absent or not finite."""
+    values = column.fill_null(math.nan).to_numpy().astype(np.float64)
+    usual = np.isfinite(values) & (np.abs(values) >= _TINY)
+    safe = np.where(usual, values, 1.0)
+    powers = np.floor(np.log10(np.abs(safe))).astype(np.int64) - (DIGITS - 1)
+    mantissas = np.rint(safe / 10.0**powers).astype(np.int64)
+    short = np.abs(mantissas) == 10**DIGITS  # 9.999996 has become 10.0000
+    mantissas, powers = np.where(short, mantissas // 10, mantissas), np.where(short, powers + 1, powers)
+    marks = np.where(np.isposinf(values), INFINITE, np.where(np.isneginf(values), MINUS_INFINITE, NOT_A_NUMBER))
+    marks = np.where(column.is_null().to_numpy(), ABSENT, marks)
+    powers = np.where(np.isfinite(values), np.where(usual, powers, 0) + NO_POWER, marks)
+    mantissas = np.where(usual, mantissas, 0) + NO_MANTISSA
+    return {"kind": "decimals"}, _planes(mantissas, 3) + _planes(powers, 2)
+
+
+def _planes(numbers: npt.NDArray[Any], planes: int) -> list[bytes]:
+    """The lowest byte of all numbers, then the next."""
+    return [((numbers >> (8 * plane)) & 255).astype(np.uint8).tobytes() for plane in range(planes)]
+
+
+def plain_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
+    """Rows that JSON can hold: five digits, words for what is not finite."""
+    return [{name: plain_value(value) for name, value in row.items()} for row in table.iter_rows(named=True)]
+
+
+def plain_value(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return float(f"{value:.{DIGITS}g}")
+
+
+def both_themes(specifications: Mapping[ThemeName, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """From charts by theme to charts by name: both looks, and the data that they have in common once."""
+    found: dict[str, Any] = {}
+    for theme in THEMES:
+        for name, specification in specifications[theme].items():
+            look = dict(specification)
+            chart = found.setdefault(name, {"datasets": {}})
+            chart["datasets"] |= look.pop("datasets", {})
+            chart[theme] = look
+    return found

@@ -1,0 +1,221 @@
+"""What the charts of a report share: datasets that a page fills later, axes, series under one legend.
+
+A chart with a dataset that is filled later has scales that are fixed beforehand, from the table of all heads: so that
+heads can be compared, and so that an empty dataset is no reason for a warning.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from .panels import HEIGHT, WIDTH, Look, Row, places_axis, renamed, series_style, tip, value_axis
+from .theme import THEMES, Theme, ThemeName
+
+Spec = dict[str, Any]
+_DECADES = 5.0  # of a logarithmic axis: what is smaller is drawn at its edge
+
+
+# -- Axes -------------------------------------------------------------------------------------------------------------
+
+
+def log_axis(field: str, title: str, values: Sequence[float], decades: float = _DECADES) -> alt.Y:
+    """A logarithmic axis over the positive values; what is 0 or far below the others is drawn at its lower edge."""
+    positive = [value for value in values if value > 0]
+    if not positive:
+        return value_axis(field, title, [0.0, 1.0], log=False)
+    high = max(positive)
+    axis = value_axis(field, title, [max(min(positive), high / 10**decades), high])
+    axis["scale"]["clamp"] = True
+    return axis
+
+
+def linear_axis(field: str, title: str, values: Sequence[float]) -> alt.Y:
+    return value_axis(field, title, [*values, 0.0] if values else [0.0, 1.0], log=False)
+
+
+def length_axis(lengths: Sequence[int]) -> alt.X:
+    return places_axis("length", "length L (tokens)", lengths)
+
+
+def x_of(x: alt.X, field: str) -> alt.X:
+    """The same axis for another column."""
+    other: alt.X = x.copy()
+    other.shorthand = f"{field}:Q"
+    return other
+
+
+# -- Series -----------------------------------------------------------------------------------------------------------
+
+
+def source(rows: Sequence[Row] | str) -> alt.Chart:
+    """A chart of these rows, or of the dataset of that name."""
+    if isinstance(rows, str):
+        return alt.Chart(alt.NamedData(name=rows))
+    return alt.Chart(alt.InlineData(values=tuple(rows)))  # altair holds every row of a list against its schema
+
+
+def where(chart: alt.Chart, **equal: Any) -> alt.Chart:
+    for name, value in equal.items():
+        chart = chart.transform_filter(alt.FieldEqualPredicate(field=name, equal=value))
+    return chart
+
+
+@dataclass(frozen=True)
+class Legend:
+    """How series look, by name, and the encodings that tell those apart that are present."""
+
+    looks: Mapping[str, Look]
+    style: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, looks: Mapping[str, Look], present: Iterable[str]) -> Legend:
+        there = set(present)
+        return cls({name: look for name, look in looks.items() if name in there}, series_style(looks, there))
+
+    def called(self, chart: alt.Chart, name: str) -> alt.Chart:
+        return chart.transform_calculate(shown=json.dumps(self.looks[name].label))
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Two axes and the legend, on which series are drawn by their names in the legend.
+
+    A line through one place, or a band over it, could not be seen: with `alone` there are points and bars.
+    """
+
+    x: alt.X
+    y: alt.Y
+    legend: Legend
+    alone: bool = False
+
+    def band(self, chart: alt.Chart, name: str) -> alt.Chart:
+        """From low to high."""
+        colour = self.legend.looks[name].colour
+        there = chart.transform_filter("isValid(datum.low) && isValid(datum.high)")
+        bars = there.mark_rule(color=colour, opacity=0.4, strokeWidth=4)
+        marks = bars if self.alone else there.mark_area(color=colour, opacity=0.22)
+        drawn: alt.Chart = marks.encode(x=self.x, y=renamed(self.y, "low"), y2="high:Q")
+        return drawn
+
+    def line(self, chart: alt.Chart, name: str) -> list[alt.Chart]:
+        """The measured values, with a point at every place."""
+        named = _told(self.legend.called(chart, name))
+        tips = [tip("shown", "series", "N"), _tip_of(self.x), tip("value"), *_TOLD_TIPS]
+        dots = named.mark_point(filled=True, size=30, opacity=1)
+        return [
+            named.mark_line().encode(x=self.x, y=self.y, tooltip=tips, **self.legend.style),
+            dots.encode(x=self.x, y=self.y, tooltip=tips, color=self.legend.style["color"]),
+        ]
+
+    def limit(self, chart: alt.Chart, name: str, column: str) -> list[alt.Chart]:
+        """A limit or a control."""
+        named, y = self.legend.called(chart, name), renamed(self.y, column)
+        tips = [tip("shown", "series", "N"), _tip_of(self.x), tip(column)]
+        dash = named.mark_point(shape="stroke", size=260, strokeWidth=2, opacity=1)
+        style = self.legend.style
+        lines = [named.mark_line().encode(x=self.x, y=y, tooltip=tips, **style)]
+        return lines + ([dash.encode(x=self.x, y=y, color=style["color"])] if self.alone else [])
+
+    def thin(self, rows: Sequence[Row], name: str) -> alt.Chart:
+        """Many lines at once, one a head."""
+        tips = [tip("layer"), tip("head"), _tip_of(self.x), tip("value")]
+        named = self.legend.called(source(rows), name)
+        if self.alone:
+            named = named.mark_point(shape="stroke", size=400, strokeWidth=1, opacity=0.6)
+            channels: dict[str, Any] = {"color": self.legend.style["color"]}
+        else:
+            named = named.mark_line(opacity=0.4)
+            channels = {"detail": ["layer:N", "head:N"], **self.legend.style}
+        drawn: alt.Chart = named.encode(x=self.x, y=self.y, tooltip=tips, **channels)
+        return drawn
+
+
+def _told(chart: alt.Chart) -> alt.Chart:
+    """Words for a tooltip: a format would write 0 for what is missing."""
+    one = "isValid(datum.{0}) ? format(datum.{0}, '.4~g') : 'none'"
+    ends = "format(datum.low, '.4~g') + ' to ' + format(datum.high, '.4~g')"
+    return chart.transform_calculate(
+        interval_told=f"isValid(datum.low) && isValid(datum.high) ? {ends} : 'none'",
+        limit_told=one.format("limit"),
+        control_told=one.format("control"),
+    )
+
+
+_TOLD_TIPS = (
+    tip("interval_told", "interval", "N"),
+    tip("limit_told", "limit", "N"),
+    tip("control_told", "control", "N"),
+)
+
+
+def _tip_of(x: alt.X) -> alt.Tooltip:
+    return tip(str(x.shorthand).split(":")[0], x["title"])
+
+
+def look_of(theme: Theme, interval: str, of: str = "") -> dict[str, Look]:
+    """The looks that keep their meaning through all charts of a report."""
+    return {
+        "value": Look(f"measured{interval}", theme.selected, width=2.2),
+        "mean": Look(f"mean over heads{interval}", theme.selected, width=2.6),
+        "limit": Look(f"limit, where one is proved{of}", theme.proved, (7, 4), 1.5),
+        "floor": Look(f"floor that is proved{of}", theme.third, (7, 3, 2, 3), 1.5),
+        "control": Look("control: random sets or equal weights", theme.control, (2, 3), 1.8),
+        "chosen": Look("the chosen head", theme.fourth, width=2.4),
+    }
+
+
+# -- Whole charts -----------------------------------------------------------------------------------------------------
+
+
+def panel(layers: Sequence[alt.Chart], title: str, width: int = WIDTH, height: int = HEIGHT) -> Spec:
+    """Layers on the same axes, with their data. Put together here, as altair copies all of it many times over."""
+    context: dict[str, Any] = {"top_level": False, "datasets": {}}
+    drawn = [layer.to_dict(validate=False, context=context) for layer in layers]
+    return {"layer": drawn, "width": width, "height": height, "title": title, "datasets": context["datasets"]}
+
+
+def finished(
+    panels: Sequence[Spec | None],
+    question: str,
+    about: Sequence[str],
+    theme: ThemeName,
+    *,
+    filled: Iterable[str] = (),
+    columns: int = 2,
+) -> Spec:
+    """The panels that are there: a question as title, the settings under it, and datasets that are filled later."""
+    there = [dict(found) for found in panels if found is not None] or [nothing(THEMES[theme])]
+    datasets: dict[str, Any] = {name: [] for name in filled}
+    _use_all(there, datasets)
+    for one in there:
+        datasets |= {name: list(rows) for name, rows in one.pop("datasets").items()}
+    return {
+        "$schema": alt.SCHEMA_URL,
+        "config": THEMES[theme].config(),
+        "title": {"text": question, "subtitle": list(about), "fontSize": 15},
+        "description": f"{question} {'; '.join(about)}",
+        "padding": 10,
+        "concat": there,
+        "columns": columns,
+        "datasets": datasets,
+    }
+
+
+def _use_all(panels: Sequence[Spec], names: Iterable[str]) -> None:
+    """A dataset that no layer draws would not be there to be filled: an invisible one draws it."""
+    used = {layer["data"].get("name") for one in panels for layer in one["layer"]}
+    for name in names:
+        if name not in used:
+            panels[0]["layer"] = [
+                *panels[0]["layer"],
+                {"data": {"name": name}, "mark": {"type": "point", "opacity": 0}},
+            ]
+
+
+def nothing(theme: Theme) -> Spec:
+    return panel([source([{}]).mark_text(text="nothing was measured", color=theme.soft, fontSize=12)], "")
