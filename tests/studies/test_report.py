@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,8 @@ def test_a_folder_is_a_run_and_is_not_measured_again(tmp_path: Path, monkeypatch
     def never(*_args: object, **_options: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(study, "try_alternatives", never)
-    monkeypatch.setattr(study, "take_sample", never)
+    monkeypatch.setattr(study.AlternativesReader, "table", never)
+    monkeypatch.setattr(study.SampleReader, "sample", never)
     again = made(folder=tmp_path / "out")
     assert_frame_equal(again.alternatives, first.alternatives)
     assert again.advice == first.advice
@@ -118,11 +119,34 @@ def test_stopped_between_run_and_alternatives(tmp_path: Path, monkeypatch: pytes
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(study, "try_alternatives", stop)
+        patched.setattr(study.AlternativesReader, "table", stop)
         with pytest.raises(KeyboardInterrupt):
             made(folder=tmp_path)
     went_on = made(folder=tmp_path)
     assert went_on.as_json()["alternatives"] == made().as_json()["alternatives"]
+
+
+def test_every_window_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measures, alternatives and sample are taken from the same pass; the rest are self-check and loss."""
+    passes: list[int] = []
+    tiny = tiny_runs.model()
+    tiny.network.base_model.register_forward_pre_hook(
+        lambda _module, args, given: passes.append((given.get("input_ids", *args[:1])).shape[1]), with_kwargs=True
+    )
+    windows = report(tiny, tiny_runs.TEXT, **QUICK).run.manifest["windows"]
+    lengths = [window["length"] for window in windows]
+    extra = Counter(passes) - Counter(lengths)
+    assert Counter(lengths) <= Counter(passes)
+    assert extra.total() == 2 + 1  # two of the self-check, one of the loss of the sample
+
+
+def test_windows_that_alternatives_have_read_are_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = made(folder=tmp_path)
+    (tmp_path / "sample.json").unlink()
+    monkeypatch.setattr(study.AlternativesReader, "done", lambda *_: pytest.fail("read again"))
+    assert_frame_equal(made(folder=tmp_path).alternatives, first.alternatives)
 
 
 def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:

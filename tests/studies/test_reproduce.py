@@ -17,6 +17,7 @@ import abbe
 from abbe.models import wrap
 from abbe.studies import FIGURES, Reproduction
 from abbe.studies._engine import window as _window
+from abbe.studies._reproduce import study
 from abbe.studies._reproduce.plan import Part, plan
 
 KINDS = ["embedding", "value"]
@@ -249,6 +250,22 @@ def test_folder_holds_everything_and_nothing_is_measured_twice(tmp_path: Path, m
     assert again.seconds["2a"] > 0
     part = abbe.reproduce(model(), TEXT, folder=tmp_path / "out", **(options | {"figures": ["2b"]}))
     assert set(part.figures) == {"2a", "2b", "drift"}  # what the folder holds is shown, too
+
+
+def test_both_kinds_of_vectors_come_from_one_pass_and_the_text_is_tokenised_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes: list[int] = []
+    tiny = model()
+    tiny.network.base_model.register_forward_pre_hook(
+        lambda _module, args, given: passes.append((given.get("input_ids", *args[:1])).shape[1]), with_kwargs=True
+    )
+    cut: list[object] = []
+    real = study.windows_for
+    monkeypatch.setattr(study, "windows_for", lambda *given: cut.append(given) or real(*given))
+    abbe.reproduce(tiny, TEXT, figures=["2b"], windows=2, queries=4, progress=False)
+    assert len(cut) == 1
+    assert len(passes) == 2 + 2 + 2  # the cost, the self-check, two windows
 
 
 def test_folder_belongs_to_one_model_and_one_set_of_settings(tmp_path: Path) -> None:

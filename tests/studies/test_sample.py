@@ -19,9 +19,10 @@ import abbe
 from abbe import AbbeError
 from abbe.measures import Rows, choose_sets, geometry
 from abbe.models import AttentionCall, LoadedModel, Window, tap, windows, wrap
+from abbe.studies._engine.passes import run_model
 from abbe.studies._engine.settings import Settings, settings_for
 from abbe.studies._engine.vectors import token_vectors
-from abbe.studies._engine.window import check_model, rows_of_call, run_model
+from abbe.studies._engine.window import check_model, rows_of_call
 from abbe.studies._report.result import Ball, Sample
 from abbe.studies._report.sample import (
     MOST_ROWS,

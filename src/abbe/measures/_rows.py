@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -110,6 +110,12 @@ class Rows:
         """Bool (head, query): weights >= 0 that sum to 1, so that the bounds for such rows apply."""
         facts = self.facts
         return (facts.smallest >= 0) & ((facts.total - 1).abs() <= _SUM_TOLERANCE)
+
+    def with_vectors(self, vectors: Tensor) -> Rows:
+        """The same rows with other vectors; what is known of the weights is kept."""
+        placed = replace(self, vectors=vectors)
+        placed.__dict__["facts"] = self.facts  # where cached_property keeps it
+        return placed
 
     def group(self, head: int) -> Tensor:
         """The vectors (key, feature) that a head uses."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +27,20 @@ class Window:
 
 
 class Windows(list[Window]):
-    """A list of windows; `skipped` says, one line each, which ones the text was too short for."""
+    """A list of windows; `skipped` says, one line each, which lengths the text was too short for."""
 
-    def __init__(self, found: Iterable[Window], skipped: Iterable[str]) -> None:
+    def __init__(self, found: Iterable[Window], too_short: Mapping[int, str]) -> None:
         super().__init__(found)
-        self.skipped = tuple(skipped)
+        self._too_short = dict(too_short)
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        return tuple(self._too_short.values())
+
+    def of_lengths(self, lengths: Collection[int]) -> Windows:
+        """Those of some lengths only."""
+        why = {length: line for length, line in self._too_short.items() if length in lengths}
+        return Windows((window for window in self if window.length in lengths), why)
 
 
 @dataclass(frozen=True)
@@ -74,15 +83,15 @@ def windows(
     tokens = _tokenise(text, tokenizer)
     _check_room(text, tokens, lengths)
     found: list[Window] = []
-    skipped: list[str] = []
+    too_short: dict[int, str] = {}
     for length in lengths:
         body = length - tokens.special
         possible = min(count, len(tokens.ids) // body)
         if possible < count:
-            skipped.append(_too_short(text, tokens, length, possible, count))
+            too_short[length] = _too_short(text, tokens, length, possible, count)
         starts = _draw(len(tokens.ids), body, possible, seed, length)
         found += [_cut(tokens, length, index, start) for index, start in enumerate(starts)]
-    return Windows(found, skipped)
+    return Windows(found, too_short)
 
 
 def _lengths(given: int | Sequence[int]) -> tuple[int, ...]:

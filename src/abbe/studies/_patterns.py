@@ -18,7 +18,8 @@ from torch import Tensor
 
 from .._errors import AbbeError
 from ..models import AttentionCall, LoadedModel, Tap, Text, read_text, tap, windows
-from ._engine.window import BLOCK, check_model, check_tokens, run_model
+from ._engine.passes import run_model
+from ._engine.window import BLOCK, check_model, check_tokens
 
 ON_TEXT = ("previous_token", "first_token")
 ON_REPEATS = ("induction", "same_token")

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ...models import AttentionCall, LoadedModel, Tap, Window
 from ...normalizers import normalizer
+from .._engine.passes import run_model
 from .._engine.settings import Settings
-from .._engine.window import query_positions, run_model
+from .._engine.window import query_positions
 
 _NUMBERS_AT_ONCE = 1 << 26  # of a portion: a quarter of a gigabyte
 

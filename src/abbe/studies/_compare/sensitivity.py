@@ -20,8 +20,9 @@ from ...measures import Rows, sensitivity
 from ...models import AttentionCall, LoadedModel, Window, swap
 from ...models._swap.plan import HeadGroup
 from ...normalizers import Normalizer, normalizer
+from .._engine.passes import run_model
 from .._engine.settings import Settings
-from .._engine.window import query_positions, run_model, seeded
+from .._engine.window import query_positions, seeded
 
 WINDOWS, QUERIES = 8, 8
 _HOTTEST, _GRID, _STEPS = 1e3, 25, 11  # temperatures from 1/hottest on; an odd number, so that 1 is among them

@@ -18,9 +18,10 @@ from ...results import FORMAT
 from .._engine.folder import claim_folder
 from .._engine.given import windows_for
 from .._engine.loss import window_losses
-from .._engine.measuring import _facts
+from .._engine.measuring import manifest_facts
+from .._engine.passes import model_inputs
 from .._engine.watch import Watch
-from .._engine.window import check_tokens, model_inputs
+from .._engine.window import check_tokens
 from .alternatives import is_file, is_spec
 from .calibrated import calibrated_swap, fitted_rules, halves
 from .folder import FOUND, Kept
@@ -51,7 +52,7 @@ class Study:
         self.for_fitting: Text | None
         self.for_fitting, read = halves(text) if settings.calibrate else (None, text)
         self.windows: Windows = windows_for(model, read, (settings.length,), settings.windows, settings.seed)
-        self.facts = _facts(model, text, settings)  # type: ignore[arg-type]  # only as_json is asked of them
+        self.facts = manifest_facts(model, text, settings.as_json())
         maker = PromptMaker(model.tokenizer, read, settings.seed)
         self.prompts: list[Prompt] = maker.make(settings.needle_lengths, settings.prompts)
         self.skipped = [*self.windows.skipped, *maker.skipped]

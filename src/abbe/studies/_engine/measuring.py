@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -14,19 +14,23 @@ from typing import Any
 import torch
 
 from ..._held import held
-from ...models import LoadedModel, Text, Window, Windows, tap
+from ...models import LoadedModel, Tap, Text, Window, Windows, tap
 from ...results import FORMAT, Run
 from .cost import DIAGNOSIS, estimate, kernels_loaded
 from .folder import RunFolder, identity_of
 from .given import windows_for
 from .memory import PeakMemory
-from .settings import Settings
-from .tables import table, window_record
+from .passes import PassReader, read_window
+from .settings import Settings, Vectors
+from .tables import table
 from .watch import Watch
 from .window import WindowReader, check_model, check_tokens
 
 NO_QUERY = "because no query sees more keys"
 _PACKAGES = ("abbe", "torch", "transformers", "numba", "numpy", "polars", "safetensors", "tokenizers")
+
+
+Beside = Callable[[Tap, RunFolder], Sequence[PassReader]]  # who else reads the passes of a run
 
 
 def measure_run(
@@ -37,71 +41,91 @@ def measure_run(
     watch: Watch,
     overhead: float = DIAGNOSIS,
     cut: Windows | None = None,
+    beside: Beside = lambda open_tap, kept: (),
 ) -> Run:
     """Measure the windows that the folder does not hold yet, then make the table of all.
 
     `overhead` is the time with these measures over that without, for the estimate of the cost. `cut` are the windows,
-    if the caller needs them, too.
+    if the caller needs them, too. Readers `beside` share the passes.
     """
-    with held(folder):
-        return _measured(model, text, settings, folder, watch, overhead, cut)
+    cut = windows_of(model, text, settings) if cut is None else cut
+    (run,) = measure_runs(model, text, [settings], [folder], watch, cut, overhead, beside)
+    return run
 
 
-def _measured(
+def measure_runs(
     model: LoadedModel,
     text: Text,
-    settings: Settings,
-    folder: str | os.PathLike[str] | None,
+    asked: Sequence[Settings],
+    folders: Sequence[str | os.PathLike[str] | None],
     watch: Watch,
-    overhead: float,
-    cut: Windows | None,
-) -> Run:
+    cut: Windows,
+    overhead: float = DIAGNOSIS,
+    beside: Beside = lambda open_tap, kept: (),
+) -> list[Run]:
+    """Runs that differ in the kind of vectors only: every window is read once for all of them."""
     started = time.perf_counter()
-    cut = windows_of(model, text, settings) if cut is None else cut
-    facts = _facts(model, text, settings)
+    settings = asked[0]
     with ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(held(folder))
         memory, warm = PeakMemory(), kernels_loaded()
         open_tap = stack.enter_context(tap(model))
         probe = check_tokens(model, cut)
         checked = time.perf_counter()
         error = check_model(model, open_tap, probe)
         a_pass = (time.perf_counter() - checked) / 2
-        kept = RunFolder(folder, identity_of(facts["model"], facts["text"], facts["settings"]), watch.announce)
-        left = [window.length for window in cut if window not in kept]
+        facts = [manifest_facts(model, text, one.as_json()) for one in asked]
+        identities = [identity_of(one["model"], one["text"], one["settings"]) for one in facts]
+        kept = [RunFolder(*pair, watch.announce) for pair in zip(folders, identities, strict=True)]
+        left = [window.length for window in cut if any(window not in run for run in kept)]
         watch.say(f"{model.name}: self-check error {error:.1e} (allowed 1e-3)")
         watch.say(
             str(estimate(model, left, len(probe), a_pass, overhead, queries=settings.queries, warm=warm))
             if left
             else "all windows were measured before"
         )
-        _measure(cut, WindowReader(model, open_tap, settings), kept, len(open_tap.layers), watch)
-        layers, unread = open_tap.layers, open_tap.skipped
+        reader = WindowReader(model, open_tap, settings, [one.vectors for one in asked])
+        _measure(cut, reader, dict(zip(reader.kinds, kept, strict=True)), beside(open_tap, kept[0]), watch)
+        common = {
+            "layers": open_tap.layers,
+            "self_check": {"error": error, "tokens": len(probe)},
+            "windows": [{"length": w.length, "index": w.index, "start": w.start, "end": w.end} for w in cut],
+            "peak_extra_megabytes": memory.extra(),
+        }
+        skipped = [*cut.skipped, *open_tap.skipped]
+        runs = []
+        for one, fact, folder, run in zip(asked, facts, folders, kept, strict=True):
+            fact = fact | common | {"skipped": [*skipped, *_reasons(cut, run), *_unseen_sizes(one)]}
+            runs.append(_finished(model, one, cut, run, fact, started))
+            if folder is not None:
+                runs[-1].save(folder)
+    return runs
+
+
+def _finished(
+    model: LoadedModel, settings: Settings, cut: Windows, kept: RunFolder, facts: dict[str, Any], started: float
+) -> Run:
+    """The table of all windows, and the manifest."""
     records = {length: [_record(kept, w) for w in cut if w.length == length] for length in settings.lengths}
     heads = table(model.name, {length: group for length, group in records.items() if group}, settings)
     manifest = facts | {
         "format": FORMAT,
         "finished": True,
         "identity": kept.identity,
-        "layers": layers,
-        "self_check": {"error": error, "tokens": len(probe)},
-        "windows": [{"length": w.length, "index": w.index, "start": w.start, "end": w.end} for w in cut],
-        "skipped": [*cut.skipped, *unread, *_reasons(cut, kept), *_unseen_sizes(settings)],
         "measured_again": kept.parts.measured_again,
         "seconds": {"windows": _seconds(cut, kept), "total": round(time.perf_counter() - started, 3)},
-        "peak_extra_megabytes": memory.extra(),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    run = Run(heads, manifest)
-    if folder is not None:
-        run.save(folder)
-    return run
+    return Run(heads, manifest)
 
 
 def windows_of(model: LoadedModel, text: Text, settings: Settings) -> Windows:
     return windows_for(model, text, settings.lengths, settings.windows, settings.seed)
 
 
-def _facts(model: LoadedModel, text: Text, settings: Settings) -> dict[str, Any]:
+def manifest_facts(model: LoadedModel, text: Text, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the manifest of every study says: versions, machine, model, text and settings."""
     return {
         "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
         "machine": {"system": platform.platform(terse=True), "threads": torch.get_num_threads()},
@@ -115,19 +139,29 @@ def _facts(model: LoadedModel, text: Text, settings: Settings) -> dict[str, Any]
             "configuration": model.configuration,
         },
         "text": {"name": text.name, "characters": len(text.content), "fingerprint": text.fingerprint},
-        "settings": settings.as_json(),
+        "settings": dict(settings),
     }
 
 
-def _measure(windows: Sequence[Window], reader: WindowReader, kept: RunFolder, layers: int, watch: Watch) -> None:
-    """Measure what is left."""
+def _measure(
+    windows: Sequence[Window],
+    reader: WindowReader,
+    kept: Mapping[Vectors, RunFolder],
+    beside: Sequence[PassReader],
+    watch: Watch,
+) -> None:
+    """Measure what is left, each window in one pass for all runs and readers."""
     watch.expect(len(windows))
     for window in windows:
-        if window not in kept:
+        missing = [kind for kind, run in kept.items() if window not in run]
+        if missing:
             start = time.perf_counter()
-            record = window_record(reader.measure(window), layers)
-            record |= reader.distances.tests(window.length, reader.settings.grid)
-            kept.keep(window, record, time.perf_counter() - start, list(reader.skipped))
+            records = reader.measure(window, beside)
+            seconds = (time.perf_counter() - start) / len(missing)
+            for kind in missing:
+                kept[kind].keep(window, records[kind], seconds, list(reader.skipped))
+        else:
+            read_window(reader.model, window, beside)
         watch.step(f"windows of {window.length}")
 
 

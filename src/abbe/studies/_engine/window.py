@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,9 +28,10 @@ from ...measures import (
 from ...models import AttentionCall, LoadedModel, Tap, Window
 from ...normalizers import Normalizer
 from ...normalizers import normalizer as make_normalizer
+from .passes import PassReader, model_inputs, read_window
 from .readings import QueryDistances
-from .settings import Settings
-from .tables import Record, layer_record
+from .settings import Settings, Vectors
+from .tables import Record, layer_record, window_record
 from .vectors import token_vectors
 
 BLOCK = 1 << 20  # logits of one block of queries; the measures need some hundred bytes for each
@@ -38,62 +40,90 @@ BLOCK = 1 << 20  # logits of one block of queries; the measures need some hundre
 class WindowReader:
     """Takes the attention calls of forward passes and keeps, for each layer, only sums.
 
-    `records[layer]` holds the means of a layer, which is numbered as in `tap.layers`.
+    One reader serves several kinds of vectors at once: only the geometry differs between them. `records[kind][layer]`
+    holds the means of a layer, which is numbered as in `tap.layers`.
     """
 
-    def __init__(self, model: LoadedModel, tap: Tap, settings: Settings) -> None:
+    def __init__(self, model: LoadedModel, tap: Tap, settings: Settings, kinds: Sequence[Vectors] = ()) -> None:
         self.model, self.settings = model, settings
+        self.kinds = tuple(kinds) or (settings.vectors,)
         self.numbers = {name: number for number, name in enumerate(tap.layers)}
         self.normalizer = make_normalizer(settings.normalizer or "softmax")
-        self.records: dict[int, Record] = {}
         self.skipped: dict[str, None] = {}  # a set that keeps its order
-        self.distances = QueryDistances()
+        self.window: Window | None = None
+        self._start()
         tap.listen(self._read)
         _keep_freed_memory()
 
-    @torch.no_grad()
-    def measure(self, window: Window) -> dict[int, Record]:
-        """Run the model on one window; the means of every layer."""
-        self.window, self.records, self.distances = window, {}, QueryDistances()
-        run_model(self.model, window.tokens)
-        return self.records
+    def _start(self) -> None:
+        self.records: dict[Vectors, dict[int, Record]] = {kind: {} for kind in self.kinds}
+        self.distances = {kind: QueryDistances() for kind in self.kinds}
+
+    def wants(self, window: Window) -> bool:
+        return True
+
+    def done(self, window: Window) -> None:
+        """What was read stays until the next window."""
+
+    def measure(self, window: Window, beside: Sequence[PassReader] = ()) -> dict[Vectors, Record]:
+        """Run the model on one window; its record for each kind of vectors. Readers beside it share the pass."""
+        self._start()
+        read_window(self.model, window, [self, *beside])
+        return {
+            kind: window_record(self.records[kind], len(self.numbers))
+            | self.distances[kind].tests(window.length, self.settings.grid)
+            for kind in self.kinds
+        }
 
     def _read(self, call: AttentionCall) -> None:
-        number, tokens = self.numbers[call.name], self.window.tokens.to(call.query.device)
-        if lacks_vectors(call, self.settings):
-            self._skip(f"{call.name}: cross attention reads another stack's states, not {self.settings.vectors}s")
+        if self.window is None:
             return
-        vectors = token_vectors(self.settings.vectors, call, self.model.network, tokens[None])
+        number, tokens = self.numbers[call.name], self.window.tokens.to(call.query.device)
+        vectors = {}
+        for kind in self.kinds:
+            if lacks_vectors(call, kind):
+                self._skip(f"{call.name}: cross attention reads another stack's states, not {kind}s")
+            else:
+                vectors[kind] = token_vectors(kind, call, self.model.network, tokens[None])
+        if not vectors:
+            return
         positions = query_positions(call.query.shape[-2], self.settings, self.window)
         chance = seeded(self.settings, self.window, f"random sets of layer {number}")
         directions = seeded(self.settings, self.window, f"directions of layer {number}")
         steps = seeded(self.settings, self.window, f"steps of layer {number}")
         rows_at_once = max(1, BLOCK // (call.query.shape[1] * call.key.shape[-2]))
-        state: State = {}
+        states: dict[Vectors, State] = {kind: {} for kind in vectors}
         for start in range(0, len(positions), rows_at_once):
             block = positions[start : start + rows_at_once]
-            state = self._update(state, self._rows(call, block, vectors), chance, directions, steps)
-        self.distances.end_layer(positions)
-        self.records[number] = layer_record(state)
+            rows = self._rows(call, block, next(iter(vectors.values())))
+            self._update(states, rows, vectors, chance, directions, steps)
+        for kind, state in states.items():
+            self.distances[kind].end_layer(positions)
+            self.records[kind][number] = layer_record(state)
 
     def _skip(self, why: str) -> None:
         self.skipped[why] = None
 
     def _update(
-        self, state: State, rows: Rows, chance: torch.Generator, directions: torch.Generator, steps: torch.Generator
-    ) -> State:
+        self, states: dict[Vectors, State], rows: Rows, vectors: Mapping[Vectors, Tensor], chance: torch.Generator,
+        directions: torch.Generator, steps: torch.Generator,
+    ) -> None:  # fmt: skip
+        """Add a block of queries: what the weights alone decide once, the geometry for each kind of vectors."""
         sets = choose_sets(rows, self.settings.grid, chance)
-        readings = dispersion(rows) | selection(rows, sets) | geometry(rows, sets)
-        if self.settings.expected:
-            readings |= expected_distance(rows, sets)
-        if self.settings.readings:
-            readings |= distance_formula(rows, sets)
-            self.distances.add(readings["distance"], readings["expected_distance_low"])
+        of_weights = dispersion(rows) | selection(rows, sets) | decay(rows)
         if self.settings.temperatures:
-            readings |= sensitivity(rows, self.normalizer, self.settings.temperatures, directions)
+            of_weights |= sensitivity(rows, self.normalizer, self.settings.temperatures, directions)
         if self.settings.steps:
-            readings |= differences(rows, self.settings.temperatures, self.settings.steps, steps)
-        return update(state, {**readings, **decay(rows)})
+            of_weights |= differences(rows, self.settings.temperatures, self.settings.steps, steps)
+        for kind, points in vectors.items():
+            placed = rows if points is rows.vectors else rows.with_vectors(points)
+            readings = geometry(placed, sets)
+            if self.settings.expected:
+                readings |= expected_distance(placed, sets)
+            if self.settings.readings:
+                readings |= distance_formula(placed, sets)
+                self.distances[kind].add(readings["distance"], readings["expected_distance_low"])
+            states[kind] = update(states[kind], {**of_weights, **readings})
 
     def _rows(self, call: AttentionCall, queries: Tensor, vectors: Tensor) -> Rows:
         if self.settings.normalizer is None:
@@ -124,25 +154,9 @@ def rows_of_call(call: AttentionCall, queries: Tensor, vectors: Tensor, normaliz
     return Rows(logits, weights, vectors, limit, sink=True, sink_logits=sink)
 
 
-def lacks_vectors(call: AttentionCall, settings: Settings) -> bool:
+def lacks_vectors(call: AttentionCall, kind: Vectors) -> bool:
     """Cross attention reads another stack's states: they have no vectors among those of this stack's tokens."""
-    return call.kind == "cross" and settings.vectors in ("embedding", "hidden")
-
-
-def run_model(model: LoadedModel, tokens: Tensor) -> Any:
-    """One forward pass without the language-model head, where there is one to leave out."""
-    network: Any = model.network
-    inputs = model_inputs(model, tokens)
-    return network.base_model(**inputs)
-
-
-def model_inputs(model: LoadedModel, tokens: Tensor) -> dict[str, Any]:
-    """The arguments of a forward pass on one row of tokens; an encoder-decoder reads it with both halves."""
-    network: Any = model.network
-    batch = tokens[None].to(network.device)
-    if model.kind == "encoder-decoder":
-        return {"input_ids": batch, "decoder_input_ids": batch, "use_cache": False}
-    return {"input_ids": batch} if model.kind == "encoder" else {"input_ids": batch, "use_cache": False}
+    return call.kind == "cross" and kind in ("embedding", "hidden")
 
 
 def query_positions(length: int, settings: Settings, window: Window) -> Tensor:

@@ -18,6 +18,8 @@ from ...measures import Reading, Rows, bootstrap_interval, dispersion, sensitivi
 from ...models import AttentionCall, LoadedModel, Tap, Window
 from ...normalizers import Normalizer
 from ...normalizers import normalizer as make_normalizer
+from .._engine.parts import Parts
+from .._engine.passes import read_window
 from .._engine.settings import Settings
 from .._engine.told_apart import by_groups, told_apart
 from .._engine.vectors import token_vectors
@@ -28,12 +30,12 @@ from .._engine.window import (
     lacks_vectors,
     query_positions,
     rows_of_call,
-    run_model,
     seeded,
 )
 
 OWN = "own"
 MOST_WINDOWS = 4
+QUERIES = 32
 ALTERNATIVES = (
     "entmax:alpha=1.25",
     "entmax:alpha=1.5",
@@ -66,7 +68,7 @@ def try_alternatives(
     *,
     specs: Sequence[str] = ALTERNATIVES,
     most_windows: int = MOST_WINDOWS,
-    queries: int = 32,
+    queries: int = QUERIES,
     on_window: Callable[[Window], object] | None = None,
 ) -> pl.DataFrame:
     """A row for every head and normalizer, from the first windows of the longest length, `queries` queries each.
@@ -82,53 +84,65 @@ def try_alternatives(
     Numbers that no query defines are null, and intervals of a single window. Cross attention has no rows where it has
     no vectors. `on_window` is called with every window that is done.
     """
-    chosen = _chosen(windows, most_windows)
+    chosen = alternatives_windows(windows, most_windows)
     if not chosen:
         raise AbbeError("there is no window to try alternatives on: give at least one")
     if open_tap.error is None:
         check_model(model, open_tap, check_tokens(model, chosen))
-    reader = _Renormaliser(model, open_tap, replace(settings, queries=queries), specs)
+    reader = AlternativesReader(model, open_tap, chosen, settings, Parts(None, ""), specs, queries)
     for window in chosen:
-        reader.read(window)
+        read_window(model, window, [reader])
         if on_window is not None:
             on_window(window)
-    return alternatives_table([OWN, *specs], reader.of_layers, settings)
+    return reader.table()
 
 
-def alternatives_windows(windows: Sequence[Window], most_windows: int = MOST_WINDOWS) -> int:
-    """How many of these windows `try_alternatives` reads."""
-    return len(_chosen(windows, most_windows))
-
-
-def _chosen(windows: Sequence[Window], most_windows: int) -> list[Window]:
+def alternatives_windows(windows: Sequence[Window], most_windows: int = MOST_WINDOWS) -> list[Window]:
+    """The first ones of the longest length."""
     longest = max((window.length for window in windows), default=0)
     return [window for window in windows if window.length == longest][:most_windows]
 
 
-class _Renormaliser:
-    """Gives the logits of every layer to all normalizers; `of_layers[layer]` has the sums of each window.
+class AlternativesReader:
+    """Gives the logits of every layer to all normalizers; the sums of each window are kept as a part."""
 
-    Deaf to forward passes that are not its own, because a tap keeps its consumers.
-    """
-
-    def __init__(self, model: LoadedModel, open_tap: Tap, settings: Settings, specs: Sequence[str]) -> None:
-        self.model, self.settings = model, settings
+    def __init__(
+        self, model: LoadedModel, open_tap: Tap, windows: Sequence[Window], settings: Settings, parts: Parts,
+        specs: Sequence[str] = ALTERNATIVES, queries: int = QUERIES,
+    ) -> None:  # fmt: skip
+        self.model, self.settings, self.specs, self.parts = model, replace(settings, queries=queries), specs, parts
+        self.indices = [window.index for window in windows]
+        self.length = windows[0].length
         self.normalizers = [make_normalizer(spec) for spec in specs]
         self.numbers = {name: number for number, name in enumerate(open_tap.layers)}
-        self.of_layers: dict[int, list[Sums]] = {}
         self.window: Window | None = None
+        self._of_layers: dict[int, Sums] = {}
+        self._sums: dict[int, dict[int, Sums]] = {}  # of windows that are done, by index
         open_tap.listen(self._read)
 
-    @torch.no_grad()
-    def read(self, window: Window) -> None:
-        self.window = window
-        try:
-            run_model(self.model, window.tokens)
-        finally:
-            self.window = None
+    def wants(self, window: Window) -> bool:
+        if window.length != self.length or window.index not in self.indices or window.index in self._sums:
+            return False
+        if (kept := self.parts.tensors(_part(window))) is not None:
+            self._sums[window.index] = _by_layer(kept[0])
+            return False
+        self._of_layers = {}
+        return True
+
+    def done(self, window: Window) -> None:
+        self._sums[window.index] = self._of_layers
+        flat = {f"{layer}/{name}": x for layer, sums in self._of_layers.items() for name, x in sums.items()}
+        self.parts.keep_tensors(_part(window), flat)
+
+    def table(self) -> pl.DataFrame:
+        """After all windows."""
+        of_windows = [self._sums[index] for index in self.indices]
+        layers = sorted({layer for of_layers in of_windows for layer in of_layers})
+        of_layers = {layer: [sums[layer] for sums in of_windows if layer in sums] for layer in layers}
+        return alternatives_table([OWN, *self.specs], of_layers, self.settings)
 
     def _read(self, call: AttentionCall) -> None:
-        if self.window is None or lacks_vectors(call, self.settings):
+        if self.window is None or lacks_vectors(call, self.settings.vectors):
             return
         layer, tokens = self.numbers[call.name], self.window.tokens.to(call.query.device)
         vectors = token_vectors(self.settings.vectors, call, self.model.network, tokens[None])
@@ -139,7 +153,19 @@ class _Renormaliser:
         for block in torch.split(positions, rows_at_once):
             own = rows_of_call(call, block, vectors)
             sums = _added(sums, block_sums(own, call.value[0].float(), self.normalizers, directions))
-        self.of_layers.setdefault(layer, []).append(sums)
+        self._of_layers[layer] = sums
+
+
+def _part(window: Window) -> str:
+    return f"alternatives/{window.length}-{window.index}"
+
+
+def _by_layer(flat: Mapping[str, Tensor]) -> dict[int, Sums]:
+    of_layers: dict[int, Sums] = {}
+    for key, x in flat.items():
+        layer, _, name = key.partition("/")
+        of_layers.setdefault(int(layer), {})[name] = x
+    return of_layers
 
 
 def block_sums(own: Rows, values: Tensor, normalizers: Sequence[Normalizer], generator: torch.Generator) -> Sums:

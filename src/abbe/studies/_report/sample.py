@@ -11,9 +11,10 @@ from ...measures import Rows, checked_grid
 from ...models import AttentionCall, LoadedModel, Tap, Text, Window
 from ...normalizers import normalizer as make_normalizer
 from .._engine.loss import loss_and_guessing
+from .._engine.passes import read_window
 from .._engine.settings import Settings
 from .._engine.vectors import token_vectors
-from .._engine.window import check_model, check_tokens, lacks_vectors, rows_of_call, run_model, seeded
+from .._engine.window import check_model, check_tokens, lacks_vectors, rows_of_call, seeded
 from .result import Ball, Sample, SampleRow
 from .sample_ball import ball_of
 from .sample_json import sample_as_json, sample_from_json
@@ -25,6 +26,7 @@ SIZES = (5, 20)
 LONGEST_WINDOW = 256  # tokens that fit on a screen
 MOST_ROWS = 2400  # heads x queries, for the size of the page
 FEWEST_QUERIES = 2
+QUERIES = 8
 
 
 def take_sample(
@@ -35,7 +37,7 @@ def take_sample(
     settings: Settings,
     *,
     sizes: Sequence[int] = SIZES,
-    queries: int = 8,
+    queries: int = QUERIES,
 ) -> Sample:
     """Run the model on one of the windows and keep what every head does with up to `queries` of its positions.
 
@@ -45,11 +47,9 @@ def take_sample(
     chosen = sample_window(windows)
     if open_tap.error is None:
         check_model(model, open_tap, check_tokens(model, list(windows)))
-    reader = _SampleReader(model, open_tap, chosen, settings, checked_grid(sizes), queries)
-    rows = reader.read()
-    tokens, queries_taken = token_texts(model.tokenizer, text, chosen), tuple(reader.positions.tolist())
-    of_window = chosen.length, chosen.index, tokens, reader.sizes, queries_taken, tuple(rows)
-    return Sample(*of_window, *loss_and_guessing(model, chosen))
+    reader = SampleReader(model, open_tap, chosen, settings, checked_grid(sizes), queries)
+    read_window(model, chosen, [reader])
+    return reader.sample(text)
 
 
 def sample_window(windows: Sequence[Window]) -> Window:
@@ -73,42 +73,46 @@ def sample_positions(model: LoadedModel, window: Window, settings: Settings, hea
     return torch.cat([drawn, torch.tensor([last])])
 
 
-class _SampleReader:
-    """Listens to one forward pass; deaf to all others, because a tap keeps its consumers."""
+class SampleReader:
+    """Takes the sample from one forward pass."""
 
     def __init__(
         self,
         model: LoadedModel,
         open_tap: Tap,
-        window: Window,
+        chosen: Window,
         settings: Settings,
-        sizes: tuple[int, ...],
-        queries: int,
+        sizes: tuple[int, ...] = SIZES,
+        queries: int = QUERIES,
     ) -> None:
-        self.model, self.window, self.settings, self.sizes, self.queries = model, window, settings, sizes, queries
+        self.model, self.chosen, self.settings, self.sizes, self.queries = model, chosen, settings, sizes, queries
         self.numbers = {name: number for number, name in enumerate(open_tap.layers)}
         self.normalizer = None if settings.normalizer is None else make_normalizer(settings.normalizer)
         self.positions = torch.tensor([], dtype=torch.long)
         self.of_layers: dict[int, list[SampleRow]] = {}
-        self.listening = False
+        self.window: Window | None = None
         open_tap.listen(self._read)
 
-    @torch.no_grad()
-    def read(self) -> list[SampleRow]:
-        self.listening = True
-        try:
-            run_model(self.model, self.window.tokens)
-        finally:
-            self.listening = False
-        return [row for _, rows in sorted(self.of_layers.items()) for row in rows]
+    def wants(self, window: Window) -> bool:
+        return (window.length, window.index) == (self.chosen.length, self.chosen.index) and not self.of_layers
+
+    def done(self, window: Window) -> None:
+        """All of it is there."""
+
+    def sample(self, text: Text) -> Sample:
+        """After the pass."""
+        rows = tuple(row for _, of_layer in sorted(self.of_layers.items()) for row in of_layer)
+        tokens = token_texts(self.model.tokenizer, text, self.chosen)
+        of_window = self.chosen.length, self.chosen.index, tokens, self.sizes, tuple(self.positions.tolist()), rows
+        return Sample(*of_window, *loss_and_guessing(self.model, self.chosen))
 
     def _read(self, call: AttentionCall) -> None:
-        if not self.listening:
+        if self.window is None:
             return
         if not len(self.positions):
             heads = call.query.shape[1] * len(self.numbers)
             self.positions = sample_positions(self.model, self.window, self.settings, heads, self.queries)
-        if lacks_vectors(call, self.settings):
+        if lacks_vectors(call, self.settings.vectors):
             return
         layer, tokens = self.numbers[call.name], self.window.tokens.to(call.query.device)
         vectors = token_vectors(self.settings.vectors, call, self.model.network, tokens[None])

@@ -13,23 +13,25 @@ from torch import nn
 
 from ..._held import held
 from ..._stored import check_file, checked, read_bytes, read_json, write_json, write_whole
-from ...models import LoadedModel, Text, Windows, evaluating, tap
+from ...models import LoadedModel, Tap, Text, Windows, evaluating
 from ...results import MANIFEST, TABLE, Run, parquet_bytes
+from .._engine.folder import RunFolder
 from .._engine.given import as_folder, as_model, as_text
 from .._engine.lookup import Lookup
 from .._engine.measuring import measure_run, windows_of
 from .._engine.parts import JSON, Parts
+from .._engine.passes import PassReader
 from .._engine.settings import Settings, settings_for
-from .._engine.watch import Watch, watching
+from .._engine.watch import watching
 from .advice import advice
 from .alternatives import SCHEMA as ALTERNATIVES_SCHEMA
-from .alternatives import SHARPER, SPARSE, alternatives_windows, try_alternatives
+from .alternatives import SHARPER, SPARSE, AlternativesReader, alternatives_windows
 from .floors import floors
 from .growth import growth
 from .head_verdicts import head_verdicts
 from .key_numbers import key_numbers
 from .result import NOT_LEARNED, Report, Sample
-from .sample import take_sample
+from .sample import SampleReader, sample_window
 from .sample_json import sample_as_json, sample_from_json
 from .verdicts import verdicts
 
@@ -80,9 +82,9 @@ def report(
     )  # fmt: skip
     with held(place), watching(progress) as watch, evaluating(loaded.network):
         cut = windows_of(loaded, source, settings)
-        run = measure_run(loaded, source, settings, place, watch, _OVERHEAD, cut)
-        alternatives, sample = _look_closer(loaded, source, settings, cut, run, place, watch)
-        found = make_report(run, alternatives, sample)
+        closer = _CloserLook(loaded, source, settings, cut)
+        run = measure_run(loaded, source, settings, place, watch, _OVERHEAD, cut, closer.readers)
+        found = make_report(run, *closer.seen())
         if place is not None:
             write_json(place / MANIFEST, run.manifest, files=[TABLE, _ALTERNATIVES, _SAMPLE + JSON])
             write_json(place / _FINDINGS, found.as_json())
@@ -116,28 +118,28 @@ def _lengths(given: int | Sequence[int] | None, context: int | None) -> int | Se
     return [length for length in LENGTHS if context is None or length <= context] or None
 
 
-def _look_closer(
-    model: LoadedModel,
-    text: Text,
-    settings: Settings,
-    cut: Windows,
-    run: Run,
-    place: Path | None,
-    watch: Watch,
-) -> tuple[pl.DataFrame, Sample]:
-    """Alternatives and a window to look at: measured once, then kept beside the run."""
-    parts = Parts(place, run.manifest["identity"]["digest"], watch.announce)
-    if (kept := _kept(parts)) is not None:
-        return kept
-    with tap(model) as open_tap:
-        watch.expect(1 + alternatives_windows(cut))
-        watch.step("one window to look at")
-        sample = take_sample(model, text, open_tap, cut, settings)
-        alternatives = try_alternatives(
-            model, open_tap, cut, settings, on_window=lambda _: watch.step("other normalizers")
-        )
-    _keep(parts, alternatives, sample)
-    return alternatives, sample
+class _CloserLook:
+    """Alternatives and a window to look at: read in the passes of the run, then kept beside it."""
+
+    def __init__(self, model: LoadedModel, text: Text, settings: Settings, cut: Windows) -> None:
+        self._model, self._text, self._settings, self._cut = model, text, settings, cut
+
+    def readers(self, open_tap: Tap, kept: RunFolder) -> Sequence[PassReader]:
+        """None where an earlier call has kept both."""
+        self._parts, self._before = kept.parts, _kept(kept.parts)
+        if self._before is not None:
+            return ()
+        windows = alternatives_windows(self._cut)
+        self._alternatives = AlternativesReader(self._model, open_tap, windows, self._settings, kept.parts)
+        self._sample = SampleReader(self._model, open_tap, sample_window(self._cut), self._settings)
+        return self._alternatives, self._sample
+
+    def seen(self) -> tuple[pl.DataFrame, Sample]:
+        if self._before is not None:
+            return self._before
+        alternatives, sample = self._alternatives.table(), self._sample.sample(self._text)
+        _keep(self._parts, alternatives, sample)
+        return alternatives, sample
 
 
 def _keep(parts: Parts, alternatives: pl.DataFrame, sample: Sample) -> None:

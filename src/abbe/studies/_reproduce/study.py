@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,15 @@ from torch import nn
 from ..._asked import shown, whole, yes_or_no
 from ..._errors import AbbeError
 from ..._held import held
-from ...models import LoadedModel, Text, evaluating
+from ...models import LoadedModel, Text, Windows, evaluating
 from ...results import TABLE, Run
 from .._engine.cost import Cost, estimate
 from .._engine.folder import claim_folder
 from .._engine.given import as_folder, as_model, as_text, windows_for
-from .._engine.measuring import NO_QUERY, measure_run
+from .._engine.measuring import NO_QUERY, measure_runs
+from .._engine.passes import run_model
 from .._engine.settings import checked_seed, count_of_queries
 from .._engine.watch import watching
-from .._engine.window import run_model
 from .claims import judge
 from .plan import LENGTHS, Part, plan
 from .result import DRIFT, FIGURES, Reproduction
@@ -70,7 +69,9 @@ def reproduce(
     quick = yes_or_no("quick", quick)
     windows = (2 if quick else 8) if windows is None else whole("windows", windows, least=1)
     chosen = _figures(figures)
-    longest, too_short = _longest(loaded, source)
+    fitting = [length for length in LENGTHS if loaded.context is None or length <= loaded.context]
+    cut = windows_for(loaded, source, fitting, windows, checked_seed(seed)) if fitting else Windows([], {})
+    longest = max((window.length for window in cut), default=loaded.context or 0)
     asked: dict[str, Any] = {
         "windows": windows,
         "queries": _queries(queries, quick),
@@ -82,7 +83,7 @@ def reproduce(
         if place is not None:
             claim_folder(place, loaded, source, asked)
             chosen = [name for name in FIGURES if name in chosen or _measured_before(place, name)]
-        found = _reproduced(loaded, source, plan(chosen, longest, **asked), asked, too_short, place, progress)
+        found = _reproduced(loaded, source, plan(chosen, longest, **asked), asked, cut, place, progress)
         if place is not None:
             found.save(place)
     return found
@@ -93,29 +94,30 @@ def _reproduced(
     source: Text,
     parts: Sequence[Part],
     asked: dict[str, Any],
-    too_short: list[str],
+    cut: Windows,
     place: Path | None,
     progress: bool,
 ) -> Reproduction:
     """Run after run, then the figures from all of them."""
     runs: dict[str, dict[str, Run]] = {}
     seconds: dict[str, float] = {}
-    cut = windows_for(loaded, source, _lengths(parts), asked["windows"], asked["seed"])
-    there = Counter(window.length for window in cut)
-    lengths = [length for part in parts for length in part.settings.lengths for _ in range(there[length])]
+    figures = {name: [part for part in parts if part.figure == name] for name in dict.fromkeys(p.figure for p in parts)}
+    windows = {name: cut.of_lengths(some[0].settings.lengths) for name, some in figures.items()}
+    lengths = [window.length for of_figure in windows.values() for window in of_figure]
     with watching(progress, len(lengths)) as watch:
-        watch.announce(f"{loaded.name}: {_cost(loaded, source, lengths)}")
-        for part in parts:
+        watch.announce(f"{loaded.name}: {_cost(loaded, cut, lengths)}")
+        for figure, some in figures.items():
             started = time.perf_counter()
-            watch.part = f"figure {part.figure}, {part.vectors} vectors"
-            kept = None if place is None else place / _RUNS / part.name
-            run = measure_run(loaded, source, part.settings, kept, watch)
-            runs.setdefault(part.figure, {})[part.vectors] = run
-            took = max(time.perf_counter() - started, sum(run.manifest["seconds"]["windows"].values()))  # if resumed
-            seconds[part.figure] = round(seconds.get(part.figure, 0.0) + took, 3)
+            watch.part = f"figure {figure}"
+            folders = [None if place is None else place / _RUNS / part.name for part in some]
+            found = measure_runs(loaded, source, [part.settings for part in some], folders, watch, windows[figure])
+            runs[figure] = {part.vectors: run for part, run in zip(some, found, strict=True)}
+            before = sum(sum(run.manifest["seconds"]["windows"].values()) for run in found)
+            seconds[figure] = round(max(time.perf_counter() - started, before), 3)  # if it was resumed
     made = {name: make_figure(name, of_figure) for name, of_figure in runs.items()}
     if "2a" in runs and "2b" in runs:
         made[DRIFT] = drift_figure(runs["2a"], runs["2b"])
+    too_short = cut.of_lengths(set(LENGTHS) - {window.length for window in cut}).skipped
     manifest = _manifest(runs, asked, too_short) | {"seconds": {"total": round(sum(seconds.values()), 3)}}
     return Reproduction(manifest, made, judge(made), seconds)
 
@@ -128,26 +130,13 @@ def _figures(given: str | Sequence[str]) -> list[str]:
     return [str(name).strip() for name in given]
 
 
-def _longest(model: LoadedModel, text: Text) -> tuple[int, list[str]]:
-    """The longest window that model and text have room for, and which lengths the text is too short for."""
-    fitting = [length for length in LENGTHS if model.context is None or length <= model.context]
-    if not fitting:
-        return model.context or 0, []
-    cut = windows_for(model, text, fitting, 1, 0)
-    return max(window.length for window in cut), list(cut.skipped)
-
-
 def _measured_before(folder: Path, figure: str) -> bool:
     return (folder / _RUNS / f"{figure}-embedding" / TABLE).is_file()
 
 
-def _lengths(parts: Sequence[Part]) -> list[int]:
-    return sorted({length for part in parts for length in part.settings.lengths})
-
-
-def _cost(model: LoadedModel, text: Text, lengths: Sequence[int]) -> Cost:
+def _cost(model: LoadedModel, cut: Windows, lengths: Sequence[int]) -> Cost:
     """From the second of two forward passes on a short window."""
-    window = windows_for(model, text, [min(lengths)], 1, 0)[0]
+    window = next(window for window in cut if window.length == min(lengths))
     for _ in range(2):
         started = time.perf_counter()
         run_model(model, window.tokens)
@@ -159,7 +148,7 @@ def _queries(given: int | str | None, quick: bool) -> int | None:
     return count_of_queries(given if given is not None else 16 if quick else 128)
 
 
-def _manifest(runs: dict[str, dict[str, Run]], asked: dict[str, Any], too_short: list[str]) -> dict[str, Any]:
+def _manifest(runs: dict[str, dict[str, Run]], asked: dict[str, Any], too_short: Sequence[str]) -> dict[str, Any]:
     """What all runs share, the settings of each, and everything that any of them left out."""
     every = {f"{figure}-{vectors}": run for figure, group in runs.items() for vectors, run in group.items()}
     first = next(iter(every.values())).manifest
