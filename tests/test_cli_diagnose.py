@@ -28,7 +28,7 @@ def test_table_and_folder(folder: Path, book: Path, tmp_path: Path) -> None:
     assert result.stderr.endswith(f"wrote {tmp_path / 'run'}\n")
     saved = abbe.open_run(tmp_path / "run")
     assert saved.manifest["text"]["name"] == "book.txt"
-    assert saved.manifest["settings"]["grid"] == [1, 3]
+    assert saved.manifest["settings"]["sizes"] == [1, 3]
 
 
 def test_json_lines_are_the_whole_table(folder: Path, book: Path, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ PUBLIC = {
     *("AbbeError", "Normalizer", "NormalizerInfo", "attention", "list_normalizers", "normalizer"),
     *("LoadedModel", "Swap", "Tap", "Text", "Window", "load", "pull", "read_text", "swap", "tap", "windows"),
     *("Calibration", "Capacity", "Comparison", "calibrate", "capacity", "compare"),
-    *("Report", "Reproduction", "Run", "diagnose", "open_run", "report", "reproduce"),
+    *("Report", "Reproduction", "Result", "Run", "diagnose", "open", "open_run", "report", "reproduce"),
+    *("doctor", "verify"),
 }
 
 

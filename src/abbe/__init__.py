@@ -10,7 +10,7 @@ if _typing.TYPE_CHECKING:
     from ._attention.attend import attention
     from .models import LoadedModel, Swap, Tap, Text, Window, load, pull, read_text, swap, tap, windows
     from .normalizers import Normalizer, NormalizerInfo, list_normalizers, normalizer
-    from .results import Run, open_run
+    from .results import Result, Run, open_run
     from .studies import (
         Calibration,
         Capacity,
@@ -19,9 +19,14 @@ if _typing.TYPE_CHECKING:
         Reproduction,
         calibrate,
         capacity,
+        compare,
         diagnose,
+        doctor,
+        open,
+        report,
+        reproduce,
+        verify,
     )
-    from .views import compare, report, reproduce
 
 __version__ = "0.1.0"
 
@@ -35,6 +40,7 @@ __all__ = [
     "NormalizerInfo",
     "Report",
     "Reproduction",
+    "Result",
     "Run",
     "Swap",
     "Tap",
@@ -45,9 +51,11 @@ __all__ = [
     "capacity",
     "compare",
     "diagnose",
+    "doctor",
     "list_normalizers",
     "load",
     "normalizer",
+    "open",
     "open_run",
     "pull",
     "read_text",
@@ -55,6 +63,7 @@ __all__ = [
     "reproduce",
     "swap",
     "tap",
+    "verify",
     "windows",
 ]
 
@@ -63,12 +72,11 @@ _LATER = {
     "_attention": ("attention",),
     "models": ("LoadedModel", "Swap", "Tap", "Text", "Window", "load", "pull", "read_text", "swap", "tap", "windows"),
     "normalizers": ("Normalizer", "NormalizerInfo", "list_normalizers", "normalizer"),
-    "results": ("Run", "open_run"),
+    "results": ("Result", "Run", "open_run"),
     "studies": (
         *("Calibration", "Capacity", "Comparison", "Report", "Reproduction"),
-        *("calibrate", "capacity", "diagnose"),
+        *("calibrate", "capacity", "compare", "diagnose", "doctor", "open", "report", "reproduce", "verify"),
     ),
-    "views": ("compare", "report", "reproduce"),  # the study, and its page in the folder
 }
 _MODULES = ("bounds", "measures", "models", "normalizers", "results", "studies", "views")
 

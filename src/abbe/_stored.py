@@ -113,9 +113,9 @@ def check_owner(path: Path, facts: Mapping[str, Any], run: str, part: str) -> No
         raise AbbeError(f"{path} is a copy of {facts.get('part')}")
 
 
-def check_file(path: Path, content: bytes, beside: Mapping[str, Any]) -> None:
-    """A file is as it was when the object beside it, read by `read_json`, was written."""
-    if beside[CHECKED].get("files", {}).get(path.name) != sha256(content):
+def check_file(path: Path, content: bytes, beside: Mapping[str, Any], name: str = "") -> None:
+    """A file is as it was when the object beside it, read by `read_json`, was written; `name` is its name there."""
+    if beside[CHECKED].get("files", {}).get(name or path.name) != sha256(content):
         raise AbbeError(f"{path} is damaged: its checksum is wrong")
 
 

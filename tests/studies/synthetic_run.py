@@ -83,7 +83,7 @@ def made_run(
 MANIFEST: dict[str, Any] = {
     "model": {"name": "made up", "about": "no model at all"},
     "text": {"name": "no text", "characters": 0},
-    "settings": {"lengths": list(LENGTHS), "windows": 8, "queries": 64, "grid": list(SIZES), "vectors": "value"},
+    "settings": {"lengths": list(LENGTHS), "windows": 8, "queries": 64, "sizes": list(SIZES), "vectors": "value"},
     "self_check": {"error": 1e-6, "tokens": 128},
     "skipped": [],
 }

@@ -31,13 +31,13 @@ QUICK: dict[str, Any] = {"windows": 3, "held_out": 2, "length": 40, "queries": 1
 
 
 def calibrate(spec: Any = "sparsemax", family: str = "gpt2", **options: Any) -> abbe.Calibration:
-    return abbe.calibrate(tiny_runs.model(family), spec, tiny_runs.TEXT, **(QUICK | options))
+    return abbe.calibrate(tiny_runs.model(family), tiny_runs.TEXT, normalizer=spec, **(QUICK | options))
 
 
 def rows_of(model: LoadedModel, queries: int | str = 12, windows: Any = None) -> dict[str, LayerRows]:
     """The rows of all layers on these windows, else on two."""
     settings = settings_for(
-        None, lengths=[40], windows=2, queries=queries, grid=None, vectors="value", normalizer=None, temperatures=(),
+        None, lengths=[40], windows=2, queries=queries, sizes=None, vectors="value", normalizer=None, temperatures=(),
         seed=0, level=0.9, resamples=10,
     )  # fmt: skip
     cut = windows or cut_windows(tiny_runs.TEXT, [40], 2, 0, tokenizer=model.tokenizer)
@@ -135,8 +135,8 @@ def test_rows_hold_the_model_s_own_outputs(family: str) -> None:
 )
 def test_no_head_ends_worse_than_the_bare_swap(spec: str) -> None:
     found = calibrate(spec, steps=4)
-    assert (found.heads["error_after"] <= found.heads["error_before"]).all()
-    assert (found.heads["error_after"] < 0.99 * found.heads["error_before"]).any()
+    assert (found.table["error_after"] <= found.table["error_before"]).all()
+    assert (found.table["error_after"] < 0.99 * found.table["error_before"]).any()
     bare = abbe.normalizer(spec)
     rows = next(iter(rows_of(tiny_runs.model()).values()))
     facts = fit(for_heads(learnable(spec), 4), rows, 0)
@@ -156,7 +156,7 @@ def test_held_out_windows_share_no_text_with_the_others() -> None:
 
 def test_a_short_text_is_shared_out_and_said() -> None:
     short = abbe.Text("short", tiny_runs.TEXT.content[:140])
-    found = abbe.calibrate(tiny_runs.model(), "sparsemax", short, **(QUICK | {"windows": 6, "held_out": 3}))
+    found = abbe.calibrate(tiny_runs.model(), short, normalizer="sparsemax", **(QUICK | {"windows": 6, "held_out": 3}))
     assert [len(found.manifest[name]) for name in ("windows", "held_out")] == [2, 1]
     assert "3 of 9 windows" in found.manifest["skipped"][0]
     assert found.losses[0].loss.low is None
@@ -189,7 +189,7 @@ def test_saved_by_hand_it_is_the_same_swap(tmp_path: Path) -> None:
     model = tiny_runs.model()
     found = calibrate()
     assert found.file is None
-    found.save(tmp_path / "by_hand.safetensors", model)
+    found.save_swap(tmp_path / "by_hand.safetensors", model)
     tokens = torch.arange(30)[None]
     with abbe.swap(model, found.normalizers):
         expected = model.network(input_ids=tokens).logits
@@ -227,7 +227,7 @@ def test_a_stopped_run_ends_as_one_that_was_not(stop_at: str, tmp_path: Path, mo
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
     assert again.losses == whole.losses
     assert again.parameters.equals(whole.parameters)
-    assert again.heads.equals(whole.heads)
+    assert again.table.equals(whole.table)
     assert left[0] == 0
 
 
@@ -248,8 +248,8 @@ def test_fine_tuning_moves_the_parameters_of_the_swap_and_nothing_else(monkeypat
         return loss
 
     monkeypatch.setattr(_calibrate_tune, "_loss", seen)
-    fitted = abbe.calibrate(model, "sparsemax", tiny_runs.TEXT, **QUICK)
-    tuned = abbe.calibrate(model, "sparsemax", tiny_runs.TEXT, finetune=18, **QUICK)
+    fitted = abbe.calibrate(model, tiny_runs.TEXT, normalizer="sparsemax", **QUICK)
+    tuned = abbe.calibrate(model, tiny_runs.TEXT, normalizer="sparsemax", finetune=18, **QUICK)
     assert not fitted.parameters["value"].equals(tuned.parameters["value"])
     assert sum(losses[-3:]) < sum(losses[:3])
     assert all(weight.grad is None for weight in model.network.parameters())
@@ -266,9 +266,9 @@ def test_errors_and_zeros_are_told_for_every_stage(spec: Any) -> None:
     """Those of the fine-tuned stage against its normalizers by hand, on the rows of the original model."""
     found, fitted = calibrate(spec, finetune=12), calibrate(spec)
     before_tuning = ["error_before", "error_after", "zeros_before", "zeros_after"]
-    assert found.heads.select(before_tuning).equals(fitted.heads.select(before_tuning))
+    assert found.table.select(before_tuning).equals(fitted.table.select(before_tuning))
     for name in ("error_tuned", "zeros_tuned"):
-        assert fitted.heads[name].is_null().all()
+        assert fitted.table[name].is_null().all()
         assert fitted.layers[name].is_null().all()
     rows = fitted_rows(found)
     for pattern, made in found.normalizers.items():
@@ -279,12 +279,12 @@ def test_errors_and_zeros_are_told_for_every_stage(spec: Any) -> None:
         off = (some.averaged(weights).double() - some.outputs.double()).square().sum((0, 2, 3))
         visible = some.logits > -math.inf
         zeros = ((weights == 0) & visible).sum((0, 2, 3)).double() / visible.sum((0, 2, 3))
-        table = found.heads.filter(pl.col("layer") == layer, pl.col("head").is_in(heads))
+        table = found.table.filter(pl.col("layer") == layer, pl.col("head").is_in(heads))
         expected = (off / some.outputs.double().square().sum((0, 2, 3))).tolist()
         assert table["error_tuned"].to_list() == pytest.approx(expected, rel=1e-4)
         assert table["zeros_tuned"].to_list() == zeros.tolist()
-    assert not (found.heads["error_tuned"] == found.heads["error_after"]).any()
-    pooled = (found.heads["error_tuned"] * found.heads["energy"]).sum() / found.heads["energy"].sum()
+    assert not (found.table["error_tuned"] == found.table["error_after"]).any()
+    pooled = (found.table["error_tuned"] * found.table["energy"]).sum() / found.table["energy"].sum()
     outputs = next(one for one in found.findings if one.topic == "outputs")
     assert outputs.numbers["tuned"] == pytest.approx(pooled)
     assert outputs.sentence.endswith(" fine-tuned.")
@@ -308,13 +308,13 @@ def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:
 def test_patterns_choose_the_heads() -> None:
     found = calibrate({"layers.1.heads.0,2": "sparsemax", "layers.0": "topk:k=4"})
     places = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 2)]
-    assert list(zip(found.heads["layer"], found.heads["head"], strict=True)) == places
-    assert set(found.heads.filter(layer=0)["spec"]) == {"scaled:of=topk:k=4,t=0,learn=true,heads=4"}
+    assert list(zip(found.table["layer"], found.table["head"], strict=True)) == places
+    assert set(found.table.filter(layer=0)["spec"]) == {"scaled:of=topk:k=4,t=0,learn=true,heads=4"}
     assert found.layers["heads"].to_list() == [4, 2]
     line = calibrate("layers.1.heads.0,2=sparsemax; layers.0=topk:k=4")
-    assert line.heads.equals(found.heads)
+    assert line.table.equals(found.table)
     whole = calibrate()
-    both = [one.heads.filter(layer=1, head=2)["error_after"].item() for one in (found, whole)]
+    both = [one.table.filter(layer=1, head=2)["error_after"].item() for one in (found, whole)]
     assert both[0] == pytest.approx(both[1], rel=1e-3)
 
 
@@ -323,7 +323,7 @@ def test_an_encoder_is_fitted_but_has_no_loss(family: str) -> None:
     found = calibrate("sparsemax", family)
     assert found.losses == ()
     assert "needs a causal language model" in found.manifest["skipped"][-1]
-    assert (found.heads["error_after"] < found.heads["error_before"]).any()
+    assert (found.table["error_after"] < found.table["error_before"]).any()
     with pytest.raises(abbe.AbbeError, match="fine-tuning needs a causal language model"):
         calibrate("sparsemax", family, finetune=2)
 
@@ -373,7 +373,7 @@ def test_refusals(spec: Any, options: dict[str, Any], message: str) -> None:
 def test_more_refusals(tmp_path: Path) -> None:
     tiny = abbe.Text("tiny", tiny_runs.TEXT.content[:50])
     with pytest.raises(abbe.AbbeError, match="room for 1 window of 40 tokens"):
-        abbe.calibrate(tiny_runs.model(), "sparsemax", tiny, **QUICK)
+        abbe.calibrate(tiny_runs.model(), tiny, normalizer="sparsemax", **QUICK)
     calibrate(folder=tmp_path)
     with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: spec\)"):
         calibrate("topk:k=3", folder=tmp_path)

@@ -15,7 +15,7 @@ from abbe.studies._report.result import Finding
 def found_for(*stages: list[float], level: float = 0.95) -> list[Finding]:
     """What is found with these losses: own, swapped, calibrated, and perhaps fine-tuned."""
     settings = settings_for(
-        None, lengths=[8], windows=2, queries=1, grid=None, vectors="value", normalizer=None, temperatures=(), seed=0,
+        None, lengths=[8], windows=2, queries=1, sizes=None, vectors="value", normalizer=None, temperatures=(), seed=0,
         level=level, resamples=200,
     )  # fmt: skip
     names = ("own", "swapped", "calibrated", "fine-tuned")

@@ -60,7 +60,7 @@ def test_a_sink_is_one_more_key() -> None:
 def test_separability_is_that_of_diagnose_on_the_same_windows() -> None:
     found = made(tau=0.05)
     grid = sorted(found.table["separability_n"].unique().to_list())
-    run = tiny_runs.run(grid=grid, temperatures=(), **{key: QUICK[key] for key in ("windows", "queries", "resamples")})
+    run = tiny_runs.run(sizes=grid, temperatures=(), **{key: QUICK[key] for key in ("windows", "queries", "resamples")})
     assert found.table["layer"].is_null().any()
     assert found.table["layer"].is_not_null().any()
     for row in found.table.iter_rows(named=True):

@@ -65,7 +65,7 @@ def test_losses_are_those_of_the_swapped_model(found: Comparison) -> None:
 
 
 def test_softmax_instead_of_own_changes_nothing() -> None:
-    found = made(alternatives=["softmax"])
+    found = made(normalizers=["softmax"])
     own, same = row(found, OWN), row(found, "softmax")
     for name in ("loss_change", "loss_rise", "told_apart_gain"):
         assert same[name] == pytest.approx(0, abs=1e-5)
@@ -174,7 +174,7 @@ def test_a_damaged_part_is_measured_again(found: Comparison, tmp_path: Path) -> 
 def test_another_comparison_in_the_folder_is_refused(tmp_path: Path) -> None:
     made(folder=tmp_path)
     with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: alternatives\)"):
-        made(folder=tmp_path, alternatives=["sparsemax"])
+        made(folder=tmp_path, normalizers=["sparsemax"])
 
 
 def test_a_comparison_with_prompts_of_another_form_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def saved(path: Path, what: Any) -> str:
 
 
 def test_patterns_that_name_all_heads_are_the_spec() -> None:
-    found = made(alternatives=["sparsemax", "*=sparsemax", "layers.0=sparsemax; layers.1=sparsemax"])
+    found = made(normalizers=["sparsemax", "*=sparsemax", "layers.0=sparsemax; layers.1=sparsemax"])
     for name in found.table["normalizer"].to_list()[2:]:
         assert numbers(found, name) == pytest.approx(numbers(found, "sparsemax"), nan_ok=True)
         assert row(found, name)["sensitivity_theory"] is None
@@ -40,11 +40,11 @@ def test_patterns_that_name_all_heads_are_the_spec() -> None:
 def test_a_mapping_a_line_and_a_file_are_the_same(tmp_path: Path) -> None:
     mapping = {"layers.1": "sparsemax", "layers.0.heads.0,2": "topk:k=2"}
     file = saved(tmp_path / "part.safetensors", mapping)
-    found = made(alternatives=[mapping, file])
+    found = made(normalizers=[mapping, file])
     assert found.table["normalizer"].to_list() == ["own", LINE, file]
     assert numbers(found, LINE) == pytest.approx(numbers(found, file), nan_ok=True)
     own, part, whole = (row(one, name)["active"] for one, name in (
-        (found, "own"), (found, LINE), (made(alternatives="sparsemax"), "sparsemax")
+        (found, "own"), (found, LINE), (made(normalizers="sparsemax"), "sparsemax")
     ))  # fmt: skip
     assert whole < part < own
 
@@ -60,7 +60,7 @@ def test_heads_that_no_pattern_names_keep_their_softmax() -> None:
 
 def test_a_file_is_not_calibrated_again(tmp_path: Path) -> None:
     file = saved(tmp_path / "part.safetensors", "sparsemax")
-    found = made(alternatives=[file, "layers.0=topk:k=2"], calibrate=True, folder=tmp_path / "out")
+    found = made(normalizers=[file, "layers.0=topk:k=2"], calibrate=True, folder=tmp_path / "out")
     line = "layers.0=topk:k=2"
     assert found.table["normalizer"].to_list() == ["own", file, line, f"{line}, calibrated"]
     assert row(found, f"{line}, calibrated")["loss"] is not None
@@ -68,11 +68,11 @@ def test_a_file_is_not_calibrated_again(tmp_path: Path) -> None:
 
 def test_another_file_of_the_same_name_is_another_comparison(tmp_path: Path) -> None:
     file = saved(tmp_path / "a.safetensors", "sparsemax")
-    first = made(alternatives=[file], folder=tmp_path / "out")
-    assert made(alternatives=[file], folder=tmp_path / "out").table.equals(first.table)
+    first = made(normalizers=[file], folder=tmp_path / "out")
+    assert made(normalizers=[file], folder=tmp_path / "out").table.equals(first.table)
     saved(tmp_path / "a.safetensors", "topk:k=2")
     with pytest.raises(abbe.AbbeError, match="files"):
-        made(alternatives=[file], folder=tmp_path / "out")
+        made(normalizers=[file], folder=tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_another_file_of_the_same_name_is_another_comparison(tmp_path: Path) -> 
 )
 def test_refusals(alternatives: Any, message: str) -> None:
     with pytest.raises(abbe.AbbeError, match=message):
-        made(alternatives=alternatives)
+        made(normalizers=alternatives)
 
 
 @pytest.mark.parametrize("wrapped", [lambda made: made, lambda made: [made], lambda made: [{"layers.0": made}]])
@@ -97,7 +97,7 @@ def test_an_instance_is_refused_with_what_to_give_instead(wrapped: Any) -> None:
     learned = normalizer("entmax:alpha=1.5,learn=true")
     message = r"Normalizer instance entmax:.*: save the swap and give file:PATH, or give this spec"
     with pytest.raises(abbe.AbbeError, match=message):
-        made(alternatives=wrapped(learned))
+        made(normalizers=wrapped(learned))
 
 
 def test_small_parts(tmp_path: Path) -> None:

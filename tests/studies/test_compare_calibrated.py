@@ -28,14 +28,14 @@ def test_halves_share_no_word() -> None:
 def test_calibrated_alternatives_stand_beside_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, abbe.Text]] = []
 
-    def calibrate(model: LoadedModel, spec: str, text: abbe.Text, **options: Any) -> Any:
+    def calibrate(model: LoadedModel, text: abbe.Text, *, normalizer: str, **options: Any) -> Any:
         """Stands in for the real one: what it fits is always top-2."""
-        asked.append((spec, text))
+        asked.append((normalizer, text))
         path = Path(options["folder"]) / "fitted.safetensors"
         path.parent.mkdir(parents=True)
         with swap(model, "topk:k=2") as fitted:
             fitted.save(path)
-        return SimpleNamespace(file=path, manifest={"skipped": [f"too little of {spec}"]})
+        return SimpleNamespace(file=path, manifest={"skipped": [f"too little of {normalizer}"]})
 
     monkeypatch.setattr(studies, "calibrate", calibrate, raising=False)
     found = made(calibrate=True)
@@ -70,7 +70,7 @@ def test_nothing_that_is_compared_was_seen_by_the_calibration(monkeypatch: pytes
     original = study.windows_for
     monkeypatch.setattr(study, "windows_for", windows_for)
     monkeypatch.setattr(study, "PromptMaker", Maker)
-    found = made(calibrate=True, alternatives="sparsemax", windows=40)
+    found = made(calibrate=True, normalizers="sparsemax", windows=40)
     first, second = halves(TEXT)
     assert [text.content for text in read] == [second.content] * 2
     tokenizer = word_model().tokenizer
@@ -99,8 +99,8 @@ def test_calibration_keeps_alpha_unless_told_to_learn_it(
     assert kept_alpha(spec) == asked
     seen: list[str] = []
 
-    def calibrate(_model: object, spec: str, *_args: object, **_options: object) -> Any:
-        seen.append(spec)
+    def calibrate(_model: object, _text: object, *, normalizer: str, **_options: object) -> Any:
+        seen.append(normalizer)
         return SimpleNamespace(file=tmp_path, manifest={"skipped": []})
 
     monkeypatch.setattr(studies, "calibrate", calibrate, raising=False)

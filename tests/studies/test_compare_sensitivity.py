@@ -245,7 +245,7 @@ def test_no_swapped_head_that_matches_gives_no_number() -> None:
 
 
 def made_of(line: str) -> dict[str, Any]:
-    return row(made(alternatives=line), line)
+    return row(made(normalizers=line), line)
 
 
 @pytest.mark.quick(2)
@@ -255,7 +255,7 @@ def made_of(line: str) -> dict[str, Any]:
 )
 def test_normalizers_that_jump_are_marked(line: str, jumps: bool) -> None:
     assert made_of(line)["jumps"] is jumps
-    assert row(made(alternatives=line), "own")["jumps"] is False
+    assert row(made(normalizers=line), "own")["jumps"] is False
 
 
 def test_theory_is_told_where_there_is_one() -> None:

@@ -145,7 +145,7 @@ def test_a_window_of_keys_bounds_the_effective_number() -> None:
 
 
 def test_sizes_that_no_query_has_are_listed() -> None:
-    found = run(lengths=[4], grid=(1, 2, 8, 16))
+    found = run(lengths=[4], sizes=(1, 2, 8, 16))
     assert sorted(pick(found.heads, "distance", 4)["n"].unique()) == [1, 2]
     assert any("length 4: sets of 8, 16" in why for why in found.manifest["skipped"])
 
@@ -153,20 +153,20 @@ def test_sizes_that_no_query_has_are_listed() -> None:
 def test_windows_without_long_rows_do_not_stop_the_table() -> None:
     """With few queries, some windows (and resamples of them) have no query that sees more than N keys."""
     for seed in range(12):
-        found = run(lengths=[40], windows=2, queries=4, grid=(1, 35), seed=seed).heads
+        found = run(lengths=[40], windows=2, queries=4, sizes=(1, 35), seed=seed).heads
         assert not pick(found, "ks_statistic", 40, of_heads=False).filter(pl.col("n") == 1).is_empty()
 
 
 def test_test_of_small_sets_does_not_depend_on_the_other_sizes() -> None:
     """Half of Gemma-2's layers see 5 keys only."""
     some, more = (
-        pick(run("gemma2", grid=grid).heads, "ks_statistic", 40, of_heads=False) for grid in ((1, 2), (1, 2, 20))
+        pick(run("gemma2", sizes=grid).heads, "ks_statistic", 40, of_heads=False) for grid in ((1, 2), (1, 2, 20))
     )
     assert some["value"].to_list() == more.filter(pl.col("n") <= 2)["value"].to_list()
 
 
 def test_sizes_far_beyond_the_window_cost_nothing() -> None:
-    found = run(lengths=[16], grid=(1, 2, 10**9)).heads
+    found = run(lengths=[16], sizes=(1, 2, 10**9)).heads
     assert found["n"].max() == 2
 
 
@@ -214,7 +214,7 @@ def test_vectors_change_the_geometry_only(vectors: str) -> None:
 
 def test_embeddings_have_length_one() -> None:
     """N = 1: the sum is a token of that length, times its weight."""
-    heads = run(vectors="embedding", grid=(1,), lengths=[16]).heads
+    heads = run(vectors="embedding", sizes=(1,), lengths=[16]).heads
     assert pick(heads, "net_distance", 16)["value"].max() <= 2
 
 
@@ -238,7 +238,7 @@ def test_blocks_of_queries_change_nothing(block: int, monkeypatch: pytest.Monkey
 
 def test_one_query_from_each_stretch() -> None:
     settings = _diagnose.settings_for(
-        None, lengths=[100], windows=1, queries=8, grid=None, vectors="value", normalizer=None, temperatures=(),
+        None, lengths=[100], windows=1, queries=8, sizes=None, vectors="value", normalizer=None, temperatures=(),
         seed=0, level=0.95, resamples=10,
     )  # fmt: skip
     seen = set()

@@ -21,7 +21,7 @@ from abbe.studies._engine.folder import RunFolder
 
 def calibrated(**options: Any) -> Any:
     quick: dict[str, Any] = {"length": 16, "windows": 2, "held_out": 1, "queries": 4, "steps": 1, "progress": False}
-    return abbe.calibrate(tiny_runs.model(), "sparsemax", tiny_runs.TEXT, **(quick | options))
+    return abbe.calibrate(tiny_runs.model(), tiny_runs.TEXT, normalizer="sparsemax", **(quick | options))
 
 
 def reproduced(**options: Any) -> Any:
@@ -108,7 +108,7 @@ def test_compare_checks_all_alternatives_before_any_work(tmp_path: Path, monkeyp
         with monkeypatch.context() as patched:
             patched.setattr(_compare_study, "window_losses", lambda *_: pytest.fail("measured"))
             with pytest.raises(abbe.AbbeError, match=words) as caught:
-                compare_runs.made(alternatives=["sparsemax", given], folder=place)
+                compare_runs.made(normalizers=["sparsemax", given], folder=place)
         assert "\n" not in str(caught.value)
         assert not place.exists()
 
@@ -119,5 +119,5 @@ def test_compare_checks_what_is_to_be_calibrated_before_any_work(
     monkeypatch.setattr(_compare_study, "window_losses", lambda *_: pytest.fail("measured"))
     nothing_to_fit = "scaled:of=sparsemax,t=0,learn=false"
     with pytest.raises(abbe.AbbeError, match="has nothing to fit: leave learn=false out of it"):
-        compare_runs.made(alternatives=["sparsemax", nothing_to_fit], calibrate=True, folder=tmp_path / "out")
+        compare_runs.made(normalizers=["sparsemax", nothing_to_fit], calibrate=True, folder=tmp_path / "out")
     assert not (tmp_path / "out").exists()

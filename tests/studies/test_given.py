@@ -15,7 +15,7 @@ from torch import nn
 import abbe
 
 TOKENIZER = tiny_models.byte_tokenizer()
-SHORT: dict[str, Any] = {"lengths": 16, "queries": 2, "windows": 2, "resamples": 10, "grid": 1, "progress": False}
+SHORT: dict[str, Any] = {"lengths": 16, "queries": 2, "windows": 2, "resamples": 10, "sizes": 1, "progress": False}
 PROSE = "To be or not to be, that is the question " * 3
 # One quick call of every study.
 STUDIES: dict[str, Callable[..., Any]] = {
@@ -25,17 +25,17 @@ STUDIES: dict[str, Callable[..., Any]] = {
         *given, figures="3", windows=1, queries=2, quick=True, progress=False, **more
     ).figures["3"].tables["heads"],
     "capacity": lambda *given, **more: abbe.capacity(
-        *given, lengths=16, windows=2, queries=2, tau=0.1, way="deletion", layers=False, resamples=10, progress=False,
-        **more,
+        *given, lengths=16, windows=2, queries=2, tau=0.1, way="deletion", layers=False, resamples=10,
+        progress=False, **more,
     ).table,
     "compare": lambda *given, **more: abbe.compare(
-        *given, alternatives="sparsemax", length=16, windows=2, queries=2, needle_lengths=60, prompts=1, resamples=10,
+        *given, normalizers="sparsemax", length=16, windows=2, queries=2, needle_lengths=60, prompts=1, resamples=10,
         progress=False, **more,
     ).table.drop("seconds", "time_ratio", "extra_megabytes"),
     "calibrate": lambda model, text, **more: abbe.calibrate(
-        model, "sparsemax", text, length=16, windows=1, held_out=1, queries=2, steps=1, resamples=10, progress=False,
-        **more,
-    ).heads,
+        model, text, normalizer="sparsemax", length=16, windows=1, held_out=1, queries=2, steps=1, resamples=10,
+        progress=False, **more,
+    ).table,
 }  # fmt: skip
 
 

@@ -84,7 +84,7 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
 
 def diagnose(network: Any) -> Any:
     return abbe.diagnose(
-        network, tiny_runs.TEXT, lengths=[24], windows=1, queries=4, grid=[2], temperatures=(),
+        network, tiny_runs.TEXT, lengths=[24], windows=1, queries=4, sizes=[2], temperatures=(),
         tokenizer=byte_tokenizer(), progress=False,
     )  # fmt: skip
 

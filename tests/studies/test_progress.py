@@ -176,9 +176,11 @@ STUDIES: dict[str, Callable[[Any], Any]] = {
     "reproduce": lambda model: abbe.reproduce(model, tiny_runs.TEXT, figures="3", windows=1, queries=2, quick=True),
     "capacity": lambda model: abbe.capacity(model, tiny_runs.TEXT, lengths=16, windows=2, tau=0.1, layers=False),
     "compare": lambda model: abbe.compare(
-        model, tiny_runs.TEXT, alternatives="sparsemax", length=16, windows=2, needle_lengths=60, prompts=1
+        model, tiny_runs.TEXT, normalizers="sparsemax", length=16, windows=2, needle_lengths=60, prompts=1
     ),
-    "calibrate": lambda model: abbe.calibrate(model, "sparsemax", tiny_runs.TEXT, length=16, windows=2, held_out=2),
+    "calibrate": lambda model: abbe.calibrate(
+        model, tiny_runs.TEXT, normalizer="sparsemax", length=16, windows=2, held_out=2
+    ),
 }
 
 

@@ -113,7 +113,7 @@ def test_distances_are_those_of_a_diagnosis(found: Reproduction) -> None:
         lengths=[32, 64],
         windows=2,
         queries=6,
-        grid=[5],
+        sizes=[5],
         vectors="embedding",
         temperatures=(),
         progress=False,

@@ -39,7 +39,7 @@ SIZES = (2, 5)
 
 
 def settings(**options: Any) -> Settings:
-    given: dict[str, Any] = {"lengths": [16, 40], "windows": 2, "queries": 8, "grid": None, "vectors": "value"}
+    given: dict[str, Any] = {"lengths": [16, 40], "windows": 2, "queries": 8, "sizes": None, "vectors": "value"}
     given |= {"normalizer": None, "temperatures": (1.0,), "seed": 0, "level": 0.95, "resamples": 50}
     return settings_for(None, **(given | options))
 

@@ -19,7 +19,7 @@ from abbe.studies._engine.tables import LEVELS, _largest, table
 from abbe.studies._engine.window import query_positions
 
 OPTIONS: dict[str, Any] = {
-    "lengths": [40], "windows": 3, "queries": 8, "grid": (1, 2), "vectors": "value", "normalizer": None,
+    "lengths": [40], "windows": 3, "queries": 8, "sizes": (1, 2), "vectors": "value", "normalizer": None,
     "temperatures": (), "seed": 0, "level": 0.95, "resamples": 200,
 }  # fmt: skip
 

@@ -65,7 +65,7 @@ MEASURED = {"level": NO_SHARE, "resamples": [*NO_COUNT, HUGE, 10**9]}
 DIAGNOSED = {
     "lengths": NO_LIST,
     "queries": [v for v in NO_COUNT if v is not None],
-    "grid": [*NO_LIST, [2, 1]],
+    "sizes": [*NO_LIST, [2, 1]],
     "temperatures": [*NO_POSITIVE, None],
     "vectors": NO_CHOICE,
 }
@@ -160,9 +160,9 @@ NAMED_OTHERWISE = ("model", "text", "normalizer", "spec", "alternatives", "lengt
 
 
 def test_numpy_and_torch_numbers_are_numbers(tiny: abbe.LoadedModel) -> None:
-    want = tiny_runs.run(lengths=[16], windows=2, temperatures=(1.0,), grid=(1, 2))
+    want = tiny_runs.run(lengths=[16], windows=2, temperatures=(1.0,), sizes=(1, 2))
     for ints, floats in ((np.array([1, 2]), np.array([1.0])), (torch.tensor([1, 2]), torch.tensor([1.0]))):
-        found = tiny_runs.run(lengths=ints.max() * 8, windows=ints[1], temperatures=floats, grid=ints)
+        found = tiny_runs.run(lengths=ints.max() * 8, windows=ints[1], temperatures=floats, sizes=ints)
         assert found.heads.equals(want.heads)
         assert found.manifest["identity"] == want.manifest["identity"]
 
@@ -172,7 +172,7 @@ def test_numpy_and_torch_numbers_are_numbers(tiny: abbe.LoadedModel) -> None:
     ("alone", "listed"),
     [
         ({"lengths": 16}, {"lengths": [16]}),
-        ({"grid": 2}, {"grid": [2]}),
+        ({"sizes": 2}, {"sizes": [2]}),
         ({"temperatures": 1}, {"temperatures": [1.0]}),
         ({"temperatures": 0.5}, {"temperatures": (0.5,)}),
     ],
@@ -193,10 +193,10 @@ STUDIES_AT_ONCE: dict[str, Callable[[abbe.LoadedModel, Any], Any]] = {
         model, text, lengths=16, windows=10**9, tau=0.1, way="deletion", layers=False, progress=False
     ),
     "compare": lambda model, text: abbe.compare(
-        model, text, alternatives="sparsemax", length=16, windows=10**9, needle_lengths=60, prompts=1, progress=False
+        model, text, normalizers="sparsemax", length=16, windows=10**9, needle_lengths=60, prompts=1, progress=False
     ),
     "calibrate": lambda model, text: abbe.calibrate(
-        model, "sparsemax", text, length=16, windows=10**9, held_out=10**9, steps=1, progress=False
+        model, text, normalizer="sparsemax", length=16, windows=10**9, held_out=10**9, steps=1, progress=False
     ),
 }
 

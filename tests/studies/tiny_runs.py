@@ -11,7 +11,7 @@ import abbe
 from abbe.models import LoadedModel, wrap
 
 TEXT = abbe.Text("prose", " ".join(f"word {i * i % 97} and {i % 13};" for i in range(400)))
-QUICK: dict[str, Any] = {"windows": 3, "queries": 8, "resamples": 50, "grid": (1, 2, 5), "progress": False}
+QUICK: dict[str, Any] = {"windows": 3, "queries": 8, "resamples": 50, "sizes": (1, 2, 5), "progress": False}
 BUILDERS = {
     "gpt2": tiny_models.gpt2,
     "llama": tiny_models.llama,

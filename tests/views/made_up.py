@@ -158,7 +158,7 @@ CLAIMS = (
 MANIFEST: dict[str, Any] = {
     "model": {"name": "gpt2-like", "about": "6 layers, 8 heads, 512 wide", "kind": "decoder", "source": "embedded"},
     "text": {"name": "War and Peace", "characters": 3_200_000, "fingerprint": "0f3a"},
-    "settings": {"lengths": list(LENGTHS), "windows": 8, "queries": 32, "grid": list(SIZES), "seed": 0},
+    "settings": {"lengths": list(LENGTHS), "windows": 8, "queries": 32, "sizes": list(SIZES), "seed": 0},
     "self_check": {"error": 3.1e-6, "tokens": 64},
     "skipped": ["length 2048: the model's context has 1024 tokens", "size 500 at length 512: nothing is left outside"],
     "versions": {"python": "3.11.2", "abbe": "0.1.0", "torch": "2.13.0"},

@@ -32,7 +32,7 @@ MANIFEST: dict[str, Any] = {
     "model": {"name": "gpt2-like", "about": "6 layers, 8 heads", "kind": "decoder", "source": "/home/ada/models/gpt2"},
     "text": {"name": "War and Peace", "characters": 3_200_000},
     "settings": {"lengths": list(LENGTHS), "windows": 8, "queries": 64, "vectors": "value", "normalizer": None,
-                 "level": 0.95, "grid": list(SIZES)},
+                 "level": 0.95, "sizes": list(SIZES)},
     "self_check": {"error": 3.1e-6, "tokens": 64},
     "skipped": ["length 2048: the model's context has 1024 tokens"],
     "versions": {"python": "3.11.2", "torch": "2.13.0"},

@@ -13,7 +13,7 @@ from made_up_report import ADVICE, MANIFEST, NUMBERS, VERDICTS, grid, report
 import abbe.views
 from abbe.results import Run
 from abbe.studies._report.result import Finding, KeyNumber
-from abbe.views import report_html, run_html
+from abbe.views import card_of
 
 HOSTILE = "<script>alert(1)</script> <img src=x onerror=alert(2)> \"'&amp; ]]> שלום \u202eabc {{ 7*7 }}"
 PLACES = grid(2, 3)
@@ -47,12 +47,12 @@ class Seen(HTMLParser):
 
 @pytest.fixture(scope="module")
 def of_run() -> str:
-    return run_html(report(PLACES).run)
+    return card_of(report(PLACES).run)
 
 
 @pytest.fixture(scope="module")
 def of_report() -> str:
-    return report_html(report(PLACES))
+    return card_of(report(PLACES))
 
 
 def test_a_run_shows_what_where_and_what_was_skipped(of_run: str) -> None:
@@ -110,7 +110,7 @@ def test_static_and_readable_on_any_background(shown: str, request: pytest.Fixtu
 
 def test_names_inside_drawings_do_not_meet() -> None:
     """Many charts stand in one notebook: a name that two of them use would draw one with the colours of the other."""
-    pages = [run_html(report(places).run) for places in (grid(2, 3), grid(3, 3))]
+    pages = [card_of(report(places).run) for places in (grid(2, 3), grid(3, 3))]
     used = []
     for page in pages:
         names = re.findall(r'\bid="([^"]+)"', page)
@@ -134,7 +134,7 @@ def hostile() -> Any:
 
 def test_hostile_text_is_inert(of_run: str, of_report: str) -> None:
     odd = hostile()
-    for page, plain in ((run_html(odd.run), of_run), (report_html(odd), of_report)):
+    for page, plain in ((card_of(odd.run), of_run), (card_of(odd), of_report)):
         seen = Seen(page)
         assert set(seen.tags) == set(Seen(plain).tags)
         assert not [name for name, _ in seen.attributes if name.startswith("on")]
@@ -146,7 +146,7 @@ def test_hostile_text_is_inert(of_run: str, of_report: str) -> None:
 
 def test_measures_with_hostile_names() -> None:
     heads = report(PLACES).run.heads.with_columns(measure=pl.lit(HOSTILE), model=pl.lit(HOSTILE))
-    page = run_html(Run(heads, MANIFEST))
+    page = card_of(Run(heads, MANIFEST))
     assert "<script" not in page
     assert "&lt;script&gt;" in page
 
@@ -161,8 +161,7 @@ def test_a_run_that_cannot_be_drawn_is_a_plain_table(monkeypatch: pytest.MonkeyP
     def broken(*_: Any) -> str:
         raise ValueError("no drawing today")
 
-    monkeypatch.setattr(abbe.views, "run_html", broken)
-    monkeypatch.setattr(abbe.views, "report_html", broken)
+    monkeypatch.setattr(abbe.views, "card_of", broken)
     of = hostile()
     manifest = dict(of.run.manifest) | {"self_check": {"error": 1e-6}}
     page = Run(of.run.heads, manifest)._repr_html_()
@@ -185,5 +184,5 @@ def test_a_run_that_cannot_be_drawn_is_a_plain_table(monkeypatch: pytest.MonkeyP
     ids=["no manifest", "odd manifest", "no rows", "no values"],
 )
 def test_a_part_may_be_missing(run: Run) -> None:
-    assert run_html(run).count("<svg") == 2
-    assert report_html(report(PLACES, run=run, numbers=(), verdicts=(), advice=())).count("<svg") == 2
+    assert card_of(run).count("<svg") == 2
+    assert card_of(report(PLACES, run=run, numbers=(), verdicts=(), advice=())).count("<svg") == 2

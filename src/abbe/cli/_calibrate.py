@@ -11,18 +11,19 @@ from . import _complete
 from ._invocation import GOES_ON, current
 from ._options import (
     MEASURED,
-    OUTPUT,
     Debug,
     Model,
+    Opened,
     Queries,
     Seed,
     TextFiles,
     count_or_all,
     folder_for,
     json_option,
+    out_option,
     quiet_option,
 )
-from ._shown import print_json
+from ._shown import show_result
 
 EXAMPLES = (
     "abbe calibrate --with entmax:alpha=1.5,learn=false",
@@ -58,22 +59,22 @@ def calibrate(
         int, typer.Option(help="Then so many steps on the loss, for the same numbers.", rich_help_panel=MEASURED)
     ] = 0,
     seed: Seed = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the result; abbe-calibrate-MODEL-NAME if none is named.", rich_help_panel=OUTPUT),
-    ] = None,
+    out: Annotated[Path | None, out_option("calibrate")] = None,
+    opened: Opened = False,
     as_json: Annotated[bool, json_option("Print losses, errors, parameters and manifest as JSON.")] = False,
-    quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the file.")] = False,
+    quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
     debug: Debug = False,
 ) -> None:
     """Swap a normalizer in and fit its temperature, alpha, ... head by head to what the model's own attention does."""
     from ..studies import calibrate as run_calibrate
+    from ..views import calibration_table
 
     current.if_stopped = GOES_ON
+    folder = out or folder_for("calibrate", model, _short(spec))
     found = run_calibrate(
         model,
-        spec,
         text,
+        normalizer=spec,
         length=length,
         windows=windows,
         held_out=held_out,
@@ -81,22 +82,11 @@ def calibrate(
         steps=steps,
         finetune=finetune,
         seed=seed,
-        folder=out or folder_for("calibrate", model, _short(spec)),
+        folder=folder,
         progress=not quiet,
     )
-    if as_json:
-        print_json(found.as_json())
-    if quiet:
-        if not as_json:
-            typer.echo(found.file)
-        return
-    if not as_json:
-        from rich.console import Console
-
-        from ..views import calibration_table
-
-        Console().print(calibration_table(found))
-    typer.echo(f"swap: {found.file}", err=as_json)
+    more = f"swap: {found.file}"
+    show_result(found, calibration_table(found), folder, as_json=as_json, quiet=quiet, opened=opened, more=more)
 
 
 def _short(spec: str) -> str:

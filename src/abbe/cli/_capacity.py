@@ -10,19 +10,22 @@ import typer
 from ._invocation import GOES_ON, current
 from ._options import (
     MEASURED,
-    OUTPUT,
     Debug,
+    Figures,
     Lengths,
     Model,
+    Opened,
     Seed,
     TextFiles,
     Windows,
     check_folder,
+    folder_for,
     json_option,
     numbers,
+    out_option,
     quiet_option,
 )
-from ._shown import print_json
+from ._shown import show_result
 
 EXAMPLES = (
     "abbe capacity",
@@ -65,21 +68,19 @@ def capacity(
         ),
     ] = "all",
     seed: Seed = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for losses and tables; a stopped study goes on from it.", rich_help_panel=OUTPUT),
-    ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(help="Folder for the charts as PNG and SVG.", rich_help_panel=OUTPUT)
-    ] = None,
+    out: Annotated[Path | None, out_option("capacity")] = None,
+    opened: Opened = False,
+    figures: Figures = None,
     as_json: Annotated[bool, json_option("Print all tables, findings and the manifest as JSON.")] = False,
-    quiet: Annotated[bool, quiet_option("No cost line and no progress bar.")] = False,
+    quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
     debug: Debug = False,
 ) -> None:
     """How many keys a model needs at every query before its loss rises, and whether its geometry says so."""
     from ..studies import capacity as run_capacity
+    from ..views import capacity_table
 
-    current.if_stopped = GOES_ON if out else "with --out FOLDER the same command would go on from there"
+    current.if_stopped = GOES_ON
+    folder = out or folder_for("capacity", model)
     if figures is not None:
         check_folder("--figures", figures)
     found = run_capacity(
@@ -94,21 +95,12 @@ def capacity(
         layer_windows=layer_windows,
         targets=targets,
         seed=seed,
-        folder=out,
+        folder=folder,
         progress=not quiet,
     )
-    if as_json:
-        print_json(found.as_json())
-    else:
-        from rich.console import Console
-
-        from ..views import capacity_table
-
-        Console().print(capacity_table(found))
     if figures is not None:
         from ..views import save_capacity_figures
 
         save_capacity_figures(found, figures)
-        typer.echo(f"figures: {figures}", err=True)
-    if out is not None:
-        typer.echo(f"wrote {out}", err=True)
+    more = f"figures: {figures}" if figures else ""
+    show_result(found, capacity_table(found), folder, as_json=as_json, quiet=quiet, opened=opened, more=more)

@@ -11,18 +11,20 @@ from . import _complete
 from ._invocation import GOES_ON, current
 from ._options import (
     MEASURED,
-    OUTPUT,
     Debug,
+    Figures,
     Model,
+    Opened,
     Seed,
     TextFiles,
     check_folder,
     folder_for,
     json_option,
     numbers,
+    out_option,
     quiet_option,
 )
-from ._shown import open_in_browser, print_json, show_page
+from ._shown import show_result
 
 EXAMPLES = (
     "abbe compare",
@@ -63,22 +65,15 @@ def compare(
         typer.Option("--calibrate", help="Compare each also after calibration.", rich_help_panel=MEASURED),
     ] = False,
     seed: Seed = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for numbers and page; abbe-compare-MODEL if none is named.", rich_help_panel=OUTPUT),
-    ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(help="Folder for the charts as PNG and SVG.", rich_help_panel=OUTPUT)
-    ] = None,
-    opened: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the page in your browser.", rich_help_panel=OUTPUT)
-    ] = False,
+    out: Annotated[Path | None, out_option("compare")] = None,
+    figures: Figures = None,
+    opened: Opened = False,
     as_json: Annotated[bool, json_option("Print table, needle test, recommendation and manifest as JSON.")] = False,
     quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
     debug: Debug = False,
 ) -> None:
     """What other normalizers would buy in a model and what they would cost: loss, selectivity, speed, needles."""
-    from ..views import compare as run_compare
+    from ..studies import compare as run_compare
     from ..views import compare_table
 
     current.if_stopped = GOES_ON
@@ -88,7 +83,7 @@ def compare(
     found = run_compare(
         model,
         text,
-        alternatives=alternatives,
+        normalizers=alternatives,
         length=length,
         windows=windows,
         needle_lengths=None if needle_lengths is None else numbers("--needle-lengths", needle_lengths, int),
@@ -98,13 +93,9 @@ def compare(
         folder=folder,
         progress=not quiet,
     )
-    page = folder / "compare.html"
     if figures is not None:
         from ..views import save_compare_figures
 
         save_compare_figures(found, figures)
-    if as_json:
-        print_json(found.as_json())
-    show_page(page, compare_table(found), f"figures: {figures}" if figures else "", as_json, quiet)
-    if opened:
-        open_in_browser(page)
+    more = f"figures: {figures}" if figures else ""
+    show_result(found, compare_table(found), folder, as_json=as_json, quiet=quiet, opened=opened, more=more)

@@ -11,26 +11,31 @@ from . import _complete
 from ._invocation import GOES_ON, current
 from ._options import (
     MEASURED,
-    OUTPUT,
     Debug,
+    Figures,
     Lengths,
     Model,
+    Opened,
     Queries,
     Seed,
     Sizes,
     TextFiles,
     Vectors,
     Windows,
+    check_folder,
     count_or_all,
+    folder_for,
     json_option,
     numbers,
+    out_option,
     quiet_option,
 )
+from ._shown import show_result
 
 EXAMPLES = (
     "abbe diagnose",
     "abbe diagnose smollm2 --text book.txt --lengths 256,1024 --out run",
-    "abbe diagnose ./my-model --normalizer entmax:alpha=1.5 --json",
+    "abbe diagnose ./my-model --with entmax:alpha=1.5 --json",
 )
 
 
@@ -45,6 +50,7 @@ def diagnose(
     normalizer: Annotated[
         str | None,
         typer.Option(
+            "--with",
             help="Another normalizer for the same logits, such as entmax:alpha=1.5.",
             autocompletion=_complete.normalizers,
             rich_help_panel=MEASURED,
@@ -54,39 +60,38 @@ def diagnose(
         str, typer.Option(help="Where the sensitivity is measured, or none.", rich_help_panel=MEASURED)
     ] = "1",
     seed: Seed = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the run; a stopped run goes on from it.", rich_help_panel=OUTPUT),
-    ] = None,
-    as_json: Annotated[bool, json_option("Print the whole table as JSON lines.")] = False,
-    quiet: Annotated[bool, quiet_option("No cost line and no progress bar.")] = False,
+    out: Annotated[Path | None, out_option("diagnose")] = None,
+    figures: Figures = None,
+    opened: Opened = False,
+    as_json: Annotated[bool, json_option("Print the whole table and the manifest as JSON.")] = False,
+    quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
     debug: Debug = False,
 ) -> None:
     """Measure how selective every attention head of a model is: dispersion, distance, separability, sensitivity."""
     from ..studies import diagnose as run_diagnose
+    from ..views import diagnosis_table
 
-    current.if_stopped = GOES_ON if out else "with --out FOLDER the same command would go on from there"
+    current.if_stopped = GOES_ON
+    if figures is not None:
+        check_folder("--figures", figures)
+    folder = out or folder_for("diagnose", model)
     run = run_diagnose(
         model,
         text,
         lengths=None if lengths is None else numbers("--lengths", lengths, int),
         windows=windows,
         queries=count_or_all("--queries", queries),
-        grid=None if sizes is None else numbers("--sizes", sizes, int),
+        sizes=None if sizes is None else numbers("--sizes", sizes, int),
         vectors=vectors,
         normalizer=normalizer,
         temperatures=() if temperatures == "none" else numbers("--temperatures", temperatures, float),
         seed=seed,
-        folder=out,
+        folder=folder,
         progress=not quiet,
     )
-    if as_json:
-        typer.echo(run.heads.write_ndjson(), nl=False)
-    else:
-        from rich.console import Console
+    if figures is not None:
+        from ..views import save_diagnosis_figures
 
-        from ..views import diagnosis_table
-
-        Console().print(diagnosis_table(run))
-    if out is not None:
-        typer.echo(f"wrote {out}", err=True)
+        save_diagnosis_figures(run, figures)
+    more = f"figures: {figures}" if figures else ""
+    show_result(run, diagnosis_table(run), folder, as_json=as_json, quiet=quiet, opened=opened, more=more)

@@ -70,6 +70,21 @@ Debug = Annotated[
 ]
 
 
+Figures = Annotated[Path | None, typer.Option(help="Folder for the charts as PNG and SVG.", rich_help_panel=OUTPUT)]
+Opened = Annotated[
+    bool, typer.Option("--open/--no-open", help="Open the page in your browser.", rich_help_panel=OUTPUT)
+]
+
+
+def out_option(command: str) -> typer.models.OptionInfo:
+    """The folder of a run: the same rule for every command."""
+    option: typer.models.OptionInfo = typer.Option(
+        help=f"Folder for run and page; abbe-{command}-MODEL if none is named. A stopped run resumes from it.",
+        rich_help_panel=OUTPUT,
+    )
+    return option
+
+
 def json_option(what: str) -> typer.models.OptionInfo:
     found: typer.models.OptionInfo = typer.Option("--json", help=what, rich_help_panel=OUTPUT)
     return found

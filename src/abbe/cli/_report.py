@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ._invocation import GOES_ON, current
 from ._options import (
-    OUTPUT,
     Debug,
+    Figures,
     Lengths,
     Model,
+    Opened,
     Queries,
     Seed,
     Sizes,
@@ -24,9 +23,10 @@ from ._options import (
     folder_for,
     json_option,
     numbers,
+    out_option,
     quiet_option,
 )
-from ._shown import open_in_browser, print_json, show_page
+from ._shown import show_result
 
 EXAMPLES = (
     "abbe report",
@@ -44,22 +44,15 @@ def report(
     sizes: Sizes = None,
     vectors: Vectors = "value",
     seed: Seed = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for run and page; abbe-report-MODEL if none is named.", rich_help_panel=OUTPUT),
-    ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(help="Folder for the charts as PNG and SVG.", rich_help_panel=OUTPUT)
-    ] = None,
-    opened: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the page in your browser.", rich_help_panel=OUTPUT)
-    ] = False,
+    out: Annotated[Path | None, out_option("report")] = None,
+    figures: Figures = None,
+    opened: Opened = False,
     as_json: Annotated[bool, json_option("Print numbers, verdicts, advice and manifest as JSON.")] = False,
     quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
     debug: Debug = False,
 ) -> None:
     """How selective every head of a model is, where it gives out and what to do about it: one offline page."""
-    from ..views import report as run_report
+    from ..studies import report as run_report
     from ..views import report_table
 
     current.if_stopped = GOES_ON
@@ -72,19 +65,15 @@ def report(
         lengths=None if lengths is None else numbers("--lengths", lengths, int),
         windows=windows,
         queries=count_or_all("--queries", queries),
-        grid=None if sizes is None else numbers("--sizes", sizes, int),
+        sizes=None if sizes is None else numbers("--sizes", sizes, int),
         vectors=vectors,
         seed=seed,
         folder=folder,
         progress=not quiet,
     )
-    page = folder / "report.html"
     if figures is not None:
         from ..views import save_report_figures
 
         save_report_figures(found, figures)
-    if as_json:
-        print_json(found.as_json())
-    show_page(page, report_table(found), f"figures: {figures}" if figures else "", as_json, quiet)
-    if opened:
-        open_in_browser(page)
+    more = f"figures: {figures}" if figures else ""
+    show_result(found, report_table(found), folder, as_json=as_json, quiet=quiet, opened=opened, more=more)

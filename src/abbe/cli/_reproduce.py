@@ -12,17 +12,19 @@ from ._invocation import GOES_ON, current
 from ._names import FIGURES
 from ._options import (
     MEASURED,
-    OUTPUT,
     Debug,
+    Figures,
     Model,
+    Opened,
     Seed,
     TextFiles,
     count_or_all,
     folder_for,
     json_option,
+    out_option,
     quiet_option,
 )
-from ._shown import print_json, show_page
+from ._shown import show_result
 
 EXAMPLES = (
     "abbe reproduce",
@@ -52,18 +54,15 @@ def reproduce(
         str | None, typer.Option(help="Queries a window, or all. [128, quick 16]", rich_help_panel=MEASURED)
     ] = None,
     seed: Seed = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for runs, figures and page; abbe-reproduce-MODEL if none is named.", rich_help_panel=OUTPUT
-        ),
-    ] = None,
+    out: Annotated[Path | None, out_option("reproduce")] = None,
+    figures: Figures = None,
+    opened: Opened = False,
     as_json: Annotated[bool, json_option("Print statements, times and manifest as JSON.")] = False,
     quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
     debug: Debug = False,
 ) -> None:
     """Repeat the experiments of arXiv 2508.17821 on a model: figures, a page, and which of its statements hold."""
-    from ..views import reproduce as run_reproduce
+    from ..studies import reproduce as run_reproduce
     from ..views import reproduction_table, save_figures
 
     current.if_stopped = GOES_ON
@@ -79,8 +78,7 @@ def reproduce(
         folder=folder,
         progress=not quiet,
     )
-    page = folder / "reproduce.html"
-    save_figures(found, folder / "figures")
-    if as_json:
-        print_json(found.as_json())
-    show_page(page, reproduction_table(found), f"figures for papers: {folder / 'figures'}", as_json, quiet)
+    drawn = figures or folder / "figures"
+    save_figures(found, drawn)
+    more = f"figures for papers: {drawn}"
+    show_result(found, reproduction_table(found), folder, as_json=as_json, quiet=quiet, opened=opened, more=more)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +10,29 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-
-def print_json(found: Any) -> None:
-    """JSON that every reader takes: it knows neither NaN nor infinity, so they become null."""
-    typer.echo(json.dumps(_finite(found), indent=1, allow_nan=False))
+    from ..results import Result
 
 
-def _finite(found: Any) -> Any:
-    if isinstance(found, dict):
-        return {key: _finite(value) for key, value in found.items()}
-    if isinstance(found, (list, tuple)):
-        return [_finite(value) for value in found]
-    return None if isinstance(found, float) and not math.isfinite(found) else found
+def print_json(content: Any) -> None:
+    """JSON that every reader takes."""
+    import json
+
+    from ..results import finite
+
+    typer.echo(json.dumps(finite(content), indent=1, allow_nan=False))
+
+
+def show_result(
+    result: Result, table: RenderableType, folder: Path, *, as_json: bool, quiet: bool, opened: bool, more: str = ""
+) -> None:
+    """The end of every study: JSON or a table, then the path of the page, which is written if it is not there."""
+    page = folder / result.page
+    result.to_html(page)
+    if as_json:
+        typer.echo(result.to_json())
+    show_page(page, table, more, as_json, quiet)
+    if opened:
+        open_in_browser(page)
 
 
 def show_page(page: Path, table: RenderableType, more: str, as_json: bool, quiet: bool) -> None:

@@ -52,7 +52,7 @@ def choose_sets(rows: Rows, grid: Sequence[int], generator: torch.Generator) -> 
 def checked_grid(grid: Sequence[int]) -> tuple[int, ...]:
     found = tuple(grid)
     if not found or any(not is_whole(n) or not 1 <= n < 2**63 for n in found) or sorted(set(found)) != list(found):
-        raise AbbeError(f"grid must hold whole numbers >= 1 in rising order, got {shown(list(found))}")
+        raise AbbeError(f"sizes must hold whole numbers >= 1 in rising order, got {shown(list(found))}")
     return found
 
 

@@ -10,6 +10,7 @@ from ._diagnose.study import diagnose
 from ._doctor.check import Check
 from ._doctor.study import doctor
 from ._engine.watch import watching
+from ._open import open
 from ._report.result import Finding, HeadVerdict, KeyNumber, Report
 from ._report.study import report
 from ._reproduce.result import FIGURES, Claim, Figure, Reproduction
@@ -37,6 +38,7 @@ __all__ = [
     "compare",
     "diagnose",
     "doctor",
+    "open",
     "report",
     "reproduce",
     "try_normalizers",

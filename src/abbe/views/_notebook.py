@@ -38,7 +38,7 @@ def run_html(run: Run) -> str:
     """What was measured on what, the map of the heads, their growth, the main measures, and what was skipped."""
     skipped = [escape(str(why)) for why in run.manifest.get("skipped") or ()]
     parts = [_about(run), _charts(run), _main_measures(run), _list("Skipped", skipped)]
-    return _card(parts)
+    return card(parts)
 
 
 def report_html(report: Report) -> str:
@@ -46,10 +46,10 @@ def report_html(report: Report) -> str:
     parts = [_about(report.run), _numbers(report.numbers)]
     notice = [] if report.learned or not report.advice else [f"<b>{escape(NOTICE)}</b>"]
     parts += [_list("Verdict", _sentences(report.verdicts)), _list("Advice", [*notice, *_sentences(report.advice)])]
-    return _card([*parts, _charts(report.run)])
+    return card([*parts, _charts(report.run)])
 
 
-def _card(parts: Iterable[str]) -> str:
+def card(parts: Iterable[str]) -> str:
     return f'<div style="{escape(_CARD)}">\n' + "\n".join(part for part in parts if part) + "\n</div>"
 
 
@@ -68,10 +68,10 @@ def _about(run: Run) -> str:
 
 
 def _charts(run: Run) -> str:
-    return "\n".join(_svg(chart) for chart in (map_chart(run, "light"), growth_chart(run, "light")))
+    return "\n".join(svg(chart) for chart in (map_chart(run, "light"), growth_chart(run, "light")))
 
 
-def _svg(chart: Spec) -> str:
+def svg(chart: Spec) -> str:
     """The chart, as wide as there is room."""
     drawn = _own_names(as_svg(chart))
     label = escape(str(chart["description"]))
@@ -98,7 +98,7 @@ def _main_measures(run: Run) -> str:
         [measure_words(row["measure"]).label, *(shown(row[name]) for name in ("n", "value", "limit", "control"))]
         for row in main or rows
     ]
-    return _table(titles, cells) if cells else ""
+    return table_of(titles, cells) if cells else ""
 
 
 def _numbers(numbers: Sequence[KeyNumber]) -> str:
@@ -107,10 +107,10 @@ def _numbers(numbers: Sequence[KeyNumber]) -> str:
         for number in numbers
     ]
     cells = [[number.name, number.shown, end, number.meaning] for number, end in zip(numbers, ends, strict=True)]
-    return _table(("number", "value", "interval", "meaning"), cells) if cells else ""
+    return table_of(("number", "value", "interval", "meaning"), cells) if cells else ""
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def table_of(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     head = "".join(_cell("th", title) for title in titles)
     body = "".join(f'<tr style="background:none">{"".join(_cell("td", cell) for cell in row)}</tr>' for row in rows)
     return f'<table style="border-collapse:collapse;margin:8px 0;font-size:13px"><tr>{head}</tr>{body}</table>'
@@ -118,6 +118,10 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def _cell(kind: str, content: Any) -> str:
     return f'<{kind} style="{_CELL};text-align:left;vertical-align:top">{escape(str(content))}</{kind}>'
+
+
+def finding_list(title: str, findings: Iterable[Finding]) -> str:
+    return _list(title, _sentences(findings))
 
 
 def _sentences(findings: Iterable[Finding]) -> list[str]:

@@ -7,7 +7,6 @@ from torch import Tensor
 from .._engine.parts import Parts
 
 _LAYERS, _LOSSES, _TUNING = "layers", "losses", "tuning"
-CALIBRATED, TUNED, FINDINGS = "calibrated.safetensors", "tuned.safetensors", "calibration.json"
 
 
 class CalibrationFolder:

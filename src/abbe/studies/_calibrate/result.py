@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import polars as pl
 import torch
@@ -16,9 +16,11 @@ from ..._asked import whole
 from ...measures import bootstrap_interval
 from ...models import swap
 from ...normalizers import Normalizer
+from ...results import Result, as_text, read_content
 from .._engine.settings import Settings
-from .._report.result import Finding
+from .._report.result import Finding, findings_from
 
+CALIBRATED, TUNED, FINDINGS = "calibrated.safetensors", "tuned.safetensors", "calibration.json"
 OWN, SWAPPED, FITTED, TUNED_STAGE = "own", "swapped", "calibrated", "fine-tuned"
 HEADS_SCHEMA: dict[str, Any] = {
     "layer": pl.Int32, "name": pl.String, "head": pl.Int32, "spec": pl.String, "energy": pl.Float64,
@@ -104,14 +106,15 @@ def pooled(error: str) -> pl.Expr:
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration:
+class Calibration(Result):
     """What `calibrate` found.
 
     Attributes:
         spec: what was asked for.
-        normalizers: for each pattern its fitted normalizer; `swap(model, found.normalizers)` applies them.
+        normalizers: for each pattern its fitted normalizer; `swap(model, found.normalizers)` applies them. Empty if it
+            was opened from a folder: `file` holds them.
         losses: on held-out windows, stage by stage; empty for a model without a loss.
-        heads: a row for each fitted head: error of its output over the size of the own output (`energy`, a sum of
+        table: a row for each fitted head: error of its output over the size of the own output (`energy`, a sum of
             squares), and the share of visible keys with a weight of exactly 0; each after the bare swap (`_before`),
             calibrated (`_after`) and fine-tuned (`_tuned`, null without fine-tuning).
         parameters: a row for each fitted number, as it is after the last stage; so are normalizers and file.
@@ -120,10 +123,13 @@ class Calibration:
         file: the fitted swap in the folder, for `swap(model, "file:...")`, or None without a folder.
     """
 
+    study: ClassVar[str] = "calibrate"
+    page: ClassVar[str] = "calibrate.html"
+
     spec: str | Mapping[str, str]
     normalizers: Mapping[str, Normalizer] = field(repr=False)
     losses: tuple[StageLoss, ...]
-    heads: pl.DataFrame = field(repr=False)
+    table: pl.DataFrame = field(repr=False)
     parameters: pl.DataFrame = field(repr=False)
     findings: tuple[Finding, ...]
     manifest: Mapping[str, Any] = field(repr=False)
@@ -134,9 +140,9 @@ class Calibration:
         """A row for each layer: errors of the outputs of its fitted heads together, zeros as means over them."""
         errors = [pooled(f"error_{when}") for when in ("before", "after", "tuned")]
         zeros = [pl.col(f"zeros_{when}").mean() for when in ("before", "after", "tuned")]
-        return self.heads.group_by("layer", "name", maintain_order=True).agg(*errors, *zeros, heads=pl.len())
+        return self.table.group_by("layer", "name", maintain_order=True).agg(*errors, *zeros, heads=pl.len())
 
-    def save(self, path: str | os.PathLike[str], model: object) -> None:
+    def save_swap(self, path: str | os.PathLike[str], model: object) -> None:
         """Write the fitted swap for this model into one safetensors file, for `swap(model, "file:PATH")`."""
         with swap(model, self.normalizers) as handle:
             handle.save(path)
@@ -147,8 +153,33 @@ class Calibration:
             "losses": [asdict(loss) for loss in self.losses],
             "findings": [asdict(finding) for finding in self.findings],
             "layers": self.layers.to_dicts(),
-            "heads": self.heads.to_dicts(),
+            "table": self.table.to_dicts(),
             "parameters": self.parameters.to_dicts(),
             "manifest": dict(self.manifest),
             "file": None if self.file is None else str(self.file),
         }
+
+    def _files(self) -> dict[str, bytes | str]:
+        return {FINDINGS: as_text(self.as_json())}
+
+    def _files_beside(self, folder: Path) -> Sequence[str]:
+        return [name for name in (CALIBRATED, TUNED) if (folder / name).is_file()]
+
+
+def opened_calibration(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Calibration:
+    content = read_content(folder / FINDINGS, stored)
+    parameters = pl.DataFrame(content["parameters"], schema=PARAMETERS_SCHEMA, orient="row")
+    losses = tuple(
+        StageLoss(one["stage"], *(one[key] and Interval(**one[key]) for key in ("loss", "over_own", "gain")))
+        for one in content["losses"]
+    )
+    return Calibration(
+        spec=content["spec"],
+        normalizers={},
+        losses=losses,
+        table=pl.DataFrame(content["table"], schema=HEADS_SCHEMA, orient="row"),
+        parameters=parameters,
+        findings=findings_from(content["findings"]),
+        manifest=manifest,
+        file=next((folder / name for name in (TUNED, CALIBRATED) if (folder / name).is_file()), None),
+    )

@@ -18,7 +18,6 @@ from torch import nn
 from ..._asked import whole
 from ..._errors import AbbeError
 from ..._held import held
-from ..._stored import write_json
 from ...models import LoadedModel, Text, Window, evaluating, swap, tap
 from ...normalizers import Normalizer
 from .._engine.calibrated import learnable_rules
@@ -26,11 +25,12 @@ from .._engine.cost import estimate
 from .._engine.folder import claim_folder
 from .._engine.given import as_folder, as_model, as_text, windows_for
 from .._engine.loss import check_causal, window_losses
+from .._engine.measuring import finished_manifest, manifest_facts
 from .._engine.settings import settings_for
 from .._engine.watch import Watch, watching
 from .._engine.window import check_model, check_tokens
 from .findings import calibration_findings
-from .folder import CALIBRATED, FINDINGS, TUNED, CalibrationFolder
+from .folder import CalibrationFolder
 from .layers import (
     FittedGroup,
     fit_layer,
@@ -41,7 +41,7 @@ from .layers import (
     kept_layer,
     parameters_table,
 )
-from .result import FITTED, OWN, SWAPPED, TUNED_STAGE, Calibration, CalibrationSettings, stage_losses
+from .result import CALIBRATED, FITTED, OWN, SWAPPED, TUNED, TUNED_STAGE, Calibration, CalibrationSettings, stage_losses
 from .rows import LayerRows, RowReader, portions
 from .tune import fine_tune
 
@@ -51,9 +51,9 @@ _TUNING_PASSES = 4  # a step of fine-tuning takes about as long as so many forwa
 
 def calibrate(
     model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
-    spec: str | Mapping[str, str] = "entmax:alpha=1.5",
     text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
     *,
+    normalizer: str | Mapping[str, str] = "entmax:alpha=1.5",
     windows: int = 8,
     held_out: int = 8,
     length: int | None = None,
@@ -75,7 +75,7 @@ def calibrate(
 
     Args:
         model, text, seed, level, resamples, tokenizer: as for `diagnose`.
-        spec: of the normalizer, or patterns with their specs, as for `swap`.
+        normalizer: its spec, or patterns with their specs, as for `swap`.
         windows: how many windows to fit on.
         held_out: how many further windows, which share no text with them, the losses are measured on; fewer than six
             tell numbers, but no change.
@@ -87,21 +87,21 @@ def calibrate(
         progress: say the cost and show a bar on standard error.
 
     Example:
-        >>> found = abbe.calibrate("smollm2", "entmax:alpha=1.5,learn=false", "book.txt", folder="fitted")
+        >>> found = abbe.calibrate("smollm2", "book.txt", normalizer="topk:k=32", folder="fitted")
         >>> with abbe.swap(model, f"file:{found.file}"):
         ...     model.generate(**inputs)
     """
     started = time.perf_counter()
-    rules = learnable_rules(spec)
+    rules = learnable_rules(normalizer)
     place, source = as_folder(folder), as_text(text)
     loaded = as_model(model, tokenizer, progress)
     length = min(_LENGTH, loaded.context or _LENGTH) if length is None else whole("length", length)
     base = settings_for(
-        loaded.context, lengths=[length], windows=windows, queries=queries, grid=None, vectors="value",
+        loaded.context, lengths=[length], windows=windows, queries=queries, sizes=None, vectors="value",
         normalizer=None, temperatures=(), seed=seed, level=level, resamples=resamples,
     )  # fmt: skip
     settings = CalibrationSettings(
-        spec, base.windows, whole("held_out", held_out), whole("steps", steps), whole("finetune", finetune), base
+        normalizer, base.windows, whole("held_out", held_out), whole("steps", steps), whole("finetune", finetune), base
     )
     job = _Job(loaded, source, settings, rules)
     with held(place), watching(progress) as watch, evaluating(loaded.network):
@@ -130,7 +130,9 @@ class _Job:
     def run(self, place: Path | None, watch: Watch, started: float) -> Calibration:
         with tap(self.model) as open_tap:
             a_pass = self._check(open_tap)
-            parts = claim_folder(place, self.model, self.text, self.settings.as_json(), watch.announce)
+            parts = claim_folder(
+                place, Calibration.study, self.model, self.text, self.settings.as_json(), watch.announce
+            )
             self.folder = CalibrationFolder(parts)
             groups = self._fitted(open_tap, a_pass, watch)
         normalizers: dict[str, Normalizer] = {group.pattern: group.made for group in groups}
@@ -141,17 +143,16 @@ class _Job:
             spec=self.settings.rules,
             normalizers=normalizers,
             losses=losses,
-            heads=heads,
+            table=heads,
             parameters=parameters,
             findings=calibration_findings(
                 losses, heads, set(parameters["parameter"]), len(self.held_out), self.settings.base.level
             ),
-            manifest=self._manifest(round(time.perf_counter() - started, 3)),
+            manifest=self._manifest(time.perf_counter() - started),
             file=self._file(TUNED if self.settings.finetune else CALIBRATED),
         )
         if self.folder.path is not None:
-            files = [CALIBRATED, TUNED] if self.settings.finetune else [CALIBRATED]
-            write_json(self.folder.path / FINDINGS, found.as_json(), files=files)
+            found.save(self.folder.path)
         return found
 
     def _why_no_loss(self) -> str | None:
@@ -277,21 +278,16 @@ class _Job:
         return None if self.folder.path is None else self.folder.path / name
 
     def _manifest(self, seconds: float) -> dict[str, Any]:
-        model, text = self.model, self.text
         places = {
-            name: [{"start": w.start, "end": w.end} for w in some]
+            name: [{"length": w.length, "index": w.index, "start": w.start, "end": w.end} for w in some]
             for name, some in (("windows", self.windows), ("held_out", self.held_out))
         }
-        return {
-            "model": {"name": model.name, "about": model.about, "fingerprint": model.fingerprint},
-            "text": {"name": text.name, "fingerprint": text.fingerprint},
-            "settings": self.settings.as_json(),
-            "self_check": {"error": self.error},
+        facts = manifest_facts(Calibration.study, self.model, self.text, self.settings.as_json()) | {
+            "self_check": {"error": self.error, "tokens": len(check_tokens(self.model, self.windows))},
             **places,
             "skipped": self.skipped,
-            "measured_again": self.folder.parts.measured_again,
-            "seconds": seconds,
         }
+        return finished_manifest(facts, self.folder.parts, {"total": seconds})
 
 
 def _drawn(seed: int, count: int) -> list[float]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import polars as pl
 
-from ..._held import held
-from ..._stored import write_json, write_whole
-from .._report.result import Finding
+from ...results import Result, as_text, read_content
+from .._report.result import Finding, findings_from
 
 DELETION, RENORMALISED = "deletion", "renormalised"
 WAYS = (DELETION, RENORMALISED)
@@ -45,7 +43,7 @@ CORRELATION_SCHEMA: dict[str, Any] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Capacity:
+class Capacity(Result):
     """What `capacity` found.
 
     Attributes:
@@ -64,6 +62,9 @@ class Capacity:
         manifest: versions, seeds, hashes, settings, self-check errors, times, what was skipped and why.
     """
 
+    study: ClassVar[str] = "capacity"
+    page: ClassVar[str] = "capacity.html"
+
     table: pl.DataFrame = field(repr=False)
     curve: pl.DataFrame = field(repr=False)
     growth: pl.DataFrame = field(repr=False)
@@ -76,14 +77,17 @@ class Capacity:
         tables = {name: table.to_dicts() for name, table in self._tables().items()}
         return tables | {"findings": [asdict(found) for found in self.findings], "manifest": dict(self.manifest)}
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write every table as CSV, and all of it as one JSON file, which holds their checksums."""
-        target = Path(folder)
-        with held(target):
-            for name, table in self._tables().items():
-                write_whole(target / f"{name}.csv", table.write_csv())
-            write_json(target / SUMMARY, self.as_json(), files=[f"{name}.csv" for name in self._tables()])
-        return target
+    def _files(self) -> dict[str, bytes | str]:
+        """Every table as CSV, and all of it as one JSON file."""
+        tables: dict[str, bytes | str] = {f"{name}.csv": table.write_csv() for name, table in self._tables().items()}
+        return tables | {SUMMARY: as_text(self.as_json())}
 
     def _tables(self) -> dict[str, pl.DataFrame]:
         return {"table": self.table, "curve": self.curve, "growth": self.growth, "correlation": self.correlation}
+
+
+def opened_capacity(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Capacity:
+    content = read_content(folder / SUMMARY, stored)
+    schemas = {"table": TABLE_SCHEMA, "curve": CURVE_SCHEMA, "growth": GROWTH_SCHEMA, "correlation": CORRELATION_SCHEMA}
+    tables = {name: pl.DataFrame(content[name], schema=schema, orient="row") for name, schema in schemas.items()}
+    return Capacity(**tables, findings=findings_from(content["findings"]), manifest=manifest)

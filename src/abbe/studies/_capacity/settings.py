@@ -64,7 +64,7 @@ class CapacitySettings:
     def diagnosis(self, context: int | None, grid: Sequence[int]) -> Settings:
         """The same windows, for separability."""
         return settings_for(
-            context, lengths=self.lengths, windows=self.windows, queries=self.queries, grid=grid, vectors="value",
+            context, lengths=self.lengths, windows=self.windows, queries=self.queries, sizes=grid, vectors="value",
             normalizer=None, temperatures=(), seed=self.seed, level=self.level, resamples=self.resamples,
         )  # fmt: skip
 

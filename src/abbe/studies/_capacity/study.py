@@ -19,7 +19,7 @@ from .._engine.cost import estimate
 from .._engine.folder import claim_folder
 from .._engine.given import as_folder, as_model, as_text, windows_for
 from .._engine.loss import check_causal, next_token_losses
-from .._engine.measuring import measure_run
+from .._engine.measuring import finished_manifest, manifest_facts, measure_run
 from .._engine.parts import Parts
 from .._engine.targets import ALL, last_targets
 from .._engine.watch import Watch, watching
@@ -35,7 +35,6 @@ from .tables import allowed_rises, capacity_rows, capacity_table, curve_table, g
 
 TAUS = (0.01, 0.05)
 _RUN = "separability"  # folder of the run beside
-_SAME = ("versions", "machine", "model", "text")  # of its manifest
 
 
 def capacity(
@@ -95,7 +94,7 @@ def capacity(
     cut = _windows(loaded, source, settings)
     with held(place), watching(progress) as watch, evaluating(loaded.network):
         checked = _check(loaded, cut, watch)
-        parts = claim_folder(place, loaded, source, settings.as_json(), watch.announce)
+        parts = claim_folder(place, Capacity.study, loaded, source, settings.as_json(), watch.announce)
         found = _Study(loaded, source, settings, cut, checked, parts, watch).run()
         if place is not None:
             found.save(place)
@@ -173,7 +172,7 @@ class _Study:
         rows = with_separability(rows, run, numbers, common_sizes(rows, self.settings))
         table, growth = capacity_table(rows), growth_table(curves, len(checked.layers), self.settings)
         correlation = correlation_table(rows, self.settings)
-        manifest = self._manifest(run, checked) | {"seconds": round(time.perf_counter() - started, 3)}
+        manifest = self._manifest(run, checked, time.perf_counter() - started)
         told = findings(table, growth, correlation, self.settings)
         return Capacity(table, curve_table(curves, self.settings), growth, correlation, told, manifest)
 
@@ -239,14 +238,12 @@ class _Study:
         asked = self.settings.diagnosis(self.model.context, sizes)
         return measure_run(self.model, self.text, asked, place, self.watch)
 
-    def _manifest(self, run: Run, checked: _Checked) -> dict[str, Any]:
-        return {key: run.manifest[key] for key in _SAME} | {
-            "settings": self.settings.as_json(),
+    def _manifest(self, run: Run, checked: _Checked, seconds: float) -> dict[str, Any]:
+        facts = manifest_facts(Capacity.study, self.model, self.text, self.settings.as_json()) | {
             "layers": checked.layers,
             "sinks": checked.sinks,
             "self_check": {"error": checked.error, "tokens": checked.tokens},
             "windows": run.manifest["windows"],
             "skipped": list(run.manifest["skipped"]),
-            "measured_again": [*self.parts.measured_again, *run.manifest["measured_again"]],
-            "made": run.manifest["made"],
         }
+        return finished_manifest(facts, self.parts, {"total": seconds}, run.manifest["measured_again"])

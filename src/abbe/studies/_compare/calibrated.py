@@ -57,8 +57,8 @@ def calibrated_swap(
 
     calibrate: Any = studies.calibrate
     found = calibrate(
-        model, _kept_alphas(spec), text, length=length, windows=windows, held_out=1, seed=seed, folder=folder,
-        progress=False,
+        model, text, normalizer=_kept_alphas(spec), length=length, windows=windows, held_out=1, seed=seed,
+        folder=folder, progress=False,
     )  # fmt: skip
     if found.file is None:
         raise AbbeError(f"calibration of {spec} left no file to swap in {folder}")

@@ -9,7 +9,6 @@ from typing import Any
 from .._engine.parts import Parts
 
 _PARTS = "parts"
-FOUND = "compare.json"
 
 
 class Kept:

@@ -48,7 +48,7 @@ class SwapReader:
         state: State = {}
         for block in torch.split(positions, rows_at_once):
             logits, weights = call.logits(block)[0].float(), weights_of(block).float()
-            state = update(state, readings(Rows(logits, weights, call.value[0].float()), self._settings.grid, chance))
+            state = update(state, readings(Rows(logits, weights, call.value[0].float()), self._settings.sizes, chance))
         self._states.append(state)
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import polars as pl
 
 from ..._asked import between, is_whole, several, shown, whole
 from ..._errors import AbbeError
+from ...results import Result, as_text, read_content
 from .._engine.settings import Settings
 from .._engine.told_apart import SIZE
-from .._report.result import Finding
+from .._report.result import Finding, findings_from
 from .alternatives import check_alternative, file_hashes
 from .needle_prompts import DECOYS, DEPTHS
 
 OWN = "own"
+SUMMARY = "compare.json"
 ALTERNATIVES = ("entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")
 CALIBRATED = ", calibrated"  # behind the spec
 LENGTH = 512
@@ -75,7 +78,7 @@ class CompareSettings:
     def reading(self) -> Settings:
         """How windows are read."""
         return Settings(
-            lengths=(self.length,), windows=self.windows, queries=self.queries, grid=(SIZE,), vectors="value",
+            lengths=(self.length,), windows=self.windows, queries=self.queries, sizes=(SIZE,), vectors="value",
             normalizer=None, temperatures=(), seed=self.seed, level=self.level, resamples=self.resamples,
         )  # fmt: skip
 
@@ -105,7 +108,7 @@ def needle_lengths_for(length: int, given: int | Sequence[int] | None, context: 
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(Result):
     """What `compare` found.
 
     Attributes:
@@ -118,6 +121,9 @@ class Comparison:
         recommendation: which one to take, or that none helps; with its rule and numbers.
         manifest: on what, how, how long, and what was skipped.
     """
+
+    study: ClassVar[str] = "compare"
+    page: ClassVar[str] = "compare.html"
 
     table: pl.DataFrame = field(repr=False)
     needle: pl.DataFrame = field(repr=False)
@@ -133,3 +139,18 @@ class Comparison:
             "needle": self.needle.to_dicts(),
             "manifest": dict(self.manifest),
         }
+
+    def _files(self) -> dict[str, bytes | str]:
+        return {
+            "table.csv": self.table.write_csv(),
+            "needle.csv": self.needle.write_csv(),
+            SUMMARY: as_text(self.as_json()),
+        }
+
+
+def opened_comparison(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Comparison:
+    content = read_content(folder / SUMMARY, stored)
+    schemas = {"table": SCHEMA, "needle": NEEDLE_SCHEMA, "judgements": JUDGEMENT_SCHEMA}
+    tables = {name: pl.DataFrame(content[name], schema=schema, orient="row") for name, schema in schemas.items()}
+    (recommendation,) = findings_from([content["recommendation"]])
+    return Comparison(**tables, recommendation=recommendation, manifest=manifest)

@@ -23,7 +23,7 @@ def compare(
     model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
     text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
     *,
-    alternatives: str | Mapping[str, str] | Sequence[str | Mapping[str, str]] | None = None,
+    normalizers: str | Mapping[str, str] | Sequence[str | Mapping[str, str]] | None = None,
     length: int | None = None,
     windows: int = 8,
     queries: int = 32,
@@ -44,7 +44,7 @@ def compare(
 
     Args:
         model, text, seed, level, resamples, tokenizer: as for `diagnose`.
-        alternatives: what to swap: specs, patterns with specs (a mapping, or in one line "layers.3=topk:k=32; ..."), or
+        normalizers: what to swap: specs, patterns with specs (a mapping, or in one line "layers.3=topk:k=32; ..."), or
             "file:PATH" of a saved swap. By default entmax:alpha=1.5, sparsemax, topk:k=32 and topp:p=0.9.
         length: of the windows, in tokens; by default 512, or the model's context where it is shorter.
         windows: how many; intervals come from resampling them, and fewer than 6 (8 at a level of 0.99) give no
@@ -61,10 +61,10 @@ def compare(
         progress: say the cost and show a bar on standard error.
 
     Example:
-        >>> found = abbe.compare("smollm2", "book.txt", alternatives=["entmax:alpha=1.5", "topk:k=32"])
+        >>> found = abbe.compare("smollm2", "book.txt", normalizers=["entmax:alpha=1.5", "topk:k=32"])
         >>> found.recommendation.sentence
     """
-    specs = ALTERNATIVES if alternatives is None else as_lines(alternatives)
+    specs = ALTERNATIVES if normalizers is None else as_lines(normalizers)
     for spec in specs:
         check_alternative(spec)  # a mistake is told before a model is loaded
     place, source = as_folder(folder), as_text(text)

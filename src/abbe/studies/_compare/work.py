@@ -7,24 +7,22 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ..._held import held
-from ..._stored import write_json
 from ...models import LoadedModel, Text, Windows, swap
-from ...results import FORMAT
 from .._engine.folder import claim_folder
 from .._engine.given import windows_for
 from .._engine.loss import window_losses
-from .._engine.measuring import manifest_facts
+from .._engine.measuring import finished_manifest, manifest_facts
+from .._engine.pages import leave_page
 from .._engine.passes import model_inputs
 from .._engine.watch import Watch
 from .._engine.window import check_tokens
 from .alternatives import is_file, is_spec
 from .calibrated import calibrated_swap, fitted_rules, halves
-from .folder import FOUND, Kept
+from .folder import Kept
 from .needle import batches, margins, needle_table
 from .needle_prompts import Prompt, PromptMaker
 from .reading import SwapReader
@@ -52,7 +50,7 @@ class Study:
         self.for_fitting: Text | None
         self.for_fitting, read = halves(text) if settings.calibrate else (None, text)
         self.windows: Windows = windows_for(model, read, (settings.length,), settings.windows, settings.seed)
-        self.facts = manifest_facts(model, text, settings.as_json())
+        self.facts = manifest_facts(Comparison.study, model, text, settings.as_json())
         maker = PromptMaker(model.tokenizer, read, settings.seed)
         self.prompts: list[Prompt] = maker.make(settings.needle_lengths, settings.prompts)
         self.skipped = [*self.windows.skipped, *maker.skipped]
@@ -64,7 +62,9 @@ class Study:
         with held(self.folder):
             error = self._check()
             settings = self.settings.as_json()
-            self.kept = Kept(claim_folder(self.folder, self.model, self.text, settings, self.watch.announce))
+            self.kept = Kept(
+                claim_folder(self.folder, Comparison.study, self.model, self.text, settings, self.watch.announce)
+            )
             return self._compared(error)
 
     def _check_alternatives(self) -> None:
@@ -86,7 +86,8 @@ class Study:
         judgements, recommendation = judge(table, len(self.windows), s.level)
         comparison = Comparison(table, needle, judgements, recommendation, self._manifest(error, records))
         if self.kept.path is not None:
-            write_json(self.kept.path / FOUND, comparison.as_json())
+            comparison.save(self.kept.path)
+            leave_page(comparison, self.kept.path, self.watch)
         return comparison
 
     def _check(self) -> float:
@@ -211,16 +212,13 @@ class Study:
             {"length": w.length, "index": w.index, "start": before + w.start, "end": before + w.end}
             for w in self.windows
         ]
-        return self.facts | {
-            "format": FORMAT,
+        facts = self.facts | {
             "self_check": {"error": error, "tokens": len(check_tokens(self.model, self.windows))},
             "windows": places,
             "prompts": len(self.prompts),
             "skipped": [*self.skipped, *infinite],
-            "measured_again": self.kept.parts.measured_again,
-            "seconds": {"total": round(time.perf_counter() - self.started, 3)},
-            "made": datetime.now(UTC).isoformat(timespec="seconds"),
         }
+        return finished_manifest(facts, self.kept.parts, {"total": time.perf_counter() - self.started})
 
 
 def _cost(normalizers: int, tokens: int, seconds_a_token: float) -> str:

@@ -26,7 +26,7 @@ def diagnose(
     vectors: str = "value",
     queries: int | str = 64,
     windows: int = 8,
-    grid: int | Sequence[int] | None = None,
+    sizes: int | Sequence[int] | None = None,
     temperatures: float | Sequence[float] = (1.0,),
     seed: int = 0,
     level: float = 0.95,
@@ -50,7 +50,7 @@ def diagnose(
             layer's input states) or "embedding" (L2-normalised token embeddings, as in arXiv 2508.17821).
         queries: how many queries a window, one from each of as many equal stretches, or "all".
         windows: how many windows of each length; intervals come from resampling them.
-        grid: sizes N of the selected set; by default 1, 2, 5, 10, 20, 50 and 100.
+        sizes: sizes N of the selected set; by default 1, 2, 5, 10, 20, 50 and 100.
         temperatures: where the sensitivity is measured; none leaves it out.
         seed: of windows, queries, random sets and resampling.
         level: of the intervals.
@@ -65,7 +65,7 @@ def diagnose(
     place, source = as_folder(folder), as_text(text)
     loaded = as_model(model, tokenizer, progress)
     settings = settings_for(
-        room_for(loaded, source, LENGTHS[0]), lengths=lengths, windows=windows, queries=queries, grid=grid,
+        room_for(loaded, source, LENGTHS[0]), lengths=lengths, windows=windows, queries=queries, sizes=sizes,
         vectors=vectors, normalizer=normalizer, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
     )  # fmt: skip
     with watching(progress) as watch, evaluating(loaded.network):

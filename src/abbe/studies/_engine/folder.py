@@ -15,13 +15,13 @@ from ..._errors import AbbeError
 from ..._held import LOCK
 from ..._stored import is_unfinished, read_json, write_json
 from ...models import LoadedModel, Text, Window
-from ...results import FORMAT, MANIFEST, TABLE, checked_manifest
+from ...results import FORMAT, MANIFEST, Run, checked_manifest
 from .parts import Parts, run_of
 from .tables import Record
 
-IDENTITY = "identity.json"  # of a folder of several runs
+_OLDER = "identity.json"  # of folders with several parts, up to format 2
 _WINDOWS = "windows"
-_NOTHING = (IDENTITY, MANIFEST, LOCK)  # a folder with no other file holds nothing that was finished
+_NOTHING = (MANIFEST, LOCK)  # a folder with no other file holds nothing that was finished
 
 
 class RunFolder:
@@ -35,14 +35,15 @@ class RunFolder:
         folder: str | os.PathLike[str] | None,
         identity: Mapping[str, Any],
         say: Callable[[str], object] = lambda line: None,
+        study: str = Run.study,
     ) -> None:
         self.path = None if folder is None else Path(folder)
         self.identity = dict(identity)
-        self.parts = Parts(self.path, identity["digest"], say)
+        self.parts = Parts(self.path, identity["digest"], say, identity)
         self._kept: dict[tuple[int, int], Record] = {}
         self._notes: dict[tuple[int, int], dict[str, Any]] = {}
         if self.path is not None:
-            claim(self.path, self.identity, MANIFEST)
+            claim(self.path, self.identity, study)
 
     def __contains__(self, window: Window) -> bool:
         return self.record(window) is not None
@@ -82,6 +83,7 @@ def identity_of(model: Mapping[str, Any], text: Mapping[str, Any], settings: Map
 
 def claim_folder(
     path: Path | None,
+    study: str,
     model: LoadedModel,
     text: Text,
     settings: Mapping[str, Any],
@@ -94,48 +96,55 @@ def claim_folder(
         settings,
     )
     if path is not None:
-        claim(path, identity, IDENTITY)
-    return Parts(path, identity["digest"], say)
+        claim(path, identity, study)
+    return Parts(path, identity["digest"], say, identity)
 
 
-def claim(path: Path, identity: Mapping[str, Any], file: str) -> None:
-    """Make a folder that of a run, which `file` says; called by who holds it.
+def claim(path: Path, identity: Mapping[str, Any], study: str) -> None:
+    """Make a folder that of a run, which its manifest says; called by who holds it.
 
     Refused if it is that of another run, unless nothing in it was finished.
     """
-    if not _may_be_taken(path, file):
-        _check_same(path, identity, file)
+    if (path / _OLDER).exists():
+        raise AbbeError(f"{path} was written by an older version of abbe ({_OLDER}): name a new folder (--out)")
+    known = {} if _may_be_taken(path) else _check_same(path, identity, study)
     for left in filter(is_unfinished, (*path.iterdir(), *path.glob("*/.*"))):
         with suppress(OSError):
             left.unlink()  # of a process that was killed: nobody else writes here now
-    if not (path / TABLE).exists():
-        write_json(path / file, {"format": FORMAT, "finished": False, "identity": dict(identity)})
+    if not known.get("finished"):
+        begun = {"format": FORMAT, "study": study, "finished": False, "identity": dict(identity)}
+        write_json(path / MANIFEST, begun)
 
 
-def _may_be_taken(path: Path, file: str) -> bool:
+def _may_be_taken(path: Path) -> bool:
     """Whether it is empty, or a run was begun in it and nothing finished."""
     files = [one for one in path.rglob("*") if one.is_symlink() or not one.is_dir()]
     if any(one.name not in _NOTHING and not is_unfinished(one) for one in files):
         return False
-    if not (path / file).is_file():
-        return not any(one.name in (IDENTITY, MANIFEST) for one in files)
-    stored = checked_manifest(path / file, read_json(path / file))
+    if not (path / MANIFEST).is_file():
+        return not any(one.name == MANIFEST for one in files)
+    stored = checked_manifest(path / MANIFEST, read_json(path / MANIFEST))
     return "digest" in _as_dict(stored.get("identity"))
 
 
-def _as_dict(found: Any) -> dict[str, Any]:
-    return found if isinstance(found, dict) else {}
+def _as_dict(content: Any) -> dict[str, Any]:
+    return content if isinstance(content, dict) else {}
 
 
-def _check_same(path: Path, identity: Mapping[str, Any], file: str) -> None:
-    if not (path / file).exists() and not (path / file).is_symlink():
+def _check_same(path: Path, identity: Mapping[str, Any], study: str) -> dict[str, Any]:
+    """The manifest of a folder that belongs to this run; empty if it was lost."""
+    if not (path / MANIFEST).exists() and not (path / MANIFEST).is_symlink():
         if any(run_of(one) == identity["digest"] for one in path.rglob("*")):
-            return  # only the file that says so was lost
+            return {}  # only the file that says so was lost
         raise AbbeError(f"{path} is not empty and holds no run: name a new folder (--out)")
-    found = _as_dict(checked_manifest(path / file, read_json(path / file)).get("identity"))
-    if found.get("digest") == identity["digest"]:
-        return
-    other = [key for key in identity if key not in ("settings", "digest") and found.get(key) != identity[key]]
-    known, wanted = _as_dict(found.get("settings")), identity["settings"]
-    other += [key for key in wanted if known.get(key) != wanted[key]]
-    raise AbbeError(f"{path} holds another run (different: {', '.join(other)}): name a new folder (--out)")
+    manifest = checked_manifest(path / MANIFEST, read_json(path / MANIFEST))
+    other = manifest.get("study", study)
+    if other != study and {other, study} != {"diagnose", "report"}:  # a report goes on from the run of a diagnosis
+        raise AbbeError(f"{path} is a folder of `abbe {other}`: name a new folder (--out)")
+    known = _as_dict(manifest.get("identity"))
+    if known.get("digest") == identity["digest"]:
+        return manifest
+    different = [key for key in identity if key not in ("settings", "digest") and known.get(key) != identity[key]]
+    before, wanted = _as_dict(known.get("settings")), identity["settings"]
+    different += [key for key in wanted if before.get(key) != wanted[key]]
+    raise AbbeError(f"{path} holds another run (different: {', '.join(different)}): name a new folder (--out)")

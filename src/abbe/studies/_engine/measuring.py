@@ -20,6 +20,7 @@ from .cost import DIAGNOSIS, estimate, kernels_loaded
 from .folder import RunFolder, identity_of
 from .given import windows_for
 from .memory import PeakMemory
+from .parts import Parts
 from .passes import PassReader, read_window
 from .settings import Settings, Vectors
 from .tables import table
@@ -42,14 +43,15 @@ def measure_run(
     overhead: float = DIAGNOSIS,
     cut: Windows | None = None,
     beside: Beside = lambda open_tap, kept: (),
+    study: str = Run.study,
 ) -> Run:
     """Measure the windows that the folder does not hold yet, then make the table of all.
 
     `overhead` is the time with these measures over that without, for the estimate of the cost. `cut` are the windows,
-    if the caller needs them, too. Readers `beside` share the passes.
+    if the caller needs them, too. Readers `beside` share the passes. A `study` that adds to the run saves it itself.
     """
     cut = windows_of(model, text, settings) if cut is None else cut
-    (run,) = measure_runs(model, text, [settings], [folder], watch, cut, overhead, beside)
+    (run,) = measure_runs(model, text, [settings], [folder], watch, cut, overhead, beside, study)
     return run
 
 
@@ -62,6 +64,7 @@ def measure_runs(
     cut: Windows,
     overhead: float = DIAGNOSIS,
     beside: Beside = lambda open_tap, kept: (),
+    study: str = Run.study,
 ) -> list[Run]:
     """Runs that differ in the kind of vectors only: every window is read once for all of them."""
     started = time.perf_counter()
@@ -75,9 +78,9 @@ def measure_runs(
         checked = time.perf_counter()
         error = check_model(model, open_tap, probe)
         a_pass = (time.perf_counter() - checked) / 2
-        facts = [manifest_facts(model, text, one.as_json()) for one in asked]
+        facts = [manifest_facts(study, model, text, one.as_json()) for one in asked]
         identities = [identity_of(one["model"], one["text"], one["settings"]) for one in facts]
-        kept = [RunFolder(*pair, watch.announce) for pair in zip(folders, identities, strict=True)]
+        kept = [RunFolder(*pair, watch.announce, study) for pair in zip(folders, identities, strict=True)]
         left = [window.length for window in cut if any(window not in run for run in kept)]
         watch.say(f"{model.name}: self-check error {error:.1e} (allowed 1e-3)")
         watch.say(
@@ -98,7 +101,7 @@ def measure_runs(
         for one, fact, folder, run in zip(asked, facts, folders, kept, strict=True):
             fact = fact | common | {"skipped": [*skipped, *_reasons(cut, run), *_unseen_sizes(one)]}
             runs.append(_finished(model, one, cut, run, fact, started))
-            if folder is not None:
+            if folder is not None and study == Run.study:
                 runs[-1].save(folder)
     return runs
 
@@ -109,24 +112,32 @@ def _finished(
     """The table of all windows, and the manifest."""
     records = {length: [_record(kept, w) for w in cut if w.length == length] for length in settings.lengths}
     heads = table(model.name, {length: group for length, group in records.items() if group}, settings)
-    manifest = facts | {
-        "format": FORMAT,
+    seconds = {"windows": _seconds(cut, kept), "total": time.perf_counter() - started}
+    return Run(heads, finished_manifest(facts, kept.parts, seconds))
+
+
+def finished_manifest(
+    facts: Mapping[str, Any], parts: Parts, seconds: Mapping[str, Any], again: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What every manifest ends with; `again` are lines about parts of runs beside."""
+    return dict(facts) | {
         "finished": True,
-        "identity": kept.identity,
-        "measured_again": kept.parts.measured_again,
-        "seconds": {"windows": _seconds(cut, kept), "total": round(time.perf_counter() - started, 3)},
+        "identity": parts.identity,
+        "measured_again": [*parts.measured_again, *again],
+        "seconds": {name: round(one, 3) if isinstance(one, float) else one for name, one in seconds.items()},
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    return Run(heads, manifest)
 
 
 def windows_of(model: LoadedModel, text: Text, settings: Settings) -> Windows:
     return windows_for(model, text, settings.lengths, settings.windows, settings.seed)
 
 
-def manifest_facts(model: LoadedModel, text: Text, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the manifest of every study says: versions, machine, model, text and settings."""
+def manifest_facts(study: str, model: LoadedModel, text: Text, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What every manifest begins with: study, versions, machine, model, text and settings."""
     return {
+        "format": FORMAT,
+        "study": study,
         "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
         "machine": {"system": platform.platform(terse=True), "threads": torch.get_num_threads()},
         "model": {
@@ -187,7 +198,7 @@ def _reasons(cut: Sequence[Window], kept: RunFolder) -> list[str]:
 def _unseen_sizes(settings: Settings) -> list[str]:
     """Set sizes that a window is too short for."""
     return [
-        f"length {length}: sets of {', '.join(str(n) for n in settings.grid if n >= length)}, {NO_QUERY}"
+        f"length {length}: sets of {', '.join(str(n) for n in settings.sizes if n >= length)}, {NO_QUERY}"
         for length in settings.lengths
-        if settings.grid[-1] >= length
+        if settings.sizes[-1] >= length
     ]

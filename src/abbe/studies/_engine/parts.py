@@ -28,8 +28,14 @@ JSON, TENSORS = ".json", ".safetensors"
 class Parts:
     """What one run has finished, by name, such as "windows/64-0"; without a folder nothing is kept."""
 
-    def __init__(self, folder: Path | None, run: str, say: Callable[[str], object] = lambda line: None) -> None:
-        self.folder, self.run = folder, run
+    def __init__(
+        self,
+        folder: Path | None,
+        run: str,
+        say: Callable[[str], object] = lambda line: None,
+        identity: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.folder, self.run, self.identity = folder, run, dict(identity or {})
         self.measured_again: list[str] = []  # a line for each that was found damaged
         self._say = say
         self._spoilt: set[str] = set()
@@ -68,9 +74,13 @@ class Parts:
         except (AbbeError, OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
             why = str(error) if isinstance(error, AbbeError) else f"{path} is damaged"
             self._spoilt.add(name)
-            self.measured_again.append(f"{why}; it is measured again")
-            self._say(self.measured_again[-1])
+            self.again(why)
             return None
+
+    def again(self, why: str) -> None:
+        """Something is damaged: it is measured again, and a line says so."""
+        self.measured_again.append(f"{why}; it is measured again")
+        self._say(self.measured_again[-1])
 
     def _ready(self, name: str, suffix: str) -> Path:
         """Where to write a part; a folder that stands there is moved aside."""

@@ -24,7 +24,7 @@ class Settings:
     lengths: tuple[int, ...]
     windows: int
     queries: int | None  # None: all
-    grid: tuple[int, ...]
+    sizes: tuple[int, ...]
     vectors: Vectors
     normalizer: str | None  # None: the model's own
     temperatures: tuple[float, ...]
@@ -38,7 +38,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """The lengths are checked by the windows."""
-        checked_grid(self.grid)
+        checked_grid(self.sizes)
         if self.vectors not in get_args(Vectors):
             raise AbbeError(f"vectors is {self.vectors!r}, but must be one of {', '.join(get_args(Vectors))}")
         if self.queries is not None:
@@ -62,7 +62,7 @@ def settings_for(
     lengths: int | Sequence[int] | None,
     windows: int,
     queries: int | str,
-    grid: int | Sequence[int] | None,
+    sizes: int | Sequence[int] | None,
     vectors: str,
     normalizer: Any,
     temperatures: float | Sequence[float],
@@ -77,7 +77,7 @@ def settings_for(
         lengths=whole_numbers("lengths", lengths, "window length"),
         windows=whole("windows", windows),
         queries=count_of_queries(queries),
-        grid=checked_grid(DEFAULT_GRID if grid is None else several("grid", grid)),
+        sizes=checked_grid(DEFAULT_GRID if sizes is None else several("sizes", sizes)),
         vectors=vectors,  # type: ignore[arg-type]
         normalizer=None if normalizer is None else _spec_of(normalizer),
         temperatures=positive("temperatures", temperatures),

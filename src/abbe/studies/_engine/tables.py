@@ -90,10 +90,10 @@ def _rows_of_length(length: int, records: Sequence[Record], settings: Settings) 
 def _rows_of_measure(name: str, length: int, records: Sequence[Record], settings: Settings) -> list[Columns]:
     """A row for every head, and one for all heads together, whose interval takes windows with all their heads."""
     parts = {part: _over_windows(records, f"{name}/{part}") for part in _PARTS if f"{name}/{part}" in records[0]}
-    rows = [_rows(name, length, *_joined_windows(name, parts, settings), settings.grid)]
+    rows = [_rows(name, length, *_joined_windows(name, parts, settings), settings.sizes)]
     if not name.partition("@")[0].endswith("_p95"):  # a mean of quantiles is none
         of_all = {part: _over_heads(name, x, parts["value"]) for part, x in parts.items()}
-        rows.append(_rows(name, length, *_joined_windows(name, of_all, settings), settings.grid, of_heads=False))
+        rows.append(_rows(name, length, *_joined_windows(name, of_all, settings), settings.sizes, of_heads=False))
     return rows
 
 
@@ -181,8 +181,8 @@ def _columns(measures: Sequence[str], numbers: Mapping[str, Any], chosen: Any = 
 def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -> Columns:
     """The test that tells the heads' distances from those of random sets, for every N, and where it first fails."""
     means = {part: _over_windows(records, f"distance/{part}") for part in ("value", "control")}
-    usable = [i for i in range(len(settings.grid)) if not bool(means["value"][..., i].nanmean(0).isnan().all())]
-    grid = [settings.grid[i] for i in usable]
+    usable = [i for i in range(len(settings.sizes)) if not bool(means["value"][..., i].nanmean(0).isnan().all())]
+    grid = [settings.sizes[i] for i in usable]
     if not grid:
         return _columns([], dict.fromkeys(("layer", "head", "length", "n", *_NUMBERS)))
     samples = {part: _by_size(x.nanmean(0)[..., usable]) for part, x in means.items()}
@@ -213,8 +213,8 @@ def _reading_rows(length: int, records: Sequence[Record], settings: Settings) ->
 
     Sets of at most half the keys. Of head means there is one test.
     """
-    usable = [i for i, n in enumerate(settings.grid) if 2 * n <= length]
-    grid = [settings.grid[i] for i in usable]
+    usable = [i for i, n in enumerate(settings.sizes) if 2 * n <= length]
+    grid = [settings.sizes[i] for i in usable]
     names: list[str] = []
     values: list[float | None] = []
     for (expected, key), level in itertools.product(EXPECTED.items(), LEVELS):
@@ -253,7 +253,7 @@ def _decay_rows(records: Sequence[Record], settings: Settings) -> list[Columns]:
     options: dict[str, Any] = {"level": settings.level, "resamples": settings.resamples, "seed": settings.seed}
     of_heads, of_all = decay_exponent(sums, **options), mean_decay_exponent(sums, **options)
     uniform = torch.ones_like
-    name, grid = "decay_exponent", settings.grid
+    name, grid = "decay_exponent", settings.sizes
     return [
         _rows(name, None, *of_heads, None, uniform(of_heads[0]), grid),
         _rows(name, None, *of_all, None, uniform(of_all[0]), grid, of_heads=False),

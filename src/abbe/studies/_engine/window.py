@@ -71,7 +71,7 @@ class WindowReader:
         read_window(self.model, window, [self, *beside])
         return {
             kind: window_record(self.records[kind], len(self.numbers))
-            | self.distances[kind].tests(window.length, self.settings.grid)
+            | self.distances[kind].tests(window.length, self.settings.sizes)
             for kind in self.kinds
         }
 
@@ -109,7 +109,7 @@ class WindowReader:
         directions: torch.Generator, steps: torch.Generator,
     ) -> None:  # fmt: skip
         """Add a block of queries: what the weights alone decide once, the geometry for each kind of vectors."""
-        sets = choose_sets(rows, self.settings.grid, chance)
+        sets = choose_sets(rows, self.settings.sizes, chance)
         of_weights = dispersion(rows) | selection(rows, sets) | decay(rows)
         if self.settings.temperatures:
             of_weights |= sensitivity(rows, self.normalizer, self.settings.temperatures, directions)

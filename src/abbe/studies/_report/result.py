@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import polars as pl
 
-from ...results import Run
+from ...results import TABLE, Result, Run, as_parquet, as_text
 
 Fact = float | int | str | None
 Place = tuple[int, int]  # layer, head
+ALTERNATIVES, SAMPLE, FINDINGS = "alternatives.parquet", "sample.json", "report.json"
 NOT_LEARNED = "hardly learned"  # topic of the verdict that takes all advice back
 
 
@@ -40,6 +41,14 @@ class Finding:
     rule: str
     numbers: Mapping[str, Fact] = field(default_factory=dict)
     heads: tuple[Place, ...] = ()
+
+
+def findings_from(content: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
+    """From what `asdict` made of them."""
+    return tuple(
+        Finding(one["topic"], one["sentence"], one["rule"], one["numbers"], tuple((a, b) for a, b in one["heads"]))
+        for one in content
+    )
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,7 @@ class Sample:
 
 
 @dataclass(frozen=True, eq=False)
-class Report:
+class Report(Result):
     """What `report` found.
 
     Attributes:
@@ -119,6 +128,9 @@ class Report:
         sample: one window to look at, or None.
     """
 
+    study: ClassVar[str] = "report"
+    page: ClassVar[str] = "report.html"
+
     run: Run
     numbers: tuple[KeyNumber, ...]
     verdicts: tuple[Finding, ...]
@@ -129,14 +141,13 @@ class Report:
     advice: tuple[Finding, ...] = ()
     sample: Sample | None = field(default=None, repr=False)
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: numbers, verdicts, advice and charts; of a report too odd to be drawn, its run."""
-        try:
-            # Views lie above this module: they are asked for by name, and only when something is shown.
-            drawn: str = importlib.import_module("abbe.views").report_html(self)
-        except Exception:
-            return self.run._repr_html_()
-        return drawn
+    @property
+    def table(self) -> pl.DataFrame:
+        return self.run.table
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        return self.run.manifest
 
     @property
     def learned(self) -> bool:
@@ -155,4 +166,15 @@ class Report:
             "floors": self.floors.to_dicts(),
             "alternatives": self.alternatives.to_dicts(),
             "manifest": dict(self.run.manifest),
+        }
+
+    def _files(self) -> dict[str, bytes | str]:
+        from .sample_json import sample_as_json  # which imports the sample from here
+
+        sample = None if self.sample is None else sample_as_json(self.sample)
+        return {
+            TABLE: as_parquet(self.run.table),
+            ALTERNATIVES: as_parquet(self.alternatives),
+            SAMPLE: json.dumps({"sample": sample}, separators=(",", ":")),
+            FINDINGS: as_text(self.as_json()),
         }

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 from torch import nn
 
+from ..._errors import AbbeError
 from ..._held import held
-from ..._stored import check_file, checked, read_bytes, read_json, write_json, write_whole
 from ...models import LoadedModel, Tap, Text, Windows, evaluating
-from ...results import MANIFEST, TABLE, Run, parquet_bytes
+from ...results import Run, opened_run, read_content, read_manifest, read_table
 from .._engine.folder import RunFolder
 from .._engine.given import as_folder, as_model, as_text
 from .._engine.lookup import Lookup
 from .._engine.measuring import measure_run, windows_of
-from .._engine.parts import JSON, Parts
+from .._engine.pages import leave_page
 from .._engine.passes import PassReader
 from .._engine.settings import Settings, settings_for
 from .._engine.watch import watching
@@ -30,16 +29,13 @@ from .floors import floors
 from .growth import growth
 from .head_verdicts import head_verdicts
 from .key_numbers import key_numbers
-from .result import NOT_LEARNED, Report, Sample
+from .result import ALTERNATIVES, NOT_LEARNED, SAMPLE, Report, Sample
 from .sample import SampleReader, sample_window
-from .sample_json import sample_as_json, sample_from_json
+from .sample_json import sample_from_json
 from .verdicts import verdicts
 
 LENGTHS = (64, 128, 256, 512, 1024)
 TEMPERATURES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 2.0)
-_ALTERNATIVES = "alternatives.parquet"
-_SAMPLE = "sample"
-_FINDINGS = "report.json"
 _OVERHEAD = 2.0  # time with these measures over time without
 
 
@@ -50,7 +46,7 @@ def report(
     lengths: int | Sequence[int] | None = None,
     windows: int = 8,
     queries: int | str = 64,
-    grid: int | Sequence[int] | None = None,
+    sizes: int | Sequence[int] | None = None,
     vectors: str = "value",
     temperatures: float | Sequence[float] = TEMPERATURES,
     seed: int = 0,
@@ -63,7 +59,7 @@ def report(
     """How selective is every head of this model, at which length does it give out, and what can be done?
 
     Args:
-        model, text, windows, queries, grid, vectors, seed, level, resamples, tokenizer: as for `diagnose`.
+        model, text, windows, queries, sizes, vectors, seed, level, resamples, tokenizer: as for `diagnose`.
         lengths: window lengths in tokens; by default 64, 128, 256, 512 and 1024, as far as the model's context goes.
         temperatures: where the sensitivity is measured.
         folder: keep the run there, as `open_run` reads it, and the page `report.html` (`abbe.report` writes it);
@@ -77,17 +73,17 @@ def report(
     place, source = as_folder(folder), as_text(text)
     loaded = as_model(model, tokenizer, progress)
     settings = settings_for(
-        loaded.context, lengths=_lengths(lengths, loaded.context), windows=windows, queries=queries, grid=grid,
+        loaded.context, lengths=_lengths(lengths, loaded.context), windows=windows, queries=queries, sizes=sizes,
         vectors=vectors, normalizer=None, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
     )  # fmt: skip
     with held(place), watching(progress) as watch, evaluating(loaded.network):
         cut = windows_of(loaded, source, settings)
         closer = _CloserLook(loaded, source, settings, cut)
-        run = measure_run(loaded, source, settings, place, watch, _OVERHEAD, cut, closer.readers)
+        run = measure_run(loaded, source, settings, place, watch, _OVERHEAD, cut, closer.readers, Report.study)
         found = make_report(run, *closer.seen())
         if place is not None:
-            write_json(place / MANIFEST, run.manifest, files=[TABLE, _ALTERNATIVES, _SAMPLE + JSON])
-            write_json(place / _FINDINGS, found.as_json())
+            found.save(place)
+            leave_page(found, place, watch)
     return found
 
 
@@ -126,7 +122,7 @@ class _CloserLook:
 
     def readers(self, open_tap: Tap, kept: RunFolder) -> Sequence[PassReader]:
         """None where an earlier call has kept both."""
-        self._parts, self._before = kept.parts, _kept(kept.parts)
+        self._before = _kept(kept)
         if self._before is not None:
             return ()
         windows = alternatives_windows(self._cut)
@@ -134,29 +130,33 @@ class _CloserLook:
         self._sample = SampleReader(self._model, open_tap, sample_window(self._cut), self._settings)
         return self._alternatives, self._sample
 
-    def seen(self) -> tuple[pl.DataFrame, Sample]:
+    def seen(self) -> tuple[pl.DataFrame, Sample | None]:
         if self._before is not None:
             return self._before
-        alternatives, sample = self._alternatives.table(), self._sample.sample(self._text)
-        _keep(self._parts, alternatives, sample)
-        return alternatives, sample
+        return self._alternatives.table(), self._sample.sample(self._text)
 
 
-def _keep(parts: Parts, alternatives: pl.DataFrame, sample: Sample) -> None:
-    """The sample comes last: it says that both are whole, and of which run."""
-    if parts.folder is not None:
-        write_whole(parts.folder / _ALTERNATIVES, parquet_bytes(alternatives))
-        parts.keep_json(_SAMPLE, {"sample": sample_as_json(sample)}, files=(_ALTERNATIVES,), indent=None)
+def _kept(kept: RunFolder) -> tuple[pl.DataFrame, Sample | None] | None:
+    """What an earlier call left; None if it is not there, damaged, or of an unfinished run."""
+    if kept.path is None or not (kept.path / SAMPLE).exists():
+        return None
+    try:
+        stored = read_manifest(kept.path)[1]
+        return read_beside(kept.path, stored)
+    except AbbeError as error:
+        kept.parts.again(str(error))
+        return None
 
 
-def _kept(parts: Parts) -> tuple[pl.DataFrame, Sample] | None:
-    """What an earlier call left; None if it is not there, damaged, or of another run."""
+def read_beside(folder: Path, stored: Mapping[str, Any]) -> tuple[pl.DataFrame, Sample | None]:
+    """Alternatives and sample of a finished report; `stored` is its manifest with the checksums."""
+    sample = read_content(folder / SAMPLE, stored)
+    try:
+        made = None if sample["sample"] is None else sample_from_json(sample["sample"])
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise AbbeError(f"{folder / SAMPLE} is damaged: it is not whole") from None
+    return read_table(folder / ALTERNATIVES, stored), made
 
-    def read(path: Path) -> tuple[pl.DataFrame, Sample]:
-        stored = read_json(path)
-        content = checked(path, stored, parts.run, _SAMPLE)
-        table = read_bytes(path.with_name(_ALTERNATIVES))
-        check_file(path.with_name(_ALTERNATIVES), table, stored)
-        return pl.read_parquet(io.BytesIO(table)), sample_from_json(content["sample"])
 
-    return parts.read(_SAMPLE, JSON, read)
+def opened_report(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Report:
+    return make_report(opened_run(folder, manifest, stored), *read_beside(folder, stored))

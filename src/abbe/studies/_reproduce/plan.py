@@ -53,7 +53,7 @@ def plan(
         lengths=lengths[::-2][::-1] if quick else lengths,  # the longest always
         windows=windows,
         queries=queries,
-        grid=(SIZE,),
+        sizes=(SIZE,),
         vectors="embedding",
         normalizer=None,
         temperatures=(),
@@ -73,14 +73,14 @@ def _settings(figure: str, common: Settings, longest: int, quick: bool) -> Setti
     if figure == "2a":
         return replace(common, expected=True)
     if figure == "2c":
-        return replace(common, grid=_fitting(_POWERS if quick else _SIZES_2C, longest), readings=True)
+        return replace(common, sizes=_fitting(_POWERS if quick else _SIZES_2C, longest), readings=True)
     at_longest = replace(common, lengths=(longest,))
     if figure == "4":
         return replace(at_longest, temperatures=_TEMPERATURES[:: 2 if quick else 1], steps=STEPS)
     sizes = _SIZES_2B if figure == "2b" else _SIZES_3
     grid = _fitting(sizes, longest)
     # The same queries for every size, or sizes could not be compared.
-    return replace(at_longest, grid=grid, more_than=grid[-1], expected=figure == "2b")
+    return replace(at_longest, sizes=grid, more_than=grid[-1], expected=figure == "2b")
 
 
 def _fitting(sizes: Sequence[int], longest: int) -> tuple[int, ...]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import polars as pl
 
-from ..._held import held
-from ..._stored import write_json, write_whole
+from ...results import Result, as_parquet, as_text, read_content, read_table
 
 FIGURES = ("2a", "2b", "2c", "3", "4")  # of arXiv 2508.17821
 DRIFT = "drift"  # ours: the paper says it in words; made from the runs of 2a and 2b
@@ -69,32 +67,52 @@ class Claim:
 
 
 @dataclass(frozen=True, eq=False)
-class Reproduction:
-    """Everything that a page, a table or a test needs."""
+class Reproduction(Result):
+    """What `reproduce` found: the data of the figures, the statements judged, and the seconds of each figure."""
+
+    study: ClassVar[str] = "reproduce"
+    page: ClassVar[str] = "reproduce.html"
 
     manifest: Mapping[str, Any] = field(repr=False)
     figures: Mapping[str, Figure]
     claims: tuple[Claim, ...] = field(repr=False)
     seconds: Mapping[str, float]  # of each figure of the paper, drawing not included
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write every table of every figure as CSV, and the rest as one JSON file, which holds their checksums."""
-        target = Path(folder)
-        tables = {
-            f"data/figure-{name}-{table}.csv": rows
-            for name, figure in self.figures.items()
-            for table, rows in figure.tables.items()
-        }
-        with held(target):
-            (target / "data").mkdir(exist_ok=True)
-            for file, rows in tables.items():
-                write_whole(target / file, rows.write_csv())
-            write_json(target / SUMMARY, self.as_json(), files=list(tables))
-        return target
+    @property
+    def table(self) -> pl.DataFrame:
+        """A row for every statement of the paper: figure, topic, what it says, what this model shows, the answer."""
+        columns = ("figure", "topic", "answer", "paper", "found", "rule")
+        rows = [[getattr(claim, name) for name in columns] for claim in self.claims]
+        return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row")
+
+    def _files(self) -> dict[str, bytes | str]:
+        """Every table of every figure as CSV and Parquet, and the rest as one JSON file."""
+        files: dict[str, bytes | str] = {SUMMARY: as_text(self.as_json())}
+        for name, figure in self.figures.items():
+            for table, rows in figure.tables.items():
+                files[f"data/figure-{name}-{table}.csv"] = rows.write_csv()
+                files[f"data/figure-{name}-{table}.parquet"] = as_parquet(rows)
+        return files
 
     def as_json(self) -> dict[str, Any]:
         """Statements, critical N under every reading, times and manifest."""
         claims = [asdict(claim) for claim in self.claims]
         table = self.figures["2c"].tables.get("readings") if "2c" in self.figures else None
         readings = {} if table is None else {"critical_n": table.to_dicts()}
-        return {"claims": claims, **readings, "figure_seconds": dict(self.seconds)} | dict(self.manifest)
+        about = {name: dict(figure.about) for name, figure in self.figures.items()}
+        seconds = {"figure_seconds": dict(self.seconds)}
+        return {"claims": claims, **readings, "figures": about, **seconds, "manifest": dict(self.manifest)}
+
+
+def opened_reproduction(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Reproduction:
+    content = read_content(folder / SUMMARY, stored)
+    figures = {}
+    for name, about in content["figures"].items():
+        start = f"figure-{name}-"
+        tables = {
+            path.stem.removeprefix(start): read_table(path, stored)
+            for path in sorted((folder / "data").glob(f"{start}*.parquet"))
+        }
+        figures[name] = Figure(name, tables, about)
+    claims = tuple(Claim(**claim) for claim in content["claims"])
+    return Reproduction(manifest, figures, claims, content["figure_seconds"])

@@ -18,10 +18,12 @@ from ...results import TABLE, Run
 from .._engine.cost import Cost, estimate
 from .._engine.folder import claim_folder
 from .._engine.given import as_folder, as_model, as_text, windows_for
-from .._engine.measuring import NO_QUERY, measure_runs
+from .._engine.measuring import NO_QUERY, finished_manifest, manifest_facts, measure_runs
+from .._engine.pages import leave_page
+from .._engine.parts import Parts
 from .._engine.passes import run_model
 from .._engine.settings import checked_seed, count_of_queries
-from .._engine.watch import watching
+from .._engine.watch import Watch, watching
 from .claims import judge
 from .plan import LENGTHS, Part, plan
 from .result import DRIFT, FIGURES, Reproduction
@@ -29,7 +31,6 @@ from .tables import drift_figure, make_figure
 
 _RUNS = "runs"
 _OVERHEAD = 3.0  # time with these measures over time without
-_SAME_IN_ALL = ("versions", "machine", "model", "text", "layers", "self_check", "made")
 
 
 def reproduce(
@@ -80,46 +81,62 @@ def reproduce(
     }
     plan(chosen, longest, **asked)  # mistakes are told before anything is written
     with held(place), evaluating(loaded.network):
+        parts = claim_folder(place, Reproduction.study, loaded, source, asked)
         if place is not None:
-            claim_folder(place, loaded, source, asked)
             chosen = [name for name in FIGURES if name in chosen or _measured_before(place, name)]
-        found = _reproduced(loaded, source, plan(chosen, longest, **asked), asked, cut, place, progress)
-        if place is not None:
-            found.save(place)
-    return found
+        planned = _by_figure(plan(chosen, longest, **asked))
+        of_figures = {name: cut.of_lengths(some[0].settings.lengths) for name, some in planned.items()}
+        lengths = [window.length for some in of_figures.values() for window in some]
+        with watching(progress, len(lengths)) as watch:
+            watch.announce(f"{loaded.name}: {_cost(loaded, cut, lengths)}")
+            runs = {
+                name: _measured(loaded, source, some, of_figures[name], place, watch) for name, some in planned.items()
+            }
+            reproduction = _judged(runs, manifest_facts(Reproduction.study, loaded, source, asked), cut, parts)
+            if place is not None:
+                reproduction.save(place)
+                leave_page(reproduction, place, watch)
+    return reproduction
 
 
-def _reproduced(
-    loaded: LoadedModel,
-    source: Text,
-    parts: Sequence[Part],
-    asked: dict[str, Any],
-    cut: Windows,
-    place: Path | None,
-    progress: bool,
+def _by_figure(parts: Sequence[Part]) -> dict[str, list[Part]]:
+    figures: dict[str, list[Part]] = {}
+    for part in parts:
+        figures.setdefault(part.figure, []).append(part)
+    return figures
+
+
+def _measured(
+    model: LoadedModel, text: Text, parts: Sequence[Part], windows: Windows, place: Path | None, watch: Watch
+) -> dict[str, Run]:
+    """The runs of one figure, by kind of vectors."""
+    watch.part = f"figure {parts[0].figure}"
+    folders = [None if place is None else place / _RUNS / part.name for part in parts]
+    runs = measure_runs(model, text, [part.settings for part in parts], folders, watch, windows)
+    return {part.vectors: run for part, run in zip(parts, runs, strict=True)}
+
+
+def _judged(
+    runs: Mapping[str, Mapping[str, Run]], facts: Mapping[str, Any], cut: Windows, parts: Parts
 ) -> Reproduction:
-    """Run after run, then the figures from all of them."""
-    runs: dict[str, dict[str, Run]] = {}
-    seconds: dict[str, float] = {}
-    figures = {name: [part for part in parts if part.figure == name] for name in dict.fromkeys(p.figure for p in parts)}
-    windows = {name: cut.of_lengths(some[0].settings.lengths) for name, some in figures.items()}
-    lengths = [window.length for of_figure in windows.values() for window in of_figure]
-    with watching(progress, len(lengths)) as watch:
-        watch.announce(f"{loaded.name}: {_cost(loaded, cut, lengths)}")
-        for figure, some in figures.items():
-            started = time.perf_counter()
-            watch.part = f"figure {figure}"
-            folders = [None if place is None else place / _RUNS / part.name for part in some]
-            found = measure_runs(loaded, source, [part.settings for part in some], folders, watch, windows[figure])
-            runs[figure] = {part.vectors: run for part, run in zip(some, found, strict=True)}
-            before = sum(sum(run.manifest["seconds"]["windows"].values()) for run in found)
-            seconds[figure] = round(max(time.perf_counter() - started, before), 3)  # if it was resumed
-    made = {name: make_figure(name, of_figure) for name, of_figure in runs.items()}
+    """The figures from all runs, and the paper's statements."""
+    figures = {name: make_figure(name, of_figure) for name, of_figure in runs.items()}
     if "2a" in runs and "2b" in runs:
-        made[DRIFT] = drift_figure(runs["2a"], runs["2b"])
+        figures[DRIFT] = drift_figure(runs["2a"], runs["2b"])
+    seconds = {name: _seconds(of_figure.values()) for name, of_figure in runs.items()}
     too_short = cut.of_lengths(set(LENGTHS) - {window.length for window in cut}).skipped
-    manifest = _manifest(runs, asked, too_short) | {"seconds": {"total": round(sum(seconds.values()), 3)}}
-    return Reproduction(manifest, made, judge(made), seconds)
+    again = [line for group in runs.values() for run in group.values() for line in run.manifest["measured_again"]]
+    manifest = finished_manifest(
+        {**facts, **_of_all_runs(runs, facts["settings"], too_short)}, parts, {"total": sum(seconds.values())}, again
+    )
+    return Reproduction(manifest, figures, judge(figures), seconds)
+
+
+def _seconds(runs: Iterable[Run]) -> float:
+    """Of a figure: the whole call, or all of its windows if some were measured before."""
+    times = [run.manifest["seconds"] for run in runs]
+    measured = sum(sum(one["windows"].values()) for one in times)
+    return round(max(float(max(one["total"] for one in times)), float(measured)), 3)
 
 
 def _figures(given: str | Sequence[str]) -> list[str]:
@@ -148,16 +165,17 @@ def _queries(given: int | str | None, quick: bool) -> int | None:
     return count_of_queries(given if given is not None else 16 if quick else 128)
 
 
-def _manifest(runs: dict[str, dict[str, Run]], asked: dict[str, Any], too_short: Sequence[str]) -> dict[str, Any]:
+def _of_all_runs(
+    runs: Mapping[str, Mapping[str, Run]], settings: Mapping[str, Any], too_short: Sequence[str]
+) -> dict[str, Any]:
     """What all runs share, the settings of each, and everything that any of them left out."""
     every = {f"{figure}-{vectors}": run for figure, group in runs.items() for vectors, run in group.items()}
     first = next(iter(every.values())).manifest
     of_runs = {name: run.manifest["settings"] for name, run in every.items()}
     lengths = sorted({length for one in of_runs.values() for length in one["lengths"]})
     skipped = dict.fromkeys(why for run in every.values() for why in run.manifest["skipped"] if NO_QUERY not in why)
-    return {key: first[key] for key in _SAME_IN_ALL} | {
-        "settings": {"lengths": lengths} | asked | {"queries": asked["queries"] or "all"},
+    return {key: first[key] for key in ("layers", "self_check")} | {
+        "settings": {"lengths": lengths, **settings, "queries": settings["queries"] or "all"},
         "runs": of_runs,
         "skipped": [*too_short, *skipped],
-        "measured_again": [line for run in every.values() for line in run.manifest["measured_again"]],
     }

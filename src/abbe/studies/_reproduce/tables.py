@@ -29,7 +29,7 @@ def drift_figure(by_length: Runs, by_size: Runs) -> Figure:
     for name, axis, runs in (("by_size", "n", by_size), ("by_length", "length", by_length)):
         run = next(iter(runs.values()))
         series = _series(run, "selected_divergence", axis)
-        sizes = pl.col("n") if axis == "n" else pl.lit(run.manifest["settings"]["grid"][0])
+        sizes = pl.col("n") if axis == "n" else pl.lit(run.manifest["settings"]["sizes"][0])
         share = pl.when(sizes > 1).then(pl.col("value") / sizes.cast(pl.Float64).log())
         tables[name] = series.with_columns(share=share)
     long, wide = _about(by_length), _about(by_size)
@@ -50,7 +50,7 @@ def _about(runs: Runs) -> dict[str, Any]:
     found |= _one_or_many("length", settings["lengths"])
     if settings["steps"]:
         return found | {"steps": settings["steps"]}
-    return found | _one_or_many("size", settings["grid"]) | {"more_than": settings["more_than"]}
+    return found | _one_or_many("size", settings["sizes"]) | {"more_than": settings["more_than"]}
 
 
 def _counted(run: Run) -> int | str:

@@ -1,0 +1,166 @@
+"""What every study gives: one table, one manifest, and the same ways to save, show and open them again."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import polars as pl
+
+from .._errors import AbbeError
+from .._held import held
+from .._stored import CHECKED, check_file, checked, read_bytes, read_json, write_json, write_whole
+
+MANIFEST = "manifest.json"
+FORMAT = 3  # of run folders
+_WITHOUT_CHECKSUMS = 1  # is read, unchecked
+_READ = (_WITHOUT_CHECKSUMS, 2, FORMAT)
+_NEEDED = ("model", "text", "settings", "self_check", "skipped")
+
+
+class Result:
+    """The face of all results.
+
+    Attributes:
+        table: the main table, a polars data frame.
+        manifest: format, study, versions, machine, model and text with their hashes, settings and seed, self-check, seconds,
+            and what was skipped and why.
+    """
+
+    study: ClassVar[str]  # the name of the command
+    page: ClassVar[str]  # file name of its page in the folder
+
+    if TYPE_CHECKING:
+
+        @property
+        def table(self) -> pl.DataFrame: ...
+
+        @property
+        def manifest(self) -> Mapping[str, Any]: ...
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints, as a dictionary."""
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """What `--json` prints: one object that every reader takes; NaN and infinity become null."""
+        return json.dumps(finite(self.as_json()), indent=1, allow_nan=False)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write everything to a folder that `abbe.open` reads; each file appears whole or not at all."""
+        target = Path(folder)
+        with held(target):
+            files = self._files()
+            for name, content in files.items():
+                (target / name).parent.mkdir(exist_ok=True)
+                write_whole(target / name, content)
+            write_json(target / MANIFEST, self.manifest, files=[*files, *self._files_beside(target)])
+        return target
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The page, also written to a file if one is named: it works offline and asks no host for anything."""
+        from ..views import page_of  # altair and templates are loaded only when something is drawn
+
+        drawn: str = page_of(self)
+        if path is not None:
+            write_whole(Path(path), drawn)
+        return drawn
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a card with sentences and charts, or a plain table of a result too odd to be drawn."""
+        try:
+            from ..views import card_of
+
+            drawn: str = card_of(self)
+        except Exception:
+            return self.table._repr_html_()
+        return drawn
+
+    def _files(self) -> dict[str, bytes | str]:
+        """What is written beside the manifest, by name."""
+        raise NotImplementedError
+
+    def _files_beside(self, folder: Path) -> Sequence[str]:
+        """Other files in the folder that belong to the result; they are hashed, too."""
+        return ()
+
+
+def finite(content: Any) -> Any:
+    """JSON knows neither NaN nor infinity: they become null."""
+    if isinstance(content, Mapping):
+        return {str(key): finite(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def as_parquet(table: pl.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    table.write_parquet(buffer)
+    return buffer.getvalue()
+
+
+def as_text(content: Mapping[str, Any]) -> str:
+    """A JSON file beside the manifest, which holds its checksum."""
+    return json.dumps(finite(content), indent=1, allow_nan=False) + "\n"
+
+
+def read_table(path: Path, stored: Mapping[str, Any], schema: Mapping[str, Any] | None = None) -> pl.DataFrame:
+    """A Parquet file of a finished run, refused if it is damaged or has other columns."""
+    content = _checked_bytes(path, stored)
+    try:
+        table = pl.read_parquet(io.BytesIO(content))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise AbbeError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    if schema is not None and dict(table.schema) != dict(schema):
+        raise AbbeError(f"{path} has other columns than a run: {', '.join(table.columns)}")
+    return table
+
+
+def read_content(path: Path, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON file of a finished run, refused if it is damaged."""
+    _checked_bytes(path, stored)
+    return {key: value for key, value in read_json(path).items() if key != CHECKED}
+
+
+def _checked_bytes(path: Path, stored: Mapping[str, Any]) -> bytes:
+    content = read_bytes(path)
+    if CHECKED in stored:
+        name = path.name if path.name in stored[CHECKED].get("files", {}) else f"{path.parent.name}/{path.name}"
+        try:
+            check_file(path, content, stored, name)
+        except AbbeError as error:
+            raise AbbeError(f"{error}; the same command makes it again, from the parts in its folder") from None
+    return content
+
+
+def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The manifest of a finished run, and as it was read; one line says what is wrong."""
+    path = folder / MANIFEST
+    if not path.exists() and not path.is_symlink():
+        raise AbbeError(f"{folder} holds no run: there is no {MANIFEST} in it")
+    stored = read_json(path)
+    manifest = checked_manifest(path, stored)
+    if not manifest.get("finished"):
+        raise AbbeError(f"the run in {folder} is not finished: start the same run again with this folder to go on")
+    if absent := [key for key in _NEEDED if key not in manifest]:
+        raise AbbeError(f"{path} is not whole: it lacks {', '.join(absent)}")
+    return manifest, stored
+
+
+def checked_manifest(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest that was read from a file, without its checksum, which the first format had not."""
+    written = content.get("format", _WITHOUT_CHECKSUMS)
+    if written not in _READ:
+        raise AbbeError(f"{path} has format {written!r}, this version reads {FORMAT}")
+    if written == _WITHOUT_CHECKSUMS and CHECKED not in content:
+        return dict(content)
+    try:
+        return checked(path, content)
+    except AbbeError as error:
+        raise AbbeError(f"{error}; delete it, and the same command goes on with what is whole in the folder") from None

@@ -1,0 +1,97 @@
+"""A run: one tidy table of what was measured, and a manifest that says on what, how and with what left out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import polars as pl
+
+from .._errors import AbbeError
+from ._result import Result, as_parquet, read_manifest, read_table
+
+SCHEMA: dict[str, Any] = {
+    "model": pl.String,
+    "layer": pl.Int32,
+    "head": pl.Int32,
+    "length": pl.Int32,
+    "n": pl.Int32,
+    "measure": pl.String,
+    "value": pl.Float64,
+    "low": pl.Float64,
+    "high": pl.Float64,
+    "limit": pl.Float64,
+    "control": pl.Float64,
+}
+TABLE = "heads.parquet"
+
+
+@dataclass(frozen=True, eq=False)
+class Run(Result):
+    """What `diagnose` measured.
+
+    Attributes:
+        table: a polars table, a row for each model, layer, head, window length, set size n and measure, with the
+            value, its interval (low, high), its limit and its control. What holds for all heads, all lengths or all
+            set sizes has null there.
+        manifest: versions, seeds, hashes of model and text, settings, self-check error, times, memory, what was
+            skipped and why.
+    """
+
+    study: ClassVar[str] = "diagnose"
+    page: ClassVar[str] = "diagnose.html"
+
+    table: pl.DataFrame = field(repr=False)
+    manifest: Mapping[str, Any] = field(repr=False)
+
+    def __repr__(self) -> str:
+        model, text, settings = (self.manifest[key] for key in ("model", "text", "settings"))
+        return f"Run({model['name']} on {text['name']}, lengths {settings['lengths']}, {len(self.table)} rows)"
+
+    @property
+    def heads(self) -> pl.DataFrame:
+        return self.table
+
+    @property
+    def headroom(self) -> pl.DataFrame:
+        """The rows that have a limit, with headroom = 1 - value/limit: 0 means that the limit is reached."""
+        limited = self.table.filter(pl.col("limit").is_not_null())
+        return limited.with_columns(headroom=1 - pl.col("value") / pl.col("limit"))
+
+    def as_json(self) -> dict[str, Any]:
+        return {"table": self.table.to_dicts(), "manifest": dict(self.manifest)}
+
+    def _files(self) -> dict[str, bytes | str]:
+        return {TABLE: as_parquet(self.table)}
+
+
+def opened_run(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Run:
+    """From a folder whose manifest was read; `stored` is it with its checksums."""
+    if not (folder / TABLE).exists() and not (folder / TABLE).is_symlink():
+        raise AbbeError(f"the run in {folder} is not finished: start the same run again with this folder to go on")
+    return Run(read_table(folder / TABLE, stored, SCHEMA), manifest)
+
+
+def open_run(folder: str | os.PathLike[str]) -> Run:
+    """The table of heads that `diagnose` or `report` saved in a folder, refused if table or manifest are damaged."""
+    source = Path(folder)
+    manifest, stored = read_manifest(source)
+    if manifest.get("study", Run.study) not in (Run.study, "report"):
+        raise AbbeError(f"{source} is a folder of `abbe {manifest['study']}`: `abbe.open` opens it")
+    return opened_run(source, manifest, stored)
+
+
+def summary(heads: pl.DataFrame) -> pl.DataFrame:
+    """Mean over all heads at the largest length, for measures without a set size and for the middle set size."""
+    of_heads = heads.filter(pl.col("head").is_not_null() & pl.col("value").is_not_nan())
+    longest = pl.col("length").is_null() | (pl.col("length") == pl.col("length").max())
+    sizes = sorted(of_heads.filter(longest)["n"].drop_nulls().unique())
+    wanted = pl.col("n").is_null()
+    if sizes:
+        wanted |= pl.col("n") == sizes[len(sizes) // 2]
+    chosen = of_heads.filter(longest & wanted)
+    means = [pl.col(name).mean() for name in ("value", "limit", "control")]
+    return chosen.group_by("measure", "length", "n", maintain_order=True).agg(*means, heads=pl.len())

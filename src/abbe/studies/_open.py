@@ -1,0 +1,50 @@
+"""open: whatever a study has saved in a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .._errors import AbbeError
+from ..results import Result, Run, opened_run, read_manifest
+from ._calibrate.result import Calibration, opened_calibration
+from ._capacity.result import Capacity, opened_capacity
+from ._compare.result import Comparison, opened_comparison
+from ._report.result import SAMPLE, Report
+from ._report.study import opened_report
+from ._reproduce.result import Reproduction, opened_reproduction
+
+_OPENERS: dict[str, Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Result]] = {
+    Run.study: opened_run,
+    Report.study: opened_report,
+    Reproduction.study: opened_reproduction,
+    Capacity.study: opened_capacity,
+    Comparison.study: opened_comparison,
+    Calibration.study: opened_calibration,
+}
+
+
+def open(folder: str | os.PathLike[str]) -> Result:
+    """The result that `diagnose`, `report`, `reproduce`, `capacity`, `compare` or `calibrate` saved in a folder.
+
+    Refused in one line if it is no such folder, is not finished, or is damaged.
+
+    Example:
+        >>> abbe.open("abbe-report-smollm2").table
+    """
+    source = Path(folder)
+    manifest, stored = read_manifest(source)
+    study = manifest.get("study") or _of_older_format(source)
+    if study not in _OPENERS:
+        raise AbbeError(f"{source} is a folder of `abbe {study}`, which this version does not know")
+    try:
+        return _OPENERS[study](source, manifest, stored)
+    except (KeyError, TypeError, ValueError) as error:
+        raise AbbeError(f"{source} is not whole ({error}): run the same command again with this folder") from None
+
+
+def _of_older_format(folder: Path) -> str:
+    """Up to format 2 only runs and reports had a manifest, which did not say which of them it was."""
+    return Report.study if (folder / SAMPLE).exists() else Run.study

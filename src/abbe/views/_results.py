@@ -1,0 +1,103 @@
+"""Every result as a page and as a card for a notebook, whichever study made it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from markupsafe import Markup
+
+from ._capacity.charts import capacity_chart
+from ._compare.charts import pareto_chart
+from ._compare.page import compare_page
+from ._notebook import card, finding_list, report_html, run_html, svg, table_of
+from ._report.page import report_page
+from ._reproduce.figures import specification
+from ._reproduce.page import reproduction_page
+from ._shared.page import render
+
+if TYPE_CHECKING:
+    from ..results import Result
+
+_MOST_ROWS = 60  # of a table on a card
+
+
+def page_of(result: Result) -> str:
+    """One offline page."""
+    pages: dict[str, Callable[[Any], str]] = {
+        "report": report_page,
+        "reproduce": reproduction_page,
+        "compare": compare_page,
+    }
+    if (page := pages.get(result.study)) is not None:
+        return page(result)
+    about = _about(result.manifest)
+    return render("card.html.jinja", study=result.study, about=about, card=Markup(card_of(result)))
+
+
+def card_of(result: Result) -> str:
+    """What a notebook shows: what was measured on what, sentences, charts without a script, the table."""
+    cards: dict[str, Any] = {
+        "diagnose": run_html,
+        "report": report_html,
+        "reproduce": _reproduction,
+        "capacity": _capacity,
+        "compare": _comparison,
+        "calibrate": _calibration,
+    }
+    drawn: str = cards[result.study](result)
+    return drawn
+
+
+def _capacity(result: Any) -> str:
+    parts = [_measured(result), finding_list("What it means", result.findings), svg(capacity_chart(result))]
+    model = result.table.filter(pl.col("layer").is_null())
+    columns = ("length", "way", "tau", "capacity", "low", "high", "share", "separability", "control")
+    return card([*parts, _table(model.select(columns))])
+
+
+def _comparison(result: Any) -> str:
+    parts = [_measured(result), finding_list("Recommendation", [result.recommendation])]
+    columns = ("normalizer", "loss", "loss_change", "effective_tokens", "active", "capacity", "needle_accuracy")
+    return card([*parts, svg(pareto_chart(result, "light")), _table(result.table.select(columns))])
+
+
+def _calibration(result: Any) -> str:
+    rows = [
+        {"stage": one.stage, "loss": one.loss.value, "over the baseline": one.over_own and one.over_own.value}
+        for one in result.losses
+    ]
+    losses = pl.DataFrame(rows, schema={"stage": pl.String, "loss": pl.Float64, "over the baseline": pl.Float64})
+    parts = [_measured(result), finding_list("What it means", result.findings)]
+    return card([*parts, _table(losses), _table(result.layers)])
+
+
+def _reproduction(result: Any) -> str:
+    charts = [svg(specification(figure, "light")) for figure in result.figures.values()]
+    return card([_measured(result), _table(result.table.select("figure", "topic", "answer", "found")), *charts])
+
+
+def _measured(result: Result) -> str:
+    return f'<p style="margin:0 0 8px"><b>abbe {escape(result.study)}</b>: {escape(_about(result.manifest))}</p>'
+
+
+def _about(manifest: Mapping[str, Any]) -> str:
+    model, text = (manifest.get(key) or {} for key in ("model", "text"))
+    return f"{model.get('name', 'a model')} on {text.get('name', 'a text')}"
+
+
+def _table(rows: pl.DataFrame) -> str:
+    shown = [[_cell(value) for value in row] for row in rows.head(_MOST_ROWS).iter_rows()]
+    return table_of(rows.columns, shown) + _left_out(len(rows))
+
+
+def _left_out(rows: int) -> str:
+    return f"<p>{rows - _MOST_ROWS:,} more rows: .table holds all</p>" if rows > _MOST_ROWS else ""
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
