@@ -12,7 +12,7 @@ from cli_runs import run, run_main
 
 import abbe
 from abbe import studies, views
-from abbe.studies._engine.sentences import percent
+from abbe.words.numbers import percent
 
 pytest_plugins = ("cli_fixtures",)
 

@@ -10,7 +10,7 @@ from synthetic_run import USUAL, alternatives, made_run
 from abbe.studies._engine.lookup import Lookup
 from abbe.studies._report.advice import advice, gaining
 from abbe.studies._report.floors import floors
-from abbe.studies._report.result import Finding
+from abbe.words.finding import Finding
 
 SPARSE = ("sparsemax", "topk:k=32")
 SHARPER = "softmax:temperature=0.7"

@@ -9,7 +9,7 @@ import torch
 from abbe.studies._calibrate.findings import calibration_findings
 from abbe.studies._calibrate.result import HEADS_SCHEMA, stage_losses
 from abbe.studies._engine.settings import settings_for
-from abbe.studies._report.result import Finding
+from abbe.words.finding import Finding
 
 
 def found_for(*stages: list[float], level: float = 0.95) -> list[Finding]:

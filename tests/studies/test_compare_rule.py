@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from abbe.measures import bootstrap_interval
-from abbe.studies._compare.result import OWN, SCHEMA
+from abbe.studies._compare.result import SCHEMA
 from abbe.studies._compare.rule import COVERAGE, judge, rule
+from abbe.words.names import BASELINE
 
 # Costs nothing, and is no better.
 EVEN: dict[str, Any] = {
@@ -29,7 +30,7 @@ FEWER = {"capacity_ratio_high": 0.5}
 
 
 def table(own: dict[str, Any] | None = None, **alternatives: dict[str, Any]) -> pl.DataFrame:
-    rows = [{"normalizer": OWN} | EVEN | (own or {})]
+    rows = [{"normalizer": BASELINE} | EVEN | (own or {})]
     rows += [{"normalizer": name} | EVEN | new for name, new in alternatives.items()]
     return pl.DataFrame([dict.fromkeys(SCHEMA) | row for row in rows], schema=SCHEMA)
 

@@ -10,13 +10,13 @@ import pytest
 from synthetic_run import SIZES, USUAL, made_run, row
 
 from abbe.studies._engine.lookup import Cell, Lookup, shown_size
-from abbe.studies._engine.sentences import count_of, percent, power_of_n, tokens
 from abbe.studies._report.floors import floors, fragile_below
 from abbe.studies._report.growth import faint_at, growth, keys_for_half
 from abbe.studies._report.head_verdicts import head_verdicts, no_better_than_random
 from abbe.studies._report.key_numbers import key_numbers
-from abbe.studies._report.result import Finding
 from abbe.studies._report.verdicts import verdicts
+from abbe.words.finding import Finding
+from abbe.words.numbers import heads_of, percent, power_of_n, tokens
 
 UNIFORM = {"entropy": (5.9, 5.8, 5.95, 6.0, None)}
 BARELY_UNIFORM = {"entropy": (5.71, 5.5, 5.9, 6.0, None)}
@@ -279,10 +279,10 @@ def test_telling() -> None:
     assert [percent(x) for x in (0.0, 0.0004, 0.003, 0.01, 0.744, 1.0, None)] == [
         "0 %", "below 0.1 %", "0.3 %", "1 %", "74 %", "100 %", "an unknown share",
     ]  # fmt: skip
-    assert [count_of(k, 3, "is", "are") for k in range(4)] == [
+    assert [heads_of(k, 3, "is", "are") for k in range(4)] == [
         "no head is", "1 of 3 heads is", "2 of 3 heads are", "all 3 heads are",
     ]  # fmt: skip
-    assert count_of(1, 1, "is", "are") == "the only head is"
+    assert heads_of(1, 1, "is", "are") == "the only head is"
     assert [tokens(x) for x in (1, 20, 26.94)] == ["1 token", "20 tokens", "26.9 tokens"]
     assert [power_of_n(x) for x in (0.194, -0.05)] == ["n^-0.19", "n^0.05"]
     assert SIZES[-1] == 100

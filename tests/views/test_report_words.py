@@ -9,9 +9,11 @@ import made_up_report as made
 import pytest
 from rich.console import Console
 
-from abbe.studies._report.result import Finding, KeyNumber, Report
+from abbe.studies._report.result import Report
 from abbe.views import report_table
-from abbe.views._shared.words import GROUPS, glossary, interval, is_end, measure_words, measures_of, shown
+from abbe.words.finding import Finding, KeyNumber
+from abbe.words.measures import GROUPS, glossary, is_end, measure_words, measures_of
+from abbe.words.numbers import interval, number
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +53,12 @@ def test_every_measure_of_a_run_is_in_the_glossary_once(found: Report) -> None:
     ("value", "text"),
     [
         (None, "–"), (math.nan, "NaN"), (math.inf, "∞"), (-math.inf, "-∞"), (0.0, "0"), (1024.0, "1,024"), (58, "58"),
-        (48000, "48,000"), (0.123456, "0.1235"), (2.5e-9, "2.5e-09"), (3e12, "3e+12"),
-        (37754.3, "37,754"), (999.96, "1000"), ("word", "word"), (True, "True"),
+        (48000, "48,000"), (0.123456, "0.1235"), (2.5e-9, "2.5e-9"), (3e12, "3e+12"),
+        (37754.3, "37,754"), (999.96, "1,000"), ("word", "word"), (True, "True"),
     ],
 )  # fmt: skip
 def test_numbers_as_a_person_reads_them(value: Any, text: str) -> None:
-    assert shown(value) == text
+    assert number(value) == text
 
 
 def test_ends_of_intervals() -> None:

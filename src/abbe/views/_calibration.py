@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..studies import Calibration
-from ..studies._calibrate.result import FITTED, SWAPPED, TUNED_STAGE, Interval
-from ..studies._engine.sentences import percent
+from ..words.names import FINETUNED, FITTED, SWAPPED
+from ..words.numbers import percent, with_interval
 from ._reproduce.table import plain
+
+if TYPE_CHECKING:
+    from ..studies import Calibration, Interval
 
 
 def calibration_table(found: Calibration) -> RenderableType:
@@ -31,23 +35,19 @@ def calibration_table(found: Calibration) -> RenderableType:
 def _losses(found: Calibration) -> Table:
     table = _table("held out", ("loss", "over own", "gain"))
     for stage in found.losses:
-        table.add_row(stage.stage, *(Text(_told(value)) for value in (stage.loss, stage.over_own, stage.gain)))
+        table.add_row(stage.stage, *(Text(_cell(value)) for value in (stage.loss, stage.over_own, stage.gain)))
     return table
 
 
-def _told(found: Interval | None) -> str:
-    if found is None:
-        return ""
-    if found.low is None or found.high is None:
-        return f"{found.value:.3f}"
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+def _cell(mean: Interval | None) -> str:
+    return "" if mean is None else with_interval(mean.value, mean.low, mean.high, "{:.3f}".format)
 
 
 def _layers(found: Calibration) -> Table:
     """A column for each stage after the swap."""
     layers = found.layers
     stages = {"before": SWAPPED, "after": FITTED}
-    stages |= {} if layers["error_tuned"].is_null().all() else {"tuned": TUNED_STAGE}
+    stages |= {} if layers["error_tuned"].is_null().all() else {"tuned": FINETUNED}
     names = [f"{what}_{stage}" for what in ("error", "zeros") for stage in stages]
     words = [
         f"{what}, {SWAPPED}" if stage == SWAPPED else stage for what in ("error", "zeros") for stage in stages.values()

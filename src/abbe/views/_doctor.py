@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..studies import Check
+if TYPE_CHECKING:
+    from ..studies import Check
+
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "dim", "broken": "bold red"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -11,7 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..normalizers import NormalizerInfo
-from ..studies import NormalizerTrial
+
+if TYPE_CHECKING:
+    from ..studies import NormalizerTrial
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _WIDTH = 20  # of a bar for weight 1

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..studies import Verdict
 from ._shared.page import render
+
+if TYPE_CHECKING:
+    from ..studies import Verdict
 
 
 def sentence(verdict: Verdict) -> str:

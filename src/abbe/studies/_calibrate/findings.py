@@ -6,10 +6,11 @@ from collections.abc import Collection, Sequence
 
 import polars as pl
 
-from ...measures._bootstrap import enough_windows
-from .._engine.sentences import count_of, percent, sentence
-from .._report.result import Fact, Finding
-from .result import FITTED, OWN, SWAPPED, TUNED_STAGE, Interval, StageLoss, pooled
+from ...measures import enough_windows
+from ...words.finding import Fact, Finding
+from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
+from ...words.numbers import heads_of, percent, sentence
+from .result import Interval, StageLoss, pooled
 
 _WAS_SPARSE, _IS_DENSE = 0.1, 0.01  # shares of zeros
 
@@ -22,14 +23,14 @@ def calibration_findings(
     found = [_outputs(heads)]
     if losses:
         found.insert(0, _loss(losses, windows, needed))
-        if any(loss.stage == TUNED_STAGE for loss in losses):
+        if any(loss.stage == FINETUNED for loss in losses):
             found.insert(1, _tuning(losses, windows, needed))
     return (*found, *_lost_zeros(heads, fitted))
 
 
 def _loss(losses: Sequence[StageLoss], windows: int, needed: int) -> Finding:
     stages = {loss.stage: loss for loss in losses}
-    own, bare, fitted = (stages[name] for name in (OWN, SWAPPED, FITTED))
+    own, bare, fitted = (stages[name] for name in (BASELINE, SWAPPED, FITTED))
     what = _too_few(needed) if windows < needed else _calibration_words(bare.over_own, fitted.gain)
     held_out = f"{windows} held-out window{'' if windows == 1 else 's'}"
     return Finding(
@@ -57,7 +58,7 @@ def _calibration_words(cost: Interval | None, gain: Interval | None) -> str:
 
 
 def _tuning(losses: Sequence[StageLoss], windows: int, needed: int) -> Finding:
-    tuned = next(loss for loss in losses if loss.stage == TUNED_STAGE)
+    tuned = next(loss for loss in losses if loss.stage == FINETUNED)
     if windows < needed:
         told = f"Fine-tuned the loss is {tuned.loss.value:.3f} nats: {_too_few(needed)}."
     else:
@@ -94,7 +95,7 @@ def _numbers(stage: StageLoss) -> dict[str, Fact]:
 def _outputs(heads: pl.DataFrame) -> Finding:
     stages = ("before", "after", "tuned") if _is_tuned(heads) else ("before", "after")
     errors = {stage: float(heads.select(pooled(f"error_{stage}")).item()) for stage in stages}
-    told = f", by {percent(errors['tuned'])} {TUNED_STAGE}" if "tuned" in errors else ""
+    told = f", by {percent(errors['tuned'])} {FINETUNED}" if "tuned" in errors else ""
     return Finding(
         "outputs",
         f"The outputs of the heads are off by {percent(errors['before'])} of their size after the swap, "
@@ -116,11 +117,11 @@ def _lost_zeros(heads: pl.DataFrame, fitted: Collection[str]) -> tuple[Finding, 
     """
     shapes = sorted(set(fitted) - {"t"})
     hint = f"; learn=false in the spec keeps {', '.join(shapes)} as given" if shapes else ""
-    last, stage = ("zeros_tuned", TUNED_STAGE) if _is_tuned(heads) else ("zeros_after", FITTED)
+    last, stage = ("zeros_tuned", FINETUNED) if _is_tuned(heads) else ("zeros_after", FITTED)
     dense = heads.filter((pl.col("zeros_before") > _WAS_SPARSE) & (pl.col(last) < _IS_DENSE))
     if dense.is_empty():
         return ()
-    told = count_of(len(dense), len(heads), "has given up its zeros", "have given up their zeros")
+    told = heads_of(len(dense), len(heads), "has given up its zeros", "have given up their zeros")
     return (
         Finding(
             "zeros",

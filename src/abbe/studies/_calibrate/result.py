@@ -16,10 +16,9 @@ from ..._asked import whole
 from ...measures import bootstrap_interval
 from ...models import swap
 from ...normalizers import Normalizer
+from ...words.finding import Finding
 from .._engine.settings import Settings
-from .._report.result import Finding
 
-OWN, SWAPPED, FITTED, TUNED_STAGE = "own", "swapped", "calibrated", "fine-tuned"
 HEADS_SCHEMA: dict[str, Any] = {
     "layer": pl.Int32, "name": pl.String, "head": pl.Int32, "spec": pl.String, "energy": pl.Float64,
     "error_before": pl.Float64, "error_after": pl.Float64, "error_tuned": pl.Float64,

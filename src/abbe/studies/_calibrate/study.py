@@ -21,6 +21,7 @@ from ..._held import held
 from ..._stored import write_json
 from ...models import LoadedModel, Text, Window, evaluating, swap, tap
 from ...normalizers import Normalizer
+from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from .._engine.calibrated import learnable_rules
 from .._engine.cost import estimate
 from .._engine.folder import claim_folder
@@ -41,7 +42,7 @@ from .layers import (
     kept_layer,
     parameters_table,
 )
-from .result import FITTED, OWN, SWAPPED, TUNED_STAGE, Calibration, CalibrationSettings, stage_losses
+from .result import Calibration, CalibrationSettings, stage_losses
 from .rows import LayerRows, RowReader, portions
 from .tune import fine_tune
 
@@ -245,7 +246,7 @@ class _Job:
         """Measure every stage; leaves the normalizers as they are after the last one."""
         losses = self.folder.losses()
         if self.no_loss is None:
-            self._measure(OWN, losses, watch)
+            self._measure(BASELINE, losses, watch)
             with swap(self.model, self.settings.rules):
                 self._measure(SWAPPED, losses, watch)
         else:
@@ -259,9 +260,9 @@ class _Job:
                     self.model, list(handle.parameters()), self.windows, self.settings.finetune, self.folder.tuning(),
                     self.folder.keep_tuning, lambda step: watch.step(f"fine-tuning, step {step}"),
                 )  # fmt: skip
-                self._measure(TUNED_STAGE, losses, watch)
+                self._measure(FINETUNED, losses, watch)
                 self._save(handle, TUNED)
-        order = [stage for stage in (OWN, SWAPPED, FITTED, TUNED_STAGE) if stage in losses]
+        order = [stage for stage in (BASELINE, SWAPPED, FITTED, FINETUNED) if stage in losses]
         return stage_losses({stage: losses[stage] for stage in order}, self.settings.base)
 
     def _measure(self, stage: str, losses: dict[str, list[float]], watch: Watch) -> None:

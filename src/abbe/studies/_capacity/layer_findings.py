@@ -10,13 +10,13 @@ import math
 
 import polars as pl
 
-from ...measures._bootstrap import enough_windows
-from .._engine.sentences import percent, sentence
-from .._report.result import Finding
+from ...measures import enough_windows
+from ...words.finding import Finding
+from ...words.numbers import percent, sentence
 from .ranks import least_p_value
-from .result import told_way
+from .result import at_equal_share, reported_way
 from .settings import CapacitySettings
-from .words import Row, amount, needed_keys
+from .words import Row, needed_keys
 
 LEVEL = 0.05  # of the test for a relation between geometry and function
 
@@ -25,16 +25,10 @@ def layer_findings(table: pl.DataFrame, correlation: pl.DataFrame, settings: Cap
     """Of the layers, of the geometry, and of the geometry over all lengths and ways if there are several."""
     of_layers = at_equal_share(table.filter(pl.col("layer").is_not_null()), settings.taus[0])
     related = at_equal_share(correlation, settings.taus[0])
-    told = (pl.col("length") == settings.layer_lengths[-1]) & (pl.col("way") == told_way(settings.ways))
+    told = (pl.col("length") == settings.layer_lengths[-1]) & (pl.col("way") == reported_way(settings.ways))
     found = [_layers(of_layers.filter(told).sort("layer").to_dicts(), settings.level)]
     found.append(_geometry(related.filter(told).row(0, named=True)))
     return found + ([_all_cells(related.to_dicts())] if related.height > 1 else [])
-
-
-def at_equal_share(rows: pl.DataFrame, tau: float) -> pl.DataFrame:
-    """Those of this tau at the smallest rise that is allowed."""
-    of_tau = rows.filter(pl.col("tau") == tau)
-    return of_tau.filter(pl.col("allowed") == pl.col("allowed").min())
 
 
 def _layers(rows: list[Row], level: float) -> Finding:
@@ -44,8 +38,8 @@ def _layers(rows: list[Row], level: float) -> Finding:
     return Finding(
         "layers",
         f"Truncated alone at {most['length']:,} tokens, {most['way']}, layer {most['layer']} needs most: "
-        f"{needed_keys(most)} for a rise of at most {amount(most['allowed'])}, its equal share of "
-        f"{amount(most['tau'])}; {told}.",
+        f"{needed_keys(most)} for a rise of at most {percent(most['allowed'], 2)}, its equal share of "
+        f"{percent(most['tau'], 2)}; {told}.",
         f"Only that layer is truncated, on {most['windows']} windows of the length, evenly spaced; N is read off "
         "between powers of 2, by straight lines over ln N. The equal share is tau over the number of layers."
         + _too_narrow(most["windows"], level),

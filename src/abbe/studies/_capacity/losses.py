@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ..._errors import AbbeError
 from ...models import LoadedModel, Window, swap
+from ...words.names import RENORMALISED
 from .._engine.loss import window_losses
 from .._engine.parts import Parts
-from .result import RENORMALISED
 
 _FOLDER = "losses"
 

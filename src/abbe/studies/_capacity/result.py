@@ -12,16 +12,23 @@ import polars as pl
 
 from ..._held import held
 from ..._stored import write_json, write_whole
-from .._report.result import Finding
+from ...words.finding import Finding
+from ...words.names import DELETION, RENORMALISED
+from .._engine.targets import targets_words
 
-DELETION, RENORMALISED = "deletion", "renormalised"
 WAYS = (DELETION, RENORMALISED)
 SUMMARY = "capacity.json"
 
 
-def told_way(ways: Sequence[str]) -> str:
-    """Of which layers are told in sentences: renormalised, unless only the other was asked for."""
+def reported_way(ways: Sequence[str]) -> str:
+    """The one that sentences about layers are about: renormalised, unless only the other was asked for."""
     return RENORMALISED if RENORMALISED in ways else ways[0]
+
+
+def at_equal_share(rows: pl.DataFrame, tau: float) -> pl.DataFrame:
+    """Those of this tau at the smallest rise that is allowed."""
+    of_tau = rows.filter(pl.col("tau") == tau)
+    return of_tau.filter(pl.col("allowed") == pl.col("allowed").min())
 
 
 TABLE_SCHEMA: dict[str, Any] = {
@@ -70,6 +77,21 @@ class Capacity:
     correlation: pl.DataFrame = field(repr=False)
     findings: tuple[Finding, ...]
     manifest: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def layers(self) -> pl.DataFrame:
+        """Rows of the single layers at their equal share of the smallest tau."""
+        of_layers = self.table.filter(pl.col("layer").is_not_null())
+        return at_equal_share(of_layers, min(self.manifest["settings"]["taus"]))
+
+    @property
+    def reported_way(self) -> str:
+        return reported_way(self.manifest["settings"]["ways"])
+
+    @property
+    def scored(self) -> str:
+        """Which targets the loss is over, in words."""
+        return targets_words(self.manifest["settings"]["targets"])
 
     def as_json(self) -> dict[str, Any]:
         """Everything, tables as lists of rows."""

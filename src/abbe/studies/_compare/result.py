@@ -10,15 +10,14 @@ import polars as pl
 
 from ..._asked import between, is_whole, several, shown, whole
 from ..._errors import AbbeError
+from ...words.finding import Finding
+from ...words.names import BASELINE, JUMPS
 from .._engine.settings import Settings
 from .._engine.told_apart import SIZE
-from .._report.result import Finding
 from .alternatives import check_alternative, file_hashes
 from .needle_prompts import DECOYS, DEPTHS
 
-OWN = "own"
 ALTERNATIVES = ("entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")
-CALIBRATED = ", calibrated"  # behind the spec
 LENGTH = 512
 NEEDLE_LENGTHS = (128, 256, 512, 1024)
 MOST_PROMPTS = 100_000  # they are all made before the first one is read
@@ -32,7 +31,6 @@ MEASURED = (
 )
 PLAIN = ("temperature", "matched_heads", "sensitivity_theory", "time_ratio", "seconds", "extra_megabytes")
 _COLUMNS = (*(f"{measure}{end}" for measure in MEASURED for end in ("", "_low", "_high")), *PLAIN)
-JUMPS = "jumps"  # whether its weights jump somewhere: its sensitivities are then those between the jumps
 SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(_COLUMNS, pl.Float64) | {JUMPS: pl.Boolean}
 NEEDLE_SCHEMA: dict[str, Any] = {
     "normalizer": pl.String, "kind": pl.String, "length": pl.Int32, "depth": pl.Float64, "prompts": pl.Int32,
@@ -84,7 +82,7 @@ class CompareSettings:
         files = file_hashes(self.alternatives)
         found |= {"files": files} if files else {}
         return found | {
-            "size": SIZE, "depths": list(DEPTHS), "capacity_over": OWN, "needle_words": "of the text",
+            "size": SIZE, "depths": list(DEPTHS), "capacity_over": BASELINE, "needle_words": "of the text",
             "needle_decoys": DECOYS,
         }  # fmt: skip
 

@@ -7,11 +7,13 @@ from statistics import fmean
 
 import polars as pl
 
+from ...words.finding import Fact, Finding, Place
+from ...words.names import BASELINE
+from ...words.numbers import heads_of, percent, sentence, tokens
+from ...words.thresholds import FRAGILE, SINK
 from .._engine.lookup import Lookup
-from .._engine.sentences import count_of, percent, sentence, tokens
-from .floors import FRAGILE, highest_and_middle
-from .head_verdicts import SINK, head_facts, is_sink
-from .result import Fact, Finding, Place
+from .floors import highest_and_middle
+from .head_verdicts import head_facts, is_sink
 
 KEPT = 0.9  # of the weight, by an active set that is large enough
 GAIN = 0.05  # of the weight, moved to tokens that can be told apart: less is not worth a change
@@ -71,7 +73,7 @@ def _active_set(table: Lookup, learned: bool) -> Finding | None:
         f"{': allow more' if learned else ''}."
         if enough is None
         else f"Keep {tokens(enough)} a query: {percent(masses[at].value)} of the weight is on them in the mean over "
-        f"heads; {count_of(len(beyond), len(needed), 'needs', 'need')} more."
+        f"heads; {heads_of(len(beyond), len(needed), 'needs', 'need')} more."
     )
     rule = (
         f"The smallest measured N whose keys of largest weight hold at least {percent(KEPT)} of the weight at "
@@ -123,7 +125,7 @@ def _sinks(table: Lookup) -> Finding | None:
         "No head is a sink: nothing to do."
         if not sinks
         else sentence(
-            f"{count_of(len(sinks), len(heads), 'is a sink', 'are sinks')}: keep the first token in every active set, "
+            f"{heads_of(len(sinks), len(heads), 'is a sink', 'are sinks')}: keep the first token in every active set, "
             "or train with a sink of its own (normalizers sink, softmax1)."
         )
     )
@@ -144,7 +146,7 @@ def gaining(alternatives: pl.DataFrame, sparse: Collection[str]) -> pl.DataFrame
 
 
 def _sparse(alternatives: pl.DataFrame, sparse: Collection[str], sharper: str) -> Finding | None:
-    own = alternatives.filter(pl.col("normalizer") == "own").drop_nulls("told_apart")
+    own = alternatives.filter(pl.col("normalizer") == BASELINE).drop_nulls("told_apart")
     if own.is_empty():
         return None
     best, by_sharpening = gaining(alternatives, sparse), gaining(alternatives, [sharper])
@@ -179,7 +181,7 @@ def _sparse(alternatives: pl.DataFrame, sparse: Collection[str], sharper: str) -
         "No head would gain from a sparse normalizer without another output. An estimate from the same logits."
         if not best.height
         else sentence(
-            f"{count_of(best.height, own.height, 'would', 'would')} gain from the best of {len(sparse)} sparse "
+            f"{heads_of(best.height, own.height, 'would', 'would')} gain from the best of {len(sparse)} sparse "
             f"normalizers: another {percent(_mean(best, 'gain'))} of the weight on tokens that can be told apart, "
             f"outputs moved by {percent(_mean(best, 'output_change'))}; {sharper} alone would help "
             f"{by_sharpening.height}. An estimate from the same logits."

@@ -18,6 +18,7 @@ from ...measures import Reading, Rows, bootstrap_interval, dispersion, sensitivi
 from ...models import AttentionCall, LoadedModel, Tap, Window
 from ...normalizers import Normalizer
 from ...normalizers import normalizer as make_normalizer
+from ...words.names import BASELINE
 from .._engine.settings import Settings
 from .._engine.told_apart import by_groups, told_apart
 from .._engine.vectors import token_vectors
@@ -32,7 +33,6 @@ from .._engine.window import (
     seeded,
 )
 
-OWN = "own"
 MOST_WINDOWS = 4
 ALTERNATIVES = (
     "entmax:alpha=1.25",
@@ -92,7 +92,7 @@ def try_alternatives(
         reader.read(window)
         if on_window is not None:
             on_window(window)
-    return alternatives_table([OWN, *specs], reader.of_layers, settings)
+    return alternatives_table([BASELINE, *specs], reader.of_layers, settings)
 
 
 def alternatives_windows(windows: Sequence[Window], most_windows: int = MOST_WINDOWS) -> int:

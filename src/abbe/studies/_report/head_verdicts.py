@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...words.finding import Fact, Place
+from ...words.numbers import percent, power_of_n, tokens
+from ...words.thresholds import FADING, NEAR_UNIFORM, SHARP, SINK
 from .._engine.lookup import Cell, Lookup
-from .._engine.sentences import percent, power_of_n, tokens
-from .result import Fact, HeadVerdict, Place
-
-NEAR_UNIFORM = 0.95  # of the entropy ceiling
-SINK = 0.5  # of the weight on the first visible key
-FADING = 0.5  # decay exponent; a uniform head has 1
-SHARP = 3.0  # effective tokens
+from .result import HeadVerdict
 
 
 @dataclass(frozen=True)

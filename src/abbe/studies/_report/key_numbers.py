@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from ...words.finding import KeyNumber
+from ...words.numbers import percent, power_of_n, tokens
 from .._engine.lookup import Cell, Lookup
-from .._engine.sentences import percent, power_of_n, tokens
-from .result import KeyNumber
 
 LEVEL = 0.01  # of the test behind the critical N, as in the text of arXiv 2508.17821
 

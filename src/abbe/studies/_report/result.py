@@ -10,36 +10,7 @@ from typing import Any
 import polars as pl
 
 from ...results import Run
-
-Fact = float | int | str | None
-Place = tuple[int, int]  # layer, head
-NOT_LEARNED = "hardly learned"  # topic of the verdict that takes all advice back
-
-
-@dataclass(frozen=True)
-class KeyNumber:
-    """One of the few numbers that matter, over all heads at the largest length; None where it could not be measured."""
-
-    name: str
-    measure: str
-    value: float | None
-    low: float | None
-    high: float | None
-    limit: float | None
-    control: float | None
-    shown: str  # the value as a person reads it, such as "7.9 tokens" or "none up to 100"
-    meaning: str  # what it says, and beside which limit or control, in one sentence
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A verdict or an advice: one plain sentence, its rule, the numbers it rests on, and the heads that it is about."""
-
-    topic: str
-    sentence: str
-    rule: str
-    numbers: Mapping[str, Fact] = field(default_factory=dict)
-    heads: tuple[Place, ...] = ()
+from ...words.finding import NOT_LEARNED, Fact, Finding, KeyNumber
 
 
 @dataclass(frozen=True)
@@ -101,6 +72,12 @@ class Sample:
     rows: tuple[SampleRow, ...]
     loss: float | None = None
     guessing: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """In columns, as `sample_json` explains: for the run folder and for the page."""
+        from .sample_json import sample_as_json
+
+        return sample_as_json(self)
 
 
 @dataclass(frozen=True, eq=False)

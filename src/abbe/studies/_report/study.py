@@ -15,6 +15,7 @@ from ..._held import held
 from ..._stored import check_file, checked, read_bytes, read_json, write_json, write_whole
 from ...models import LoadedModel, Text, Windows, evaluating, tap
 from ...results import MANIFEST, TABLE, Run, parquet_bytes
+from ...words.finding import NOT_LEARNED
 from .._engine.given import as_folder, as_model, as_text
 from .._engine.lookup import Lookup
 from .._engine.measuring import measure_run, windows_of
@@ -28,7 +29,7 @@ from .floors import floors
 from .growth import growth
 from .head_verdicts import head_verdicts
 from .key_numbers import key_numbers
-from .result import NOT_LEARNED, Report, Sample
+from .result import Report, Sample
 from .sample import take_sample
 from .sample_json import sample_as_json, sample_from_json
 from .verdicts import verdicts

@@ -6,22 +6,14 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 
+from ...words.finding import Fact, Finding, Place
+from ...words.numbers import heads_of, percent, power_of_n, sentence, tokens
+from ...words.thresholds import FADING, FRAGILE, NEAR_UNIFORM, SINK
 from .._engine.lookup import Cell, Lookup
-from .._engine.sentences import count_of, percent, power_of_n, sentence, tokens
-from .floors import FRAGILE, highest_and_middle
-from .head_verdicts import (
-    FADING,
-    NEAR_UNIFORM,
-    SINK,
-    Facts,
-    head_facts,
-    is_blurred,
-    is_fading,
-    is_near_uniform,
-    is_sink,
-)
+from .floors import highest_and_middle
+from .head_verdicts import Facts, head_facts, is_blurred, is_fading, is_near_uniform, is_sink
 from .key_numbers import LEVEL, can_reject, critical_n
-from .result import Fact, Finding, Place, Sample
+from .result import Sample
 from .untrained import hardly_learned
 
 HALF = 0.5
@@ -67,7 +59,7 @@ def _dispersion(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
     return Finding(
         "dispersion",
         sentence(
-            f"{count_of(len(near), len(measured), 'is', 'are')} within {percent(1 - NEAR_UNIFORM)} of the entropy "
+            f"{heads_of(len(near), len(measured), 'is', 'are')} within {percent(1 - NEAR_UNIFORM)} of the entropy "
             f"ceiling at {table.longest:,} tokens."
         ),
         f"A head counts if its mean entropy at the largest length is at least {percent(NEAR_UNIFORM)} of the mean of "
@@ -100,7 +92,7 @@ def _forced(table: Lookup) -> Finding | None:
     return Finding(
         "forced dispersion",
         sentence(
-            f"{count_of(len(forced), len(cells), 'has', 'have')} logits so close together that softmax can give one "
+            f"{heads_of(len(forced), len(cells), 'has', 'have')} logits so close together that softmax can give one "
             f"key less than half of the weight, in the mean over queries, at {table.longest:,} tokens."
         ),
         "A head counts if the mean over queries of the tight ceiling 1/(1 + (n - 1) e^-R) of the largest weight is "
@@ -157,7 +149,7 @@ def _separability(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None
     worse = (
         f"every head does better than random{'' if overall.low is not None else ' (one window: no interval)'}"
         if not blurred
-        else f"{count_of(len(blurred), len(measured), 'does', 'do')} no better than random"
+        else f"{heads_of(len(blurred), len(measured), 'does', 'do')} no better than random"
     )
     return Finding(
         "separability",
@@ -191,7 +183,7 @@ def _length(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
     return Finding(
         "length",
         f"As the context grows to {table.longest:,} tokens, the largest weight of a head goes like "
-        f"{power_of_n(overall.value)} in the mean; {count_of(len(fading), len(measured), 'fades', 'fade')} at least "
+        f"{power_of_n(overall.value)} in the mean; {heads_of(len(fading), len(measured), 'fades', 'fade')} at least "
         "half as fast as a uniform head.",
         f"A head fades if its decay exponent (least squares of the log of the largest weight on ln n) is at least "
         f"{FADING:g}; a uniform head has 1.",
@@ -214,7 +206,7 @@ def _sinks(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
     return Finding(
         "sinks",
         sentence(
-            f"{count_of(len(sinks), len(measured), 'gives', 'give')} more than half of the weight to the first token "
+            f"{heads_of(len(sinks), len(measured), 'gives', 'give')} more than half of the weight to the first token "
             f"in sight; all heads together give it {percent(overall.value)}{uniform}."
         ),
         f"A head is a sink if the mean weight of the first visible key is above {percent(SINK)} at that length.",

@@ -6,9 +6,11 @@ import polars as pl
 import torch
 
 from ...measures import ks_test
-from .claim_rules import CLEARLY, LINEAR, answer, inside, line_of, percent, shown, slope
+from ...words.numbers import percent
+from ...words.paper import PAPER_CRITICAL_SHARE
+from .claim_rules import CLEARLY, LINEAR, answer, inside, line_of, power, slope
 from .claims_readings import Judged, with_readings
-from .result import PAPER_CRITICAL_SHARE, Claim, Figure
+from .result import Claim, Figure
 
 CONSERVATIVE = 1.25  # a bound this many times above the value
 PLATEAU = 0.1  # largest relative change on a plateau
@@ -24,7 +26,7 @@ def growth(figure: Figure) -> Claim:
         "2a",
         "distance grows with length",
         "the distance of the selected tokens, and its mean over random sets, grow roughly linearly in L",
-        f"like L^{shown(found['selected'])} for selected and L^{shown(found['random'])} for random sets",
+        f"like L^{power(found['selected'])} for selected and L^{power(found['random'])} for random sets",
         f"both exponents of a power law over all lengths lie between {LINEAR[0]:g} and {LINEAR[1]:g}",
         answer(None if None in linear else all(linear)),
         {f"exponent of {name}": value for name, value in found.items()},
@@ -61,8 +63,8 @@ def formula_is_upper_bound(figure: Figure) -> Claim:
         "formula of Theorem 1(2)",
         "the mean distance of random sets is at most the formula of Theorem 1(2) (read without its term epsilon)",
         told,
-        f"refuted where random sets exceed it by more than {CLEARLY:.0%}; it cannot be confirmed, because by Jensen's "
-        "inequality it is a lower bound",
+        f"refuted where random sets exceed it by more than {percent(CLEARLY)}; it cannot be confirmed, because by "
+        "Jensen's inequality it is a lower bound",
         answer(False if ratios and max(ratios) > 1 + CLEARLY else None),
         {"largest ratio": max(ratios, default=None), "largest ratio to the corrected": max(tops, default=None)},
     )
@@ -77,8 +79,9 @@ def plateau(figure: Figure) -> Claim:
         "2b",
         "plateau in N",
         "the distance reaches a plateau beyond about 20 selected tokens",
-        f"from N = 1 to 20 it changes by {percent(rise)}, from 20 to 100 by {percent(change)}",
-        f"at most {PLATEAU:.0%} change from N = 20 to 100, and more than that from 1 to 20",
+        f"from N = 1 to 20 it changes by {percent(rise, 2, signed=True)}, from 20 to 100 by "
+        f"{percent(change, 2, signed=True)}",
+        f"at most {percent(PLATEAU)} change from N = 20 to 100, and more than that from 1 to 20",
         answer(None if rise is None or change is None else abs(change) <= PLATEAU < abs(rise)),
         {"change from 1 to 20": rise, "change from 20 to 100": change},
     )
@@ -170,7 +173,7 @@ def collapse(figure: Figure) -> Claim:
         "N in proportion to L",
         "if N grows in proportion to L, the distance collapses to 0",
         told + (f", like L^{exponent:.2f}" if exponent is not None else ""),
-        f"for N = L/8 the distance is more than {CLEARLY:.0%} lower at the longest than at the shortest length",
+        f"for N = L/8 the distance is more than {percent(CLEARLY)} lower at the longest than at the shortest length",
         answer(holds),
         {"exponent": exponent},
     )

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from .claim_rules import CLEARLY, LINEAR, answer, inside, line_of, shown, slope
-from .result import DRIFT, PAPER_SEPARABILITY, Claim, Figure
+from ...words.numbers import percent
+from ...words.paper import DRIFT, PAPER_SEPARABILITY
+from .claim_rules import CLEARLY, LINEAR, answer, inside, line_of, power, slope
+from .result import Claim, Figure
 
 TURN = 16  # where the paper sees separability settle
 LOW_TEMPERATURE = 0.1
@@ -69,12 +71,12 @@ def growth_at_low_temperature(figure: Figure) -> Claim:
         "worst direction, largest row": _exponent(table.filter(pl.col("step").is_null()), "worst", "max"),
     }
     judged = found["random direction, largest head"]
-    others = "; ".join(f"{name} T^{shown(value)}" for name, value in list(found.items())[1:])
+    others = "; ".join(f"{name} T^{power(value)}" for name, value in list(found.items())[1:])
     return Claim(
         "4",
         "sensitivity at low temperature",
         f"below T = {LOW_TEMPERATURE:g} the sensitivity grows like 1/T",
-        f"like T^{shown(judged)} as the paper measures it; {others}",
+        f"like T^{power(judged)} as the paper measures it; {others}",
         f"the exponent below T = {LOW_TEMPERATURE:g} (random direction, smallest step, mean over queries, largest "
         f"head) lies between {-LINEAR[1]:g} and {-LINEAR[0]:g}",
         answer(inside(judged, (-LINEAR[1], -LINEAR[0]))),
@@ -118,7 +120,7 @@ def drift_with_size(figure: Figure) -> Claim:
         "the more tokens are selected, the nearer their weights are to uniform (our reading of its words)",
         told,
         "from N = 5 to the largest, both the divergence of the renormalised selected weights from uniform and its "
-        f"share of the largest possible, ln N, fall by more than {CLEARLY:.0%}; not judged if they disagree",
+        f"share of the largest possible, ln N, fall by more than {percent(CLEARLY)}; not judged if they disagree",
         answer(falls[0] if falls[0] == falls[1] else None),
         {f"divergence at {n}": value for n, value in nats.items()} | {f"share at {n}": x for n, x in shares.items()},
     )
@@ -132,8 +134,8 @@ def drift_with_length(figure: Figure) -> Claim:
         "drift to uniform with L",
         "the longer the context, the nearer the weights of the selected are to uniform (our reading of its words)",
         told,
-        f"the divergence for N = {figure.about.get('size', 5)} is more than {CLEARLY:.0%} lower at the longest than at "
-        "the shortest length; not judged if the two are closer",
+        f"the divergence for N = {figure.about.get('size', 5)} is more than {percent(CLEARLY)} lower at the longest "
+        "than at the shortest length; not judged if the two are closer",
         answer(_falls(nats)),
         {f"divergence at {length}": value for length, value in nats.items()},
     )

@@ -16,6 +16,7 @@ from ..._errors import AbbeError
 from ..._held import held
 from ...models import LoadedModel, Text, evaluating
 from ...results import TABLE, Run
+from ...words.paper import DRIFT, FIGURES
 from .._engine.cost import Cost, estimate
 from .._engine.folder import claim_folder
 from .._engine.given import as_folder, as_model, as_text, windows_for
@@ -25,7 +26,7 @@ from .._engine.watch import watching
 from .._engine.window import run_model
 from .claims import judge
 from .plan import LENGTHS, Part, plan
-from .result import DRIFT, FIGURES, Reproduction
+from .result import Reproduction
 from .tables import drift_figure, make_figure
 
 _RUNS = "runs"

@@ -6,15 +6,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from ...studies._compare.result import CALIBRATED, JUMPS, OWN, Comparison
+from ...words.names import BASELINE, CALIBRATED, JUMPS
 from .._shared.labels import Box, Point, place_names
 from .._shared.panels import HEIGHT, WIDTH, Look, Row, numbers, renamed, rows_of, tip
 from .._shared.series import Spec, finished, panel, source, x_of
 from .._shared.theme import THEMES, Theme, ThemeName
+
+if TYPE_CHECKING:
+    from ...studies import Comparison
 
 QUESTION = "What does each normalizer cost, and what does it buy?"
 _OWN_WORDS = "the model's own"
@@ -26,9 +29,9 @@ def looks_of(comparison: Comparison, theme: Theme) -> dict[str, Look]:
     hues = (theme.selected, theme.third, theme.fourth, theme.claim, theme.ramp[0], theme.bad, theme.control)
     found: dict[str, Look] = {}
     labels = short_names(comparison.table["normalizer"].to_list())
-    plain = [name for name in comparison.table["normalizer"] if name != OWN and CALIBRATED not in name]
+    plain = [name for name in comparison.table["normalizer"] if name != BASELINE and CALIBRATED not in name]
     for name in comparison.table["normalizer"]:
-        if name == OWN:
+        if name == BASELINE:
             found[name] = Look(_OWN_WORDS, theme.proved, width=2.6)
         else:
             base = name.removesuffix(CALIBRATED)
@@ -48,7 +51,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def full_name(normalizer: str) -> str:
-    return _OWN_WORDS if normalizer == OWN else normalizer
+    return _OWN_WORDS if normalizer == BASELINE else normalizer
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def pareto_chart(comparison: Comparison, theme: ThemeName) -> Spec:
 def _paired(row: Row, own: float | None) -> Row:
     """The interval of the difference from own, around own's loss: what windows have in common is not in it."""
     ends = row["loss_change_low"], row["loss_change_high"]
-    low, high = (None if own is None or end is None or row["normalizer"] == OWN else own + end for end in ends)
+    low, high = (None if own is None or end is None or row["normalizer"] == BASELINE else own + end for end in ends)
     return {"paired_low": low, "paired_high": high}
 
 

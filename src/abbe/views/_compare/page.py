@@ -7,12 +7,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...studies._compare.needle_prompts import DECOYS
-from ...studies._compare.result import JUMPS, OWN, Comparison
+from ...words.names import BASELINE, JUMPS
+from ...words.numbers import number
 from .._report.page import numbers_of
 from .._reproduce.figures import save_drawings
 from .._reproduce.page import for_others
@@ -20,10 +20,12 @@ from .._shared.data import both_themes
 from .._shared.page import as_json, render, script, vega
 from .._shared.series import Spec
 from .._shared.theme import THEMES, ThemeName
-from .._shared.words import shown
 from .charts import pareto_chart
 from .charts_needle import needle_chart
 from .words import BETWEEN_JUMPS, BY_NAME, COLUMNS, IN_TABLE, PARTS, interval, told, told_of
+
+if TYPE_CHECKING:
+    from ...studies import Comparison
 
 SCRIPTS = ("page.js", "charts.js", "compare_parts.js", "report_sorting.js", "compare_start.js")
 OWN_WORDS, ALL = "own (softmax)", "all"
@@ -49,7 +51,7 @@ def compare_page(comparison: Comparison) -> str:
         more_columns=[column.label for column in more_columns()],
         more_rows=[cells(row, more_columns()) for row in comparison.table.to_dicts()],
         needle=needle_rows(comparison.needle),
-        given=1 + DECOYS,
+        given=1 + int(_part(manifest, "settings").get("needle_decoys") or 0),
         chance=_chances(comparison.needle),
         glossary=[(column.label, column.name, _meaning(column.meaning, manifest)) for column in COLUMNS],
         skipped=[str(why) for why in manifest.get("skipped") or ()],
@@ -111,7 +113,7 @@ def judgement_rows(comparison: Comparison) -> list[tuple[str, list[bool]]]:
 
 
 def name_of(normalizer: str) -> str:
-    return OWN_WORDS if normalizer == OWN else normalizer
+    return OWN_WORDS if normalizer == BASELINE else normalizer
 
 
 @dataclass(frozen=True)
@@ -133,9 +135,9 @@ def needle_rows(needle: pl.DataFrame) -> list[NeedleRow]:
     found = []
     for row in rows:
         name, measured = cells(row | {f"needle_{key}": value for key, value in row.items()}, columns)
-        length = ALL if row["length"] is None else shown(row["length"])
+        length = ALL if row["length"] is None else number(row["length"])
         chance = told(columns[0], row["chance"])
-        found.append(NeedleRow(name, row["kind"], length, shown(row["prompts"]), measured, chance))
+        found.append(NeedleRow(name, row["kind"], length, number(row["prompts"]), measured, chance))
     return found
 
 

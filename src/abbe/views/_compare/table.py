@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -10,10 +11,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ...studies._compare.result import Comparison
 from .._reproduce.table import plain
 from .page import judgement_rows, jumps_remark, measured_line, name_of
 from .words import BY_NAME, PARTS, interval, told_of
+
+if TYPE_CHECKING:
+    from ...studies import Comparison
 
 _SHOWN = (  # two tables, so that intervals have room in a terminal of 80 columns
     ("loss", "loss_rise", "active", "told_apart"),

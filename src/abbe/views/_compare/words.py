@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from ...studies._compare.result import JUMPS, OWN
-from .._shared.words import shown
+from ...words import numbers
+from ...words.names import BASELINE, JUMPS
+from ...words.numbers import MISSING, number, percent
 
 
 @dataclass(frozen=True)
@@ -103,18 +105,14 @@ def told_of(column: Column, row: Mapping[str, Any]) -> str:
 def told(column: Column, value: float | None) -> str:
     """A number as this column shows it."""
     if value is None:
-        return "–"
-    sign = "+" if column.signed and value > 0 else ""
+        return MISSING
     if column.share:
-        return f"{sign}{_short(100 * value)} %"
-    return f"{sign}{_short(value)}"
+        return percent(value, _digits(100 * value), signed=column.signed)
+    return number(value, _digits(value), signed=column.signed)
 
 
-def _short(value: float) -> str:
-    """Three digits, below 1 two; whole numbers from 1,000 on."""
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return shown(float(f"{value:.3g}" if abs(value) >= 1 else f"{value:.2g}"))
+def _digits(value: float) -> int:
+    return 3 if abs(value) >= 1 else 2
 
 
 def interval(column: Column, row: Mapping[str, Any]) -> str:
@@ -122,7 +120,6 @@ def interval(column: Column, row: Mapping[str, Any]) -> str:
     low, high = row.get(f"{column.name}_low"), row.get(f"{column.name}_high")
     if low is None or high is None:
         return ""
-    if row.get("normalizer") == OWN and (column.name in _RELATIVE or low == high):
+    if row.get("normalizer") == BASELINE and (column.name in _RELATIVE or low == high):
         return ""
-    unit = " %" if column.share else ""
-    return f"{told(column, low).removesuffix(unit)} to {told(column, high)}"
+    return numbers.interval(low, high, partial(told, column))

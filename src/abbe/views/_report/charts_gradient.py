@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 
 from ...results import Run
-from ...studies._report.floors import FRAGILE
+from ...words.thresholds import FRAGILE
 from .._shared.panels import Look, places_axis, rows_of
 from .._shared.series import Axes, Legend, Spec, finished, log_axis, look_of, panel, source, where
 from .._shared.theme import THEMES, Theme, ThemeName

@@ -6,12 +6,12 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from ...results import Run
-from ...studies._report.result import Ball, Place, Report, Sample, SampleRow
+from ...words.finding import Place
 from .._reproduce.figures import save_drawings
 from .._shared.panels import Row, rows_of
 from .._shared.series import Spec
@@ -22,6 +22,9 @@ from .charts_growth import growth_chart
 from .charts_head import KINDS, ball_chart, lengths_chart, sizes_chart
 from .charts_map import map_chart
 from .charts_table import lengths_of, of_heads, rows_for, shown_size
+
+if TYPE_CHECKING:
+    from ...studies import Ball, Report, Sample, SampleRow
 
 _CIRCLE = 72  # corners
 _SHOWN_TOKEN = 24  # letters

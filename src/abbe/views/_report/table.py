@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ...studies._report.result import Finding, KeyNumber, Report
-from ...studies._report.untrained import NOTICE
+from ...words.finding import NOTICE, Finding, KeyNumber
+from ...words.numbers import interval, number
 from .._reproduce.table import plain
-from .._shared.words import interval, shown
 from .page import measured_line, model_name
+
+if TYPE_CHECKING:
+    from ...studies import Report
 
 
 def report_table(report: Report) -> RenderableType:
@@ -36,17 +39,17 @@ def _numbers(report: Report) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=False, max_width=24)
     table.add_column()
-    for number in report.numbers:
-        told = Text.assemble((plain(number.shown), "bold"), (_beside(number), "dim"))
-        table.add_row(Text(plain(number.name)), Group(told, Text(plain(number.meaning), style="dim")))
+    for key in report.numbers:
+        told = Text.assemble((plain(key.shown), "bold"), (_beside(key), "dim"))
+        table.add_row(Text(plain(key.name)), Group(told, Text(plain(key.meaning), style="dim")))
     return table
 
 
-def _beside(number: KeyNumber) -> str:
+def _beside(key: KeyNumber) -> str:
     """Interval, limit and control, as far as they are known."""
-    named = (("limit", number.limit), ("control", number.control))
-    found = [f"{name} {shown(value, 3)}" for name, value in named if value is not None]
-    told = ", ".join(part for part in (interval(number.low, number.high), *found) if part)
+    named = (("limit", key.limit), ("control", key.control))
+    found = [f"{name} {number(value, 3)}" for name, value in named if value is not None]
+    told = ", ".join(part for part in (interval(key.low, key.high), *found) if part)
     return f"  ({told})" if told else ""
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from ...studies._reproduce.result import PAPER_CRITICAL_SHARE, Figure
+from ...words.paper import PAPER_CRITICAL_SHARE
 from .._shared.panels import (
     INTERVAL_TIPS,
     Look,
@@ -29,6 +29,9 @@ from .._shared.panels import (
     vectors_of,
 )
 from .._shared.theme import Theme
+
+if TYPE_CHECKING:
+    from ...studies import Figure
 
 AXES = {"length": "length L (tokens)", "n": "selected tokens N"}
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...studies._reproduce.result import DRIFT, FIGURES, PAPER_SECONDS, Claim, Figure, Reproduction
+from ...words.numbers import duration, number, percent
+from ...words.paper import DRIFT, FIGURES, PAPER_SECONDS
 from .._shared.page import as_json, render, script, vega
 from .._shared.theme import THEMES
 from .figures import save_drawings, specification
 from .words import WORDS, settings_line
+
+if TYPE_CHECKING:
+    from ...studies import Claim, Figure, Reproduction
 
 ANSWERS = {"holds": ("✓", "good"), "does not hold": ("✗", "bad"), "cannot be judged": ("?", "soft")}
 READINGS_NOTE = "In brackets: the share of the tests that reject at every N. The number is that of the middle test."
@@ -141,8 +144,8 @@ def _critical(row: Mapping[str, Any]) -> str:
     """ "12", "none up to 512"; where there are many tests, in brackets how many of them reject at every size."""
     if row["rejecting"] is None:
         return "not tested"
-    told = f"none up to {row['largest_n']}" if row["critical_n"] is None else f"{row['critical_n']:g}"
-    return told if row["test"] == "head means" else f"{told} ({100 * row['rejecting']:.0f} %)"
+    told = f"none up to {row['largest_n']}" if row["critical_n"] is None else number(row["critical_n"])
+    return told if row["test"] == "head means" else f"{told} ({percent(row['rejecting'])})"
 
 
 def times(reproduction: Reproduction) -> list[tuple[str, str, str]]:
@@ -152,28 +155,6 @@ def times(reproduction: Reproduction) -> list[tuple[str, str, str]]:
         for name in FIGURES
         if name in reproduction.seconds
     ]
-
-
-def duration(seconds: float | None) -> str:
-    """In the two largest units: 48.9 s, 4 min 22 s, 17 h."""
-    if seconds is None or not math.isfinite(seconds):
-        return ""
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    whole = round(seconds)
-    if whole < 3600:
-        parts = ((whole // 60, "min"), (whole % 60, "s"))
-    else:
-        minutes = round(whole / 60)
-        parts = ((minutes // 60, "h"), (minutes % 60, "min"))
-    return " ".join(f"{number} {unit}" for number, unit in parts if number)
-
-
-def number(value: Any) -> str:
-    """Four digits; a dash for what is not there."""
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _numbers(claim: Claim) -> list[tuple[str, str]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import altair as alt
 import polars as pl
 
-from ...studies._reproduce.result import Figure
 from .._shared.panels import Look, Panel, Row, data, numbers, panel, places_axis, rows_of, series_style, tip, value_axis
 from .._shared.theme import Theme
+
+if TYPE_CHECKING:
+    from ...studies import Figure
 
 HEIGHT = 190
 STATISTICS = {

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...studies._reproduce.result import Reproduction
 from .page import ANSWERS, READINGS_NOTE, count, facts, readings_rows, times
+
+if TYPE_CHECKING:
+    from ...studies import Reproduction
 
 OTHER_MACHINE = "Not the paper's machine, and perhaps another model and fewer windows."
 _STYLES = {"good": "green", "bad": "yellow", "soft": "dim"}

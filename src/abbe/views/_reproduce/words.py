@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ...studies._reproduce.result import DRIFT, Figure
+from ...words.paper import DRIFT
+
+if TYPE_CHECKING:
+    from ...studies import Figure
 
 
 @dataclass(frozen=True)
