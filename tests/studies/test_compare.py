@@ -125,7 +125,7 @@ def test_every_normalizer_answers_the_same_prompts(monkeypatch: pytest.MonkeyPat
 
 def test_from_six_windows_on_there_is_an_answer() -> None:
     words = {windows: made(windows=windows).recommendation.sentence for windows in (5, 6)}
-    assert words[5].startswith("Too few windows to tell: from 5 windows")
+    assert words[5].startswith("Too few windows to judge: from 5 windows")
     assert "helps this model" in words[6]
     assert made(windows=6, level=0.99).recommendation.sentence.endswith("take at least 8.")
 
@@ -135,7 +135,7 @@ def test_one_window_has_no_intervals_and_proves_nothing() -> None:
     assert found.table["loss_low"].is_null().all()
     assert found.table["capacity_high"].is_null().all()
     assert not found.judgements["affordable"].any()
-    assert found.recommendation.sentence.startswith("Too few windows to tell")
+    assert found.recommendation.sentence.startswith("Too few windows to judge")
 
 
 # -- A folder ---------------------------------------------------------------------------------------------------------

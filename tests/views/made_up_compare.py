@@ -16,7 +16,7 @@ from abbe.views import compare_page
 from abbe.words.names import BASELINE, JUMPS
 
 NAMES = (BASELINE, "entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")
-# loss, active tokens, told apart, capacity, sensitivity over own, right of 10 prompts
+# loss, active tokens, separable weight, capacity, sensitivity over baseline, right of 10 prompts
 NUMBERS = {
     BASELINE: (3.2, 256.0, 0.31, 60.0, 1.0, 3),
     "entmax:alpha=1.5": (4.9, 21.0, 0.44, 12.0, 0.48, 2),

@@ -18,7 +18,7 @@ from abbe.studies._compare.result import NEEDLE_SCHEMA
 from abbe.views import compare_page, compare_table, save_compare_figures
 from abbe.views._compare.charts import frontier, looks_of, short_names
 from abbe.views._compare.page import compare_charts
-from abbe.views._compare.words import BY_NAME, COLUMNS, interval, told
+from abbe.views._compare.words import BY_NAME, COLUMNS, interval, value_text
 from abbe.views._shared.theme import LIGHT, THEMES
 from abbe.words.names import BASELINE
 
@@ -99,7 +99,7 @@ def test_sensitivities_between_jumps_are_marked_everywhere() -> None:
 @pytest.mark.slow
 def test_the_page_says_when_windows_are_too_few() -> None:
     page = compare_page(made.comparison(windows=made.MANIFEST["windows"][:4]))
-    assert "Too few windows to tell: from 4 windows an interval of nominal 95 % holds the truth in 84 to 87 %" in page
+    assert "Too few windows to judge: from 4 windows an interval of nominal 95 % holds the truth in 84 to 87 %" in page
     assert "helps this model" not in re.sub(r"<script.*?</script>", "", page, flags=re.S)
 
 
@@ -183,7 +183,7 @@ def test_frontier_holds_those_that_none_beats() -> None:
     ],
 )
 def test_numbers_as_a_person_reads_them(column: str, value: float | None, expected: str) -> None:
-    assert told(BY_NAME[column], value) == expected
+    assert value_text(BY_NAME[column], value) == expected
 
 
 def test_intervals_as_a_person_reads_them() -> None:
@@ -215,7 +215,7 @@ def test_the_terminal_shows_all_rows_without_steering_it() -> None:
     rows = [made.row(BASELINE), made.row("sparsemax"), made.row("evil\x1b[31m")]
     console.print(compare_table(made.comparison(rows)))
     text = console.export_text()
-    wanted = ("own (softmax)", "sparsemax", "+90.6 %", "-20 %", "An alternative helps if", "skipped: length 512")
+    wanted = ("baseline (softmax)", "sparsemax", "+90.6 %", "-20 %", "An alternative helps if", "skipped: length 512")
     for words in wanted:
         assert words in text
     assert "\x1b" not in text
@@ -246,8 +246,8 @@ def test_long_names_are_short_in_charts_and_whole_in_tooltips_and_tables() -> No
         assert f'<td class="name"><bdi>{name}</bdi></td>' in page
     for chart in charts_of(page).values():
         rows = [row for rows in chart["datasets"].values() for row in rows]
-        assert {row["full"] for row in rows if "full" in row} == {"the model's own", *LONG}
-        assert {row["shown"] for row in rows if "shown" in row} - {"chance", "the model's own"} == {
+        assert {row["full"] for row in rows if "full" in row} == {"baseline", *LONG}
+        assert {row["shown"] for row in rows if "shown" in row} - {"chance", "baseline"} == {
             "layers.0=topk…0,1=sparsemax", "layers.0=topk…0,1=sparsemax (2)"
         }  # fmt: skip
         assert '"field": "full"' in json.dumps(chart["light"])

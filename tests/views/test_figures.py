@@ -323,10 +323,10 @@ def test_one_place_shows_its_interval_as_a_bar() -> None:
 
 
 def test_settings_in_one_line() -> None:
-    assert settings_line(figures()["2a"]) == "L = 32 to 1024, N = 5, 48 heads, 8 windows, at most 32 queries a window"
+    assert settings_line(figures()["2a"]) == "L = 32 to 1024, N = 5, 48 heads, 8 windows, at most 32 queries per window"
     assert settings_line(SINGLE["2a"]) == "L = 64, 1 head"
-    assert settings_line(SINGLE["2b"]) == "N = 5, 1 query a window"
-    assert settings_line(Figure("3", {}, {"length": 64, "queries": "all"})) == "L = 64, all queries a window"
+    assert settings_line(SINGLE["2b"]) == "N = 5, 1 query per window"
+    assert settings_line(Figure("3", {}, {"length": 64, "queries": "all"})) == "L = 64, all queries per window"
     assert settings_line(Figure("3", {})) == ""
 
 

@@ -231,5 +231,5 @@ def test_a_part_may_be_missing(changes: dict[str, Any]) -> None:
 
 def test_the_line_and_the_facts() -> None:
     assert measured_line(made.small(manifest={})) == "1 head in 1 layer, windows of 64 tokens."
-    assert facts(made.small(manifest={})) == [("normalizer", "the model's own")]
+    assert facts(made.small(manifest={})) == [("normalizer", "as in the model")]
     assert dict(facts(made.small()))["intervals"].startswith("95%, by resampling windows; few")

@@ -46,11 +46,12 @@ def calibrate(
     text: TextFiles = None,
     length: Annotated[
         int | None,
-        typer.Option(help="Tokens of a window; 512, or the model's context if less.", rich_help_panel=MEASURED),
+        typer.Option(help="Tokens per window; 512, or the model's context if less.", rich_help_panel=MEASURED),
     ] = None,
     windows: Annotated[int, typer.Option(help="Windows to fit on.", rich_help_panel=MEASURED)] = 8,
     held_out: Annotated[
-        int, typer.Option(help="Further windows, for the losses; six or more tell a change.", rich_help_panel=MEASURED)
+        int,
+        typer.Option(help="Further windows, for the losses; six or more can show a change.", rich_help_panel=MEASURED),
     ] = 8,
     queries: Queries = "32",
     steps: Annotated[int, typer.Option(help="Steps of the fit, at most.", rich_help_panel=MEASURED)] = 20,
@@ -66,7 +67,7 @@ def calibrate(
     quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the file.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Swap a normalizer in and fit its temperature, alpha, ... head by head to what the model's own attention does."""
+    """Swap a normalizer in and fit its temperature, alpha, ... head by head to the outputs of the unchanged model."""
     from ..studies import calibrate as run_calibrate
 
     current.if_stopped = GOES_ON

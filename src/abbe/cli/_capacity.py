@@ -36,7 +36,7 @@ def capacity(
     model: Model = "embedded",
     text: TextFiles = None,
     tau: Annotated[
-        str, typer.Option(help="Allowed rise of the loss, relative to the model's own.", rich_help_panel=MEASURED)
+        str, typer.Option(help="Allowed rise of the loss, relative to the unchanged model.", rich_help_panel=MEASURED)
     ] = "0.01,0.05",
     lengths: Lengths = None,
     windows: Windows = 8,
@@ -61,13 +61,15 @@ def capacity(
     targets: Annotated[
         str,
         typer.Option(
-            help="Which tokens of a window are scored: all, or last:N, such as last:128.", rich_help_panel=MEASURED
+            help="Which tokens of each window are scored: all, or last:N, such as last:128.", rich_help_panel=MEASURED
         ),
     ] = "all",
     seed: Seed = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for losses and tables; a stopped study goes on from it.", rich_help_panel=OUTPUT),
+        typer.Option(
+            help="Folder for losses and tables; an interrupted study resumes from it.", rich_help_panel=OUTPUT
+        ),
     ] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Folder for the charts as PNG and SVG.", rich_help_panel=OUTPUT)

@@ -77,7 +77,7 @@ def compare(
     quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
     debug: Debug = False,
 ) -> None:
-    """What other normalizers would buy in a model and what they would cost: loss, selectivity, speed, needles."""
+    """What replacing softmax would change: loss, sparsity, speed, retrieval."""
     from ..views import compare as run_compare
     from ..views import compare_table
 

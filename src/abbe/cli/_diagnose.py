@@ -56,7 +56,7 @@ def diagnose(
     seed: Seed = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the run; a stopped run goes on from it.", rich_help_panel=OUTPUT),
+        typer.Option(help="Folder for the run; an interrupted run resumes from it.", rich_help_panel=OUTPUT),
     ] = None,
     as_json: Annotated[bool, json_option("Print the whole table as JSON lines.")] = False,
     quiet: Annotated[bool, quiet_option("No cost line and no progress bar.")] = False,

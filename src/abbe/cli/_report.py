@@ -58,7 +58,7 @@ def report(
     quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
     debug: Debug = False,
 ) -> None:
-    """How selective every head of a model is, where it gives out and what to do about it: one offline page."""
+    """How selective every head of a model is, where that fails and what to do about it: one offline page."""
     from ..views import report as run_report
     from ..views import report_table
 

@@ -49,7 +49,7 @@ def reproduce(
         int | None, typer.Option(help="Windows of each length. [8, quick 2]", min=1, rich_help_panel=MEASURED)
     ] = None,
     queries: Annotated[
-        str | None, typer.Option(help="Queries a window, or all. [128, quick 16]", rich_help_panel=MEASURED)
+        str | None, typer.Option(help='Queries per window, or "all". [128, quick 16]', rich_help_panel=MEASURED)
     ] = None,
     seed: Seed = 0,
     out: Annotated[

@@ -25,8 +25,8 @@ def verify(
         list[str] | None,
         typer.Argument(help="Statements to try; all of them if none is named.", autocompletion=_complete.statements),
     ] = None,
-    trials: Annotated[int, typer.Option(help="Random draws a statement; the search grows with it.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Same seed, same draws.")] = 0,
+    trials: Annotated[int, typer.Option(help="Random draws per statement; the search grows with it.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     listing: Annotated[bool, typer.Option("--list", help="Only list the statements.")] = False,
     html: Annotated[
         Path | None, typer.Option(help="Also write the table as one offline page.", rich_help_panel=OUTPUT)

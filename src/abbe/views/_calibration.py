@@ -10,12 +10,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..words.names import FINETUNED, FITTED, SWAPPED
+from ..words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from ..words.numbers import percent, with_interval
 from ._reproduce.table import plain
 
 if TYPE_CHECKING:
     from ..studies import Calibration, Interval
+
+
+_STAGES = {BASELINE: "baseline"}
 
 
 def calibration_table(found: Calibration) -> RenderableType:
@@ -33,9 +36,12 @@ def calibration_table(found: Calibration) -> RenderableType:
 
 
 def _losses(found: Calibration) -> Table:
-    table = _table("held out", ("loss", "over own", "gain"))
+    table = _table("held out", ("loss", "over baseline", "gain"))
     for stage in found.losses:
-        table.add_row(stage.stage, *(Text(_cell(value)) for value in (stage.loss, stage.over_own, stage.gain)))
+        table.add_row(
+            _STAGES.get(stage.stage, stage.stage),
+            *(Text(_cell(value)) for value in (stage.loss, stage.over_own, stage.gain)),
+        )
     return table
 
 

@@ -36,7 +36,7 @@ def _loss(losses: Sequence[StageLoss], windows: int, needed: int) -> Finding:
     return Finding(
         "loss",
         sentence(
-            f"the loss on {held_out} is {own.loss.value:.3f} nats with the model's own attention, "
+            f"the loss on {held_out} is {own.loss.value:.3f} nats as the model is, "
             f"{bare.loss.value:.3f} after the swap and {fitted.loss.value:.3f} calibrated: {what}."
         ),
         _change_rule(needed),
@@ -74,7 +74,7 @@ def _tuning_words(gain: Interval | None) -> str:
 
 
 def _too_few(needed: int) -> str:
-    return f"too few held-out windows to tell a change, {needed} are needed"
+    return f"too few held-out windows to show a change, {needed} are needed"
 
 
 def _change_rule(needed: int) -> str:
@@ -100,8 +100,8 @@ def _outputs(heads: pl.DataFrame) -> Finding:
         "outputs",
         f"The outputs of the heads are off by {percent(errors['before'])} of their size after the swap, "
         f"by {percent(errors['after'])} {FITTED}{told}.",
-        "Sum of squares of the difference from the model's own outputs, over that of the own outputs, on the queries "
-        "that were fitted.",
+        "Sum of squares of the difference from the model's outputs before the swap, over that of those outputs, on the "
+        "queries that were fitted.",
         {**errors, "heads": len(heads)},
     )
 

@@ -63,7 +63,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class StageLoss:
-    """The loss of one stage on the held-out windows, in nats a token.
+    """The loss of one stage on the held-out windows, in nats per token.
 
     `over_own` is what it has more than the model's own attention, `gain` what it has less than the stage before; both
     come from paired windows. They are None for the model's own attention.

@@ -79,9 +79,9 @@ def calibrate(
         spec: of the normalizer, or patterns with their specs, as for `swap`.
         windows: how many windows to fit on.
         held_out: how many further windows, which share no text with them, the losses are measured on; fewer than six
-            tell numbers, but no change.
+            give numbers, but show no change.
         length: of all windows, in tokens; 512 by default, or the model's context if that is less.
-        queries: how many queries a window, one from each of as many equal stretches, or "all".
+        queries: how many queries per window, one from each of as many equal stretches, or "all".
         steps: of the fit, at most.
         finetune: further steps of Adam on the loss of the windows, end to end, for the same parameters only.
         folder: keep layers, losses and the fitted swap there; a run that was stopped goes on where it was.

@@ -14,9 +14,7 @@ from .settings import CapacitySettings
 from .words import Row, needed_keys
 
 _HOW = {DELETION: "with their weights as they are", RENORMALISED: "with their weights renormalised"}
-_LEAST = (
-    "The least N at which keeping only the N keys of largest weight, at every query of every head and layer, raises"
-)
+_LEAST = "The least N at which keeping only the top N keys per query, in every head and layer, raises"
 
 
 def findings(
@@ -34,12 +32,13 @@ def findings(
 
 
 def _capacity(rows: list[Row], way: str, scored: str) -> Finding:
-    needed = "; ".join(f"{needed_keys(row)} for a rise of at most {percent(row['tau'], 2)}" for row in rows)
+    first, *others = [(f"the top {needed_keys(row)}", f"by at most {percent(row['tau'], 2)}") for row in rows]
+    more = "".join(f"; {keys} {rise}" for keys, rise in others)
     length = rows[0]["length"]
     return Finding(
         "capacity",
-        f"At {length:,} tokens every query needs, {_HOW[way]}, {needed}.",
-        f"{_LEAST} the mean loss of {scored} by at most tau, relative to the model's own on the same windows.",
+        f"At {length:,} tokens, keeping only {first[0]} per query, {_HOW[way]}, raises the loss {first[1]}{more}.",
+        f"{_LEAST} the mean loss of {scored} by at most tau, relative to the baseline on the same windows.",
         {"length": length, "way": way, "windows": rows[0]["windows"]}
         | {f"N at {percent(row['tau'], 2)}": row["capacity"] for row in rows},
     )
@@ -97,8 +96,8 @@ def _not_monotone(table: pl.DataFrame) -> list[Finding]:
             f"{most['way']} at {most['length']:,} tokens and {percent(most['allowed'], 2)}, N = {most['first']:,} "
             f"held, too, while N* is {number(most['capacity'], 3)}.",
             "The loss is taken to fall with N near the crossing; some tried N below N* has a rise of at most tau. The "
-            "column first is the least of them. Told is the row of the model (else of a layer) where it is the "
-            "smallest part of N*.",
+            "column first is the least of them. Shown is the row of the model (else of a layer) where it is "
+            "the smallest part of N*.",
             {"rows": odd.height}
             | {name: most[name] for name in ("layer", "length", "way", "allowed", "first", "capacity")},
         )

@@ -1,6 +1,6 @@
 """What is found when layers are truncated alone, and whether their geometry says the same.
 
-Told is one length and way, decided beforehand: the longest of the layers, renormalised, at the equal share of the
+Reported is one length and way, decided beforehand: the longest of the layers, renormalised, at the equal share of the
 smallest tau. The other lengths and ways are only counted, as among many tests some succeed by chance.
 """
 

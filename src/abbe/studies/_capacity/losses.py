@@ -59,7 +59,9 @@ class Losses:
         if found is None:
             found = self._kept(windows, "own")
         if found is None:
-            found = window_losses(self._model, windows, lambda window: self._on_window(window, "own loss"), self._last)
+            found = window_losses(
+                self._model, windows, lambda window: self._on_window(window, "baseline loss"), self._last
+            )
             self._keep(windows, "own", found)
         if not 0 < float(found.mean()) < float("inf"):
             raise AbbeError(

@@ -62,7 +62,7 @@ class Capacity:
             `monotone` is false where a smaller N held, too; `first` is then the least N that was tried and holds, else
             N* rounded up. `separability` is that of `separability_n` selected tokens, `control` that of as many random
             ones, both on all windows; layers are truncated on `windows` of them, evenly spaced.
-        curve: every loss that was evaluated, with the model's own, the relative rise and its interval.
+        curve: every loss that was evaluated, with the baseline, the relative rise and its interval.
         growth: the exponent of N* in L for each way and allowed rise, of the model and of each layer; empty with one
             length. It is that of N* before it is rounded up.
         correlation: over layers, the rank correlation of capacity and separability at a common size, for each way,

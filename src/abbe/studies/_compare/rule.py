@@ -1,6 +1,6 @@
 """The rule of the recommendation: what an alternative must do better, and what it may cost.
 
-That it tells more apart is no reason: cutting off a tail of weights raises that by construction, on random logits too.
+More separable weight is no reason: cutting off a tail of weights raises that by construction, on random logits too.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ...words.numbers import interval, percent, with_interval
 from .result import JUDGEMENT_SCHEMA
 
 ALLOWED = 0.01  # relative rise of the loss
-WORTH = 0.01  # of the weight told apart: a smaller gain is real, but nobody would notice
-FEWER = 0.95  # of own's capacity, which is found coarsely
+WORTH = 0.01  # of separable weight: a smaller gain is real, but nobody would notice
+FEWER = 0.95  # of the baseline's capacity, which is found coarsely
 _USUAL = 0.95
 # How often an interval of nominal 95 % from so many windows holds the true mean, simulated: of skewed numbers
 # (log-normal, sigma 0.5) and of normal ones. The table of docs/measuring.md.
@@ -36,7 +36,7 @@ def _covered(windows: int) -> str:
 
 
 def rule(level: float) -> str:
-    """The rule as it is told for intervals of this level."""
+    """The rule for intervals of this level."""
     why = f"the whole range of fewer holds the middle value in less than {percent(level, 4)} of cases"
     if level == _USUAL:
         why = (
@@ -46,10 +46,10 @@ def rule(level: float) -> str:
     return (
         "An alternative helps if the upper end of the interval of its relative rise of the loss is at most "
         f"{percent(ALLOWED)}, and at least one of these holds: the interval of its change of the loss lies below 0; "
-        f"the interval of its capacity over that of the model's own lies below {FEWER}; the interval of its gain in "
+        f"the interval of its capacity over that of the baseline lies below {FEWER}; the interval of its gain in "
         "needle accuracy lies above 0. Recommended is the one with most of the three, then the one of least loss. If "
         "none helps, the one with the fewest active tokens is named among those whose loss is allowed and whose active "
-        "tokens are fewer than the model's own, interval below interval. More weight told apart is no reason: it rises "
+        "tokens are fewer than the baseline's, interval below interval. More separable weight is no reason: it rises "
         f"whenever small weights are cut off. All intervals are of nominal {percent(level, 4)}. Nothing is recommended "
         f"from fewer than {enough_windows(level)} windows: {why}. Intervals are over the same windows in pairs; that "
         "of the gain is exact over the same prompts in pairs, but takes them as independent, although all are made "
@@ -110,7 +110,7 @@ def _too_few(windows: int, level: float, others: list[dict[str, Any]]) -> Answer
     elif level == _USUAL:
         held = f"in {_covered(windows)} of cases"
         why = f"from {windows} windows an interval of nominal {percent(level, 4)} holds the truth {held}"
-    return f"Too few windows to tell: {why}; take at least {enough_windows(level)}.", _rises(others)
+    return f"Too few windows to judge: {why}; take at least {enough_windows(level)}.", _rises(others)
 
 
 def _take(row: Row, found: Row) -> Answer:

@@ -48,7 +48,7 @@ def diagnose(
         normalizer: another normalizer for the same logits; by default the model's own softmax, with its sinks.
         vectors: token vectors of the geometry: "value", "output" (values through the output projection), "hidden" (the
             layer's input states) or "embedding" (L2-normalised token embeddings, as in arXiv 2508.17821).
-        queries: how many queries a window, one from each of as many equal stretches, or "all".
+        queries: how many queries per window, one from each of as many equal stretches, or "all".
         windows: how many windows of each length; intervals come from resampling them.
         grid: sizes N of the selected set; by default 1, 2, 5, 10, 20, 50 and 100.
         temperatures: where the sensitivity is measured; none leaves it out.

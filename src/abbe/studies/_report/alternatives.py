@@ -1,4 +1,4 @@
-"""What another normalizer would do with the same logits: what it tells apart, and how far it moves the output.
+"""What another normalizer would do with the same logits: how much weight is separable, how far outputs move.
 
 An estimate: nothing is trained, and the layers above see what the model's own weights give them.
 """
@@ -74,7 +74,7 @@ def try_alternatives(
     "own" is the model's own softmax with its sinks, whatever the run's normalizer; an alternative replaces both. Means
     are over queries, then over windows.
 
-    told_apart: share of the weight on tokens that the output tells apart, see `told_apart`; on the run's vectors.
+    told_apart: share of the weight on separable tokens, see `told_apart`; on the run's vectors.
     gain: told_apart minus that of own; its interval takes the windows in pairs. 0 for own, without an interval.
     output_change: root of (sum of ||o - o_own||^2 over sum of ||o_own||^2), o = sum a_i v_i with values v. 0 for own.
     active: keys with a weight above 0. effective_tokens, sensitivity (worst direction, T = 1): as in the run.

@@ -126,7 +126,7 @@ def _of_sets(facts: Facts) -> str:
     if cell is None or cell.control is None:
         return "its selected sets could not be measured"
     ours, random = percent(cell.value), percent(cell.control)
-    return f"{ours} of its {tokens(facts.size or 0)} selected lie in a ball of their own, {random} of random ones"
+    return f"{ours} of its top {tokens(facts.size or 0)} are separable from the rest, {random} of random ones"
 
 
 def _of_decay(facts: Facts) -> str:

@@ -104,7 +104,7 @@ def critical_share(figure: Figure) -> Claim:
     claim = Claim(
         "2c",
         "critical N",
-        f"selected and random sets can no longer be told apart from about N = {PAPER_CRITICAL_SHARE:g} L on",
+        f"selected and random sets are no longer distinguishable from about N = {PAPER_CRITICAL_SHARE:g} L on",
         f"at {int(longest['length'][0])} tokens: " + "; ".join(parts),
         f"at level 0.01 and the longest length, critical N / L lies between {CRITICAL_SHARE[0]:g} and "
         f"{CRITICAL_SHARE[1]:g} (the test's power depends on the number of heads: "

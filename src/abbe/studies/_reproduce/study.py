@@ -54,7 +54,7 @@ def reproduce(
         figures: which of "2a", "2b", "2c", "3", "4"; those that the folder holds already are shown, too. With 2a and
             2b comes the drift to uniform.
         windows: of each length; 8, or 2 when quick.
-        queries: how many a window, drawn from all over it, or "all"; 128, or 16 when quick.
+        queries: how many per window, drawn from all over it, or "all"; 128, or 16 when quick.
         quick: fewer windows, queries, lengths, sizes and temperatures: a look, not a result.
         folder: keep the runs there, and the page `reproduce.html` (`abbe.reproduce` writes it); what was measured
             before is not measured again.

@@ -47,7 +47,7 @@ def _panel(table: pl.DataFrame, field: str, title: str, looks: Mapping[str, Look
     y = share_axis("accuracy", "right answers")
     drawn = _moved(rows, field, looks)
     tips = [tip("full", "normalizer", "N"), tip("place", field), tip("accuracy"), tip("accuracy_low", "from"),
-            tip("accuracy_high", "to"), tip("gain", "gain over own"), tip("chance"), tip("prompts"),
+            tip("accuracy_high", "to"), tip("gain", "gain over baseline"), tip("chance"), tip("prompts"),
             tip("margin", "margin (logits)")]  # fmt: skip
     chance = [{field: row[field], "accuracy": row["chance"], "shown": _CHANCE} for row in _once(rows, field)]
     bars = source(drawn).mark_rule(strokeWidth=1.4, opacity=0.55)
@@ -71,7 +71,7 @@ def _depth_axis() -> alt.X:
 
 
 def _moved(rows: Sequence[Row], field: str, looks: Mapping[str, Look]) -> list[Row]:
-    """Each series a little aside, so that intervals at one place can be told apart."""
+    """Each series a little aside, so that intervals at one place do not overlap."""
     order = list(looks)
     middle = (len(order) - 1) / 2
     found = []

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from .._reproduce.table import plain
 from .page import judgement_rows, jumps_remark, measured_line, name_of
-from .words import BY_NAME, PARTS, interval, told_of
+from .words import BY_NAME, PARTS, cell_text, interval
 
 if TYPE_CHECKING:
     from ...studies import Comparison
@@ -57,7 +57,7 @@ def _numbers(comparison: Comparison, names: Sequence[str]) -> Table:
         cells = []
         for name in names:
             ends = interval(BY_NAME[name], row)
-            cells.append(Text.assemble(told_of(BY_NAME[name], row), (f"\n{ends}" if ends else "", "dim")))
+            cells.append(Text.assemble(cell_text(BY_NAME[name], row), (f"\n{ends}" if ends else "", "dim")))
         table.add_row(Text(plain(name_of(row["normalizer"]))), *cells)
     return table
 

@@ -1,4 +1,4 @@
-"""What another normalizer would do with the same logits: how much it tells apart, and how much it changes."""
+"""What another normalizer would do with the same logits: how much weight is separable, and how much changes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import altair as alt
 import polars as pl
 
 from ...results import Run
+from ...words.names import BASELINE
 from .._shared.labels import Box, place_names
 from .._shared.panels import HEIGHT, WIDTH, Row, renamed, rows_of, share_axis, tip
 from .._shared.series import Spec, finished, panel, source, x_of
 from .._shared.theme import THEMES, Theme, ThemeName
 from .charts_table import about_lines, finite, numbers_in, of_all_heads, of_heads, some_heads
 
-OWN = "own"
 ESTIMATE = "an estimate: the same logits, normalised anew; layers above and training are left out"
 QUESTION = "What would another normalizer do with the same logits?"
 _NUMBERS = ("told_apart", "gain", "gain_low", "gain_high", "output_change")
@@ -70,16 +70,16 @@ def mean_over_heads(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _own(means: pl.DataFrame) -> float | None:
-    found = means.filter(pl.col("normalizer") == OWN)["told_apart"].drop_nulls()
+    found = means.filter(pl.col("normalizer") == BASELINE)["told_apart"].drop_nulls()
     return float(found[0]) if len(found) else None
 
 
 def _others(table: pl.DataFrame) -> list[Row]:
-    return rows_of(table.filter(pl.col("normalizer") != OWN))
+    return rows_of(table.filter(pl.col("normalizer") != BASELINE))
 
 
 def _trade(single: pl.DataFrame, means: pl.DataFrame, legend: _Legend, chosen: bool) -> Spec:
-    """How much is told apart against how much the output changes."""
+    """How much weight is separable against how much the output changes."""
     own = _own(means)
     edge = 1.12 * max(numbers_in(pl.concat([single, means], how="diagonal"), "output_change"), default=1.0) or 1.0
     scale = alt.Scale(domain=[0, edge], nice=False)
@@ -98,7 +98,7 @@ def _trade(single: pl.DataFrame, means: pl.DataFrame, legend: _Legend, chosen: b
     layers += [_points(source(rows), "mean", legend, x, y), *_labels(rows, edge, own, x, y, legend.theme)]
     if chosen:
         layers.append(_points(_alternatives_of("chosen"), "chosen", legend, x, y))
-    return panel(layers, "told apart, against what it changes")
+    return panel(layers, "separable weight, against what it changes")
 
 
 def _reference(own: float | None, y: alt.Y, theme: Theme) -> list[alt.Chart]:
@@ -106,9 +106,7 @@ def _reference(own: float | None, y: alt.Y, theme: Theme) -> list[alt.Chart]:
     if own is None:
         return []
     chart = source([{"told_apart": own}])
-    words = chart.mark_text(
-        text="the model's own", align="right", baseline="bottom", dy=-3, fontSize=10, color=theme.ink
-    )
+    words = chart.mark_text(text="baseline", align="right", baseline="bottom", dy=-3, fontSize=10, color=theme.ink)
     rule = chart.mark_rule(strokeDash=[7, 4], color=theme.proved, strokeWidth=1.3)
     return [rule.encode(y=y), words.encode(y=y, x=alt.value("width"))]
 
@@ -134,7 +132,7 @@ def _gains(single: pl.DataFrame, means: pl.DataFrame, legend: _Legend, chosen: b
 
 
 def _alternatives_of(name: str) -> alt.Chart:
-    return source(name).transform_filter(f"datum.normalizer !== {json.dumps(OWN)}")
+    return source(name).transform_filter(f"datum.normalizer !== {json.dumps(BASELINE)}")
 
 
 _LOOKS = {"heads": (12, 0.3), "mean": (90, 1.0), "chosen": (60, 1.0)}
@@ -145,7 +143,7 @@ def _points(chart: alt.Chart, name: str, legend: _Legend, x: alt.X, y: alt.Y) ->
     tips = [
         tip("shown", "series", "N"),
         tip("normalizer", "normalizer", "N"),
-        tip("told_apart", "told apart"),
+        tip("told_apart", "separable weight"),
         tip("gain"),
         tip("output_change", "change of the output"),
     ]

@@ -1,4 +1,4 @@
-"""Layer x head: how many tokens each head attends to, and how many of its selected tokens can be told apart."""
+"""Layer x head: how many tokens each head attends to, and how many of its selected tokens are separable."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def some_heads(table: pl.DataFrame) -> tuple[pl.DataFrame, str]:
 
 
 def interval_words(run: Run) -> str:
-    """How the legend tells of intervals, where there are any."""
+    """How the legend names intervals, where there are any."""
     level = _part(run, "settings").get("level")
     if run.heads["low"].is_null().all():
         return ""
@@ -79,7 +79,7 @@ def about_lines(run: Run) -> list[str]:
         windows = settings.get("windows")
         told.append(f"{windows} windows of {tokens} tokens" if isinstance(windows, int) else f"L = {tokens} tokens")
     if isinstance(settings.get("queries"), (int, str)):
-        told.append(f"{settings['queries']} queries a window")
+        told.append(f"{settings['queries']} queries per window")
     if isinstance(settings.get("vectors"), str):
         told.append(f"{settings['vectors']} vectors")
     on = _short(str(_part(run, "text").get("name", "a text")))

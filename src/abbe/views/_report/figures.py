@@ -75,7 +75,7 @@ def _ball_figure(chart: Spec, of: str, sample: Sample, row: SampleRow, ball: Bal
     told = f"query {row.query}: {sum(ball.inside)} of {ball.size} selected tokens lie in the ball; {near}"
     marks = "cross: the sum s of the selected; circle: as far as the nearest unselected token; size: weight"
     chart["title"]["subtitle"] += [told, marks]
-    return _filled(chart, f"{of}: which selected tokens can be told apart?", ball_data(sample, row, ball))
+    return _filled(chart, f"{of}: which selected tokens are separable?", ball_data(sample, row, ball))
 
 
 def _filled(chart: Spec, question: str, data: Mapping[str, Sequence[Row]]) -> Spec:

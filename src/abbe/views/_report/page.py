@@ -148,17 +148,17 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
-    """The details, as far as the manifest tells them."""
+    """The details, as far as the manifest has them."""
     manifest = for_others(report.run.manifest)
     model, text, settings = (_part(manifest, name) for name in ("model", "text", "settings"))
     characters, error = text.get("characters"), _part(manifest, "self_check").get("error")
     found: dict[str, Any] = {
         "model": " · ".join(str(part) for part in (model.get("name"), model.get("about"), model.get("class")) if part),
         "text": text.get("name", "") if characters is None else f"{text.get('name', '')}, {characters:,} characters",
-        "queries": f"{settings['queries']} a window" if settings.get("queries") else "",
+        "queries": f"{settings['queries']} per window" if settings.get("queries") else "",
         "token vectors": settings.get("vectors") or "",
-        "normalizer": settings.get("normalizer") or "the model's own",
-        "self-check": "" if error is None else f"the model's own output was rebuilt within {error:.1e} of its "
+        "normalizer": settings.get("normalizer") or "as in the model",
+        "self-check": "" if error is None else f"the model's output was rebuilt within {error:.1e} of its "
         "standard deviation",
         "intervals": f"{settings['level']:.0%}, by resampling windows; few windows make them too narrow (of 95 %: 4 "
         "hold 87 %, 8 hold 93 % of the time)" if settings.get("level") else "",

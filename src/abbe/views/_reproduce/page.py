@@ -83,7 +83,7 @@ def _part(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def facts(reproduction: Reproduction) -> list[tuple[str, str]]:
-    """What was measured on what, as far as the manifest tells it."""
+    """What was measured on what, as far as the manifest has it."""
     manifest = reproduction.manifest
     model, text, settings = (_part(manifest, name) for name in ("model", "text", "settings"))
     heads = next((f.about["heads"] for f in reproduction.figures.values() if f.about.get("heads")), None)
@@ -95,7 +95,7 @@ def facts(reproduction: Reproduction) -> list[tuple[str, str]]:
     ]
     error = _part(manifest, "self_check").get("error")
     if error is not None:
-        found.append(("self-check", f"the model's own output was rebuilt within {error:.1e} of its standard deviation"))
+        found.append(("self-check", f"the model's output was rebuilt within {error:.1e} of its standard deviation"))
     return [(name, value) for name, value in found if value]
 
 
