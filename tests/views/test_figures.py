@@ -169,7 +169,7 @@ def test_an_arrow_stands_where_every_test_rejects() -> None:
         (kind, level) for kind in ("embedding", "value") for level in (0.01, 0.05)
     }
     assert all(row["length"] == 1024 and row["largest_n"] == 500 and row["critical_n"] is None for row in shown)
-    assert {row["told"] for row in rows(chart) if "told" in row} == {"> 500"}
+    assert {row["reading"] for row in rows(chart) if "told" in row} == {"> 500"}
     assert arrows(figure_chart(figure_2c(LENGTHS[:-1]))) == []
 
 
@@ -180,7 +180,7 @@ def test_an_arrow_has_its_number_when_only_the_higher_level_rejects_throughout()
     )
     chart = figure_chart(Figure("2c", {"critical": critical, "tests": figure.tables["tests"]}))
     assert {row["level"] for row in arrows(chart)} == {0.05}
-    assert {row["told"] for row in rows(chart) if "told" in row} == {"> 500"}
+    assert {row["reading"] for row in rows(chart) if "told" in row} == {"> 500"}
     assert "> 500" in svg(chart).replace("&gt;", ">")
 
 
@@ -216,7 +216,7 @@ def test_directions_and_statistics_stand_under_their_name() -> None:
     assert len(found) == figures()["4"].tables["sensitivity"].height
     for row in found:
         assert row["shown"] == directions[row["direction"]]
-        assert statistics[row["statistic"]] in row["told"]
+        assert statistics[row["statistic"]] in row["reading"]
     for row in rows(figure_chart(drift())):
         assert row["shown"].startswith(row.get("series", "all weight"))
 

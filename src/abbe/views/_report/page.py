@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...studies import HeadVerdict, Report
 
 SCRIPTS = (
-    "page.js", "charts.js", "report_data.js", "report_map.js", "report_head.js", "report_tokens.js",
+    "page.js", "numbers.js", "charts.js", "report_data.js", "report_map.js", "report_head.js", "report_tokens.js",
     "report_sorting.js", "report_parquet.js", "report_table.js", "report_start.js",
 )  # fmt: skip
 KINDS = ("sharp", "selective", "fading", "blurred", "uniform", "sink", "not measured")
