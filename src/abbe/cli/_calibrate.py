@@ -54,14 +54,17 @@ def calibrate(
         typer.Option(help="Further windows, for the losses; six or more can show a change.", rich_help_panel=MEASURED),
     ] = 8,
     queries: Queries = "32",
-    steps: Annotated[int, typer.Option(help="Steps of the fit, at most.", rich_help_panel=MEASURED)] = 20,
+    steps: Annotated[int, typer.Option(help="Steps of the fit at most.", rich_help_panel=MEASURED)] = 20,
     finetune: Annotated[
-        int, typer.Option(help="Then so many steps on the loss, for the same numbers.", rich_help_panel=MEASURED)
+        int,
+        typer.Option(
+            help="Then fine-tune the same parameters on the loss, for so many steps.", rich_help_panel=MEASURED
+        ),
     ] = 0,
     seed: Seed = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the result; abbe-calibrate-MODEL-NAME if none is named.", rich_help_panel=OUTPUT),
+        typer.Option(help="Folder for the result; by default abbe-calibrate-MODEL-NAME.", rich_help_panel=OUTPUT),
     ] = None,
     as_json: Annotated[bool, json_option("Print losses, errors, parameters and manifest as JSON.")] = False,
     quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the file.")] = False,

@@ -78,7 +78,7 @@ def capacity(
     quiet: Annotated[bool, quiet_option("No cost line and no progress bar.")] = False,
     debug: Debug = False,
 ) -> None:
-    """How many keys a model needs at every query before its loss rises, and whether its geometry says so."""
+    """How many of its top keys per query a model needs before its loss rises, and whether its geometry agrees."""
     from ..studies import capacity as run_capacity
 
     current.if_stopped = GOES_ON if out else "with --out FOLDER the same command would go on from there"

@@ -60,12 +60,12 @@ def compare(
     prompts: Annotated[int, typer.Option(help="Prompts of each kind, length and depth.", rich_help_panel=MEASURED)] = 4,
     calibrate: Annotated[
         bool,
-        typer.Option("--calibrate", help="Compare each also after calibration.", rich_help_panel=MEASURED),
+        typer.Option("--calibrate", help="Also compare each after calibration.", rich_help_panel=MEASURED),
     ] = False,
     seed: Seed = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for numbers and page; abbe-compare-MODEL if none is named.", rich_help_panel=OUTPUT),
+        typer.Option(help="Folder for numbers and page; by default abbe-compare-MODEL.", rich_help_panel=OUTPUT),
     ] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Folder for the charts as PNG and SVG.", rich_help_panel=OUTPUT)

@@ -51,7 +51,7 @@ def diagnose(
         ),
     ] = None,
     temperatures: Annotated[
-        str, typer.Option(help="Where the sensitivity is measured, or none.", rich_help_panel=MEASURED)
+        str, typer.Option(help='Temperatures at which sensitivity is measured, or "none".', rich_help_panel=MEASURED)
     ] = "1",
     seed: Seed = 0,
     out: Annotated[

@@ -46,7 +46,7 @@ def report(
     seed: Seed = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for run and page; abbe-report-MODEL if none is named.", rich_help_panel=OUTPUT),
+        typer.Option(help="Folder for run and page; by default abbe-report-MODEL.", rich_help_panel=OUTPUT),
     ] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Folder for the charts as PNG and SVG.", rich_help_panel=OUTPUT)
@@ -58,7 +58,7 @@ def report(
     quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
     debug: Debug = False,
 ) -> None:
-    """How selective every head of a model is, where that fails and what to do about it: one offline page."""
+    """How selective every attention head is, where selection breaks down, and what to do about it: one offline page."""
     from ..views import report as run_report
     from ..views import report_table
 

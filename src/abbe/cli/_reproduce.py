@@ -37,13 +37,16 @@ def reproduce(
     figure: Annotated[
         str,
         typer.Option(
-            help="2a, 2b, 2c, 3, 4, several with commas, or all.",
+            help='2a, 2b, 2c, 3, 4, several with commas, or "all".',
             autocompletion=_complete.figures,
             rich_help_panel=MEASURED,
         ),
     ] = "all",
     quick: Annotated[
-        bool, typer.Option("--quick", help="Less of everything: a look, not a result.", rich_help_panel=MEASURED)
+        bool,
+        typer.Option(
+            "--quick", help="Fewer lengths, windows and resamples: a preview, not a result.", rich_help_panel=MEASURED
+        ),
     ] = False,
     windows: Annotated[
         int | None, typer.Option(help="Windows of each length. [8, quick 2]", min=1, rich_help_panel=MEASURED)
@@ -55,7 +58,7 @@ def reproduce(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for runs, figures and page; abbe-reproduce-MODEL if none is named.", rich_help_panel=OUTPUT
+            help="Folder for runs, figures and page; by default abbe-reproduce-MODEL.", rich_help_panel=OUTPUT
         ),
     ] = None,
     as_json: Annotated[bool, json_option("Print statements, times and manifest as JSON.")] = False,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from ..words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from ..words.numbers import percent, with_interval
-from ._reproduce.table import plain
+from ._shared.terminal import bullets, new_table, plain, skipped_lines
 
 if TYPE_CHECKING:
     from ..studies import Calibration, Interval
@@ -30,13 +28,11 @@ def calibration_table(found: Calibration) -> RenderableType:
     if found.losses:
         parts.append(_losses(found))
     parts.append(_layers(found))
-    parts += [Padding(Text(f"• {plain(finding.sentence)}"), (0, 0, 0, 2)) for finding in found.findings]
-    parts += [Text(f"skipped: {plain(why)}", style="dim") for why in found.manifest["skipped"]]
-    return Group(*parts)
+    return Group(*parts, *bullets(found.findings), *skipped_lines(found.manifest))
 
 
 def _losses(found: Calibration) -> Table:
-    table = _table("held out", ("loss", "over baseline", "gain"))
+    table = new_table("loss", "over baseline", "gain", first="held out")
     for stage in found.losses:
         table.add_row(
             _STAGES.get(stage.stage, stage.stage),
@@ -58,17 +54,9 @@ def _layers(found: Calibration) -> Table:
     words = [
         f"{what}, {SWAPPED}" if stage == SWAPPED else stage for what in ("error", "zeros") for stage in stages.values()
     ]
-    table = _table("layer", tuple(words))
+    table = new_table(*words, first="layer")
     for column, word in zip(table.columns[1:], words, strict=True):
         column.no_wrap = " " not in word  # else it would be cut in a narrow terminal
     for row in layers.iter_rows(named=True):
         table.add_row(str(row["layer"]), *(percent(row[name]) for name in names))
-    return table
-
-
-def _table(first: str, columns: tuple[str, ...]) -> Table:
-    table = Table(header_style="bold", pad_edge=False, box=SIMPLE_HEAD)
-    table.add_column(first, no_wrap=True)
-    for column in columns:
-        table.add_column(column, justify="right")
     return table

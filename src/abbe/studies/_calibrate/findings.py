@@ -60,10 +60,10 @@ def _calibration_words(cost: Interval | None, gain: Interval | None) -> str:
 def _tuning(losses: Sequence[StageLoss], windows: int, needed: int) -> Finding:
     tuned = next(loss for loss in losses if loss.stage == FINETUNED)
     if windows < needed:
-        told = f"Fine-tuned the loss is {tuned.loss.value:.3f} nats: {_too_few(needed)}."
+        words = f"Fine-tuned the loss is {tuned.loss.value:.3f} nats: {_too_few(needed)}."
     else:
-        told = f"Fine-tuning {_tuning_words(tuned.gain)}: {tuned.loss.value:.3f} nats."
-    return Finding("fine-tuning", told, _change_rule(needed), _numbers(tuned))
+        words = f"Fine-tuning {_tuning_words(tuned.gain)}: {tuned.loss.value:.3f} nats."
+    return Finding("fine-tuning", words, _change_rule(needed), _numbers(tuned))
 
 
 def _tuning_words(gain: Interval | None) -> str:
@@ -95,11 +95,11 @@ def _numbers(stage: StageLoss) -> dict[str, Fact]:
 def _outputs(heads: pl.DataFrame) -> Finding:
     stages = ("before", "after", "tuned") if _is_tuned(heads) else ("before", "after")
     errors = {stage: float(heads.select(pooled(f"error_{stage}")).item()) for stage in stages}
-    told = f", by {percent(errors['tuned'])} {FINETUNED}" if "tuned" in errors else ""
+    tuned = f", by {percent(errors['tuned'])} {FINETUNED}" if "tuned" in errors else ""
     return Finding(
         "outputs",
         f"The outputs of the heads are off by {percent(errors['before'])} of their size after the swap, "
-        f"by {percent(errors['after'])} {FITTED}{told}.",
+        f"by {percent(errors['after'])} {FITTED}{tuned}.",
         "Sum of squares of the difference from the model's outputs before the swap, over that of those outputs, on the "
         "queries that were fitted.",
         {**errors, "heads": len(heads)},
@@ -121,11 +121,11 @@ def _lost_zeros(heads: pl.DataFrame, fitted: Collection[str]) -> tuple[Finding, 
     dense = heads.filter((pl.col("zeros_before") > _WAS_SPARSE) & (pl.col(last) < _IS_DENSE))
     if dense.is_empty():
         return ()
-    told = heads_of(len(dense), len(heads), "has given up its zeros", "have given up their zeros")
+    who = heads_of(len(dense), len(heads), "has given up its zeros", "have given up their zeros")
     return (
         Finding(
             "zeros",
-            sentence(f"{told}: what comes nearest to softmax is softmax{hint}."),
+            sentence(f"{who}: what comes nearest to softmax is softmax{hint}."),
             f"Share of visible keys with a weight of exactly 0: above {percent(_WAS_SPARSE)} after the swap, below "
             f"{percent(_IS_DENSE)} {stage}.",
             {"heads": len(dense), "of": len(heads)},

@@ -74,9 +74,9 @@ class Losses:
     def truncated(self, windows: Sequence[Window], how: Truncation) -> Tensor:
         found = self._kept(windows, how.name)
         if found is None:
-            told = f"{how.way}, N = {how.size}" + ("" if how.layer is None else f", layer {how.layer}")
+            step = f"{how.way}, N = {how.size}" + ("" if how.layer is None else f", layer {how.layer}")
             with swap(self._model, how.what):
-                found = window_losses(self._model, windows, lambda window: self._on_window(window, told), self._last)
+                found = window_losses(self._model, windows, lambda window: self._on_window(window, step), self._last)
             self._keep(windows, how.name, found)
         return found
 

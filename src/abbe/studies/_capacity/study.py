@@ -174,8 +174,8 @@ class _Study:
         table, growth = capacity_table(rows), growth_table(curves, len(checked.layers), self.settings)
         correlation = correlation_table(rows, self.settings)
         manifest = self._manifest(run, checked) | {"seconds": round(time.perf_counter() - started, 3)}
-        told = findings(table, growth, correlation, self.settings)
-        return Capacity(table, curve_table(curves, self.settings), growth, correlation, told, manifest)
+        sentences = findings(table, growth, correlation, self.settings)
+        return Capacity(table, curve_table(curves, self.settings), growth, correlation, sentences, manifest)
 
     def _tell_cost(self, checked: _Checked, losses: Losses) -> None:
         """Of what is left; a finished study left a summary, beside losses that can still be read."""

@@ -111,7 +111,7 @@ class Comparison:
             columns. Intervals are in columns with _low and _high; what could not be measured is null.
         needle: accuracy, gain over own and margin by normalizer, kind of prompt, length and depth; null is all of
             them together.
-        judgements: what each alternative does better, by the rule of the recommendation; `tells_apart` is told, but is
+        judgements: what each alternative does better, by the rule of the recommendation; `tells_apart` is shown, but is
             no reason.
         recommendation: which one to take, or that none helps; with its rule and numbers.
         manifest: on what, how, how long, and what was skipped.

@@ -115,8 +115,8 @@ def _too_few(windows: int, level: float, others: list[dict[str, Any]]) -> Answer
 
 def _take(row: Row, found: Row) -> Answer:
     reasons = [words for name, words in _REASONS.items() if found[name]]
-    told = " and ".join(filter(None, [", ".join(reasons[:-1]), reasons[-1]]))
-    sentence = f"{row['normalizer']} helps this model: it {told}, and its loss changes by {_change(row)}."
+    listed = " and ".join(filter(None, [", ".join(reasons[:-1]), reasons[-1]]))
+    sentence = f"{row['normalizer']} helps this model: it {listed}, and its loss changes by {_change(row)}."
     names = ("loss_change", "loss_rise", "capacity_ratio", "needle_gain")
     return sentence, _numbers(row, names)
 

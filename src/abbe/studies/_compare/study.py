@@ -66,7 +66,7 @@ def compare(
     """
     specs = ALTERNATIVES if alternatives is None else as_lines(alternatives)
     for spec in specs:
-        check_alternative(spec)  # a mistake is told before a model is loaded
+        check_alternative(spec)  # a mistake is reported before a model is loaded
     place, source = as_folder(folder), as_text(text)
     loaded = as_model(model, tokenizer, progress)
     check_causal(loaded, "comparing normalizers")

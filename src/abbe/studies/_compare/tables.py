@@ -34,8 +34,8 @@ def comparison_table(
             | capacities(record["capacity"], own["capacity"], settings)
             | _sensitivities(record["sensitivity"], settings)
         )
-        told: dict[str, Any] = {"normalizer": name, JUMPS: record["sensitivity"]["jumps"]}
-        rows.append(told | _columns(found) | _plain(name, record, speed) | _needle(needle, name))
+        first: dict[str, Any] = {"normalizer": name, JUMPS: record["sensitivity"]["jumps"]}
+        rows.append(first | _columns(found) | _plain(name, record, speed) | _needle(needle, name))
     return pl.DataFrame(rows, schema=SCHEMA)
 
 

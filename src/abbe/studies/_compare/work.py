@@ -68,7 +68,7 @@ class Study:
             return self._compared(error)
 
     def _check_alternatives(self) -> None:
-        """That each can be swapped into this model: a mistake is told before anything is measured."""
+        """That each can be swapped into this model: a mistake is reported before anything is measured."""
         for spec in self.settings.alternatives:
             swap(self.model, spec).restore()
             if self.for_fitting is not None and not is_file(spec):
@@ -90,7 +90,7 @@ class Study:
         return comparison
 
     def _check(self) -> float:
-        """That softmax swapped in is the model itself; tells the cost."""
+        """That softmax swapped in is the model itself; gives the cost."""
         with swap(self.model, "softmax") as trial:
             error = trial.check(**model_inputs(self.model, check_tokens(self.model, self.windows)))
         start = time.perf_counter()  # the check has warmed up

@@ -64,13 +64,13 @@ def _critical_number(table: Lookup) -> KeyNumber:
     if not tested:
         return _number(name, measure, None, str, str)
     if not can_reject(table):
-        told = f"With so few heads the test cannot distinguish anything from chance at level {LEVEL:g}."
-        return KeyNumber(name, measure, None, None, None, None, None, "too few heads", told)
+        meaning = f"With so few heads the test cannot distinguish anything from chance at level {LEVEL:g}."
+        return KeyNumber(name, measure, None, None, None, None, None, "too few heads", meaning)
     if found is None:
-        told = f"Up to {tested[-1]} selected tokens, the heads' distances differ from those of random sets."
-        return KeyNumber(name, measure, None, None, None, None, None, f"none up to {tested[-1]}", told)
-    told = f"With {tokens(found.value)} selected, the heads' distances are first indistinguishable from random sets."
-    return KeyNumber(name, measure, found.value, found.low, found.high, None, None, tokens(found.value), told)
+        meaning = f"Up to {tested[-1]} selected tokens, the heads' distances differ from those of random sets."
+        return KeyNumber(name, measure, None, None, None, None, None, f"none up to {tested[-1]}", meaning)
+    meaning = f"With {tokens(found.value)} selected, the heads' distances are first indistinguishable from random sets."
+    return KeyNumber(name, measure, found.value, found.low, found.high, None, None, tokens(found.value), meaning)
 
 
 def can_reject(table: Lookup) -> bool:

@@ -37,12 +37,12 @@ def bound_is_loose(figure: Figure) -> Claim:
     table = figure.tables["distance"]
     selected, bound = (line_of(table, "length", name) for name in ("selected", "bound"))
     ratios = [bound[length] / selected[length] for length in selected if length in bound and selected[length] > 0]
-    told = f"it is {min(ratios):.3g} to {max(ratios):.3g} times the distance" if ratios else "no bound was found"
+    shown = f"it is {min(ratios):.3g} to {max(ratios):.3g} times the distance" if ratios else "no bound was found"
     return Claim(
         "2a",
         "bound of Theorem 1",
         "the bound holds and is conservative",
-        told,
+        shown,
         f"it is at least {CONSERVATIVE:g} times the distance at every length (in its linear form, which is true, with "
         "d1 replaced by a larger number that needs no pairs of tokens)",
         answer(min(ratios) >= CONSERVATIVE if ratios else None),
@@ -55,14 +55,14 @@ def formula_is_upper_bound(figure: Figure) -> Claim:
     random, low, high = (line_of(table, "length", name) for name in ("random", "expected low", "expected high"))
     ratios = [random[length] / low[length] for length in random if low.get(length, 0) > 0]
     tops = [random[length] / high[length] for length in random if high.get(length, 0) > 0]
-    told = f"random sets are at up to {max(ratios):.3g} times it" if ratios else "no bound was found"
+    shown = f"random sets are at up to {max(ratios):.3g} times it" if ratios else "no bound was found"
     if tops:
-        told += f", and at most {max(tops):.3g} times the corrected one"
+        shown += f", and at most {max(tops):.3g} times the corrected one"
     return Claim(
         "2a",
         "formula of Theorem 1(2)",
         "the mean distance of random sets is at most the formula of Theorem 1(2) (read without its term epsilon)",
-        told,
+        shown,
         f"refuted where random sets exceed it by more than {percent(CLEARLY)}; it cannot be confirmed, because by "
         "Jensen's inequality it is a lower bound",
         answer(False if ratios and max(ratios) > 1 + CLEARLY else None),
@@ -96,8 +96,8 @@ def critical_share(figure: Figure) -> Claim:
     for row in longest.iter_rows(named=True):
         critical, length, level = row["critical_n"], row["length"], row["level"]
         share = None if critical is None else critical / length
-        told = f"none up to {row['largest_n']}" if share is None else f"N = {critical:.0f}, {share:.3g} L"
-        parts.append(f"{told} at level {level:g}")
+        size = f"none up to {row['largest_n']}" if share is None else f"N = {critical:.0f}, {share:.3g} L"
+        parts.append(f"{size} at level {level:g}")
         numbers[f"critical N / L at {level:g}"] = share
         if level == longest["level"].min() and _can_reject(figure, level):  # the level of the paper's text
             judged = _near_the_paper(share)
@@ -137,14 +137,14 @@ def critical_growth(figure: Figure) -> Claim:
     known = table.filter(pl.col("critical_n").is_not_null()).sort("length")
     holds, exponent = _judge_growth(table)
     enough = _can_reject(figure, 0.01)
-    told = f"like L^{exponent:.2f}" if exponent is not None else "no growth to fit"
+    shown = f"like L^{exponent:.2f}" if exponent is not None else "no growth to fit"
     if len(known) < len(table):
-        told += f"; every test rejects at {len(table) - len(known)} of {len(table)} lengths"
+        shown += f"; every test rejects at {len(table) - len(known)} of {len(table)} lengths"
     claim = Claim(
         "2c",
         "critical N grows with length",
         "critical N grows sub-linearly in L",
-        told,
+        shown,
         f"the exponent of a power law lies between {SUB_LINEAR[0]:g} and {SUB_LINEAR[1]:g} (level 0.01; not judged "
         "unless there is a critical N at every length, and at three or more)",
         answer(holds if enough else None),
@@ -163,16 +163,16 @@ def _judge_growth(rows: pl.DataFrame) -> Judged:
 def collapse(figure: Figure) -> Claim:
     table = figure.tables["proportional"].filter(pl.col("vectors") == "embedding").sort("length")
     line = dict(table.select("length", "value").iter_rows())
-    told, holds, exponent = "too few lengths", None, None
+    shown, holds, exponent = "too few lengths", None, None
     if len(line) > 1:
-        told = f"{line[min(line)]:.3g} at {min(line)} tokens, {line[max(line)]:.3g} at {max(line)}"
+        shown = f"{line[min(line)]:.3g} at {min(line)} tokens, {line[max(line)]:.3g} at {max(line)}"
         exponent = slope(list(line), list(line.values()))
         holds = line[max(line)] < (1 - CLEARLY) * line[min(line)]
     return Claim(
         "2c",
         "N in proportion to L",
         "if N grows in proportion to L, the distance collapses to 0",
-        told + (f", like L^{exponent:.2f}" if exponent is not None else ""),
+        shown + (f", like L^{exponent:.2f}" if exponent is not None else ""),
         f"for N = L/8 the distance is more than {percent(CLEARLY)} lower at the longest than at the shortest length",
         answer(holds),
         {"exponent": exponent},

@@ -78,7 +78,7 @@ def reproduce(
         "seed": checked_seed(seed),
         "quick": quick,
     }
-    plan(chosen, longest, **asked)  # mistakes are told before anything is written
+    plan(chosen, longest, **asked)  # mistakes are reported before anything is written
     with held(place), evaluating(loaded.network):
         if place is not None:
             claim_folder(place, loaded, source, asked)

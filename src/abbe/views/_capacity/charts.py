@@ -10,9 +10,9 @@ import polars as pl
 
 from ...words.numbers import percent
 from ...words.paper import PAPER_CRITICAL_SHARE
-from .._reproduce.table import plain
 from .._shared.panels import INTERVAL_TIPS, Look, Row, data, numbers, places_axis, renamed, rows_of, series_style, tip
 from .._shared.series import Spec, finished, log_axis, panel
+from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
 from .layer_charts import layer_growth, layer_panels
 

@@ -41,7 +41,7 @@ def layer_panels(found: Capacity, theme: Theme) -> list[Spec]:
 
 
 def layer_growth(found: Capacity, theme: Theme) -> Spec | None:
-    """Capacity against the length, a line for each layer, in the way that is told; None with one length."""
+    """Capacity against the length, a line for each layer, in the way that is reported; None with one length."""
     way = found.reported_way
     rows = rows_of(found.layers.filter(pl.col("way") == way).sort("layer", "length"))
     lengths = sorted({row["length"] for row in rows})

@@ -6,14 +6,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from ...words.numbers import interval, number, percent
-from .._reproduce.table import plain
+from .._shared.terminal import bullets, new_table, plain, skipped_lines
 
 if TYPE_CHECKING:
     from ...studies import Capacity
@@ -26,20 +24,19 @@ def capacity_table(found: Capacity) -> RenderableType:
     manifest = found.manifest
     parts: list[RenderableType] = [
         Text(f"How many tokens does {plain(manifest['model']['name'])} need?", style="bold"),
-        Text(f"on {plain(manifest['text']['name'])}; N* keys of largest weight, kept at every query", style="dim"),
+        Text(f"on {plain(manifest['text']['name'])}; only the top N* keys per query are kept", style="dim"),
         Text(f"loss over {found.scored}", style="dim"),
         _by_length(found),
     ]
     if found.growth["layer"].is_null().any():
         parts.append(_growth(found))
     parts += _by_layer(found)
-    told = [Padding(Text(f"• {plain(one.sentence)}"), (0, 0, 0, 2)) for one in found.findings]
-    skipped = [Text(f"skipped: {plain(str(why))}", style="dim") for why in manifest.get("skipped") or ()]
-    return Group(*parts, Text("What it means", style="bold"), *told, *skipped)
+    parts.append(Text("What it means", style="bold"))
+    return Group(*parts, *bullets(found.findings), *skipped_lines(manifest))
 
 
 def _table(title: str, first: str, *others: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, title=title, title_justify="left")
+    table = new_table(title=title, title_justify="left")
     table.add_column(first, justify="right")
     for name in others:
         table.add_column(name, justify="left" if name == "way" else "right", no_wrap=name in _WHOLE)
@@ -78,9 +75,9 @@ def _by_layer(found: Capacity) -> list[RenderableType]:
     others = sorted(set(rows["length"].unique()) - set(longest["length"].unique()))
     if not others:
         return [*tables]
-    told = ", ".join(f"{length:,}" for length in others)
+    listed = ", ".join(f"{length:,}" for length in others)
     smallest = percent(min(rows["allowed"].to_list()), 2)
-    note = f"g: growth at {smallest}; layers at {told} tokens: --json, or table.csv of --out"
+    note = f"g: growth at {smallest}; layers at {listed} tokens: --json, or table.csv of --out"
     return [*tables, Text(f"{note}\n", style="dim")]
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from .._reproduce.table import plain
+from .._shared.terminal import new_table, plain, skipped_lines
 from .page import judgement_rows, jumps_remark, measured_line, name_of
 from .words import BY_NAME, PARTS, cell_text, interval
 
@@ -44,12 +43,11 @@ def compare_table(comparison: Comparison) -> RenderableType:
         Text(plain(finding.sentence), style="bold"),
         Padding(Text(plain(finding.rule), style="dim"), (0, 0, 0, 2)),
     ]
-    skipped = comparison.manifest.get("skipped") or ()
-    return Group(*parts, *(Text(f"skipped: {plain(str(why))}", style="dim") for why in skipped))
+    return Group(*parts, *skipped_lines(comparison.manifest))
 
 
 def _numbers(comparison: Comparison, names: Sequence[str]) -> Table:
-    table = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+    table = new_table(pad_edge=True, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("normalizer", overflow="fold", width=_least(comparison))
     for name in names:
         table.add_column(BY_NAME[name].label, justify="right", overflow="fold")
@@ -63,7 +61,7 @@ def _numbers(comparison: Comparison, names: Sequence[str]) -> Table:
 
 
 def _judgements(comparison: Comparison) -> Table:
-    table = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+    table = new_table(pad_edge=True, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("alternative", overflow="fold", width=_least(comparison))
     for words in PARTS.values():
         table.add_column(words, justify="center")

@@ -84,7 +84,7 @@ def _trade(single: pl.DataFrame, means: pl.DataFrame, legend: _Legend, chosen: b
     edge = 1.12 * max(numbers_in(pl.concat([single, means], how="diagonal"), "output_change"), default=1.0) or 1.0
     scale = alt.Scale(domain=[0, edge], nice=False)
     x = alt.X("output_change:Q", title="change of the head's output", scale=scale, axis=alt.Axis(tickCount=5))
-    y = share_axis("told_apart", "share of the weight told apart")
+    y = share_axis("told_apart", "separable share of the weight")
     rows = _others(means)
     layers = [_points(source(_others(single)), "heads", legend, x, y), *_reference(own, y, legend.theme)]
     if own is not None:
@@ -117,7 +117,7 @@ def _gains(single: pl.DataFrame, means: pl.DataFrame, legend: _Legend, chosen: b
     values = [*numbers_in(pl.concat([single, means], how="diagonal"), "gain", "gain_low", "gain_high"), 0.0]
     around = 0.06 * (max(values) - min(values)) or 0.5
     scale = alt.Scale(domain=[min(values) - around, max(values) + around], nice=False)
-    x = alt.X("gain:Q", title="gain in the share told apart", scale=scale, axis=alt.Axis(tickCount=5))
+    x = alt.X("gain:Q", title="gain in the separable share", scale=scale, axis=alt.Axis(tickCount=5))
     order = [row["normalizer"] for row in sorted(rows, key=lambda row: -(row["gain"] or 0.0))]
     axis = alt.Axis(grid=False, labelLimit=110, ticks=False, domain=False)
     y = alt.Y("normalizer:N", title=None, scale=alt.Scale(domain=order), axis=axis)

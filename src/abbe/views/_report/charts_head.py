@@ -118,7 +118,7 @@ def ball_chart(run: Run, theme: ThemeName) -> Spec:
     x, y = _plain_axis(alt.X), _plain_axis(alt.Y)
     layers = [*_circle(x, y, colours), _points(x, y, colours), *_centre(x, y, colours)]
     picture = panel(layers, "", width=BALL, height=BALL)
-    question = "Which of the selected tokens can be told apart?"
+    question = "Which of the selected tokens are separable?"
     return finished([picture], question, about_lines(run), theme, filled=["points", "circle"], columns=1)
 
 

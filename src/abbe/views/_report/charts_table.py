@@ -73,17 +73,17 @@ def interval_words(run: Run) -> str:
 def about_lines(run: Run) -> list[str]:
     """Model and text, then windows and queries."""
     settings, lengths = _part(run, "settings"), lengths_of(run)
-    told = []
+    parts = []
     if lengths:
         tokens = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
         windows = settings.get("windows")
-        told.append(f"{windows} windows of {tokens} tokens" if isinstance(windows, int) else f"L = {tokens} tokens")
+        parts.append(f"{windows} windows of {tokens} tokens" if isinstance(windows, int) else f"L = {tokens} tokens")
     if isinstance(settings.get("queries"), (int, str)):
-        told.append(f"{settings['queries']} queries per window")
+        parts.append(f"{settings['queries']} queries per window")
     if isinstance(settings.get("vectors"), str):
-        told.append(f"{settings['vectors']} vectors")
+        parts.append(f"{settings['vectors']} vectors")
     on = _short(str(_part(run, "text").get("name", "a text")))
-    return [f"{model_name(run)} on {on}", *([", ".join(told)] if told else [])]
+    return [f"{model_name(run)} on {on}", *([", ".join(parts)] if parts else [])]
 
 
 def model_name(run: Run) -> str:

@@ -72,9 +72,9 @@ def _of_head(report: Report, place: Place, theme: ThemeName) -> dict[str, Spec]:
 
 def _ball_figure(chart: Spec, of: str, sample: Sample, row: SampleRow, ball: Ball) -> Spec:
     near = f"{ball.intruders} unselected lie no farther than the farthest of them"
-    told = f"query {row.query}: {sum(ball.inside)} of {ball.size} selected tokens lie in the ball; {near}"
+    count = f"query {row.query}: {sum(ball.inside)} of {ball.size} selected tokens lie in the ball; {near}"
     marks = "cross: the sum s of the selected; circle: as far as the nearest unselected token; size: weight"
-    chart["title"]["subtitle"] += [told, marks]
+    chart["title"]["subtitle"] += [count, marks]
     return _filled(chart, f"{of}: which selected tokens are separable?", ball_data(sample, row, ball))
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ...words.finding import NOTICE, Finding, KeyNumber
 from ...words.numbers import interval, number
-from .._reproduce.table import plain
+from .._shared.terminal import bullets, plain, skipped_lines
 from .page import measured_line, model_name
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def report_table(report: Report) -> RenderableType:
     """What was measured, the five numbers, the verdicts, the advice; readable from 80 columns on."""
     parts: list[RenderableType] = [
-        Text(f"How selective is {plain(model_name(report.run.manifest))}?", style="bold"),
+        Text(f"How selective is the attention of {plain(model_name(report.run.manifest))}?", style="bold"),
         Text(plain(measured_line(report)), style="dim"),
         Text(""),
         _numbers(report),
@@ -30,8 +30,7 @@ def report_table(report: Report) -> RenderableType:
     ]
     parts += _findings("Verdict", report.verdicts)
     parts += _findings("Advice", report.advice, "" if report.learned else NOTICE)
-    skipped = [Text(f"skipped: {plain(str(why))}", style="dim") for why in report.run.manifest.get("skipped") or ()]
-    return Group(*parts, *skipped)
+    return Group(*parts, *skipped_lines(report.run.manifest))
 
 
 def _numbers(report: Report) -> Table:
@@ -40,22 +39,21 @@ def _numbers(report: Report) -> Table:
     table.add_column(no_wrap=False, max_width=24)
     table.add_column()
     for key in report.numbers:
-        told = Text.assemble((plain(key.shown), "bold"), (_beside(key), "dim"))
-        table.add_row(Text(plain(key.name)), Group(told, Text(plain(key.meaning), style="dim")))
+        value = Text.assemble((plain(key.shown), "bold"), (_beside(key), "dim"))
+        table.add_row(Text(plain(key.name)), Group(value, Text(plain(key.meaning), style="dim")))
     return table
 
 
 def _beside(key: KeyNumber) -> str:
     """Interval, limit and control, as far as they are known."""
     named = (("limit", key.limit), ("control", key.control))
-    found = [f"{name} {number(value, 3)}" for name, value in named if value is not None]
-    told = ", ".join(part for part in (interval(key.low, key.high), *found) if part)
-    return f"  ({told})" if told else ""
+    known = [f"{name} {number(value, 3)}" for name, value in named if value is not None]
+    words = ", ".join(part for part in (interval(key.low, key.high), *known) if part)
+    return f"  ({words})" if words else ""
 
 
 def _findings(title: str, findings: Sequence[Finding], notice: str = "") -> list[RenderableType]:
     if not findings:
         return []
     before = [Padding(Text(notice, style="bold yellow"), (0, 0, 0, 2))] if notice else []
-    told = [Padding(Text(f"• {plain(finding.sentence)}"), (0, 0, 0, 2)) for finding in findings]
-    return [Text(title, style="bold"), *before, *told, Text("")]
+    return [Text(title, style="bold"), *before, *bullets(findings), Text("")]

@@ -117,12 +117,12 @@ def _windows(settings: Mapping[str, Any], windows: Any) -> str:
 def count(claims: tuple[Claim, ...]) -> str:
     """One line: how many statements hold."""
     answers = [claim.answer for claim in claims]
-    told = [f"{answers.count('holds')} of {len(claims)} statements hold"]
+    parts = [f"{answers.count('holds')} of {len(claims)} statements hold"]
     if answers.count("does not hold"):
-        told.append(f"{answers.count('does not hold')} {'does' if answers.count('does not hold') == 1 else 'do'} not")
+        parts.append(f"{answers.count('does not hold')} {'does' if answers.count('does not hold') == 1 else 'do'} not")
     if answers.count("cannot be judged"):
-        told.append(f"{answers.count('cannot be judged')} cannot be judged")
-    return ", ".join(told) + "." if claims else "No statement was judged."
+        parts.append(f"{answers.count('cannot be judged')} cannot be judged")
+    return ", ".join(parts) + "." if claims else "No statement was judged."
 
 
 def readings_rows(reproduction: Reproduction) -> tuple[int, list[str], list[list[str]]] | None:
@@ -144,8 +144,8 @@ def _critical(row: Mapping[str, Any]) -> str:
     """ "12", "none up to 512"; where there are many tests, in brackets how many of them reject at every size."""
     if row["rejecting"] is None:
         return "not tested"
-    told = f"none up to {row['largest_n']}" if row["critical_n"] is None else number(row["critical_n"])
-    return told if row["test"] == "head means" else f"{told} ({percent(row['rejecting'])})"
+    critical = f"none up to {row['largest_n']}" if row["critical_n"] is None else number(row["critical_n"])
+    return critical if row["test"] == "head means" else f"{critical} ({percent(row['rejecting'])})"
 
 
 def times(reproduction: Reproduction) -> list[tuple[str, str, str]]:

@@ -59,7 +59,7 @@ def _one_step(
     ]
     style = series_style(looks, looks)
     shapes = alt.Scale(domain=list(STATISTICS.values()), range=["circle", "square", "triangle-up"])
-    shape = alt.Shape("told:N", title=None, scale=shapes, legend=alt.Legend(orient="top", columns=3, offset=10))
+    shape = alt.Shape("reading:N", title=None, scale=shapes, legend=alt.Legend(orient="top", columns=3, offset=10))
     tips = [
         tip("shown", "direction", "N"),
         tip("reading", "statistic", "N"),

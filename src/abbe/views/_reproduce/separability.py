@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...studies import Figure
 
 BAND = "the paper, beyond N ≈ 16: .70 to .85"
-SERIES = {"selected": "selected: one value a head", "random": "random sets of N"}
+SERIES = {"selected": "selected: one value per head", "random": "random sets of N"}
 
 
 def separability_panels(figure: Figure, theme: Theme) -> list[Panel]:
