@@ -49,6 +49,6 @@ def test_stopping_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         raise KeyboardInterrupt
 
     monkeypatch.setattr(studies, "diagnose", stop)
-    for arguments, message in (([], "with --out FOLDER"), (["--out", "run"], "goes on from there")):
+    for arguments, message in (([], "with --out FOLDER"), (["--out", "run"], "again to resume")):
         assert run_main(monkeypatch, "diagnose", *arguments) == 130
         assert message in capsys.readouterr().err

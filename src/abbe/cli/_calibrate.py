@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import _complete
-from ._invocation import GOES_ON, current
+from ._invocation import RESUMES, current
 from ._options import (
     MEASURED,
     OUTPUT,
@@ -73,7 +73,7 @@ def calibrate(
     """Swap a normalizer in and fit its temperature, alpha, ... head by head to the outputs of the unchanged model."""
     from ..studies import calibrate as run_calibrate
 
-    current.if_stopped = GOES_ON
+    current.if_stopped = RESUMES
     found = run_calibrate(
         model,
         spec,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ._invocation import GOES_ON, current
+from ._invocation import RESUMES, current
 from ._options import (
     MEASURED,
     OUTPUT,
@@ -81,7 +81,7 @@ def capacity(
     """How many of its top keys per query a model needs before its loss rises, and whether its geometry agrees."""
     from ..studies import capacity as run_capacity
 
-    current.if_stopped = GOES_ON if out else "with --out FOLDER the same command would go on from there"
+    current.if_stopped = RESUMES if out else "with --out FOLDER the same command would resume"
     if figures is not None:
         check_folder("--figures", figures)
     found = run_capacity(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import _complete
-from ._invocation import GOES_ON, current
+from ._invocation import RESUMES, current
 from ._options import (
     MEASURED,
     OUTPUT,
@@ -81,7 +81,7 @@ def compare(
     from ..views import compare as run_compare
     from ..views import compare_table
 
-    current.if_stopped = GOES_ON
+    current.if_stopped = RESUMES
     if figures is not None:
         check_folder("--figures", figures)
     folder = out or folder_for("compare", model)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import _complete
-from ._invocation import GOES_ON, current
+from ._invocation import RESUMES, current
 from ._options import (
     MEASURED,
     OUTPUT,
@@ -65,7 +65,7 @@ def diagnose(
     """Measure how selective every attention head of a model is: dispersion, distance, separability, sensitivity."""
     from ..studies import diagnose as run_diagnose
 
-    current.if_stopped = GOES_ON if out else "with --out FOLDER the same command would go on from there"
+    current.if_stopped = RESUMES if out else "with --out FOLDER the same command would resume"
     run = run_diagnose(
         model,
         text,

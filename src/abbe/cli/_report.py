@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ._invocation import GOES_ON, current
+from ._invocation import RESUMES, current
 from ._options import (
     OUTPUT,
     Debug,
@@ -62,7 +62,7 @@ def report(
     from ..views import report as run_report
     from ..views import report_table
 
-    current.if_stopped = GOES_ON
+    current.if_stopped = RESUMES
     if figures is not None:
         check_folder("--figures", figures)
     folder = out or folder_for("report", model)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import _complete
-from ._invocation import GOES_ON, current
+from ._invocation import RESUMES, current
 from ._names import FIGURES
 from ._options import (
     MEASURED,
@@ -69,7 +69,7 @@ def reproduce(
     from ..views import reproduce as run_reproduce
     from ..views import reproduction_table, save_figures
 
-    current.if_stopped = GOES_ON
+    current.if_stopped = RESUMES
     folder = out or folder_for("reproduce", model, *(["quick"] if quick else []))
     found = run_reproduce(
         model,

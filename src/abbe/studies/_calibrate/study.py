@@ -84,7 +84,7 @@ def calibrate(
         queries: how many queries per window, one from each of as many equal stretches, or "all".
         steps: of the fit, at most.
         finetune: further steps of Adam on the loss of the windows, end to end, for the same parameters only.
-        folder: keep layers, losses and the fitted swap there; a run that was stopped goes on where it was.
+        folder: keep layers, losses and the fitted swap there; an interrupted run is resumed.
         progress: say the cost and show a bar on standard error.
 
     Example:

@@ -75,7 +75,7 @@ def capacity(
         targets: which tokens of a window are scored: "all" next ones, or "last:128", so many at the end of every
             window, whose queries see nearly all of it. This changes N* a lot (arXiv 2609.37879); the default lengths
             then leave out windows with fewer targets.
-        folder: keep losses there as they are known; a study that was stopped goes on where it was.
+        folder: keep losses there as they are known; an interrupted study is resumed.
         progress: say the cost and show a bar on standard error.
 
     A sink counts as a key: it is one of the N if its logit is among the N largest. N* and its two ways are those of

@@ -55,7 +55,7 @@ def diagnose(
         seed: of windows, queries, random sets and resampling.
         level: of the intervals.
         resamples: of the bootstrap.
-        folder: keep the run there; a run that was stopped goes on where it was.
+        folder: keep the run there; an interrupted run is resumed.
         progress: say the cost and show a bar on standard error.
 
     Example:

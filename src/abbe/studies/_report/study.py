@@ -59,7 +59,7 @@ def report(
     tokenizer: Any = None,
     progress: bool = True,
 ) -> Report:
-    """How selective is every head of this model, at which length does it give out, and what can be done?
+    """How selective is every head of this model, at which length does selection break down, and what can be done?
 
     Args:
         model, text, windows, queries, grid, vectors, seed, level, resamples, tokenizer: as for `diagnose`.
