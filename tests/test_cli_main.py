@@ -31,8 +31,8 @@ BASE = {
 ON = {
     "report": "finished work is kept: run the same command again to resume",
     "reproduce": "finished work is kept: run the same command again to resume",
-    "diagnose": "with --out FOLDER the same command would go on from there",
-    "capacity": "with --out FOLDER the same command would go on from there",
+    "diagnose": "with --out FOLDER the same command would resume",
+    "capacity": "with --out FOLDER the same command would resume",
     "compare": "finished work is kept: run the same command again to resume",
     "calibrate": "finished work is kept: run the same command again to resume",
     "pull": "nothing was left behind, the same command starts again",
