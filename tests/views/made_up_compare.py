@@ -27,7 +27,7 @@ NUMBERS = {
 MANIFEST: dict[str, Any] = {
     "model": {"name": "gpt2-like", "about": "6 layers x 8 heads", "class": "GPT2LMHeadModel", "source": "/home/u/gpt"},
     "text": {"name": "essay.txt", "characters": 53_000},
-    "settings": {"length": 512, "queries": 32, "tau": 0.05, "level": 0.95},
+    "settings": {"length": 512, "queries": 32, "tau": 0.05, "level": 0.95, "needle_decoys": 3},
     "self_check": {"error": 4.2e-6, "tokens": 128},
     "machine": {"threads": 2},
     "windows": [{"length": 512, "index": i, "start": 0, "end": 9} for i in range(8)],
