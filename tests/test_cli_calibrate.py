@@ -12,7 +12,7 @@ from cli_runs import run, run_main
 
 import abbe
 from abbe import studies, views
-from abbe.studies._engine.sentences import percent
+from abbe.words.numbers import percent
 
 pytest_plugins = ("cli_fixtures",)
 
@@ -74,9 +74,9 @@ def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
     result = run("calibrate", folder, "--with", "sparsemax", "--text", book, *quick, "--out", out)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == f"swap: {out / 'tuned.safetensors'}"
-    for word in ("own", "swapped", "calibrated", "fine-tuned", "The loss on 2 held-out windows is"):
+    for word in ("baseline", "swapped", "calibrated", "fine-tuned", "The loss on 2 held-out windows is"):
         assert word in result.stdout
-    assert "too few held-out windows to tell" in " ".join(result.stdout.split())
+    assert "too few held-out windows to show" in " ".join(result.stdout.split())
     assert "about" in result.stderr  # the cost, before the work
     again = run("calibrate", folder, "--with", "sparsemax", "--text", book, *quick, "--out", out, "--json", "--quiet")
     found = json.loads(again.stdout)

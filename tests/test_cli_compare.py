@@ -123,7 +123,7 @@ def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
     result = run("compare", folder, "--text", book, *quick)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == f"page: {out / 'compare.html'}"
-    assert "Too few windows to tell" in result.stdout
+    assert "Too few windows to judge" in result.stdout
     assert "2 normalizers, " in result.stderr  # the cost, before the work
     assert (out / "compare.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     again = run("compare", folder, "--text", book, *quick, "--json", "--quiet")

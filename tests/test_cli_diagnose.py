@@ -22,7 +22,7 @@ def test_table_and_folder(folder: Path, book: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "mean over 8 heads, windows of 32 tokens" in result.stdout
     assert "separability" in result.stdout
-    assert "high means that the weight is spread over many keys" in result.stdout
+    assert "High means that the weight is spread over many keys" in result.stdout
     assert "self-check error" in result.stderr
     assert "4 windows, 96 tokens: about" in result.stderr
     assert result.stderr.endswith(f"wrote {tmp_path / 'run'}\n")
@@ -49,6 +49,6 @@ def test_stopping_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         raise KeyboardInterrupt
 
     monkeypatch.setattr(studies, "diagnose", stop)
-    for arguments, message in (([], "with --out FOLDER"), (["--out", "run"], "goes on from there")):
+    for arguments, message in (([], "with --out FOLDER"), (["--out", "run"], "again to resume")):
         assert run_main(monkeypatch, "diagnose", *arguments) == 130
         assert message in capsys.readouterr().err

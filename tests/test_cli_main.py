@@ -29,12 +29,12 @@ BASE = {
     "doctor": (studies, "doctor", []),
 }
 ON = {
-    "report": "what was finished is kept, the same command goes on from there",
-    "reproduce": "what was finished is kept, the same command goes on from there",
-    "diagnose": "with --out FOLDER the same command would go on from there",
-    "capacity": "with --out FOLDER the same command would go on from there",
-    "compare": "what was finished is kept, the same command goes on from there",
-    "calibrate": "what was finished is kept, the same command goes on from there",
+    "report": "finished work is kept: run the same command again to resume",
+    "reproduce": "finished work is kept: run the same command again to resume",
+    "diagnose": "with --out FOLDER the same command would resume",
+    "capacity": "with --out FOLDER the same command would resume",
+    "compare": "finished work is kept: run the same command again to resume",
+    "calibrate": "finished work is kept: run the same command again to resume",
     "pull": "nothing was left behind, the same command starts again",
 }
 

@@ -63,4 +63,4 @@ def test_interrupt_is_told_in_one_line(
 
     monkeypatch.setattr(views, "reproduce", interrupt)
     assert run_main(monkeypatch, "reproduce", folder, "--out", tmp_path / "out") == 130
-    assert capsys.readouterr().err == "abbe: stopped; what was finished is kept, the same command goes on from there\n"
+    assert capsys.readouterr().err == "abbe: stopped; finished work is kept: run the same command again to resume\n"

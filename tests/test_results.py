@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 import abbe
-from abbe.results import FORMAT, MANIFEST, SCHEMA, TABLE, Run, open_run, summary
+from abbe.results import FORMAT, MANIFEST, SCHEMA, TABLE, Run, open_run
+from abbe.views import summary
 
 
 def rows(*given: dict[str, Any]) -> pl.DataFrame:

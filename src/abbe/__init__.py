@@ -78,7 +78,7 @@ _LATER = {
         *("calibrate", "capacity", "compare", "diagnose", "doctor", "open", "report", "reproduce", "verify"),
     ),
 }
-_MODULES = ("bounds", "measures", "models", "normalizers", "results", "studies", "views")
+_MODULES = ("bounds", "measures", "models", "normalizers", "results", "studies", "views", "words")
 
 
 def __getattr__(name: str) -> _typing.Any:

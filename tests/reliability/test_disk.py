@@ -10,7 +10,7 @@ import pytest
 from abbe_processes import STUDIES, Commands, results, stamps
 
 Whole = Callable[[str], Path]
-KEPT = "; what was finished is kept, the same command goes on from there\n"
+KEPT = "; finished work is kept: run the same command again to resume\n"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from abbe_processes import MOMENTS, STUDIES, Commands, left_over, results, stamps
 
-GOES_ON = "abbe: stopped; what was finished is kept, the same command goes on from there\n"
+RESUMES = "abbe: stopped; finished work is kept: run the same command again to resume\n"
 Whole = Callable[[str], Path]
 
 
@@ -101,7 +101,7 @@ def test_ended_by_a_signal(
     folder = tmp_path / "run"
     fault = {"signal": number, "at": 3, "moment": "half"}
     ended = abbe_commands.run(abbe_commands.of(study, folder, "--quiet"), fault)
-    assert (ended.code, ended.err) == (code, GOES_ON)
+    assert (ended.code, ended.err) == (code, RESUMES)
     assert left_over(folder) == []  # it had time to clean up
     finish(abbe_commands, study, folder, whole)
 

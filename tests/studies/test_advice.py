@@ -10,7 +10,7 @@ from synthetic_run import USUAL, alternatives, made_run
 from abbe.studies._engine.lookup import Lookup
 from abbe.studies._report.advice import advice, gaining
 from abbe.studies._report.floors import floors
-from abbe.studies._report.result import Finding
+from abbe.words.finding import Finding
 
 SPARSE = ("sparsemax", "topk:k=32")
 SHARPER = "softmax:temperature=0.7"
@@ -26,7 +26,8 @@ def found(*heads: dict[str, Any], other: Any = NONE, **options: Any) -> dict[str
 def test_the_active_set_is_the_smallest_that_keeps_nine_tenths() -> None:
     finding = found({}, {"top_mass": {1: 0.1, 5: 0.2, 20: 0.3, 100: 0.95}})["active-set size"]
     assert finding.sentence == (
-        "Keep 20 tokens a query: 92 % of the weight is on them in the mean over heads; 1 of 2 heads needs more."
+        "20 keys per query hold 92 % of the weight, on average over heads; 1 of 2 heads needs more. How many the loss "
+        "needs: abbe capacity."
     )
     assert finding.heads == ((0, 1),)
     assert finding.numbers["separability of 20 tokens"] == 0.7
@@ -35,7 +36,10 @@ def test_the_active_set_is_the_smallest_that_keeps_nine_tenths() -> None:
 def test_no_set_is_large_enough() -> None:
     flat = {"top_mass": {1: 0.01, 5: 0.05, 20: 0.1, 100: 0.4}}
     finding = found(flat, overall=flat)["active-set size"]
-    assert finding.sentence == "Even 100 tokens a query hold only 40 % of the weight: allow more."
+    assert (
+        finding.sentence
+        == "Even 100 keys per query hold only 40 % of the weight; how many the loss needs: abbe capacity."
+    )
     assert finding.heads == ((0, 0),)
     assert finding.numbers["smallest size that keeps the weight"] is None
 
@@ -43,7 +47,7 @@ def test_no_set_is_large_enough() -> None:
 def test_the_temperature_floor_is_that_of_the_most_fragile_head() -> None:
     finding = found({}, {"sensitivity_worst_p95": {0.1: 4.5, 0.5: 0.9, 1.0: 0.3}})["temperature floor"]
     assert finding.sentence == (
-        "Keep the temperature above 0.45, where the first head (layer 0, head 1) becomes fragile; the middle one does "
+        "Keep the temperature above 0.45, where the first head (layer 0, head 1) becomes fragile; the median head does "
         "at 0.43."
     )
     assert finding.heads == ((0, 1), (0, 0))
@@ -76,8 +80,8 @@ def test_who_gains(row: tuple[Any, ...], gains: bool) -> None:
     assert gaining(table, SPARSE).height == gains
     finding = found({}, other=table)["sparse normalizer"]
     assert finding.heads == (((0, 0),) if gains else ())
-    assert finding.sentence.endswith("An estimate from the same logits.")
-    assert "try it before you believe it" in finding.rule
+    assert ("swapped in without calibration it can raise the loss." in finding.sentence) == gains
+    assert finding.rule.endswith("abbe compare and abbe calibrate test it.")
 
 
 def test_the_best_alternative_of_every_head_largest_gain_first() -> None:
@@ -91,10 +95,10 @@ def test_the_best_alternative_of_every_head_largest_gain_first() -> None:
     best = gaining(table, SPARSE)
     assert best.select("head", "normalizer").rows() == [(1, "sparsemax"), (0, "topk:k=32")]
     finding = found({}, {}, {}, other=table)["sparse normalizer"]
-    assert finding.sentence.startswith("2 of 3 heads would gain from the best of 2 sparse normalizers: another 30 %")
-    assert "outputs moved by 10 %; softmax:temperature=0.7 alone would help 0." in finding.sentence
+    assert finding.sentence.startswith("2 of 3 heads might gain from the best of 2 sparse normalizers: another 30 %")
+    assert "outputs moved by 10 %; softmax:temperature=0.7 alone might help 0." in finding.sentence
     assert finding.numbers["heads best served by sparsemax"] == 1
-    assert finding.numbers["weight told apart now, mean over heads"] == 0.5
+    assert finding.numbers["separable weight now, mean over heads"] == 0.5
     # the control is taken from the heads that gain, not from all
     assert finding.numbers[f"gain of those heads with {SHARPER} instead"] == pytest.approx(0.2)
     assert finding.numbers["whose outputs would move by"] == pytest.approx(0.2)

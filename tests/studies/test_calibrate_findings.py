@@ -9,7 +9,7 @@ import torch
 from abbe.studies._calibrate.findings import calibration_findings
 from abbe.studies._calibrate.result import HEADS_SCHEMA, stage_losses
 from abbe.studies._engine.settings import settings_for
-from abbe.studies._report.result import Finding
+from abbe.words.finding import Finding
 
 
 def found_for(*stages: list[float], level: float = 0.95) -> list[Finding]:
@@ -41,7 +41,7 @@ OWN, WORSE = [2.0, 2.2, 2.1], [3.0, 3.2, 3.1]
 
 def test_sentences_about_the_loss() -> None:
     assert told(OWN, WORSE, [2.1, 2.3, 2.2])[0] == (
-        "The loss on 6 held-out windows is 2.100 nats with the model's own attention, 3.100 after the swap and 2.200 "
+        "The loss on 6 held-out windows is 2.100 nats as the model is, 3.100 after the swap and 2.200 "
         "calibrated: calibration regains 0.900 nats, 90 % of what the swap cost."
     )
     assert told(OWN, WORSE, [1.0, 1.2, 1.1])[0].endswith("regains 2.000 nats, 100 % of what the swap cost.")
@@ -65,12 +65,12 @@ def test_few_windows_tell_numbers_but_no_change(windows: int, level: float, need
     mean = sum(own) / windows
     noun = "window" if windows == 1 else "windows"
     assert loss.sentence == (
-        f"The loss on {windows} held-out {noun} is {mean:.3f} nats with the model's own attention, {mean + 3:.3f} "
-        f"after the swap and {mean + 3 + change:.3f} calibrated: too few held-out windows to tell a change, {needed} "
+        f"The loss on {windows} held-out {noun} is {mean:.3f} nats as the model is, {mean + 3:.3f} "
+        f"after the swap and {mean + 3 + change:.3f} calibrated: too few held-out windows to show a change, {needed} "
         "are needed."
     )
     assert tuning.sentence == (
-        f"Fine-tuned the loss is {mean + 3 + 2 * change:.3f} nats: too few held-out windows to tell a change, {needed} "
+        f"Fine-tuned the loss is {mean + 3 + 2 * change:.3f} nats: too few held-out windows to show a change, {needed} "
         "are needed."
     )
     for one in (loss, tuning):

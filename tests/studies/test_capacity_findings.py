@@ -66,10 +66,13 @@ def test_growth_in_words(exponent: float, low: float | None, high: float | None,
     assert "It is 6 % of 64 tokens, 3 % of 128" in found[1].sentence
     changes = low is not None and high is not None and not low <= 1 <= high
     assert found[1].sentence.endswith("; no one share, such as 6 %, fits all.") == changes
-    assert "4 keys (4 to 4) for a rise of at most 5 %" in found[0].sentence
+    assert (
+        "only the top 4 keys (4 to 4) per query, with their weights as they are, raises the loss by at most 5 %"
+        in found[0].sentence
+    )
 
 
-def test_a_curve_that_is_not_monotone_is_told() -> None:
+def test_a_curve_that_is_not_monotone_is_reported() -> None:
     curve = curve_of([0.19] * 3)
     curve.truncated[0] = curve.own  # one key is fine, two are not
     settings = asked(taus=(0.05,), ways=("deletion",), lengths=(64,), layers=False)
@@ -80,7 +83,7 @@ def test_a_curve_that_is_not_monotone_is_told() -> None:
     assert found[-1].topic == "not monotone"
     assert found[-1].sentence.startswith("In 1 of 1 rows a smaller N kept the loss, too")
     assert "For the whole model, deletion at 64 tokens and 5 %, N = 1 held, too, while N* is 4." in found[-1].sentence
-    assert "4 keys (4 to 4; the first N that holds is 1) for a rise" in found[0].sentence
+    assert "4 keys (4 to 4; the first N that holds is 1) per query" in found[0].sentence
 
 
 @pytest.mark.parametrize(

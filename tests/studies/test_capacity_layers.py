@@ -20,11 +20,11 @@ from abbe.models import windows as cut_windows
 from abbe.studies import Capacity, capacity
 from abbe.studies._capacity.findings import findings
 from abbe.studies._capacity.geometry import correlation_table, shown_size
-from abbe.studies._capacity.result import GROWTH_SCHEMA, WAYS, told_way
+from abbe.studies._capacity.result import GROWTH_SCHEMA, WAYS, reported_way
 from abbe.studies._capacity.study import evenly_spaced
 from abbe.studies._capacity.tables import capacity_table, growth_table, layer_rows, model_row
 from abbe.studies._engine.loss import window_losses
-from abbe.studies._report.result import Finding
+from abbe.words.finding import Finding
 
 CELLS = [(length, way) for length in (16, 40) for way in WAYS]
 
@@ -112,7 +112,7 @@ def test_one_way_only() -> None:
     assert set(of_layers(found)["way"]) == {"deletion"} == set(found.correlation["way"])
     assert found.manifest["settings"]["layer_lengths"] == [16, 40]
     assert any(one.sentence.startswith("Truncated alone at 40 tokens, deletion") for one in found.findings)
-    assert [told_way(ways) for ways in (WAYS, WAYS[::-1], ("deletion",))] == ["renormalised"] * 2 + ["deletion"]
+    assert [reported_way(ways) for ways in (WAYS, WAYS[::-1], ("deletion",))] == ["renormalised"] * 2 + ["deletion"]
 
 
 def test_no_layers_at_all() -> None:

@@ -20,8 +20,9 @@ from abbe.studies import compare
 from abbe.studies._compare import result as parts
 from abbe.studies._compare import work as study
 from abbe.studies._compare.needle_prompts import Prompt
-from abbe.studies._compare.result import OWN, Comparison, needle_lengths_for
+from abbe.studies._compare.result import Comparison, needle_lengths_for
 from abbe.studies._engine.loss import window_losses
+from abbe.words.names import BASELINE
 
 TIMED = ("time_ratio", "seconds")
 
@@ -35,10 +36,10 @@ def found() -> Comparison:
 
 
 def test_all_parts_are_there(found: Comparison) -> None:
-    assert found.table["normalizer"].to_list() == [OWN, "sparsemax", "topk:k=2"]
+    assert found.table["normalizer"].to_list() == [BASELINE, "sparsemax", "topk:k=2"]
     assert found.judgements["normalizer"].to_list() == ["sparsemax", "topk:k=2"]
     assert row(found, "topk:k=2")["matched_heads"] == 0  # two keys cannot be as flat as these heads
-    assert row(found, OWN)["needle_gain"] is None
+    assert row(found, BASELINE)["needle_gain"] is None
     assert found.table["needle_gain"].null_count() == 1
     gains = ("needle_gain", "needle_gain_low", "needle_gain_high")  # no interval without a changed answer
     known = found.table.drop("sensitivity_theory", *gains).filter(pl.col("matched_heads") > 0)
@@ -58,7 +59,7 @@ def test_losses_are_those_of_the_swapped_model(found: Comparison) -> None:
     own = window_losses(model, cut)
     with swap(model, "topk:k=2"):
         other = window_losses(model, cut)
-    assert row(found, OWN)["loss"] == pytest.approx(float(own.mean()), rel=1e-12)
+    assert row(found, BASELINE)["loss"] == pytest.approx(float(own.mean()), rel=1e-12)
     assert row(found, "topk:k=2")["loss"] == pytest.approx(float(other.mean()), rel=1e-12)
     assert row(found, "topk:k=2")["loss_change"] == pytest.approx(float((other - own).mean()), rel=1e-9)
     assert row(found, "topk:k=2")["perplexity"] == pytest.approx(float(other.mean().exp()), rel=1e-9)
@@ -66,7 +67,7 @@ def test_losses_are_those_of_the_swapped_model(found: Comparison) -> None:
 
 def test_softmax_instead_of_own_changes_nothing() -> None:
     found = made(normalizers=["softmax"])
-    own, same = row(found, OWN), row(found, "softmax")
+    own, same = row(found, BASELINE), row(found, "softmax")
     for name in ("loss_change", "loss_rise", "told_apart_gain"):
         assert same[name] == pytest.approx(0, abs=1e-5)
     for name in ("effective_tokens", "active", "zeros", "separability", "capacity", "sensitivity_ratio", "temperature"):
@@ -92,7 +93,7 @@ def test_every_kind_of_causal_model(family: str) -> None:
     found = compare(tiny_runs.model(family), tiny_runs.TEXT, **quick)
     other = row(found, "entmax:alpha=1.5")
     assert 0 < other["zeros"] < 1
-    assert other["active"] < row(found, OWN)["active"]
+    assert other["active"] < row(found, BASELINE)["active"]
     assert other["matched_heads"] > 0.5
     assert found.needle.is_empty()  # bytes are no words
     assert len(found.manifest["skipped"]) == 2
@@ -124,7 +125,7 @@ def test_every_normalizer_answers_the_same_prompts(monkeypatch: pytest.MonkeyPat
 
 def test_from_six_windows_on_there_is_an_answer() -> None:
     words = {windows: made(windows=windows).recommendation.sentence for windows in (5, 6)}
-    assert words[5].startswith("Too few windows to tell: from 5 windows")
+    assert words[5].startswith("Too few windows to judge: from 5 windows")
     assert "helps this model" in words[6]
     assert made(windows=6, level=0.99).recommendation.sentence.endswith("take at least 8.")
 
@@ -134,7 +135,7 @@ def test_one_window_has_no_intervals_and_proves_nothing() -> None:
     assert found.table["loss_low"].is_null().all()
     assert found.table["capacity_high"].is_null().all()
     assert not found.judgements["affordable"].any()
-    assert found.recommendation.sentence.startswith("Too few windows to tell")
+    assert found.recommendation.sentence.startswith("Too few windows to judge")
 
 
 # -- A folder ---------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from abbe.models import LoadedModel, swap
 from abbe.studies._compare import work as study
 from abbe.studies._compare.calibrated import calibrated_swap, halves, kept_alpha
 from abbe.studies._compare.needle_prompts import PromptMaker
-from abbe.studies._compare.result import OWN
+from abbe.words.names import BASELINE
 
 
 def test_halves_share_no_word() -> None:
@@ -40,7 +40,7 @@ def test_calibrated_alternatives_stand_beside_the_plain_ones(monkeypatch: pytest
     monkeypatch.setattr(studies, "calibrate", calibrate, raising=False)
     found = made(calibrate=True)
     names = found.table["normalizer"].to_list()
-    assert names == [OWN, "sparsemax", "sparsemax, calibrated", "topk:k=2", "topk:k=2, calibrated"]
+    assert names == [BASELINE, "sparsemax", "sparsemax, calibrated", "topk:k=2", "topk:k=2, calibrated"]
     same = [*("loss", "active", "capacity", "told_apart", "sensitivity", "needle_margin")]
     one, two = row(found, "sparsemax, calibrated"), row(found, "topk:k=2")
     assert [one[name] for name in same] == pytest.approx([two[name] for name in same])

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from abbe.measures import bootstrap_interval
-from abbe.studies._compare.result import OWN, SCHEMA
+from abbe.studies._compare.result import SCHEMA
 from abbe.studies._compare.rule import COVERAGE, judge, rule
+from abbe.words.names import BASELINE
 
 # Costs nothing, and is no better.
 EVEN: dict[str, Any] = {
@@ -29,7 +30,7 @@ FEWER = {"capacity_ratio_high": 0.5}
 
 
 def table(own: dict[str, Any] | None = None, **alternatives: dict[str, Any]) -> pl.DataFrame:
-    rows = [{"normalizer": OWN} | EVEN | (own or {})]
+    rows = [{"normalizer": BASELINE} | EVEN | (own or {})]
     rows += [{"normalizer": name} | EVEN | new for name, new in alternatives.items()]
     return pl.DataFrame([dict.fromkeys(SCHEMA) | row for row in rows], schema=SCHEMA)
 
@@ -91,7 +92,7 @@ def test_telling_more_apart_is_told_but_is_no_reason() -> None:
         "sparse is sparser at little cost (31 active tokens instead of 200, loss +0.5 %), "
         "but nothing here shows that it helps."
     )
-    assert "told apart is no reason" in finding.rule
+    assert "separable weight is no reason" in finding.rule
     assert finding.numbers["active"] == 31.2
 
 
@@ -113,7 +114,7 @@ def test_a_single_window_is_too_few() -> None:
     alone = {f"{name}{end}": None for name in ("loss", "loss_change", "loss_rise") for end in ("_low", "_high")}
     _, finding = judge(table(own=alone, good=alone | SPARSE | FEWER | {"needle_gain_low": 0.9}), 1, 0.95)
     assert finding.sentence == (
-        "Too few windows to tell: from a single window there are no intervals; take at least 6."
+        "Too few windows to judge: from a single window there are no intervals; take at least 6."
     )
     assert finding.numbers["good: loss rise"] == 0.005
 
@@ -122,7 +123,7 @@ def test_a_single_window_is_too_few() -> None:
 def test_fewer_than_six_windows_are_too_few(windows: int, percent: str) -> None:
     judged, finding = judge(table(sparse=SPARSE, good=FEWER), windows, 0.95)
     assert finding.sentence == (
-        f"Too few windows to tell: from {windows} windows an interval of nominal 95 % holds the truth in "
+        f"Too few windows to judge: from {windows} windows an interval of nominal 95 % holds the truth in "
         f"{percent} % of cases; take at least 6."
     )
     assert not judged["helps"].any()
@@ -134,7 +135,7 @@ def test_fewer_than_six_windows_are_too_few(windows: int, percent: str) -> None:
 def test_another_level_needs_other_windows_and_tells_itself() -> None:
     judged, finding = judge(table(good=FEWER), 7, 0.99)
     assert finding.sentence == (
-        "Too few windows to tell: from 7 windows the whole range holds the middle value in less than 99 % of cases; "
+        "Too few windows to judge: from 7 windows the whole range holds the middle value in less than 99 % of cases; "
         "take at least 8."
     )
     assert not judged["helps"].any()

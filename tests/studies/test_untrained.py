@@ -22,9 +22,10 @@ from abbe.studies import Report, report
 from abbe.studies._engine import loss as losses
 from abbe.studies._engine.lookup import Lookup
 from abbe.studies._report.floors import floors
-from abbe.studies._report.result import NOT_LEARNED, Finding, Sample
-from abbe.studies._report.untrained import GUESSING, NOTICE, UNIFORM_HEADS, hardly_learned
+from abbe.studies._report.result import Sample
+from abbe.studies._report.untrained import GUESSING, UNIFORM_HEADS, hardly_learned
 from abbe.studies._report.verdicts import verdicts
+from abbe.words.finding import NOT_LEARNED, NOTICE, Finding
 
 QUICK: dict[str, Any] = tiny_runs.QUICK | {"windows": 2, "lengths": [16, 40], "temperatures": (1.0,)}
 WIDTHS = {"gpt2": {"n_layer": 2, "n_head": 4, "n_embd": 32, "n_positions": 64}}

@@ -10,13 +10,13 @@ import pytest
 from synthetic_run import SIZES, USUAL, made_run, row
 
 from abbe.studies._engine.lookup import Cell, Lookup, shown_size
-from abbe.studies._engine.sentences import count_of, percent, power_of_n, tokens
 from abbe.studies._report.floors import floors, fragile_below
 from abbe.studies._report.growth import faint_at, growth, keys_for_half
 from abbe.studies._report.head_verdicts import head_verdicts, no_better_than_random
 from abbe.studies._report.key_numbers import key_numbers
-from abbe.studies._report.result import Finding
 from abbe.studies._report.verdicts import verdicts
+from abbe.words.finding import Finding
+from abbe.words.numbers import heads_of, percent, power_of_n, tokens
 
 UNIFORM = {"entropy": (5.9, 5.8, 5.95, 6.0, None)}
 BARELY_UNIFORM = {"entropy": (5.71, 5.5, 5.9, 6.0, None)}
@@ -72,11 +72,11 @@ def test_sets_that_are_separable_by_chance_prove_nothing() -> None:
     assert no_better_than_random(Cell(0.9, 0.9, 0.9, None, 0.95))
 
 
-def test_a_head_verdict_tells_its_numbers_and_its_rule() -> None:
+def test_a_head_verdict_gives_its_numbers_and_its_rule() -> None:
     (verdict,) = head_verdicts(Lookup(made_run([{}])))
     assert verdict.sentence == (
-        "Selective: it spreads its weight as if over 8 tokens; 70 % of its 20 tokens selected lie in a ball of their "
-        "own, 10 % of random ones."
+        "Selective: it spreads its weight as if over 8 tokens; 70 % of its top 20 tokens are separable from the "
+        "rest, 10 % of random ones."
     )
     assert "No earlier rule holds (sink, uniform, blurred, fading, sharp)" in verdict.rule
     assert verdict.numbers["effective tokens"] == 8.0
@@ -111,12 +111,12 @@ def test_no_ceiling_no_sentence() -> None:
 @pytest.mark.parametrize(
     ("p_values", "critical", "words"),
     [
-        ({1: 0.0, 5: 0.0, 20: 0.001, 100: 0.009}, None, "Up to 100 tokens, the most that were tried, distances tell"),
-        ({1: 0.0, 5: 0.0, 20: 0.5, 100: 0.9}, 20, "Selecting 20 tokens or more is not told from selecting at random"),
+        ({1: 0.0, 5: 0.0, 20: 0.001, 100: 0.009}, None, "Up to 100 tokens, the most that were tried, selection is"),
+        ({1: 0.0, 5: 0.0, 20: 0.5, 100: 0.9}, 20, "From 20 tokens on, selection is statistically indistinguishable"),
         (
             {1: 0.0, 5: 0.0, 20: 0.5, 100: 0.001},
             20,
-            "Distances do not tell sets of 20 tokens from random ones, though they do at 100",
+            "Selecting 20 tokens is statistically indistinguishable from random, but selecting 100 is not.",
         ),
     ],
 )
@@ -134,7 +134,7 @@ def test_separability_counts_heads_no_better_than_random() -> None:
     finding = found(BLURRED, NEARLY_BLURRED, {})["separability"]
     assert finding.heads == ((0, 0),)
     assert finding.sentence == (
-        "Of the 20 tokens that a head weights most, 70 % lie in a ball of their own, against 10 % of 20 random ones; "
+        "Of the 20 tokens that a head weights most, 70 % are separable from the rest, against 10 % of 20 random ones; "
         "1 of 3 heads does no better than random."
     )
     assert found({})["separability"].sentence.endswith("; every head does better than random.")
@@ -144,7 +144,7 @@ def test_length_sinks_and_gradients() -> None:
     told = found(FADING, {"decay_exponent": (0.01, -0.1, 0.1, None, 1.0)}, SINK)
     assert told["length"].heads == ((0, 0),)
     assert told["length"].numbers["heads whose interval reaches 0 or below"] == 1
-    assert "goes like n^-0.20 in the mean; 1 of 3 heads fades" in told["length"].sentence
+    assert "goes like n^-0.20 on average; 1 of 3 heads fades" in told["length"].sentence
     assert told["sinks"].heads == ((0, 2),)
     assert told["sinks"].sentence == (
         "1 of 3 heads gives more than half of the weight to the first token in sight; all heads together give it 1 %, "
@@ -272,17 +272,17 @@ def test_gradients_name_the_first_fragile_head() -> None:
     finding = found(calm, {}, first, last)["gradients"]
     assert finding.sentence.endswith("the first head becomes fragile below T = 0.45.")
     assert finding.numbers["heads that get fragile"] == 3
-    assert finding.numbers["the same for the middle head"] == pytest.approx(0.4)
+    assert finding.numbers["the same for the median head"] == pytest.approx(0.4)
 
 
 def test_telling() -> None:
     assert [percent(x) for x in (0.0, 0.0004, 0.003, 0.01, 0.744, 1.0, None)] == [
         "0 %", "below 0.1 %", "0.3 %", "1 %", "74 %", "100 %", "an unknown share",
     ]  # fmt: skip
-    assert [count_of(k, 3, "is", "are") for k in range(4)] == [
+    assert [heads_of(k, 3, "is", "are") for k in range(4)] == [
         "no head is", "1 of 3 heads is", "2 of 3 heads are", "all 3 heads are",
     ]  # fmt: skip
-    assert count_of(1, 1, "is", "are") == "the only head is"
+    assert heads_of(1, 1, "is", "are") == "the only head is"
     assert [tokens(x) for x in (1, 20, 26.94)] == ["1 token", "20 tokens", "26.9 tokens"]
     assert [power_of_n(x) for x in (0.194, -0.05)] == ["n^-0.19", "n^0.05"]
     assert SIZES[-1] == 100

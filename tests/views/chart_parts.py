@@ -34,7 +34,7 @@ PANELS = {
     "ball": [""],
     "growth": ["largest weight", "dispersion", "separability, N = 20", "how fast the largest weight fades"],
     "gradient": ["sensitivity, worst direction, L = 1024", "temperature below which a head is fragile"],
-    "alternatives": ["told apart, against what it changes", "gain"],
+    "alternatives": ["separable weight, against what it changes", "gain"],
 }
 
 

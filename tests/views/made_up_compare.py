@@ -10,14 +10,15 @@ import polars as pl
 
 from abbe.studies._compare.needle import wilson
 from abbe.studies._compare.needle_prompts import DEPTHS, KINDS
-from abbe.studies._compare.result import JUMPS, MEASURED, NEEDLE_SCHEMA, OWN, SCHEMA, Comparison
+from abbe.studies._compare.result import MEASURED, NEEDLE_SCHEMA, SCHEMA, Comparison
 from abbe.studies._compare.rule import judge
 from abbe.views import compare_page
+from abbe.words.names import BASELINE, JUMPS
 
-NAMES = (OWN, "entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")
-# loss, active tokens, told apart, capacity, sensitivity over own, right of 10 prompts
+NAMES = (BASELINE, "entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")
+# loss, active tokens, separable weight, capacity, sensitivity over baseline, right of 10 prompts
 NUMBERS = {
-    OWN: (3.2, 256.0, 0.31, 60.0, 1.0, 3),
+    BASELINE: (3.2, 256.0, 0.31, 60.0, 1.0, 3),
     "entmax:alpha=1.5": (4.9, 21.0, 0.44, 12.0, 0.48, 2),
     "sparsemax": (6.1, 6.0, 0.58, 4.0, 0.32, 1),
     "topk:k=32": (3.21, 31.0, 0.33, 30.0, 0.77, 3),
@@ -26,7 +27,7 @@ NUMBERS = {
 MANIFEST: dict[str, Any] = {
     "model": {"name": "gpt2-like", "about": "6 layers x 8 heads", "class": "GPT2LMHeadModel", "source": "/home/u/gpt"},
     "text": {"name": "essay.txt", "characters": 53_000},
-    "settings": {"length": 512, "queries": 32, "tau": 0.05, "level": 0.95},
+    "settings": {"length": 512, "queries": 32, "tau": 0.05, "level": 0.95, "needle_decoys": 3},
     "self_check": {"error": 4.2e-6, "tokens": 128},
     "machine": {"threads": 2},
     "windows": [{"length": 512, "index": i, "start": 0, "end": 9} for i in range(8)],
@@ -55,7 +56,7 @@ def row(name: str, **changed: float | None) -> dict[str, Any]:
         around = 0.02 * abs(value)
         found |= {measure: value, f"{measure}_low": value - around, f"{measure}_high": value + around}
     found |= {"needle_accuracy_low": low, "needle_accuracy_high": high}
-    if name == OWN:
+    if name == BASELINE:
         found |= {"needle_gain": None, "needle_gain_low": None, "needle_gain_high": None}
     found |= {"temperature": 2.0, "matched_heads": 1.0, "sensitivity_theory": None, "time_ratio": 1.4}
     return found | {"seconds": 0.2, "extra_megabytes": 9.2, JUMPS: name.startswith("top")} | changed
@@ -76,7 +77,7 @@ def needle(names: Sequence[str] = NAMES, lengths: Sequence[int] = (128, 256, 512
         for kind, length, depth in cells:
             right = 12 - number - (0 if length is None else length // 128) + (3 if depth in (0.0, 1.0) else 0)
             low, high = wilson(max(0, right), 20)
-            gain = (None,) * 3 if name == OWN else (-number / 20, -number / 20 - 0.1, 0.07)
+            gain = (None,) * 3 if name == BASELINE else (-number / 20, -number / 20 - 0.1, 0.07)
             rows.append(
                 (name, kind, length, depth, 20, max(0, right) / 20, low, high, 0.05 if kind == "needle" else 0.02,
                  *gain, right / 4 - 2, right / 4 - 2.4, right / 4 - 1.7)

@@ -11,8 +11,9 @@ import numpy as np
 import polars as pl
 
 from abbe.results import SCHEMA, Run
-from abbe.studies._report.result import Ball, Finding, HeadVerdict, KeyNumber, Report, Sample, SampleRow
+from abbe.studies._report.result import Ball, HeadVerdict, Report, Sample, SampleRow
 from abbe.views import report_page
+from abbe.words.finding import Finding, KeyNumber
 
 LENGTHS, SIZES, TEMPERATURES = (64, 256, 1024), (1, 5, 20, 50), (0.1, 0.5, 1.0, 2.0)
 PLAIN = (

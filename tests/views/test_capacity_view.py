@@ -116,7 +116,7 @@ def test_large_numbers_are_written_out() -> None:
     large = found.table.with_columns(capacity=pl.lit(1234.5))
     shown = printed(Capacity(large, found.curve, found.growth, found.correlation, found.findings, found.manifest))
     assert "e+03" not in shown
-    of_layers = [line for line in shown.split("Each layer alone, deletion")[1].splitlines() if "1,234" in line]
+    of_layers = [line for line in shown.split("Each layer alone, deletion")[1].splitlines() if "1,235" in line]
     assert len(of_layers) == 2 * LAYERS
 
 
@@ -158,7 +158,7 @@ def test_the_chart_has_a_panel_for_each_part(theme: Any) -> None:
         "needed keys and separability, deletion", "needed keys and separability, renormalised",
     ]  # fmt: skip
     text = json.dumps(chart, allow_nan=False)
-    assert "6% of L, the paper's" in text
+    assert "6 % of L, the paper's" in text
     assert "made-up on some" in text
     assert "L = 1,024" in text
     assert chart["title"]["subtitle"][1] == "single layers at L = 1,024, on 4 of the windows"

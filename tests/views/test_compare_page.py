@@ -14,12 +14,13 @@ import pytest
 from rich.console import Console
 
 from abbe import AbbeError
-from abbe.studies._compare.result import NEEDLE_SCHEMA, OWN
+from abbe.studies._compare.result import NEEDLE_SCHEMA
 from abbe.views import compare_page, compare_table, save_compare_figures
 from abbe.views._compare.charts import frontier, looks_of, short_names
 from abbe.views._compare.page import compare_charts
-from abbe.views._compare.words import BY_NAME, COLUMNS, interval, told
+from abbe.views._compare.words import BY_NAME, COLUMNS, interval, value_text
 from abbe.views._shared.theme import LIGHT, THEMES
+from abbe.words.names import BASELINE
 
 EVIL = "<script>document.title='x'</script>\"' &amp; שלום \u202eabc 👩‍🔬"
 
@@ -49,7 +50,7 @@ def test_the_page_tells_recommendation_rule_and_numbers() -> None:
 
 def test_the_page_tells_gains_on_the_same_prompts() -> None:
     better = {"needle_gain": 0.062, "needle_gain_low": 0.011, "needle_gain_high": 0.071}
-    page = compare_page(made.comparison([made.row(OWN), made.row("topk:k=32", **better)]))
+    page = compare_page(made.comparison([made.row(BASELINE), made.row("topk:k=32", **better)]))
     assert '<td data-sort="0.062"><span>+6.2 %</span><small>+1.1 to +7.1\u00a0%</small></td>' in page
     assert '<td data-sort="-0.05"><span>-5 %</span><small>-15 to +7\u00a0%</small></td>' in page  # of the needle table
     assert '<td data-sort=""><span>–</span></td>' in page  # own has none
@@ -91,14 +92,14 @@ def test_sensitivities_between_jumps_are_marked_everywhere() -> None:
     text = console.export_text()
     assert "0.77 †" in text
     assert "† between its jumps" in text
-    calm = made.comparison([made.row(OWN), made.row("sparsemax")])
+    calm = made.comparison([made.row(BASELINE), made.row("sparsemax")])
     assert "†" not in re.sub(r"<script.*?</script>", "", compare_page(calm), flags=re.S)
 
 
 @pytest.mark.slow
 def test_the_page_says_when_windows_are_too_few() -> None:
     page = compare_page(made.comparison(windows=made.MANIFEST["windows"][:4]))
-    assert "Too few windows to tell: from 4 windows an interval of nominal 95 % holds the truth in 84 to 87 %" in page
+    assert "Too few windows to judge: from 4 windows an interval of nominal 95 % holds the truth in 84 to 87 %" in page
     assert "helps this model" not in re.sub(r"<script.*?</script>", "", page, flags=re.S)
 
 
@@ -125,7 +126,7 @@ def test_charts_hold_every_normalizer_in_both_themes() -> None:
 
 
 def test_hostile_words_are_escaped() -> None:
-    rows = [made.row(OWN), made.row(EVIL)]
+    rows = [made.row(BASELINE), made.row(EVIL)]
     manifest = {"model": {"name": EVIL, "about": EVIL}, "text": {"name": EVIL, "characters": 4}, "skipped": [EVIL]}
     page = compare_page(made.comparison(rows, **manifest))
     assert "<script>document" not in page
@@ -144,8 +145,8 @@ def test_without_needles_there_is_one_chart_less() -> None:
 
 def test_what_is_missing_is_a_dash_and_leaves_the_charts_whole() -> None:
     bare = dict.fromkeys(made.row("sparsemax")) | {"normalizer": "sparsemax"}
-    alone = made.row(OWN) | {"loss_low": None, "loss_high": None, "active_low": None, "active_high": None}
-    for rows in ([made.row(OWN), bare], [alone, bare], [alone]):
+    alone = made.row(BASELINE) | {"loss_low": None, "loss_high": None, "active_low": None, "active_high": None}
+    for rows in ([made.row(BASELINE), bare], [alone, bare], [alone]):
         found = made.comparison(rows)
         page = compare_page(found)
         assert "–" in page
@@ -157,11 +158,11 @@ def test_what_is_missing_is_a_dash_and_leaves_the_charts_whole() -> None:
 
 
 def test_calibrated_ones_share_the_hue_and_are_dashed() -> None:
-    rows = [made.row(name) for name in (OWN, "sparsemax", "sparsemax, calibrated", "topk:k=32")]
+    rows = [made.row(name) for name in (BASELINE, "sparsemax", "sparsemax, calibrated", "topk:k=32")]
     looks = looks_of(made.comparison(rows), LIGHT)
     assert looks["sparsemax"].colour == looks["sparsemax, calibrated"].colour != looks["topk:k=32"].colour
     assert looks["sparsemax, calibrated"].dash != looks["sparsemax"].dash
-    assert looks[OWN].colour == LIGHT.proved
+    assert looks[BASELINE].colour == LIGHT.proved
 
 
 def test_frontier_holds_those_that_none_beats() -> None:
@@ -182,7 +183,7 @@ def test_frontier_holds_those_that_none_beats() -> None:
     ],
 )
 def test_numbers_as_a_person_reads_them(column: str, value: float | None, expected: str) -> None:
-    assert told(BY_NAME[column], value) == expected
+    assert value_text(BY_NAME[column], value) == expected
 
 
 def test_intervals_as_a_person_reads_them() -> None:
@@ -194,7 +195,7 @@ def test_intervals_as_a_person_reads_them() -> None:
 def test_the_baseline_has_no_interval_against_itself() -> None:
     """Its change is 0 by definition: "0 to 0 %" would look like something that was measured."""
     gain = {"needle_gain": -0.1, "needle_gain_low": -0.2, "needle_gain_high": 0.1}
-    found = made.comparison([made.row(OWN), made.row("sparsemax", **gain)])
+    found = made.comparison([made.row(BASELINE), made.row("sparsemax", **gain)])
     console = Console(width=120, file=io.StringIO(), record=True)
     console.print(compare_table(found))
     for shown in (compare_page(found), console.export_text()):
@@ -202,7 +203,7 @@ def test_the_baseline_has_no_interval_against_itself() -> None:
     own, other = (found.table.row(place, named=True) for place in (0, 1))
     relative = ("loss_change", "loss_rise", "told_apart_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
     for name in relative:
-        assert own["normalizer"] == OWN
+        assert own["normalizer"] == BASELINE
         assert interval(BY_NAME[name], own) == ""
         assert interval(BY_NAME[name], other) != ""
     assert interval(BY_NAME["zeros"], own) == ""  # softmax gives none: 0 % in every window
@@ -211,10 +212,10 @@ def test_the_baseline_has_no_interval_against_itself() -> None:
 
 def test_the_terminal_shows_all_rows_without_steering_it() -> None:
     console = Console(width=80, record=True, file=io.StringIO())
-    rows = [made.row(OWN), made.row("sparsemax"), made.row("evil\x1b[31m")]
+    rows = [made.row(BASELINE), made.row("sparsemax"), made.row("evil\x1b[31m")]
     console.print(compare_table(made.comparison(rows)))
     text = console.export_text()
-    wanted = ("own (softmax)", "sparsemax", "+90.6 %", "-20 %", "An alternative helps if", "skipped: length 512")
+    wanted = ("baseline (softmax)", "sparsemax", "+90.6 %", "-20 %", "An alternative helps if", "skipped: length 512")
     for words in wanted:
         assert words in text
     assert "\x1b" not in text
@@ -239,14 +240,14 @@ def test_long_names_are_short_in_charts_and_whole_in_tooltips_and_tables() -> No
     assert short_names(["sparsemax", *LONG]) == {
         "sparsemax": "sparsemax", LONG[0]: "layers.0=topk…0,1=sparsemax", LONG[1]: "layers.0=topk…0,1=sparsemax (2)"
     }  # fmt: skip
-    found = made.comparison([made.row(name) for name in (OWN, *LONG)])
+    found = made.comparison([made.row(name) for name in (BASELINE, *LONG)])
     page = compare_page(found)
     for name in LONG:
         assert f'<td class="name"><bdi>{name}</bdi></td>' in page
     for chart in charts_of(page).values():
         rows = [row for rows in chart["datasets"].values() for row in rows]
-        assert {row["full"] for row in rows if "full" in row} == {"the model's own", *LONG}
-        assert {row["shown"] for row in rows if "shown" in row} - {"chance", "the model's own"} == {
+        assert {row["full"] for row in rows if "full" in row} == {"baseline", *LONG}
+        assert {row["shown"] for row in rows if "shown" in row} - {"chance", "baseline"} == {
             "layers.0=topk…0,1=sparsemax", "layers.0=topk…0,1=sparsemax (2)"
         }  # fmt: skip
         assert '"field": "full"' in json.dumps(chart["light"])
@@ -254,7 +255,7 @@ def test_long_names_are_short_in_charts_and_whole_in_tooltips_and_tables() -> No
 
 def test_a_long_name_leaves_room_for_numbers_in_the_terminal() -> None:
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(compare_table(made.comparison([made.row(OWN), made.row(LONG[0])])))
+    console.print(compare_table(made.comparison([made.row(BASELINE), made.row(LONG[0])])))
     text = console.export_text()
     assert re.search(r"^layers\.0=topk:k=8; +3\.21 +\+0\.31 % ", text, re.M)
     assert re.search(r"^layers\.3\.heads\.0,1", text, re.M)

@@ -169,7 +169,7 @@ def test_an_arrow_stands_where_every_test_rejects() -> None:
         (kind, level) for kind in ("embedding", "value") for level in (0.01, 0.05)
     }
     assert all(row["length"] == 1024 and row["largest_n"] == 500 and row["critical_n"] is None for row in shown)
-    assert {row["told"] for row in rows(chart) if "told" in row} == {"> 500"}
+    assert {row["label"] for row in rows(chart) if "label" in row} == {"> 500"}
     assert arrows(figure_chart(figure_2c(LENGTHS[:-1]))) == []
 
 
@@ -180,7 +180,7 @@ def test_an_arrow_has_its_number_when_only_the_higher_level_rejects_throughout()
     )
     chart = figure_chart(Figure("2c", {"critical": critical, "tests": figure.tables["tests"]}))
     assert {row["level"] for row in arrows(chart)} == {0.05}
-    assert {row["told"] for row in rows(chart) if "told" in row} == {"> 500"}
+    assert {row["label"] for row in rows(chart) if "label" in row} == {"> 500"}
     assert "> 500" in svg(chart).replace("&gt;", ">")
 
 
@@ -205,8 +205,18 @@ def test_heads_stand_under_their_name() -> None:
     assert len(found) == 2 * heads.height
     for row in heads.iter_rows(named=True):
         place = (row["layer"], row["head"], row["n"])
-        assert found[*place, "selected: one value a head"] == short(row["value"])
+        assert found[*place, "selected: one value per head"] == short(row["value"])
         assert found[*place, "random sets of N"] == short(row["control"])
+
+
+@pytest.mark.parametrize("name", ["2a", "2c", "3", "4"])
+def test_every_channel_reads_a_field_that_the_data_has(name: str) -> None:
+    chart = figure_chart(figures()[name])
+    known = {field for row in rows(chart) for field in row}
+    encoded = [part["encoding"] for part in parts(chart.to_dict()) if isinstance(part.get("encoding"), dict)]
+    read = {part["field"] for encoding in encoded for part in parts(encoding) if isinstance(part.get("field"), str)}
+    assert read
+    assert not read - known
 
 
 def test_directions_and_statistics_stand_under_their_name() -> None:
@@ -216,7 +226,7 @@ def test_directions_and_statistics_stand_under_their_name() -> None:
     assert len(found) == figures()["4"].tables["sensitivity"].height
     for row in found:
         assert row["shown"] == directions[row["direction"]]
-        assert statistics[row["statistic"]] in row["told"]
+        assert statistics[row["statistic"]] in row["reading"]
     for row in rows(figure_chart(drift())):
         assert row["shown"].startswith(row.get("series", "all weight"))
 
@@ -323,10 +333,10 @@ def test_one_place_shows_its_interval_as_a_bar() -> None:
 
 
 def test_settings_in_one_line() -> None:
-    assert settings_line(figures()["2a"]) == "L = 32 to 1024, N = 5, 48 heads, 8 windows, at most 32 queries a window"
+    assert settings_line(figures()["2a"]) == "L = 32 to 1024, N = 5, 48 heads, 8 windows, at most 32 queries per window"
     assert settings_line(SINGLE["2a"]) == "L = 64, 1 head"
-    assert settings_line(SINGLE["2b"]) == "N = 5, 1 query a window"
-    assert settings_line(Figure("3", {}, {"length": 64, "queries": "all"})) == "L = 64, all queries a window"
+    assert settings_line(SINGLE["2b"]) == "N = 5, 1 query per window"
+    assert settings_line(Figure("3", {}, {"length": 64, "queries": "all"})) == "L = 64, all queries per window"
     assert settings_line(Figure("3", {})) == ""
 
 

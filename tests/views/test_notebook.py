@@ -12,8 +12,8 @@ from made_up_report import ADVICE, MANIFEST, NUMBERS, VERDICTS, grid, report
 
 import abbe.views
 from abbe.results import Run
-from abbe.studies._report.result import Finding, KeyNumber
 from abbe.views import card_of
+from abbe.words.finding import Finding, KeyNumber
 
 HOSTILE = "<script>alert(1)</script> <img src=x onerror=alert(2)> \"'&amp; ]]> שלום \u202eabc {{ 7*7 }}"
 PLACES = grid(2, 3)

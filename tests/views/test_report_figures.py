@@ -62,7 +62,7 @@ def test_titles_ask_and_subtitles_tell(folder: Path) -> None:
         said = texts((folder / f"{name}.svg").read_bytes())
         assert any(words.endswith("?") for words in said)
         assert "gpt2-like on War and Peace" in said
-        assert "8 windows of 64 to 1024 tokens, 64 queries a window, value vectors" in said
+        assert "8 windows of 64 to 1024 tokens, 64 queries per window, value vectors" in said
         assert any(f"Layer {layer}, head {head}" in words for words in said) == (name in ("sizes", "lengths", "ball"))
 
 

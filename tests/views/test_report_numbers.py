@@ -13,7 +13,6 @@ import vl_convert
 from chart_parts import PANELS, drawn, filled, layer_rows, one_panel, series, with_column, y_domain
 from made_up_report import LENGTHS, SIZES, TEMPERATURES, alternatives, floors, grid, report, table
 
-from abbe.studies._report.floors import FRAGILE
 from abbe.studies._report.result import Report
 from abbe.views._report.charts import chart_specifications
 from abbe.views._report.charts_alternatives import mean_over_heads
@@ -22,6 +21,7 @@ from abbe.views._report.charts_head import KINDS
 from abbe.views._report.charts_table import FAINT_HEADS
 from abbe.views._shared.page import vega_lite_version
 from abbe.views._shared.theme import THEMES, ThemeName
+from abbe.words.thresholds import FRAGILE
 
 
 @pytest.fixture(scope="module")

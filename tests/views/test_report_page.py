@@ -16,11 +16,12 @@ from markupsafe import escape
 from test_reproduce_page import HOSTILE, Page
 from unpacked_page import unpacked, unpacked_table
 
-from abbe.studies._report.result import Finding, HeadVerdict, KeyNumber, Report
+from abbe.studies._report.result import HeadVerdict, Report
 from abbe.views import report_page
 from abbe.views._report.page import SCRIPTS, facts, measured_line
 from abbe.views._shared.data import packed
 from abbe.views._shared.page import script
+from abbe.words.finding import Finding, KeyNumber
 
 SECTIONS = ["answer", "heads", "tokens", "growth", "gradients", "advice", "everything", "glossary"]
 LIMIT = 5_000_000
@@ -230,5 +231,5 @@ def test_a_part_may_be_missing(changes: dict[str, Any]) -> None:
 
 def test_the_line_and_the_facts() -> None:
     assert measured_line(made.small(manifest={})) == "1 head in 1 layer, windows of 64 tokens."
-    assert facts(made.small(manifest={})) == [("normalizer", "the model's own")]
+    assert facts(made.small(manifest={})) == [("normalizer", "as in the model")]
     assert dict(facts(made.small()))["intervals"].startswith("95%, by resampling windows; few")

@@ -9,9 +9,11 @@ import made_up_report as made
 import pytest
 from rich.console import Console
 
-from abbe.studies._report.result import Finding, KeyNumber, Report
+from abbe.studies._report.result import Report
 from abbe.views import report_table
-from abbe.views._shared.words import GROUPS, glossary, interval, is_end, measure_words, measures_of, shown
+from abbe.words.finding import Finding, KeyNumber
+from abbe.words.measures import GROUPS, glossary, is_end, measure_words, measures_of
+from abbe.words.numbers import interval, number
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +53,12 @@ def test_every_measure_of_a_run_is_in_the_glossary_once(found: Report) -> None:
     ("value", "text"),
     [
         (None, "–"), (math.nan, "NaN"), (math.inf, "∞"), (-math.inf, "-∞"), (0.0, "0"), (1024.0, "1,024"), (58, "58"),
-        (48000, "48,000"), (0.123456, "0.1235"), (2.5e-9, "2.5e-09"), (3e12, "3e+12"),
-        (37754.3, "37,754"), (999.96, "1000"), ("word", "word"), (True, "True"),
+        (48000, "48,000"), (0.123456, "0.1235"), (2.5e-9, "2.5e-9"), (3e12, "3e+12"),
+        (37754.3, "37,754"), (999.96, "1,000"), ("word", "word"), (True, "True"),
     ],
 )  # fmt: skip
 def test_numbers_as_a_person_reads_them(value: Any, text: str) -> None:
-    assert shown(value) == text
+    assert number(value) == text
 
 
 def test_ends_of_intervals() -> None:
@@ -82,7 +84,7 @@ def test_the_terminal_tells_numbers_verdicts_and_advice(found: Report, width: in
     assert all(len(line) <= width for line in lines.splitlines())
     flat = " ".join(lines.split())
     for words in (
-        "How selective is gpt2-like?", "6 heads in 2 layers", "7.9 tokens", "(7.1 to 8.8, limit 512)",
+        "How selective is the attention of gpt2-like?", "6 heads in 2 layers", "7.9 tokens", "(7.1 to 8.8, limit 512)",
         "0.4999 (limit 0.5)", "(0.69 to 0.73, control 0.44)", made.NUMBERS[0].meaning.split(";")[0],
         "Selecting more than 58 tokens is no better than random.", "Keep at most 32 keys a query", "Verdict", "Advice",
         "skipped: length 2048: the model's context has 1024 tokens",
@@ -92,7 +94,7 @@ def test_the_terminal_tells_numbers_verdicts_and_advice(found: Report, width: in
 
 def test_the_terminal_needs_no_manifest() -> None:
     out = printed(made.small(manifest={"model": None}, numbers=(), verdicts=(), advice=()))
-    assert out.startswith("How selective is this model?")
+    assert out.startswith("How selective is the attention of this model?")
 
 
 def test_the_terminal_is_not_steered_by_text() -> None:

@@ -16,8 +16,9 @@ from made_up import CLAIMS, MANIFEST, figures, reproduction
 from abbe import AbbeError
 from abbe.studies._reproduce.result import Claim
 from abbe.views import reproduction_page, save_figures
-from abbe.views._reproduce.page import count, duration, facts
+from abbe.views._reproduce.page import count, facts
 from abbe.views._shared.page import as_json, script, vega
+from abbe.words.numbers import duration
 
 HOSTILE = (
     "<script>alert(1)</script> <img src=x onerror=alert(2)> \"'&amp; ]]> </title> שלום \u202eabc 👩‍🔬 {{ 7*7 }} \u2028"

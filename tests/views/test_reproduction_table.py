@@ -11,7 +11,7 @@ from rich.console import Console
 
 from abbe.studies._reproduce.result import Claim, Reproduction
 from abbe.views import reproduction_table
-from abbe.views._reproduce.table import plain
+from abbe.views._shared.terminal import plain
 
 
 def shown(given: Reproduction, width: int) -> str:

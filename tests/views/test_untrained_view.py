@@ -8,9 +8,8 @@ import made_up_report as made
 from rich.console import Console
 
 from abbe.studies import Report
-from abbe.studies._report.result import NOT_LEARNED, Finding
-from abbe.studies._report.untrained import NOTICE
 from abbe.views import report_page, report_table
+from abbe.words.finding import NOT_LEARNED, NOTICE, Finding
 
 
 def test_terminal_page_and_notebook_say_it_beside_the_advice() -> None:

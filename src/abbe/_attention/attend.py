@@ -193,7 +193,7 @@ def _checked(
         sink = q.new_full((heads,), sink, dtype=compute_dtype(q))
     if sink is not None and not (isinstance(sink, Tensor) and sink.shape == (heads,) and sink.is_floating_point()):
         raise AbbeError(
-            f"sink must be a number or a floating tensor of shape ({heads},), one a head; got {_named(sink)}"
+            f"sink must be a number or a floating tensor of shape ({heads},), one per head; got {_named(sink)}"
         )
     _check_numbers(window, scale, softcap, dropout)
     rule = Rule(make_normalizer(normalizer), width**-0.5 if scale is None else scale, softcap, causal, window, dropout)

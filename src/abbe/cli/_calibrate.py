@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import _complete
-from ._invocation import GOES_ON, current
+from ._invocation import RESUMES, current
 from ._options import (
     MEASURED,
     Debug,
@@ -47,16 +47,20 @@ def calibrate(
     text: TextFiles = None,
     length: Annotated[
         int | None,
-        typer.Option(help="Tokens of a window; 512, or the model's context if less.", rich_help_panel=MEASURED),
+        typer.Option(help="Tokens per window; 512, or the model's context if less.", rich_help_panel=MEASURED),
     ] = None,
     windows: Annotated[int, typer.Option(help="Windows to fit on.", rich_help_panel=MEASURED)] = 8,
     held_out: Annotated[
-        int, typer.Option(help="Further windows, for the losses; six or more tell a change.", rich_help_panel=MEASURED)
+        int,
+        typer.Option(help="Further windows, for the losses; six or more can show a change.", rich_help_panel=MEASURED),
     ] = 8,
     queries: Queries = "32",
-    steps: Annotated[int, typer.Option(help="Steps of the fit, at most.", rich_help_panel=MEASURED)] = 20,
+    steps: Annotated[int, typer.Option(help="Steps of the fit at most.", rich_help_panel=MEASURED)] = 20,
     finetune: Annotated[
-        int, typer.Option(help="Then so many steps on the loss, for the same numbers.", rich_help_panel=MEASURED)
+        int,
+        typer.Option(
+            help="Then fine-tune the same parameters on the loss, for so many steps.", rich_help_panel=MEASURED
+        ),
     ] = 0,
     seed: Seed = 0,
     out: Annotated[Path | None, out_option("calibrate")] = None,
@@ -65,11 +69,11 @@ def calibrate(
     quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Swap a normalizer in and fit its temperature, alpha, ... head by head to what the model's own attention does."""
+    """Swap a normalizer in and fit its temperature, alpha, ... head by head to the outputs of the unchanged model."""
     from ..studies import calibrate as run_calibrate
     from ..views import calibration_table
 
-    current.if_stopped = GOES_ON
+    current.if_stopped = RESUMES
     folder = out or folder_for("calibrate", model, _short(spec))
     found = run_calibrate(
         model,

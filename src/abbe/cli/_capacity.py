@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ._invocation import GOES_ON, current
+from ._invocation import RESUMES, current
 from ._options import (
     MEASURED,
     Debug,
@@ -39,7 +39,7 @@ def capacity(
     model: Model = "embedded",
     text: TextFiles = None,
     tau: Annotated[
-        str, typer.Option(help="Allowed rise of the loss, relative to the model's own.", rich_help_panel=MEASURED)
+        str, typer.Option(help="Allowed rise of the loss, relative to the unchanged model.", rich_help_panel=MEASURED)
     ] = "0.01,0.05",
     lengths: Lengths = None,
     windows: Windows = 8,
@@ -64,7 +64,7 @@ def capacity(
     targets: Annotated[
         str,
         typer.Option(
-            help="Which tokens of a window are scored: all, or last:N, such as last:128.", rich_help_panel=MEASURED
+            help="Which tokens of each window are scored: all, or last:N, such as last:128.", rich_help_panel=MEASURED
         ),
     ] = "all",
     seed: Seed = 0,
@@ -75,11 +75,11 @@ def capacity(
     quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
     debug: Debug = False,
 ) -> None:
-    """How many keys a model needs at every query before its loss rises, and whether its geometry says so."""
+    """How many of its top keys per query a model needs before its loss rises, and whether its geometry agrees."""
     from ..studies import capacity as run_capacity
     from ..views import capacity_table
 
-    current.if_stopped = GOES_ON
+    current.if_stopped = RESUMES
     folder = out or folder_for("capacity", model)
     if figures is not None:
         check_folder("--figures", figures)

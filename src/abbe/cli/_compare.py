@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import _complete
-from ._invocation import GOES_ON, current
+from ._invocation import RESUMES, current
 from ._options import (
     MEASURED,
     Debug,
@@ -62,7 +62,7 @@ def compare(
     prompts: Annotated[int, typer.Option(help="Prompts of each kind, length and depth.", rich_help_panel=MEASURED)] = 4,
     calibrate: Annotated[
         bool,
-        typer.Option("--calibrate", help="Compare each also after calibration.", rich_help_panel=MEASURED),
+        typer.Option("--calibrate", help="Also compare each after calibration.", rich_help_panel=MEASURED),
     ] = False,
     seed: Seed = 0,
     out: Annotated[Path | None, out_option("compare")] = None,
@@ -72,11 +72,11 @@ def compare(
     quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
     debug: Debug = False,
 ) -> None:
-    """What other normalizers would buy in a model and what they would cost: loss, selectivity, speed, needles."""
+    """What replacing softmax would change: loss, sparsity, speed, retrieval."""
     from ..studies import compare as run_compare
     from ..views import compare_table
 
-    current.if_stopped = GOES_ON
+    current.if_stopped = RESUMES
     if figures is not None:
         check_folder("--figures", figures)
     folder = out or folder_for("compare", model)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import _complete
-from ._invocation import GOES_ON, current
+from ._invocation import RESUMES, current
 from ._options import (
     MEASURED,
     Debug,
@@ -57,7 +57,7 @@ def diagnose(
         ),
     ] = None,
     temperatures: Annotated[
-        str, typer.Option(help="Where the sensitivity is measured, or none.", rich_help_panel=MEASURED)
+        str, typer.Option(help='Temperatures at which sensitivity is measured, or "none".', rich_help_panel=MEASURED)
     ] = "1",
     seed: Seed = 0,
     out: Annotated[Path | None, out_option("diagnose")] = None,
@@ -71,7 +71,7 @@ def diagnose(
     from ..studies import diagnose as run_diagnose
     from ..views import diagnosis_table
 
-    current.if_stopped = GOES_ON
+    current.if_stopped = RESUMES
     if figures is not None:
         check_folder("--figures", figures)
     folder = out or folder_for("diagnose", model)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 FAILED, MISTAKE, STOPPED, PIPE_CLOSED = 1, 2, 130, 141  # exit codes
 
 FROM_THE_START = "nothing was kept, the same command starts again"
-GOES_ON = "what was finished is kept, the same command goes on from there"
+RESUMES = "finished work is kept: run the same command again to resume"
 
 
 @dataclass

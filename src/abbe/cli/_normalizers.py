@@ -26,7 +26,7 @@ def normalizers(
         list[str] | None,
         typer.Argument(
             metavar="[SPEC]...",
-            help="Normalizers to try on the logits, such as entmax:alpha=1.5; a list of all if none is named.",
+            help="Normalizers to try on the logits, such as entmax:alpha=1.5; by default all are listed.",
             autocompletion=_complete.normalizers,
         ),
     ] = None,

@@ -46,7 +46,7 @@ Lengths = Annotated[
 Windows = Annotated[
     int, typer.Option(help="Windows of each length; intervals come from them.", rich_help_panel=MEASURED)
 ]
-Queries = Annotated[str, typer.Option(help="Queries a window, or all.", rich_help_panel=MEASURED)]
+Queries = Annotated[str, typer.Option(help='Queries per window, or "all".', rich_help_panel=MEASURED)]
 Sizes = Annotated[
     str | None, typer.Option(help="Sizes N of the selected set, such as 1,5,20,100.", rich_help_panel=MEASURED)
 ]
@@ -58,7 +58,7 @@ Vectors = Annotated[
         rich_help_panel=MEASURED,
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Same seed, same numbers.", rich_help_panel=MEASURED)]
+Seed = Annotated[int, typer.Option(help="Random seed.", rich_help_panel=MEASURED)]
 Debug = Annotated[
     bool,
     typer.Option(

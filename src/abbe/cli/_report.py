@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from ._invocation import GOES_ON, current
+from ._invocation import RESUMES, current
 from ._options import (
     Debug,
     Figures,
@@ -51,11 +51,11 @@ def report(
     quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
     debug: Debug = False,
 ) -> None:
-    """How selective every head of a model is, where it gives out and what to do about it: one offline page."""
+    """How selective every attention head is, where selection breaks down, and what to do about it: one offline page."""
     from ..studies import report as run_report
     from ..views import report_table
 
-    current.if_stopped = GOES_ON
+    current.if_stopped = RESUMES
     if figures is not None:
         check_folder("--figures", figures)
     folder = out or folder_for("report", model)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import _complete
-from ._invocation import GOES_ON, current
+from ._invocation import RESUMES, current
 from ._names import FIGURES
 from ._options import (
     MEASURED,
@@ -39,19 +39,22 @@ def reproduce(
     figure: Annotated[
         str,
         typer.Option(
-            help="2a, 2b, 2c, 3, 4, several with commas, or all.",
+            help='2a, 2b, 2c, 3, 4, several with commas, or "all".',
             autocompletion=_complete.figures,
             rich_help_panel=MEASURED,
         ),
     ] = "all",
     quick: Annotated[
-        bool, typer.Option("--quick", help="Less of everything: a look, not a result.", rich_help_panel=MEASURED)
+        bool,
+        typer.Option(
+            "--quick", help="Fewer lengths, windows and resamples: a preview, not a result.", rich_help_panel=MEASURED
+        ),
     ] = False,
     windows: Annotated[
         int | None, typer.Option(help="Windows of each length. [8, quick 2]", min=1, rich_help_panel=MEASURED)
     ] = None,
     queries: Annotated[
-        str | None, typer.Option(help="Queries a window, or all. [128, quick 16]", rich_help_panel=MEASURED)
+        str | None, typer.Option(help='Queries per window, or "all". [128, quick 16]', rich_help_panel=MEASURED)
     ] = None,
     seed: Seed = 0,
     out: Annotated[Path | None, out_option("reproduce")] = None,
@@ -65,7 +68,7 @@ def reproduce(
     from ..studies import reproduce as run_reproduce
     from ..views import reproduction_table, save_figures
 
-    current.if_stopped = GOES_ON
+    current.if_stopped = RESUMES
     folder = out or folder_for("reproduce", model, *(["quick"] if quick else []))
     found = run_reproduce(
         model,

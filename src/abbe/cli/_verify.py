@@ -23,10 +23,10 @@ EXAMPLES = (
 def verify(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Statements to try; all of them if none is named.", autocompletion=_complete.statements),
+        typer.Argument(help="Statements to check; all by default.", autocompletion=_complete.statements),
     ] = None,
-    trials: Annotated[int, typer.Option(help="Random draws a statement; the search grows with it.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Same seed, same draws.")] = 0,
+    trials: Annotated[int, typer.Option(help="Random draws per statement; the search grows with it.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     listing: Annotated[bool, typer.Option("--list", help="Only list the statements.")] = False,
     html: Annotated[
         Path | None, typer.Option(help="Also write the table as one offline page.", rich_help_panel=OUTPUT)
@@ -35,7 +35,7 @@ def verify(
     quiet: Annotated[bool, quiet_option("No bar; only the line that counts what holds.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Try every bound: random draws and a search for the worst case.
+    """Check every bound numerically: random draws and a search for the worst case.
 
     Exit code 0 when every shipped bound holds and every statement marked refuted is refuted again, else 1.
     """

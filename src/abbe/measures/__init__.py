@@ -9,7 +9,7 @@
 Every reading has a value, and where they exist a proved limit and a random control. `list_measures()` explains them.
 """
 
-from ._bootstrap import bootstrap_interval, resampled_means
+from ._bootstrap import bootstrap_interval, enough_windows, interval_ends, resampled_counts, resampled_means
 from ._critical import CriticalN, critical_n, ks_test
 from ._critical_units import critical_of_units
 from ._decay import DecayReading, decay, decay_exponent, mean_decay_exponent
@@ -17,7 +17,7 @@ from ._differences import differences
 from ._dispersion import dispersion, selection
 from ._expected import distance_formula, expected_distance
 from ._geometry import geometry
-from ._registry import MeasureInfo, list_measures
+from ._registry import GROUPS, MeasureInfo, list_measures, list_tests
 from ._rows import Rows
 from ._sensitivity import sensitivity
 from ._sets import DEFAULT_GRID, Sets, checked_grid, choose_sets
@@ -25,6 +25,7 @@ from ._state import Reading, State, Summary, compute, merge, summarize, update
 
 __all__ = [
     "DEFAULT_GRID",
+    "GROUPS",
     "CriticalN",
     "DecayReading",
     "MeasureInfo",
@@ -44,12 +45,16 @@ __all__ = [
     "differences",
     "dispersion",
     "distance_formula",
+    "enough_windows",
     "expected_distance",
     "geometry",
+    "interval_ends",
     "ks_test",
     "list_measures",
+    "list_tests",
     "mean_decay_exponent",
     "merge",
+    "resampled_counts",
     "resampled_means",
     "selection",
     "sensitivity",

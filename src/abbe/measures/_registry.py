@@ -1,103 +1,116 @@
-"""All measures by name, each in one sentence."""
+"""All measures by name: what each is called, what high and low mean, its unit, its limit and its control."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+DISPERSION, SELECTION, DISTANCE = "Dispersion of the weights", "Weight of the selected set", "Distance from the rest"
+SEPARABILITY, SENSITIVITY, TEST = "Separability", "Sensitivity", "Test against random sets"
+GROUPS = (DISPERSION, SELECTION, DISTANCE, SEPARABILITY, SENSITIVITY, TEST)
+
 
 @dataclass(frozen=True)
 class MeasureInfo:
-    """A measure: its name in tables, what high and low mean, its unit, and whether it has a value for every N."""
+    """A measure: its name in tables, what high and low mean, its unit, and whether it has a value for every N.
+
+    `label` is its name for people, `group` the heading under which it stands, `limit` and `control` say what stands
+    beside its value; they are empty where nothing does.
+    """
 
     name: str
     meaning: str
     unit: str
     by_size: bool
+    label: str
+    group: str
+    limit: str = ""
+    control: str = ""
 
 
+_THEOREM, _RANDOM, _LOGITS = "Theorem 1", "random set", "tight, from the range of the logits"
 _OF_ROWS = (
-    ("entropy", "high means that the weight is spread over many keys, low that few hold it", "nats"),
-    (
-        "entropy_floor",
-        "high means that the spread of the logits forces softmax to disperse, low that it need not",
-        "nats",
-    ),
-    ("effective_tokens", "high means that many keys share the weight, low (1) that one has it", "tokens"),
-    (
-        "effective_tokens_floor",
-        "high means that the spread of the logits forces softmax to share, low that one key could have all",
-        "tokens",
-    ),
-    ("max_weight", "high means that one key stands out, low that none does", "weight"),
-    ("logit_range", "high means that the logits allow sharp weights, low that they must be flat", "logits"),
-    ("sink_mass", "high means that the first visible key serves as a sink, low that it does not", "weight"),
-    ("learned_sink_mass", "high means that the head attends to nothing, low that keys get all the weight", "weight"),
-    (
-        "decay_exponent",
-        "high (1) means that the largest weight fades like a uniform head's as the context grows, low that it holds",
-        "exponent",
-    ),
-)
+    ("entropy", "entropy", "nats", "high means that the weight is spread over many keys, low that few hold it",
+     "ln n"),
+    ("entropy_floor", "entropy, provable floor", "nats",
+     "high means that the spread of the logits forces softmax to disperse, low that it need not"),
+    ("effective_tokens", "effective tokens", "tokens",
+     "high means that many keys share the weight, low (1) that one has it", "n"),
+    ("effective_tokens_floor", "effective tokens, provable floor", "tokens",
+     "high means that the spread of the logits forces softmax to share, low that one key could have all"),
+    ("max_weight", "largest weight", "weight", "high means that one key stands out, low that none does",
+     _LOGITS, "1/n"),
+    ("logit_range", "range of the logits", "logits",
+     "high means that the logits allow sharp weights, low that they must be flat", "2 scale ‖q‖ max ‖k‖"),
+    ("sink_mass", "weight on the first key", "weight",
+     "high means that the first visible key serves as a sink, low that it does not", "that of the largest weight",
+     "1/n"),
+    ("learned_sink_mass", "weight on a learned sink", "weight",
+     "high means that the head attends to nothing, low that keys get all the weight"),
+    ("decay_exponent", "decay exponent", "exponent",
+     "high (1) means that the largest weight fades like a uniform head's as the context grows, low that it holds",
+     "", "1, a uniform head"),
+)  # fmt: skip
 
-_SENSITIVITY = (
-    ("worst", "high means that some small change of the logits moves the weights a lot, low that none does"),
-    ("random", "high means that a random change of the logits moves the weights a lot, low that it hardly does"),
-)
-
-_DIFFERENCES = (
-    ("random", "high means that a random step of the logits moves the weights a lot, low that it hardly does"),
-    ("pair", "high means that pushing the second key past the first moves the weights a lot, low that it hardly does"),
-)
-
-_ROW_PARTS = (("mean", "mean of the rows"), ("p95", "95 % of the rows are below"), ("max", "any row"))
+_DIRECTIONS = (
+    ("sensitivity_worst", "sensitivity, worst direction", "Lipschitz constant, 1/(2T)",
+     "high means that some small change of the logits moves the weights a lot, low that none does"),
+    ("sensitivity_random", "sensitivity, random direction", "Lipschitz constant, 1/(2T)",
+     "high means that a random change of the logits moves the weights a lot, low that it hardly does"),
+    ("difference_random", "difference, random step", "tight, tanh",
+     "high means that a random step of the logits moves the weights a lot, low that it hardly does"),
+    ("difference_pair", "difference, second key past the first", "tight, tanh",
+     "high means that pushing the second key past the first moves the weights a lot, low that it hardly does"),
+)  # fmt: skip
+_ROW_PARTS = (
+    ("mean", "mean", "mean of the rows"), ("p95", "95 % of rows below", "95 % of the rows are below"),
+    ("max", "largest row", "any row"),
+)  # fmt: skip
 
 _OF_SETS = (
-    ("top_mass", "high means that the N selected keys carry the row, low that the rest does", "weight"),
-    (
-        "selected_divergence",
-        "high means that few of the N selected hold their weight, low (0) that they share it",
-        "nats",
-    ),
-    ("distance", "high means that the selected tokens lie far from the rest, low that they lie among it", "length"),
-    (
-        "distance_per_token",
-        "high means that an unselected token lies far from the selected sum, low that it lies near",
-        "length",
-    ),
-    (
-        "net_distance",
-        "high means that selected and unselected parts of the output differ, low that they agree",
-        "length",
-    ),
-    (
-        "expected_distance_low",
-        "high means that random sets of N keys must lie far from the rest on average, low that they need not",
-        "length",
-    ),
-    (
-        "expected_distance_high",
-        "high means that random sets of N keys can lie far from the rest on average, low that they cannot",
-        "length",
-    ),
-    (
-        "expected_net_distance",
-        "high means that a random set of N keys and the rest differ in the output (root mean square), low that they "
-        "agree",
-        "length",
-    ),
-)
+    (SELECTION, "top_mass", "weight of the selected set", "weight",
+     "high means that the N selected keys carry the row, low that the rest does", _LOGITS, "N/n"),
+    (SELECTION, "selected_divergence", "imbalance within the selected set", "nats",
+     "high means that few of the N selected hold their weight, low (0) that they share it", "", _RANDOM),
+    (DISTANCE, "distance", "distance", "length",
+     "high means that the selected tokens lie far from the rest, low that they lie among it", _THEOREM, _RANDOM),
+    (DISTANCE, "distance_per_token", "distance per token", "length",
+     "high means that an unselected token lies far from the selected sum, low that it lies near", _THEOREM, _RANDOM),
+    (DISTANCE, "net_distance", "net distance", "length",
+     "high means that selected and unselected parts of the output differ, low that they agree", _THEOREM, _RANDOM),
+    (DISTANCE, "expected_distance_low", "expected distance of random sets, from", "length",
+     "high means that random sets of N keys must lie far from the rest on average, low that they need not"),
+    (DISTANCE, "expected_distance_high", "expected distance of random sets, to", "length",
+     "high means that random sets of N keys can lie far from the rest on average, low that they cannot"),
+    (DISTANCE, "expected_net_distance", "expected net distance of random sets", "length",
+     "high means that a random set of N keys and the rest differ in the output (root mean square), low that they "
+     "agree"),
+)  # fmt: skip
 
 _RETRIEVAL = (
-    ("separability", "high (1) means that a {shape} up to the nearest other token holds all the selected, low few"),
-    ("recall", "high (1) means that all selected tokens are {nearer} than every other, low that few are"),
-    ("precision", "high (1) means that no other token lies among the selected ({shape}), low that many do"),
-    ("f_score", "high (1) means that the selected set is a {shape} of its own, low that it is mixed with the rest"),
+    ("separability", "separability",
+     "high (1) means that a {shape} up to the nearest other token holds all the selected, low few"),
+    ("recall", "recall", "high (1) means that all selected tokens are {nearer} than every other, low that few are"),
+    ("precision", "precision",
+     "high (1) means that no other token lies among the selected ({shape}), low that many do"),
+    ("f_score", "F score",
+     "high (1) means that the selected set is a {shape} of its own, low that it is mixed with the rest"),
+)  # fmt: skip
+_METRICS = (
+    ("", "", {"shape": "ball around their sum", "nearer": "nearer to their sum"}),
+    ("_cosine", " by angle", {"shape": "cone around their sum", "nearer": "better aligned with their sum"}),
 )
 
-_METRICS = (
-    ("", {"shape": "ball around their sum", "nearer": "nearer to their sum"}),
-    ("_cosine", {"shape": "cone around their sum", "nearer": "better aligned with their sum"}),
-)
+_TESTS = (
+    ("ks_statistic", "Kolmogorov-Smirnov statistic", "",
+     "high means that the heads' distances differ from those of random sets, low that they agree"),
+    ("ks_p_value", "Kolmogorov-Smirnov p value", "probability",
+     "high means that the difference from random sets may be chance, low that it is not"),
+    ("critical_n", "critical N", "tokens",
+     "high means that even large selected sets differ from random ones, low that only small ones do; none means that "
+     "all sizes measured differ"),
+    ("rejecting", "tests that reject at every N", "share",
+     "high means that most tests distinguish selected from random sets at every size, low that few do"),
+)  # fmt: skip
 
 
 def list_measures() -> tuple[MeasureInfo, ...]:
@@ -105,14 +118,29 @@ def list_measures() -> tuple[MeasureInfo, ...]:
 
     Sensitivities at a temperature T carry the suffix "@T=...", differences always "@T=...,eps=...".
     """
-    found = [MeasureInfo(*entry, by_size=False) for entry in _OF_ROWS]
-    for measure, directions in (("sensitivity", _SENSITIVITY), ("difference", _DIFFERENCES)):
-        found += [
-            MeasureInfo(f"{measure}_{direction}_{part}", f"{meaning} ({words})", "weight per logit", False)
-            for direction, meaning in directions
-            for part, words in _ROW_PARTS
-        ]
-    found += [MeasureInfo(*entry, by_size=True) for entry in _OF_SETS]
-    for suffix, words in _METRICS:
-        found += [MeasureInfo(name + suffix, text.format(**words), "share", True) for name, text in _RETRIEVAL]
-    return tuple(found)
+    listed = [
+        MeasureInfo(name, meaning, unit, False, label, DISPERSION, *beside)
+        for name, label, unit, meaning, *beside in _OF_ROWS
+    ]
+    listed += [
+        MeasureInfo(
+            f"{name}_{part}", f"{meaning} ({of})", "weight per logit", False, f"{label}: {words}", SENSITIVITY, limit
+        )
+        for name, label, limit, meaning in _DIRECTIONS
+        for part, words, of in _ROW_PARTS
+    ]
+    listed += [
+        MeasureInfo(name, meaning, unit, True, label, group, *beside)
+        for group, name, label, unit, meaning, *beside in _OF_SETS
+    ]
+    listed += [
+        MeasureInfo(name + suffix, text.format(**shape), "share", True, label + by, SEPARABILITY, control=_RANDOM)
+        for suffix, by, shape in _METRICS
+        for name, label, text in _RETRIEVAL
+    ]
+    return tuple(listed)
+
+
+def list_tests() -> tuple[MeasureInfo, ...]:
+    """What the table of a run holds beside measures: tests over all heads."""
+    return tuple(MeasureInfo(name, meaning, unit, True, label, TEST) for name, label, unit, meaning in _TESTS)

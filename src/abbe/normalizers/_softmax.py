@@ -125,7 +125,7 @@ class LogNScaling(ScaledSoftmax):
     meaning = "drop-in for a pre-trained model; low trained length means sharper weights at every length"
     paper = "2202.12172"
     example = "logn:trained=1024"
-    options = (Option("trained", 1024, "keys a row had in training", "count", 2, closed="low", shown=True),)
+    options = (Option("trained", 1024, "keys per row in training", "count", 2, closed="low", shown=True),)
     trained: int
 
     def _scale(self, logits: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from ._result import (
     read_manifest,
     read_table,
 )
-from ._run import SCHEMA, TABLE, Run, open_run, opened_run, summary
+from ._run import SCHEMA, TABLE, Run, open_run, opened_run
 
 __all__ = [
     "FORMAT",
@@ -30,5 +30,4 @@ __all__ = [
     "read_content",
     "read_manifest",
     "read_table",
-    "summary",
 ]

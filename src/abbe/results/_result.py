@@ -28,8 +28,8 @@ class Result:
 
     Attributes:
         table: the main table, a polars data frame.
-        manifest: format, study, versions, machine, model and text with their hashes, settings and seed, self-check, seconds,
-            and what was skipped and why.
+        manifest: format, study, versions, machine, model and text with their hashes, settings and seed, self-check,
+            seconds, and what was skipped and why.
     """
 
     study: ClassVar[str]  # the name of the command

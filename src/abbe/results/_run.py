@@ -82,16 +82,3 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     if manifest.get("study", Run.study) not in (Run.study, "report"):
         raise AbbeError(f"{source} is a folder of `abbe {manifest['study']}`: `abbe.open` opens it")
     return opened_run(source, manifest, stored)
-
-
-def summary(heads: pl.DataFrame) -> pl.DataFrame:
-    """Mean over all heads at the largest length, for measures without a set size and for the middle set size."""
-    of_heads = heads.filter(pl.col("head").is_not_null() & pl.col("value").is_not_nan())
-    longest = pl.col("length").is_null() | (pl.col("length") == pl.col("length").max())
-    sizes = sorted(of_heads.filter(longest)["n"].drop_nulls().unique())
-    wanted = pl.col("n").is_null()
-    if sizes:
-        wanted |= pl.col("n") == sizes[len(sizes) // 2]
-    chosen = of_heads.filter(longest & wanted)
-    means = [pl.col(name).mean() for name in ("value", "limit", "control")]
-    return chosen.group_by("measure", "length", "n", maintain_order=True).agg(*means, heads=pl.len())

@@ -1,6 +1,8 @@
 """What a command does, as a function."""
 
-from ._calibrate.result import Calibration
+from ..words.finding import Finding, KeyNumber
+from ..words.paper import FIGURES
+from ._calibrate.result import Calibration, Interval
 from ._calibrate.study import calibrate
 from ._capacity.result import Capacity
 from ._capacity.study import capacity
@@ -11,15 +13,16 @@ from ._doctor.check import Check
 from ._doctor.study import doctor
 from ._engine.watch import watching
 from ._open import open
-from ._report.result import Finding, HeadVerdict, KeyNumber, Report
+from ._report.result import Ball, HeadVerdict, Report, Sample, SampleRow
 from ._report.study import report
-from ._reproduce.result import FIGURES, Claim, Figure, Reproduction
+from ._reproduce.result import Claim, Figure, Reproduction
 from ._reproduce.study import reproduce
 from ._try_normalizers import NormalizerTrial, try_normalizers
 from ._verify import Verdict, verify
 
 __all__ = [
     "FIGURES",
+    "Ball",
     "Calibration",
     "Capacity",
     "Check",
@@ -28,10 +31,13 @@ __all__ = [
     "Figure",
     "Finding",
     "HeadVerdict",
+    "Interval",
     "KeyNumber",
     "NormalizerTrial",
     "Report",
     "Reproduction",
+    "Sample",
+    "SampleRow",
     "Verdict",
     "calibrate",
     "capacity",

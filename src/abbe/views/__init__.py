@@ -6,7 +6,7 @@ from ._capacity.figures import save_capacity_figures
 from ._capacity.table import capacity_table
 from ._compare.page import compare_page, save_compare_figures
 from ._compare.table import compare_table
-from ._diagnosis import diagnosis_table
+from ._diagnosis import diagnosis_table, summary
 from ._diagnosis_figures import save_diagnosis_figures
 from ._doctor import doctor_table
 from ._normalizers import normalizers_table, trials_table
@@ -43,6 +43,7 @@ __all__ = [
     "save_diagnosis_figures",
     "save_figures",
     "save_report_figures",
+    "summary",
     "trials_table",
     "verify_page",
     "verify_summary",

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
+from typing import TYPE_CHECKING
+
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..studies import Calibration
-from ..studies._calibrate.result import FITTED, SWAPPED, TUNED_STAGE, Interval
-from ..studies._engine.sentences import percent
-from ._reproduce.table import plain
+from ..words.names import BASELINE, FINETUNED, FITTED, SWAPPED
+from ..words.numbers import percent, with_interval
+from ._shared.terminal import bullets, new_table, plain, skipped_lines
+
+if TYPE_CHECKING:
+    from ..studies import Calibration, Interval
+
+
+_STAGES = {BASELINE: "baseline"}
 
 
 def calibration_table(found: Calibration) -> RenderableType:
@@ -23,46 +28,35 @@ def calibration_table(found: Calibration) -> RenderableType:
     if found.losses:
         parts.append(_losses(found))
     parts.append(_layers(found))
-    parts += [Padding(Text(f"• {plain(finding.sentence)}"), (0, 0, 0, 2)) for finding in found.findings]
-    parts += [Text(f"skipped: {plain(why)}", style="dim") for why in found.manifest["skipped"]]
-    return Group(*parts)
+    return Group(*parts, *bullets(found.findings), *skipped_lines(found.manifest))
 
 
 def _losses(found: Calibration) -> Table:
-    table = _table("held out", ("loss", "over own", "gain"))
+    table = new_table("loss", "over baseline", "gain", first="held out")
     for stage in found.losses:
-        table.add_row(stage.stage, *(Text(_told(value)) for value in (stage.loss, stage.over_own, stage.gain)))
+        table.add_row(
+            _STAGES.get(stage.stage, stage.stage),
+            *(Text(_cell(value)) for value in (stage.loss, stage.over_own, stage.gain)),
+        )
     return table
 
 
-def _told(found: Interval | None) -> str:
-    if found is None:
-        return ""
-    if found.low is None or found.high is None:
-        return f"{found.value:.3f}"
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+def _cell(mean: Interval | None) -> str:
+    return "" if mean is None else with_interval(mean.value, mean.low, mean.high, "{:.3f}".format)
 
 
 def _layers(found: Calibration) -> Table:
     """A column for each stage after the swap."""
     layers = found.layers
     stages = {"before": SWAPPED, "after": FITTED}
-    stages |= {} if layers["error_tuned"].is_null().all() else {"tuned": TUNED_STAGE}
+    stages |= {} if layers["error_tuned"].is_null().all() else {"tuned": FINETUNED}
     names = [f"{what}_{stage}" for what in ("error", "zeros") for stage in stages]
     words = [
         f"{what}, {SWAPPED}" if stage == SWAPPED else stage for what in ("error", "zeros") for stage in stages.values()
     ]
-    table = _table("layer", tuple(words))
+    table = new_table(*words, first="layer")
     for column, word in zip(table.columns[1:], words, strict=True):
         column.no_wrap = " " not in word  # else it would be cut in a narrow terminal
     for row in layers.iter_rows(named=True):
         table.add_row(str(row["layer"]), *(percent(row[name]) for name in names))
-    return table
-
-
-def _table(first: str, columns: tuple[str, ...]) -> Table:
-    table = Table(header_style="bold", pad_edge=False, box=SIMPLE_HEAD)
-    table.add_column(first, no_wrap=True)
-    for column in columns:
-        table.add_column(column, justify="right")
     return table

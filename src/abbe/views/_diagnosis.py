@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import polars as pl
 from rich.markup import escape
 from rich.table import Table
 
-from ..measures import list_measures
-from ..results import Run, summary
+from ..words.measures import measure_words
+from ..words.numbers import number
+
+if TYPE_CHECKING:
+    from ..results import Run
 
 
 def diagnosis_table(run: Run) -> Table:
     """One line a measure, at the largest length and the middle set size."""
-    meanings = {info.name: info.meaning for info in list_measures()}
     model, settings = run.manifest["model"], run.manifest["settings"]
     heads = run.heads.select("layer", "head").drop_nulls().n_unique()
     title = f"{model['name']}: mean over {heads} heads, windows of {max(settings['lengths'])} tokens"
@@ -20,12 +25,19 @@ def diagnosis_table(run: Run) -> Table:
     for column in ("measure", "N", "value", "limit", "control", ""):
         table.add_column(column, justify="left" if column in ("measure", "") else "right")
     for row in summary(run.heads).iter_rows(named=True):
-        cells = (_shown(row[column]) for column in ("n", "value", "limit", "control"))
-        table.add_row(row["measure"], *cells, meanings.get(row["measure"].partition("@")[0], ""))
+        cells = (number(row[column], missing="") for column in ("n", "value", "limit", "control"))
+        table.add_row(row["measure"], *cells, measure_words(row["measure"]).meaning)
     return table
 
 
-def _shown(number: float | None) -> str:
-    if number is None:
-        return ""
-    return str(number) if isinstance(number, int) else f"{number:.4g}"
+def summary(heads: pl.DataFrame) -> pl.DataFrame:
+    """Mean over all heads at the largest length, for measures without a set size and for the middle set size."""
+    of_heads = heads.filter(pl.col("head").is_not_null() & pl.col("value").is_not_nan())
+    longest = pl.col("length").is_null() | (pl.col("length") == pl.col("length").max())
+    sizes = sorted(of_heads.filter(longest)["n"].drop_nulls().unique())
+    wanted = pl.col("n").is_null()
+    if sizes:
+        wanted |= pl.col("n") == sizes[len(sizes) // 2]
+    chosen = of_heads.filter(longest & wanted)
+    means = [pl.col(name).mean() for name in ("value", "limit", "control")]
+    return chosen.group_by("measure", "length", "n", maintain_order=True).agg(*means, heads=pl.len())

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from ..studies import Check
+from ._shared.terminal import new_table
+
+if TYPE_CHECKING:
+    from ..studies import Check
+
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "dim", "broken": "bold red"}
 
 
 def doctor_table(checks: Sequence[Check]) -> RenderableType:
     """A line for each, with what to do below it, and a sentence on whether abbe can work."""
-    table = Table(header_style="bold", pad_edge=False, box=SIMPLE_HEAD)
+    table = new_table()
     for column in ("check", "state"):
         table.add_column(column, no_wrap=True)
     table.add_column("found, and what to do")
@@ -26,7 +29,7 @@ def doctor_table(checks: Sequence[Check]) -> RenderableType:
             group = check.group
             table.add_section()
             table.add_row(Text(group, style="bold"))
-        table.add_row(Text(f"  {check.name}"), Text(check.state, style=_style(check)), _told(check))
+        table.add_row(Text(f"  {check.name}"), Text(check.state, style=_style(check)), _words(check))
     return Group(table, Text(_summary(checks), style="bold"))
 
 
@@ -34,9 +37,9 @@ def _style(check: Check) -> str:
     return "bold red" if check.failed else _STYLES[check.state]
 
 
-def _told(check: Check) -> Text:
-    told = Text(check.found)
-    return told.append(f"\n-> {check.advice}", style="italic") if check.advice else told
+def _words(check: Check) -> Text:
+    words = Text(check.found)
+    return words.append(f"\n-> {check.advice}", style="italic") if check.advice else words
 
 
 def _summary(checks: Sequence[Check]) -> str:

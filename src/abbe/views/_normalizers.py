@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ..normalizers import NormalizerInfo
-from ..studies import NormalizerTrial
+from ._shared.terminal import new_table
+
+if TYPE_CHECKING:
+    from ..studies import NormalizerTrial
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _WIDTH = 20  # of a bar for weight 1
@@ -19,7 +22,7 @@ _WIDTH = 20  # of a bar for weight 1
 
 def normalizers_table(infos: Sequence[NormalizerInfo]) -> RenderableType:
     """One entry each: what high and low mean, parameters with defaults and ranges, paper, and a spec to try."""
-    table = Table(header_style="bold", pad_edge=False, box=SIMPLE_HEAD, show_lines=True)
+    table = new_table(show_lines=True)
     table.add_column("normalizer", no_wrap=True)
     table.add_column("meaning, parameters with defaults, paper, example", overflow="fold")
     for info in infos:
@@ -28,11 +31,11 @@ def normalizers_table(infos: Sequence[NormalizerInfo]) -> RenderableType:
 
 
 def _about(info: NormalizerInfo) -> Text:
-    told = Text(info.meaning)
+    about = Text(info.meaning)
     for option in info.parameters:
-        told.append(f"\n{option.name}={_value(option.default)}", style="cyan").append(f"  {option.allowed}: ")
-        told.append(option.meaning)
-    return told.append(f"\npaper {info.paper}; example {info.example}", style="dim")
+        about.append(f"\n{option.name}={_value(option.default)}", style="cyan").append(f"  {option.allowed}: ")
+        about.append(option.meaning)
+    return about.append(f"\npaper {info.paper}; example {info.example}", style="dim")
 
 
 def trials_table(trials: Sequence[NormalizerTrial]) -> RenderableType:
@@ -47,9 +50,7 @@ def _heading(trial: NormalizerTrial) -> Text:
 
 
 def _bars(trial: NormalizerTrial) -> Table:
-    table = Table(header_style="bold", pad_edge=False, box=SIMPLE_HEAD)
-    for column in ("logit", "weight"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = new_table("logit", "weight")
     table.add_column("", no_wrap=True)
     longest = max(1.0, *trial.weights)  # without competition a weight may pass 1
     for logit, weight in zip(trial.logits, trial.weights, strict=True):

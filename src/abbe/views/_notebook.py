@@ -6,20 +6,23 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ..results import Run
-from ..studies._report.result import Finding, KeyNumber, Report
-from ..studies._report.untrained import NOTICE
+from ..words.finding import NOTICE, Finding, KeyNumber
+from ..words.measures import measure_words
+from ..words.numbers import MISSING, interval, number
 from ._report.charts_growth import growth_chart
 from ._report.charts_map import map_chart
 from ._report.charts_table import about_lines, of_heads, shown_size
 from ._reproduce.figures import as_svg
 from ._shared.series import Spec
 from ._shared.theme import FONT, LIGHT
-from ._shared.words import measure_words, shown
+
+if TYPE_CHECKING:
+    from ..results import Run
+    from ..studies import Report
 
 _CARD = (
     f"background:{LIGHT.background};color:{LIGHT.ink};font:14px/1.45 {FONT};border:1px solid {LIGHT.line};"
@@ -95,18 +98,14 @@ def _main_measures(run: Run) -> str:
     main = sorted((row for row in rows if row["measure"] in _MAIN), key=lambda row: _MAIN.index(row["measure"]))
     titles = ("mean over heads", "N", "value", "limit", "control")
     cells = [
-        [measure_words(row["measure"]).label, *(shown(row[name]) for name in ("n", "value", "limit", "control"))]
+        [measure_words(row["measure"]).label, *(number(row[name]) for name in ("n", "value", "limit", "control"))]
         for row in main or rows
     ]
     return table_of(titles, cells) if cells else ""
 
 
 def _numbers(numbers: Sequence[KeyNumber]) -> str:
-    ends = [
-        "–" if number.low is None or number.high is None else f"{shown(number.low)} to {shown(number.high)}"
-        for number in numbers
-    ]
-    cells = [[number.name, number.shown, end, number.meaning] for number, end in zip(numbers, ends, strict=True)]
+    cells = [[key.name, key.shown, interval(key.low, key.high, number) or MISSING, key.meaning] for key in numbers]
     return table_of(("number", "value", "interval", "meaning"), cells) if cells else ""
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from ..studies import Verdict
 from ._shared.page import render
+from ._shared.terminal import new_table
+
+if TYPE_CHECKING:
+    from ..studies import Verdict
 
 
 def sentence(verdict: Verdict) -> str:
@@ -26,7 +28,7 @@ def sentence(verdict: Verdict) -> str:
 
 def verify_table(verdicts: Sequence[Verdict]) -> RenderableType:
     """A rich table, then every refuted statement with the smallest counterexample that was found."""
-    table = Table(header_style="bold", pad_edge=False, box=SIMPLE_HEAD)
+    table = new_table()
     for column in ("statement", "source"):
         table.add_column(column, no_wrap=True)
     for column in ("draws", "worst"):
@@ -61,9 +63,11 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     """One line: how many hold, how many are refuted, whether that is as the catalogue says."""
     holding = sum(verdict.holds for verdict in verdicts)
     surprises = [verdict.name for verdict in verdicts if not verdict.expected]
-    told = f"{holding} hold, {len(verdicts) - holding} refuted"
+    counts = f"{holding} hold, {len(verdicts) - holding} refuted"
     return (
-        f"{told}, all as the catalogue says." if not surprises else f"{told}. NOT as expected: {', '.join(surprises)}."
+        f"{counts}, all as the catalogue says."
+        if not surprises
+        else f"{counts}. NOT as expected: {', '.join(surprises)}."
     )
 
 
@@ -71,5 +75,5 @@ def verify_page(verdicts: Sequence[Verdict], trials: int, seed: int) -> str:
     """One self-contained HTML page."""
     rows = [(verdict, sentence(verdict)) for verdict in verdicts]
     sections = list(dict.fromkeys(verdict.section for verdict in verdicts))
-    told = summary(verdicts)
-    return render("verify.html.jinja", rows=rows, sections=sections, summary=told, trials=trials, seed=seed)
+    counts = summary(verdicts)
+    return render("verify.html.jinja", rows=rows, sections=sections, summary=counts, trials=trials, seed=seed)

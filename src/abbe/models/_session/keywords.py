@@ -95,7 +95,7 @@ def _sink(where: str, sink: object, heads: int) -> Tensor | None:
         return None
     if not isinstance(sink, Tensor) or sink.numel() != heads or not sink.is_floating_point():
         what = f"shape {tuple(sink.shape)}" if isinstance(sink, Tensor) else repr(sink)
-        raise AbbeError(f"unsupported: {where} passes 's_aux' that is not one number a head ({heads}); got {what}")
+        raise AbbeError(f"unsupported: {where} passes 's_aux' that is not one number per head ({heads}); got {what}")
     return sink.reshape(heads)
 
 

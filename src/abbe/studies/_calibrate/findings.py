@@ -6,10 +6,11 @@ from collections.abc import Collection, Sequence
 
 import polars as pl
 
-from ...measures._bootstrap import enough_windows
-from .._engine.sentences import count_of, percent, sentence
-from .._report.result import Fact, Finding
-from .result import FITTED, OWN, SWAPPED, TUNED_STAGE, Interval, StageLoss, pooled
+from ...measures import enough_windows
+from ...words.finding import Fact, Finding
+from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
+from ...words.numbers import heads_of, percent, sentence
+from .result import Interval, StageLoss, pooled
 
 _WAS_SPARSE, _IS_DENSE = 0.1, 0.01  # shares of zeros
 
@@ -22,20 +23,20 @@ def calibration_findings(
     found = [_outputs(heads)]
     if losses:
         found.insert(0, _loss(losses, windows, needed))
-        if any(loss.stage == TUNED_STAGE for loss in losses):
+        if any(loss.stage == FINETUNED for loss in losses):
             found.insert(1, _tuning(losses, windows, needed))
     return (*found, *_lost_zeros(heads, fitted))
 
 
 def _loss(losses: Sequence[StageLoss], windows: int, needed: int) -> Finding:
     stages = {loss.stage: loss for loss in losses}
-    own, bare, fitted = (stages[name] for name in (OWN, SWAPPED, FITTED))
+    own, bare, fitted = (stages[name] for name in (BASELINE, SWAPPED, FITTED))
     what = _too_few(needed) if windows < needed else _calibration_words(bare.over_own, fitted.gain)
     held_out = f"{windows} held-out window{'' if windows == 1 else 's'}"
     return Finding(
         "loss",
         sentence(
-            f"the loss on {held_out} is {own.loss.value:.3f} nats with the model's own attention, "
+            f"the loss on {held_out} is {own.loss.value:.3f} nats as the model is, "
             f"{bare.loss.value:.3f} after the swap and {fitted.loss.value:.3f} calibrated: {what}."
         ),
         _change_rule(needed),
@@ -57,12 +58,12 @@ def _calibration_words(cost: Interval | None, gain: Interval | None) -> str:
 
 
 def _tuning(losses: Sequence[StageLoss], windows: int, needed: int) -> Finding:
-    tuned = next(loss for loss in losses if loss.stage == TUNED_STAGE)
+    tuned = next(loss for loss in losses if loss.stage == FINETUNED)
     if windows < needed:
-        told = f"Fine-tuned the loss is {tuned.loss.value:.3f} nats: {_too_few(needed)}."
+        words = f"Fine-tuned the loss is {tuned.loss.value:.3f} nats: {_too_few(needed)}."
     else:
-        told = f"Fine-tuning {_tuning_words(tuned.gain)}: {tuned.loss.value:.3f} nats."
-    return Finding("fine-tuning", told, _change_rule(needed), _numbers(tuned))
+        words = f"Fine-tuning {_tuning_words(tuned.gain)}: {tuned.loss.value:.3f} nats."
+    return Finding("fine-tuning", words, _change_rule(needed), _numbers(tuned))
 
 
 def _tuning_words(gain: Interval | None) -> str:
@@ -73,7 +74,7 @@ def _tuning_words(gain: Interval | None) -> str:
 
 
 def _too_few(needed: int) -> str:
-    return f"too few held-out windows to tell a change, {needed} are needed"
+    return f"too few held-out windows to show a change, {needed} are needed"
 
 
 def _change_rule(needed: int) -> str:
@@ -94,13 +95,13 @@ def _numbers(stage: StageLoss) -> dict[str, Fact]:
 def _outputs(heads: pl.DataFrame) -> Finding:
     stages = ("before", "after", "tuned") if _is_tuned(heads) else ("before", "after")
     errors = {stage: float(heads.select(pooled(f"error_{stage}")).item()) for stage in stages}
-    told = f", by {percent(errors['tuned'])} {TUNED_STAGE}" if "tuned" in errors else ""
+    tuned = f", by {percent(errors['tuned'])} {FINETUNED}" if "tuned" in errors else ""
     return Finding(
         "outputs",
         f"The outputs of the heads are off by {percent(errors['before'])} of their size after the swap, "
-        f"by {percent(errors['after'])} {FITTED}{told}.",
-        "Sum of squares of the difference from the model's own outputs, over that of the own outputs, on the queries "
-        "that were fitted.",
+        f"by {percent(errors['after'])} {FITTED}{tuned}.",
+        "Sum of squares of the difference from the model's outputs before the swap, over that of those outputs, on the "
+        "queries that were fitted.",
         {**errors, "heads": len(heads)},
     )
 
@@ -116,15 +117,15 @@ def _lost_zeros(heads: pl.DataFrame, fitted: Collection[str]) -> tuple[Finding, 
     """
     shapes = sorted(set(fitted) - {"t"})
     hint = f"; learn=false in the spec keeps {', '.join(shapes)} as given" if shapes else ""
-    last, stage = ("zeros_tuned", TUNED_STAGE) if _is_tuned(heads) else ("zeros_after", FITTED)
+    last, stage = ("zeros_tuned", FINETUNED) if _is_tuned(heads) else ("zeros_after", FITTED)
     dense = heads.filter((pl.col("zeros_before") > _WAS_SPARSE) & (pl.col(last) < _IS_DENSE))
     if dense.is_empty():
         return ()
-    told = count_of(len(dense), len(heads), "has given up its zeros", "have given up their zeros")
+    who = heads_of(len(dense), len(heads), "has given up its zeros", "have given up their zeros")
     return (
         Finding(
             "zeros",
-            sentence(f"{told}: what comes nearest to softmax is softmax{hint}."),
+            sentence(f"{who}: what comes nearest to softmax is softmax{hint}."),
             f"Share of visible keys with a weight of exactly 0: above {percent(_WAS_SPARSE)} after the swap, below "
             f"{percent(_IS_DENSE)} {stage}.",
             {"heads": len(dense), "of": len(heads)},

@@ -1,4 +1,4 @@
-"""The layers of a calibration: fitted one after the other, or taken from the folder, then told as tables."""
+"""The layers of a calibration: fitted one after the other, or taken from the folder, then shown as tables."""
 
 from __future__ import annotations
 

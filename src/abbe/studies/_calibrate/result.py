@@ -17,11 +17,10 @@ from ...measures import bootstrap_interval
 from ...models import swap
 from ...normalizers import Normalizer
 from ...results import Result, as_text, read_content
+from ...words.finding import Finding, findings_from
 from .._engine.settings import Settings
-from .._report.result import Finding, findings_from
 
 CALIBRATED, TUNED, FINDINGS = "calibrated.safetensors", "tuned.safetensors", "calibration.json"
-OWN, SWAPPED, FITTED, TUNED_STAGE = "own", "swapped", "calibrated", "fine-tuned"
 HEADS_SCHEMA: dict[str, Any] = {
     "layer": pl.Int32, "name": pl.String, "head": pl.Int32, "spec": pl.String, "energy": pl.Float64,
     "error_before": pl.Float64, "error_after": pl.Float64, "error_tuned": pl.Float64,
@@ -66,7 +65,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class StageLoss:
-    """The loss of one stage on the held-out windows, in nats a token.
+    """The loss of one stage on the held-out windows, in nats per token.
 
     `over_own` is what it has more than the model's own attention, `gain` what it has less than the stage before; both
     come from paired windows. They are None for the model's own attention.

@@ -20,6 +20,7 @@ from ..._errors import AbbeError
 from ..._held import held
 from ...models import LoadedModel, Text, Window, evaluating, swap, tap
 from ...normalizers import Normalizer
+from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from .._engine.calibrated import learnable_rules
 from .._engine.cost import estimate
 from .._engine.folder import claim_folder
@@ -41,7 +42,7 @@ from .layers import (
     kept_layer,
     parameters_table,
 )
-from .result import CALIBRATED, FITTED, OWN, SWAPPED, TUNED, TUNED_STAGE, Calibration, CalibrationSettings, stage_losses
+from .result import CALIBRATED, TUNED, Calibration, CalibrationSettings, stage_losses
 from .rows import LayerRows, RowReader, portions
 from .tune import fine_tune
 
@@ -78,12 +79,12 @@ def calibrate(
         normalizer: its spec, or patterns with their specs, as for `swap`.
         windows: how many windows to fit on.
         held_out: how many further windows, which share no text with them, the losses are measured on; fewer than six
-            tell numbers, but no change.
+            give numbers, but show no change.
         length: of all windows, in tokens; 512 by default, or the model's context if that is less.
-        queries: how many queries a window, one from each of as many equal stretches, or "all".
+        queries: how many queries per window, one from each of as many equal stretches, or "all".
         steps: of the fit, at most.
         finetune: further steps of Adam on the loss of the windows, end to end, for the same parameters only.
-        folder: keep layers, losses and the fitted swap there; a run that was stopped goes on where it was.
+        folder: keep layers, losses and the fitted swap there; an interrupted run is resumed.
         progress: say the cost and show a bar on standard error.
 
     Example:
@@ -246,7 +247,7 @@ class _Job:
         """Measure every stage; leaves the normalizers as they are after the last one."""
         losses = self.folder.losses()
         if self.no_loss is None:
-            self._measure(OWN, losses, watch)
+            self._measure(BASELINE, losses, watch)
             with swap(self.model, self.settings.rules):
                 self._measure(SWAPPED, losses, watch)
         else:
@@ -260,9 +261,9 @@ class _Job:
                     self.model, list(handle.parameters()), self.windows, self.settings.finetune, self.folder.tuning(),
                     self.folder.keep_tuning, lambda step: watch.step(f"fine-tuning, step {step}"),
                 )  # fmt: skip
-                self._measure(TUNED_STAGE, losses, watch)
+                self._measure(FINETUNED, losses, watch)
                 self._save(handle, TUNED)
-        order = [stage for stage in (OWN, SWAPPED, FITTED, TUNED_STAGE) if stage in losses]
+        order = [stage for stage in (BASELINE, SWAPPED, FITTED, FINETUNED) if stage in losses]
         return stage_losses({stage: losses[stage] for stage in order}, self.settings.base)
 
     def _measure(self, stage: str, losses: dict[str, list[float]], watch: Watch) -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import polars as pl
 
-from .._engine.sentences import percent, sentence
+from ...words.finding import Finding
+from ...words.names import DELETION, RENORMALISED
+from ...words.numbers import number, percent, sentence, with_interval
+from ...words.paper import PAPER_CRITICAL_SHARE
 from .._engine.targets import targets_words
-from .._report.result import Finding
-from .._reproduce.result import PAPER_CRITICAL_SHARE
 from .layer_findings import layer_findings
-from .result import DELETION, RENORMALISED
 from .settings import CapacitySettings
-from .words import Row, amount, keys_number, needed_keys
+from .words import Row, needed_keys
 
 _HOW = {DELETION: "with their weights as they are", RENORMALISED: "with their weights renormalised"}
-_LEAST = (
-    "The least N at which keeping only the N keys of largest weight, at every query of every head and layer, raises"
-)
+_LEAST = "The least N at which keeping only the top N keys per query, in every head and layer, raises"
 
 
 def findings(
@@ -34,25 +32,26 @@ def findings(
 
 
 def _capacity(rows: list[Row], way: str, scored: str) -> Finding:
-    needed = "; ".join(f"{needed_keys(row)} for a rise of at most {amount(row['tau'])}" for row in rows)
+    first, *others = [(f"the top {needed_keys(row)}", f"by at most {percent(row['tau'], 2)}") for row in rows]
+    more = "".join(f"; {keys} {rise}" for keys, rise in others)
     length = rows[0]["length"]
     return Finding(
         "capacity",
-        f"At {length:,} tokens every query needs, {_HOW[way]}, {needed}.",
-        f"{_LEAST} the mean loss of {scored} by at most tau, relative to the model's own on the same windows.",
+        f"At {length:,} tokens, keeping only {first[0]} per query, {_HOW[way]}, raises the loss {first[1]}{more}.",
+        f"{_LEAST} the mean loss of {scored} by at most tau, relative to the baseline on the same windows.",
         {"length": length, "way": way, "windows": rows[0]["windows"]}
-        | {f"N at {amount(row['tau'])}": row["capacity"] for row in rows},
+        | {f"N at {percent(row['tau'], 2)}": row["capacity"] for row in rows},
     )
 
 
 def _growth(of_model: pl.DataFrame, row: Row) -> Finding:
     some = of_model.filter((pl.col("way") == row["way"]) & (pl.col("tau") == row["tau"])).sort("length").to_dicts()
     first, last = some[0], some[-1]
-    ends = "" if row["low"] is None else f" ({row['low']:.2f} to {row['high']:.2f})"
+    exponent = with_interval(row["exponent"], row["low"], row["high"], "{:.2f}".format)
     shares = f"{percent(first['share'])} of {first['length']:,} tokens, {percent(last['share'])} of {last['length']:,}"
     return Finding(
         "growth",
-        f"{sentence(row['way'])}: N* for {amount(row['tau'])} grows as L to the power of {row['exponent']:.2f}{ends}: "
+        f"{sentence(row['way'])}: N* for {percent(row['tau'], 2)} grows as L to the power of {exponent}: "
         f"{_growth_words(row)}. It is {shares}{_share_words(row)}.",
         "Least squares of ln N* on ln L, with N* not rounded up but read off between the sizes that were tried; the "
         "interval resamples the windows of each length. Below 1 the share N*/L falls, an interval that holds 0 "
@@ -94,11 +93,11 @@ def _not_monotone(table: pl.DataFrame) -> list[Finding]:
             "not monotone",
             f"In {odd.height} of {table.height} rows a smaller N kept the loss, too: keeping more keys is not always "
             f"better here, and N* is the least N from which on every N that was tried holds. For {where}, "
-            f"{most['way']} at {most['length']:,} tokens and {amount(most['allowed'])}, N = {most['first']:,} held, "
-            f"too, while N* is {keys_number(most['capacity'])}.",
+            f"{most['way']} at {most['length']:,} tokens and {percent(most['allowed'], 2)}, N = {most['first']:,} "
+            f"held, too, while N* is {number(most['capacity'], 3)}.",
             "The loss is taken to fall with N near the crossing; some tried N below N* has a rise of at most tau. The "
-            "column first is the least of them. Told is the row of the model (else of a layer) where it is the "
-            "smallest part of N*.",
+            "column first is the least of them. Shown is the row of the model (else of a layer) where it is "
+            "the smallest part of N*.",
             {"rows": odd.height}
             | {name: most[name] for name in ("layer", "length", "way", "allowed", "first", "capacity")},
         )

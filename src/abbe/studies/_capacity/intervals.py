@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...measures._bootstrap import interval_ends, resampled_counts
+from ...measures import interval_ends, resampled_counts
 
 _SLACK = 1e-9  # a crossing at a whole number is that number, whatever the last digit says
 Ends = tuple[float | None, float | None]

@@ -1,6 +1,6 @@
 """What is found when layers are truncated alone, and whether their geometry says the same.
 
-Told is one length and way, decided beforehand: the longest of the layers, renormalised, at the equal share of the
+Reported is one length and way, decided beforehand: the longest of the layers, renormalised, at the equal share of the
 smallest tau. The other lengths and ways are only counted, as among many tests some succeed by chance.
 """
 
@@ -10,13 +10,13 @@ import math
 
 import polars as pl
 
-from ...measures._bootstrap import enough_windows
-from .._engine.sentences import percent, sentence
-from .._report.result import Finding
+from ...measures import enough_windows
+from ...words.finding import Finding
+from ...words.numbers import percent, sentence
 from .ranks import least_p_value
-from .result import told_way
+from .result import at_equal_share, reported_way
 from .settings import CapacitySettings
-from .words import Row, amount, needed_keys
+from .words import Row, needed_keys
 
 LEVEL = 0.05  # of the test for a relation between geometry and function
 
@@ -25,27 +25,21 @@ def layer_findings(table: pl.DataFrame, correlation: pl.DataFrame, settings: Cap
     """Of the layers, of the geometry, and of the geometry over all lengths and ways if there are several."""
     of_layers = at_equal_share(table.filter(pl.col("layer").is_not_null()), settings.taus[0])
     related = at_equal_share(correlation, settings.taus[0])
-    told = (pl.col("length") == settings.layer_lengths[-1]) & (pl.col("way") == told_way(settings.ways))
-    found = [_layers(of_layers.filter(told).sort("layer").to_dicts(), settings.level)]
-    found.append(_geometry(related.filter(told).row(0, named=True)))
+    reported = (pl.col("length") == settings.layer_lengths[-1]) & (pl.col("way") == reported_way(settings.ways))
+    found = [_layers(of_layers.filter(reported).sort("layer").to_dicts(), settings.level)]
+    found.append(_geometry(related.filter(reported).row(0, named=True)))
     return found + ([_all_cells(related.to_dicts())] if related.height > 1 else [])
-
-
-def at_equal_share(rows: pl.DataFrame, tau: float) -> pl.DataFrame:
-    """Those of this tau at the smallest rise that is allowed."""
-    of_tau = rows.filter(pl.col("tau") == tau)
-    return of_tau.filter(pl.col("allowed") == pl.col("allowed").min())
 
 
 def _layers(rows: list[Row], level: float) -> Finding:
     most = max(rows, key=lambda row: row["capacity"])
     single = [row["layer"] for row in rows if row["capacity"] <= 1]
-    told = f"one key is enough for {len(single)} of {len(rows)} layers" if single else "no layer holds with one key"
+    with_one = f"one key is enough for {len(single)} of {len(rows)} layers" if single else "no layer holds with one key"
     return Finding(
         "layers",
         f"Truncated alone at {most['length']:,} tokens, {most['way']}, layer {most['layer']} needs most: "
-        f"{needed_keys(most)} for a rise of at most {amount(most['allowed'])}, its equal share of "
-        f"{amount(most['tau'])}; {told}.",
+        f"{needed_keys(most)} for a rise of at most {percent(most['allowed'], 2)}, its equal share of "
+        f"{percent(most['tau'], 2)}; {with_one}.",
         f"Only that layer is truncated, on {most['windows']} windows of the length, evenly spaced; N is read off "
         "between powers of 2, by straight lines over ln N. The equal share is tau over the number of layers."
         + _too_narrow(most["windows"], level),
@@ -87,13 +81,13 @@ def _geometry_words(row: Row) -> str:
     if row["correlation"] is None:
         why = "too few layers" if layers < 3 else "all layers are equal in one of the two"
         return f"whether separability says how many keys a layer needs cannot be judged: {why}."
-    told = f"rank correlation of capacity and separability {row['correlation']:+.2f}, p = {row['p_value']:.2g}"
+    evidence = f"rank correlation of capacity and separability {row['correlation']:+.2f}, p = {row['p_value']:.2g}"
     if row["p_value"] < LEVEL:
         more = "more" if row["correlation"] > 0 else "fewer"
-        return f"geometry and function go together here: layers of higher separability need {more} keys ({told})."
+        return f"geometry and function go together here: layers of higher separability need {more} keys ({evidence})."
     hopeless = least_p_value(layers) >= LEVEL
     even = ", whatever the numbers, as so few layers cannot give a small p" if hopeless else ""
-    return f"no relation between separability and capacity can be shown with {layers} layers{even} ({told})."
+    return f"no relation between separability and capacity can be shown with {layers} layers{even} ({evidence})."
 
 
 def _all_cells_words(rows: list[Row], judged: list[Row], shown: list[Row]) -> str:

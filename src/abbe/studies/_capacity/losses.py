@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ..._errors import AbbeError
 from ...models import LoadedModel, Window, swap
+from ...words.names import RENORMALISED
 from .._engine.loss import window_losses
 from .._engine.parts import Parts
-from .result import RENORMALISED
 
 _FOLDER = "losses"
 
@@ -59,7 +59,9 @@ class Losses:
         if found is None:
             found = self._kept(windows, "own")
         if found is None:
-            found = window_losses(self._model, windows, lambda window: self._on_window(window, "own loss"), self._last)
+            found = window_losses(
+                self._model, windows, lambda window: self._on_window(window, "baseline loss"), self._last
+            )
             self._keep(windows, "own", found)
         if not 0 < float(found.mean()) < float("inf"):
             raise AbbeError(
@@ -72,9 +74,9 @@ class Losses:
     def truncated(self, windows: Sequence[Window], how: Truncation) -> Tensor:
         found = self._kept(windows, how.name)
         if found is None:
-            told = f"{how.way}, N = {how.size}" + ("" if how.layer is None else f", layer {how.layer}")
+            step = f"{how.way}, N = {how.size}" + ("" if how.layer is None else f", layer {how.layer}")
             with swap(self._model, how.what):
-                found = window_losses(self._model, windows, lambda window: self._on_window(window, told), self._last)
+                found = window_losses(self._model, windows, lambda window: self._on_window(window, step), self._last)
             self._keep(windows, how.name, found)
         return found
 

@@ -10,16 +10,23 @@ from typing import Any, ClassVar
 import polars as pl
 
 from ...results import Result, as_text, read_content
-from .._report.result import Finding, findings_from
+from ...words.finding import Finding, findings_from
+from ...words.names import DELETION, RENORMALISED
+from .._engine.targets import targets_words
 
-DELETION, RENORMALISED = "deletion", "renormalised"
 WAYS = (DELETION, RENORMALISED)
 SUMMARY = "capacity.json"
 
 
-def told_way(ways: Sequence[str]) -> str:
-    """Of which layers are told in sentences: renormalised, unless only the other was asked for."""
+def reported_way(ways: Sequence[str]) -> str:
+    """The one that sentences about layers are about: renormalised, unless only the other was asked for."""
     return RENORMALISED if RENORMALISED in ways else ways[0]
+
+
+def at_equal_share(rows: pl.DataFrame, tau: float) -> pl.DataFrame:
+    """Those of this tau at the smallest rise that is allowed."""
+    of_tau = rows.filter(pl.col("tau") == tau)
+    return of_tau.filter(pl.col("allowed") == pl.col("allowed").min())
 
 
 TABLE_SCHEMA: dict[str, Any] = {
@@ -53,7 +60,7 @@ class Capacity(Result):
             `monotone` is false where a smaller N held, too; `first` is then the least N that was tried and holds, else
             N* rounded up. `separability` is that of `separability_n` selected tokens, `control` that of as many random
             ones, both on all windows; layers are truncated on `windows` of them, evenly spaced.
-        curve: every loss that was evaluated, with the model's own, the relative rise and its interval.
+        curve: every loss that was evaluated, with the baseline, the relative rise and its interval.
         growth: the exponent of N* in L for each way and allowed rise, of the model and of each layer; empty with one
             length. It is that of N* before it is rounded up.
         correlation: over layers, the rank correlation of capacity and separability at a common size, for each way,
@@ -71,6 +78,21 @@ class Capacity(Result):
     correlation: pl.DataFrame = field(repr=False)
     findings: tuple[Finding, ...]
     manifest: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def layers(self) -> pl.DataFrame:
+        """Rows of the single layers at their equal share of the smallest tau."""
+        of_layers = self.table.filter(pl.col("layer").is_not_null())
+        return at_equal_share(of_layers, min(self.manifest["settings"]["taus"]))
+
+    @property
+    def reported_way(self) -> str:
+        return reported_way(self.manifest["settings"]["ways"])
+
+    @property
+    def scored(self) -> str:
+        """Which targets the loss is over, in words."""
+        return targets_words(self.manifest["settings"]["targets"])
 
     def as_json(self) -> dict[str, Any]:
         """Everything, tables as lists of rows."""

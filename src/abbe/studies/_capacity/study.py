@@ -74,7 +74,7 @@ def capacity(
         targets: which tokens of a window are scored: "all" next ones, or "last:128", so many at the end of every
             window, whose queries see nearly all of it. This changes N* a lot (arXiv 2609.37879); the default lengths
             then leave out windows with fewer targets.
-        folder: keep losses there as they are known; a study that was stopped goes on where it was.
+        folder: keep losses there as they are known; an interrupted study is resumed.
         progress: say the cost and show a bar on standard error.
 
     A sink counts as a key: it is one of the N if its logit is among the N largest. N* and its two ways are those of
@@ -173,8 +173,8 @@ class _Study:
         table, growth = capacity_table(rows), growth_table(curves, len(checked.layers), self.settings)
         correlation = correlation_table(rows, self.settings)
         manifest = self._manifest(run, checked, time.perf_counter() - started)
-        told = findings(table, growth, correlation, self.settings)
-        return Capacity(table, curve_table(curves, self.settings), growth, correlation, told, manifest)
+        sentences = findings(table, growth, correlation, self.settings)
+        return Capacity(table, curve_table(curves, self.settings), growth, correlation, sentences, manifest)
 
     def _tell_cost(self, checked: _Checked, losses: Losses) -> None:
         """Of what is left; a finished study left a summary, beside losses that can still be read."""

@@ -1,25 +1,17 @@
-"""Numbers of a study of capacity in words."""
+"""The size of a capacity in words."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ...words.numbers import interval, number
+
 Row = dict[str, Any]
 
 
-def amount(tau: float) -> str:
-    """ "1 %", "0.5 %", "0.17 %"."""
-    return f"{100 * tau:.2g} %"
-
-
-def keys_number(keys: float) -> str:
-    """ "7.25", "61", "1,500": of a layer the number may lie between whole ones."""
-    return f"{keys:.3g}" if keys < 100 else f"{keys:,.0f}"
-
-
 def needed_keys(row: Row) -> str:
-    """ "61 keys (55 to 70)". A smaller N that holds is told."""
-    noun = "key" if row["capacity"] == 1 else "keys"
-    told = [] if row["low"] is None else [f"{keys_number(row['low'])} to {keys_number(row['high'])}"]
-    told += [] if row["monotone"] else [f"the first N that holds is {row['first']:,}"]
-    return f"{keys_number(row['capacity'])} {noun}" + (f" ({'; '.join(told)})" if told else "")
+    """ "61 keys (55 to 70)"; a smaller N at which the loss holds, too, is named."""
+    remarks = [interval(row["low"], row["high"])] if row["low"] is not None else []
+    remarks += [] if row["monotone"] else [f"the first N that holds is {row['first']:,}"]
+    keys = f"{number(row['capacity'], 3)} {'key' if row['capacity'] == 1 else 'keys'}"
+    return f"{keys} ({'; '.join(remarks)})" if remarks else keys

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from ...measures import bootstrap_interval
 from ...models import LoadedModel
+from ...words.names import BASELINE
 from .needle_gain import paired_gain
 from .needle_prompts import Prompt
-from .result import NEEDLE_SCHEMA, OWN
+from .result import NEEDLE_SCHEMA
 
 _TOKENS_AT_ONCE = 4096
 
@@ -69,14 +70,14 @@ def needle_table(
 
     All answered the same prompts; gains are those over own, which has none itself.
     """
-    cells, own = _cells(prompts), margins_of[OWN]
+    cells, own = _cells(prompts), margins_of[BASELINE]
     rows = []
     for name, found in margins_of.items():
         for key, places in cells.items():
             chance = sum(prompts[place].chance for place in places) / len(places)
             mine, before = ([each[place] for place in places] for each in (found, own))
             numbers = cell_numbers(mine, level, resamples, seed)
-            numbers |= {} if name == OWN else gain_numbers(before, mine, level)
+            numbers |= {} if name == BASELINE else gain_numbers(before, mine, level)
             kind, length, depth = key
             rows.append(
                 {"normalizer": name, "kind": kind, "length": length, "depth": depth, "chance": chance} | numbers

@@ -48,7 +48,7 @@ Maker = Callable[[list[int], int, float, int], Prompt | None]  # of words, lengt
 
 
 class PromptMaker:
-    """Makes prompts for one tokenizer and text; what it cannot make is told in `skipped`."""
+    """Makes prompts for one tokenizer and text; what it cannot make is listed in `skipped`."""
 
     def __init__(self, tokenizer: Any, text: Text, seed: int) -> None:
         self.words = plain_words(tokenizer)  # of the vocabulary
@@ -71,7 +71,7 @@ class PromptMaker:
         return found
 
     def _made(self, kind: str, length: int, make: Maker, places: Sequence[tuple[int, float, int]]) -> list[Prompt]:
-        """From words that stand in the text twice, else once, else anywhere in the vocabulary, which is told."""
+        """From words that stand in the text twice, else once, else anywhere in the vocabulary; `skipped` lists that."""
         for words in (self.twice, self.once, self.words):
             if found := _all(make, words, places):
                 if words is self.words:

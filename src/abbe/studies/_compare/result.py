@@ -12,16 +12,15 @@ import polars as pl
 from ..._asked import between, is_whole, several, shown, whole
 from ..._errors import AbbeError
 from ...results import Result, as_text, read_content
+from ...words.finding import Finding, findings_from
+from ...words.names import BASELINE, JUMPS
 from .._engine.settings import Settings
 from .._engine.told_apart import SIZE
-from .._report.result import Finding, findings_from
 from .alternatives import check_alternative, file_hashes
 from .needle_prompts import DECOYS, DEPTHS
 
-OWN = "own"
 SUMMARY = "compare.json"
 ALTERNATIVES = ("entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")
-CALIBRATED = ", calibrated"  # behind the spec
 LENGTH = 512
 NEEDLE_LENGTHS = (128, 256, 512, 1024)
 MOST_PROMPTS = 100_000  # they are all made before the first one is read
@@ -35,7 +34,6 @@ MEASURED = (
 )
 PLAIN = ("temperature", "matched_heads", "sensitivity_theory", "time_ratio", "seconds", "extra_megabytes")
 _COLUMNS = (*(f"{measure}{end}" for measure in MEASURED for end in ("", "_low", "_high")), *PLAIN)
-JUMPS = "jumps"  # whether its weights jump somewhere: its sensitivities are then those between the jumps
 SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(_COLUMNS, pl.Float64) | {JUMPS: pl.Boolean}
 NEEDLE_SCHEMA: dict[str, Any] = {
     "normalizer": pl.String, "kind": pl.String, "length": pl.Int32, "depth": pl.Float64, "prompts": pl.Int32,
@@ -87,7 +85,7 @@ class CompareSettings:
         files = file_hashes(self.alternatives)
         found |= {"files": files} if files else {}
         return found | {
-            "size": SIZE, "depths": list(DEPTHS), "capacity_over": OWN, "needle_words": "of the text",
+            "size": SIZE, "depths": list(DEPTHS), "capacity_over": BASELINE, "needle_words": "of the text",
             "needle_decoys": DECOYS,
         }  # fmt: skip
 
@@ -116,7 +114,7 @@ class Comparison(Result):
             columns. Intervals are in columns with _low and _high; what could not be measured is null.
         needle: accuracy, gain over own and margin by normalizer, kind of prompt, length and depth; null is all of
             them together.
-        judgements: what each alternative does better, by the rule of the recommendation; `tells_apart` is told, but is
+        judgements: what each alternative does better, by the rule of the recommendation; `tells_apart` is shown, but is
             no reason.
         recommendation: which one to take, or that none helps; with its rule and numbers.
         manifest: on what, how, how long, and what was skipped.

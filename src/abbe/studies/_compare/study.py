@@ -38,7 +38,7 @@ def compare(
     tokenizer: Any = None,
     progress: bool = True,
 ) -> Comparison:
-    """What would other normalizers buy in this causal language model, and what would they cost?
+    """What would replacing softmax change in this causal language model: loss, sparsity, speed, retrieval?
 
     Every one is swapped into all layers and heads, or into some of them; all read the same windows.
 
@@ -57,7 +57,7 @@ def compare(
         calibrate: compare every alternative that is no file also after calibration on the first half of the text; all
             windows are then from the second half.
         folder: keep what is measured there, and the page `compare.html` (`abbe.compare` writes it); a comparison that
-            was stopped goes on where it was.
+            was interrupted is resumed.
         progress: say the cost and show a bar on standard error.
 
     Example:
@@ -66,7 +66,7 @@ def compare(
     """
     specs = ALTERNATIVES if normalizers is None else as_lines(normalizers)
     for spec in specs:
-        check_alternative(spec)  # a mistake is told before a model is loaded
+        check_alternative(spec)  # a mistake is reported before a model is loaded
     place, source = as_folder(folder), as_text(text)
     loaded = as_model(model, tokenizer, progress)
     check_causal(loaded, "comparing normalizers")

@@ -10,10 +10,10 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from ...measures import resampled_means
-from ...measures._bootstrap import interval_ends, resampled_counts
+from ...measures import interval_ends, resampled_counts, resampled_means
+from ...words.names import BASELINE, JUMPS
 from .reading import SELECTIVITY
-from .result import JUMPS, MEASURED, OWN, PLAIN, SCHEMA, CompareSettings
+from .result import MEASURED, PLAIN, SCHEMA, CompareSettings
 from .truncated import capacity
 
 Record = Mapping[str, Any]  # "windows", "capacity", "sensitivity" and "theory" of one normalizer
@@ -25,7 +25,7 @@ def comparison_table(
     settings: CompareSettings,
 ) -> pl.DataFrame:  # fmt: skip
     """A row for every normalizer; "own" is the first."""
-    own = records[OWN]
+    own = records[BASELINE]
     rows = []
     for name, record in records.items():
         found = (
@@ -34,8 +34,8 @@ def comparison_table(
             | capacities(record["capacity"], own["capacity"], settings)
             | _sensitivities(record["sensitivity"], settings)
         )
-        told: dict[str, Any] = {"normalizer": name, JUMPS: record["sensitivity"]["jumps"]}
-        rows.append(told | _columns(found) | _plain(name, record, speed) | _needle(needle, name))
+        first: dict[str, Any] = {"normalizer": name, JUMPS: record["sensitivity"]["jumps"]}
+        rows.append(first | _columns(found) | _plain(name, record, speed) | _needle(needle, name))
     return pl.DataFrame(rows, schema=SCHEMA)
 
 
@@ -99,14 +99,14 @@ def _sensitivities(record: Record, settings: CompareSettings) -> dict[str, Ends]
 
 def _plain(name: str, record: Record, speed: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
     seconds, memory = speed["seconds"], speed["megabytes"]
-    known = memory[name] is not None and memory[OWN] is not None
+    known = memory[name] is not None and memory[BASELINE] is not None
     found = {
         "temperature": record["sensitivity"]["temperature"],
         "matched_heads": record["sensitivity"]["matched"] / record["sensitivity"]["heads"],
         "sensitivity_theory": record["theory"],
-        "time_ratio": seconds[name] / seconds[OWN],
+        "time_ratio": seconds[name] / seconds[BASELINE],
         "seconds": seconds[name],
-        "extra_megabytes": memory[name] - memory[OWN] if known else None,
+        "extra_megabytes": memory[name] - memory[BASELINE] if known else None,
     }
     assert set(found) == set(PLAIN)
     return found

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..._held import held
 from ...models import LoadedModel, Text, Windows, swap
+from ...words.names import BASELINE, CALIBRATED
 from .._engine.folder import claim_folder
 from .._engine.given import windows_for
 from .._engine.loss import window_losses
@@ -26,7 +27,7 @@ from .folder import Kept
 from .needle import batches, margins, needle_table
 from .needle_prompts import Prompt, PromptMaker
 from .reading import SwapReader
-from .result import CALIBRATED, OWN, CompareSettings, Comparison
+from .result import CompareSettings, Comparison
 from .rule import judge
 from .sensitivity import Logits, at_equal_selectivity, own_logits, theory
 from .speed import ROUNDS, costs
@@ -68,7 +69,7 @@ class Study:
             return self._compared(error)
 
     def _check_alternatives(self) -> None:
-        """That each can be swapped into this model: a mistake is told before anything is measured."""
+        """That each can be swapped into this model: a mistake is reported before anything is measured."""
         for spec in self.settings.alternatives:
             swap(self.model, spec).restore()
             if self.for_fitting is not None and not is_file(spec):
@@ -91,7 +92,7 @@ class Study:
         return comparison
 
     def _check(self) -> float:
-        """That softmax swapped in is the model itself; tells the cost."""
+        """That softmax swapped in is the model itself; gives the cost."""
         with swap(self.model, "softmax") as trial:
             error = trial.check(**model_inputs(self.model, check_tokens(self.model, self.windows)))
         start = time.perf_counter()  # the check has warmed up
@@ -113,7 +114,7 @@ class Study:
 
     def _contenders(self, scratch: Path) -> dict[str, str | None]:
         """What to swap, by the name that is shown; None is the model's own attention."""
-        found: dict[str, str | None] = {OWN: None}
+        found: dict[str, str | None] = {BASELINE: None}
         for number, spec in enumerate(self.settings.alternatives):
             found[spec] = spec
             if self.for_fitting is not None and not is_file(spec):
@@ -140,7 +141,7 @@ class Study:
         """Losses and selectivity, capacity, and sensitivity at equal selectivity."""
         swapped = what or "softmax"
         windows = self._part(name, "windows", lambda: self._read(name, what, swapped), len(self.windows))
-        if name == OWN:
+        if name == BASELINE:
             self._own_losses = windows["loss"]
         steps = SEARCH * len(self.windows)
         capacity = self._part(name, "capacity", lambda: self._capacity(name, swapped, windows), steps)
@@ -151,7 +152,7 @@ class Study:
         """What is proved holds at the parameters of the spec: nothing is known after they were fitted."""
         if name.endswith(CALIBRATED) or not is_spec(name):
             return None
-        return theory("softmax" if name == OWN else name, self.settings.length)
+        return theory("softmax" if name == BASELINE else name, self.settings.length)
 
     def _read(self, name: str, what: str | None, swapped: str) -> dict[str, list[float]]:
         """By window; the loss of own is that of the model as it is."""

@@ -48,14 +48,14 @@ def diagnose(
         normalizer: another normalizer for the same logits; by default the model's own softmax, with its sinks.
         vectors: token vectors of the geometry: "value", "output" (values through the output projection), "hidden" (the
             layer's input states) or "embedding" (L2-normalised token embeddings, as in arXiv 2508.17821).
-        queries: how many queries a window, one from each of as many equal stretches, or "all".
+        queries: how many queries per window, one from each of as many equal stretches, or "all".
         windows: how many windows of each length; intervals come from resampling them.
         sizes: sizes N of the selected set; by default 1, 2, 5, 10, 20, 50 and 100.
         temperatures: where the sensitivity is measured; none leaves it out.
         seed: of windows, queries, random sets and resampling.
         level: of the intervals.
         resamples: of the bootstrap.
-        folder: keep the run there; a run that was stopped goes on where it was.
+        folder: keep the run there; an interrupted run is resumed.
         progress: say the cost and show a bar on standard error.
 
     Example:

@@ -8,7 +8,7 @@ from functools import cached_property
 import polars as pl
 
 from ...results import Run
-from .._report.result import Place
+from ...words.finding import Place
 
 USUAL_SIZE = 20  # of a selected set, where one size is shown for all
 

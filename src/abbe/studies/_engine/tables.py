@@ -18,11 +18,11 @@ from ...measures import (
     compute,
     critical_n,
     decay_exponent,
+    interval_ends,
     list_measures,
     mean_decay_exponent,
     resampled_means,
 )
-from ...measures._bootstrap import interval_ends
 from ...results import SCHEMA
 from .readings import EXPECTED, LEVELS, TESTS, critical_name, over_units, rejecting_name, units_key
 from .settings import Settings

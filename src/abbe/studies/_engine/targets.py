@@ -38,5 +38,5 @@ def check_targets(targets: str, length: int) -> None:
 def targets_words(targets: str) -> str:
     last = last_targets(targets)
     if last is None:
-        return "all next tokens of a window"
-    return "the last target of a window" if last == 1 else f"the last {last:,} targets of a window"
+        return "all next tokens of each window"
+    return "the last target of each window" if last == 1 else f"the last {last:,} targets of each window"

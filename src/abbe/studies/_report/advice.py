@@ -7,14 +7,16 @@ from statistics import fmean
 
 import polars as pl
 
+from ...words.finding import Fact, Finding, Place
+from ...words.names import BASELINE
+from ...words.numbers import heads_of, many, percent, sentence
+from ...words.thresholds import FRAGILE, SINK
 from .._engine.lookup import Lookup
-from .._engine.sentences import count_of, percent, sentence, tokens
-from .floors import FRAGILE, highest_and_middle
-from .head_verdicts import SINK, head_facts, is_sink
-from .result import Fact, Finding, Place
+from .floors import highest_and_middle
+from .head_verdicts import head_facts, is_sink
 
 KEPT = 0.9  # of the weight, by an active set that is large enough
-GAIN = 0.05  # of the weight, moved to tokens that can be told apart: less is not worth a change
+GAIN = 0.05  # of the weight, moved to separable tokens: less is not worth a change
 MOVED = 0.25  # of the output's length: a head that is changed more is another head
 _NAMED = 5  # heads that an advice names as examples
 
@@ -67,11 +69,12 @@ def _active_set(table: Lookup, learned: bool) -> Finding | None:
         "heads": len(needed),
     }
     words = (
-        f"Even {tokens(largest)} a query hold only {percent(masses[largest].value)} of the weight"
-        f"{': allow more' if learned else ''}."
+        f"Even {many(largest, 'key')} per query hold only {percent(masses[largest].value)} of the weight"
+        f"{'; how many the loss needs: abbe capacity' if learned else ''}."
         if enough is None
-        else f"Keep {tokens(enough)} a query: {percent(masses[at].value)} of the weight is on them in the mean over "
-        f"heads; {count_of(len(beyond), len(needed), 'needs', 'need')} more."
+        else f"{many(enough, 'key')} per query {'holds' if enough == 1 else 'hold'} {percent(masses[at].value)} of the "
+        f"weight, on average over heads; {heads_of(len(beyond), len(needed), 'needs', 'need')} more. How many the loss "
+        "needs: abbe capacity."
     )
     rule = (
         f"The smallest measured N whose keys of largest weight hold at least {percent(KEPT)} of the weight at "
@@ -88,7 +91,7 @@ def _temperature(floors: pl.DataFrame) -> Finding | None:
     first, middle = known.row(0, named=True) if known.height else None, highest_and_middle(floors)
     numbers: dict[str, Fact] = {
         "temperature floor": None if first is None else first["floor"],
-        "the same for the middle head": None if middle is None else middle[1],
+        "the same for the median head": None if middle is None else middle[1],
         "heads that get fragile": known.height,
         "heads": floors.height,
         "lowest temperature tried": lowest,
@@ -97,7 +100,7 @@ def _temperature(floors: pl.DataFrame) -> Finding | None:
         f"No head becomes fragile down to T = {lowest:g}, the lowest that was tried."
         if first is None or middle is None
         else f"Keep the temperature above {first['floor']:.2f}, where the first head (layer {first['layer']}, head "
-        f"{first['head']}) becomes fragile; the middle one does at {middle[1]:.2f}."
+        f"{first['head']}) becomes fragile; the median head does at {middle[1]:.2f}."
     )
     rule = (
         "The highest temperature, over heads, at which the 95th percentile of the worst-direction sensitivity over the "
@@ -123,8 +126,8 @@ def _sinks(table: Lookup) -> Finding | None:
         "No head is a sink: nothing to do."
         if not sinks
         else sentence(
-            f"{count_of(len(sinks), len(heads), 'is a sink', 'are sinks')}: keep the first token in every active set, "
-            "or train with a sink of its own (normalizers sink, softmax1)."
+            f"{heads_of(len(sinks), len(heads), 'is a sink', 'are sinks')}: keep the first token in every active set, "
+            "or train with a learned sink (normalizers sink, softmax1)."
         )
     )
     rule = f"A head is a sink if the mean weight of the first visible key is above {percent(SINK)} at that length."
@@ -144,16 +147,16 @@ def gaining(alternatives: pl.DataFrame, sparse: Collection[str]) -> pl.DataFrame
 
 
 def _sparse(alternatives: pl.DataFrame, sparse: Collection[str], sharper: str) -> Finding | None:
-    own = alternatives.filter(pl.col("normalizer") == "own").drop_nulls("told_apart")
+    own = alternatives.filter(pl.col("normalizer") == BASELINE).drop_nulls("told_apart")
     if own.is_empty():
         return None
     best, by_sharpening = gaining(alternatives, sparse), gaining(alternatives, [sharper])
     places = tuple((row["layer"], row["head"]) for row in best.iter_rows(named=True))
     numbers: dict[str, Fact] = {
-        "heads that would gain": best.height,
+        "heads that might gain": best.height,
         "heads": own.height,
-        "weight told apart now, mean over heads": _mean(own, "told_apart"),
-        f"heads that {sharper} would help by the same rule": by_sharpening.height,
+        "separable weight now, mean over heads": _mean(own, "told_apart"),
+        f"heads that {sharper} might help by the same rule": by_sharpening.height,
     }
     if best.height:
         top = best.row(0, named=True)
@@ -176,21 +179,22 @@ def _sparse(alternatives: pl.DataFrame, sparse: Collection[str], sharper: str) -
         served = best.group_by("normalizer").len().sort("len", "normalizer", descending=[True, False])
         numbers |= {f"heads best served by {spec}": count for spec, count in served.iter_rows()}
     words = (
-        "No head would gain from a sparse normalizer without another output. An estimate from the same logits."
+        "No head would gain from a sparse normalizer without a clearly different output, by an estimate from the same "
+        "logits."
         if not best.height
         else sentence(
-            f"{count_of(best.height, own.height, 'would', 'would')} gain from the best of {len(sparse)} sparse "
-            f"normalizers: another {percent(_mean(best, 'gain'))} of the weight on tokens that can be told apart, "
-            f"outputs moved by {percent(_mean(best, 'output_change'))}; {sharper} alone would help "
-            f"{by_sharpening.height}. An estimate from the same logits."
+            f"{heads_of(best.height, own.height, 'might', 'might')} gain from the best of {len(sparse)} sparse "
+            f"normalizers: another {percent(_mean(best, 'gain'))} of the weight on separable tokens, outputs moved by "
+            f"{percent(_mean(best, 'output_change'))}; {sharper} alone might help {by_sharpening.height}. An estimate "
+            "from the same logits: swapped in without calibration it can raise the loss."
         )
     )
     rule = (
-        "The same logits are renormalised by each sparse alternative. A head would gain if the share of its weight on "
-        f"selected tokens inside their ball rises by at least {percent(GAIN)}, with the interval of paired windows (at "
+        "The same logits are renormalised by each sparse alternative. A head might gain if the share of its weight on "
+        f"separable selected tokens rises by at least {percent(GAIN)}, with the interval of paired windows (at "
         "most 4, so a narrow one) above 0, while "
         f"its output moves by at most {percent(MOVED)} of its length. Later layers would see other inputs, and nothing "
-        "was trained: try it before you believe it."
+        "was trained: abbe compare and abbe calibrate test it."
     )
     return Finding("sparse normalizer", words, rule, numbers, places)
 

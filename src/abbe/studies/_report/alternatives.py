@@ -1,4 +1,4 @@
-"""What another normalizer would do with the same logits: what it tells apart, and how far it moves the output.
+"""What another normalizer would do with the same logits: how much weight is separable, how far outputs move.
 
 An estimate: nothing is trained, and the layers above see what the model's own weights give them.
 """
@@ -18,6 +18,7 @@ from ...measures import Reading, Rows, bootstrap_interval, dispersion, sensitivi
 from ...models import AttentionCall, LoadedModel, Tap, Window
 from ...normalizers import Normalizer
 from ...normalizers import normalizer as make_normalizer
+from ...words.names import BASELINE
 from .._engine.parts import Parts
 from .._engine.passes import read_window
 from .._engine.settings import Settings
@@ -33,7 +34,6 @@ from .._engine.window import (
     seeded,
 )
 
-OWN = "own"
 MOST_WINDOWS = 4
 QUERIES = 32
 ALTERNATIVES = (
@@ -76,7 +76,7 @@ def try_alternatives(
     "own" is the model's own softmax with its sinks, whatever the run's normalizer; an alternative replaces both. Means
     are over queries, then over windows.
 
-    told_apart: share of the weight on tokens that the output tells apart, see `told_apart`; on the run's vectors.
+    told_apart: share of the weight on separable tokens, see `told_apart`; on the run's vectors.
     gain: told_apart minus that of own; its interval takes the windows in pairs. 0 for own, without an interval.
     output_change: root of (sum of ||o - o_own||^2 over sum of ||o_own||^2), o = sum a_i v_i with values v. 0 for own.
     active: keys with a weight above 0. effective_tokens, sensitivity (worst direction, T = 1): as in the run.
@@ -139,7 +139,7 @@ class AlternativesReader:
         of_windows = [self._sums[index] for index in self.indices]
         layers = sorted({layer for of_layers in of_windows for layer in of_layers})
         of_layers = {layer: [sums[layer] for sums in of_windows if layer in sums] for layer in layers}
-        return alternatives_table([OWN, *self.specs], of_layers, self.settings)
+        return alternatives_table([BASELINE, *self.specs], of_layers, self.settings)
 
     def _read(self, call: AttentionCall) -> None:
         if self.window is None or lacks_vectors(call, self.settings.vectors):

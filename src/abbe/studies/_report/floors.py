@@ -7,11 +7,11 @@ from statistics import median
 
 import polars as pl
 
+from ...words.finding import Fact
+from ...words.thresholds import FRAGILE
 from .._engine.lookup import Lookup
 from .head_verdicts import value_of
-from .result import Fact
 
-FRAGILE = 1.0  # weight per logit: twice what any softmax row can reach at T = 1
 _WORST = "sensitivity_worst_p95"
 _SCHEMA = {
     "layer": pl.Int32, "head": pl.Int32, "floor": pl.Float64, "lowest": pl.Float64, "sensitivity": pl.Float64,

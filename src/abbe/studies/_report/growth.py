@@ -6,11 +6,11 @@ import math
 
 import polars as pl
 
+from ...words.finding import Fact, Place
+from ...words.thresholds import FAINT, NEAR_UNIFORM
 from .._engine.lookup import Cell, Lookup
-from .head_verdicts import NEAR_UNIFORM, no_better_than_random, share_of_limit, value_of
-from .result import Fact, Place
+from .head_verdicts import no_better_than_random, share_of_limit, value_of
 
-FAINT = 0.1  # a largest weight that no longer stands out
 _FAR = 100.0  # times the largest length: farther nobody should extrapolate
 _MOST_KEYS = 1e9
 _SCHEMA = {

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...words.finding import Fact, Place
+from ...words.numbers import percent, power_of_n, tokens
+from ...words.thresholds import FADING, NEAR_UNIFORM, SHARP, SINK
 from .._engine.lookup import Cell, Lookup
-from .._engine.sentences import percent, power_of_n, tokens
-from .result import Fact, HeadVerdict, Place
-
-NEAR_UNIFORM = 0.95  # of the entropy ceiling
-SINK = 0.5  # of the weight on the first visible key
-FADING = 0.5  # decay exponent; a uniform head has 1
-SHARP = 3.0  # effective tokens
+from .result import HeadVerdict
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,7 @@ def _of_sets(facts: Facts) -> str:
     if cell is None or cell.control is None:
         return "its selected sets could not be measured"
     ours, random = percent(cell.value), percent(cell.control)
-    return f"{ours} of its {tokens(facts.size or 0)} selected lie in a ball of their own, {random} of random ones"
+    return f"{ours} of its top {tokens(facts.size or 0)} are separable from the rest, {random} of random ones"
 
 
 def _of_decay(facts: Facts) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from ...words.finding import KeyNumber
+from ...words.numbers import percent, power_of_n, tokens
 from .._engine.lookup import Cell, Lookup
-from .._engine.sentences import percent, power_of_n, tokens
-from .result import KeyNumber
 
 LEVEL = 0.01  # of the test behind the critical N, as in the text of arXiv 2508.17821
 
@@ -29,7 +29,7 @@ def key_numbers(table: Lookup) -> tuple[KeyNumber, ...]:
         _number(
             f"separability of {size} tokens" if size else "separability", "separability", separable,
             lambda c: percent(c.value),
-            lambda c: f"The share of the {tokens(size or 0)} of largest weight that lies in a ball of its own"
+            lambda c: f"The share of the {tokens(size or 0)} of largest weight that is separable from the rest"
             + ("." if c.control is None else f"; of {tokens(size or 0)} drawn at random: {percent(c.control)}."),
         ),
         _critical_number(table),
@@ -43,7 +43,7 @@ def key_numbers(table: Lookup) -> tuple[KeyNumber, ...]:
             "worst sensitivity", "sensitivity_worst_mean", sensitivity,
             lambda c: f"{c.value:.2g} per logit",
             lambda c: "How far the weights move for a unit change of the logits in the worst direction"
-            + ("." if c.limit is None else f"; the proved ceiling is {c.limit:.3g} in the mean over queries."),
+            + ("." if c.limit is None else f"; the proved ceiling is {c.limit:.3g} on average over queries."),
         ),
     )  # fmt: skip
 
@@ -64,13 +64,13 @@ def _critical_number(table: Lookup) -> KeyNumber:
     if not tested:
         return _number(name, measure, None, str, str)
     if not can_reject(table):
-        told = f"With so few heads the test cannot tell anything from chance at level {LEVEL:g}."
-        return KeyNumber(name, measure, None, None, None, None, None, "too few heads", told)
+        meaning = f"With so few heads the test cannot distinguish anything from chance at level {LEVEL:g}."
+        return KeyNumber(name, measure, None, None, None, None, None, "too few heads", meaning)
     if found is None:
-        told = f"Up to {tested[-1]} selected tokens, the heads' distances differ from those of random sets."
-        return KeyNumber(name, measure, None, None, None, None, None, f"none up to {tested[-1]}", told)
-    told = f"With {tokens(found.value)} selected, the heads' distances are first not told from those of random sets."
-    return KeyNumber(name, measure, found.value, found.low, found.high, None, None, tokens(found.value), told)
+        meaning = f"Up to {tested[-1]} selected tokens, the heads' distances differ from those of random sets."
+        return KeyNumber(name, measure, None, None, None, None, None, f"none up to {tested[-1]}", meaning)
+    meaning = f"With {tokens(found.value)} selected, the heads' distances are first indistinguishable from random sets."
+    return KeyNumber(name, measure, found.value, found.low, found.high, None, None, tokens(found.value), meaning)
 
 
 def can_reject(table: Lookup) -> bool:

@@ -3,52 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 import polars as pl
 
 from ...results import TABLE, Result, Run, as_parquet, as_text
+from ...words.finding import NOT_LEARNED, Fact, Finding, KeyNumber
 
-Fact = float | int | str | None
-Place = tuple[int, int]  # layer, head
 ALTERNATIVES, SAMPLE, FINDINGS = "alternatives.parquet", "sample.json", "report.json"
-NOT_LEARNED = "hardly learned"  # topic of the verdict that takes all advice back
-
-
-@dataclass(frozen=True)
-class KeyNumber:
-    """One of the few numbers that matter, over all heads at the largest length; None where it could not be measured."""
-
-    name: str
-    measure: str
-    value: float | None
-    low: float | None
-    high: float | None
-    limit: float | None
-    control: float | None
-    shown: str  # the value as a person reads it, such as "7.9 tokens" or "none up to 100"
-    meaning: str  # what it says, and beside which limit or control, in one sentence
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A verdict or an advice: one plain sentence, its rule, the numbers it rests on, and the heads that it is about."""
-
-    topic: str
-    sentence: str
-    rule: str
-    numbers: Mapping[str, Fact] = field(default_factory=dict)
-    heads: tuple[Place, ...] = ()
-
-
-def findings_from(content: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
-    """From what `asdict` made of them."""
-    return tuple(
-        Finding(one["topic"], one["sentence"], one["rule"], one["numbers"], tuple((a, b) for a, b in one["heads"]))
-        for one in content
-    )
 
 
 @dataclass(frozen=True)
@@ -111,6 +75,12 @@ class Sample:
     loss: float | None = None
     guessing: float | None = None
 
+    def as_json(self) -> dict[str, Any]:
+        """In columns, as `sample_json` explains: for the run folder and for the page."""
+        from .sample_json import sample_as_json
+
+        return sample_as_json(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Report(Result):
@@ -169,9 +139,7 @@ class Report(Result):
         }
 
     def _files(self) -> dict[str, bytes | str]:
-        from .sample_json import sample_as_json  # which imports the sample from here
-
-        sample = None if self.sample is None else sample_as_json(self.sample)
+        sample = None if self.sample is None else self.sample.as_json()
         return {
             TABLE: as_parquet(self.run.table),
             ALTERNATIVES: as_parquet(self.alternatives),

@@ -14,6 +14,7 @@ from ..._errors import AbbeError
 from ..._held import held
 from ...models import LoadedModel, Tap, Text, Windows, evaluating
 from ...results import Run, opened_run, read_content, read_manifest, read_table
+from ...words.finding import NOT_LEARNED
 from .._engine.folder import RunFolder
 from .._engine.given import as_folder, as_model, as_text
 from .._engine.lookup import Lookup
@@ -29,7 +30,7 @@ from .floors import floors
 from .growth import growth
 from .head_verdicts import head_verdicts
 from .key_numbers import key_numbers
-from .result import ALTERNATIVES, NOT_LEARNED, SAMPLE, Report, Sample
+from .result import ALTERNATIVES, SAMPLE, Report, Sample
 from .sample import SampleReader, sample_window
 from .sample_json import sample_from_json
 from .verdicts import verdicts
@@ -56,7 +57,7 @@ def report(
     tokenizer: Any = None,
     progress: bool = True,
 ) -> Report:
-    """How selective is every head of this model, at which length does it give out, and what can be done?
+    """How selective is every head of this model, at which length does selection break down, and what can be done?
 
     Args:
         model, text, windows, queries, sizes, vectors, seed, level, resamples, tokenizer: as for `diagnose`.

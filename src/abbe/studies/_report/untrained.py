@@ -7,14 +7,15 @@ selective without having learned anything; then the loss is that of guessing. do
 
 from __future__ import annotations
 
+from ...words.finding import NOT_LEARNED, NOTICE, Fact, Finding
+from ...words.numbers import heads_of, percent, sentence
+from ...words.thresholds import NEAR_UNIFORM
 from .._engine.lookup import Lookup
-from .._engine.sentences import count_of, percent
-from .head_verdicts import NEAR_UNIFORM, head_facts, is_near_uniform
-from .result import NOT_LEARNED, Fact, Finding, Sample
+from .head_verdicts import head_facts, is_near_uniform
+from .result import Sample
 
 UNIFORM_HEADS = 0.9  # of all heads near the entropy ceiling; of trained models at most 0.02 were
 GUESSING = 0.97  # of ln(vocabulary): untrained models had 0.995 and more in every window, trained ones at most 0.96
-NOTICE = "Attention has hardly been learned: the advice below does not apply."
 
 
 def hardly_learned(table: Lookup, sample: Sample | None) -> Finding | None:
@@ -28,7 +29,7 @@ def hardly_learned(table: Lookup, sample: Sample | None) -> Finding | None:
         return None
     signs = []
     if uniform:
-        words = count_of(len(near), len(known), "is", "are")
+        words = heads_of(len(near), len(known), "is", "are")
         signs.append(f"{words} within {percent(1 - NEAR_UNIFORM)} of the entropy ceiling at {table.longest:,} tokens")
     if guesses:
         signs.append(
@@ -45,4 +46,4 @@ def hardly_learned(table: Lookup, sample: Sample | None) -> Finding | None:
         "guessing among all V tokens. Of a trained model the second says that the text is none that it can predict. "
         "Only causal language models have that loss."
     )
-    return Finding(NOT_LEARNED, f"{NOTICE} {reasons[:1].upper()}{reasons[1:]}.", rule, numbers, near)
+    return Finding(NOT_LEARNED, f"{NOTICE} {sentence(reasons)}.", rule, numbers, near)

@@ -6,22 +6,14 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 
+from ...words.finding import Fact, Finding, Place
+from ...words.numbers import heads_of, percent, power_of_n, sentence, tokens
+from ...words.thresholds import FADING, FRAGILE, NEAR_UNIFORM, SINK
 from .._engine.lookup import Cell, Lookup
-from .._engine.sentences import count_of, percent, power_of_n, sentence, tokens
-from .floors import FRAGILE, highest_and_middle
-from .head_verdicts import (
-    FADING,
-    NEAR_UNIFORM,
-    SINK,
-    Facts,
-    head_facts,
-    is_blurred,
-    is_fading,
-    is_near_uniform,
-    is_sink,
-)
+from .floors import highest_and_middle
+from .head_verdicts import Facts, head_facts, is_blurred, is_fading, is_near_uniform, is_sink
 from .key_numbers import LEVEL, can_reject, critical_n
-from .result import Fact, Finding, Place, Sample
+from .result import Sample
 from .untrained import hardly_learned
 
 HALF = 0.5
@@ -67,7 +59,7 @@ def _dispersion(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
     return Finding(
         "dispersion",
         sentence(
-            f"{count_of(len(near), len(measured), 'is', 'are')} within {percent(1 - NEAR_UNIFORM)} of the entropy "
+            f"{heads_of(len(near), len(measured), 'is', 'are')} within {percent(1 - NEAR_UNIFORM)} of the entropy "
             f"ceiling at {table.longest:,} tokens."
         ),
         f"A head counts if its mean entropy at the largest length is at least {percent(NEAR_UNIFORM)} of the mean of "
@@ -100,8 +92,8 @@ def _forced(table: Lookup) -> Finding | None:
     return Finding(
         "forced dispersion",
         sentence(
-            f"{count_of(len(forced), len(cells), 'has', 'have')} logits so close together that softmax can give one "
-            f"key less than half of the weight, in the mean over queries, at {table.longest:,} tokens."
+            f"{heads_of(len(forced), len(cells), 'has', 'have')} logits so close together that softmax can give one "
+            f"key less than half of the weight, on average over queries, at {table.longest:,} tokens."
         ),
         "A head counts if the mean over queries of the tight ceiling 1/(1 + (n - 1) e^-R) of the largest weight is "
         "below 0.5, R the range of the query's logits. Single queries may have a higher ceiling.",
@@ -137,11 +129,16 @@ def _random_sets(table: Lookup) -> Finding | None:
 def _critical_sentence(critical: int | None, p_values: Mapping[int, Cell | None]) -> str:
     largest = max(p_values)
     if critical is None:
-        return f"Up to {largest} tokens, the most that were tried, distances tell selected sets from random ones."
-    told_again = [n for n, p in p_values.items() if n > critical and p is not None and p.value <= LEVEL]
-    if told_again:
-        return f"Distances do not tell sets of {tokens(critical)} from random ones, though they do at {told_again[0]}."
-    return f"Selecting {tokens(critical)} or more is not told from selecting at random by the distance to the rest."
+        return (
+            f"Up to {largest} tokens, the most that were tried, selection is statistically distinguishable from random."
+        )
+    rejected_again = [n for n, p in p_values.items() if n > critical and p is not None and p.value <= LEVEL]
+    if rejected_again:
+        return (
+            f"Selecting {tokens(critical)} is statistically indistinguishable from random, but selecting "
+            f"{rejected_again[0]} is not."
+        )
+    return f"From {tokens(critical)} on, selection is statistically indistinguishable from random."
 
 
 def _separability(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
@@ -157,12 +154,12 @@ def _separability(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None
     worse = (
         f"every head does better than random{'' if overall.low is not None else ' (one window: no interval)'}"
         if not blurred
-        else f"{count_of(len(blurred), len(measured), 'does', 'do')} no better than random"
+        else f"{heads_of(len(blurred), len(measured), 'does', 'do')} no better than random"
     )
     return Finding(
         "separability",
-        f"Of the {tokens(table.size or 0)} that a head weights most, {percent(overall.value)} lie in a ball of their "
-        f"own, against {percent(overall.control)} of {table.size} random ones; {worse}.",
+        f"Of the {tokens(table.size or 0)} that a head weights most, {percent(overall.value)} are separable from "
+        f"the rest, against {percent(overall.control)} of {table.size} random ones; {worse}.",
         "Separability: the share of the selected whose weighted vectors lie no farther from their sum than the nearest "
         "unselected one. A head does no better than random if the interval of its separability reaches down to that of "
         "random sets.",
@@ -191,7 +188,7 @@ def _length(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
     return Finding(
         "length",
         f"As the context grows to {table.longest:,} tokens, the largest weight of a head goes like "
-        f"{power_of_n(overall.value)} in the mean; {count_of(len(fading), len(measured), 'fades', 'fade')} at least "
+        f"{power_of_n(overall.value)} on average; {heads_of(len(fading), len(measured), 'fades', 'fade')} at least "
         "half as fast as a uniform head.",
         f"A head fades if its decay exponent (least squares of the log of the largest weight on ln n) is at least "
         f"{FADING:g}; a uniform head has 1.",
@@ -214,7 +211,7 @@ def _sinks(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
     return Finding(
         "sinks",
         sentence(
-            f"{count_of(len(sinks), len(measured), 'gives', 'give')} more than half of the weight to the first token "
+            f"{heads_of(len(sinks), len(measured), 'gives', 'give')} more than half of the weight to the first token "
             f"in sight; all heads together give it {percent(overall.value)}{uniform}."
         ),
         f"A head is a sink if the mean weight of the first visible key is above {percent(SINK)} at that length.",
@@ -234,7 +231,7 @@ def _gradient(table: Lookup, floors: pl.DataFrame) -> Finding | None:
         "to": overall.high,
         "its ceiling": overall.limit,
         "highest temperature at which a head is fragile": None if found is None else found[0],
-        "the same for the middle head": None if found is None else found[1],
+        "the same for the median head": None if found is None else found[1],
         "heads that get fragile": fragile_heads,
         "heads": floors.height,
     }

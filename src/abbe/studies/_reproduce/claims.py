@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ...words.paper import DRIFT
 from . import claims_distance as distance
 from . import claims_weights as weights
-from .result import DRIFT, Claim, Figure
+from .result import Claim, Figure
 
 
 def judge(figures: Mapping[str, Figure]) -> tuple[Claim, ...]:

@@ -6,9 +6,11 @@ import polars as pl
 import torch
 
 from ...measures import ks_test
-from .claim_rules import CLEARLY, LINEAR, answer, inside, line_of, percent, shown, slope
+from ...words.numbers import percent
+from ...words.paper import PAPER_CRITICAL_SHARE
+from .claim_rules import CLEARLY, LINEAR, answer, inside, line_of, power, slope
 from .claims_readings import Judged, with_readings
-from .result import PAPER_CRITICAL_SHARE, Claim, Figure
+from .result import Claim, Figure
 
 CONSERVATIVE = 1.25  # a bound this many times above the value
 PLATEAU = 0.1  # largest relative change on a plateau
@@ -24,7 +26,7 @@ def growth(figure: Figure) -> Claim:
         "2a",
         "distance grows with length",
         "the distance of the selected tokens, and its mean over random sets, grow roughly linearly in L",
-        f"like L^{shown(found['selected'])} for selected and L^{shown(found['random'])} for random sets",
+        f"like L^{power(found['selected'])} for selected and L^{power(found['random'])} for random sets",
         f"both exponents of a power law over all lengths lie between {LINEAR[0]:g} and {LINEAR[1]:g}",
         answer(None if None in linear else all(linear)),
         {f"exponent of {name}": value for name, value in found.items()},
@@ -35,12 +37,12 @@ def bound_is_loose(figure: Figure) -> Claim:
     table = figure.tables["distance"]
     selected, bound = (line_of(table, "length", name) for name in ("selected", "bound"))
     ratios = [bound[length] / selected[length] for length in selected if length in bound and selected[length] > 0]
-    told = f"it is {min(ratios):.3g} to {max(ratios):.3g} times the distance" if ratios else "no bound was found"
+    shown = f"it is {min(ratios):.3g} to {max(ratios):.3g} times the distance" if ratios else "no bound was found"
     return Claim(
         "2a",
         "bound of Theorem 1",
         "the bound holds and is conservative",
-        told,
+        shown,
         f"it is at least {CONSERVATIVE:g} times the distance at every length (in its linear form, which is true, with "
         "d1 replaced by a larger number that needs no pairs of tokens)",
         answer(min(ratios) >= CONSERVATIVE if ratios else None),
@@ -53,16 +55,16 @@ def formula_is_upper_bound(figure: Figure) -> Claim:
     random, low, high = (line_of(table, "length", name) for name in ("random", "expected low", "expected high"))
     ratios = [random[length] / low[length] for length in random if low.get(length, 0) > 0]
     tops = [random[length] / high[length] for length in random if high.get(length, 0) > 0]
-    told = f"random sets are at up to {max(ratios):.3g} times it" if ratios else "no bound was found"
+    shown = f"random sets are at up to {max(ratios):.3g} times it" if ratios else "no bound was found"
     if tops:
-        told += f", and at most {max(tops):.3g} times the corrected one"
+        shown += f", and at most {max(tops):.3g} times the corrected one"
     return Claim(
         "2a",
         "formula of Theorem 1(2)",
         "the mean distance of random sets is at most the formula of Theorem 1(2) (read without its term epsilon)",
-        told,
-        f"refuted where random sets exceed it by more than {CLEARLY:.0%}; it cannot be confirmed, because by Jensen's "
-        "inequality it is a lower bound",
+        shown,
+        f"refuted where random sets exceed it by more than {percent(CLEARLY)}; it cannot be confirmed, because by "
+        "Jensen's inequality it is a lower bound",
         answer(False if ratios and max(ratios) > 1 + CLEARLY else None),
         {"largest ratio": max(ratios, default=None), "largest ratio to the corrected": max(tops, default=None)},
     )
@@ -77,8 +79,9 @@ def plateau(figure: Figure) -> Claim:
         "2b",
         "plateau in N",
         "the distance reaches a plateau beyond about 20 selected tokens",
-        f"from N = 1 to 20 it changes by {percent(rise)}, from 20 to 100 by {percent(change)}",
-        f"at most {PLATEAU:.0%} change from N = 20 to 100, and more than that from 1 to 20",
+        f"from N = 1 to 20 it changes by {percent(rise, 2, signed=True)}, from 20 to 100 by "
+        f"{percent(change, 2, signed=True)}",
+        f"at most {percent(PLATEAU)} change from N = 20 to 100, and more than that from 1 to 20",
         answer(None if rise is None or change is None else abs(change) <= PLATEAU < abs(rise)),
         {"change from 1 to 20": rise, "change from 20 to 100": change},
     )
@@ -93,15 +96,15 @@ def critical_share(figure: Figure) -> Claim:
     for row in longest.iter_rows(named=True):
         critical, length, level = row["critical_n"], row["length"], row["level"]
         share = None if critical is None else critical / length
-        told = f"none up to {row['largest_n']}" if share is None else f"N = {critical:.0f}, {share:.3g} L"
-        parts.append(f"{told} at level {level:g}")
+        size = f"none up to {row['largest_n']}" if share is None else f"N = {critical:.0f}, {share:.3g} L"
+        parts.append(f"{size} at level {level:g}")
         numbers[f"critical N / L at {level:g}"] = share
         if level == longest["level"].min() and _can_reject(figure, level):  # the level of the paper's text
             judged = _near_the_paper(share)
     claim = Claim(
         "2c",
         "critical N",
-        f"selected and random sets can no longer be told apart from about N = {PAPER_CRITICAL_SHARE:g} L on",
+        f"selected and random sets are no longer distinguishable from about N = {PAPER_CRITICAL_SHARE:g} L on",
         f"at {int(longest['length'][0])} tokens: " + "; ".join(parts),
         f"at level 0.01 and the longest length, critical N / L lies between {CRITICAL_SHARE[0]:g} and "
         f"{CRITICAL_SHARE[1]:g} (the test's power depends on the number of heads: "
@@ -134,14 +137,14 @@ def critical_growth(figure: Figure) -> Claim:
     known = table.filter(pl.col("critical_n").is_not_null()).sort("length")
     holds, exponent = _judge_growth(table)
     enough = _can_reject(figure, 0.01)
-    told = f"like L^{exponent:.2f}" if exponent is not None else "no growth to fit"
+    shown = f"like L^{exponent:.2f}" if exponent is not None else "no growth to fit"
     if len(known) < len(table):
-        told += f"; every test rejects at {len(table) - len(known)} of {len(table)} lengths"
+        shown += f"; every test rejects at {len(table) - len(known)} of {len(table)} lengths"
     claim = Claim(
         "2c",
         "critical N grows with length",
         "critical N grows sub-linearly in L",
-        told,
+        shown,
         f"the exponent of a power law lies between {SUB_LINEAR[0]:g} and {SUB_LINEAR[1]:g} (level 0.01; not judged "
         "unless there is a critical N at every length, and at three or more)",
         answer(holds if enough else None),
@@ -160,17 +163,17 @@ def _judge_growth(rows: pl.DataFrame) -> Judged:
 def collapse(figure: Figure) -> Claim:
     table = figure.tables["proportional"].filter(pl.col("vectors") == "embedding").sort("length")
     line = dict(table.select("length", "value").iter_rows())
-    told, holds, exponent = "too few lengths", None, None
+    shown, holds, exponent = "too few lengths", None, None
     if len(line) > 1:
-        told = f"{line[min(line)]:.3g} at {min(line)} tokens, {line[max(line)]:.3g} at {max(line)}"
+        shown = f"{line[min(line)]:.3g} at {min(line)} tokens, {line[max(line)]:.3g} at {max(line)}"
         exponent = slope(list(line), list(line.values()))
         holds = line[max(line)] < (1 - CLEARLY) * line[min(line)]
     return Claim(
         "2c",
         "N in proportion to L",
         "if N grows in proportion to L, the distance collapses to 0",
-        told + (f", like L^{exponent:.2f}" if exponent is not None else ""),
-        f"for N = L/8 the distance is more than {CLEARLY:.0%} lower at the longest than at the shortest length",
+        shown + (f", like L^{exponent:.2f}" if exponent is not None else ""),
+        f"for N = L/8 the distance is more than {percent(CLEARLY)} lower at the longest than at the shortest length",
         answer(holds),
         {"exponent": exponent},
     )

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from .claim_rules import CLEARLY, LINEAR, answer, inside, line_of, shown, slope
-from .result import DRIFT, PAPER_SEPARABILITY, Claim, Figure
+from ...words.numbers import percent
+from ...words.paper import DRIFT, PAPER_SEPARABILITY
+from .claim_rules import CLEARLY, LINEAR, answer, inside, line_of, power, slope
+from .result import Claim, Figure
 
 TURN = 16  # where the paper sees separability settle
 LOW_TEMPERATURE = 0.1
@@ -20,14 +22,14 @@ def separability_falls(figure: Figure) -> Claim:
     if TURN in line and len(line) > 2:
         start, end = line[min(line)], line[max(line)]
         fall, later = start - line[TURN], line[TURN] - end
-    told = "too few sizes"
+    shown = "too few sizes"
     if fall is not None and later is not None:
-        told = f"it falls by {fall:.2f} up to N = {TURN}, and by {later:.2f} from there to N = {max(line)}"
+        shown = f"it falls by {fall:.2f} up to N = {TURN}, and by {later:.2f} from there to N = {max(line)}"
     return Claim(
         "3",
         "separability falls",
         f"the separable share N_s/N falls until N is about {TURN}, then settles",
-        told,
+        shown,
         f"from N = 1 to {TURN} it falls by at least 0.05, and beyond changes by less than half of that fall",
         answer(None if fall is None or later is None else fall >= 0.05 and abs(later) < fall / 2),
         {f"fall to {TURN}": fall, "fall beyond": later},
@@ -42,16 +44,16 @@ def separability_settles(figure: Figure) -> Claim:
     chance = [control[n] for n in control if n >= TURN]
     by_value = [value for n, value in line_of(table, "n", "selected", "value").items() if n >= TURN]
     mean = sum(beyond) / len(beyond) if beyond else None
-    told = f"{min(beyond):.2f} to {max(beyond):.2f}" if beyond else "no such size"
+    shown = f"{min(beyond):.2f} to {max(beyond):.2f}" if beyond else "no such size"
     if chance:
-        told += f"; random sets {min(chance):.2f} to {max(chance):.2f}"
+        shown += f"; random sets {min(chance):.2f} to {max(chance):.2f}"
     if by_value:
-        told += f"; in value space {min(by_value):.2f} to {max(by_value):.2f}"
+        shown += f"; in value space {min(by_value):.2f} to {max(by_value):.2f}"
     return Claim(
         "3",
         "separable share",
         f"beyond N = {TURN}, {low:.2f} to {high:.2f} of the selected tokens are separable",
-        told,
+        shown,
         f"at every size from {TURN} on, the mean over heads lies between {low:.2f} and {high:.2f}",
         answer(all(inside(value, PAPER_SEPARABILITY) for value in beyond) if beyond else None),
         {"mean": mean, "mean of random sets": sum(chance) / len(chance) if chance else None},
@@ -69,12 +71,12 @@ def growth_at_low_temperature(figure: Figure) -> Claim:
         "worst direction, largest row": _exponent(table.filter(pl.col("step").is_null()), "worst", "max"),
     }
     judged = found["random direction, largest head"]
-    others = "; ".join(f"{name} T^{shown(value)}" for name, value in list(found.items())[1:])
+    others = "; ".join(f"{name} T^{power(value)}" for name, value in list(found.items())[1:])
     return Claim(
         "4",
         "sensitivity at low temperature",
         f"below T = {LOW_TEMPERATURE:g} the sensitivity grows like 1/T",
-        f"like T^{shown(judged)} as the paper measures it; {others}",
+        f"like T^{power(judged)} as the paper measures it; {others}",
         f"the exponent below T = {LOW_TEMPERATURE:g} (random direction, smallest step, mean over queries, largest "
         f"head) lies between {-LINEAR[1]:g} and {-LINEAR[0]:g}",
         answer(inside(judged, (-LINEAR[1], -LINEAR[0]))),
@@ -107,18 +109,20 @@ def ceiling(figure: Figure) -> Claim:
 
 def drift_with_size(figure: Figure) -> Claim:
     nats, shares = _ends(figure.tables["by_size"].filter(pl.col("n") >= 5), "n")
-    told = "too few sizes"
+    shown = "too few sizes"
     if nats and shares:
         (first, last), (small, large) = nats, shares.values()
-        told = f"{nats[first]:.3g} nats at N = {first}, {nats[last]:.3g} at {last}; {small:.3g} and {large:.3g} of ln N"
+        shown = (
+            f"{nats[first]:.3g} nats at N = {first}, {nats[last]:.3g} at {last}; {small:.3g} and {large:.3g} of ln N"
+        )
     falls = [_falls(line) for line in (nats, shares)]
     return Claim(
         DRIFT,
         "drift to uniform with N",
         "the more tokens are selected, the nearer their weights are to uniform (our reading of its words)",
-        told,
+        shown,
         "from N = 5 to the largest, both the divergence of the renormalised selected weights from uniform and its "
-        f"share of the largest possible, ln N, fall by more than {CLEARLY:.0%}; not judged if they disagree",
+        f"share of the largest possible, ln N, fall by more than {percent(CLEARLY)}; not judged if they disagree",
         answer(falls[0] if falls[0] == falls[1] else None),
         {f"divergence at {n}": value for n, value in nats.items()} | {f"share at {n}": x for n, x in shares.items()},
     )
@@ -126,14 +130,14 @@ def drift_with_size(figure: Figure) -> Claim:
 
 def drift_with_length(figure: Figure) -> Claim:
     nats, _ = _ends(figure.tables["by_length"], "length")
-    told = "; ".join(f"{value:.3g} nats at {length} tokens" for length, value in nats.items()) or "too few lengths"
+    shown = "; ".join(f"{value:.3g} nats at {length} tokens" for length, value in nats.items()) or "too few lengths"
     return Claim(
         DRIFT,
         "drift to uniform with L",
         "the longer the context, the nearer the weights of the selected are to uniform (our reading of its words)",
-        told,
-        f"the divergence for N = {figure.about.get('size', 5)} is more than {CLEARLY:.0%} lower at the longest than at "
-        "the shortest length; not judged if the two are closer",
+        shown,
+        f"the divergence for N = {figure.about.get('size', 5)} is more than {percent(CLEARLY)} lower at the longest "
+        "than at the shortest length; not judged if the two are closer",
         answer(_falls(nats)),
         {f"divergence at {length}": value for length, value in nats.items()},
     )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..._errors import AbbeError
+from ...words.paper import FIGURES
 from .._engine.settings import Settings, Vectors
-from .result import FIGURES
 
 SIZE = 5  # of figure 2a
 STEPS = (1e-3, 1e-1, 10.0)  # eps of figure 4

@@ -15,6 +15,7 @@ from ..._errors import AbbeError
 from ..._held import held
 from ...models import LoadedModel, Text, Windows, evaluating
 from ...results import TABLE, Run
+from ...words.paper import DRIFT, FIGURES
 from .._engine.cost import Cost, estimate
 from .._engine.folder import claim_folder
 from .._engine.given import as_folder, as_model, as_text, windows_for
@@ -26,7 +27,7 @@ from .._engine.settings import checked_seed, count_of_queries
 from .._engine.watch import Watch, watching
 from .claims import judge
 from .plan import LENGTHS, Part, plan
-from .result import DRIFT, FIGURES, Reproduction
+from .result import Reproduction
 from .tables import drift_figure, make_figure
 
 _RUNS = "runs"
@@ -53,7 +54,7 @@ def reproduce(
         figures: which of "2a", "2b", "2c", "3", "4"; those that the folder holds already are shown, too. With 2a and
             2b comes the drift to uniform.
         windows: of each length; 8, or 2 when quick.
-        queries: how many a window, drawn from all over it, or "all"; 128, or 16 when quick.
+        queries: how many per window, drawn from all over it, or "all"; 128, or 16 when quick.
         quick: fewer windows, queries, lengths, sizes and temperatures: a look, not a result.
         folder: keep the runs there, and the page `reproduce.html` (`abbe.reproduce` writes it); what was measured
             before is not measured again.
@@ -79,7 +80,7 @@ def reproduce(
         "seed": checked_seed(seed),
         "quick": quick,
     }
-    plan(chosen, longest, **asked)  # mistakes are told before anything is written
+    plan(chosen, longest, **asked)  # mistakes are reported before anything is written
     with held(place), evaluating(loaded.network):
         parts = claim_folder(place, Reproduction.study, loaded, source, asked)
         if place is not None:

@@ -11,8 +11,9 @@ import polars as pl
 
 from ...bounds import change_bound_by_norm, spectral_norm_bound_paper, spectral_norm_supremum
 from ...results import Run
+from ...words.paper import DRIFT
 from .._engine.readings import LEVELS, READINGS, critical_name, rejecting_name
-from .result import DRIFT, Figure
+from .result import Figure
 
 Runs = Mapping[str, Run]  # by kind of vectors
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import altair as alt
 import polars as pl
 
-from ...studies._capacity.result import Capacity
-from ...studies._capacity.words import amount
-from ...studies._engine.targets import targets_words
-from ...studies._reproduce.result import PAPER_CRITICAL_SHARE
-from .._reproduce.table import plain
+from ...words.numbers import percent
+from ...words.paper import PAPER_CRITICAL_SHARE
 from .._shared.panels import INTERVAL_TIPS, Look, Row, data, numbers, places_axis, renamed, rows_of, series_style, tip
 from .._shared.series import Spec, finished, log_axis, panel
+from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
 from .layer_charts import layer_growth, layer_panels
+
+if TYPE_CHECKING:
+    from ...studies import Capacity
 
 _DECADES = 3.0  # of rises: what is smaller, or no rise, lies at the lower edge
 _DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3))
@@ -41,8 +43,8 @@ def _about(found: Capacity) -> list[str]:
     manifest = found.manifest
     model, text, settings = (manifest[key] for key in ("model", "text", "settings"))
     words = plain(f"{model['name']} on {text['name']}, {settings['windows']} windows of each length")
-    bands = f"; bands: {settings['level']:.0%} intervals over windows" if settings["windows"] > 1 else ""
-    return [f"{words}{bands}", *_about_layers(found), f"loss over {targets_words(settings['targets'])}"]
+    bands = f"; bands: {percent(settings['level'], 3)} intervals over windows" if settings["windows"] > 1 else ""
+    return [f"{words}{bands}", *_about_layers(found), f"loss over {found.scored}"]
 
 
 def _about_layers(found: Capacity) -> list[str]:
@@ -59,7 +61,7 @@ def _rises(found: Capacity, way: str, theme: Theme) -> Spec:
     for row in rows:
         row |= {name: None if row[name] is None else 100 * row[name] for name in ("rise", "low", "high")}
         row["shown"] = f"L = {row['length']:,}"
-    taus = [{"rise": 100 * tau, "shown": amount(tau)} for tau in found.manifest["settings"]["taus"]]
+    taus = [{"rise": 100 * tau, "shown": percent(tau, 2)} for tau in found.manifest["settings"]["taus"]]
     x = places_axis("n", "kept keys N", numbers(rows, "n"), every=False)
     y = log_axis("rise", "rise of the loss (%)", [*numbers(rows, "rise"), *numbers(taus, "rise")], _DECADES)
     lengths = sorted({row["length"] for row in rows})
@@ -98,7 +100,7 @@ def _over_length(found: Capacity, theme: Theme) -> Spec:
     rows = rows_of(found.table.filter(pl.col("layer").is_null()))
     looks = _looks(found, theme)
     for row in rows:
-        row["shown"] = f"{row['way']}, {amount(row['tau'])}"
+        row["shown"] = f"{row['way']}, {percent(row['tau'], 2)}"
     lengths = sorted({row["length"] for row in rows})
     paper = [{"length": n, "capacity": PAPER_CRITICAL_SHARE * n, "shown": looks["paper"].label} for n in lengths]
     x = places_axis("length", "length L (tokens)", lengths)
@@ -120,8 +122,8 @@ def _looks(found: Capacity, theme: Theme) -> dict[str, Look]:
     """Ways by colour, taus by dash; what the paper says in its own colour."""
     settings, hues = found.manifest["settings"], {"deletion": theme.third, "renormalised": theme.selected}
     series = {
-        f"{way} {tau}": Look(f"{way}, {amount(tau)}", hues[way], _DASHES[place % len(_DASHES)])
+        f"{way} {tau}": Look(f"{way}, {percent(tau, 2)}", hues[way], _DASHES[place % len(_DASHES)])
         for way in settings["ways"]
         for place, tau in enumerate(settings["taus"])
     }
-    return series | {"paper": Look(f"{PAPER_CRITICAL_SHARE:.0%} of L, the paper's", theme.claim, (3, 3), 1.5)}
+    return series | {"paper": Look(f"{percent(PAPER_CRITICAL_SHARE)} of L, the paper's", theme.claim, (3, 3), 1.5)}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ...studies._capacity.result import Capacity
 from .._reproduce.figures import save_drawings
 from .charts import capacity_chart
+
+if TYPE_CHECKING:
+    from ...studies import Capacity
 
 
 def save_capacity_figures(found: Capacity, folder: str | os.PathLike[str]) -> list[Path]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import altair as alt
 import polars as pl
 
-from ...studies._capacity.layer_findings import at_equal_share
-from ...studies._capacity.result import Capacity, told_way
-from ...studies._capacity.words import amount
+from ...words.numbers import percent
 from .._shared.panels import INTERVAL_TIPS, Row, data, numbers, places_axis, renamed, rows_of, share_axis, tip
 from .._shared.series import Spec, log_axis, panel
 from .._shared.theme import Theme
+
+if TYPE_CHECKING:
+    from ...studies import Capacity
 
 _LABELLED = 12  # layers whose numbers can be read beside their points
 _LAYER_AXIS = alt.Axis(labelOverlap="parity")
@@ -25,7 +27,7 @@ _LAYER_TIPS = [
 
 def layer_panels(found: Capacity, theme: Theme) -> list[Spec]:
     """Every layer at its equal share of the smallest tau: capacity, separability, and both together; for each way."""
-    of_layers = _at_equal_share(found).filter(pl.col("length") == pl.col("length").max())
+    of_layers = found.layers.filter(pl.col("length") == pl.col("length").max())
     if not of_layers.height:
         return []
     ways = found.manifest["settings"]["ways"]
@@ -39,9 +41,9 @@ def layer_panels(found: Capacity, theme: Theme) -> list[Spec]:
 
 
 def layer_growth(found: Capacity, theme: Theme) -> Spec | None:
-    """Capacity against the length, a line for each layer, in the way that is told; None with one length."""
-    way = told_way(found.manifest["settings"]["ways"])
-    rows = rows_of(_at_equal_share(found).filter(pl.col("way") == way).sort("layer", "length"))
+    """Capacity against the length, a line for each layer, in the way that is reported; None with one length."""
+    way = found.reported_way
+    rows = rows_of(found.layers.filter(pl.col("way") == way).sort("layer", "length"))
     lengths = sorted({row["length"] for row in rows})
     if len(lengths) < 2:
         return None
@@ -57,13 +59,8 @@ def layer_growth(found: Capacity, theme: Theme) -> Spec | None:
     return panel(layers, f"layers over the length, {way}")
 
 
-def _at_equal_share(found: Capacity) -> pl.DataFrame:
-    of_layers = found.table.filter(pl.col("layer").is_not_null())
-    return at_equal_share(of_layers, min(found.manifest["settings"]["taus"]))
-
-
 def _keys_axis(rows: Sequence[Row]) -> alt.Y:
-    title = f"keys for a rise of {amount(rows[0]['allowed'])}" if rows else ""
+    title = f"keys for a rise of {percent(rows[0]['allowed'], 2)}" if rows else ""
     return log_axis("capacity", title, numbers(rows, "capacity", "low", "high"))
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ...studies._capacity.result import Capacity
-from ...studies._capacity.words import amount, keys_number
-from ...studies._engine.targets import targets_words
-from .._reproduce.table import plain
+from ...words.numbers import interval, number, percent
+from .._shared.terminal import bullets, new_table, plain, skipped_lines
+
+if TYPE_CHECKING:
+    from ...studies import Capacity
 
 _WHOLE = ("way", "interval", "separability")  # single words, or numbers that are read together
 
@@ -25,20 +24,19 @@ def capacity_table(found: Capacity) -> RenderableType:
     manifest = found.manifest
     parts: list[RenderableType] = [
         Text(f"How many tokens does {plain(manifest['model']['name'])} need?", style="bold"),
-        Text(f"on {plain(manifest['text']['name'])}; N* keys of largest weight, kept at every query", style="dim"),
-        Text(f"loss over {targets_words(manifest['settings']['targets'])}", style="dim"),
+        Text(f"on {plain(manifest['text']['name'])}; only the top N* keys per query are kept", style="dim"),
+        Text(f"loss over {found.scored}", style="dim"),
         _by_length(found),
     ]
     if found.growth["layer"].is_null().any():
         parts.append(_growth(found))
     parts += _by_layer(found)
-    told = [Padding(Text(f"• {plain(one.sentence)}"), (0, 0, 0, 2)) for one in found.findings]
-    skipped = [Text(f"skipped: {plain(str(why))}", style="dim") for why in manifest.get("skipped") or ()]
-    return Group(*parts, Text("What it means", style="bold"), *told, *skipped)
+    parts.append(Text("What it means", style="bold"))
+    return Group(*parts, *bullets(found.findings), *skipped_lines(manifest))
 
 
 def _table(title: str, first: str, *others: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, title=title, title_justify="left")
+    table = new_table(title=title, title_justify="left")
     table.add_column(first, justify="right")
     for name in others:
         table.add_column(name, justify="left" if name == "way" else "right", no_wrap=name in _WHOLE)
@@ -49,8 +47,8 @@ def _by_length(found: Capacity) -> Table:
     table = _table("Whole model", "length", "way", "tau", "N*", "interval", "N*/L", "separability", "random sets")
     for row in found.table.filter(pl.col("layer").is_null()).iter_rows(named=True):
         table.add_row(
-            f"{row['length']:,}", row["way"], amount(row["tau"]), _needed(row), _ends(row, "low", "high"),
-            f"{100 * row['share']:.1f} %", _beside(row), _share(row["control"]),
+            f"{row['length']:,}", row["way"], percent(row["tau"], 2), _needed(row), _ends(row, "low", "high"),
+            percent(row['share'], 3), _beside(row), _share(row["control"]),
         )  # fmt: skip
     return table
 
@@ -58,9 +56,12 @@ def _by_length(found: Capacity) -> Table:
 def _growth(found: Capacity) -> Table:
     table = _table("Growth, N* ~ L^g", "tau", "way", "g", "interval")
     for row in found.growth.filter(pl.col("layer").is_null()).iter_rows(named=True):
-        ends = "" if row["low"] is None else f"{row['low']:.2f} to {row['high']:.2f}"
-        table.add_row(amount(row["tau"]), row["way"], f"{row['exponent']:.2f}", ends)
+        table.add_row(percent(row["tau"], 2), row["way"], *_exponent(row))
     return table
+
+
+def _exponent(row: dict[str, Any]) -> tuple[str, str]:
+    return f"{row['exponent']:.2f}", interval(row["low"], row["high"], "{:.2f}".format)
 
 
 def _by_layer(found: Capacity) -> list[RenderableType]:
@@ -74,9 +75,9 @@ def _by_layer(found: Capacity) -> list[RenderableType]:
     others = sorted(set(rows["length"].unique()) - set(longest["length"].unique()))
     if not others:
         return [*tables]
-    told = ", ".join(f"{length:,}" for length in others)
-    smallest = amount(min(rows["allowed"].to_list()))
-    note = f"g: growth at {smallest}; layers at {told} tokens: --json, or table.csv of --out"
+    listed = ", ".join(f"{length:,}" for length in others)
+    smallest = percent(min(rows["allowed"].to_list()), 2)
+    note = f"g: growth at {smallest}; layers at {listed} tokens: --json, or table.csv of --out"
     return [*tables, Text(f"{note}\n", style="dim")]
 
 
@@ -88,7 +89,7 @@ def _layers_of(rows: pl.DataFrame, growth: pl.DataFrame) -> Table:
     exponents = dict(grown.select("layer", "exponent").iter_rows())
     title = f"Each layer alone, {way}, {length:,} tokens: keys for a rise of at most"
     more = ["g"] if exponents else []
-    table = _table(title, "layer", *(amount(one) for one in allowed), *more, "separability", "random sets")
+    table = _table(title, "layer", *(percent(one, 2) for one in allowed), *more, "separability", "random sets")
     for layer in sorted(rows["layer"].unique().to_list()):
         some = {row["allowed"]: row for row in rows.filter(pl.col("layer") == layer).iter_rows(named=True)}
         any_row = next(iter(some.values()))
@@ -99,7 +100,7 @@ def _layers_of(rows: pl.DataFrame, growth: pl.DataFrame) -> Table:
 
 def _needed(row: dict[str, Any]) -> str:
     """N*; where a smaller N held as well, a mark and the first one."""
-    value = keys_number(row["capacity"])
+    value = number(row["capacity"], 3)
     return value if row["monotone"] else f"{value}? (first {row['first']:,})"
 
 
@@ -114,4 +115,4 @@ def _beside(row: dict[str, Any]) -> str:
 
 
 def _share(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.0f} %"
+    return "" if value is None else percent(value)

@@ -1,4 +1,4 @@
-"""What every normalizer costs against what it buys: loss against active tokens, and against sensitivity."""
+"""What every normalizer costs against what it gains: loss against active tokens, and against sensitivity."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from ...studies._compare.result import CALIBRATED, JUMPS, OWN, Comparison
+from ...words.names import BASELINE, CALIBRATED, JUMPS
 from .._shared.labels import Box, Point, place_names
 from .._shared.panels import HEIGHT, WIDTH, Look, Row, numbers, renamed, rows_of, tip
 from .._shared.series import Spec, finished, panel, source, x_of
 from .._shared.theme import THEMES, Theme, ThemeName
 
-QUESTION = "What does each normalizer cost, and what does it buy?"
-_OWN_WORDS = "the model's own"
+if TYPE_CHECKING:
+    from ...studies import Comparison
+
+QUESTION = "What does each normalizer cost, and what does it gain?"
+_BASELINE_WORDS = "baseline"
 _LONGEST = 27  # letters of a name that has room beside a point
 
 
@@ -26,10 +29,10 @@ def looks_of(comparison: Comparison, theme: Theme) -> dict[str, Look]:
     hues = (theme.selected, theme.third, theme.fourth, theme.claim, theme.ramp[0], theme.bad, theme.control)
     found: dict[str, Look] = {}
     labels = short_names(comparison.table["normalizer"].to_list())
-    plain = [name for name in comparison.table["normalizer"] if name != OWN and CALIBRATED not in name]
+    plain = [name for name in comparison.table["normalizer"] if name != BASELINE and CALIBRATED not in name]
     for name in comparison.table["normalizer"]:
-        if name == OWN:
-            found[name] = Look(_OWN_WORDS, theme.proved, width=2.6)
+        if name == BASELINE:
+            found[name] = Look(_BASELINE_WORDS, theme.proved, width=2.6)
         else:
             base = name.removesuffix(CALIBRATED)
             hue = hues[plain.index(base) % len(hues)] if base in plain else theme.soft
@@ -38,7 +41,7 @@ def looks_of(comparison: Comparison, theme: Theme) -> dict[str, Look]:
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """As they stand in charts: of long ones both ends, told apart by a number; tooltips and tables have them whole."""
+    """As they stand in charts: of long ones both ends, made unique by a number; tooltips and tables have them whole."""
     found: dict[str, str] = {}
     for name in names:
         short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 14]}…{name[-13:]}"
@@ -48,7 +51,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def full_name(normalizer: str) -> str:
-    return _OWN_WORDS if normalizer == OWN else normalizer
+    return _BASELINE_WORDS if normalizer == BASELINE else normalizer
 
 
 @dataclass(frozen=True)
@@ -95,15 +98,15 @@ def pareto_chart(comparison: Comparison, theme: ThemeName) -> Spec:
     colour = alt.Color("shown:N", title=None, scale=scale, legend=None)
     panels = [
         _panel(rows, "active", "active tokens", colour, THEMES[theme]),
-        _panel(rows, "sensitivity_ratio", "sensitivity at equal selectivity, over own", colour, THEMES[theme]),
+        _panel(rows, "sensitivity_ratio", "sensitivity at equal selectivity, over baseline", colour, THEMES[theme]),
     ]
     return finished(panels, QUESTION, about_lines(comparison), theme)
 
 
 def _paired(row: Row, own: float | None) -> Row:
-    """The interval of the difference from own, around own's loss: what windows have in common is not in it."""
+    """The interval of the difference from the baseline, around its loss: what windows have in common is not in it."""
     ends = row["loss_change_low"], row["loss_change_high"]
-    low, high = (None if own is None or end is None or row["normalizer"] == OWN else own + end for end in ends)
+    low, high = (None if own is None or end is None or row["normalizer"] == BASELINE else own + end for end in ends)
     return {"paired_low": low, "paired_high": high}
 
 
@@ -124,7 +127,7 @@ def _panel(rows: Sequence[Row], field: str, title: str, colour: alt.Color, theme
     up = _scale(numbers(there, "loss", "paired_low", "paired_high"), HEIGHT, 0.1)
     x = alt.X(f"{field}:Q", title=title, scale=alt.Scale(**across.domain), axis=alt.Axis(tickCount=4, format="~g"))
     y = alt.Y("loss:Q", title="loss (nats)", scale=alt.Scale(**up.domain), axis=alt.Axis(tickCount=6))
-    change = (tip("loss_change_low", "difference from own, from"), tip("loss_change_high", "to"))
+    change = (tip("loss_change_low", "difference from the baseline, from"), tip("loss_change_high", "to"))
     counted = [tip("counted", "counted", "N")] if field == "sensitivity_ratio" else []
     tips = [tip("full", "normalizer", "N"), tip(field, title), *counted, tip("loss"), *change]
     points = source(there[::-1]).mark_point(filled=True, size=90, opacity=1)
@@ -166,9 +169,9 @@ def _names(
     """A name beside every point; a thin line leads to one that stands farther off."""
     points = [(across.place(row[field]), HEIGHT - up.place(row["loss"])) for row in rows]
     labels = short_names([row["normalizer"] for row in rows])
-    told = list(labels.values())
+    texts = list(labels.values())
     taken = [*_steps(frontier(rows, field), field, across, up), *_bar_boxes(rows, points, up)]
-    names = place_names(points, told, (WIDTH, HEIGHT), taken)
+    names = place_names(points, texts, (WIDTH, HEIGHT), taken)
     layers = []
     for row, (left, top), name in zip(rows, points, names, strict=True):
         place = {field: across.value(left + name.dx), "loss": up.value(HEIGHT - top - name.dy)}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import altair as alt
 import polars as pl
 
-from ...studies._compare.needle_prompts import KINDS
-from ...studies._compare.result import Comparison
 from .._shared.panels import Look, Row, places_axis, renamed, rows_of, series_style, share_axis, tip
 from .._shared.series import Spec, finished, panel, source
 from .._shared.theme import THEMES, Theme, ThemeName
 from .charts import about_lines, full_name, looks_of
+
+if TYPE_CHECKING:
+    from ...studies import Comparison
 
 QUESTION = "Does the model find the one right word in its prompt?"
 _CHANCE = "chance"
@@ -24,13 +26,13 @@ def needle_chart(comparison: Comparison, theme: ThemeName) -> Spec:
     looks = looks_of(comparison, THEMES[theme])
     table = comparison.needle.filter(pl.col("kind").is_not_null())
     panels = []
-    for kind in KINDS:
+    for kind, words in _WORDS.items():
         of_kind = table.filter(pl.col("kind") == kind)
         by_length = of_kind.filter(pl.col("length").is_not_null() & pl.col("depth").is_null())
         by_depth = of_kind.filter(pl.col("depth").is_not_null() & pl.col("length").is_null())
         panels += [
-            _panel(by_length, "length", f"{_WORDS[kind]}, by length", looks, THEMES[theme]),
-            _panel(by_depth, "depth", f"{_WORDS[kind]}, by depth", looks, THEMES[theme]),
+            _panel(by_length, "length", f"{words}, by length", looks, THEMES[theme]),
+            _panel(by_depth, "depth", f"{words}, by depth", looks, THEMES[theme]),
         ]
     return finished(panels, QUESTION, about_lines(comparison), theme)
 
@@ -45,7 +47,7 @@ def _panel(table: pl.DataFrame, field: str, title: str, looks: Mapping[str, Look
     y = share_axis("accuracy", "right answers")
     drawn = _moved(rows, field, looks)
     tips = [tip("full", "normalizer", "N"), tip("place", field), tip("accuracy"), tip("accuracy_low", "from"),
-            tip("accuracy_high", "to"), tip("gain", "gain over own"), tip("chance"), tip("prompts"),
+            tip("accuracy_high", "to"), tip("gain", "gain over baseline"), tip("chance"), tip("prompts"),
             tip("margin", "margin (logits)")]  # fmt: skip
     chance = [{field: row[field], "accuracy": row["chance"], "shown": _CHANCE} for row in _once(rows, field)]
     bars = source(drawn).mark_rule(strokeWidth=1.4, opacity=0.55)
@@ -69,7 +71,7 @@ def _depth_axis() -> alt.X:
 
 
 def _moved(rows: Sequence[Row], field: str, looks: Mapping[str, Look]) -> list[Row]:
-    """Each series a little aside, so that intervals at one place can be told apart."""
+    """Each series a little aside, so that intervals at one place do not overlap."""
     order = list(looks)
     middle = (len(order) - 1) / 2
     found = []

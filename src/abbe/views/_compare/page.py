@@ -7,12 +7,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...studies._compare.needle_prompts import DECOYS
-from ...studies._compare.result import JUMPS, OWN, Comparison
+from ...words.names import BASELINE, JUMPS
+from ...words.numbers import number
 from .._report.page import numbers_of
 from .._reproduce.figures import save_drawings
 from .._reproduce.page import for_others
@@ -20,13 +20,15 @@ from .._shared.data import both_themes
 from .._shared.page import as_json, render, script, vega
 from .._shared.series import Spec
 from .._shared.theme import THEMES, ThemeName
-from .._shared.words import shown
 from .charts import pareto_chart
 from .charts_needle import needle_chart
-from .words import BETWEEN_JUMPS, BY_NAME, COLUMNS, IN_TABLE, PARTS, interval, told, told_of
+from .words import BETWEEN_JUMPS, BY_NAME, COLUMNS, IN_TABLE, PARTS, cell_text, interval, value_text
+
+if TYPE_CHECKING:
+    from ...studies import Comparison
 
 SCRIPTS = ("page.js", "charts.js", "compare_parts.js", "report_sorting.js", "compare_start.js")
-OWN_WORDS, ALL = "own (softmax)", "all"
+BASELINE_WORDS, ALL = "baseline (softmax)", "all"
 
 
 def compare_page(comparison: Comparison) -> str:
@@ -49,7 +51,7 @@ def compare_page(comparison: Comparison) -> str:
         more_columns=[column.label for column in more_columns()],
         more_rows=[cells(row, more_columns()) for row in comparison.table.to_dicts()],
         needle=needle_rows(comparison.needle),
-        given=1 + DECOYS,
+        given=1 + int(_part(manifest, "settings").get("needle_decoys") or 0),
         chance=_chances(comparison.needle),
         glossary=[(column.label, column.name, _meaning(column.meaning, manifest)) for column in COLUMNS],
         skipped=[str(why) for why in manifest.get("skipped") or ()],
@@ -86,7 +88,7 @@ def cells(row: Mapping[str, Any], columns: Any) -> tuple[str, list[Cell]]:
     found = []
     for column in columns:
         value = row[column.name]
-        found.append(Cell(told_of(column, row), interval(column, row), "" if value is None else str(value)))
+        found.append(Cell(cell_text(column, row), interval(column, row), "" if value is None else str(value)))
     return name_of(row["normalizer"]), found
 
 
@@ -111,7 +113,7 @@ def judgement_rows(comparison: Comparison) -> list[tuple[str, list[bool]]]:
 
 
 def name_of(normalizer: str) -> str:
-    return OWN_WORDS if normalizer == OWN else normalizer
+    return BASELINE_WORDS if normalizer == BASELINE else normalizer
 
 
 @dataclass(frozen=True)
@@ -133,16 +135,16 @@ def needle_rows(needle: pl.DataFrame) -> list[NeedleRow]:
     found = []
     for row in rows:
         name, measured = cells(row | {f"needle_{key}": value for key, value in row.items()}, columns)
-        length = ALL if row["length"] is None else shown(row["length"])
-        chance = told(columns[0], row["chance"])
-        found.append(NeedleRow(name, row["kind"], length, shown(row["prompts"]), measured, chance))
+        length = ALL if row["length"] is None else number(row["length"])
+        chance = value_text(columns[0], row["chance"])
+        found.append(NeedleRow(name, row["kind"], length, number(row["prompts"]), measured, chance))
     return found
 
 
 def _chances(needle: pl.DataFrame) -> str:
     """Chance over all prompts, as a person reads it."""
     whole = needle.filter(pl.col("kind").is_null())
-    return told(BY_NAME["needle_accuracy"], whole["chance"][0]) if whole.height else ""
+    return value_text(BY_NAME["needle_accuracy"], whole["chance"][0]) if whole.height else ""
 
 
 def _meaning(meaning: str, manifest: Mapping[str, Any]) -> str:
@@ -161,16 +163,16 @@ def measured_line(comparison: Comparison) -> str:
     manifest = comparison.manifest
     count = comparison.table.height - 1
     windows, length = len(manifest.get("windows") or ()), _part(manifest, "settings").get("length")
-    told_parts = [f"{count} alternative{'' if count == 1 else 's'} to the model's own attention"]
+    parts = [f"{count} alternative{'' if count == 1 else 's'} to the model's attention as it is"]
     if windows:
-        told_parts.append(f"each on the same {windows} windows of {length:,} tokens")
+        parts.append(f"each on the same {windows} windows of {length:,} tokens")
     if name := _part(manifest, "text").get("name"):
-        told_parts.append(f"from “{name}”")
-    return ", ".join(told_parts) + "."
+        parts.append(f"from “{name}”")
+    return ", ".join(parts) + "."
 
 
 def facts(comparison: Comparison) -> list[tuple[str, str]]:
-    """The details, as far as the manifest tells them."""
+    """The details, as far as the manifest has them."""
     manifest = for_others(comparison.manifest)
     model, text, settings = (_part(manifest, name) for name in ("model", "text", "settings"))
     error, seconds = _part(manifest, "self_check").get("error"), _part(manifest, "seconds").get("total")
@@ -178,9 +180,9 @@ def facts(comparison: Comparison) -> list[tuple[str, str]]:
     found = {
         "model": " · ".join(str(part) for part in (model.get("name"), model.get("about"), model.get("class")) if part),
         "text": f"{text.get('name', '')}, {text['characters']:,} characters" if text.get("characters") else "",
-        "queries": f"{settings['queries']} a window" if settings.get("queries") else "",
+        "queries": f"{settings['queries']} per window" if settings.get("queries") else "",
         "capacity": f"loss rise of {100 * settings['tau']:g} %, on all windows" if settings.get("tau") else "",
-        "self-check": "" if error is None else f"softmax swapped in gives the model's own output within {error:.1e} "
+        "self-check": "" if error is None else f"softmax swapped in reproduces the model's output within {error:.1e} "
         "of its standard deviation",
         "intervals": f"{100 * settings['level']:g} %, by resampling the same windows in pairs; of needle gains "
         "exact, from the prompts on which two differ" if settings.get("level") else "",

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ...studies._compare.result import Comparison
-from .._reproduce.table import plain
+from .._shared.terminal import new_table, plain, skipped_lines
 from .page import judgement_rows, jumps_remark, measured_line, name_of
-from .words import BY_NAME, PARTS, interval, told_of
+from .words import BY_NAME, PARTS, cell_text, interval
+
+if TYPE_CHECKING:
+    from ...studies import Comparison
 
 _SHOWN = (  # two tables, so that intervals have room in a terminal of 80 columns
     ("loss", "loss_rise", "active", "told_apart"),
@@ -41,12 +43,11 @@ def compare_table(comparison: Comparison) -> RenderableType:
         Text(plain(finding.sentence), style="bold"),
         Padding(Text(plain(finding.rule), style="dim"), (0, 0, 0, 2)),
     ]
-    skipped = comparison.manifest.get("skipped") or ()
-    return Group(*parts, *(Text(f"skipped: {plain(str(why))}", style="dim") for why in skipped))
+    return Group(*parts, *skipped_lines(comparison.manifest))
 
 
 def _numbers(comparison: Comparison, names: Sequence[str]) -> Table:
-    table = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+    table = new_table(pad_edge=True, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("normalizer", overflow="fold", width=_least(comparison))
     for name in names:
         table.add_column(BY_NAME[name].label, justify="right", overflow="fold")
@@ -54,13 +55,13 @@ def _numbers(comparison: Comparison, names: Sequence[str]) -> Table:
         cells = []
         for name in names:
             ends = interval(BY_NAME[name], row)
-            cells.append(Text.assemble(told_of(BY_NAME[name], row), (f"\n{ends}" if ends else "", "dim")))
+            cells.append(Text.assemble(cell_text(BY_NAME[name], row), (f"\n{ends}" if ends else "", "dim")))
         table.add_row(Text(plain(name_of(row["normalizer"]))), *cells)
     return table
 
 
 def _judgements(comparison: Comparison) -> Table:
-    table = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+    table = new_table(pad_edge=True, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("alternative", overflow="fold", width=_least(comparison))
     for words in PARTS.values():
         table.add_column(words, justify="center")

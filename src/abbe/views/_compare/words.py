@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from ...studies._compare.result import JUMPS, OWN
-from .._shared.words import shown
+from ...words import numbers
+from ...words.names import BASELINE, JUMPS
+from ...words.numbers import MISSING, number, percent
 
 
 @dataclass(frozen=True)
@@ -17,16 +19,16 @@ class Column:
     name: str
     label: str
     meaning: str
-    share: bool = False  # told in percent
+    share: bool = False  # shown in percent
     signed: bool = False
 
 
 COLUMNS = (
     Column("loss", "loss (nats)", "high means that the next token is predicted badly, low that it is predicted well"),
     Column("perplexity", "perplexity", "exp of the loss: among how many tokens the model hesitates; low is good"),
-    Column("loss_change", "change of the loss (nats)", "above 0 means worse than the model's own, on the same windows",
+    Column("loss_change", "change of the loss (nats)", "above 0 means worse than the baseline, on the same windows",
            signed=True),
-    Column("loss_rise", "change of the loss", "the same as a share of the model's own loss", share=True, signed=True),
+    Column("loss_rise", "change of the loss", "the same as a share of the baseline's loss", share=True, signed=True),
     Column("effective_tokens", "effective tokens",
            "high means that many keys share the weight, low (1) that one has it"),
     Column("active", "active tokens", "keys with a weight above 0; low means that attention is sparse"),
@@ -34,39 +36,39 @@ COLUMNS = (
            share=True),
     Column("separability", "separability of 20",
            "high (1) means that a ball holds the 20 selected tokens and no other; exact zeros tie, and ties count"),
-    Column("told_apart", "weight told apart",
-           "share of the weight on tokens that the output tells from all unselected ones; ties do not count",
+    Column("told_apart", "separable weight",
+           "share of the weight on tokens that the output separates from all unselected ones; ties do not count",
            share=True),
-    Column("told_apart_gain", "gain in weight told apart", "above 0 means more than the model's own",
+    Column("told_apart_gain", "gain in separable weight", "above 0 means more than the baseline",
            share=True, signed=True),
     Column("distance_per_token", "distance per token",
            "high means that an unselected token lies far from the sum of the 20 selected, low that it lies near"),
     Column("capacity", "capacity (tokens)",
            "how many of the largest weights of a row are enough: with no others the loss rises by {tau}; low means "
            "that few tokens carry the model"),
-    Column("capacity_ratio", "capacity over own",
-           "below 1 means that fewer tokens are enough than with the model's own"),
+    Column("capacity_ratio", "capacity over baseline",
+           "below 1 means that fewer tokens are enough than with the baseline"),
     Column("sensitivity", "sensitivity at equal selectivity",
            "how far weights move with logits in the worst direction, each head at the temperature at which it is as "
-           "selective as own; high means fragile"),
-    Column("sensitivity_own", "sensitivity of own", "that of the model's own attention on the same heads"),
-    Column("sensitivity_ratio", "sensitivity over own", "below 1 means calmer than softmax that is as selective"),
+           "selective as the baseline; high means fragile"),
+    Column("sensitivity_own", "sensitivity of the baseline", "that of the unchanged model, on the same heads"),
+    Column("sensitivity_ratio", "sensitivity over baseline", "below 1 means calmer than softmax that is as selective"),
     Column("needle_accuracy", "needle accuracy",
            "share of the prompts whose answer is right; what chance gives stands with the needle test", share=True),
     Column("needle_gain", "needle gain",
-           "needle accuracy less that of the model's own on the same prompts; above 0 means that more are found. No "
+           "needle accuracy less that of the baseline on the same prompts; above 0 means that more are found. No "
            "interval where both are right on the same prompts", share=True, signed=True),
     Column("needle_margin", "needle margin (logits)",
            "logit of the right answer less that of the best wrong one; above 0 is right", signed=True),
     Column("temperature", "temperature for equal selectivity",
            "geometric mean over the heads that can be matched; high means that the normalizer must be softened"),
-    Column("matched_heads", "heads matched", "share of the swapped heads that can be made as selective as own",
+    Column("matched_heads", "heads matched", "share of the swapped heads that can be made as selective as the baseline",
            share=True),
     Column("sensitivity_theory", "sensitivity, proved",
            "Lipschitz constant where a margin of 1 gives one key among all of the window a weight of 0.9"),
-    Column("time_ratio", "time over own", "of a forward pass; high means slow"),
-    Column("seconds", "seconds a pass", "the best of several passes of one window"),
-    Column("extra_megabytes", "extra memory (MB)", "of the tensors of a forward pass, beyond the model's own",
+    Column("time_ratio", "time over baseline", "of a forward pass; high means slow"),
+    Column("seconds", "seconds per pass", "the best of several passes of one window"),
+    Column("extra_megabytes", "extra memory (MB)", "of the tensors of a forward pass, beyond the baseline",
            signed=True),
 )  # fmt: skip
 BY_NAME = {column.name: column for column in COLUMNS}
@@ -77,13 +79,13 @@ IN_TABLE = (
 PARTS = {
     "affordable": "loss not 1 % worse",
     "lowers_loss": "lowers the loss",
-    "tells_apart": "tells more apart",
+    "tells_apart": "more separable weight",
     "needs_fewer": "needs fewer tokens",
     "retrieves": "finds more needles",
     "helps": "helps",
 }
 
-# Against the model's own: of itself they are 0 or 1 by definition, and an interval would look measured.
+# Against the baseline: of itself they are 0 or 1 by definition, and an interval would look measured.
 _RELATIVE = ("loss_change", "loss_rise", "told_apart_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
 
 MARK = "†"
@@ -94,27 +96,23 @@ BETWEEN_JUMPS = (
 )
 
 
-def told_of(column: Column, row: Mapping[str, Any]) -> str:
+def cell_text(column: Column, row: Mapping[str, Any]) -> str:
     """The number of a normalizer, marked where it leaves out jumps."""
     mark = f" {MARK}" if row.get(JUMPS) and column.name in _MARKED and row[column.name] is not None else ""
-    return told(column, row[column.name]) + mark
+    return value_text(column, row[column.name]) + mark
 
 
-def told(column: Column, value: float | None) -> str:
+def value_text(column: Column, value: float | None) -> str:
     """A number as this column shows it."""
     if value is None:
-        return "–"
-    sign = "+" if column.signed and value > 0 else ""
+        return MISSING
     if column.share:
-        return f"{sign}{_short(100 * value)} %"
-    return f"{sign}{_short(value)}"
+        return percent(value, _digits(100 * value), signed=column.signed)
+    return number(value, _digits(value), signed=column.signed)
 
 
-def _short(value: float) -> str:
-    """Three digits, below 1 two; whole numbers from 1,000 on."""
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return shown(float(f"{value:.3g}" if abs(value) >= 1 else f"{value:.2g}"))
+def _digits(value: float) -> int:
+    return 3 if abs(value) >= 1 else 2
 
 
 def interval(column: Column, row: Mapping[str, Any]) -> str:
@@ -122,7 +120,6 @@ def interval(column: Column, row: Mapping[str, Any]) -> str:
     low, high = row.get(f"{column.name}_low"), row.get(f"{column.name}_high")
     if low is None or high is None:
         return ""
-    if row.get("normalizer") == OWN and (column.name in _RELATIVE or low == high):
+    if row.get("normalizer") == BASELINE and (column.name in _RELATIVE or low == high):
         return ""
-    unit = " %" if column.share else ""
-    return f"{told(column, low).removesuffix(unit)} to {told(column, high)}"
+    return numbers.interval(low, high, partial(value_text, column))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...studies._report.result import Report
+from typing import TYPE_CHECKING
+
 from .._shared.series import Spec
 from .._shared.theme import ThemeName
 from .charts_alternatives import alternatives_chart
@@ -11,6 +12,9 @@ from .charts_growth import growth_chart
 from .charts_head import ball_chart, lengths_chart, sizes_chart
 from .charts_map import map_chart
 from .charts_table import shown_size
+
+if TYPE_CHECKING:
+    from ...studies import Report
 
 __all__ = ["Spec", "chart_specifications", "shown_size"]
 

@@ -1,22 +1,25 @@
-"""What another normalizer would do with the same logits: how much it tells apart, and how much it changes."""
+"""What another normalizer would do with the same logits: how much weight is separable, and how much changes."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import altair as alt
 import polars as pl
 
-from ...results import Run
+from ...words.names import BASELINE
 from .._shared.labels import Box, place_names
 from .._shared.panels import HEIGHT, WIDTH, Row, renamed, rows_of, share_axis, tip
 from .._shared.series import Spec, finished, panel, source, x_of
 from .._shared.theme import THEMES, Theme, ThemeName
 from .charts_table import about_lines, finite, numbers_in, of_all_heads, of_heads, some_heads
 
-OWN = "own"
+if TYPE_CHECKING:
+    from ...results import Run
+
 ESTIMATE = "an estimate: the same logits, normalised anew; layers above and training are left out"
 QUESTION = "What would another normalizer do with the same logits?"
 _NUMBERS = ("told_apart", "gain", "gain_low", "gain_high", "output_change")
@@ -70,21 +73,21 @@ def mean_over_heads(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _own(means: pl.DataFrame) -> float | None:
-    found = means.filter(pl.col("normalizer") == OWN)["told_apart"].drop_nulls()
+    found = means.filter(pl.col("normalizer") == BASELINE)["told_apart"].drop_nulls()
     return float(found[0]) if len(found) else None
 
 
 def _others(table: pl.DataFrame) -> list[Row]:
-    return rows_of(table.filter(pl.col("normalizer") != OWN))
+    return rows_of(table.filter(pl.col("normalizer") != BASELINE))
 
 
 def _trade(single: pl.DataFrame, means: pl.DataFrame, legend: _Legend, chosen: bool) -> Spec:
-    """How much is told apart against how much the output changes."""
+    """How much weight is separable against how much the output changes."""
     own = _own(means)
     edge = 1.12 * max(numbers_in(pl.concat([single, means], how="diagonal"), "output_change"), default=1.0) or 1.0
     scale = alt.Scale(domain=[0, edge], nice=False)
     x = alt.X("output_change:Q", title="change of the head's output", scale=scale, axis=alt.Axis(tickCount=5))
-    y = share_axis("told_apart", "share of the weight told apart")
+    y = share_axis("told_apart", "separable share of the weight")
     rows = _others(means)
     layers = [_points(source(_others(single)), "heads", legend, x, y), *_reference(own, y, legend.theme)]
     if own is not None:
@@ -98,7 +101,7 @@ def _trade(single: pl.DataFrame, means: pl.DataFrame, legend: _Legend, chosen: b
     layers += [_points(source(rows), "mean", legend, x, y), *_labels(rows, edge, own, x, y, legend.theme)]
     if chosen:
         layers.append(_points(_alternatives_of("chosen"), "chosen", legend, x, y))
-    return panel(layers, "told apart, against what it changes")
+    return panel(layers, "separable weight, against what it changes")
 
 
 def _reference(own: float | None, y: alt.Y, theme: Theme) -> list[alt.Chart]:
@@ -106,9 +109,7 @@ def _reference(own: float | None, y: alt.Y, theme: Theme) -> list[alt.Chart]:
     if own is None:
         return []
     chart = source([{"told_apart": own}])
-    words = chart.mark_text(
-        text="the model's own", align="right", baseline="bottom", dy=-3, fontSize=10, color=theme.ink
-    )
+    words = chart.mark_text(text="baseline", align="right", baseline="bottom", dy=-3, fontSize=10, color=theme.ink)
     rule = chart.mark_rule(strokeDash=[7, 4], color=theme.proved, strokeWidth=1.3)
     return [rule.encode(y=y), words.encode(y=y, x=alt.value("width"))]
 
@@ -119,7 +120,7 @@ def _gains(single: pl.DataFrame, means: pl.DataFrame, legend: _Legend, chosen: b
     values = [*numbers_in(pl.concat([single, means], how="diagonal"), "gain", "gain_low", "gain_high"), 0.0]
     around = 0.06 * (max(values) - min(values)) or 0.5
     scale = alt.Scale(domain=[min(values) - around, max(values) + around], nice=False)
-    x = alt.X("gain:Q", title="gain in the share told apart", scale=scale, axis=alt.Axis(tickCount=5))
+    x = alt.X("gain:Q", title="gain in the separable share", scale=scale, axis=alt.Axis(tickCount=5))
     order = [row["normalizer"] for row in sorted(rows, key=lambda row: -(row["gain"] or 0.0))]
     axis = alt.Axis(grid=False, labelLimit=110, ticks=False, domain=False)
     y = alt.Y("normalizer:N", title=None, scale=alt.Scale(domain=order), axis=axis)
@@ -134,7 +135,7 @@ def _gains(single: pl.DataFrame, means: pl.DataFrame, legend: _Legend, chosen: b
 
 
 def _alternatives_of(name: str) -> alt.Chart:
-    return source(name).transform_filter(f"datum.normalizer !== {json.dumps(OWN)}")
+    return source(name).transform_filter(f"datum.normalizer !== {json.dumps(BASELINE)}")
 
 
 _LOOKS = {"heads": (12, 0.3), "mean": (90, 1.0), "chosen": (60, 1.0)}
@@ -145,7 +146,7 @@ def _points(chart: alt.Chart, name: str, legend: _Legend, x: alt.X, y: alt.Y) ->
     tips = [
         tip("shown", "series", "N"),
         tip("normalizer", "normalizer", "N"),
-        tip("told_apart", "told apart"),
+        tip("told_apart", "separable weight"),
         tip("gain"),
         tip("output_change", "change of the output"),
     ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import altair as alt
 import polars as pl
 
-from ...results import Run
-from ...studies._report.floors import FRAGILE
+from ...words.thresholds import FRAGILE
 from .._shared.panels import Look, places_axis, rows_of
 from .._shared.series import Axes, Legend, Spec, finished, log_axis, look_of, panel, source, where
 from .._shared.theme import THEMES, Theme, ThemeName
@@ -22,6 +22,9 @@ from .charts_table import (
     of_heads,
     some_heads,
 )
+
+if TYPE_CHECKING:
+    from ...results import Run
 
 _PREFIX = "sensitivity_worst_"
 _DECADES = 3.0

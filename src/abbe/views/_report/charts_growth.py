@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import altair as alt
 import polars as pl
 
-from ...results import Run
 from .._shared.panels import Look, rows_of, share_axis, tip
 from .._shared.series import (
     Axes,
@@ -33,6 +34,9 @@ from .charts_table import (
     shown_size,
     some_heads,
 )
+
+if TYPE_CHECKING:
+    from ...results import Run
 
 _DECAY = "decay_exponent"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import altair as alt
 import polars as pl
 
-from ...results import Run
 from .._shared.panels import places_axis, share_axis, tip
 from .._shared.series import (
     Axes,
@@ -26,6 +26,9 @@ from .._shared.series import (
 )
 from .._shared.theme import THEMES, Theme, ThemeName
 from .charts_table import about_lines, interval_words, lengths_of, numbers_in, rows_for, shown_size
+
+if TYPE_CHECKING:
+    from ...results import Run
 
 BALL = 380  # pixels: the picture of a ball is square
 _EDGE = 1.1
@@ -118,7 +121,7 @@ def ball_chart(run: Run, theme: ThemeName) -> Spec:
     x, y = _plain_axis(alt.X), _plain_axis(alt.Y)
     layers = [*_circle(x, y, colours), _points(x, y, colours), *_centre(x, y, colours)]
     picture = panel(layers, "", width=BALL, height=BALL)
-    question = "Which of the selected tokens can be told apart?"
+    question = "Which of the selected tokens are separable?"
     return finished([picture], question, about_lines(run), theme, filled=["points", "circle"], columns=1)
 
 

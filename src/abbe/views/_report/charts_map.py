@@ -1,20 +1,22 @@
-"""Layer x head: how many tokens each head attends to, and how many of its selected tokens can be told apart."""
+"""Layer x head: how many tokens each head attends to, and how many of its selected tokens are separable."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import altair as alt
 import polars as pl
 
-from ...results import Run
 from .._shared.panels import WIDTH, Row, _ticks, numbers, rows_of, tip
 from .._shared.series import Spec, finished, panel, source
 from .._shared.theme import THEMES, ThemeName
 from .charts_table import about_lines, of_heads, rows_for, shown_size
+
+if TYPE_CHECKING:
+    from ...results import Run
 
 RAMPS: dict[ThemeName, tuple[str, str, str]] = {
     "light": ("#e3eef7", "#5a9bc8", "#08306b"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...results import Run
+if TYPE_CHECKING:
+    from ...results import Run
+
 
 PREFERRED_SIZE = 20  # tokens in the selected set, where one size has to stand for all
 FAINT_HEADS = 160  # more lines than these show nothing more
@@ -63,7 +65,7 @@ def some_heads(table: pl.DataFrame) -> tuple[pl.DataFrame, str]:
 
 
 def interval_words(run: Run) -> str:
-    """How the legend tells of intervals, where there are any."""
+    """How the legend names intervals, where there are any."""
     level = _part(run, "settings").get("level")
     if run.heads["low"].is_null().all():
         return ""
@@ -73,17 +75,17 @@ def interval_words(run: Run) -> str:
 def about_lines(run: Run) -> list[str]:
     """Model and text, then windows and queries."""
     settings, lengths = _part(run, "settings"), lengths_of(run)
-    told = []
+    parts = []
     if lengths:
         tokens = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
         windows = settings.get("windows")
-        told.append(f"{windows} windows of {tokens} tokens" if isinstance(windows, int) else f"L = {tokens} tokens")
+        parts.append(f"{windows} windows of {tokens} tokens" if isinstance(windows, int) else f"L = {tokens} tokens")
     if isinstance(settings.get("queries"), (int, str)):
-        told.append(f"{settings['queries']} queries a window")
+        parts.append(f"{settings['queries']} queries per window")
     if isinstance(settings.get("vectors"), str):
-        told.append(f"{settings['vectors']} vectors")
+        parts.append(f"{settings['vectors']} vectors")
     on = _short(str(_part(run, "text").get("name", "a text")))
-    return [f"{model_name(run)} on {on}", *([", ".join(told)] if told else [])]
+    return [f"{model_name(run)} on {on}", *([", ".join(parts)] if parts else [])]
 
 
 def model_name(run: Run) -> str:

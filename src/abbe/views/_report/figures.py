@@ -6,12 +6,11 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...results import Run
-from ...studies._report.result import Ball, Place, Report, Sample, SampleRow
+from ...words.finding import Place
 from .._reproduce.figures import save_drawings
 from .._shared.panels import Row, rows_of
 from .._shared.series import Spec
@@ -22,6 +21,10 @@ from .charts_growth import growth_chart
 from .charts_head import KINDS, ball_chart, lengths_chart, sizes_chart
 from .charts_map import map_chart
 from .charts_table import lengths_of, of_heads, rows_for, shown_size
+
+if TYPE_CHECKING:
+    from ...results import Run
+    from ...studies import Ball, Report, Sample, SampleRow
 
 _CIRCLE = 72  # corners
 _SHOWN_TOKEN = 24  # letters
@@ -69,10 +72,10 @@ def _of_head(report: Report, place: Place, theme: ThemeName) -> dict[str, Spec]:
 
 def _ball_figure(chart: Spec, of: str, sample: Sample, row: SampleRow, ball: Ball) -> Spec:
     near = f"{ball.intruders} unselected lie no farther than the farthest of them"
-    told = f"query {row.query}: {sum(ball.inside)} of {ball.size} selected tokens lie in the ball; {near}"
+    count = f"query {row.query}: {sum(ball.inside)} of {ball.size} selected tokens lie in the ball; {near}"
     marks = "cross: the sum s of the selected; circle: as far as the nearest unselected token; size: weight"
-    chart["title"]["subtitle"] += [told, marks]
-    return _filled(chart, f"{of}: which selected tokens can be told apart?", ball_data(sample, row, ball))
+    chart["title"]["subtitle"] += [count, marks]
+    return _filled(chart, f"{of}: which selected tokens are separable?", ball_data(sample, row, ball))
 
 
 def _filled(chart: Spec, question: str, data: Mapping[str, Sequence[Row]]) -> Spec:

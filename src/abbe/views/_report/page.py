@@ -7,26 +7,26 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from markupsafe import Markup
 
-from ...studies._engine.sentences import percent
-from ...studies._report.floors import FRAGILE
-from ...studies._report.growth import FAINT
-from ...studies._report.result import Fact, Finding, HeadVerdict, KeyNumber, Place, Report
-from ...studies._report.sample import sample_as_json
-from ...studies._report.untrained import NOTICE
+from ...words.finding import NOTICE, Fact, Finding, KeyNumber, Place
+from ...words.measures import column_words, glossary, is_end, measures_of
+from ...words.numbers import interval, number, percent
+from ...words.thresholds import FAINT, FRAGILE
 from .._reproduce.page import for_others
 from .._shared.data import both_themes, packed_json, packed_table, plain_rows
 from .._shared.page import render, script, vega
 from .._shared.theme import THEMES
-from .._shared.words import column_words, glossary, interval, is_end, measures_of, shown
 from .charts import chart_specifications, shown_size
 
+if TYPE_CHECKING:
+    from ...studies import HeadVerdict, Report
+
 SCRIPTS = (
-    "page.js", "charts.js", "report_data.js", "report_map.js", "report_head.js", "report_tokens.js",
+    "page.js", "numbers.js", "charts.js", "report_data.js", "report_map.js", "report_head.js", "report_tokens.js",
     "report_sorting.js", "report_parquet.js", "report_table.js", "report_start.js",
 )  # fmt: skip
 KINDS = ("sharp", "selective", "fading", "blurred", "uniform", "sink", "not measured")
@@ -50,9 +50,9 @@ def report_page(report: Report) -> str:
         notice="" if report.learned else NOTICE,
         heads=report.heads,
         growth=_cells(report.growth),
-        faint=shown(FAINT),
+        faint=number(FAINT),
         floors=_cells(report.floors),
-        fragile=shown(FRAGILE),
+        fragile=number(FRAGILE),
         alternatives=report.alternatives.height > 0,
         sample=report.sample is not None,
         skipped=[str(why) for why in manifest.get("skipped") or ()],
@@ -76,7 +76,7 @@ def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -
         "columns": _columns(report.alternatives.columns),
     }
     charts = {theme: _interactive(chart_specifications(report, theme)) for theme in THEMES}
-    sample = None if report.sample is None else sample_as_json(report.sample)
+    sample = None if report.sample is None else report.sample.as_json()
     return {
         "about_data": packed_json(about),
         "table_data": packed_table(table),
@@ -148,17 +148,17 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
-    """The details, as far as the manifest tells them."""
+    """The details, as far as the manifest has them."""
     manifest = for_others(report.run.manifest)
     model, text, settings = (_part(manifest, name) for name in ("model", "text", "settings"))
     characters, error = text.get("characters"), _part(manifest, "self_check").get("error")
     found: dict[str, Any] = {
         "model": " · ".join(str(part) for part in (model.get("name"), model.get("about"), model.get("class")) if part),
         "text": text.get("name", "") if characters is None else f"{text.get('name', '')}, {characters:,} characters",
-        "queries": f"{settings['queries']} a window" if settings.get("queries") else "",
+        "queries": f"{settings['queries']} per window" if settings.get("queries") else "",
         "token vectors": settings.get("vectors") or "",
-        "normalizer": settings.get("normalizer") or "the model's own",
-        "self-check": "" if error is None else f"the model's own output was rebuilt within {error:.1e} of its "
+        "normalizer": settings.get("normalizer") or "as in the model",
+        "self-check": "" if error is None else f"the model's output was rebuilt within {error:.1e} of its "
         "standard deviation",
         "intervals": f"{settings['level']:.0%}, by resampling windows; few windows make them too narrow (of 95 %: 4 "
         "hold 87 %, 8 hold 93 % of the time)" if settings.get("level") else "",
@@ -185,9 +185,9 @@ def _card(number: KeyNumber) -> _Card:
     return _Card(number.name, number.shown, " to ".join(ends), beside, number.meaning)
 
 
-def _like(number: KeyNumber, value: float) -> str:
+def _like(key: KeyNumber, value: float) -> str:
     """In the unit in which the number is shown."""
-    return percent(value) if number.shown.endswith("%") else shown(value, 3)
+    return percent(value) if key.shown.endswith("%") else number(value, 3)
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def _told(finding: Finding) -> _Told:
 
 
 def numbers_of(numbers: Mapping[str, Fact]) -> list[tuple[str, str]]:
-    return [(name, shown(value)) for name, value in numbers.items()]
+    return [(name, number(value)) for name, value in numbers.items()]
 
 
 def _verdict(verdict: HeadVerdict) -> dict[str, Any]:
@@ -232,4 +232,4 @@ def _cells(table: pl.DataFrame) -> _Cells:
 
 def _cell(row: Mapping[str, Any], name: str) -> tuple[str, str]:
     value, around = row[name], interval(row.get(f"{name}_low"), row.get(f"{name}_high"))
-    return shown(value, 3) + (f" ({around})" if around else ""), "" if value is None else str(value)
+    return number(value, 3) + (f" ({around})" if around else ""), "" if value is None else str(value)

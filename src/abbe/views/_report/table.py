@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ...studies._report.result import Finding, KeyNumber, Report
-from ...studies._report.untrained import NOTICE
-from .._reproduce.table import plain
-from .._shared.words import interval, shown
+from ...words.finding import NOTICE, Finding, KeyNumber
+from ...words.numbers import interval, number
+from .._shared.terminal import bullets, plain, skipped_lines
 from .page import measured_line, model_name
+
+if TYPE_CHECKING:
+    from ...studies import Report
 
 
 def report_table(report: Report) -> RenderableType:
     """What was measured, the five numbers, the verdicts, the advice; readable from 80 columns on."""
     parts: list[RenderableType] = [
-        Text(f"How selective is {plain(model_name(report.run.manifest))}?", style="bold"),
+        Text(f"How selective is the attention of {plain(model_name(report.run.manifest))}?", style="bold"),
         Text(plain(measured_line(report)), style="dim"),
         Text(""),
         _numbers(report),
@@ -27,8 +30,7 @@ def report_table(report: Report) -> RenderableType:
     ]
     parts += _findings("Verdict", report.verdicts)
     parts += _findings("Advice", report.advice, "" if report.learned else NOTICE)
-    skipped = [Text(f"skipped: {plain(str(why))}", style="dim") for why in report.run.manifest.get("skipped") or ()]
-    return Group(*parts, *skipped)
+    return Group(*parts, *skipped_lines(report.run.manifest))
 
 
 def _numbers(report: Report) -> Table:
@@ -36,23 +38,22 @@ def _numbers(report: Report) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=False, max_width=24)
     table.add_column()
-    for number in report.numbers:
-        told = Text.assemble((plain(number.shown), "bold"), (_beside(number), "dim"))
-        table.add_row(Text(plain(number.name)), Group(told, Text(plain(number.meaning), style="dim")))
+    for key in report.numbers:
+        value = Text.assemble((plain(key.shown), "bold"), (_beside(key), "dim"))
+        table.add_row(Text(plain(key.name)), Group(value, Text(plain(key.meaning), style="dim")))
     return table
 
 
-def _beside(number: KeyNumber) -> str:
+def _beside(key: KeyNumber) -> str:
     """Interval, limit and control, as far as they are known."""
-    named = (("limit", number.limit), ("control", number.control))
-    found = [f"{name} {shown(value, 3)}" for name, value in named if value is not None]
-    told = ", ".join(part for part in (interval(number.low, number.high), *found) if part)
-    return f"  ({told})" if told else ""
+    named = (("limit", key.limit), ("control", key.control))
+    known = [f"{name} {number(value, 3)}" for name, value in named if value is not None]
+    words = ", ".join(part for part in (interval(key.low, key.high), *known) if part)
+    return f"  ({words})" if words else ""
 
 
 def _findings(title: str, findings: Sequence[Finding], notice: str = "") -> list[RenderableType]:
     if not findings:
         return []
     before = [Padding(Text(notice, style="bold yellow"), (0, 0, 0, 2))] if notice else []
-    told = [Padding(Text(f"• {plain(finding.sentence)}"), (0, 0, 0, 2)) for finding in findings]
-    return [Text(title, style="bold"), *before, *told, Text("")]
+    return [Text(title, style="bold"), *before, *bullets(findings), Text("")]

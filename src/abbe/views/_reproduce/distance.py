@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from ...studies._reproduce.result import PAPER_CRITICAL_SHARE, Figure
+from ...words.paper import PAPER_CRITICAL_SHARE
 from .._shared.panels import (
     INTERVAL_TIPS,
     Look,
@@ -29,6 +29,9 @@ from .._shared.panels import (
     vectors_of,
 )
 from .._shared.theme import Theme
+
+if TYPE_CHECKING:
+    from ...studies import Figure
 
 AXES = {"length": "length L (tokens)", "n": "selected tokens N"}
 
@@ -113,9 +116,9 @@ def _critical(rows: list[Row], title: str, theme: Theme) -> alt.LayerChart:
         layers += _of_level([row | {"test": label} for row in rows if row["level"] == level], x, y, styles, shift)
     above = {row["length"]: row["largest_n"] for row in rows if row["critical_n"] is None}
     if above:
-        told = [{"length": length, "largest_n": n, "told": f"> {n:g}"} for length, n in above.items()]
-        text = alt.Chart(data(told)).mark_text(baseline="bottom", dx=4, dy=-20, fontSize=11, color=theme.ink)
-        layers.append(text.encode(x=x, y=renamed(y, "largest_n"), text="told:N"))
+        beyond = [{"length": length, "largest_n": n, "label": f"> {n:g}"} for length, n in above.items()]
+        text = alt.Chart(data(beyond)).mark_text(baseline="bottom", dx=4, dy=-20, fontSize=11, color=theme.ink)
+        layers.append(text.encode(x=x, y=renamed(y, "largest_n"), text="label:N"))
     return panel(layers, title)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import altair as alt
 import polars as pl
 
-from ...studies._reproduce.result import Figure
 from .._shared.panels import (
     INTERVAL_TIPS,
     Look,
@@ -23,6 +24,9 @@ from .._shared.panels import (
     value_axis,
 )
 from .._shared.theme import Theme
+
+if TYPE_CHECKING:
+    from ...studies import Figure
 
 CEILING = "all weight on one token, ln N"
 

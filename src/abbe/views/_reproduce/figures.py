@@ -7,12 +7,11 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
 from ..._errors import AbbeError
-from ...studies._reproduce.result import Figure
 from .._shared.page import vega_lite_version
 from .._shared.panels import Panel, data, panel
 from .._shared.theme import THEMES, Theme, ThemeName
@@ -21,6 +20,9 @@ from .drift import drift_panels
 from .sensitivity import sensitivity_panels
 from .separability import separability_panels
 from .words import WORDS, settings_line
+
+if TYPE_CHECKING:
+    from ...studies import Figure
 
 _PANELS: dict[str, Callable[[Figure, Theme], list[Panel]]] = {
     "2a": distance_panels,

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...studies._reproduce.result import DRIFT, FIGURES, PAPER_SECONDS, Claim, Figure, Reproduction
+from ...words.numbers import duration, number, percent
+from ...words.paper import DRIFT, FIGURES, PAPER_SECONDS
 from .._shared.page import as_json, render, script, vega
 from .._shared.theme import THEMES
 from .figures import save_drawings, specification
 from .words import WORDS, settings_line
+
+if TYPE_CHECKING:
+    from ...studies import Claim, Figure, Reproduction
 
 ANSWERS = {"holds": ("✓", "good"), "does not hold": ("✗", "bad"), "cannot be judged": ("?", "soft")}
 READINGS_NOTE = "In brackets: the share of the tests that reject at every N. The number is that of the middle test."
@@ -80,7 +83,7 @@ def _part(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def facts(reproduction: Reproduction) -> list[tuple[str, str]]:
-    """What was measured on what, as far as the manifest tells it."""
+    """What was measured on what, as far as the manifest has it."""
     manifest = reproduction.manifest
     model, text, settings = (_part(manifest, name) for name in ("model", "text", "settings"))
     heads = next((f.about["heads"] for f in reproduction.figures.values() if f.about.get("heads")), None)
@@ -92,7 +95,7 @@ def facts(reproduction: Reproduction) -> list[tuple[str, str]]:
     ]
     error = _part(manifest, "self_check").get("error")
     if error is not None:
-        found.append(("self-check", f"the model's own output was rebuilt within {error:.1e} of its standard deviation"))
+        found.append(("self-check", f"the model's output was rebuilt within {error:.1e} of its standard deviation"))
     return [(name, value) for name, value in found if value]
 
 
@@ -114,12 +117,12 @@ def _windows(settings: Mapping[str, Any], windows: Any) -> str:
 def count(claims: tuple[Claim, ...]) -> str:
     """One line: how many statements hold."""
     answers = [claim.answer for claim in claims]
-    told = [f"{answers.count('holds')} of {len(claims)} statements hold"]
+    parts = [f"{answers.count('holds')} of {len(claims)} statements hold"]
     if answers.count("does not hold"):
-        told.append(f"{answers.count('does not hold')} {'does' if answers.count('does not hold') == 1 else 'do'} not")
+        parts.append(f"{answers.count('does not hold')} {'does' if answers.count('does not hold') == 1 else 'do'} not")
     if answers.count("cannot be judged"):
-        told.append(f"{answers.count('cannot be judged')} cannot be judged")
-    return ", ".join(told) + "." if claims else "No statement was judged."
+        parts.append(f"{answers.count('cannot be judged')} cannot be judged")
+    return ", ".join(parts) + "." if claims else "No statement was judged."
 
 
 def readings_rows(reproduction: Reproduction) -> tuple[int, list[str], list[list[str]]] | None:
@@ -141,8 +144,8 @@ def _critical(row: Mapping[str, Any]) -> str:
     """ "12", "none up to 512"; where there are many tests, in brackets how many of them reject at every size."""
     if row["rejecting"] is None:
         return "not tested"
-    told = f"none up to {row['largest_n']}" if row["critical_n"] is None else f"{row['critical_n']:g}"
-    return told if row["test"] == "head means" else f"{told} ({100 * row['rejecting']:.0f} %)"
+    critical = f"none up to {row['largest_n']}" if row["critical_n"] is None else number(row["critical_n"])
+    return critical if row["test"] == "head means" else f"{critical} ({percent(row['rejecting'])})"
 
 
 def times(reproduction: Reproduction) -> list[tuple[str, str, str]]:
@@ -152,28 +155,6 @@ def times(reproduction: Reproduction) -> list[tuple[str, str, str]]:
         for name in FIGURES
         if name in reproduction.seconds
     ]
-
-
-def duration(seconds: float | None) -> str:
-    """In the two largest units: 48.9 s, 4 min 22 s, 17 h."""
-    if seconds is None or not math.isfinite(seconds):
-        return ""
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    whole = round(seconds)
-    if whole < 3600:
-        parts = ((whole // 60, "min"), (whole % 60, "s"))
-    else:
-        minutes = round(whole / 60)
-        parts = ((minutes // 60, "h"), (minutes % 60, "min"))
-    return " ".join(f"{number} {unit}" for number, unit in parts if number)
-
-
-def number(value: Any) -> str:
-    """Four digits; a dash for what is not there."""
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _numbers(claim: Claim) -> list[tuple[str, str]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import altair as alt
 import polars as pl
 
-from ...studies._reproduce.result import Figure
 from .._shared.panels import Look, Panel, Row, data, numbers, panel, places_axis, rows_of, series_style, tip, value_axis
 from .._shared.theme import Theme
+
+if TYPE_CHECKING:
+    from ...studies import Figure
 
 HEIGHT = 190
 STATISTICS = {
@@ -46,7 +49,7 @@ def _one_step(
         "worst": Look("worst direction", theme.fourth),
     }
     curves = [
-        row | {"shown": looks[row["direction"]].label, "told": STATISTICS.get(row["statistic"], row["statistic"])}
+        row | {"shown": looks[row["direction"]].label, "reading": STATISTICS.get(row["statistic"], row["statistic"])}
         for row in measured
     ]
     limits = [
@@ -56,10 +59,10 @@ def _one_step(
     ]
     style = series_style(looks, looks)
     shapes = alt.Scale(domain=list(STATISTICS.values()), range=["circle", "square", "triangle-up"])
-    shape = alt.Shape("told:N", title=None, scale=shapes, legend=alt.Legend(orient="top", columns=3, offset=10))
+    shape = alt.Shape("reading:N", title=None, scale=shapes, legend=alt.Legend(orient="top", columns=3, offset=10))
     tips = [
         tip("shown", "direction", "N"),
-        tip("told", "statistic", "N"),
+        tip("reading", "statistic", "N"),
         tip("temperature", "T"),
         tip("value", "change"),
     ]
@@ -69,7 +72,7 @@ def _one_step(
         layers.append(alt.Chart(data(limits)).mark_line().encode(x=x, y=y, tooltip=limit_tips, **style))
     chart = alt.Chart(data(curves))
     layers += [
-        chart.mark_line(strokeWidth=1.3).encode(x=x, y=y, detail="told:N", color=style["color"]),
+        chart.mark_line(strokeWidth=1.3).encode(x=x, y=y, detail="reading:N", color=style["color"]),
         chart.mark_point(filled=True, size=32, opacity=1).encode(
             x=x, y=y, color=style["color"], shape=shape, tooltip=tips
         ),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import altair as alt
 
-from ...studies._reproduce.result import PAPER_SEPARABILITY, Figure
+from ...words.paper import PAPER_SEPARABILITY
 from .._shared.panels import (
     INTERVAL_TIPS,
     Panel,
@@ -20,8 +22,11 @@ from .._shared.panels import (
 )
 from .._shared.theme import Theme
 
+if TYPE_CHECKING:
+    from ...studies import Figure
+
 BAND = "the paper, beyond N ≈ 16: .70 to .85"
-SERIES = {"selected": "selected: one value a head", "random": "random sets of N"}
+SERIES = {"selected": "selected: one value per head", "random": "random sets of N"}
 
 
 def separability_panels(figure: Figure, theme: Theme) -> list[Panel]:

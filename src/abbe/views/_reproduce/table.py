@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import unicodedata
+from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...studies._reproduce.result import Reproduction
+from .._shared.terminal import new_table, plain, skipped_lines
 from .page import ANSWERS, READINGS_NOTE, count, facts, readings_rows, times
+
+if TYPE_CHECKING:
+    from ...studies import Reproduction
 
 OTHER_MACHINE = "Not the paper's machine, and perhaps another model and fewer windows."
 _STYLES = {"good": "green", "bad": "yellow", "soft": "dim"}
@@ -26,12 +28,11 @@ def reproduction_table(reproduction: Reproduction) -> RenderableType:
     parts += [_readings(*readings), Text(READINGS_NOTE, style="dim")] if readings else []
     if times(reproduction):
         parts += [_times(reproduction), Text(OTHER_MACHINE, style="dim")]
-    skipped = [Text(f"skipped: {plain(str(why))}") for why in reproduction.manifest.get("skipped", ())]
-    return Group(*parts, *skipped)
+    return Group(*parts, *skipped_lines(reproduction.manifest))
 
 
 def _claims(reproduction: Reproduction) -> Table:
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, show_lines=False, expand=False)
+    table = new_table()
     table.add_column("topic", ratio=3, min_width=14)
     table.add_column("the paper says", ratio=5)
     table.add_column("this model shows", ratio=5)
@@ -46,7 +47,7 @@ def _claims(reproduction: Reproduction) -> Table:
 
 def _readings(length: int, levels: list[str], rows: list[list[str]]) -> Table:
     title = f"Critical N under each reading, token embeddings, {length:,} tokens"
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, title=title, title_justify="left")
+    table = new_table(title=title, title_justify="left")
     for name in ("expected distance", "test of", *(f"level {level}" for level in levels)):
         table.add_column(name)
     for row in rows:
@@ -55,16 +56,7 @@ def _readings(length: int, levels: list[str], rows: list[list[str]]) -> Table:
 
 
 def _times(reproduction: Reproduction) -> Table:
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    table.add_column("")
-    table.add_column("time here", justify="right")
-    table.add_column("in the paper", justify="right")
+    table = new_table("time here", "in the paper", first="")
     for name, ours, paper in times(reproduction):
         table.add_row(name, ours, paper)
     return table
-
-
-def plain(text: str) -> str:
-    """Without characters that steer a terminal or turn the direction of writing; joiners in emoji stay."""
-    kept = (c if c == "\u200d" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else " " for c in text)
-    return "".join(kept)

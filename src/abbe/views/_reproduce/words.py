@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ...studies._reproduce.result import DRIFT, Figure
+from ...words.paper import DRIFT
+
+if TYPE_CHECKING:
+    from ...studies import Figure
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ WORDS = {
         "sum of the selected. It sets this beside random sets of 5 and beside its Theorem 1.",
         "Intervals over windows, one random set for every query beside the formula, and the range in which the mean "
         "over random sets provably lies: the formula of Theorem 1(2), without its term epsilon, is its lower end.",
-        "The distance is nearly (L − N) times the length of the sum of the selected, so it mostly tells how much "
+        "The distance is nearly (L − N) times the length of the sum of the selected, so it mostly shows how much "
         "weight they hold and whether their vectors agree. High means that the others lie far from that sum, low "
         "that they lie near. Both axes are logarithmic.",
     ),
@@ -42,8 +46,8 @@ WORDS = {
     "2c": Words(
         "Figure 2c",
         "Up to which N do the selected differ from random sets?",
-        "The paper takes one mean distance a head, for the selected and for random sets, and raises N until a "
-        "two-sample Kolmogorov–Smirnov test no longer tells the two groups apart: the critical N, about 0.06 L.",
+        "The paper takes one mean distance per head, for the selected and for random sets, and raises N until a "
+        "two-sample Kolmogorov–Smirnov test no longer separates the two groups: the critical N, about 0.06 L.",
         "The statistic itself, and both levels that the paper names (.01 in its text, .05 in its pseudocode). "
         "A test that does not reject is no proof of equality; and as both groups are the same heads on the same "
         "queries, p is a yardstick here rather than a probability. A set of N counts for queries with more keys. Below "
@@ -55,11 +59,11 @@ WORDS = {
     ),
     "3": Words(
         "Figure 3",
-        "How many of the selected tokens can be told apart from the others?",
+        "How many of the selected tokens are separable from the others?",
         "The paper draws the largest ball around the sum of the selected that holds no other token, and counts the "
         "share of the selected inside: separability N_s/N. It reports a fall until N of about 16, then .70 to .85.",
         "The same count for random sets of the same size: a high share can come from the size alone, so it is the gap "
-        "between blue and grey that tells something about the weights.",
+        "between blue and grey that says something about the weights.",
         "High means that nearly all selected tokens are distinct from the rest, low that others lie as close as "
         "they do. A box holds the middle half of the heads; the diamond is the mean over heads.",
     ),
@@ -100,8 +104,8 @@ def settings_line(figure: Figure) -> str:
             parts.append(f"{about[key]} {one if about[key] == 1 else many}")
     queries = about.get("queries")
     if isinstance(queries, (int, str)):
-        told = {1: "1 query", "all": "all queries"}.get(queries, f"at most {queries} queries")
-        parts.append(f"{told} a window")
+        counted = {1: "1 query", "all": "all queries"}.get(queries, f"at most {queries} queries")
+        parts.append(f"{counted} per window")
     if about.get("more_than"):
         parts.append(f"all with more than {about['more_than']} keys")
     return ", ".join(part for part in parts if part)

@@ -2,6 +2,7 @@
 // The data of the page, unpacked once; what the reader has chosen; and the few helpers that all parts share.
 (() => {
   const abbe = window.abbe;
+  const show = abbe.number; // as a person reads it; NaN and infinities are shown, not hidden
   const [ABSENT, NOT_A_NUMBER, INFINITE, MINUS_INFINITE, NO_POWER, NO_MANTISSA] = [0, 1, 2, 3, 1000, 2 ** 23];
   const EXACT = 22; // powers of ten up to this one are exact, and so is one product or quotient with them
   const POWERS = Array.from({ length: EXACT + 1 }, (_, power) => Number(`1e${power}`));
@@ -96,17 +97,6 @@
       }
       return found;
     }
-  }
-
-  // As a person reads it; NaN and infinities are shown, not hidden.
-  function show(value, digits = 4) {
-    if (value === null || value === undefined) return "–";
-    if (typeof value !== "number") return { Infinity: "∞", "-Infinity": "-∞" }[value] ?? String(value);
-    if (Number.isNaN(value)) return "NaN";
-    if (!Number.isFinite(value)) return value > 0 ? "∞" : "-∞";
-    const size = Math.abs(value);
-    if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(Math.min(2, digits - 1));
-    return String(Number(value.toPrecision(digits)));
   }
 
   // An element; strings among the children become text, never markup.

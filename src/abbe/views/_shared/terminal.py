@@ -1,0 +1,38 @@
+"""What the tables of all studies in the terminal share."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ...words.finding import Finding
+
+
+def plain(text: str) -> str:
+    """Without characters that steer a terminal or turn the direction of writing; joiners in emoji stay."""
+    kept = (c if c == "\u200d" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else " " for c in text)
+    return "".join(kept)
+
+
+def new_table(*right: str, first: str | None = None, **options: Any) -> Table:
+    """A table with rules below its head only; columns after the first are set to the right."""
+    table = Table(header_style="bold", box=SIMPLE_HEAD, **({"pad_edge": False} | options))
+    if first is not None:
+        table.add_column(first)
+    for name in right:
+        table.add_column(name, justify="right")
+    return table
+
+
+def bullets(findings: Iterable[Finding]) -> list[Padding]:
+    return [Padding(Text(f"• {plain(finding.sentence)}"), (0, 0, 0, 2)) for finding in findings]
+
+
+def skipped_lines(manifest: Mapping[str, Any]) -> list[Text]:
+    return [Text(f"skipped: {plain(str(why))}", style="dim") for why in manifest.get("skipped") or ()]

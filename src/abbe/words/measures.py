@@ -1,0 +1,77 @@
+"""Measures as a person reads them: the registry of `abbe.measures`, for any name or column of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from ..measures import GROUPS, list_measures, list_tests
+from .numbers import sentence
+
+__all__ = ["GROUPS", "MeasureWords", "column_words", "glossary", "is_end", "measure_words", "measures_of"]
+
+_INFO = {info.name: info for info in (*list_measures(), *list_tests())}
+_COLUMNS = {
+    "decay": "decay exponent", "uniform_from": "uniform from length", "random_from": "random from length",
+    "weight": "largest weight", "faint_at": "faint from length", "half_until": "keys among which one can have half",
+    "floor": "fragile below T", "lowest": "lowest T measured", "told_apart": "separable weight",
+    "output_change": "change of the output", "active": "active tokens",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MeasureWords:
+    """How a person reads a measure of the table."""
+
+    name: str
+    label: str
+    group: str
+    meaning: str
+    unit: str
+    limit: str
+    control: str
+
+
+def measure_words(name: str) -> MeasureWords:
+    """Words for any measure of a run; a name that is not known stands for itself."""
+    base, _, suffix = name.partition("@")
+    info, more = _INFO.get(base), _suffix_words(base, suffix)
+    if info is None:
+        return MeasureWords(name, base.replace("_", " ") + more, GROUPS[-1], "", "", "", "")
+    meaning = f"{sentence(info.meaning)}."
+    return MeasureWords(name, info.label + more, info.group, meaning, info.unit, info.limit, info.control)
+
+
+def _suffix_words(base: str, suffix: str) -> str:
+    if not suffix:
+        return ""
+    if base == "critical_n":
+        return f" at level {suffix}"
+    return ", " + ", ".join(part.replace("=", " = ").replace("eps", "step") for part in suffix.split(","))
+
+
+def measures_of(table: pl.DataFrame) -> list[MeasureWords]:
+    """Those of a run, group by group, each group in the order of the table."""
+    there = [measure_words(name) for name in table["measure"].unique(maintain_order=True)]
+    return sorted(there, key=lambda words: GROUPS.index(words.group))
+
+
+def glossary(measures: list[MeasureWords]) -> list[tuple[str, list[tuple[str, MeasureWords]]]]:
+    """By group: the name in the table and its words; temperatures and levels of one measure stand together."""
+    once: dict[str, MeasureWords] = {}
+    for words in measures:
+        base = words.name.partition("@")[0]
+        once.setdefault(base, measure_words(base))
+    entries = [(group, [(name, words) for name, words in once.items() if words.group == group]) for group in GROUPS]
+    return [(group, in_group) for group, in_group in entries if in_group]
+
+
+def column_words(name: str) -> str:
+    return _COLUMNS.get(name, name.replace("_", " "))
+
+
+def is_end(name: str, names: Sequence[str]) -> bool:
+    """Whether a column holds one end of another column's interval."""
+    return any(name.endswith(end) and name.removesuffix(end) in names for end in ("_low", "_high"))

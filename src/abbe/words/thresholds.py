@@ -1,0 +1,10 @@
+"""Where a word begins to apply: what the verdicts test, and the charts draw."""
+
+from __future__ import annotations
+
+NEAR_UNIFORM = 0.95  # of the entropy ceiling
+SINK = 0.5  # of the weight on the first visible key
+FADING = 0.5  # decay exponent; a uniform head has 1
+SHARP = 3.0  # effective tokens
+FAINT = 0.1  # a largest weight that no longer stands out
+FRAGILE = 1.0  # weight per logit: twice what any softmax row can reach at T = 1
