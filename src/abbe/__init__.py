@@ -3,8 +3,8 @@
 import importlib as _importlib
 import typing as _typing
 
-from ._attention_names import make_known as _make_known
 from ._errors import AbbeError
+from ._when_imported import when_imported as _when_imported
 
 if _typing.TYPE_CHECKING:
     from ._attention.attend import attention
@@ -88,4 +88,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_MODULES})
 
 
-_make_known()  # attn_implementation="abbe:entmax-1.5" and the like
+# attn_implementation="abbe:entmax-1.5" and the like are known to transformers when both are imported, in any order.
+_when_imported("transformers.modeling_utils", lambda: __getattr__("models").register_attention_names())

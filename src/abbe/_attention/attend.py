@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._errors import AbbeError
-from ..normalizers import Normalizer, Softmax
+from ..normalizers import Normalizer, Softmax, inside_transform
 from ..normalizers import normalizer as make_normalizer
-from ..normalizers._dispatch import inside_transform
 from .blocks import (
     BLOCK_BYTES,
     BlockSize,

@@ -122,11 +122,11 @@ def _tokenise(text: Text, tokenizer: Any) -> _Tokens:
         padding=False,
         verbose=False,
     )
-    before, after = _special_tokens(tokenizer)
+    before, after = special_tokens(tokenizer)
     return _Tokens(torch.tensor(found["input_ids"], dtype=torch.int64), found["offset_mapping"], before, after)
 
 
-def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     """What the tokenizer puts before and after a text by itself."""
     found = tokenizer("a", return_special_tokens_mask=True, truncation=False, padding=False)
     ids, special = found["input_ids"], found["special_tokens_mask"]

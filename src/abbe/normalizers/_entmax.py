@@ -202,6 +202,7 @@ class Entmax(Normalizer):
         learn_option(),
         heads_option(),
     )
+    usual = (1.1, 1.2, 1.25, 1.3, 1.5, 1.75, 1.9, 2)
     learnable = ("alpha",)
     alpha: PerHead
 
@@ -241,6 +242,7 @@ class AdaptiveScalableEntmax(Normalizer):
         learn_option(),
         heads_option(),
     )
+    usual = (1.1, 1.2, 1.25, 1.3, 1.5, 1.75, 1.9, 2)
     learnable = ("delta", "beta", "gamma")
     alpha: float
     delta: PerHead

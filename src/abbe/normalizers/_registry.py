@@ -84,6 +84,22 @@ def list_normalizers() -> tuple[NormalizerInfo, ...]:
     return tuple(NormalizerInfo(c.name, c.meaning, c.options, c.paper, c.example) for c in CLASSES)
 
 
+def usual_specs() -> dict[str, str]:
+    """Short names of fixed normalizers and their specs: "entmax" and "entmax-1.5" for "entmax:alpha=1.5".
+
+    Each normalizer that learns nothing by itself and is made of no other has one for its default, and one for each
+    usual value of its first option.
+    """
+    specs: dict[str, str] = {}
+    for made in CLASSES:
+        if made.always_learns or any(option.kind == "normalizer" for option in made.options):
+            continue
+        specs[made.name] = made.name
+        for value in made.usual:
+            specs[f"{made.name}-{value:g}"] = f"{made.name}:{made.options[0].name}={value:g}"
+    return specs
+
+
 def _plain(name: str) -> str:
     """Case, spaces, dashes and underscores do not matter in a name."""
     return "".join(character for character in name.lower() if character not in " -_")

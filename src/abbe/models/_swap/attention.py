@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from ...normalizers import Normalizer
+from ...normalizers import Normalizer, step_attention
 from ...normalizers import normalizer as make_normalizer
-from ...normalizers._step import step_attention
 from .._session.call import AttentionCall
 from .._session.keywords import Keywords
 from .._session.output import model_attention, normalized_attention

@@ -1,30 +1,46 @@
 """The attention functions behind names such as "abbe:entmax-1.5": fixed normalizers, for any model that asks by name.
 
-What is special: such a function knows its module but not its model, so it trusts no flag: the mask is always built, and
-a call without one that should have had one is refused.
+What is special: transformers looks a name up when it makes a model, so names must be registered before, and there is a
+finite number of them. Such a function knows its module but not its model, so it trusts no flag: the mask is always
+built, and a call without one that should have had one is refused.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from ...normalizers import Normalizer, normalizer
-from ...normalizers._dispatch import kernels_from
+from ...normalizers import Normalizer, kernels_from, normalizer, usual_specs
 from .._session.keywords import checked_mask, read_keywords
 from .._session.masks import MaskPolicy
+from .._session.modules import LOADED_PREFIX
 from .attention import KERNELS_FROM, swapped_attention
 from .layers import is_causal
 from .plan import HeadGroup, needs_order
 
-full_mask = MaskPolicy(set(), ()).make_mask
+_full_mask = MaskPolicy(set(), ()).make_mask
 
 
-def attend_with(
+def attention_names() -> dict[str, str]:
+    """The names for transformers' attn_implementation, such as "abbe:entmax-1.5", each with its spec."""
+    return {f"{LOADED_PREFIX}{name}": spec for name, spec in usual_specs().items()}
+
+
+def register_attention_names() -> None:
+    """Make the names known to transformers."""
+    from transformers.masking_utils import AttentionMaskInterface
+    from transformers.modeling_utils import AttentionInterface
+
+    for name, spec in attention_names().items():
+        AttentionInterface.register(name, partial(_attend_with, spec))
+        AttentionMaskInterface.register(name, _full_mask)
+
+
+def _attend_with(
     spec: str,
     module: nn.Module,
     query: Tensor,

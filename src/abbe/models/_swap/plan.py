@@ -14,9 +14,7 @@ from typing import Any
 from torch import nn
 
 from ..._errors import AbbeError
-from ...normalizers import Normalizer, normalizer
-from ...normalizers._spec import parse_spec
-from ...normalizers._stick_breaking import StickBreaking
+from ...normalizers import Normalizer, normalizer, parse_spec
 from .layers import Layer
 from .patterns import EVERY, matches, rules_in
 
@@ -88,14 +86,14 @@ def check_fits(made: Normalizer, heads: Sequence[int], layer: Layer) -> None:
                 f"{made} is made for {part._given['heads']} heads, but is to serve {len(heads)} heads of {layer.path}; "
                 "leave heads= out"
             )
-        if isinstance(part, StickBreaking) and not layer.causal:
+        if part.needs_order and not layer.causal:
             raise AbbeError(
                 f"{made} needs keys in causal order, and {layer.path} has none: it is an encoder's or a cross attention"
             )
 
 
 def needs_order(made: Normalizer | None) -> bool:
-    return made is not None and any(isinstance(part, StickBreaking) for part in _parts(made))
+    return made is not None and any(part.needs_order for part in _parts(made))
 
 
 def _parts(made: Normalizer) -> Iterable[Normalizer]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from ...normalizers._dispatch import kernels_from
+from ...normalizers import kernels_from
 from .._session.call import AttentionCall
 from .._session.keywords import checked_mask, read_keywords
 from .._session.masks import MaskPolicy

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ... import bounds
 from ...measures import Rows, sensitivity
-from ...models import AttentionCall, LoadedModel, Window, swap
-from ...models._swap.plan import HeadGroup
+from ...models import AttentionCall, HeadGroup, LoadedModel, Window, swap
 from ...normalizers import Normalizer, normalizer
 from .._engine.settings import Settings
 from .._engine.window import query_positions, run_model, seeded
