@@ -228,10 +228,12 @@ def logits_of(scores: Tensor, inputs: Inputs, hidden: Hidden) -> Tensor:
         scores[..., keys].masked_fill_(table, -math.inf)
     if inputs.mask is not None:
         scores = scores.masked_fill(~inputs.mask, -math.inf)
-    if inputs.sink is None:
-        return scores
-    sink = inputs.sink.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
-    return torch.cat([sink, scores], -1)
+    return scores if inputs.sink is None else with_sink(scores, inputs.sink)
+
+
+def with_sink(logits: Tensor, sink: Tensor) -> Tensor:
+    """(..., H, Lq, 1 + Lk): the logit of each head's sink (H,) before those of the keys."""
+    return torch.cat([sink.to(logits.dtype)[:, None, None].expand(*logits.shape[:-1], 1), logits], -1)
 
 
 def normalize(normalizer: Normalizer, logits: Tensor, parameters: Sequence[Tensor]) -> Tensor:

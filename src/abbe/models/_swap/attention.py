@@ -93,10 +93,7 @@ def swapped_weights(call: AttentionCall, groups: Sequence[HeadGroup], queries: T
             mask=None if call.mask is None else call.mask[:1],
             position_bias=None if call.position_bias is None else call.position_bias[:1],
         )  # fmt: skip
-        logits = first.logits(queries)[0]
-        if call.sink is not None:
-            sink = call.sink.to(logits.dtype)[:, None, None].expand(*logits.shape[:-1], 1)
-            logits = torch.cat([sink, logits], -1)
+        logits = first.logits(queries, sink=True)[0]
         weights = torch.empty_like(logits)
         for group in groups:
             made = group.normalizer or make_normalizer("softmax")
