@@ -8,7 +8,7 @@ from ._when_imported import when_imported as _when_imported
 
 if _typing.TYPE_CHECKING:
     from ._attention.attend import attention
-    from .models import LoadedModel, Swap, Tap, Text, Window, load, pull, read_text, swap, tap, windows
+    from .models import LoadedModel, Plan, Swap, Tap, Text, Window, load, plan, pull, read_text, swap, tap, windows
     from .normalizers import Normalizer, NormalizerInfo, list_normalizers, normalizer
     from .results import Run, open_run
     from .studies import (
@@ -33,6 +33,7 @@ __all__ = [
     "LoadedModel",
     "Normalizer",
     "NormalizerInfo",
+    "Plan",
     "Report",
     "Reproduction",
     "Run",
@@ -49,6 +50,7 @@ __all__ = [
     "load",
     "normalizer",
     "open_run",
+    "plan",
     "pull",
     "read_text",
     "report",
@@ -61,7 +63,10 @@ __all__ = [
 # Found on first use: help and Tab do not wait for torch, who wants a normalizer does not wait for tables and models.
 _LATER = {
     "_attention": ("attention",),
-    "models": ("LoadedModel", "Swap", "Tap", "Text", "Window", "load", "pull", "read_text", "swap", "tap", "windows"),
+    "models": (
+        *("LoadedModel", "Plan", "Swap", "Tap", "Text", "Window"),
+        *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
+    ),
     "normalizers": ("Normalizer", "NormalizerInfo", "list_normalizers", "normalizer"),
     "results": ("Run", "open_run"),
     "studies": (

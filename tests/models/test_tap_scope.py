@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_tap_capture import weights
 from tiny_models import LENGTH, UNROUTED, bert, gpt2, gpt_oss, llama, make, mistral, t5, text_pair, tokens
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -308,7 +307,7 @@ def test_without_a_check_only_the_projection_is_unknown() -> None:
         assert t.error is None
     assert [call.layer for call in calls] == [0, 1]
     assert all(call.projection is None and call.hidden is not None for call in calls)
-    assert weights(calls[0]).shape == (2, 4, LENGTH, LENGTH)
+    assert calls[0].weights().shape == (2, 4, LENGTH, LENGTH)
 
 
 def test_dropout_of_a_model_in_training_is_kept() -> None:

@@ -12,9 +12,10 @@ from ._pull.cache import model_folder as pulled_folder
 from ._pull.pull import pull
 from ._session.call import AttentionCall
 from ._session.selfcheck_output import checked_logits
+from ._swap.groups import HeadGroup
 from ._swap.named import attention_names, register_attention_names
 from ._swap.patterns import FILE_PREFIX, rules_in
-from ._swap.plan import HeadGroup
+from ._swap.plan import Plan, plan
 from ._swap.swap import Swap, swap
 from ._tap import Tap, tap
 from ._text import Text, read_text
@@ -28,6 +29,7 @@ __all__ = [
     "AttentionCall",
     "HeadGroup",
     "LoadedModel",
+    "Plan",
     "Swap",
     "Tap",
     "Text",
@@ -42,6 +44,7 @@ __all__ = [
     "is_pulled",
     "load",
     "logits_in_pieces",
+    "plan",
     "pull",
     "pulled_facts",
     "pulled_folder",

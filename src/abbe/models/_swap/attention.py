@@ -17,7 +17,7 @@ from ...normalizers import normalizer as make_normalizer
 from .._session.call import AttentionCall
 from .._session.keywords import Keywords
 from .._session.output import model_attention, normalized_attention
-from .plan import HeadGroup, needs_order
+from .groups import HeadGroup, needs_order
 
 # One token of a text of some hundred has so many logits, and who generates calls often: loading the kernels pays.
 KERNELS_FROM = 1 << 11

@@ -14,8 +14,8 @@ from .._session.call import AttentionCall
 from .._session.layers import LayerKey, Layers, ProjectionFinder
 from .._session.selfcheck import check_complete, check_finite, tolerance
 from .._session.selfcheck_output import Output, checked_output, output_error
+from .groups import make_groups
 from .layers import Layer
-from .plan import make_plan
 
 
 class _AsAnyOther(Softmax):
@@ -26,7 +26,7 @@ class Trial:
     """One forward pass with softmax swapped in. `groups` is what the attention function uses meanwhile."""
 
     def __init__(self, network: Any, layers: Sequence[Layer], seen: Layers) -> None:
-        self.groups = {layer.module: groups for layer, groups in make_plan(_AsAnyOther(), layers).items()}
+        self.groups = {layer.module: groups for layer, groups in make_groups(_AsAnyOther(), layers).items()}
         self._network, self._layers = network, layers
         self._finder = ProjectionFinder(network, seen)
         self._called: set[str] = set()

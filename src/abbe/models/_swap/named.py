@@ -19,8 +19,8 @@ from .._session.keywords import checked_mask, read_keywords
 from .._session.masks import MaskPolicy
 from .._session.modules import LOADED_PREFIX
 from .attention import KERNELS_FROM, swapped_attention
+from .groups import HeadGroup, needs_order
 from .layers import is_causal
-from .plan import HeadGroup, needs_order
 
 _full_mask = MaskPolicy(set(), ()).make_mask
 

@@ -30,10 +30,8 @@ from .._session.selfcheck import check_ready
 from .._session.selfcheck_output import checked_output
 from .attention import KERNELS_FROM, check_order, swapped_attention, swapped_weights
 from .check import Trial
-from .file import read_plan, write_plan
-from .layers import layers_of
-from .patterns import FILE_PREFIX
-from .plan import HeadGroup, Plan, What, as_module, make_plan
+from .groups import HeadGroup, What, as_module
+from .plan import Plan
 
 Listener = Callable[[AttentionCall, Callable[[Tensor], Tensor]], object]
 
@@ -75,9 +73,8 @@ class Swap:
         self.error: float | None = None
         self._name = f"{SWAP_PREFIX}{next(_numbers)}"
         self._modules = attention_modules(self.network)
-        self._layers = layers_of(self.network, self._modules)
-        self._plan = self._read(what)
-        self._groups = {layer.module: groups for layer, groups in self._plan.items()}
+        self._plan = Plan(self.network, what)
+        self._groups = {layer.module: groups for layer, groups in self._plan.by_layer.items()}
         self._reader = CallReader(self.network)
         self._listeners: list[Listener] = []
         self._trial: Trial | None = None  # only during the check
@@ -85,15 +82,15 @@ class Swap:
 
     @property
     def layers(self) -> list[str]:
-        return [layer.path for layer in self._layers]
+        return self._plan.layers
 
     @property
     def normalizers(self) -> dict[str, tuple[HeadGroup, ...]]:
-        return {layer.path: groups for layer, groups in self._plan.items()}
+        return dict(self._plan)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """What the normalizers learn, each once."""
-        return as_module(self._plan).parameters()
+        return as_module(self._plan.by_layer).parameters()
 
     def restore(self) -> None:
         """Give the model its own attention back; once is enough, more do no harm."""
@@ -113,7 +110,7 @@ class Swap:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write patterns, specs and learned parameters into one safetensors file, for `swap(model, "file:PATH")`."""
-        write_plan(path, self._plan, type(self.network).__name__)
+        self._plan.save(path)
 
     def listen(self, listener: Listener) -> None:
         """Call this with (AttentionCall, weights_of), layer by layer, in every later forward pass under the swap.
@@ -140,18 +137,13 @@ class Swap:
             plain = checked_output(self.network, inputs)
         with ExitStack() as seen:
             self._reader.watch(self._modules, seen)
-            self._trial = trial = Trial(self.network, self._layers, self._reader.layers)
+            self._trial = trial = Trial(self.network, list(self._plan.by_layer), self._reader.layers)
             try:
                 self.error = trial.error(plain, inputs)
             finally:
                 self._trial = None
                 trial.close()
         return self.error
-
-    def _read(self, what: What) -> Plan:
-        if isinstance(what, str) and what.startswith(FILE_PREFIX):
-            return read_plan(what.removeprefix(FILE_PREFIX), self._layers, type(self.network).__name__)
-        return make_plan(what, self._layers)
 
     def _installed(self) -> ExitStack:
         """Change the model; returns what undoes it."""
@@ -162,7 +154,7 @@ class Swap:
             self._policy = MaskPolicy(self._configs.implementations(), self._modules)
             register(self._name, self._attend, self._policy.make_mask, undo)
             refuse_requests_for_weights(self.network, self._configs, undo)
-            self.network.add_module(ATTRIBUTE, as_module(self._plan).train(self.network.training))
+            self.network.add_module(ATTRIBUTE, as_module(self._plan.by_layer).train(self.network.training))
             undo.callback(delattr, self.network, ATTRIBUTE)
             save_as_plain([part for _, part in models_within(self.network)], self._configs, undo, ATTRIBUTE)
             return undo.pop_all()

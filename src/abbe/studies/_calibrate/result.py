@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..._asked import whole
 from ...measures import bootstrap_interval
-from ...models import swap
+from ...models import plan
 from ...normalizers import Normalizer
 from .._engine.settings import Settings
 from .._report.result import Finding
@@ -138,8 +138,7 @@ class Calibration:
 
     def save(self, path: str | os.PathLike[str], model: object) -> None:
         """Write the fitted swap for this model into one safetensors file, for `swap(model, "file:PATH")`."""
-        with swap(model, self.normalizers) as handle:
-            handle.save(path)
+        plan(model, self.normalizers).save(path)
 
     def as_json(self) -> dict[str, Any]:
         return {

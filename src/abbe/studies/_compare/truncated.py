@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ...models import LoadedModel, swap
+from ...models import LoadedModel, plan
 from ...normalizers import Normalizer, Truncated, normalizer
 
 Points = dict[int, list[float]]  # for N: the loss of every window
@@ -19,13 +19,12 @@ Points = dict[int, list[float]]  # for N: the loss of every window
 
 def truncated_swap(model: LoadedModel, what: str, keep: int) -> dict[str, Normalizer]:
     """What to swap so that every head of `what` keeps its `keep` largest weights; others are softmax."""
-    with swap(model, what) as plan:
-        found: dict[str, Normalizer] = {}
-        for path, groups in plan.normalizers.items():
-            for group in groups:
-                heads = ",".join(str(head) for head in group.heads)
-                found[f"{path}.heads.{heads}"] = Truncated(group.normalizer or normalizer("softmax"), keep)
-    return found
+    rules: dict[str, Normalizer] = {}
+    for path, groups in plan(model, what).items():
+        for group in groups:
+            heads = ",".join(str(head) for head in group.heads)
+            rules[f"{path}.heads.{heads}"] = Truncated(group.normalizer or normalizer("softmax"), keep)
+    return rules
 
 
 def capacity_points(

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..._held import held
 from ..._stored import write_json
-from ...models import LoadedModel, Text, Windows, swap
+from ...models import LoadedModel, Text, Windows, plan, swap
 from ...results import FORMAT
 from .._engine.folder import claim_folder
 from .._engine.given import windows_for
@@ -69,9 +69,9 @@ class Study:
     def _check_alternatives(self) -> None:
         """That each can be swapped into this model: a mistake is told before anything is measured."""
         for spec in self.settings.alternatives:
-            swap(self.model, spec).restore()
+            plan(self.model, spec)
             if self.for_fitting is not None and not is_file(spec):
-                swap(self.model, fitted_rules(spec)).restore()
+                plan(self.model, fitted_rules(spec))
 
     def _compared(self, error: float) -> Comparison:
         with tempfile.TemporaryDirectory() as scratch:
@@ -179,9 +179,7 @@ class Study:
     def _equal(self, swapped: str) -> dict[str, Any]:
         if self._logits is None:
             self._logits = own_logits(self.model, self.windows, self.settings.reading())
-        with swap(self.model, swapped) as plan:
-            groups = plan.normalizers
-        return at_equal_selectivity(self._logits, groups, self.settings.reading(), self.windows[0])
+        return at_equal_selectivity(self._logits, plan(self.model, swapped), self.settings.reading(), self.windows[0])
 
     def _needle(self, name: str, what: str | None) -> list[float]:
         def make() -> dict[str, Any]:
