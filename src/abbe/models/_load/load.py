@@ -82,7 +82,7 @@ def load(
 ) -> LoadedModel:
     """The model of that name, on the CPU, ready to be measured.
 
-    `name` is `embedded`, a pulled model (`smollm2`, `stories15m`, `minilm`), a folder with safetensors, a `.gguf` file,
+    `name` is `embedded`, a pulled model (`smollm2`, `minilm`), a folder with safetensors, a `.gguf` file,
     or a hub id, whose `revision` may be given. Only a hub id may touch the network. Pickles and foreign code never run.
     """
     given = os.fspath(name)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..._errors import AbbeError
 
-PULLABLE = ("smollm2", "stories15m", "minilm")
+PULLABLE = ("smollm2", "minilm")
 ABOUT = "ABOUT.json"
 
 
