@@ -122,8 +122,8 @@ def entmax_reference(logits: Tensor, params: Tensor) -> Tensor:
     return finish((w - _excess(w, slope)).clamp(min=0), logits, params, visible, top)
 
 
-SPARSEMAX = row_map("sparsemax", sparsemax_reference, "entmax", "sparsemax_forward", "sparsemax_backward")
-ENTMAX15 = row_map("entmax15", entmax15_reference, "entmax", "entmax15_forward", "entmax15_backward")
+SPARSEMAX = row_map("sparsemax", sparsemax_reference, "thresholds", "sparsemax_forward", "sparsemax_backward")
+ENTMAX15 = row_map("entmax15", entmax15_reference, "thresholds", "entmax15_forward", "entmax15_backward")
 ENTMAX = row_map("entmax", entmax_reference, "entmax")
 
 
