@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface, GPT2LMHeadModel
 
 from abbe import AbbeError
+from abbe.models._session import session as _session
 from abbe.models._session.call import AttentionCall
 from abbe.models._tap import tap
 
@@ -78,12 +79,11 @@ def test_everything_is_restored_after_an_exception() -> None:
     assert state(network) == before
 
 
-def test_a_failed_start_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", ["register", "refuse_requests_for_weights", "save_as_plain"])
+def test_a_failed_start_leaves_no_trace(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     network = llama()
     before = state(network)
-    from abbe.models import _tap
-
-    monkeypatch.setattr(_tap.Tap, "_hook", lambda self, undo: 1 / 0)
+    monkeypatch.setattr(_session, part, lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError), tap(network):
         pass
     assert state(network) == before
