@@ -10,17 +10,15 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
 from ...normalizers import Normalizer, kernels_from, normalizer, usual_specs
 from .._session.keywords import checked_mask, read_keywords
-from .._session.masks import MaskPolicy
+from .._session.masks import MaskPolicy, is_causal, is_lower_triangle
 from .._session.modules import LOADED_PREFIX
 from .attention import KERNELS_FROM, swapped_attention
 from .groups import HeadGroup, needs_order
-from .layers import is_causal
 
 _full_mask = MaskPolicy(set(), ()).make_mask
 
@@ -56,7 +54,7 @@ def _attend_with(
         raise AbbeError(f"{made} needs keys in causal order, and {where} is an encoder's or a cross attention")
     if mask is None and query.shape[-2] > 1 and is_causal(module):
         raise AbbeError(f"unsupported: {where} came without a mask, so later keys would be seen; use abbe.swap instead")
-    causal = mask is not None and _is_lower_triangle(mask)
+    causal = mask is not None and is_lower_triangle(mask)
     groups = (HeadGroup("*", tuple(range(query.shape[1])), made),)
     with kernels_from(KERNELS_FROM):
         return swapped_attention(module, groups, query, key, value, None if causal else mask, causal, options), None
@@ -65,11 +63,3 @@ def _attend_with(
 @lru_cache(maxsize=256)
 def _made(spec: str) -> Normalizer:
     return normalizer(spec)
-
-
-def _is_lower_triangle(mask: Tensor) -> bool:
-    """Whether a mask says causal and no more, for which attention() does half the work."""
-    queries, keys = mask.shape[-2:]
-    if mask.dtype != torch.bool or queries != keys or queries == 1:
-        return False
-    return bool((mask == torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()).all())
