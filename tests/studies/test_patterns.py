@@ -22,12 +22,6 @@ from abbe.models import LoadedModel, wrap
 from abbe.studies import _patterns
 from abbe.studies._patterns import PATTERNS, attention_patterns, learned_attention, targets_of, weight_on
 
-
-def begin_tokenizer() -> Any:
-    """Bytes and three special tokens, of which <s> begins every text."""
-    return begin_tokenizer()
-
-
 # Which key a pattern expects
 
 
