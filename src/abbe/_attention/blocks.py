@@ -190,8 +190,8 @@ def _block_gradients(
         kept, grad = kept * factors, grad * factors
     grad_v = fold_heads(kept, kv_heads).mT @ grad_out
     wanted = [logits, *(t for t in learned if t.requires_grad)]
-    grad_logits, *found = torch.autograd.grad(weights, wanted, grad, allow_unused=True)
-    grad_learned = [found.pop(0) if t.requires_grad else None for t in learned]
+    grad_logits, *of_learned = torch.autograd.grad(weights, wanted, grad, allow_unused=True)
+    grad_learned = [of_learned.pop(0) if t.requires_grad else None for t in learned]
     grad_sink = None if part.sink is None else grad_logits[..., 0].sum(-1)
     grad_bias = grad_logits[..., -keys:]
     folded = fold_heads(grad_bias if slope is None else grad_bias * slope, kv_heads)

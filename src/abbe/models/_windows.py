@@ -29,8 +29,8 @@ class Window:
 class Windows(list[Window]):
     """A list of windows; `skipped` says, one line each, which ones the text was too short for."""
 
-    def __init__(self, found: Iterable[Window], skipped: Iterable[str]) -> None:
-        super().__init__(found)
+    def __init__(self, windows: Iterable[Window], skipped: Iterable[str]) -> None:
+        super().__init__(windows)
         self.skipped = tuple(skipped)
 
 
@@ -73,7 +73,7 @@ def windows(
     _check_request(lengths, count, context)
     tokens = _tokenise(text, tokenizer)
     _check_room(text, tokens, lengths)
-    found: list[Window] = []
+    drawn: list[Window] = []
     skipped: list[str] = []
     for length in lengths:
         body = length - tokens.special
@@ -81,15 +81,15 @@ def windows(
         if possible < count:
             skipped.append(_too_short(text, tokens, length, possible, count))
         starts = _draw(len(tokens.ids), body, possible, seed, length)
-        found += [_cut(tokens, length, index, start) for index, start in enumerate(starts)]
-    return Windows(found, skipped)
+        drawn += [_cut(tokens, length, index, start) for index, start in enumerate(starts)]
+    return Windows(drawn, skipped)
 
 
 def _lengths(given: int | Sequence[int]) -> tuple[int, ...]:
-    found = whole_numbers("lengths", given, "window length")
-    if not found:
+    lengths = whole_numbers("lengths", given, "window length")
+    if not lengths:
         raise AbbeError(f"lengths is {shown(given)}, but must be a list of window lengths, such as [256, 1024]")
-    return found
+    return lengths
 
 
 def _check_request(lengths: Sequence[int], count: int, context: int | None) -> None:
@@ -112,7 +112,7 @@ def _tokenise(text: Text, tokenizer: Any) -> _Tokens:
         raise AbbeError(f"{text.name} is not valid Unicode: half a character at position {error.start:,}") from None
     if not getattr(tokenizer, "is_fast", False):
         raise AbbeError(f"tokenizer {type(tokenizer).__name__} cannot give character spans: a fast one is needed")
-    found = tokenizer(
+    encoded = tokenizer(
         text.content,
         add_special_tokens=False,
         return_offsets_mapping=True,
@@ -123,13 +123,13 @@ def _tokenise(text: Text, tokenizer: Any) -> _Tokens:
         verbose=False,
     )
     before, after = special_tokens(tokenizer)
-    return _Tokens(torch.tensor(found["input_ids"], dtype=torch.int64), found["offset_mapping"], before, after)
+    return _Tokens(torch.tensor(encoded["input_ids"], dtype=torch.int64), encoded["offset_mapping"], before, after)
 
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     """What the tokenizer puts before and after a text by itself."""
-    found = tokenizer("a", return_special_tokens_mask=True, truncation=False, padding=False)
-    ids, special = found["input_ids"], found["special_tokens_mask"]
+    encoded = tokenizer("a", return_special_tokens_mask=True, truncation=False, padding=False)
+    ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
     first = special.index(0)
     last = len(special) - special[::-1].index(0)
     return ids[:first], ids[last:]

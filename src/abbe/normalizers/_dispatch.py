@@ -45,8 +45,8 @@ class RowMap:
 
 
 def _kernel(module: str, name: str) -> Callable[..., None]:
-    found: Callable[..., None] = load(f"{__package__}._kernels.{module}", name)
-    return found
+    kernel: Callable[..., None] = load(f"{__package__}._kernels.{module}", name)
+    return kernel
 
 
 _MAPS: dict[str, RowMap] = {}

@@ -161,8 +161,8 @@ def _read_network(folder: Path, auto: str, dtype: torch.dtype) -> nn.Module:
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
     if missing:
         raise AbbeError(f"the weights in {folder} are incomplete: {len(missing)} are missing, such as {missing[0]}")
-    found: nn.Module = network
-    return found
+    loaded: nn.Module = network
+    return loaded
 
 
 def _read_tokenizer(folder: Path) -> Any:

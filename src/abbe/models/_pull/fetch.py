@@ -37,10 +37,10 @@ def _fetched(command: list[str], folder: Path, pattern: str, failure: str) -> Pa
         run = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
     except OSError as error:
         raise AbbeError(f"{failure}: {error.strerror}") from error
-    found = sorted(folder.glob(pattern))
-    if run.returncode != 0 or len(found) != 1:
+    files = sorted(folder.glob(pattern))
+    if run.returncode != 0 or len(files) != 1:
         raise AbbeError(f"{failure}: {_reason(run.stderr.splitlines() + run.stdout.splitlines())}")
-    return found[0]
+    return files[0]
 
 
 def _reason(lines: Iterable[str]) -> str:

@@ -65,9 +65,9 @@ def read_groups(path: str, layers: Sequence[Layer], model: str) -> Groups:
 
 
 def _check_sum(path: str, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Last, so that a mistake with a name is told by it; files of older versions carry none."""
-    told = {key: value for key, value in facts.items() if key != _SUM}
-    if _SUM in facts and facts[_SUM] != tensor_sum(tensors, told):
+    """Last, so that a mistake that has a name is reported by it; files of older versions carry none."""
+    summed = {key: value for key, value in facts.items() if key != _SUM}
+    if _SUM in facts and facts[_SUM] != tensor_sum(tensors, summed):
         raise AbbeError(f"{path} is damaged: its checksum is wrong; calibrate or save the swap again")
 
 

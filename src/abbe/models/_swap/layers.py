@@ -49,7 +49,7 @@ def layers_of(network: Any, modules: dict[nn.Module, str]) -> list[Layer]:
 def _heads(network: Any, module: nn.Module, path: str) -> int:
     configs = [getattr(module, "config", None), network.config.get_text_config()]
     for owner, name in ((owner, name) for owner in (module, *configs) for name in _HEADS):
-        found = getattr(owner, name, None)
-        if isinstance(found, int):
-            return found
+        heads = getattr(owner, name, None)
+        if isinstance(heads, int):
+            return heads
     raise AbbeError(f"unsupported: {type(network).__name__} ({path}) does not say how many heads it has")

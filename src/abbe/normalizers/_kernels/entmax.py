@@ -177,7 +177,7 @@ def shift_weights(near: Any, beta: float, s: float, change: float, factor: Any, 
 def forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
     keys = logits.shape[1]
     lanes = np.empty((keys + _SEGMENT - 1) // _SEGMENT * LANES, np.float32)
-    near, found = np.empty(keys + _VECTOR, np.float32), np.empty(keys + _VECTOR, np.float32)
+    near, packed = np.empty(keys + _VECTOR, np.float32), np.empty(keys + _VECTOR, np.float32)
     index = np.empty(keys + 2 * lanes.shape[0], np.int64)
     for r in range(start, stop):
         q = r if params.shape[0] > 1 else 0
@@ -191,13 +191,13 @@ def forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> No
             if count < 0 and keys % _VECTOR == 0:
                 entmax_weights(near[:keys], float(beta), out)
                 continue
-            entmax_weights(near[:filled], float(beta), found)
+            entmax_weights(near[:filled], float(beta), packed)
             if count < 0:
-                out[:] = found[:keys]
+                out[:] = packed[:keys]
             else:
                 out[:] = ZERO
                 for c in range(count):
-                    out[index[c]] = found[c]
+                    out[index[c]] = packed[c]
 
 
 @kernel
