@@ -94,7 +94,9 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[abbe.Normaliz
     monkeypatch.setitem(sys.modules, spec.name, module)
     monkeypatch.setattr(_dispatch, "_MAPS", dict(_dispatch._MAPS))
     spec.loader.exec_module(module)
-    monkeypatch.setattr(_registry, "CLASSES", (*_registry.CLASSES, module.Cauchy))
+    classes = (*_registry.CLASSES, module.Cauchy)
+    monkeypatch.setattr(_registry, "CLASSES", classes)
+    monkeypatch.setattr(_registry, "_BY_NAME", _registry._by_name(classes))  # follows from it at import
     monkeypatch.setattr(_names, "_NORMALIZERS", tmp_path)
     kind: type[abbe.Normalizer] = module.Cauchy
     return kind

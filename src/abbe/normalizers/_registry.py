@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from .._errors import AbbeError
@@ -109,17 +108,18 @@ def _plain(name: str) -> str:
 _NEAR = 0.6  # of difflib; below it, a guess would be a silly one
 
 
-@lru_cache(maxsize=1)
 def _by_name(classes: tuple[type[Normalizer], ...]) -> dict[str, type[Normalizer]]:
     return {_plain(name): made for made in classes for name in (made.name, *made.aliases)}
 
 
+_BY_NAME = _by_name(CLASSES)
+
+
 def _find(name: str) -> type[Normalizer]:
-    by_name = _by_name(CLASSES)
-    made = by_name.get(_plain(name))
+    made = _BY_NAME.get(_plain(name))
     if made is None:
-        near = difflib.get_close_matches(_plain(name), by_name, n=1, cutoff=_NEAR)
+        near = difflib.get_close_matches(_plain(name), _BY_NAME, n=1, cutoff=_NEAR)
         known = ", ".join(made.name for made in CLASSES)
-        hint = f"Did you mean {by_name[near[0]].name!r}?" if near else f"Known are {known}"
+        hint = f"Did you mean {_BY_NAME[near[0]].name!r}?" if near else f"Known are {known}"
         raise AbbeError(f"unknown normalizer {name!r}. {hint}")
     return made
