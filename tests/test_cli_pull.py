@@ -66,7 +66,7 @@ def test_unknown_names_and_no_name(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_help_names_the_models() -> None:
     result = run("pull", "--help")
     assert result.exit_code == 0
-    for word in ("smollm2", "stories15m", "minilm", "ABBE_CACHE"):
+    for word in ("smollm2", "minilm", "ABBE_CACHE"):
         assert word in result.stdout
 
 

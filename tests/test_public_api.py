@@ -18,7 +18,8 @@ import abbe.studies
 
 PUBLIC = {
     *("AbbeError", "Normalizer", "NormalizerInfo", "attention", "list_normalizers", "normalizer"),
-    *("LoadedModel", "Swap", "Tap", "Text", "Window", "load", "pull", "read_text", "swap", "tap", "windows"),
+    *("LoadedModel", "Plan", "Swap", "Tap", "Text", "Window"),
+    *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
     *("Calibration", "Capacity", "Comparison", "calibrate", "capacity", "compare"),
     *("Report", "Reproduction", "Result", "Run", "diagnose", "open", "open_run", "report", "reproduce"),
     *("doctor", "verify"),

@@ -3,12 +3,12 @@
 import importlib as _importlib
 import typing as _typing
 
-from ._attention_names import make_known as _make_known
 from ._errors import AbbeError
+from ._when_imported import when_imported as _when_imported
 
 if _typing.TYPE_CHECKING:
     from ._attention.attend import attention
-    from .models import LoadedModel, Swap, Tap, Text, Window, load, pull, read_text, swap, tap, windows
+    from .models import LoadedModel, Plan, Swap, Tap, Text, Window, load, plan, pull, read_text, swap, tap, windows
     from .normalizers import Normalizer, NormalizerInfo, list_normalizers, normalizer
     from .results import Result, Run, open_run
     from .studies import (
@@ -38,6 +38,7 @@ __all__ = [
     "LoadedModel",
     "Normalizer",
     "NormalizerInfo",
+    "Plan",
     "Report",
     "Reproduction",
     "Result",
@@ -57,6 +58,7 @@ __all__ = [
     "normalizer",
     "open",
     "open_run",
+    "plan",
     "pull",
     "read_text",
     "report",
@@ -70,7 +72,10 @@ __all__ = [
 # Found on first use: help and Tab do not wait for torch, who wants a normalizer does not wait for tables and models.
 _LATER = {
     "_attention": ("attention",),
-    "models": ("LoadedModel", "Swap", "Tap", "Text", "Window", "load", "pull", "read_text", "swap", "tap", "windows"),
+    "models": (
+        *("LoadedModel", "Plan", "Swap", "Tap", "Text", "Window"),
+        *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
+    ),
     "normalizers": ("Normalizer", "NormalizerInfo", "list_normalizers", "normalizer"),
     "results": ("Result", "Run", "open_run"),
     "studies": (
@@ -96,4 +101,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_MODULES})
 
 
-_make_known()  # attn_implementation="abbe:entmax-1.5" and the like
+# attn_implementation="abbe:entmax-1.5" and the like are known to transformers when both are imported, in any order.
+_when_imported("transformers.modeling_utils", lambda: __getattr__("models").register_attention_names())

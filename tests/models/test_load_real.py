@@ -77,16 +77,6 @@ def test_windows_of_a_real_book_lie_where_they_say() -> None:
             assert tokenizer.decode(window.tokens, skip_special_tokens=True).strip() == spanned.strip()
 
 
-def test_the_pulled_stories15m_is_the_shared_one() -> None:
-    ours, theirs = model(pulled("stories15m")), model(str(shared_model("stories15M")))
-    assert ours.fingerprint == theirs.fingerprint
-    text = read_text(shared_text()).content[:50_000] + "  a   b\t🙂 ﷽"
-    ids = [found.tokenizer(text, verbose=False)["input_ids"] for found in (ours, theirs)]
-    assert ids[0] == ids[1]
-    tokens = torch.tensor([ids[0][:256]])
-    assert torch.equal(ours.network(tokens).logits, theirs.network(tokens).logits)
-
-
 def test_smollm2_is_what_its_facts_say() -> None:
     found = model(pulled("smollm2"))
     facts, config = pulled_facts("smollm2"), json.loads((model_folder("smollm2") / "config.json").read_text())

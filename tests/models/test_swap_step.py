@@ -18,11 +18,11 @@ from transformers import DynamicCache, StaticCache
 
 from abbe import AbbeError, Normalizer, normalizer, swap
 from abbe._kernels import threads as _threads
+from abbe.models import HeadGroup
 from abbe.models._session.keywords import Keywords
 from abbe.models._swap import attention as _swap_attention
 from abbe.models._swap import swap as _swap
 from abbe.models._swap.attention import swapped_attention
-from abbe.models._swap.plan import HeadGroup
 from abbe.normalizers import _dispatch, _step
 from abbe.normalizers._softmax import Softmax
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from abbe import AbbeError
-from abbe.models._session.call import AttentionCall
+from abbe import AbbeError, normalizer
+from abbe.models import AttentionCall
 from abbe.models._session.selfcheck import own_attention
 
 
@@ -83,6 +83,17 @@ def test_logits_of_any_queries(call: AttentionCall, data: st.DataObject) -> None
     assert visible.shape[1] in (1, call.query.shape[1])
 
 
+@given(call=calls(), spec=st.sampled_from([None, "softmax", "sparsemax", "topk:k=2"]))
+def test_weights_of_all_queries(call: AttentionCall, spec: str | None) -> None:
+    """Of the logits beside the sink, which is no key; queries without keys get zeros."""
+    logits, _ = dense(call)
+    if call.sink is not None:
+        logits = torch.cat([call.sink[:, None, None].expand(*logits.shape[:-1], 1), logits], -1)
+    wanted = normalizer(spec or "softmax")(logits)[..., -call.key.shape[-2] :]
+    torch.testing.assert_close(call.weights(normalizer=spec), wanted, atol=1e-9, rtol=1e-9)
+    assert call.weights(torch.arange(0)).shape == (*call.query.shape[:2], 0, call.key.shape[-2])
+
+
 @given(call=calls())
 def test_attention_of_the_self_check(call: AttentionCall) -> None:
     torch.testing.assert_close(own_attention(call), dense(call)[1], atol=1e-9, rtol=1e-9)
@@ -134,6 +145,6 @@ def test_no_value_to_output_without_a_fitting_projection(projection: nn.Module |
     ],
 )
 def test_bad_queries(queries: Tensor, message: str) -> None:
-    for method in (simple().logits, simple().visible):
+    for method in (simple().logits, simple().visible, simple().weights):
         with pytest.raises(AbbeError, match=message):
             method(queries)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,9 +10,9 @@ import torch
 from tiny_models import FAMILIES, Family, eager_twin, gpt2, llama, make, t5, text_pair, tokens
 from torch import Tensor, nn
 
-from abbe.models._session.call import AttentionCall
+from abbe import normalizer, swap, tap
+from abbe.models import AttentionCall
 from abbe.models._session.selfcheck import main_output
-from abbe.models._tap import tap
 
 CASES = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 
@@ -34,14 +34,6 @@ def listen(network: nn.Module, inputs: dict[str, Any]) -> tuple[list[AttentionCa
     return calls, found
 
 
-def weights(call: AttentionCall) -> Tensor:
-    """Softmax over the captured logits and the sink, of all queries."""
-    logits = call.logits(torch.arange(call.query.shape[-2]))
-    if call.sink is not None:
-        logits = torch.cat([call.sink[:, None, None].expand(*logits.shape[:-1], 1), logits], -1)
-    return logits.softmax(-1)[..., -call.key.shape[-2] :]
-
-
 def eager_weights(network: nn.Module, inputs: dict[str, Any]) -> dict[tuple[str, int], Tensor]:
     """Weights by kind and layer, from the eager model's own output."""
     result = eager_twin(network)(**inputs, output_attentions=True)
@@ -51,15 +43,37 @@ def eager_weights(network: nn.Module, inputs: dict[str, Any]) -> dict[tuple[str,
 
 
 @CASES
-def test_captured_logits_give_the_eager_weights(family: Family) -> None:
+def test_captured_calls_give_the_eager_weights(family: Family) -> None:
     network = family.build()
     calls, _ = listen(network, family.inputs())
     oracle = eager_weights(network, family.inputs())
     assert sorted((call.kind, call.layer) for call in calls) == sorted(oracle)
     for call in calls:
-        found, wanted = weights(call), oracle[call.kind, call.layer]
+        found, wanted = call.weights(), oracle[call.kind, call.layer]
         assert wanted.std() > 0.02  # uniform weights would prove nothing
         torch.testing.assert_close(found, wanted, atol=5e-6, rtol=0)
+        some = torch.tensor([3, 0])
+        torch.testing.assert_close(call.weights(some), wanted[:, :, some], atol=5e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "gpt-oss"])
+def test_weights_by_another_normalizer_are_those_of_a_swap(name: str) -> None:
+    """The same logits and sink: what the layer would use with that normalizer swapped in."""
+    network, inputs = FAMILIES[name].build(), FAMILIES[name].inputs()
+    some, layers = torch.tensor([0, 7, 18]), []
+
+    def compare(call: AttentionCall, weights_of: Callable[[Tensor], Tensor]) -> None:
+        layers.append(call.layer)
+        wanted = weights_of(some)
+        torch.testing.assert_close(call.weights(some, "entmax:alpha=1.5")[0], wanted, atol=1e-6, rtol=0)
+        made = normalizer("entmax:alpha=1.5")
+        torch.testing.assert_close(call.weights(normalizer=made)[0, :, some], wanted, atol=1e-6, rtol=0)
+        assert not torch.allclose(call.weights(some)[0], wanted, atol=1e-2)
+
+    with swap(network, "entmax:alpha=1.5") as swapped:
+        swapped.listen(compare)
+        network(**inputs)
+    assert layers == list(range(len(swapped.layers)))
 
 
 @CASES
@@ -95,7 +109,7 @@ def test_projection_and_value_give_the_layers_output(family: Family) -> None:
         groups = call.query.shape[1] // call.value.shape[1]
         vectors = call.value.repeat_interleave(groups, 1) @ call.value_to_output()
         bias = getattr(call.projection, "bias", None)
-        found = (weights(call) @ vectors).sum(1) + (0 if bias is None else bias)
+        found = (call.weights() @ vectors).sum(1) + (0 if bias is None else bias)
         torch.testing.assert_close(found, wanted, atol=3e-5, rtol=1e-5)
 
 
@@ -164,7 +178,7 @@ def test_a_module_that_is_called_twice_is_two_layers() -> None:
     assert [call.layer for call in calls] == [0, 1, 2]
     assert len({call.name for call in calls}) == 1
     for call in calls:
-        torch.testing.assert_close(weights(call), oracle["self", call.layer], atol=5e-6, rtol=0)
+        torch.testing.assert_close(call.weights(), oracle["self", call.layer], atol=5e-6, rtol=0)
 
 
 def test_cross_attention_of_a_bart() -> None:
@@ -178,7 +192,7 @@ def test_cross_attention_of_a_bart() -> None:
     calls, _ = listen(network, text_pair())
     assert sum(call.kind == "cross" for call in calls) == 2
     for call in calls:
-        torch.testing.assert_close(weights(call), oracle[call.kind, call.layer], atol=5e-6, rtol=0)
+        torch.testing.assert_close(call.weights(), oracle[call.kind, call.layer], atol=5e-6, rtol=0)
 
 
 def test_a_projection_that_is_not_alone_is_not_claimed() -> None:

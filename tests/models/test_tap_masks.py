@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_tap_capture import eager_weights, listen, weights
+from test_tap_capture import eager_weights, listen
 from tiny_models import (
     FAMILIES,
     LENGTH,
@@ -90,7 +90,7 @@ def test_padding_is_invisible(build: Any, side: str) -> None:
         visible = call.visible(torch.arange(LENGTH))
         assert not visible[0, :, :, kept[0] == 0].any()
         for row in range(len(ids)):
-            found, wanted = weights(call)[row], oracle["self", call.layer][row]
+            found, wanted = call.weights()[row], oracle["self", call.layer][row]
             torch.testing.assert_close(found[:, kept[row] == 1], wanted[:, kept[row] == 1], atol=5e-6, rtol=0)
 
 
@@ -103,7 +103,7 @@ def test_padding_of_an_encoder_is_invisible_to_the_decoder() -> None:
     for call in calls:
         rows = kept[1] == 1 if call.name.startswith("encoder") else slice(None)
         torch.testing.assert_close(
-            weights(call)[1][:, rows], oracle[call.kind, call.layer][1][:, rows], atol=5e-6, rtol=0
+            call.weights()[1][:, rows], oracle[call.kind, call.layer][1][:, rows], atol=5e-6, rtol=0
         )
 
 
@@ -120,7 +120,7 @@ def test_cached_steps_see_what_one_pass_sees(build: Any, steps: tuple[int, ...])
             assert call.query.shape[-2] == step
             assert (call.layer, call.name) == (full.layer, full.name)
             rows = torch.arange(step)
-            found_rows, wanted = weights(call)[:, :, rows], weights(full)[:, :, done + rows]
+            found_rows, wanted = call.weights()[:, :, rows], full.weights()[:, :, done + rows]
             seen = call.key.shape[-2]  # a window's cache drops the oldest keys
             wanted = wanted[..., done + step - seen : done + step]
             torch.testing.assert_close(found_rows, wanted, atol=5e-6, rtol=0)
@@ -138,10 +138,10 @@ def test_a_static_cache_is_longer_than_its_text(build: Any) -> None:
         for call, full in zip(calls, whole, strict=True):
             if call.window is not None:
                 continue  # its keys are stored in another order
-            wanted = weights(full)[:, :, done : done + step]
+            wanted = full.weights()[:, :, done : done + step]
             assert call.key.shape[-2] == 32
             assert not call.visible(torch.arange(step))[..., done + step :].any()
-            torch.testing.assert_close(weights(call)[..., :LENGTH], wanted, atol=5e-6, rtol=0)
+            torch.testing.assert_close(call.weights()[..., :LENGTH], wanted, atol=5e-6, rtol=0)
         done += step
 
 
@@ -172,7 +172,7 @@ def test_a_causal_model_whose_modules_say_that_they_are_not(implementation: str)
     oracle = eager_weights(network, {"input_ids": tokens()})
     for call in calls:
         assert not call.visible(torch.tensor([3]))[..., 4:].any()
-        torch.testing.assert_close(weights(call), oracle["self", call.layer], atol=5e-6, rtol=0)
+        torch.testing.assert_close(call.weights(), oracle["self", call.layer], atol=5e-6, rtol=0)
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
@@ -202,7 +202,7 @@ def test_packed_texts_do_not_see_each_other() -> None:
     oracle = eager_weights(network, inputs)
     for call in calls:
         assert not call.visible(torch.arange(8, LENGTH))[..., :8].any()
-        torch.testing.assert_close(weights(call), oracle["self", call.layer], atol=5e-6, rtol=0)
+        torch.testing.assert_close(call.weights(), oracle["self", call.layer], atol=5e-6, rtol=0)
 
 
 @pytest.mark.parametrize("hidden", [torch.finfo(torch.float32).min, -1e9, -1e4, -float("inf")])
@@ -218,4 +218,4 @@ def test_a_floating_mask_of_the_user(build: Any, hidden: float) -> None:
     oracle = eager_weights(network, inputs)
     for call in calls:
         assert torch.equal(call.visible(torch.arange(LENGTH))[0, 0], torch.ones(LENGTH, LENGTH).tril().bool())
-        torch.testing.assert_close(weights(call), oracle["self", call.layer], atol=5e-6, rtol=0)
+        torch.testing.assert_close(call.weights(), oracle["self", call.layer], atol=5e-6, rtol=0)

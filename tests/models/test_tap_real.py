@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_tap_capture import eager_weights, listen, weights
+from test_tap_capture import eager_weights, listen
 from torch import Tensor
 
 from abbe import AbbeError
@@ -57,7 +57,7 @@ def test_trained_models_give_their_own_weights(name: str) -> None:
     oracle = eager_weights(network, {"input_ids": ids})
     assert len(calls) == len(oracle) == network.config.num_hidden_layers
     for call in calls:
-        torch.testing.assert_close(weights(call), oracle["self", call.layer], atol=1e-5, rtol=0)
+        torch.testing.assert_close(call.weights(), oracle["self", call.layer], atol=1e-5, rtol=0)
         assert call.value_to_output().shape[-1] == network.config.hidden_size
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from test_tap_capture import weights
 from tiny_models import LENGTH, UNROUTED, bert, gpt2, gpt_oss, llama, make, mistral, t5, text_pair, tokens
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface, GPT2LMHeadModel
 
 from abbe import AbbeError
+from abbe.models._session import session as _session
 from abbe.models._session.call import AttentionCall
 from abbe.models._tap import tap
 
@@ -79,12 +79,11 @@ def test_everything_is_restored_after_an_exception() -> None:
     assert state(network) == before
 
 
-def test_a_failed_start_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", ["register", "refuse_requests_for_weights", "save_as_plain"])
+def test_a_failed_start_leaves_no_trace(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     network = llama()
     before = state(network)
-    from abbe.models import _tap
-
-    monkeypatch.setattr(_tap.Tap, "_hook", lambda self, undo: 1 / 0)
+    monkeypatch.setattr(_session, part, lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError), tap(network):
         pass
     assert state(network) == before
@@ -308,7 +307,7 @@ def test_without_a_check_only_the_projection_is_unknown() -> None:
         assert t.error is None
     assert [call.layer for call in calls] == [0, 1]
     assert all(call.projection is None and call.hidden is not None for call in calls)
-    assert weights(calls[0]).shape == (2, 4, LENGTH, LENGTH)
+    assert calls[0].weights().shape == (2, 4, LENGTH, LENGTH)
 
 
 def test_dropout_of_a_model_in_training_is_kept() -> None:

@@ -12,17 +12,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_tokenizers import encoder_tokenizer
+from small_tokenizers import begin_tokenizer, encoder_tokenizer
 from tiny_models import byte_tokenizer
 from transformers.utils.logging import add_handler, remove_handler
 
 from abbe import AbbeError
 from abbe.models import Text, Windows, windows
-from abbe.models._pull.vocabulary import BYTES, SPECIAL, llama_tokenizer
 
 BYTE = byte_tokenizer()
 ENCODER = encoder_tokenizer()
-BEGIN = llama_tokenizer([(piece, 0.0) for piece in (*SPECIAL, *BYTES)] + [("▁", -1.0)], 64)
+BEGIN = begin_tokenizer()
 PROSE = "".join(random.Random(5).choices(string.ascii_lowercase + "  \n", k=5000))
 
 

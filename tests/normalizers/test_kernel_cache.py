@@ -114,9 +114,9 @@ def test_a_switch_that_is_neither_on_nor_off() -> None:
 
 BREAKS = {
     "nowhere to keep them": "import numba.core.caching as c; c.CacheImpl._locator_classes = []",
-    "no compiler": "import abbe._switch, sys; sys.modules['numba'] = None; "
+    "no compiler": "import abbe._kernels.switch, sys; sys.modules['numba'] = None; "
     "[sys.modules.pop(name) for name in list(sys.modules) if name.startswith('abbe._kernels.vector')]",
-    "a compiler that fails": "import abbe._entries as e; e.entry = lambda *a: 1 / 0",
+    "a compiler that fails": "import abbe._kernels.entries as e; e.entry = lambda *a: 1 / 0",
 }
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 import abbe
 from abbe.models import LoadedModel, tap
 from abbe.models import windows as cut_windows
-from abbe.models._swap.plan import for_heads
+from abbe.models._swap.groups import for_heads
 from abbe.studies._calibrate import study as _calibrate
 from abbe.studies._calibrate import tune as _calibrate_tune
 from abbe.studies._calibrate.fit import fit

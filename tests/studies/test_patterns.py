@@ -12,22 +12,15 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
-from small_tokenizers import encoder_tokenizer
+from small_tokenizers import begin_tokenizer, encoder_tokenizer
 from tiny_models import byte_tokenizer
 from tiny_runs import TEXT, model
 from torch import Tensor
 
 import abbe
 from abbe.models import LoadedModel, wrap
-from abbe.models._pull.vocabulary import BYTES, SPECIAL, llama_tokenizer
 from abbe.studies import _patterns
 from abbe.studies._patterns import PATTERNS, attention_patterns, learned_attention, targets_of, weight_on
-
-
-def begin_tokenizer() -> Any:
-    """Bytes and three special tokens, of which <s> begins every text."""
-    return llama_tokenizer([(piece, 0.0) for piece in (*SPECIAL, *BYTES)] + [("▁", -1.0)], 64)
-
 
 # Which key a pattern expects
 

@@ -8,17 +8,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_tokenizers import encoder_tokenizer
+from small_tokenizers import begin_tokenizer, encoder_tokenizer
 from tiny_models import byte_tokenizer
 
 from abbe import AbbeError
 from abbe.models import Text, Window, windows
-from abbe.models._pull.vocabulary import BYTES, SPECIAL, llama_tokenizer
 from abbe.studies._report.sample_tokens import CONTINUED, LONGEST, token_texts
 
 BYTE = byte_tokenizer()
 ENCODER = encoder_tokenizer()
-BEGIN = llama_tokenizer([(piece, 0.0) for piece in (*SPECIAL, *BYTES)] + [("▁", -1.0)], 64)
+BEGIN = begin_tokenizer()
 HOSTILE = "<script>alert('x')</script> & \"quoted\" שלום עולם 😀👩‍👩‍👧 \t\r\n é e\u0301 \u202e\x00 end. "
 
 

@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._errors import AbbeError
-from ..normalizers import Normalizer, Softmax
+from ..normalizers import Normalizer, Softmax, inside_transform
 from ..normalizers import normalizer as make_normalizer
-from ..normalizers._dispatch import inside_transform
 from .blocks import (
     BLOCK_BYTES,
     BlockSize,
@@ -30,6 +29,7 @@ from .blocks import (
     fits_in_one_block,
     full_precision,
 )
+from .sdpa import Names, from_sdpa
 
 
 @overload
@@ -37,14 +37,16 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer = ..., *, mask: Tensor | None = ...,
     causal: bool = ..., window: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
     sink: Tensor | float | None = ..., position_bias: Tensor | None = ..., dropout: float = ...,
-    return_weights: Literal[False] = ...,
+    return_weights: Literal[False] = ..., attn_mask: Tensor | None = ..., is_causal: bool | None = ...,
+    dropout_p: float | None = ..., enable_gqa: bool | None = ...,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def attention(
     q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer = ..., *, mask: Tensor | None = ...,
     causal: bool = ..., window: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
     sink: Tensor | float | None = ..., position_bias: Tensor | None = ..., dropout: float = ...,
-    return_weights: Literal[True],
+    return_weights: Literal[True], attn_mask: Tensor | None = ..., is_causal: bool | None = ...,
+    dropout_p: float | None = ..., enable_gqa: bool | None = ...,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def attention(
     q: Tensor,
@@ -61,6 +63,10 @@ def attention(
     position_bias: Tensor | None = None,
     dropout: float = 0.0,
     return_weights: bool = False,
+    attn_mask: Tensor | None = None,
+    is_causal: bool | None = None,
+    dropout_p: float | None = None,
+    enable_gqa: bool | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attend with queries q to keys k and average the values v with the normalizer's weights.
 
@@ -83,6 +89,11 @@ def attention(
         position_bias: floating, broadcastable to (..., H, Lq, Lk), added to the scores; may need gradients.
         dropout: probability in [0, 1) of dropping a weight; the others grow by 1 / (1 - dropout).
         return_weights: also return the weights, before dropout; they take O(Lq x Lk) memory.
+        attn_mask, is_causal, dropout_p, enable_gqa: the names of torch's scaled_dot_product_attention, with its
+            meaning. A bool attn_mask is `mask`, a floating one `position_bias`; dropout_p is `dropout`; `scale` is the
+            same; enable_gqa=True has no effect, since heads may always be grouped. is_causal is `causal` where Lq = Lk;
+            elsewhere the first query sits at the first key, which takes a mask of Lq x Lk. Of an option that has two
+            names, give one.
 
     Returns:
         (..., H, Lq, Dv) in v's dtype; with return_weights a pair of that and the weights (..., H, Lq, Lk).
@@ -95,10 +106,16 @@ def attention(
         >>> q, k, v = torch.randn(8, 1024, 64), torch.randn(2, 1024, 64), torch.randn(2, 1024, 64)
         >>> attention(q, k, v, "entmax:alpha=1.5", causal=True).shape
         torch.Size([8, 1024, 64])
+        >>> attention(q, k, v, is_causal=True, enable_gqa=True).shape  # as torch's own function
+        torch.Size([8, 1024, 64])
     """
+    _check_qkv(q, k, v)
+    names = Names(mask, position_bias, causal, dropout)
+    if attn_mask is not None or is_causal is not None or dropout_p is not None or enable_gqa is not None:
+        names = from_sdpa(q, k, names, attn_mask, is_causal, dropout_p, enable_gqa)
     rule, inputs = _checked(
-        q, k, v, normalizer, mask=mask, causal=causal, window=window, scale=scale, softcap=softcap, sink=sink,
-        position_bias=position_bias, dropout=dropout,
+        q, k, v, normalizer, mask=names.mask, causal=names.causal, window=window, scale=scale, softcap=softcap,
+        sink=sink, position_bias=names.position_bias, dropout=names.dropout,
     )  # fmt: skip
     if return_weights:
         return dense(rule, inputs)
@@ -117,6 +134,7 @@ def _blockwise(
     q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer, size: BlockSize | None = None, **options: Any
 ) -> Tensor:
     """attention() block by block, whatever the problem; for tests and benchmarks."""
+    _check_qkv(q, k, v)
     return blockwise(*_checked(q, k, v, normalizer, **options), size)
 
 
@@ -184,7 +202,6 @@ def _checked(
     position_bias: Tensor | None = None,
     dropout: float = 0.0,
 ) -> tuple[Rule, Inputs]:
-    _check_qkv(q, k, v)
     heads, queries, width = q.shape[-3:]
     full = torch.Size((*batch_shape(Inputs(q, k, v)), heads, queries, k.shape[-2]))
     _check_extra("mask", mask, full, floating=False)

@@ -190,8 +190,8 @@ def _block_gradients(
         kept, grad = kept * factors, grad * factors
     grad_v = fold_heads(kept, kv_heads).mT @ grad_out
     wanted = [logits, *(t for t in learned if t.requires_grad)]
-    grad_logits, *found = torch.autograd.grad(weights, wanted, grad, allow_unused=True)
-    grad_learned = [found.pop(0) if t.requires_grad else None for t in learned]
+    grad_logits, *of_learned = torch.autograd.grad(weights, wanted, grad, allow_unused=True)
+    grad_learned = [of_learned.pop(0) if t.requires_grad else None for t in learned]
     grad_sink = None if part.sink is None else grad_logits[..., 0].sum(-1)
     grad_bias = grad_logits[..., -keys:]
     folded = fold_heads(grad_bias if slope is None else grad_bias * slope, kv_heads)
@@ -228,10 +228,12 @@ def logits_of(scores: Tensor, inputs: Inputs, hidden: Hidden) -> Tensor:
         scores[..., keys].masked_fill_(table, -math.inf)
     if inputs.mask is not None:
         scores = scores.masked_fill(~inputs.mask, -math.inf)
-    if inputs.sink is None:
-        return scores
-    sink = inputs.sink.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
-    return torch.cat([sink, scores], -1)
+    return scores if inputs.sink is None else with_sink(scores, inputs.sink)
+
+
+def with_sink(logits: Tensor, sink: Tensor) -> Tensor:
+    """(..., H, Lq, 1 + Lk): the logit of each head's sink (H,) before those of the keys."""
+    return torch.cat([sink.to(logits.dtype)[:, None, None].expand(*logits.shape[:-1], 1), logits], -1)
 
 
 def normalize(normalizer: Normalizer, logits: Tensor, parameters: Sequence[Tensor]) -> Tensor:

@@ -54,8 +54,8 @@ _WIDEST = 16
 
 def _sources(file: str) -> tuple[tuple[str, float, int], ...]:
     """Name, time and size of everything that a kernel in `file` may inline: its folder, this file and the entries."""
-    found = [*sorted(Path(file).parent.glob("*.py")), Path(__file__), Path(__file__).with_name("entries.py")]
-    return tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in found)
+    files = [*sorted(Path(file).parent.glob("*.py")), Path(__file__), Path(__file__).with_name("entries.py")]
+    return tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in files)
 
 
 class _WideLower(Lower):  # type: ignore[misc]

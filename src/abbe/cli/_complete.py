@@ -8,7 +8,7 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
 
-from ._names import FIGURES, NORMALIZERS, STATEMENTS, VECTORS
+from ._names import FIGURES, STATEMENTS, VECTORS, normalizer_names
 
 
 def models(incomplete: str) -> list[str]:
@@ -27,7 +27,7 @@ def statements(incomplete: str) -> list[str]:
 
 
 def normalizers(incomplete: str) -> list[str]:
-    return _starting(NORMALIZERS, incomplete)
+    return _starting(normalizer_names(), incomplete)
 
 
 def vectors(incomplete: str) -> list[str]:

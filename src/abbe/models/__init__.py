@@ -1,38 +1,57 @@
 """Models and text: load a transformer, pull one into the cache, cut text into windows, tap the attention."""
 
 from ._head import logits_in_pieces
+from ._load.embedded import FILES as EMBEDDED_FILES
+from ._load.embedded import about as embedded_about
+from ._load.embedded import embedded_folder
 from ._load.load import LoadedModel, load
 from ._load.wrap import wrap
+from ._pull.cache import PULLABLE, cache_folder, is_pulled
 from ._pull.cache import facts as pulled_facts
+from ._pull.cache import model_folder as pulled_folder
 from ._pull.pull import pull
 from ._session.call import AttentionCall
 from ._session.selfcheck_output import checked_logits
+from ._swap.groups import HeadGroup
+from ._swap.named import attention_names, register_attention_names
 from ._swap.patterns import FILE_PREFIX, rules_in
-from ._swap.plan import HeadGroup
+from ._swap.plan import Plan, plan
 from ._swap.swap import Swap, swap
 from ._tap import Tap, tap
 from ._text import Text, read_text
 from ._unwrap import evaluating, unwrapped
-from ._windows import Window, Windows, windows
+from ._windows import Window, Windows, special_tokens, windows
 
 __all__ = [
+    "EMBEDDED_FILES",
     "FILE_PREFIX",
+    "PULLABLE",
     "AttentionCall",
     "HeadGroup",
     "LoadedModel",
+    "Plan",
     "Swap",
     "Tap",
     "Text",
     "Window",
     "Windows",
+    "attention_names",
+    "cache_folder",
     "checked_logits",
+    "embedded_about",
+    "embedded_folder",
     "evaluating",
+    "is_pulled",
     "load",
     "logits_in_pieces",
+    "plan",
     "pull",
     "pulled_facts",
+    "pulled_folder",
     "read_text",
+    "register_attention_names",
     "rules_in",
+    "special_tokens",
     "swap",
     "tap",
     "unwrapped",

@@ -53,8 +53,8 @@ class _StandIn(nn.Module):
 
     @property
     def states(self) -> Tensor:
-        found: Tensor = self._result.last_hidden_state
-        return found
+        states: Tensor = self._result.last_hidden_state
+        return states
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._result

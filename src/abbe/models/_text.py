@@ -72,15 +72,15 @@ def _sources(source: object) -> list[PathLike]:
         several = list(source)
     if not several:
         raise AbbeError("no text was named: give a file, '-' for standard input, or nothing for the embedded sample")
-    found: list[PathLike] = []
+    sources: list[PathLike] = []
     for one in several:
         if not isinstance(one, str | os.PathLike) or not isinstance(os.fspath(one), str):
             raise AbbeError(
                 f"text is {shown(one)}, but must be a file, the text itself (a string with a space or a line break), "
                 "an abbe.Text, or None for the embedded sample"
             )
-        found.append(one)
-    return found
+        sources.append(one)
+    return sources
 
 
 def _sample() -> Text:

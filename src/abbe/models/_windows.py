@@ -82,7 +82,7 @@ def windows(
     _check_request(lengths, count, context)
     tokens = _tokenise(text, tokenizer)
     _check_room(text, tokens, lengths)
-    found: list[Window] = []
+    drawn: list[Window] = []
     too_short: dict[int, str] = {}
     for length in lengths:
         body = length - tokens.special
@@ -90,15 +90,15 @@ def windows(
         if possible < count:
             too_short[length] = _too_short(text, tokens, length, possible, count)
         starts = _draw(len(tokens.ids), body, possible, seed, length)
-        found += [_cut(tokens, length, index, start) for index, start in enumerate(starts)]
-    return Windows(found, too_short)
+        drawn += [_cut(tokens, length, index, start) for index, start in enumerate(starts)]
+    return Windows(drawn, too_short)
 
 
 def _lengths(given: int | Sequence[int]) -> tuple[int, ...]:
-    found = whole_numbers("lengths", given, "window length")
-    if not found:
+    lengths = whole_numbers("lengths", given, "window length")
+    if not lengths:
         raise AbbeError(f"lengths is {shown(given)}, but must be a list of window lengths, such as [256, 1024]")
-    return found
+    return lengths
 
 
 def _check_request(lengths: Sequence[int], count: int, context: int | None) -> None:
@@ -121,7 +121,7 @@ def _tokenise(text: Text, tokenizer: Any) -> _Tokens:
         raise AbbeError(f"{text.name} is not valid Unicode: half a character at position {error.start:,}") from None
     if not getattr(tokenizer, "is_fast", False):
         raise AbbeError(f"tokenizer {type(tokenizer).__name__} cannot give character spans: a fast one is needed")
-    found = tokenizer(
+    encoded = tokenizer(
         text.content,
         add_special_tokens=False,
         return_offsets_mapping=True,
@@ -131,14 +131,14 @@ def _tokenise(text: Text, tokenizer: Any) -> _Tokens:
         padding=False,
         verbose=False,
     )
-    before, after = _special_tokens(tokenizer)
-    return _Tokens(torch.tensor(found["input_ids"], dtype=torch.int64), found["offset_mapping"], before, after)
+    before, after = special_tokens(tokenizer)
+    return _Tokens(torch.tensor(encoded["input_ids"], dtype=torch.int64), encoded["offset_mapping"], before, after)
 
 
-def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     """What the tokenizer puts before and after a text by itself."""
-    found = tokenizer("a", return_special_tokens_mask=True, truncation=False, padding=False)
-    ids, special = found["input_ids"], found["special_tokens_mask"]
+    encoded = tokenizer("a", return_special_tokens_mask=True, truncation=False, padding=False)
+    ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
     first = special.index(0)
     last = len(special) - special[::-1].index(0)
     return ids[:first], ids[last:]

@@ -1,7 +1,31 @@
-"""Normalizers: maps from attention logits to attention weights, behind one registry."""
+"""Normalizers: maps from attention logits to attention weights, behind one registry.
+
+`normalizer` makes one from a spec, `list_normalizers` lists them. The other names are for those who build on a
+normalizer: attention, a swap in a model, a fit of what it learns.
+"""
 
 from ._base import Normalizer
-from ._registry import NormalizerInfo, list_normalizers, normalizer
+from ._dispatch import inside_transform, kernels_from
+from ._options import Learned, Option
+from ._registry import NormalizerInfo, list_normalizers, normalizer, usual_specs
 from ._softmax import Softmax
+from ._spec import format_spec, parse_spec
+from ._step import step_attention
+from ._truncated import Truncated
 
-__all__ = ["Normalizer", "NormalizerInfo", "Softmax", "list_normalizers", "normalizer"]
+__all__ = [
+    "Learned",
+    "Normalizer",
+    "NormalizerInfo",
+    "Option",
+    "Softmax",
+    "Truncated",
+    "format_spec",
+    "inside_transform",
+    "kernels_from",
+    "list_normalizers",
+    "normalizer",
+    "parse_spec",
+    "step_attention",
+    "usual_specs",
+]

@@ -122,6 +122,7 @@ class NormSoftmax(Normalizer):
     paper = "IEEE COINS 2023, NormSoftmax"
     example = "norm-softmax:gamma=1"
     options = (Option("gamma", 1.0, "largest deviation to divide by", low=0),)
+    usual = (0.5, 1, 2)
     continuous = False  # at a flat row
     gamma: float
 

@@ -37,6 +37,8 @@ class Normalizer(nn.Module, ABC):
     always_learns: ClassVar[bool] = False
     sums_to_one: ClassVar[bool] = True
     continuous: ClassVar[bool] = True
+    usual: ClassVar[tuple[float, ...]] = ()  # values of its first option that have a name in transformers
+    needs_order: ClassVar[bool] = False  # its keys must stand in causal order
 
     def __init_subclass__(cls, **options: Any) -> None:
         """What can learn is read where it is kept: `n.alpha` is the number that was learned."""

@@ -30,30 +30,32 @@ Reference = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class RowMap:
-    """weights = reference(logits (..., L), params (..., P)); `module`.`forward`/`backward` are its kernels."""
+    """weights = reference(logits (..., L), params (..., P)); `module`.`forward`/`backward` are its kernels, if any."""
 
     name: str
     reference: Reference
-    module: str
+    module: str | None = None
     forward: str = "forward"
     backward: str = "backward"
 
     def kernel(self, which: str) -> Callable[..., None]:
+        if self.module is None:
+            raise TypeError(f"row map {self.name!r} has no kernels")
         return _kernel(self.module, which)
 
 
 def _kernel(module: str, name: str) -> Callable[..., None]:
-    found: Callable[..., None] = load(f"{__package__}._kernels.{module}", name)
-    return found
+    kernel: Callable[..., None] = load(f"{__package__}._kernels.{module}", name)
+    return kernel
 
 
 _MAPS: dict[str, RowMap] = {}
 
 
 def row_map(
-    name: str, reference: Reference, module: str, forward: str = "forward", backward: str = "backward"
+    name: str, reference: Reference, module: str | None = None, forward: str = "forward", backward: str = "backward"
 ) -> RowMap:
-    """Register a row-wise map under a name that the custom operators can carry."""
+    """Register a row-wise map under a name that the custom operators can carry; without kernels it is the reference."""
     made = RowMap(name, reference, module, forward, backward)
     if name in _MAPS:
         raise RuntimeError(f"row map {name!r} is registered twice")
@@ -81,7 +83,7 @@ def inside_transform() -> bool:
 
 def row_weights(which: RowMap, logits: Tensor, params: Tensor) -> Tensor:
     """Weights of every row of `logits`; `params` broadcasts over the rows."""
-    if not fused(logits):
+    if which.module is None or not fused(logits):
         return which.reference(logits, params)
     if torch.compiler.is_compiling():
         compiled: Tensor = _row_weights_op(logits, params, which.name)
@@ -96,7 +98,8 @@ def blended_weights(
     first: tuple[RowMap, Tensor], second: tuple[RowMap, Tensor], logits: Tensor, share: float
 ) -> Tensor:
     """share * first + (1 - share) * second, each a map with its parameters."""
-    if fused(logits) and not torch.compiler.is_compiling():
+    with_kernels = first[0].module is not None and second[0].module is not None
+    if with_kernels and fused(logits) and not torch.compiler.is_compiling():
         (a, params_a), (b, params_b) = first, second
         blend: Tensor = _Blend.apply(logits, params_a, params_b, a.name, b.name, share)  # type: ignore[no-untyped-call]
         return blend

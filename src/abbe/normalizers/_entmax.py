@@ -122,8 +122,8 @@ def entmax_reference(logits: Tensor, params: Tensor) -> Tensor:
     return finish((w - _excess(w, slope)).clamp(min=0), logits, params, visible, top)
 
 
-SPARSEMAX = row_map("sparsemax", sparsemax_reference, "entmax", "sparsemax_forward", "sparsemax_backward")
-ENTMAX15 = row_map("entmax15", entmax15_reference, "entmax", "entmax15_forward", "entmax15_backward")
+SPARSEMAX = row_map("sparsemax", sparsemax_reference, "thresholds", "sparsemax_forward", "sparsemax_backward")
+ENTMAX15 = row_map("entmax15", entmax15_reference, "thresholds", "entmax15_forward", "entmax15_backward")
 ENTMAX = row_map("entmax", entmax_reference, "entmax")
 
 
@@ -202,6 +202,7 @@ class Entmax(Normalizer):
         learn_option(),
         heads_option(),
     )
+    usual = (1.1, 1.2, 1.25, 1.3, 1.5, 1.75, 1.9, 2)
     learnable = ("alpha",)
     alpha: PerHead
 
@@ -241,6 +242,7 @@ class AdaptiveScalableEntmax(Normalizer):
         learn_option(),
         heads_option(),
     )
+    usual = (1.1, 1.2, 1.25, 1.3, 1.5, 1.75, 1.9, 2)
     learnable = ("delta", "beta", "gamma")
     alpha: float
     delta: PerHead

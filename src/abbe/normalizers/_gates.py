@@ -98,6 +98,7 @@ class NormalizedReLU(Normalizer):
         Option("power", 1.0, "exponent p", low=1, closed="low"),
         Option("eps", 1e-6, "floor of the sum", low=0, closed="low"),
     )
+    usual = (1, 2, 3)
     sums_to_one = False
     power: float
     eps: float

@@ -1,4 +1,4 @@
-"""What a normalizer can be told: names, defaults and allowed ranges, and the constrained parameters that learn."""
+"""The parameters of a normalizer: names, defaults and allowed ranges, and the constrained parameters that learn."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ class Learned(nn.Module):
     def numbers(self) -> PerHead:
         """The value as it is now, to be read; a tuple with one per head if there are several."""
         raws = self.raw.detach().cpu().flatten()
-        found = tuple(self._number(raw, start) for raw, start in zip(raws, self.starts, strict=True))
-        return found if len(found) > 1 else found[0]
+        numbers = tuple(self._number(raw, start) for raw, start in zip(raws, self.starts, strict=True))
+        return numbers if len(numbers) > 1 else numbers[0]
 
     def _number(self, raw: Tensor, start: float) -> float:
         """A number that gives this parameter back bit for bit: where it started, or else the shortest."""

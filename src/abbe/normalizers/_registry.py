@@ -84,20 +84,42 @@ def list_normalizers() -> tuple[NormalizerInfo, ...]:
     return tuple(NormalizerInfo(c.name, c.meaning, c.options, c.paper, c.example) for c in CLASSES)
 
 
+def usual_specs() -> dict[str, str]:
+    """Short names of fixed normalizers and their specs: "entmax" and "entmax-1.5" for "entmax:alpha=1.5".
+
+    Each normalizer that learns nothing by itself and is made of no other has one for its default, and one for each
+    usual value of its first option.
+    """
+    specs: dict[str, str] = {}
+    for made in CLASSES:
+        if made.always_learns or any(option.kind == "normalizer" for option in made.options):
+            continue
+        specs[made.name] = made.name
+        for value in made.usual:
+            specs[f"{made.name}-{value:g}"] = f"{made.name}:{made.options[0].name}={value:g}"
+    return specs
+
+
 def _plain(name: str) -> str:
     """Case, spaces, dashes and underscores do not matter in a name."""
     return "".join(character for character in name.lower() if character not in " -_")
 
 
 _NEAR = 0.6  # of difflib; below it, a guess would be a silly one
-_BY_NAME = {_plain(name): made for made in CLASSES for name in (made.name, *made.aliases)}
+
+
+def _by_name(classes: tuple[type[Normalizer], ...]) -> dict[str, type[Normalizer]]:
+    return {_plain(name): made for made in classes for name in (made.name, *made.aliases)}
+
+
+_BY_NAME = _by_name(CLASSES)
 
 
 def _find(name: str) -> type[Normalizer]:
-    found = _BY_NAME.get(_plain(name))
-    if found is None:
+    made = _BY_NAME.get(_plain(name))
+    if made is None:
         near = difflib.get_close_matches(_plain(name), _BY_NAME, n=1, cutoff=_NEAR)
         known = ", ".join(made.name for made in CLASSES)
         hint = f"Did you mean {_BY_NAME[near[0]].name!r}?" if near else f"Known are {known}"
         raise AbbeError(f"unknown normalizer {name!r}. {hint}")
-    return found
+    return made

@@ -101,6 +101,7 @@ class TopK(_Selection):
         Option("k", 32, "keys to keep", "count", 1, closed="low", shown=True),
         Option("renormalize", True, "softmax over the kept keys alone", "flag"),
     )
+    usual = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     chooses_by = "k"
     k: int
     renormalize: bool
@@ -134,6 +135,7 @@ class TopP(_Selection):
     paper = "2502.02770"
     example = "topp:p=0.9"
     options = (Option("p", 0.9, "mass to keep", low=0, high=1, closed="high", shown=True),)
+    usual = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
     row_map = TOPP
     chooses_by = "p"
 
@@ -151,5 +153,6 @@ class Threshold(_Selection):
     paper = "2503.23174"
     example = "threshold:rel=0.1"
     options = (Option("rel", 0.1, "fraction of the largest weight", low=0, high=1, closed="both", shown=True),)
+    usual = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
     row_map = THRESHOLD
     chooses_by = "rel"

@@ -43,6 +43,7 @@ class LearnedSink(Normalizer):
         learn_option(),
         heads_option(),
     )
+    usual: ClassVar[tuple[float, ...]] = (0, 1, 2, 3, 4)
     learnable: ClassVar[tuple[str, ...]] = ("b",)
     b: PerHead
     sums_to_one = False
@@ -70,6 +71,7 @@ class SoftmaxPlusOne(LearnedSink):
     paper = "Miller 2023, Attention Is Off By One"
     example = "softmax1"
     options = ()
+    usual = ()
     learnable = ()
 
     def _value(self, name: str, logits: Tensor) -> Tensor:

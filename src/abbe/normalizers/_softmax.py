@@ -55,6 +55,7 @@ class Softmax(ScaledSoftmax):
     paper = "1706.03762"
     example = "softmax:temperature=0.5"
     options = (Option("temperature", 1.0, "divides the logits", low=0),)
+    usual = (0.5, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2)
     temperature: float
 
     def _scale(self, logits: Tensor) -> Tensor:
@@ -103,6 +104,7 @@ class ScalableSoftmax(ScaledSoftmax):
     paper = "2501.19399"
     example = "ssmax:s=0.5"
     options = (Option("s", 1.0, "a lead of 1/s wins at every length", low=0), learn_option(), heads_option())
+    usual = (0.1, 0.2, 0.3, 0.4, 0.5, 1, 2)
     learnable = ("s",)
     s: PerHead
 
@@ -126,6 +128,7 @@ class LogNScaling(ScaledSoftmax):
     paper = "2202.12172"
     example = "logn:trained=1024"
     options = (Option("trained", 1024, "keys per row in training", "count", 2, closed="low", shown=True),)
+    usual = (128, 256, 512, 1024, 2048, 4096, 8192, 32768)
     trained: int
 
     def _scale(self, logits: Tensor) -> Tensor:

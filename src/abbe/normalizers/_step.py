@@ -14,9 +14,9 @@ from torch import Tensor
 
 from .._kernels.switch import KernelsBrokenError, load, loading
 from .._kernels.threads import over_rows
+from . import _registry
 from ._base import Normalizer
 from ._dispatch import RowMap, fused, params_of_rows
-from ._registry import CLASSES
 
 
 def step_attention(normalizer: Normalizer, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor | None:
@@ -32,6 +32,8 @@ def step_attention(normalizer: Normalizer, query: Tensor, key: Tensor, value: Te
         return None
     normalizer._validate(no_logits, None)
     which, params = normalizer._map(no_logits)
+    if which.module is None:
+        return None
     output = query.new_empty(batch, 1, heads, value.shape[3])
     rest = params_of_rows(params, no_logits), _scale(scale), output
     # The keys come first: by the size of the first tensor the rows are split over threads.
@@ -49,7 +51,7 @@ def _is_known_by_shape(normalizer: Normalizer) -> bool:
     elsewhere may not.
     """
     heard = normalizer._forward_hooks or normalizer._forward_pre_hooks
-    return type(normalizer) in CLASSES and normalizer.is_one_map and not heard
+    return type(normalizer) in _registry.CLASSES and normalizer.is_one_map and not heard
 
 
 def _are_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:

@@ -41,6 +41,7 @@ class StickBreaking(Normalizer):
     paper = "2410.17980"
     example = "stick-breaking"
     sums_to_one = False
+    needs_order = True
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
         return STICK_BREAKING, logits.new_zeros(1)

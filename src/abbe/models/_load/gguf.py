@@ -56,9 +56,9 @@ def gguf_network(path: Path, dtype: torch.dtype) -> nn.Module:
     with redirect_stderr(io.StringIO()), torch.random.fork_rng(devices=[]):
         config = transformers.AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
         network = getattr(transformers, CAUSAL).from_config(config, dtype=dtype)
-        found = read(str(path), return_tensors=True, model_to_load=network, torch_dtype=dtype)["tensors"]
+        weights = read(str(path), return_tensors=True, model_to_load=network, torch_dtype=dtype)["tensors"]
     network.config.architectures = [type(network).__name__]  # as it will be when read from the cache
-    missing = set(network.load_state_dict(found, strict=False).missing_keys) - set(network.all_tied_weights_keys)
+    missing = set(network.load_state_dict(weights, strict=False).missing_keys) - set(network.all_tied_weights_keys)
     if missing:
         raise AbbeError(f"{path} lacks weights of its own architecture, such as {min(missing)}")
     network.tie_weights()

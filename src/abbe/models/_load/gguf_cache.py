@@ -66,9 +66,9 @@ def _put(made: Path, folder: Path, aside: Path) -> None:
 def _is_intact(folder: Path, facts: dict[str, Any]) -> bool:
     """Whether these facts made the folder, and every file is as it was written."""
     try:
-        found = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        files = found.pop("files")
-        return bool(found == facts and files) and all(_sha256(folder / name) == files[name] for name in files)
+        kept = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        files = kept.pop("files")
+        return bool(kept == facts and files) and all(_sha256(folder / name) == files[name] for name in files)
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return False
 

@@ -68,8 +68,8 @@ def _cached_folder(name: str, revision: str | None) -> Path | None:
     """A snapshot that another program began: enough if it has what the model needs."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(name, "config.json", revision=revision)
-    return Path(found).parent if isinstance(found, str) else None
+    file = try_to_load_from_cache(name, "config.json", revision=revision)
+    return Path(file).parent if isinstance(file, str) else None
 
 
 def _unreachable(name: str, at: str, error: Exception) -> str:

@@ -82,7 +82,7 @@ def load(
 ) -> LoadedModel:
     """The model of that name, on the CPU, ready to be measured.
 
-    `name` is `embedded`, a pulled model (`smollm2`, `stories15m`, `minilm`), a folder with safetensors, a `.gguf` file,
+    `name` is `embedded`, a pulled model (`smollm2`, `minilm`), a folder with safetensors, a `.gguf` file,
     or a hub id, whose `revision` may be given. Only a hub id may touch the network. Pickles and foreign code never run.
     """
     given = os.fspath(name)
@@ -161,8 +161,8 @@ def _read_network(folder: Path, auto: str, dtype: torch.dtype) -> nn.Module:
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
     if missing:
         raise AbbeError(f"the weights in {folder} are incomplete: {len(missing)} are missing, such as {missing[0]}")
-    found: nn.Module = network
-    return found
+    loaded: nn.Module = network
+    return loaded
 
 
 def _read_tokenizer(folder: Path) -> Any:

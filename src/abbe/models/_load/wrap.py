@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..._errors import AbbeError
+from .._session.masks import causal_flag
 from .._unwrap import unwrapped
 from .kind import Kind, longest_input
 from .load import LoadedModel
@@ -41,6 +42,5 @@ def _check_reads_text(network: nn.Module) -> None:
 def _kind(network: nn.Module, config: Any) -> Kind:
     if config.is_encoder_decoder:
         return "encoder-decoder"
-    attention = [module for module in network.modules() if hasattr(module, "is_causal")]
-    causal = any(module.is_causal for module in attention) if attention else True
-    return "decoder" if causal else "encoder"
+    flags = {causal_flag(module) for module in network.modules()} - {None}
+    return "decoder" if True in flags or not flags else "encoder"

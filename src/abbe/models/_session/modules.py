@@ -81,8 +81,8 @@ def use_text_part(network: nn.Module) -> str:
     from transformers import PreTrainedModel
 
     parts = dict(network.named_modules())
-    found = [path for path in _TEXT_PARTS if isinstance(parts.get(path), PreTrainedModel)]
-    return f"; use its `{found[0]}`, which reads text" if found else ""
+    paths = [path for path in _TEXT_PARTS if isinstance(parts.get(path), PreTrainedModel)]
+    return f"; use its `{paths[0]}`, which reads text" if paths else ""
 
 
 def _lies_in(path: str, others: Iterable[str]) -> bool:

@@ -1,7 +1,7 @@
 """From what transformers hands to an attention function to an AttentionCall, and the registries that lead there.
 
 What is special: shared by `tap` and `swap`. A function is known to transformers under a private name, for one model and
-for a time; kind and input of a layer are seen by hooks, since the attention function itself is not told.
+for a time; kind and input of a layer are seen by hooks, since the attention function itself does not get them.
 """
 
 from __future__ import annotations

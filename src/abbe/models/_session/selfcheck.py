@@ -1,7 +1,7 @@
 """The tap's proof: attention rebuilt from what was captured must give the model's own output.
 
-What is special: the rebuilt attention uses nothing but AttentionCall.logits, sink and value, in blocks of queries, so
-what is proved is exactly what consumers read.
+What is special: the rebuilt attention uses nothing but AttentionCall.weights and value, in blocks of queries, so what
+is proved is exactly what consumers read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ..._attention.blocks import BLOCK_BYTES, compute_dtype, fold_heads, full_precision, unfold_heads
 from ..._errors import AbbeError
-from ...normalizers import normalizer
 from .call import AttentionCall
 from .modules import use_text_part
 
@@ -28,17 +27,13 @@ _PIECE = 1 << 20  # outputs compared at once: a vocabulary is large
 def own_attention(call: AttentionCall) -> Tensor:
     """(batch, queries, heads, value width): softmax attention from the captured parts."""
     batch, heads, queries = call.query.shape[:3]
-    values, softmax = call.value.to(compute_dtype(call.value)), normalizer("softmax")
+    values = call.value.to(compute_dtype(call.value))
     step = max(1, BLOCK_BYTES // (4 * batch * heads * call.key.shape[-2]))
     out = call.value.new_empty(batch, queries, heads, values.shape[-1])
     with full_precision(values):
         for start in range(0, queries, step):
             block = torch.arange(start, min(start + step, queries), device=values.device)
-            logits = call.logits(block)
-            if call.sink is not None:
-                sink = call.sink.to(logits.dtype)[:, None, None].expand(*logits.shape[:-1], 1)
-                logits = torch.cat([sink, logits], -1)
-            weights = softmax(logits)[..., -values.shape[-2] :].to(values.dtype)
+            weights = call.weights(block).to(values.dtype)
             rows = unfold_heads(fold_heads(weights, values.shape[1]) @ values, heads)
             out[:, block] = rows.transpose(1, 2).to(out.dtype)
     return out

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from ...normalizers import Normalizer
+from ...normalizers import Normalizer, step_attention
 from ...normalizers import normalizer as make_normalizer
-from ...normalizers._step import step_attention
 from .._session.call import AttentionCall
 from .._session.keywords import Keywords
 from .._session.output import model_attention, normalized_attention
-from .plan import HeadGroup, needs_order
+from .groups import HeadGroup, needs_order
 
 # One token of a text of some hundred has so many logits, and who generates calls often: loading the kernels pays.
 KERNELS_FROM = 1 << 11
@@ -94,10 +93,7 @@ def swapped_weights(call: AttentionCall, groups: Sequence[HeadGroup], queries: T
             mask=None if call.mask is None else call.mask[:1],
             position_bias=None if call.position_bias is None else call.position_bias[:1],
         )  # fmt: skip
-        logits = first.logits(queries)[0]
-        if call.sink is not None:
-            sink = call.sink.to(logits.dtype)[:, None, None].expand(*logits.shape[:-1], 1)
-            logits = torch.cat([sink, logits], -1)
+        logits = first.logits(queries, sink=True)[0]
         weights = torch.empty_like(logits)
         for group in groups:
             made = group.normalizer or make_normalizer("softmax")

@@ -15,8 +15,8 @@ def check_facts(path: str, facts: dict[str, Any]) -> None:
     _check(path, _all_are(specs, str), "its specs are no list of texts")
     _check(path, _all_are(layers, dict), "its layers are no list of objects")
     for number, layer in enumerate(layers or ()):
-        told = isinstance(layer.get("path"), str) and is_whole(layer.get("heads"))
-        _check(path, told, f"its layer {number} has no path or no number of heads")
+        complete = isinstance(layer.get("path"), str) and is_whole(layer.get("heads"))
+        _check(path, complete, f"its layer {number} has no path or no number of heads")
         _check(path, _all_are(layer.get("groups"), dict), f"the groups of its layer {number} are no list of objects")
 
 
@@ -42,8 +42,8 @@ def is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _all_are(found: object, kind: type) -> bool:
-    return isinstance(found, list) and all(isinstance(one, kind) for one in found)
+def _all_are(listed: object, kind: type) -> bool:
+    return isinstance(listed, list) and all(isinstance(one, kind) for one in listed)
 
 
 def _check(path: str, holds: bool, trouble: str) -> None:

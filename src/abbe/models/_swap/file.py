@@ -16,23 +16,23 @@ from ..._stored import write_whole
 from ..._tensor_sum import tensor_sum
 from ...normalizers import Normalizer, normalizer
 from .facts import check_facts, check_groups
+from .groups import Groups, HeadGroup, check_fits
 from .layers import Layer
-from .plan import HeadGroup, Plan, check_fits
 
 _KEY, _FORMAT, _SUM = "abbe_swap", 1, "sha256"
 
 
-def write_plan(path: str | os.PathLike[str], plan: Plan, model: str) -> None:
-    """Write a plan; a normalizer that several groups share is written once."""
+def write_groups(path: str | os.PathLike[str], groups_of: Groups, model: str) -> None:
+    """Write all groups; a normalizer that several groups share is written once."""
     from safetensors.torch import save
 
-    made = list({id(group.normalizer): group.normalizer for groups in plan.values() for group in groups}.values())
+    made = list({id(group.normalizer): group.normalizer for groups in groups_of.values() for group in groups}.values())
     shared = [one for one in made if one is not None]
     for one in shared:
         _check_spec(one)
     layers = [
         {"path": layer.path, "heads": layer.heads, "groups": [_group_facts(group, shared) for group in groups]}
-        for layer, groups in plan.items()
+        for layer, groups in groups_of.items()
     ]
     specs = [one.initial_spec for one in shared]
     facts: dict[str, Any] = {"format": _FORMAT, "abbe": _version(), "model": model, "layers": layers, "specs": specs}
@@ -45,8 +45,8 @@ def write_plan(path: str | os.PathLike[str], plan: Plan, model: str) -> None:
     write_whole(Path(path), save(tensors, {_KEY: json.dumps(facts)}))
 
 
-def read_plan(path: str, layers: Sequence[Layer], model: str) -> Plan:
-    """The plan of a file, for a model of the same class that has the same layers and heads."""
+def read_groups(path: str, layers: Sequence[Layer], model: str) -> Groups:
+    """The groups of a file, for a model of the same class that has the same layers and heads."""
     facts, tensors = _read(path)
     check_facts(path, facts)
     _check_layers(path, facts, layers, model)
@@ -55,19 +55,19 @@ def read_plan(path: str, layers: Sequence[Layer], model: str) -> Plan:
     _check_tensors(path, tensors, len(facts["specs"]))
     made = [_loaded(path, number, spec, tensors) for number, spec in enumerate(facts["specs"])]
     stored = zip(layers, facts["layers"], strict=True)
-    plan = {layer: tuple(_group(group, made, layer) for group in one["groups"]) for layer, one in stored}
-    for layer, groups in plan.items():
+    groups_of = {layer: tuple(_group(group, made, layer) for group in one["groups"]) for layer, one in stored}
+    for layer, groups in groups_of.items():
         for group in groups:
             if group.normalizer is not None:
                 check_fits(group.normalizer, group.heads, layer)
     _check_sum(path, facts, tensors)
-    return plan
+    return groups_of
 
 
 def _check_sum(path: str, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Last, so that a mistake with a name is told by it; files of older versions carry none."""
-    told = {key: value for key, value in facts.items() if key != _SUM}
-    if _SUM in facts and facts[_SUM] != tensor_sum(tensors, told):
+    """Last, so that a mistake that has a name is reported by it; files of older versions carry none."""
+    summed = {key: value for key, value in facts.items() if key != _SUM}
+    if _SUM in facts and facts[_SUM] != tensor_sum(tensors, summed):
         raise AbbeError(f"{path} is damaged: its checksum is wrong; calibrate or save the swap again")
 
 

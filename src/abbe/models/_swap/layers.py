@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..._errors import AbbeError
+from .._session.masks import is_causal
 
 # What modules call their number of query heads; those that say nothing follow their config.
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
@@ -48,15 +49,7 @@ def layers_of(network: Any, modules: dict[nn.Module, str]) -> list[Layer]:
 def _heads(network: Any, module: nn.Module, path: str) -> int:
     configs = [getattr(module, "config", None), network.config.get_text_config()]
     for owner, name in ((owner, name) for owner in (module, *configs) for name in _HEADS):
-        found = getattr(owner, name, None)
-        if isinstance(found, int):
-            return found
+        heads = getattr(owner, name, None)
+        if isinstance(heads, int):
+            return heads
     raise AbbeError(f"unsupported: {type(network).__name__} ({path}) does not say how many heads it has")
-
-
-def is_causal(module: nn.Module) -> bool:
-    """Whether a module says that its queries see no later keys."""
-    config = getattr(module, "config", None)
-    asked = getattr(config, "is_causal", None)
-    flag = getattr(module, "is_causal", True)
-    return bool(flag) and asked is not False and not getattr(module, "is_cross_attention", False)

@@ -1,30 +1,44 @@
 """The attention functions behind names such as "abbe:entmax-1.5": fixed normalizers, for any model that asks by name.
 
-What is special: such a function knows its module but not its model, so it trusts no flag: the mask is always built, and
-a call without one that should have had one is refused.
+What is special: transformers looks a name up when it makes a model, so names must be registered before, and there is a
+finite number of them. Such a function knows its module but not its model, so it trusts no flag: the mask is always
+built, and a call without one that should have had one is refused.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from ...normalizers import Normalizer, normalizer
-from ...normalizers._dispatch import kernels_from
+from ...normalizers import Normalizer, kernels_from, normalizer, usual_specs
 from .._session.keywords import checked_mask, read_keywords
-from .._session.masks import MaskPolicy
+from .._session.masks import MaskPolicy, is_causal, is_lower_triangle
+from .._session.modules import LOADED_PREFIX
 from .attention import KERNELS_FROM, swapped_attention
-from .layers import is_causal
-from .plan import HeadGroup, needs_order
+from .groups import HeadGroup, needs_order
 
-full_mask = MaskPolicy(set(), ()).make_mask
+_full_mask = MaskPolicy(set(), ()).make_mask
 
 
-def attend_with(
+def attention_names() -> dict[str, str]:
+    """The names for transformers' attn_implementation, such as "abbe:entmax-1.5", each with its spec."""
+    return {f"{LOADED_PREFIX}{name}": spec for name, spec in usual_specs().items()}
+
+
+def register_attention_names() -> None:
+    """Make the names known to transformers."""
+    from transformers.masking_utils import AttentionMaskInterface
+    from transformers.modeling_utils import AttentionInterface
+
+    for name, spec in attention_names().items():
+        AttentionInterface.register(name, partial(_attend_with, spec))
+        AttentionMaskInterface.register(name, _full_mask)
+
+
+def _attend_with(
     spec: str,
     module: nn.Module,
     query: Tensor,
@@ -40,7 +54,7 @@ def attend_with(
         raise AbbeError(f"{made} needs keys in causal order, and {where} is an encoder's or a cross attention")
     if mask is None and query.shape[-2] > 1 and is_causal(module):
         raise AbbeError(f"unsupported: {where} came without a mask, so later keys would be seen; use abbe.swap instead")
-    causal = mask is not None and _is_lower_triangle(mask)
+    causal = mask is not None and is_lower_triangle(mask)
     groups = (HeadGroup("*", tuple(range(query.shape[1])), made),)
     with kernels_from(KERNELS_FROM):
         return swapped_attention(module, groups, query, key, value, None if causal else mask, causal, options), None
@@ -49,11 +63,3 @@ def attend_with(
 @lru_cache(maxsize=256)
 def _made(spec: str) -> Normalizer:
     return normalizer(spec)
-
-
-def _is_lower_triangle(mask: Tensor) -> bool:
-    """Whether a mask says causal and no more, for which attention() does half the work."""
-    queries, keys = mask.shape[-2:]
-    if mask.dtype != torch.bool or queries != keys or queries == 1:
-        return False
-    return bool((mask == torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()).all())

@@ -57,13 +57,13 @@ def _layers(pattern: str, where: str, layers: Sequence[Layer]) -> list[Layer]:
             if number >= len(layers):
                 raise AbbeError(f"pattern {pattern!r}: there is no layer {number}; {listed(layers)}")
         return [layers[number] for number in chosen]
-    found = [layer for layer in layers if fnmatchcase(layer.path, where)]
-    if not found:
+    named = [layer for layer in layers if fnmatchcase(layer.path, where)]
+    if not named:
         raise AbbeError(
             f"pattern {pattern!r} matches no layer; write '*', 'layers.3', 'layers.0,2,5-7' or a glob of a path, "
             f"then .heads.0,4 for some heads; {listed(layers)}"
         )
-    return found
+    return named
 
 
 def _heads(pattern: str, chosen: Sequence[int], layer: Layer) -> tuple[int, ...]:
@@ -75,13 +75,13 @@ def _heads(pattern: str, chosen: Sequence[int], layer: Layer) -> tuple[int, ...]
 
 def _numbers(pattern: str, text: str) -> list[int]:
     """The numbers of "0,2,5-7", sorted."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
         if last and int(last) < int(first):
             raise AbbeError(f"pattern {pattern!r}: {part} runs backwards; write {last}-{first}")
-        found.update(range(int(first), int(last or first) + 1))
-    return sorted(found)
+        numbers.update(range(int(first), int(last or first) + 1))
+    return sorted(numbers)
 
 
 def listed(layers: Sequence[Layer]) -> str:

@@ -1,113 +1,98 @@
-"""Which normalizer each head gets: patterns and specs, resolved for one model.
-
-What is special: a spec makes one normalizer for each layer, with a value of its own for each head that learns, while a
-Normalizer instance is used as it is wherever its pattern matches. A head that no pattern names keeps the model's own
-attention.
-"""
+"""plan(model, what): which normalizer each layer and head would get; the model is read, never changed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import os
+from collections.abc import Iterator, Mapping
+from itertools import groupby
 
-from torch import nn
+from .._session.modules import attention_modules, checked_network
+from .file import read_groups, write_groups
+from .groups import Groups, HeadGroup, What, make_groups
+from .layers import layers_of
+from .patterns import FILE_PREFIX
 
-from ..._errors import AbbeError
-from ...normalizers import Normalizer, normalizer
-from ...normalizers._spec import parse_spec
-from ...normalizers._stick_breaking import StickBreaking
-from .layers import Layer
-from .patterns import EVERY, matches, rules_in
-
-What = str | Normalizer | Mapping[str, str | Normalizer]
+_HEADER = ("layers", "heads", "normalizer", "pattern")
+_UNCHANGED = "unchanged"  # heads that keep the model's attention
 
 
-@dataclass(frozen=True, eq=False)
-class HeadGroup:
-    """Heads of one layer that share a normalizer; None is the model's own attention. `pattern` chose them."""
+def plan(model: object, what: What) -> Plan:
+    """What `swap(model, what)` would do, without doing it: which normalizer each layer and head would get.
 
-    pattern: str
-    heads: tuple[int, ...]
-    normalizer: Normalizer | None
+    `what` is all that `swap` takes, and a mistake in it is the same error. The model may be in use meanwhile, also
+    under a tap or a swap.
 
-
-Plan = dict[Layer, tuple[HeadGroup, ...]]
-
-
-def make_plan(what: What, layers: Sequence[Layer]) -> Plan:
-    """The groups of every layer, together all its heads."""
-    what = rules_in(what) if isinstance(what, str) else what
-    rules = what if isinstance(what, Mapping) else {EVERY: what}
-    if not rules:
-        raise AbbeError("there is no pattern; write {'*': 'entmax:alpha=1.5'}, or the spec alone")
-    free = {layer: set(range(layer.heads)) for layer in layers}
-    groups: dict[Layer, list[HeadGroup]] = {layer: [] for layer in layers}
-    for pattern, wanted in rules.items():
-        used = False
-        for layer, named in matches(pattern, layers).items():
-            heads = tuple(head for head in named if head in free[layer])
-            if heads:
-                groups[layer].append(HeadGroup(pattern, heads, _made(wanted, heads, layer)))
-                free[layer].difference_update(heads)
-                used = True
-        if not used and pattern != EVERY:
-            raise AbbeError(f"pattern {pattern!r} has no effect: those before it name all of its heads; put it first")
-    return {layer: (*groups[layer], *_own(free[layer])) for layer in layers}
+    Example:
+        >>> abbe.plan(model, {"layers.3": "topk:k=32", "*.heads.0,4": "sparsemax"})
+        Plan for GPT2LMHeadModel, 6 layers
+        layers  heads  normalizer  pattern
+        0-2     0,4    sparsemax   *.heads.0,4
+        0-2     1-3,5  unchanged
+        3       0-5    topk:k=32   layers.3
+        4-5     0,4    sparsemax   *.heads.0,4
+        4-5     1-3,5  unchanged
+    """
+    return Plan(checked_network(model, "plan"), what)
 
 
-def _own(heads: set[int]) -> tuple[HeadGroup, ...]:
-    return (HeadGroup("", tuple(sorted(heads)), None),) if heads else ()
+class Plan(Mapping[str, tuple[HeadGroup, ...]]):
+    """Of every layer path the groups of heads with their normalizers, in the order of the network.
+
+    A group whose normalizer is None keeps the model's own attention. `layers` are the paths by number, as patterns
+    count them.
+    """
+
+    def __init__(self, network: object, what: What) -> None:
+        self._model = type(network).__name__
+        self.by_layer = _read(network, what)
+        self._by_path = {layer.path: groups for layer, groups in self.by_layer.items()}
+
+    @property
+    def layers(self) -> list[str]:
+        return list(self._by_path)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write patterns, specs and learned parameters into one safetensors file, for `swap(model, "file:PATH")`."""
+        write_groups(path, self.by_layer, self._model)
+
+    def __getitem__(self, path: str) -> tuple[HeadGroup, ...]:
+        return self._by_path[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_path)
+
+    def __len__(self) -> int:
+        return len(self._by_path)
+
+    def __repr__(self) -> str:
+        """A table; neighbouring layers that are treated alike share their rows."""
+        rows = [_HEADER, *self._rows()]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        count = f"{len(self)} layer{'s' if len(self) != 1 else ''}"
+        return "\n".join([f"Plan for {self._model}, {count}", *lines])
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        shown = [(layer.number, tuple(map(_cells, groups))) for layer, groups in self.by_layer.items()]
+        for groups, alike in groupby(shown, key=lambda entry: entry[1]):
+            numbers = _spans([number for number, _ in alike])
+            yield from ((numbers, *cells) for cells in groups)
 
 
-def _made(wanted: str | Normalizer, heads: Sequence[int], layer: Layer) -> Normalizer:
-    made = normalizer(wanted) if not isinstance(wanted, str) else for_heads(wanted, len(heads)).to(layer.device)
-    check_fits(made, heads, layer)
-    return made
+def _read(network: object, what: What) -> Groups:
+    layers = layers_of(network, attention_modules(checked_network(network, "plan")))
+    if isinstance(what, str) and what.startswith(FILE_PREFIX):
+        return read_groups(what.removeprefix(FILE_PREFIX), layers, type(network).__name__)
+    return make_groups(what, layers)
 
 
-def for_heads(spec: str, heads: int) -> Normalizer:
-    """The normalizer of a spec; what learns gets a value for each head, unless the spec says heads=."""
-    plain, (name, given) = normalizer(spec), parse_spec(spec)
-    options = {option.name: option for option in plain.options}
-    filled: dict[str, Any] = {
-        key: for_heads(given.get(key, option.default), heads)
-        for key, option in options.items()
-        if option.kind == "normalizer"
-    }
-    if "heads" in options and "heads" not in given and (plain.always_learns or plain._given.get("learn")):
-        filled["heads"] = heads
-    return normalizer(name, **(given | filled)) if filled else plain
+def _cells(group: HeadGroup) -> tuple[str, str, str]:
+    made = _UNCHANGED if group.normalizer is None else str(group.normalizer)
+    return _spans(sorted(group.heads)), made, group.pattern
 
 
-def check_fits(made: Normalizer, heads: Sequence[int], layer: Layer) -> None:
-    """Refuse a normalizer that cannot work for these heads."""
-    for part in _parts(made):
-        if part._given.get("heads", 1) not in (1, len(heads)):
-            raise AbbeError(
-                f"{made} is made for {part._given['heads']} heads, but is to serve {len(heads)} heads of {layer.path}; "
-                "leave heads= out"
-            )
-        if isinstance(part, StickBreaking) and not layer.causal:
-            raise AbbeError(
-                f"{made} needs keys in causal order, and {layer.path} has none: it is an encoder's or a cross attention"
-            )
-
-
-def needs_order(made: Normalizer | None) -> bool:
-    return made is not None and any(isinstance(part, StickBreaking) for part in _parts(made))
-
-
-def _parts(made: Normalizer) -> Iterable[Normalizer]:
-    return (part for part in made.modules() if isinstance(part, Normalizer))
-
-
-def as_module(plan: Plan) -> nn.ModuleDict:
-    """All normalizers of a plan, by the number of their layer: what the network holds during the swap."""
-    return nn.ModuleDict(
-        {
-            str(layer.number): nn.ModuleList([group.normalizer for group in groups if group.normalizer is not None])
-            for layer, groups in plan.items()
-            if any(group.normalizer is not None for group in groups)
-        }
-    )
+def _spans(numbers: list[int]) -> str:
+    """Rising numbers as "0,2,5-7"."""
+    # Neighbours have the same difference to their place.
+    runs = ([n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]))
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

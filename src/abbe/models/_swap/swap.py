@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from functools import partial
-from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,27 +17,26 @@ import torch
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from ...normalizers._dispatch import kernels_from
+from ...normalizers import Softmax, kernels_from
 from .._session.call import AttentionCall
-from .._session.keywords import checked_mask, read_keywords
-from .._session.masks import MaskPolicy
-from .._session.modules import SWAP_PREFIX, PrivateConfigs, attention_modules, checked_network
-from .._session.reader import CallReader, lock, models_within, refuse_requests_for_weights, register
-from .._session.saved_plain import save_as_plain
-from .._session.selfcheck import check_ready
-from .._session.selfcheck_output import checked_output
+from .._session.modules import SWAP_PREFIX, checked_network
+from .._session.session import Given, Session
 from .attention import KERNELS_FROM, check_order, swapped_attention, swapped_weights
-from .check import Trial
-from .file import read_plan, write_plan
-from .layers import layers_of
-from .patterns import FILE_PREFIX
-from .plan import HeadGroup, Plan, What, as_module, make_plan
+from .groups import HeadGroup, What, as_module, make_groups
+from .plan import Plan
 
 Listener = Callable[[AttentionCall, Callable[[Tensor], Tensor]], object]
 
 ATTRIBUTE = "abbe_normalizers"  # of the network, holds the normalizers during the swap
 
-_numbers = count(1)
+_FAILURE = (
+    "check failed: softmax swapped in changes the output of {model} by {error} of its standard deviation "
+    "(allowed {limit})"
+)
+
+
+class _AsAnyOther(Softmax):
+    """Softmax that attention() computes as it does any normalizer: for Softmax itself it calls torch's kernel."""
 
 
 def swap(model: object, what: What) -> Swap:
@@ -72,35 +69,34 @@ class Swap:
 
     def __init__(self, model: object, what: What) -> None:
         self.network = checked_network(model, "swap")
-        self.error: float | None = None
-        self._name = f"{SWAP_PREFIX}{next(_numbers)}"
-        self._modules = attention_modules(self.network)
-        self._layers = layers_of(self.network, self._modules)
-        self._plan = self._read(what)
-        self._groups = {layer.module: groups for layer, groups in self._plan.items()}
-        self._reader = CallReader(self.network)
+        self._plan = Plan(self.network, what)
+        self._groups = {layer.module: groups for layer, groups in self._plan.by_layer.items()}
+        self._trial_groups: dict[nn.Module, tuple[HeadGroup, ...]] = {}  # softmax everywhere, for the check
         self._listeners: list[Listener] = []
-        self._trial: Trial | None = None  # only during the check
-        self._undo: ExitStack | None = self._installed()
+        self._session = Session(self.network, SWAP_PREFIX)
+        normalizers = as_module(self._plan.by_layer).train(self.network.training)
+        modules = {layer.module: layer.path for layer in self._plan.by_layer}
+        self._session.open(self._attend, modules, part=(ATTRIBUTE, normalizers))
+
+    @property
+    def error(self) -> float | None:
+        return self._session.error
 
     @property
     def layers(self) -> list[str]:
-        return [layer.path for layer in self._layers]
+        return self._plan.layers
 
     @property
     def normalizers(self) -> dict[str, tuple[HeadGroup, ...]]:
-        return {layer.path: groups for layer, groups in self._plan.items()}
+        return dict(self._plan)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """What the normalizers learn, each once."""
-        return as_module(self._plan).parameters()
+        return as_module(self._plan.by_layer).parameters()
 
     def restore(self) -> None:
         """Give the model its own attention back; once is enough, more do no harm."""
-        if self._undo is not None:
-            with lock:
-                self._undo.close()
-            self._undo = None
+        self._session.close()
 
     def __enter__(self) -> Self:
         self._check_active()
@@ -113,7 +109,7 @@ class Swap:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write patterns, specs and learned parameters into one safetensors file, for `swap(model, "file:PATH")`."""
-        write_plan(path, self._plan, type(self.network).__name__)
+        self._plan.save(path)
 
     def listen(self, listener: Listener) -> None:
         """Call this with (AttentionCall, weights_of), layer by layer, in every later forward pass under the swap.
@@ -121,10 +117,8 @@ class Swap:
         `weights_of(queries)`, of a 1-D tensor of query numbers, gives the (heads, queries, keys) weights that the layer
         uses for batch element 0, before dropout; it is valid during the call.
         """
-        undo = self._check_active()
-        if not self._listeners:
-            with lock:
-                self._reader.watch(self._modules, undo)
+        self._check_active()
+        self._session.watch()
         self._listeners.append(listener)
 
     @torch.no_grad()
@@ -135,71 +129,33 @@ class Swap:
         Listeners are not called. Also learns the output projections, for later calls of listeners.
         """
         self._check_active()
-        check_ready(self.network, inputs)
-        with self._configs.original():
-            plain = checked_output(self.network, inputs)
-        with ExitStack() as seen:
-            self._reader.watch(self._modules, seen)
-            self._trial = trial = Trial(self.network, self._layers, self._reader.layers)
-            try:
-                self.error = trial.error(plain, inputs)
-            finally:
-                self._trial = None
-                trial.close()
-        return self.error
+        softmax = make_groups(_AsAnyOther(), list(self._plan.by_layer))
+        self._trial_groups = {layer.module: groups for layer, groups in softmax.items()}
+        return self._session.check(inputs, _FAILURE)
 
-    def _read(self, what: What) -> Plan:
-        if isinstance(what, str) and what.startswith(FILE_PREFIX):
-            return read_plan(what.removeprefix(FILE_PREFIX), self._layers, type(self.network).__name__)
-        return make_plan(what, self._layers)
-
-    def _installed(self) -> ExitStack:
-        """Change the model; returns what undoes it."""
-        with ExitStack() as undo, lock:
-            self._configs = PrivateConfigs(self.network)
-            undo.callback(self._configs.restore)
-            self._configs.install(self._name)
-            self._policy = MaskPolicy(self._configs.implementations(), self._modules)
-            register(self._name, self._attend, self._policy.make_mask, undo)
-            refuse_requests_for_weights(self.network, self._configs, undo)
-            self.network.add_module(ATTRIBUTE, as_module(self._plan).train(self.network.training))
-            undo.callback(delattr, self.network, ATTRIBUTE)
-            save_as_plain([part for _, part in models_within(self.network)], self._configs, undo, ATTRIBUTE)
-            return undo.pop_all()
-
-    def _check_active(self) -> ExitStack:
-        if self._undo is None:
+    def _check_active(self) -> None:
+        if not self._session.is_open:
             raise AbbeError("this swap was restored already; call swap again")
-        return self._undo
 
-    def _attend(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        **keywords: Any,
-    ) -> tuple[Tensor, None]:
-        """The attention function; the signature is transformers' own."""
-        where = f"{type(self.network).__name__} ({self._modules.get(module, type(module).__name__)})"
-        options, mask = read_keywords(where, query, keywords), checked_mask(where, attention_mask)
-        causal = mask is None and self._policy.is_causal(module, options.is_causal, query.shape[-2])
+    def _attend(self, given: Given) -> Tensor:
+        """The layer's attention with the normalizers of its heads; during the check with softmax in all of them."""
+        where, module, query, key, value, mask, causal, options = given
+        trial = self._session.trial
         groups = self._groups_of(module, where, query.shape[1])
         check_order(where, groups, mask, causal, query.shape[-2])
-        if self._listeners and self._trial is None:
-            _, call = self._reader.read(module, query, key, value, mask, causal, options)
+        if self._listeners and trial is None:
+            _, call = self._session.read(given)
             for listener in self._listeners:
                 listener(call, partial(swapped_weights, call, groups))
         with kernels_from(KERNELS_FROM):
             output = swapped_attention(module, groups, query, key, value, mask, causal, options)
-        if self._trial is not None:
-            layer, call = self._reader.read(module, query, key, value, mask, causal, options)
-            self._trial.see(layer, call, output)
-        return output, None
+        if trial is not None:
+            layer, call = self._session.read(given)
+            trial.see(layer, call, output)
+        return output
 
     def _groups_of(self, module: nn.Module, where: str, heads: int) -> tuple[HeadGroup, ...]:
-        groups = (self._groups if self._trial is None else self._trial.groups).get(module)
+        groups = (self._groups if self._session.trial is None else self._trial_groups).get(module)
         if groups is None:
             raise AbbeError(f"{where} is no part of the model that was swapped, but a copy of it; swap the copy itself")
         expected = sum(len(group.heads) for group in groups)

@@ -101,18 +101,18 @@ def narrow(row: Any, mass: Any, target: Any, top: Any) -> Any:
 @kernel
 def in_doubt(row: Any, low: Any, high: Any, index: Any) -> int:
     """Places of the keys in (low, high], largest first and earlier first among equals; returns their number."""
-    found = 0
+    count = 0
     for j in range(row.shape[0]):  # no branches: they would be mispredicted
-        index[found] = j
-        found += 1 if low < row[j] <= high else 0
-    for c in range(1, found):
+        index[count] = j
+        count += 1 if low < row[j] <= high else 0
+    for c in range(1, count):
         j = index[c]
         at = c
         while at > 0 and row[index[at - 1]] < row[j]:
             index[at] = index[at - 1]
             at -= 1
         index[at] = j
-    return found
+    return count
 
 
 @kernel
@@ -126,9 +126,9 @@ def keep_largest(row: Any, mass: Any, target: Any, top: Any, out: Any) -> None:
             have += mass[j] if row[j] == high and have < target else ZERO
             out[j] = out[j] if keep else ZERO
         return
-    found = in_doubt(row, low, high, index)
+    doubtful = in_doubt(row, low, high, index)
     kept = 0
-    while kept < found and have < target:
+    while kept < doubtful and have < target:
         have += mass[index[kept]]
         kept += 1
     for c in range(kept):

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ...models import HeadGroup
-from ...normalizers import Normalizer
-from ...normalizers._options import Learned
+from ...normalizers import Learned, Normalizer
 from .fit import HeadFits, fit, judge
 from .folder import CalibrationFolder
 from .result import HEADS_SCHEMA, PARAMETERS_SCHEMA

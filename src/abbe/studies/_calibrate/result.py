@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..._asked import whole
 from ...measures import bootstrap_interval
-from ...models import swap
+from ...models import plan
 from ...normalizers import Normalizer
 from ...results import Result, as_text, read_content
 from ...words.finding import Finding, findings_from
@@ -143,8 +143,7 @@ class Calibration(Result):
 
     def save_swap(self, path: str | os.PathLike[str], model: object) -> None:
         """Write the fitted swap for this model into one safetensors file, for `swap(model, "file:PATH")`."""
-        with swap(model, self.normalizers) as handle:
-            handle.save(path)
+        plan(model, self.normalizers).save(path)
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -70,11 +70,10 @@ class RowReader:
     def _read(self, call: AttentionCall) -> None:
         if call.name not in self._wanted:
             return
-        logits = call.logits(query_positions(call.query.shape[-2], self._settings, self._window)).float()
+        queries = query_positions(call.query.shape[-2], self._settings, self._window)
+        logits = call.logits(queries, sink=True).float()
         values = call.value.float()
         if call.sink is not None:
-            sink = call.sink.float()[None, :, None, None].expand(*logits.shape[:-1], 1)
-            logits = torch.cat([sink, logits], -1)
             values = torch.cat([torch.zeros_like(values[..., :1, :]), values], -2)
         rows = LayerRows(logits, values, values[:0])
         self._found[call.name].append(LayerRows(logits, values, rows.averaged(normalizer("softmax")(logits))))

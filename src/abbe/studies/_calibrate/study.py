@@ -18,7 +18,7 @@ from torch import nn
 from ..._asked import whole
 from ..._errors import AbbeError
 from ..._held import held
-from ...models import LoadedModel, Text, Window, evaluating, swap, tap
+from ...models import LoadedModel, Text, Window, evaluating, plan, swap, tap
 from ...normalizers import Normalizer
 from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from .._engine.calibrated import learnable_rules
@@ -123,9 +123,7 @@ class _Job:
         self.skipped: list[str] = []
         self.no_loss = self._why_no_loss()
         self.windows, self.held_out = self._cut()
-        handle = swap(model, rules)
-        handle.restore()  # the rows are those of the model as it is
-        self.groups = groups_to_fit(handle.normalizers)
+        self.groups = groups_to_fit(plan(model, rules))
         self.heads = max(len(group.heads) for groups in self.groups.values() for group in groups)
 
     def run(self, place: Path | None, watch: Watch, started: float) -> Calibration:

@@ -8,8 +8,7 @@ from typing import Any
 
 from ..._errors import AbbeError
 from ...models import LoadedModel, Text, rules_in
-from ...normalizers import normalizer
-from ...normalizers._spec import format_spec, parse_spec
+from ...normalizers import format_spec, normalizer, parse_spec
 from .._engine.calibrated import learnable_rules
 
 _KEPT = ("entmax", "asentmax")  # a learned alpha goes to softmax, and would be compared under the name of entmax

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...models import Text
-from ...models._windows import _special_tokens
+from ...models import Text, special_tokens
 
 KINDS = ("key-value", "needle")
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -56,7 +55,7 @@ class PromptMaker:
         self.twice, self.once = ([word for word in self.words if counted[word] >= least] for least in (2, 1))
         self.skipped: list[str] = []
         self._seed, self._text = seed, text.name
-        self._before = _special_tokens(tokenizer)[0]
+        self._before = special_tokens(tokenizer)[0]
         self._hay = _ids(tokenizer, text.content[:_READ])
         self._separator = next(([found[0]] for s in _SEPARATORS if len(found := _ids(tokenizer, s)) == 1), [])
         self._begin, self._middle, self._end = (_ids(tokenizer, part) for part in (_BEGIN, _MIDDLE, _END))

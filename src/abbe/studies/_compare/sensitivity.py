@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ... import bounds
 from ...measures import Rows, sensitivity
-from ...models import AttentionCall, LoadedModel, Window, swap
-from ...models._swap.plan import HeadGroup
+from ...models import AttentionCall, HeadGroup, LoadedModel, Window, swap
 from ...normalizers import Normalizer, normalizer
 from .._engine.passes import run_model
 from .._engine.settings import Settings
@@ -41,11 +40,8 @@ def own_logits(model: LoadedModel, windows: Sequence[Window], settings: Settings
     for window in spread(windows, WINDOWS):
 
         def hear(call: AttentionCall, _: Callable[[Tensor], Tensor], window: Window = window) -> None:
-            logits = call.logits(query_positions(call.query.shape[-2], sampled, window))[0].float()
-            if call.sink is not None:
-                sink = call.sink.float()[:, None, None].expand(*logits.shape[:-1], 1)
-                logits = torch.cat([sink, logits], -1)
-            found.setdefault(call.name, []).append(logits.cpu())
+            logits = call.logits(query_positions(call.query.shape[-2], sampled, window), sink=True)[0]
+            found.setdefault(call.name, []).append(logits.float().cpu())
 
         with swap(model, "softmax") as swapped:
             swapped.listen(hear)

@@ -11,54 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ...models import LoadedModel, swap
-from ...normalizers import Normalizer, normalizer
-from ...normalizers._dispatch import RowMap
+from ...models import LoadedModel, plan
+from ...normalizers import Normalizer, Truncated, normalizer
 
 Points = dict[int, list[float]]  # for N: the loss of every window
 
 
-class Truncated(Normalizer):
-    """The N largest weights of another normalizer, scaled so that a row keeps its sum. For measurements only.
-
-    With softmax it is top-k. A learned sink counts as a key, and of equal weights any may be kept.
-    """
-
-    name = "truncated"
-    continuous = False
-
-    def __init__(self, inner: Normalizer, keep: int) -> None:
-        super().__init__()
-        self.inner, self.keep = inner, keep
-
-    def _weights(self, logits: Tensor) -> Tensor:
-        weights = self.inner._weights(logits)
-        if self.keep >= weights.shape[-1]:
-            return weights
-        top = weights.topk(self.keep, -1)
-        kept, total = top.values.sum(-1, keepdim=True), weights.sum(-1, keepdim=True)
-        scale = torch.where(kept > 0, total / torch.where(kept > 0, kept, 1.0), 1.0)
-        return torch.zeros_like(weights).scatter_(-1, top.indices, top.values * scale)
-
-    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
-        raise TypeError("truncated weights are no row map")
-
-    def _jacobian(self, logits: Tensor) -> Tensor:
-        raise TypeError("truncated weights are for measurements: they have no Jacobian")
-
-    def _lipschitz(self, keys: int) -> float:
-        raise TypeError("truncated weights are for measurements: they have no Lipschitz constant")
-
-
 def truncated_swap(model: LoadedModel, what: str, keep: int) -> dict[str, Normalizer]:
     """What to swap so that every head of `what` keeps its `keep` largest weights; others are softmax."""
-    with swap(model, what) as plan:
-        found: dict[str, Normalizer] = {}
-        for path, groups in plan.normalizers.items():
-            for group in groups:
-                heads = ",".join(str(head) for head in group.heads)
-                found[f"{path}.heads.{heads}"] = Truncated(group.normalizer or normalizer("softmax"), keep)
-    return found
+    rules: dict[str, Normalizer] = {}
+    for path, groups in plan(model, what).items():
+        for group in groups:
+            heads = ",".join(str(head) for head in group.heads)
+            rules[f"{path}.heads.{heads}"] = Truncated(group.normalizer or normalizer("softmax"), keep)
+    return rules
 
 
 def capacity_points(

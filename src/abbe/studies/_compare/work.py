@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._held import held
-from ...models import LoadedModel, Text, Windows, swap
+from ...models import LoadedModel, Text, Windows, plan, swap
 from ...words.names import BASELINE, CALIBRATED
 from .._engine.folder import claim_folder
 from .._engine.given import windows_for
@@ -71,9 +71,9 @@ class Study:
     def _check_alternatives(self) -> None:
         """That each can be swapped into this model: a mistake is reported before anything is measured."""
         for spec in self.settings.alternatives:
-            swap(self.model, spec).restore()
+            plan(self.model, spec)
             if self.for_fitting is not None and not is_file(spec):
-                swap(self.model, fitted_rules(spec)).restore()
+                plan(self.model, fitted_rules(spec))
 
     def _compared(self, error: float) -> Comparison:
         with tempfile.TemporaryDirectory() as scratch:
@@ -182,9 +182,7 @@ class Study:
     def _equal(self, swapped: str) -> dict[str, Any]:
         if self._logits is None:
             self._logits = own_logits(self.model, self.windows, self.settings.reading())
-        with swap(self.model, swapped) as plan:
-            groups = plan.normalizers
-        return at_equal_selectivity(self._logits, groups, self.settings.reading(), self.windows[0])
+        return at_equal_selectivity(self._logits, plan(self.model, swapped), self.settings.reading(), self.windows[0])
 
     def _needle(self, name: str, what: str | None) -> list[float]:
         def make() -> dict[str, Any]:

@@ -12,9 +12,17 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from ..._errors import AbbeError
-from ...models import read_text
-from ...models._load import embedded as _embedded
-from ...models._pull import cache as _pull_cache
+from ...models import (
+    EMBEDDED_FILES,
+    PULLABLE,
+    cache_folder,
+    embedded_about,
+    embedded_folder,
+    is_pulled,
+    pulled_facts,
+    pulled_folder,
+    read_text,
+)
 from .check import Check
 
 GROUP = "Models and caches"
@@ -29,14 +37,14 @@ def embedded_check() -> Check:
     """All files are there, and the weights are as long as they say."""
     name = "embedded model"
     try:
-        folder = _embedded.embedded_folder()
-        for file in _embedded.FILES:
+        folder = embedded_folder()
+        for file in EMBEDDED_FILES:
             if file.endswith(".json"):
                 json.loads((folder / file).read_text(encoding="utf-8"))
         with safe_open(folder / "model.safetensors", framework="pt") as weights:
             count = len(weights.keys())
         read_text()
-        about = _embedded.about()
+        about = embedded_about()
     except AbbeError as error:
         return Check(name, "missing", str(error), _AGAIN, GROUP)
     except (OSError, ValueError, SafetensorError) as error:
@@ -46,7 +54,7 @@ def embedded_check() -> Check:
 
 def cache_check() -> Check:
     """Where pulled models go: it can be made and has room."""
-    folder = _pull_cache.cache_folder()
+    folder = cache_folder()
     there = _nearest(folder)
     if not (there.is_dir() and _writable(there)):
         advice = "set ABBE_CACHE to a folder that you may write to"
@@ -60,16 +68,16 @@ def cache_check() -> Check:
 
 
 def pulled_checks() -> list[Check]:
-    return [_pulled(name) for name in _pull_cache.PULLABLE]
+    return [_pulled(name) for name in PULLABLE]
 
 
 def _pulled(name: str) -> Check:
-    if not _pull_cache.is_pulled(name):
+    if not is_pulled(name):
         return Check(name, "missing", "not pulled", f"abbe pull {name}", GROUP, False)
     try:
-        what = str(_pull_cache.facts(name)["what"])
+        what = str(pulled_facts(name)["what"])
     except (OSError, ValueError, KeyError):
-        folder = _pull_cache.model_folder(name)
+        folder = pulled_folder(name)
         return Check(name, "broken", f"{folder} is damaged", f"remove it, then abbe pull {name}", GROUP, False)
     return Check(name, "ok", what, "", GROUP, False)
 

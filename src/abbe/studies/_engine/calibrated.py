@@ -7,8 +7,7 @@ from typing import Any
 
 from ..._errors import AbbeError
 from ...models import rules_in
-from ...normalizers import Normalizer, normalizer
-from ...normalizers._spec import format_spec, parse_spec
+from ...normalizers import Normalizer, format_spec, normalizer, parse_spec
 
 # They have a scale of their own: a temperature beside it would do the same.
 _WITH_SCALE = ("learned-temperature", "ssmax", "asentmax", "scaled")

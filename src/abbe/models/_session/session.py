@@ -1,0 +1,171 @@
+"""One model with another attention function for a time: what `tap` and `swap` both stand on.
+
+What is special: the function is known to transformers under a private name, for this one model and only while the
+session is open; no module of transformers is patched. Settings, registries, hooks and parts are put back by one stack
+of undo steps, also when opening fails half-way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import count
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from ..._errors import AbbeError
+from .call import AttentionCall
+from .keywords import Keywords, checked_mask, read_keywords
+from .layers import LayerKey
+from .masks import MaskPolicy
+from .modules import PrivateConfigs, use_text_part
+from .reader import CallReader, lock, models_within, refuse_requests_for_weights, register
+from .saved_plain import save_as_plain
+from .selfcheck import check_complete, check_ready, tolerance
+from .selfcheck_output import Output, checked_output, output_error
+from .trial import Trial
+
+Attend = Callable[["Given"], Tensor]
+
+_numbers = count(1)
+
+
+class Given(NamedTuple):
+    """One call of the attention function, read and checked; `where` names model and layer in errors."""
+
+    where: str
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    causal: bool
+    options: Keywords
+
+
+class Session:
+    """A model whose attention modules call another function, from `open` to `close`; at most one session per model.
+
+    Attributes:
+        modules: the attention modules with their paths.
+        reader: numbers layers and makes AttentionCalls.
+        trial: what a check in progress has seen, None otherwise.
+        error: what the last check found, also one that failed.
+    """
+
+    def __init__(self, network: Any, prefix: str) -> None:
+        self.network = network
+        self.modules: dict[nn.Module, str] = {}
+        self.reader = CallReader(network)
+        self.trial: Trial | None = None
+        self.error: float | None = None
+        self._name = f"{prefix}{next(_numbers)}"
+        self._undo: ExitStack | None = None
+        self._watching = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._undo is not None
+
+    def open(
+        self,
+        attend: Attend,
+        modules: dict[nn.Module, str],
+        *,
+        watch: bool = False,
+        part: tuple[str, nn.Module] | None = None,
+    ) -> None:
+        """Change the model: these attention modules (with their paths) call `attend`.
+
+        `watch` is what `watch` does. `part` is a module that the network holds, under that name, meanwhile.
+        """
+        with ExitStack() as undo, lock:
+            self._configs = PrivateConfigs(self.network)
+            self.modules = modules
+            undo.callback(self._configs.restore)
+            self._configs.install(self._name)
+            self._policy = MaskPolicy(self._configs.implementations(), modules)
+            register(self._name, self._function(attend), self._policy.make_mask, undo)
+            if watch:
+                self.reader.watch(modules, undo)
+            refuse_requests_for_weights(self.network, self._configs, undo)
+            if part is not None:
+                self.network.add_module(*part)
+                undo.callback(delattr, self.network, part[0])
+            models = [model for _, model in models_within(self.network)]
+            save_as_plain(models, self._configs, undo, None if part is None else part[0])
+            self._undo, self._watching = undo.pop_all(), watch
+
+    def close(self) -> None:
+        """Put everything back; once is enough, more do no harm."""
+        if self._undo is not None:
+            with lock:
+                self._undo.close()
+            self._undo, self._watching = None, False
+
+    def watch(self) -> None:
+        """See inputs and kinds of layers from now on: `read` needs it."""
+        if self._undo is not None and not self._watching:
+            with lock:
+                self.reader.watch(self.modules, self._undo)
+            self._watching = True
+
+    def read(self, given: Given) -> tuple[LayerKey, AttentionCall]:
+        """The layer that this call belongs to, and what it was given, without gradients."""
+        return self.reader.read(
+            given.module, given.query, given.key, given.value, given.mask, given.causal, given.options
+        )
+
+    def check(self, inputs: dict[str, Any], failure: str) -> float:
+        """Compare the model's plain output for these inputs with that in the session, whose calls go to `trial`.
+
+        Returns the largest difference over the standard deviation; too large a one is the error `failure`, in which
+        {model}, {error} and {limit} are filled in.
+        """
+        check_ready(self.network, inputs)
+        with self._configs.original():
+            plain = self._plain_output(inputs)
+        with ExitStack() as undo:
+            if not self._watching:
+                self.reader.watch(self.modules, undo)
+            self.trial = trial = Trial(self.network, self.reader.layers)
+            undo.callback(trial.close)
+            undo.callback(setattr, self, "trial", None)
+            own = checked_output(self.network, inputs)
+        check_complete(self.network, self.modules.values(), trial.called, trial.most_keys)
+        self.error = error = output_error(self.network, plain, own, inputs)
+        limit = max(tolerance(dtype) for dtype in (plain.main.dtype, *trial.dtypes))
+        if not error <= limit:
+            model = type(self.network).__name__
+            raise AbbeError(failure.format(model=model, error=f"{error:.2g}", limit=f"{limit:g}"))
+        return error
+
+    def _plain_output(self, inputs: dict[str, Any]) -> Output:
+        try:
+            return checked_output(self.network, inputs)
+        except Exception as error:
+            advice = use_text_part(self.network)
+            if not advice or isinstance(error, AbbeError):
+                raise
+            raise AbbeError(
+                f"{type(self.network).__name__} does not run on {', '.join(inputs)} alone{advice}"
+            ) from error
+
+    def _function(self, attend: Attend) -> Callable[..., tuple[Tensor, None]]:
+        """What transformers calls; the signature is its own."""
+
+        def attention_function(
+            module: nn.Module,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            attention_mask: Tensor | None,
+            **keywords: Any,
+        ) -> tuple[Tensor, None]:
+            where = f"{type(self.network).__name__} ({self.modules.get(module, type(module).__name__)})"
+            options, mask = read_keywords(where, query, keywords), checked_mask(where, attention_mask)
+            causal = mask is None and self._policy.is_causal(module, options.is_causal, query.shape[-2])
+            return attend(Given(where, module, query, key, value, mask, causal, options)), None
+
+        return attention_function
