@@ -5,11 +5,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from ...results import Run
+from .heat import Heat
+
+if TYPE_CHECKING:
+    from .answer import Answer
 
 Fact = float | int | str | None
 Place = tuple[int, int]  # layer, head
@@ -101,6 +106,7 @@ class Sample:
     rows: tuple[SampleRow, ...]
     loss: float | None = None
     guessing: float | None = None
+    heat: Heat | None = None  # absent from samples of older versions
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +149,19 @@ class Report:
         """False where a verdict says that attention has hardly been learned: then the advice does not apply."""
         return all(finding.topic != NOT_LEARNED for finding in self.verdicts)
 
+    @cached_property
+    def answer(self) -> Answer:
+        """How selective the attention is, in one sentence with its rule."""
+        from .answer import answer  # its rules use the types of this module
+
+        return answer(self)
+
     def as_json(self) -> dict[str, Any]:
         """All but the table and the sample."""
+        from .next_steps import next_steps  # as above
+
         return {
+            "answer": self.answer.as_json() | {"steps": [asdict(step) for step in next_steps(self, self.answer)]},
             "learned": self.learned,
             "numbers": [asdict(number) for number in self.numbers],
             "verdicts": [asdict(finding) for finding in self.verdicts],

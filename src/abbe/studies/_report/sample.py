@@ -14,7 +14,8 @@ from .._engine.loss import loss_and_guessing
 from .._engine.settings import Settings
 from .._engine.vectors import token_vectors
 from .._engine.window import check_model, check_tokens, lacks_vectors, rows_of_call, run_model, seeded
-from .result import Ball, Sample, SampleRow
+from .heat import Heat, heat_codes, heat_grid
+from .result import Ball, Place, Sample, SampleRow
 from .sample_ball import ball_of
 from .sample_json import sample_as_json, sample_from_json
 from .sample_tokens import token_texts
@@ -49,7 +50,7 @@ def take_sample(
     rows = reader.read()
     tokens, queries_taken = token_texts(model.tokenizer, text, chosen), tuple(reader.positions.tolist())
     of_window = chosen.length, chosen.index, tokens, reader.sizes, queries_taken, tuple(rows)
-    return Sample(*of_window, *loss_and_guessing(model, chosen))
+    return Sample(*of_window, *loss_and_guessing(model, chosen), reader.heat())
 
 
 def sample_window(windows: Sequence[Window]) -> Window:
@@ -90,6 +91,8 @@ class _SampleReader:
         self.normalizer = None if settings.normalizer is None else make_normalizer(settings.normalizer)
         self.positions = torch.tensor([], dtype=torch.long)
         self.of_layers: dict[int, list[SampleRow]] = {}
+        self.grid: tuple[tuple[int, ...], tuple[int, ...]] = ((), (0,))
+        self.heat_of: dict[Place, bytes] = {}
         self.listening = False
         open_tap.listen(self._read)
 
@@ -102,12 +105,17 @@ class _SampleReader:
             self.listening = False
         return [row for _, rows in sorted(self.of_layers.items()) for row in rows]
 
+    def heat(self) -> Heat | None:
+        """Maps of all heads that were read; None if there are none."""
+        return Heat(*self.grid, dict(sorted(self.heat_of.items()))) if self.heat_of else None
+
     def _read(self, call: AttentionCall) -> None:
         if not self.listening:
             return
         if not len(self.positions):
             heads = call.query.shape[1] * len(self.numbers)
             self.positions = sample_positions(self.model, self.window, self.settings, heads, self.queries)
+            self.grid = heat_grid(self.window.length, heads)
         if lacks_vectors(call, self.settings):
             return
         layer, tokens = self.numbers[call.name], self.window.tokens.to(call.query.device)
@@ -115,6 +123,10 @@ class _SampleReader:
         rows = _on_cpu(rows_of_call(call, self.positions, vectors, self.normalizer))
         generator = seeded(self.settings, self.window, f"sample of layer {layer}")
         self.of_layers[layer] = sample_rows(rows, layer, self.positions.tolist(), self.sizes, generator)
+        if call.query.shape[-2] == call.key.shape[-2] == self.window.length:  # else a cell would name a wrong token
+            wide = rows_of_call(call, torch.tensor(self.grid[0]), vectors, self.normalizer)
+            codes = heat_codes(wide.weights.cpu(), self.grid[1])
+            self.heat_of |= {(layer, head): cells for head, cells in enumerate(codes)}
 
 
 def _on_cpu(rows: Rows) -> Rows:
