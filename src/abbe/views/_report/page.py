@@ -15,6 +15,7 @@ from markupsafe import Markup
 from ...studies._engine.sentences import percent
 from ...studies._report.floors import FRAGILE
 from ...studies._report.growth import FAINT
+from ...studies._report.next_steps import next_steps
 from ...studies._report.result import Fact, Finding, HeadVerdict, KeyNumber, Place, Report
 from ...studies._report.sample import sample_as_json
 from ...studies._report.untrained import NOTICE
@@ -22,15 +23,26 @@ from .._reproduce.page import for_others
 from .._shared.data import both_themes, packed_json, packed_table, plain_rows
 from .._shared.page import render, script, vega
 from .._shared.theme import THEMES
-from .._shared.words import column_words, glossary, interval, is_end, measures_of, shown
+from .._shared.words import (
+    MeasureWords,
+    column_words,
+    glossary,
+    interval,
+    is_end,
+    measure_words,
+    measures_of,
+    shown,
+    without_temperature,
+)
 from .charts import chart_specifications, shown_size
 
 SCRIPTS = (
-    "page.js", "charts.js", "report_data.js", "report_map.js", "report_head.js", "report_tokens.js",
-    "report_sorting.js", "report_parquet.js", "report_table.js", "report_start.js",
+    "page.js", "charts.js", "report_data.js", "report_map.js", "report_head.js", "report_tokens.js", "report_heat.js",
+    "report_steps.js", "report_sorting.js", "report_table.js", "report_address.js", "report_start.js",
 )  # fmt: skip
 KINDS = ("sharp", "selective", "fading", "blurred", "uniform", "sink", "not measured")
 _FEW = 12  # so many heads stand in a line
+SIGNS = {"good": ("✓", "good"), "look": ("!", "to look at"), "bad": ("✕", "bad")}  # seen without colours, too
 
 
 def report_page(report: Report) -> str:
@@ -38,12 +50,17 @@ def report_page(report: Report) -> str:
     manifest = for_others(report.run.manifest)
     table = _for_page(report.run.heads)
     measures = measures_of(table)
+    sign, grade_words = SIGNS[report.answer.grade]
     page = render(
         "report.html.jinja",
         scripts=[vega(), *(script(name) for name in SCRIPTS)],
         model=model_name(manifest),
         measured=measured(report),
         facts=facts(report),
+        answer=report.answer,
+        grade_sign=sign,
+        grade_words=grade_words,
+        steps=next_steps(report, report.answer, manifest),
         numbers=[_card(number) for number in report.numbers],
         verdicts=[_told(finding) for finding in report.verdicts],
         advice=[_told(finding) for finding in report.advice],
@@ -58,7 +75,7 @@ def report_page(report: Report) -> str:
         skipped=[str(why) for why in manifest.get("skipped") or ()],
         manifest=json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
         glossary=glossary(measures),
-        **_data(report, table, [asdict(words) for words in measures]),
+        **_data(report, table, [_measure(words) for words in measures]),
     )
     return page.encode("utf-8", "replace").decode("utf-8")  # half a character in some text would break the file
 
@@ -83,6 +100,14 @@ def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -
         "sample_data": packed_json(sample),
         "chart_data": packed_json(both_themes(charts)),
     }
+
+
+def _measure(words: MeasureWords) -> dict[str, Any]:
+    """With its family: the temperatures of one measure are chosen apart from it."""
+    family, temperature = without_temperature(words.name)
+    return asdict(words) | {
+        "family": family, "family_label": measure_words(family).label, "temperature": temperature,
+    }  # fmt: skip
 
 
 def _columns(names: Sequence[str]) -> dict[str, str]:

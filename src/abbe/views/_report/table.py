@@ -9,18 +9,23 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ...studies._report.next_steps import next_steps
 from ...studies._report.result import Finding, KeyNumber, Report
 from ...studies._report.untrained import NOTICE
 from .._reproduce.table import plain
 from .._shared.words import interval, shown
-from .page import measured_line, model_name
+from .page import SIGNS, measured_line, model_name
+
+_COLOURS = {"good": "bold green", "look": "bold yellow", "bad": "bold red"}
 
 
 def report_table(report: Report) -> RenderableType:
-    """What was measured, the five numbers, the verdicts, the advice; readable from 80 columns on."""
+    """What was measured, the answer, what to do, the five numbers, the verdicts, the advice; from 80 columns on."""
     parts: list[RenderableType] = [
-        Text(f"How selective is {plain(model_name(report.run.manifest))}?", style="bold"),
+        Text(f"How selective is the attention of {plain(model_name(report.run.manifest))}?", style="bold"),
         Text(plain(measured_line(report)), style="dim"),
+        Text(""),
+        *_answer(report),
         Text(""),
         _numbers(report),
         Text(""),
@@ -29,6 +34,18 @@ def report_table(report: Report) -> RenderableType:
     parts += _findings("Advice", report.advice, "" if report.learned else NOTICE)
     skipped = [Text(f"skipped: {plain(str(why))}", style="dim") for why in report.run.manifest.get("skipped") or ()]
     return Group(*parts, *skipped)
+
+
+def _answer(report: Report) -> list[RenderableType]:
+    """The sentence, and the commands, each in a line of its own so that it can be copied."""
+    answer = report.answer
+    parts: list[RenderableType] = [
+        Text.assemble((f"{SIGNS[answer.grade][0]} ", _COLOURS[answer.grade]), (plain(answer.sentence), "bold"))
+    ]
+    for number, step in enumerate(next_steps(report, answer), 1):
+        parts.append(Padding(Text(f"{number}. {plain(step.words)}"), (0, 0, 0, 2)))
+        parts.append(Padding(Text(plain(step.command), style="cyan"), (0, 0, 0, 5)))
+    return parts
 
 
 def _numbers(report: Report) -> Table:

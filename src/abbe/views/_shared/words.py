@@ -94,6 +94,17 @@ def measure_words(name: str) -> MeasureWords:
     return MeasureWords(name, label, group, _sentence(meaning), unit, limit, control)
 
 
+def without_temperature(name: str) -> tuple[str, float | None]:
+    """The name of a measure without its temperature, and that: 1 where a measure of the sensitivity names none."""
+    base, _, suffix = name.partition("@")
+    parts = suffix.split(",") if suffix else []
+    warm = [part for part in parts if part.startswith("T=")]
+    rest = ",".join(part for part in parts if part not in warm)
+    if warm:
+        return base + (f"@{rest}" if rest else ""), float(warm[0].removeprefix("T="))
+    return name, 1.0 if _known(base)[0] == SENSITIVITY else None
+
+
 def _known(base: str) -> tuple[str, str, str, str]:
     if base in _KNOWN:
         return _KNOWN[base]
