@@ -141,4 +141,4 @@ def _windows(report: Report, command: _Commands) -> Step | None:
     if not isinstance(windows, int) or windows >= ENOUGH_WINDOWS:
         return None
     counted = "1 window gives no intervals" if windows == 1 else f"Intervals from {windows} windows are too narrow"
-    return Step(f"{counted}; with more they can be trusted:", command.report(ENOUGH_WINDOWS))
+    return Step(f"{counted}; with {ENOUGH_WINDOWS} they come closer:", command.report(ENOUGH_WINDOWS))

@@ -5,7 +5,9 @@
   const abbe = window.abbe;
   const { show, choice, choose, onChoice } = abbe;
   const byId = (id) => document.getElementById(id);
-  const [STEPS, POWERS, NAMED] = [254, 4, 6]; // as in studies/_report/heat.py; tokens named of a stretch
+  const [STEPS, POWERS] = [254, 4]; // of the bytes: from 10^-4 to 1 in equal factors
+  const COLOURS = 3; // powers of ten that the colours span: what is fainter than 0.001 is all alike
+  const NAMED = 6; // tokens of a stretch that are named
   const weight = (code) => (code === 0 ? 0 : 10 ** (POWERS * ((code - 1) / STEPS - 1)));
   const state = { row: null, column: null };
 
@@ -26,7 +28,8 @@
     if (!found) return;
     [canvas.width, canvas.height] = [columns(), queries.length];
     const ramp = abbe.RAMPS[document.documentElement.dataset.theme] ?? abbe.RAMPS.light;
-    const paint = Array.from({ length: STEPS + 2 }, (_, code) => (code === 0 ? [0, 0, 0, 0] : [...abbe.mixed(ramp, (code - 1) / STEPS), 255]));
+    const share = (code) => Math.max(0, 1 + Math.log10(weight(code)) / COLOURS);
+    const paint = Array.from({ length: STEPS + 2 }, (_, code) => (code === 0 ? [0, 0, 0, 0] : [...abbe.mixed(ramp, share(code)), 255]));
     const context = canvas.getContext("2d");
     const image = context.createImageData(canvas.width, canvas.height);
     found.forEach((code, cell) => image.data.set(paint[code], 4 * cell));
