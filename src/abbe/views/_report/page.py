@@ -84,6 +84,7 @@ def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -
     """What the scripts read, compressed."""
     about = {
         "model": model_name(for_others(report.run.manifest)),
+        "causal": _part(report.run.manifest, "model").get("kind") == "decoder",
         "measures": measures,
         "shown_size": shown_size(report.run),
         "kinds": KINDS,

@@ -18,7 +18,6 @@
   }
 
   const columns = () => abbe.sample.heat.edges.length - 1;
-  const seen = (row, column) => abbe.sample.heat.edges[column] <= abbe.sample.heat.queries[row];
 
   function draw() {
     const { queries } = abbe.sample.heat;
@@ -65,9 +64,11 @@
     if (state.row === null || !found) return "Point at a cell, or use the arrow keys, to read its tokens and weight.";
     const { queries, edges } = abbe.sample.heat;
     const [query, code] = [queries[state.row], found[state.row * columns() + state.column]];
-    const last = Math.min(edges[state.column + 1], Math.max(query + 1, edges[state.column] + 1));
-    const what = code === 0 ? (seen(state.row, state.column) ? "weight below 0.0001" : "comes later, no weight") : `weight ${show(weight(code), 2)}`;
-    return `Query ${tokens(query, query + 1)} → ${tokens(edges[state.column], last)}: ${what}`;
+    const [first, end] = [edges[state.column], edges[state.column + 1]];
+    const later = abbe.about.causal && first > query;
+    const last = abbe.about.causal && !later ? Math.min(end, query + 1) : end; // a causal query sees a part of its own stretch
+    const faint = later ? "comes later, no weight" : "weight below 0.0001";
+    return `Query ${tokens(query, query + 1)} → ${tokens(first, last)}: ${code === 0 ? faint : `weight ${show(weight(code), 2)}`}`;
   }
 
   function at(row, column) {
