@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import tiny_models
@@ -32,7 +33,7 @@ def test_a_cell_is_the_sum_of_its_stretch_within_two_percent() -> None:
     codes = heat_codes(weights, edges)
     for head in range(3):
         cells = torch.tensor([weight_of(code) for code in codes[head]]).reshape(5, -1)
-        for column, (first, last) in enumerate(zip(edges, edges[1:], strict=False)):
+        for column, (first, last) in enumerate(pairwise(edges)):
             want = weights[head, :, first:last].sum(-1)
             assert cells[:, column].tolist() == pytest.approx(want.tolist(), rel=0.02, abs=LEAST)
 

@@ -1,7 +1,7 @@
 """A heat map of every head on one window: some queries by stretches of keys, small enough for a page.
 
-A cell is the sum of the weights on its stretch, so that a row adds up to 1. It is kept as one byte on a logarithmic scale:
-0 stands for less than 10^-4, 1 to 255 for 10^-4 to 1 in equal factors of 3.7 %.
+A cell is the sum of the weights on its stretch, so that a row adds up to 1. It is kept as one byte on a logarithmic
+scale: 0 stands for less than 10^-4, 1 to 255 for 10^-4 to 1 in equal factors of 3.7 %.
 """
 
 from __future__ import annotations

@@ -33,9 +33,7 @@ def next_steps(report: Report, answer: Answer, manifest: Mapping[str, Any] | Non
     """In order of worth; `manifest` instead of that of the run, where paths are to stay out of the commands."""
     command = _Commands(report.run.manifest if manifest is None else manifest, report.run.heads["length"].max())
     if answer.topic == NOT_LEARNED:
-        words = (
-            "Check that these are trained weights and that the text is of a kind they know. A trained model beside it:"
-        )
+        words = "Check that the weights are trained and that they know this kind of text. To compare, a trained model:"
         return (Step(words, "abbe report embedded"),)
     steps = []
     if _has_loss(report):

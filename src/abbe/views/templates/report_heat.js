@@ -3,11 +3,11 @@
 // name the tokens of a cell; a click chooses the nearest query of the text beside it.
 (() => {
   const abbe = window.abbe;
-  const { show, choice, choose, onChoice } = abbe;
+  const { element, show, choice, choose, onChoice } = abbe;
   const byId = (id) => document.getElementById(id);
   const [STEPS, POWERS] = [254, 4]; // of the bytes: from 10^-4 to 1 in equal factors
   const COLOURS = 3; // powers of ten that the colours span: what is fainter than 0.001 is all alike
-  const NAMED = 6; // tokens of a stretch that are named
+  const [NAMED, LETTERS] = [6, 60]; // of a stretch that are named
   const weight = (code) => (code === 0 ? 0 : 10 ** (POWERS * ((code - 1) / STEPS - 1)));
   const state = { row: null, column: null };
 
@@ -43,32 +43,34 @@
     frame(byId("heat-query"), far.indexOf(Math.min(...far)), 0, columns());
     byId("heat-cell").hidden = state.row === null;
     if (state.row !== null) frame(byId("heat-cell"), state.row, state.column, 1);
-    byId("heat-told").textContent = told();
+    byId("heat-told").replaceChildren(...told());
   }
 
-  function frame(element, row, column, wide) {
+  function frame(part, row, column, wide) {
     const share = (part, whole) => `${(100 * part) / whole}%`;
     const rows = abbe.sample.heat.queries.length;
-    Object.assign(element.style, { top: share(row, rows), height: share(1, rows), left: share(column, columns()), width: share(wide, columns()) });
+    Object.assign(part.style, { top: share(row, rows), height: share(1, rows), left: share(column, columns()), width: share(wide, columns()) });
   }
 
   const inLine = (text) => text.replaceAll(/\s+/g, "␣");
   function tokens(from, to) {
     const { tokens: all } = abbe.sample;
     const named = all.slice(from, Math.min(to, from + NAMED)).map(inLine).join("");
-    return `${to - from > 1 ? `tokens ${from} to ${to - 1}` : `token ${from}`} “${named.slice(0, 60)}${to - from > NAMED ? "…" : ""}”`;
+    const shown = [...named].slice(0, LETTERS).join("") + (to - from > NAMED || [...named].length > LETTERS ? "…" : "");
+    return [`${to - from > 1 ? `tokens ${from} to ${to - 1}` : `token ${from}`} “`, element("bdi", {}, shown), "”"];
   }
 
   function told() {
     const found = codes();
-    if (state.row === null || !found) return "Point at a cell, or use the arrow keys, to read its tokens and weight.";
+    if (state.row === null || !found) return ["Point at a cell, or use the arrow keys, to read its tokens and weight."];
     const { queries, edges } = abbe.sample.heat;
     const [query, code] = [queries[state.row], found[state.row * columns() + state.column]];
     const [first, end] = [edges[state.column], edges[state.column + 1]];
     const later = abbe.about.causal && first > query;
     const last = abbe.about.causal && !later ? Math.min(end, query + 1) : end; // a causal query sees a part of its own stretch
     const faint = later ? "comes later, no weight" : "weight below 0.0001";
-    return `Query ${tokens(query, query + 1)} → ${tokens(first, last)}: ${code === 0 ? faint : `weight ${show(weight(code), 2)}`}`;
+    const what = code === 0 ? faint : `weight ${show(weight(code), 2)}`;
+    return ["Query ", ...tokens(query, query + 1), " → ", ...tokens(first, last), `: ${what}`];
   }
 
   function at(row, column) {
