@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +18,7 @@ from .._reproduce.table import plain
 from .._shared.words import interval, shown
 from .page import SIGNS, measured_line, model_name
 
+_INDENT = "     "
 _COLOURS = {"good": "bold green", "look": "bold yellow", "bad": "bold red"}
 
 
@@ -36,15 +39,32 @@ def report_table(report: Report) -> RenderableType:
     return Group(*parts, *skipped)
 
 
+@dataclass(frozen=True)
+class _Command:
+    """A command line; one that is too long goes on after a backslash, so that it can be pasted as it is."""
+
+    line: str
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [""]
+        for part in (shlex.quote(plain(part)) for part in shlex.split(self.line)):
+            if lines[-1] and len(_INDENT + lines[-1]) + len(part) + 3 > options.max_width:
+                lines.append("")
+            lines[-1] += f" {part}" if lines[-1] else part
+        for number, line in enumerate(lines, 1):
+            end = "" if number == len(lines) else " \\"
+            yield Text(_INDENT + line + end, style="cyan", overflow="fold")
+
+
 def _answer(report: Report) -> list[RenderableType]:
-    """The sentence, and the commands, each in a line of its own so that it can be copied."""
+    """The sentence, and what to do next with its commands."""
     answer = report.answer
     parts: list[RenderableType] = [
         Text.assemble((f"{SIGNS[answer.grade][0]} ", _COLOURS[answer.grade]), (plain(answer.sentence), "bold"))
     ]
     for number, step in enumerate(next_steps(report, answer), 1):
         parts.append(Padding(Text(f"{number}. {plain(step.words)}"), (0, 0, 0, 2)))
-        parts.append(Padding(Text(plain(step.command), style="cyan"), (0, 0, 0, 5)))
+        parts.append(_Command(step.command))
     return parts
 
 
