@@ -100,8 +100,8 @@ def _has_loss(report: Report) -> bool:
 def _for_topic(answer: Answer, command: _Commands) -> Step | None:
     if answer.topic == "sinks":
         return Step(
-            "Keep the first token in every cache or active set. Whether heads that may attend to nothing do without "
-            f"it, test it ({_CAN_RAISE}):",
+            "Keep the first token in every cache or active set. softmax1, which lets a head attend to nothing, might "
+            f"do without it; {_CAN_RAISE}. Test it:",
             command.compare("softmax1"),
         )
     if answer.topic in ("dispersing", "fading"):
