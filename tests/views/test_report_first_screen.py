@@ -94,6 +94,7 @@ def test_a_command_can_be_copied(opened: Opened, healthy: Path) -> None:
 # -- Temperatures and columns -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_temperatures_have_a_selector_of_their_own(seen: Seen, found: Report) -> None:
     options = seen.page.locator("#map-measure option").evaluate_all("all => all.map(e => e.value)")
     assert not [name for name in options if "@" in name]
