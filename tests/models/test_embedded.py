@@ -43,7 +43,8 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_loads_as_a_decoder_ready_to_be_measured(model: LoadedModel) -> None:
-    assert (model.name, model.kind, model.context, model.source) == ("embedded", "decoder", 1024, "embedded")
+    assert (model.name, model.kind, model.context, model.source) == ("abbe-gpt2-5M", "decoder", 1024, "embedded")
+    assert load("abbe-gpt2-5M").fingerprint == model.fingerprint  # the name that pages and tables show
     network: Any = model.network
     assert (network.config.n_layer, network.config.n_head, network.config.n_embd) == (6, 8, 256)
     assert network.config.vocab_size == len(model.tokenizer) == 2048

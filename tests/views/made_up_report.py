@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 
 from abbe.results import SCHEMA, Run
+from abbe.studies._report.heat import Heat, heat_codes, heat_grid
 from abbe.studies._report.result import Ball, HeadVerdict, Report, Sample, SampleRow
 from abbe.views import report_page
 from abbe.words.finding import Finding, KeyNumber
@@ -98,7 +100,20 @@ def sample(
             rows.append(
                 SampleRow(layer, head, query, tuple(map(int, chosen[:most])), tuple(map(float, weights)), balls)
             )
-    return Sample(len(texts), 0, texts, tuple(sizes), tuple(positions), tuple(rows))
+    return Sample(
+        len(texts), 0, texts, tuple(sizes), tuple(positions), tuple(rows), 3.0, 9.0, heat(places, len(texts), random)
+    )
+
+
+def heat(places: Sequence[tuple[int, int]], length: int, random: np.random.Generator) -> Heat:
+    """Causal weights that fall off towards the first key, a little different in every head."""
+    queries, edges = heat_grid(length, len(places))
+    maps = {}
+    for place in places:
+        weights = torch.from_numpy(random.exponential(1.0, (1, len(queries), length)) ** 4)
+        weights = weights * (torch.arange(length) <= torch.tensor(queries)[:, None])
+        (maps[place],) = heat_codes(weights / weights.sum(-1, keepdim=True).clamp(min=1e-9), edges)
+    return Heat(queries, edges, maps)
 
 
 def _ball(random: np.random.Generator, size: int, others: np.ndarray[Any, Any]) -> Ball:

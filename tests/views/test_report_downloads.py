@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -77,6 +78,7 @@ def test_the_table_is_filtered_sorted_and_paged(seen: Seen, found: Report) -> No
         seen.choose(name, value, everything)
     assert seen.text("#rows-told") == "rows 1 to 1 of 1"
     assert column(seen, everything, 5) == ["separability"]
+    assert column(seen, everything, 11) == [found.heads[PLACES.index((1, 3))].kind]
     assert float(column(seen, everything, 6)[0]) == pytest.approx(
         value_of(found, "separability", 1, 3, length=256, n=20), rel=1e-4
     )
@@ -84,6 +86,12 @@ def test_the_table_is_filtered_sorted_and_paged(seen: Seen, found: Report) -> No
     assert seen.text("#rows-told") == "no row fits these filters"
     seen.choose("layer", "none", everything)
     assert seen.text("#rows-told") == "rows 1 to 1 of 1"
+    seen.page.get_by_role("button", name="Clear filters").click()
+    seen.choose("measure", "sensitivity_worst_p95", everything)
+    seen.choose("temperature T", "0.5", everything)
+    assert set(column(seen, everything, 5)) == {"sensitivity_worst_p95@T=0.5"}
+    seen.choose("temperature T", "1", everything)
+    assert set(column(seen, everything, 5)) == {"sensitivity_worst_p95"}
     seen.page.get_by_role("button", name="Clear filters").click()
     assert seen.text("#rows-told") == f"rows 1 to 50 of {total}"
     assert seen.page.locator(f"{everything} tbody tr").count() == 50
@@ -97,23 +105,32 @@ def saved(seen: Seen, kind: str) -> tuple[str, Path]:
 
 
 def read(path: Path, kind: str) -> pl.DataFrame:
-    return pl.read_parquet(path) if kind == "Parquet" else pl.read_csv(path, schema=SCHEMA)
+    """A file of the page with words of JSON for what is not finite, which CSV has as numbers."""
+    schema = pl.Schema(SCHEMA | {"verdict": pl.String})
+    if kind == "CSV":
+        return pl.read_csv(path, schema=schema)
+    words = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+    numbers = [name for name, dtype in schema.items() if dtype.is_float()]
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    return pl.DataFrame([row | {name: words.get(row[name], row[name]) for name in numbers} for row in rows], schema)
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("kind", ["CSV", "Parquet"])
+@pytest.mark.parametrize("kind", ["CSV", "JSON"])
 def test_downloads_hold_what_the_run_holds(seen: Seen, found: Report, kind: str) -> None:
     name, path = saved(seen, kind)
     assert re.fullmatch(rf"abbe-[\w.-]+-heads\.{kind.lower()}", name)
     back = read(path, kind)
-    assert dict(back.schema) == SCHEMA
-    assert_frame_equal(back.drop("model"), found.run.heads.drop("model"), rel_tol=5.001e-5, abs_tol=0)
+    assert back.columns == [*SCHEMA, "verdict"]
+    assert_frame_equal(back.drop("model", "verdict"), found.run.heads.drop("model"), rel_tol=5.001e-5, abs_tol=0)
+    kinds = {(head.layer, head.head): head.kind for head in found.heads}
+    assert all(kinds.get((layer, head)) == kind for layer, head, kind in back["layer", "head", "verdict"].iter_rows())
     assert set(back["model"]) == {"gpt2-like"}
     seen.quiet()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["CSV", "Parquet"])
+@pytest.mark.parametrize("kind", ["CSV", "JSON"])
 def test_downloads_hold_the_filtered_rows_in_their_order(seen: Seen, found: Report, kind: str) -> None:
     seen.choose("measure", "logit_range", "#everything")
     seen.choose("length", "1024", "#everything")
@@ -132,4 +149,4 @@ def test_downloads_hold_the_filtered_rows_in_their_order(seen: Seen, found: Repo
     seen.choose("layer", "none", "#everything")
     empty = read(saved(seen, kind)[1], kind)
     assert empty.height == 0
-    assert empty.columns == list(SCHEMA)
+    assert empty.columns == [*SCHEMA, "verdict"]

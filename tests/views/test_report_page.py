@@ -72,7 +72,7 @@ def test_ids_are_unique_labels_and_headings_in_order(text: str, page: Page) -> N
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
     selects = re.findall(r'<select id="([^"]+)">', body)
-    assert len(selects) == body.count("<select") == 11
+    assert len(selects) == body.count("<select") == 13
     assert re.findall(r'<label for="([^"]+)">[^<]+</label>', body) == selects
 
 
@@ -126,7 +126,7 @@ def test_the_same_report_gives_the_same_page() -> None:
 
 def test_what_was_found_is_told_without_scripts(page: Page) -> None:
     words = [
-        "How selective is gpt2-like?",
+        "How selective is the attention of gpt2-like?",
         "6 heads in 2 layers, windows of 64, 256 and 1,024 tokens",
         "8 of each length",
     ]
@@ -138,6 +138,7 @@ def test_what_was_found_is_told_without_scripts(page: Page) -> None:
     words += ["Head 2 of layer 1 is fading.", "0.5 (0.45 to 0.55)", "∞", "1,024"]
     words += ["fragile below T", "would fall below 0.1", "by more than 1 times"]
     words += ["This is an estimate", "length 2048: the model's context has 1024 tokens", '"torch": "2.13.0"']
+    words += ["Works offline; makes no network requests.", "heads.parquet"]
     words += ["within 3.1e-06", "3,200,000 characters", "High means that the weight is spread over many keys"]
     for expected in words:
         assert expected in page.text, expected
@@ -150,7 +151,7 @@ def test_where_the_model_lies_on_this_machine_stays_out_of_it(text: str) -> None
     for found in (text, other):
         assert "/home/ada" not in found
         assert b"/home/ada" not in unpacked(found, "about") + unpacked(found, "table") + unpacked(found, "chart")
-    assert "How selective is <bdi>secret</bdi>?" in other
+    assert "How selective is the attention of <bdi>secret</bdi>?" in other
     assert set(unpacked_table(unpacked(other, "table"))["model"]) == {"secret"}
 
 
@@ -175,7 +176,7 @@ def test_hostile_text_is_inert() -> None:
     heads = made.table([(0, 0)], name=HOSTILE).with_columns(pl.col("measure").replace({"recall": HOSTILE}))
     parts: dict[str, Any] = {"verdicts": (finding,), "advice": (finding,), "numbers": (number,), "heads": (verdict,)}
     odd = made.small(**parts, manifest=manifest, table=heads, sample=made.sample([(0, 0)], [HOSTILE] * 40))
-    text, plain = report_page(odd), Page(report_page(made.small()))
+    text, plain = report_page(odd), Page(report_page(made.small(sample=made.sample([(0, 0)]))))
     found = Page(text)
     assert f"<bdi>from “{escape(HOSTILE)}”</bdi>, " in text  # whose direction of writing ends with it
     assert "<script>alert" not in text

@@ -55,7 +55,7 @@ def test_small_and_without_a_word_of_the_text_as_markup(file: Path) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_chart_is_drawn_in_silence(opened: Opened, scheme: str) -> None:
     seen = opened(scheme).ready().drawn(scheme).printed()
-    assert seen.page.title().startswith("abbe report: embedded")
+    assert seen.page.title().startswith("abbe report: abbe-gpt2-5M")
     seen.quiet()
 
 
@@ -103,15 +103,14 @@ def test_the_text_of_the_window_is_shown_as_it_is(opened: Opened, found: Report)
     assert seen.page.locator("#token-text script, #token-text img").count() == 0
 
 
-@pytest.mark.parametrize("form", ["CSV", "Parquet"])
-def test_the_whole_table_can_be_saved(opened: Opened, found: Report, tmp_path: Path, form: str) -> None:
+def test_the_whole_table_can_be_saved(opened: Opened, found: Report, tmp_path: Path) -> None:
     seen = opened().ready()
     with seen.page.expect_download() as waiting:
-        seen.page.locator("#everything").get_by_role("button", name=form).click()
+        seen.page.locator("#everything").get_by_role("button", name="CSV").click()
     waiting.value.save_as(tmp_path / "table")
-    schema = found.run.heads.schema
-    saved = pl.read_csv(tmp_path / "table", schema=schema) if form == "CSV" else pl.read_parquet(tmp_path / "table")
-    assert_frame_equal(saved, found.run.heads, rel_tol=1e-4, abs_tol=1e-12, check_dtypes=False)
+    schema = pl.Schema(dict(found.run.heads.schema) | {"verdict": pl.String})
+    saved = pl.read_csv(tmp_path / "table", schema=schema)
+    assert_frame_equal(saved.drop("verdict"), found.run.heads, rel_tol=1e-4, abs_tol=1e-12, check_dtypes=False)
 
 
 def test_no_sideways_scrolling_on_a_phone(opened: Opened) -> None:

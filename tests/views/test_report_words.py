@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import Any
 
 import made_up_report as made
 import pytest
 from rich.console import Console
 
+from abbe.studies._report.next_steps import next_steps
 from abbe.studies._report.result import Report
 from abbe.views import report_table
 from abbe.words.finding import Finding, KeyNumber
@@ -90,6 +92,18 @@ def test_the_terminal_tells_numbers_verdicts_and_advice(found: Report, width: in
         "skipped: length 2048: the model's context has 1024 tokens",
     ):  # fmt: skip
         assert words in flat
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_terminal_answers_first_with_commands_that_can_be_pasted(found: Report, width: int) -> None:
+    named = made.MANIFEST | {"text": {"name": "a long name of a book.txt"}}
+    lines = printed(made.report(made.grid(2, 3), manifest=named), width)
+    flat = " ".join(lines.split())
+    assert flat.index(found.answer.sentence) < flat.index("1. ") < flat.index("7.9 tokens")
+    pasted = [shlex.split(part) for part in lines.replace("\\\n", "").splitlines() if "  abbe " in part]
+    steps = next_steps(made.report(made.grid(2, 3), manifest=named), found.answer)
+    assert pasted == [shlex.split(step.command) for step in steps]
+    assert len(steps) == 3
 
 
 def test_the_terminal_needs_no_manifest() -> None:

@@ -10,8 +10,18 @@ import polars as pl
 from ..measures import GROUPS, list_measures, list_tests
 from .numbers import sentence
 
-__all__ = ["GROUPS", "MeasureWords", "column_words", "glossary", "is_end", "measure_words", "measures_of"]
+__all__ = [
+    "GROUPS",
+    "MeasureWords",
+    "column_words",
+    "glossary",
+    "is_end",
+    "measure_words",
+    "measures_of",
+    "without_temperature",
+]
 
+*_, _SENSITIVITY, _ = GROUPS  # the last one holds what is not known
 _INFO = {info.name: info for info in (*list_measures(), *list_tests())}
 _COLUMNS = {
     "decay": "decay exponent", "uniform_from": "uniform from length", "random_from": "random from length",
@@ -50,6 +60,17 @@ def _suffix_words(base: str, suffix: str) -> str:
     if base == "critical_n":
         return f" at level {suffix}"
     return ", " + ", ".join(part.replace("=", " = ").replace("eps", "step") for part in suffix.split(","))
+
+
+def without_temperature(name: str) -> tuple[str, float | None]:
+    """The name of a measure without its temperature, and that: 1 where a measure of the sensitivity names none."""
+    base, _, suffix = name.partition("@")
+    parts = suffix.split(",") if suffix else []
+    warm = [part for part in parts if part.startswith("T=")]
+    rest = ",".join(part for part in parts if part not in warm)
+    if warm:
+        return base + (f"@{rest}" if rest else ""), float(warm[0].removeprefix("T="))
+    return name, 1.0 if measure_words(base).group == _SENSITIVITY else None
 
 
 def measures_of(table: pl.DataFrame) -> list[MeasureWords]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..._errors import AbbeError
 from .quiet import one_line
 
+NAME = "abbe-gpt2-5M"  # as it is shown; `load("embedded")` loads it
 FOLDER = Path(str(resources.files("abbe").joinpath("embedded")))
 FACTS = "facts.json"  # written by the training script
 FILES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", FACTS)

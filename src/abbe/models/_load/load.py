@@ -89,11 +89,11 @@ def load(
     if not dtype.is_floating_point:
         raise AbbeError(f"dtype is {dtype}, but weights need a floating-point one, such as torch.float32")
     path = Path(given).expanduser()
-    from_hub = given not in NAMES and not path.exists()
+    from_hub = given not in (*NAMES, _embedded.NAME) and not path.exists()
     if revision is not None and not from_hub:
         raise AbbeError(f"revision={revision!r} is for hub ids only, and {given!r} is none")
     with quiet():
-        if given == EMBEDDED:
+        if given in (EMBEDDED, _embedded.NAME):
             return _embedded_model(dtype)
         if given in PULLABLE:
             return _from_folder(given, model_folder(given), dtype, about=str(facts(given)["what"]))
@@ -106,7 +106,8 @@ def load(
 
 
 def _embedded_model(dtype: torch.dtype) -> LoadedModel:
-    return _from_folder(EMBEDDED, _embedded.embedded_folder(), dtype, source=EMBEDDED, about=_embedded.about())
+    folder = _embedded.embedded_folder()
+    return _from_folder(_embedded.NAME, folder, dtype, source=EMBEDDED, about=_embedded.about())
 
 
 def _from_gguf(name: str, path: Path, dtype: torch.dtype) -> LoadedModel:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import polars as pl
 
 from ...results import TABLE, Result, Run, as_parquet, as_text
 from ...words.finding import NOT_LEARNED, Fact, Finding, KeyNumber
+from .heat import Heat
+
+if TYPE_CHECKING:
+    from .answer import Answer
+    from .next_steps import Step
 
 ALTERNATIVES, SAMPLE, FINDINGS = "alternatives.parquet", "sample.json", "report.json"
 
@@ -74,6 +80,7 @@ class Sample:
     rows: tuple[SampleRow, ...]
     loss: float | None = None
     guessing: float | None = None
+    heat: Heat | None = None  # absent from samples of older versions
 
     def as_json(self) -> dict[str, Any]:
         """In columns, as `sample_json` explains: for the run folder and for the page."""
@@ -119,14 +126,30 @@ class Report(Result):
     def manifest(self) -> Mapping[str, Any]:
         return self.run.manifest
 
+    def next_steps(self, manifest: Mapping[str, Any] | None = None) -> tuple[Step, ...]:
+        """At most three things to do, in order of worth, each with its command; `manifest` as in `next_steps`."""
+        from .next_steps import next_steps
+
+        return next_steps(self, self.answer, manifest)
+
     @property
     def learned(self) -> bool:
         """False where a verdict says that attention has hardly been learned: then the advice does not apply."""
         return all(finding.topic != NOT_LEARNED for finding in self.verdicts)
 
+    @cached_property
+    def answer(self) -> Answer:
+        """How selective the attention is, in one sentence with its rule."""
+        from .answer import answer  # its rules use the types of this module
+
+        return answer(self)
+
     def as_json(self) -> dict[str, Any]:
         """All but the table and the sample."""
+        from .next_steps import next_steps  # as above
+
         return {
+            "answer": self.answer.as_json() | {"steps": [asdict(step) for step in next_steps(self, self.answer)]},
             "learned": self.learned,
             "numbers": [asdict(number) for number in self.numbers],
             "verdicts": [asdict(finding) for finding in self.verdicts],

@@ -10,11 +10,13 @@ from torch import Tensor
 from ...measures import Rows, checked_grid
 from ...models import AttentionCall, LoadedModel, Tap, Text, Window
 from ...normalizers import normalizer as make_normalizer
+from ...words.finding import Place
 from .._engine.loss import loss_and_guessing
 from .._engine.passes import read_window
 from .._engine.settings import Settings
 from .._engine.vectors import token_vectors
 from .._engine.window import check_model, check_tokens, lacks_vectors, rows_of_call, seeded
+from .heat import Heat, heat_codes, heat_grid
 from .result import Ball, Sample, SampleRow
 from .sample_ball import ball_of
 from .sample_json import sample_as_json, sample_from_json
@@ -91,6 +93,8 @@ class SampleReader:
         self.positions = torch.tensor([], dtype=torch.long)
         self.of_layers: dict[int, list[SampleRow]] = {}
         self.window: Window | None = None
+        self.grid: tuple[tuple[int, ...], tuple[int, ...]] = ((), (0,))
+        self.heat_of: dict[Place, bytes] = {}
         open_tap.listen(self._read)
 
     def wants(self, window: Window) -> bool:
@@ -104,7 +108,11 @@ class SampleReader:
         rows = tuple(row for _, of_layer in sorted(self.of_layers.items()) for row in of_layer)
         tokens = token_texts(self.model.tokenizer, text, self.chosen)
         of_window = self.chosen.length, self.chosen.index, tokens, self.sizes, tuple(self.positions.tolist()), rows
-        return Sample(*of_window, *loss_and_guessing(self.model, self.chosen))
+        return Sample(*of_window, *loss_and_guessing(self.model, self.chosen), self.heat())
+
+    def heat(self) -> Heat | None:
+        """Maps of all heads that were read; None if there are none."""
+        return Heat(*self.grid, dict(sorted(self.heat_of.items()))) if self.heat_of else None
 
     def _read(self, call: AttentionCall) -> None:
         if self.window is None:
@@ -112,6 +120,7 @@ class SampleReader:
         if not len(self.positions):
             heads = call.query.shape[1] * len(self.numbers)
             self.positions = sample_positions(self.model, self.window, self.settings, heads, self.queries)
+            self.grid = heat_grid(self.window.length, heads)
         if lacks_vectors(call, self.settings.vectors):
             return
         layer, tokens = self.numbers[call.name], self.window.tokens.to(call.query.device)
@@ -119,6 +128,10 @@ class SampleReader:
         rows = _on_cpu(rows_of_call(call, self.positions, vectors, self.normalizer))
         generator = seeded(self.settings, self.window, f"sample of layer {layer}")
         self.of_layers[layer] = sample_rows(rows, layer, self.positions.tolist(), self.sizes, generator)
+        if call.query.shape[-2] == call.key.shape[-2] == self.window.length:  # else a cell would name a wrong token
+            wide = rows_of_call(call, torch.tensor(self.grid[0]), vectors, self.normalizer)
+            codes = heat_codes(wide.weights.cpu(), self.grid[1])
+            self.heat_of |= {(layer, head): cells for head, cells in enumerate(codes)}
 
 
 def _on_cpu(rows: Rows) -> Rows:

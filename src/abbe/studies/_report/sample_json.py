@@ -4,6 +4,7 @@ Columns instead of rows, so that no name is written twice:
 
     {"length", "index", "tokens", "sizes", "queries", "loss", "guessing",
      "rows": {"layer", "head", "query", "keys", "weights"},             one entry a row
+     "heat": {"queries", "edges", "layer", "head", "weights"},          heat maps (heat.py); null in older samples
      "balls": {"5": {"radius", "inside", "distances", "angles", "scale", "intruders",
                      "other_keys", "other_distances", "other_angles"}}}  one entry a row; null where it has no such ball
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .heat import heat_as_json, heat_from_json
 from .result import Ball, Sample, SampleRow
 
 _UNITS = 1000
@@ -39,6 +41,7 @@ def sample_as_json(sample: Sample) -> dict[str, Any]:
         "queries": list(sample.queries),
         "loss": sample.loss,
         "guessing": sample.guessing,
+        "heat": None if sample.heat is None else heat_as_json(sample.heat),
         "rows": columns,
         "balls": {str(size): _ball_columns(_of_size(row, size) for row in sample.rows) for size in sample.sizes},
     }
@@ -93,6 +96,7 @@ def sample_from_json(found: Mapping[str, Any]) -> Sample:
         ),
         found["loss"],
         found["guessing"],
+        None if found.get("heat") is None else heat_from_json(found["heat"]),
     )
 
 

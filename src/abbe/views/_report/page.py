@@ -13,7 +13,15 @@ import polars as pl
 from markupsafe import Markup
 
 from ...words.finding import NOTICE, Fact, Finding, KeyNumber, Place
-from ...words.measures import column_words, glossary, is_end, measures_of
+from ...words.measures import (
+    MeasureWords,
+    column_words,
+    glossary,
+    is_end,
+    measure_words,
+    measures_of,
+    without_temperature,
+)
 from ...words.numbers import interval, number, percent
 from ...words.thresholds import FAINT, FRAGILE
 from .._reproduce.page import for_others
@@ -27,10 +35,12 @@ if TYPE_CHECKING:
 
 SCRIPTS = (
     "page.js", "numbers.js", "charts.js", "report_data.js", "report_map.js", "report_head.js", "report_tokens.js",
-    "report_sorting.js", "report_parquet.js", "report_table.js", "report_start.js",
+    "report_heat.js", "report_steps.js", "report_sorting.js", "report_table.js", "report_address.js",
+    "report_start.js",
 )  # fmt: skip
 KINDS = ("sharp", "selective", "fading", "blurred", "uniform", "sink", "not measured")
 _FEW = 12  # so many heads stand in a line
+SIGNS = {"good": ("✓", "good"), "look": ("!", "to look at"), "bad": ("✕", "bad")}  # seen without colours, too
 
 
 def report_page(report: Report) -> str:
@@ -38,12 +48,17 @@ def report_page(report: Report) -> str:
     manifest = for_others(report.run.manifest)
     table = _for_page(report.run.heads)
     measures = measures_of(table)
+    sign, grade_words = SIGNS[report.answer.grade]
     page = render(
         "report.html.jinja",
         scripts=[vega(), *(script(name) for name in SCRIPTS)],
         model=model_name(manifest),
         measured=measured(report),
         facts=facts(report),
+        answer=report.answer,
+        grade_sign=sign,
+        grade_words=grade_words,
+        steps=report.next_steps(manifest),
         numbers=[_card(number) for number in report.numbers],
         verdicts=[_told(finding) for finding in report.verdicts],
         advice=[_told(finding) for finding in report.advice],
@@ -58,7 +73,7 @@ def report_page(report: Report) -> str:
         skipped=[str(why) for why in manifest.get("skipped") or ()],
         manifest=json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
         glossary=glossary(measures),
-        **_data(report, table, [asdict(words) for words in measures]),
+        **_data(report, table, [_measure(words) for words in measures]),
     )
     return page.encode("utf-8", "replace").decode("utf-8")  # half a character in some text would break the file
 
@@ -67,6 +82,7 @@ def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -
     """What the scripts read, compressed."""
     about = {
         "model": model_name(for_others(report.run.manifest)),
+        "causal": _part(report.run.manifest, "model").get("kind") == "decoder",
         "measures": measures,
         "shown_size": shown_size(report.run),
         "kinds": KINDS,
@@ -83,6 +99,14 @@ def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -
         "sample_data": packed_json(sample),
         "chart_data": packed_json(both_themes(charts)),
     }
+
+
+def _measure(words: MeasureWords) -> dict[str, Any]:
+    """With its family: the temperatures of one measure are chosen apart from it."""
+    family, temperature = without_temperature(words.name)
+    return asdict(words) | {
+        "family": family, "family_label": measure_words(family).label, "temperature": temperature,
+    }  # fmt: skip
 
 
 def _columns(names: Sequence[str]) -> dict[str, str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -13,17 +15,22 @@ from rich.text import Text
 from ...words.finding import NOTICE, Finding, KeyNumber
 from ...words.numbers import interval, number
 from .._shared.terminal import bullets, plain, skipped_lines
-from .page import measured_line, model_name
+from .page import SIGNS, measured_line, model_name
+
+_INDENT = "     "
+_COLOURS = {"good": "bold green", "look": "bold yellow", "bad": "bold red"}
 
 if TYPE_CHECKING:
     from ...studies import Report
 
 
 def report_table(report: Report) -> RenderableType:
-    """What was measured, the five numbers, the verdicts, the advice; readable from 80 columns on."""
+    """What was measured, the answer, what to do, the five numbers, the verdicts, the advice; from 80 columns on."""
     parts: list[RenderableType] = [
         Text(f"How selective is the attention of {plain(model_name(report.run.manifest))}?", style="bold"),
         Text(plain(measured_line(report)), style="dim"),
+        Text(""),
+        *_answer(report),
         Text(""),
         _numbers(report),
         Text(""),
@@ -31,6 +38,35 @@ def report_table(report: Report) -> RenderableType:
     parts += _findings("Verdict", report.verdicts)
     parts += _findings("Advice", report.advice, "" if report.learned else NOTICE)
     return Group(*parts, *skipped_lines(report.run.manifest))
+
+
+@dataclass(frozen=True)
+class _Command:
+    """A command line; one that is too long goes on after a backslash, so that it can be pasted as it is."""
+
+    line: str
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [""]
+        for part in (shlex.quote(plain(part)) for part in shlex.split(self.line)):
+            if lines[-1] and len(_INDENT + lines[-1]) + len(part) + 3 > options.max_width:
+                lines.append("")
+            lines[-1] += f" {part}" if lines[-1] else part
+        for place, line in enumerate(lines, 1):
+            end = "" if place == len(lines) else " \\"
+            yield Text(_INDENT + line + end, style="cyan", overflow="fold")
+
+
+def _answer(report: Report) -> list[RenderableType]:
+    """The sentence, and what to do next with its commands."""
+    answer = report.answer
+    parts: list[RenderableType] = [
+        Text.assemble((f"{SIGNS[answer.grade][0]} ", _COLOURS[answer.grade]), (plain(answer.sentence), "bold"))
+    ]
+    for place, step in enumerate(report.next_steps(), 1):
+        parts.append(Padding(Text(f"{place}. {plain(step.words)}"), (0, 0, 0, 2)))
+        parts.append(_Command(step.command))
+    return parts
 
 
 def _numbers(report: Report) -> Table:

@@ -11,8 +11,8 @@
   const INKS = { dark: "#10161d", light: "#ffffff" };
   const LOGARITHMIC_FROM = 20; // a ratio of largest to smallest
   const byId = (id) => document.getElementById(id);
-  const [map, measureSelect, lengthSelect, sizeSelect, whatSelect] =
-    ["map", "map-measure", "map-length", "map-size", "map-what"].map(byId);
+  const [map, measureSelect, warmSelect, lengthSelect, sizeSelect, whatSelect] =
+    ["map", "map-measure", "map-temperature", "map-length", "map-size", "map-what"].map(byId);
   const words = () => abbe.about.measures.find(({ name }) => name === choice.measure);
   const keyOf = (layer, head) => `${layer} ${head}`;
 
@@ -96,9 +96,10 @@
     const absent = () => element("span", { role: "gridcell", "aria-label": "no such head" });
     const line = element("div", { role: "row", class: "map-row" },
       element("span", { role: "columnheader", class: "corner" }, "layer"),
-      ...heads.map((head) => element("span", { role: "columnheader" }, String(head))));
-    map.replaceChildren(line, ...layers.map((layer) => element("div", { role: "row", class: "map-row" },
-      element("span", { role: "rowheader" }, String(layer)),
+      ...heads.map((head) => element("span", { role: "columnheader", "aria-label": `head ${head}` }, String(head))));
+    const caption = element("div", { class: "map-row map-caption", "aria-hidden": "true" }, element("span", {}), element("span", {}, "head"));
+    map.replaceChildren(caption, line, ...layers.map((layer) => element("div", { role: "row", class: "map-row" },
+      element("span", { role: "rowheader", "aria-label": `layer ${layer}` }, String(layer)),
       ...heads.map((head) => (known.has(keyOf(layer, head)) ? cellOf(layer, head) : absent())))));
   }
 
@@ -149,14 +150,30 @@
   }
 
   function offerMeasures() {
-    const usable = abbe.about.measures.filter(({ name }) => rowsOfHeads(name).length);
-    const groups = [...new Set(usable.map(({ group }) => group))];
+    const families = new Map(usable().map((found) => [found.family, found]));
+    const groups = [...new Set([...families.values()].map(({ group }) => group))];
     measureSelect.replaceChildren(...groups.map((group) => element("optgroup", { label: group },
-      ...usable.filter((found) => found.group === group).map(({ name, label }) => element("option", { value: name }, label)))));
-    measureSelect.value = choice.measure;
+      ...[...families.values()].filter((found) => found.group === group).map(
+        ({ family, family_label: label }) => element("option", { value: family }, label)))));
+  }
+
+  const usable = () => abbe.about.measures.filter(({ name }) => rowsOfHeads(name).length);
+  const temperatures = (family) => usable().filter((found) => found.family === family && found.temperature !== null)
+    .map(({ temperature }) => temperature).sort((a, b) => a - b);
+
+  // The measure of a family at a temperature; at 1, that of the model, or any if it was not measured there.
+  function measureAt(family, temperature) {
+    const found = usable().filter((measure) => measure.family === family);
+    const at = (wanted) => found.find((measure) => measure.temperature === wanted);
+    return (at(temperature) ?? at(1) ?? found[0])?.name;
   }
 
   function offerRest() {
+    const { family, temperature } = words();
+    const warm = temperatures(family);
+    measureSelect.value = family;
+    offer(warmSelect, warm.map((found) => [found, String(found)]), temperature);
+    byId("map-temperature-field").hidden = warm.length < 2;
     const rows = rowsOfHeads(choice.measure);
     const lengths = abbe.table.present("length", rows);
     const sizes = abbe.table.present("n", rows);
@@ -239,13 +256,17 @@
   function listen() {
     map.addEventListener("click", ({ target }) => target.closest("button.cell") && select(target.closest("button.cell")));
     map.addEventListener("keydown", move);
-    measureSelect.addEventListener("change", () => {
-      choose({ measure: measureSelect.value });
-      offerRest();
-    });
+    measureSelect.addEventListener("change", () => choose({ measure: measureAt(measureSelect.value, words().temperature) }));
+    warmSelect.addEventListener("change", () => choose({ measure: measureAt(words().family, Number(warmSelect.value)) }));
     lengthSelect.addEventListener("change", () => choose({ length: Number(lengthSelect.value) }));
     sizeSelect.addEventListener("change", () => choose({ size: Number(sizeSelect.value) }));
     whatSelect.addEventListener("change", () => choose({ what: whatSelect.value }));
+    onChoice(["measure"], offerRest);
+    onChoice(["length", "size", "what"], () => {
+      if (choice.length !== null) lengthSelect.value = String(choice.length);
+      sizeSelect.value = String(choice.size);
+      whatSelect.value = choice.what;
+    });
     onChoice(["measure", "length", "size", "what"], colour);
     onChoice(["layer", "head"], mark);
   }
@@ -260,7 +281,10 @@
     const middle = ordered[Math.floor(ordered.length / 2)]?.[0].split(" ").map(Number);
     const [layer, head] = middle ?? [abbe.places[0].layer, abbe.places[0].head];
     Object.assign(choice, { layer, head });
+    Object.assign(choice, abbe.address.read());
   }
+
+  Object.assign(abbe, { RAMPS, mixed, rowsOfHeads, temperatures, measureAt });
 
   abbe.parts.push(() => {
     first();

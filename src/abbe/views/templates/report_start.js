@@ -15,11 +15,11 @@
     links.forEach((_, id) => document.getElementById(id) && watch.observe(document.getElementById(id)));
   }
 
-  // Paper has no clicks: what is folded is opened for it.
+  // Paper has no clicks: the rule behind the answer, and what the numbers say, are opened for it.
   function unfold() {
     let opened = [];
     window.addEventListener("beforeprint", () => {
-      opened = [...document.querySelectorAll("details:not([open])")].filter((part) => !part.closest(".vega-embed"));
+      opened = [...document.querySelectorAll(".answer details:not([open]), details.meaning:not([open])")];
       opened.forEach((part) => (part.open = true));
     });
     window.addEventListener("afterprint", () => opened.forEach((part) => (part.open = false)));

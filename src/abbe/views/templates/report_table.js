@@ -1,11 +1,13 @@
 "use strict";
-// The table of everything: filters, sorting, pages of 50 rows, and the filtered rows as files.
+// The table of everything: filters, sorting, pages of 50 rows, and the filtered rows as files. The verdict on its head
+// stands in every row that has one.
 (() => {
   const abbe = window.abbe;
   const { element, show, offer } = abbe;
   const byId = (id) => document.getElementById(id);
   const PAGE = 50;
-  const FILTERS = ["measure", "length", "n", "layer", "head"];
+  const FILTERS = ["measure", "temperature", "length", "n", "layer", "head"];
+  const VERDICT = "verdict";
   const NONE = { length: "no single length", n: "no set size", layer: "all layers together", head: "all heads together" };
   const DIGITS = 5;
   const state = { rows: [], page: 0, sorted: null, down: false };
@@ -14,45 +16,64 @@
 
   function offerFilters() {
     const { table, about } = abbe;
-    const labels = new Map(about.measures.map(({ name, label }) => [name, label]));
-    const texts = { measure: (name) => labels.get(name) ?? name, length: (length) => length.toLocaleString("en") };
+    const families = new Map(about.measures.map(({ family, family_label: label }) => [family, label]));
+    const warm = new Set(about.measures.map(({ temperature }) => temperature).filter((found) => found !== null));
+    const listed = { measure: [...families], temperature: [...warm].sort((a, b) => a - b).map((found) => [found, String(found)]) };
     for (const name of FILTERS) {
-      const { values, codes } = table.columns[name];
-      const present = new Set(codes);
-      const order = name === "measure" ? about.measures.map((found) => found.name) : values.filter((found) => found !== null);
-      const options = order.map((found) => [String(found), String((texts[name] ?? String)(found))]);
-      if (present.has(values.length - 1) && NONE[name]) options.push(["none", NONE[name]]);
+      const options = listed[name] ?? values(table.columns[name], NONE[name], name === "length");
       offer(select(name), [["", "all"], ...options], "");
       select(name).addEventListener("change", filter);
     }
   }
 
+  function values({ values: all, codes }, none, counts) {
+    const options = all.filter((found) => found !== null).map((found) => [String(found), counts ? counted(found) : String(found)]);
+    return new Set(codes).has(all.length - 1) && none ? [...options, ["none", none]] : options;
+  }
+
+  // The codes of the measures of the chosen family and temperature.
+  function measureTest() {
+    const [family, temperature] = [select("measure").value, select("temperature").value];
+    const names = new Set(abbe.about.measures.filter((found) => (family === "" || found.family === family)
+      && (temperature === "" || String(found.temperature) === temperature)).map(({ name }) => name));
+    const { values: all, codes } = abbe.table.columns.measure;
+    const wanted = all.map((name) => names.has(name));
+    return (row) => wanted[codes[row]];
+  }
+
   // Rows whose code is the chosen one in every filter that is set.
   function filter() {
     const { table } = abbe;
-    const tests = FILTERS.filter((name) => select(name).value !== "").map((name) => {
-      const { values, codes } = table.columns[name];
+    const columns = FILTERS.filter((name) => table.columns[name] && name !== "measure");
+    const tests = columns.filter((name) => select(name).value !== "").map((name) => {
+      const { values: all, codes } = table.columns[name];
       const wanted = select(name).value;
-      return [codes, values.findIndex((value) => (value === null ? wanted === "none" : String(value) === wanted))];
+      const code = all.findIndex((value) => (value === null ? wanted === "none" : String(value) === wanted));
+      return (row) => codes[row] === code;
     });
+    tests.push(measureTest());
     state.rows = [];
     for (let row = 0; row < table.rows; row += 1) {
-      if (tests.every(([codes, code]) => codes[row] === code)) state.rows.push(row);
+      if (tests.every((test) => test(row))) state.rows.push(row);
     }
     state.page = 0;
     sort();
   }
 
   function sort() {
-    const { table, compare } = abbe;
     const { sorted, down } = state;
-    if (sorted) state.rows.sort((a, b) => compare(table.get(sorted, a), table.get(sorted, b), down) || a - b);
+    if (sorted) state.rows.sort((a, b) => abbe.compare(get(sorted, a), get(sorted, b), down) || a - b);
     draw();
   }
 
+  function get(name, row) {
+    if (name !== VERDICT) return abbe.table.get(name, row);
+    return state.verdicts.get(`${abbe.table.get("layer", row)} ${abbe.table.get("head", row)}`) ?? null;
+  }
+
   function cell(name, row) {
-    const value = abbe.table.get(name, row);
-    if (name === "measure") return element("td", {}, value);
+    const value = get(name, row);
+    if (name === "measure" || name === VERDICT) return element("td", {}, element("bdi", {}, value ?? ""));
     return element("td", { class: "number" }, show(value, DIGITS));
   }
 
@@ -99,17 +120,19 @@
   }
 
   function csv() {
-    const names = Object.keys(abbe.table.columns);
-    const lines = state.rows.map((row) => names.map((name) => quoted(abbe.table.get(name, row))).join(","));
+    const names = saved();
+    const lines = state.rows.map((row) => names.map((name) => quoted(get(name, row))).join(","));
     return [names.join(","), ...lines, ""].join("\n");
   }
 
-  function parquetFile() {
-    return abbe.parquet(Object.entries(abbe.table.columns).map(([name, { kind }]) => ({
-      name,
-      type: kind === "decimals" ? "double" : ["model", "measure"].includes(name) ? "text" : "int",
-      values: state.rows.map((row) => abbe.table.get(name, row)),
-    })));
+  const saved = () => [...Object.keys(abbe.table.columns), VERDICT];
+
+  // One object per row; JSON has no number for what is not finite, so that it becomes a word.
+  function json() {
+    const plain = (value) => (typeof value === "number" && !Number.isFinite(value) ? String(value) : value);
+    const lines = state.rows.map((row) => JSON.stringify(
+      Object.fromEntries(saved().map((name) => [name, plain(get(name, row))]))));
+    return `[\n${lines.join(",\n")}\n]\n`;
   }
 
   function save(content, type, ending) {
@@ -125,7 +148,8 @@
 
   abbe.parts.push(() => {
     const { model, ...shown } = abbe.table.columns; // the same in every row
-    state.columns = Object.keys(shown);
+    state.columns = [...Object.keys(shown), VERDICT];
+    state.verdicts = new Map(abbe.about.heads.map(({ layer, head, kind }) => [`${layer} ${head}`, kind]));
     headers();
     offerFilters();
     byId("filters-clear").addEventListener("click", () => {
@@ -137,7 +161,7 @@
     byId("page-after").addEventListener("click", () => turn((page) => page + 1));
     byId("page-last").addEventListener("click", () => turn((_, last) => last));
     byId("save-csv").addEventListener("click", () => save(csv(), "text/csv;charset=utf-8", "csv"));
-    byId("save-parquet").addEventListener("click", () => save(parquetFile(), "application/vnd.apache.parquet", "parquet"));
+    byId("save-json").addEventListener("click", () => save(json(), "application/json", "json"));
     filter();
   });
 })();
