@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+import abbe
 from abbe import cli
 
 COMMANDS = (
@@ -46,3 +48,17 @@ def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=300,
         env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1"} | variables, check=False,
     )  # fmt: skip
+
+
+class StandIn(abbe.Result):
+    """A result that was never measured: what `as_json` gives, and a page with nothing on it."""
+
+    def __init__(self, study: str, content: dict[str, Any], **more: Any) -> None:
+        self.study, self.page, self._content = study, f"{study}.html", content  # type: ignore[misc]
+        vars(self).update(more)
+
+    def as_json(self) -> dict[str, Any]:
+        return self._content
+
+    def to_html(self, path: Any = None) -> str:
+        return ""

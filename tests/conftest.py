@@ -94,6 +94,13 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pat
     return KERNEL
 
 
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(request: pytest.FixtureRequest) -> None:
+    """A command without --out makes its folder where it is run: not here."""
+    if request.path.name.startswith("test_cli"):
+        request.getfixturevalue("monkeypatch").chdir(request.getfixturevalue("tmp_path"))
+
+
 @pytest.fixture
 def set_threads() -> Iterator[Callable[[int], None]]:
     """torch.set_num_threads, undone after the test."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli_runs import run, run_main
+from cli_runs import StandIn, run, run_main
 
 import abbe
 from abbe import studies, views
@@ -22,9 +21,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """What the study was asked for; study and view are stand-ins."""
     seen: dict[str, Any] = {}
 
-    def study(model: str, spec: str, text: list[str] | None, **options: Any) -> Any:
-        seen.update(options, model=model, spec=spec, text=text)
-        return SimpleNamespace(as_json=lambda: {"losses": [1.5]}, file=options["folder"] / "calibrated.safetensors")
+    def study(model: str, text: list[str] | None, **options: Any) -> Any:
+        seen.update(options, model=model, text=text)
+        return StandIn("calibrate", {"losses": [1.5]}, file=options["folder"] / "calibrated.safetensors")
 
     monkeypatch.setattr(studies, "calibrate", study)
     monkeypatch.setattr(views, "calibration_table", lambda found: "THE TABLE")
@@ -35,10 +34,10 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
 def test_defaults(asked: dict[str, Any]) -> None:
     result = run("calibrate", "--with", "entmax:alpha=1.5")
     folder = Path("abbe-calibrate-embedded-entmax-alpha-1.5")
-    assert result.stdout == f"THE TABLE\nswap: {folder / 'calibrated.safetensors'}\n"
+    assert result.stdout == f"THE TABLE\nswap: {folder / 'calibrated.safetensors'}\npage: {folder / 'calibrate.html'}\n"
     assert asked == {
-        "model": "embedded", "spec": "entmax:alpha=1.5", "text": None, "length": None, "windows": 8, "held_out": 8,
-        "queries": 32, "steps": 20, "finetune": 0, "seed": 0, "folder": folder, "progress": True,
+        "model": "embedded", "normalizer": "entmax:alpha=1.5", "text": None, "length": None, "windows": 8,
+        "held_out": 8, "queries": 32, "steps": 20, "finetune": 0, "seed": 0, "folder": folder, "progress": True,
     }  # fmt: skip
 
 
@@ -46,9 +45,9 @@ def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -
     given = ["--text", "a.txt", "--text", "b.txt", "--length", "128", "--windows", "3", "--held-out", "4"]
     given += ["--queries", "all", "--steps", "7", "--finetune", "9", "--seed", "5", "--out", str(tmp_path / "out")]
     result = run("calibrate", "org/model", "--with", "sparsemax", *given, "--quiet")
-    assert (result.stdout, result.stderr) == (f"{tmp_path / 'out' / 'calibrated.safetensors'}\n", "")
+    assert (result.stdout, result.stderr) == (f"{tmp_path / 'out' / 'calibrate.html'}\n", "")
     assert asked == {
-        "model": "org/model", "spec": "sparsemax", "text": ["a.txt", "b.txt"], "length": 128, "windows": 3,
+        "model": "org/model", "normalizer": "sparsemax", "text": ["a.txt", "b.txt"], "length": 128, "windows": 3,
         "held_out": 4, "queries": "all", "steps": 7, "finetune": 9, "seed": 5, "folder": tmp_path / "out",
         "progress": False,
     }  # fmt: skip
@@ -73,7 +72,7 @@ def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
     quick = ["--length", "32", "--windows", "3", "--held-out", "2", "--queries", "8", "--finetune", "2"]
     result = run("calibrate", folder, "--with", "sparsemax", "--text", book, *quick, "--out", out)
     assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines()[-1] == f"swap: {out / 'tuned.safetensors'}"
+    assert result.stdout.splitlines()[-2:] == [f"swap: {out / 'tuned.safetensors'}", f"page: {out / 'calibrate.html'}"]
     for word in ("baseline", "swapped", "calibrated", "fine-tuned", "The loss on 2 held-out windows is"):
         assert word in result.stdout
     assert "too few held-out windows to show" in " ".join(result.stdout.split())

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tiny_models
-from cli_runs import run, run_main
+from cli_runs import StandIn, run, run_main
 
 from abbe import studies, views
 
@@ -21,7 +20,7 @@ pytest_plugins = ("cli_fixtures",)
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """What the study was asked for; study and views are stand-ins."""
     seen: dict[str, Any] = {}
-    found = SimpleNamespace(as_json=lambda: {"table": [{"capacity": 3, "low": math.nan}]})
+    found = StandIn("capacity", {"table": [{"capacity": 3, "low": math.nan}]})
 
     def study(model: str, text: list[str] | None, **options: Any) -> Any:
         seen.update(options, model=model, text=text)
@@ -36,13 +35,13 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
 
 def test_defaults(asked: dict[str, Any], tmp_path: Path) -> None:
     result = run("capacity")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "THE TABLE\n", "")
+    page = Path("abbe-capacity-embedded") / "capacity.html"
+    assert (result.exit_code, result.stdout, result.stderr) == (0, f"THE TABLE\npage: {page}\n", "")
     assert asked == {
         "model": "embedded", "text": None, "tau": [0.01, 0.05], "lengths": None, "windows": 8,
         "way": ["deletion", "renormalised"], "layers": True, "layer_lengths": None, "layer_windows": 4,
-        "targets": "all", "seed": 0, "folder": None, "progress": True,
+        "targets": "all", "seed": 0, "folder": Path("abbe-capacity-embedded"), "progress": True,
     }  # fmt: skip
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -> None:
@@ -64,7 +63,7 @@ def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -
     given += ["--layer-lengths", "512", "--layer-windows", "2", "--targets", "last:16"]
     result = run("capacity", "org/model", *given, "--figures", "pictures")
     assert result.exit_code == 0
-    assert result.stderr == f"figures: pictures\nwrote {tmp_path / 'out'}\n"
+    assert (result.stdout, result.stderr) == (f"{tmp_path / 'out' / 'capacity.html'}\n", "")
     assert asked == {
         "model": "org/model", "text": ["a.txt", "b.txt"], "tau": [0.2], "lengths": [128, 512], "windows": 3,
         "way": ["deletion"], "layers": False, "layer_lengths": [512], "layer_windows": 2,
@@ -76,7 +75,7 @@ def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -
 def test_json_leaves_standard_output_alone(asked: dict[str, Any]) -> None:
     result = run("capacity", "--json", "--out", "here")
     assert json.loads(result.stdout) == {"table": [{"capacity": 3, "low": None}]}
-    assert result.stderr == "wrote here\n"
+    assert result.stderr == "page: here/capacity.html\n"
 
 
 @pytest.mark.parametrize(

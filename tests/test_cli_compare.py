@@ -6,14 +6,13 @@ import json
 import math
 import webbrowser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tiny_models
-from cli_runs import run, run_main
+from cli_runs import StandIn, run, run_main
 
-from abbe import views
+from abbe import studies, views
 
 pytest_plugins = ("cli_fixtures",)
 
@@ -22,14 +21,14 @@ pytest_plugins = ("cli_fixtures",)
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """What the study was asked for; study and views are stand-ins."""
     seen: dict[str, Any] = {}
-    found = SimpleNamespace(as_json=lambda: {"table": (1, math.nan)})
+    found = StandIn("compare", {"table": (1, math.nan)})
 
     def study(model: str, text: list[str] | None, **options: Any) -> Any:
         seen.update(options, model=model, text=text)
         Path(options["folder"]).mkdir(parents=True, exist_ok=True)
         return found
 
-    monkeypatch.setattr(views, "compare", study)
+    monkeypatch.setattr(studies, "compare", study)
     monkeypatch.setattr(views, "compare_table", lambda comparison: "THE TABLE" * (comparison is found))
     monkeypatch.setattr(views, "save_compare_figures", lambda comparison, folder: seen.update(figures=folder))
     monkeypatch.setattr(webbrowser, "open", lambda address: seen.update(opened=address) or True)
@@ -42,7 +41,7 @@ def test_defaults(asked: dict[str, Any]) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout == f"THE TABLE\npage: {Path('abbe-compare-embedded/compare.html')}\n"
     assert asked == {
-        "model": "embedded", "text": None, "alternatives": None, "length": None, "windows": 8, "needle_lengths": None,
+        "model": "embedded", "text": None, "normalizers": None, "length": None, "windows": 8, "needle_lengths": None,
         "prompts": 4, "calibrate": False, "seed": 0, "folder": Path("abbe-compare-embedded"), "progress": True,
     }  # fmt: skip
 
@@ -53,7 +52,7 @@ def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -
     given += ["--seed", "7", "--out", str(tmp_path / "out")]
     assert run("compare", "org/model", *given, "--quiet").exit_code == 0
     assert asked == {
-        "model": "org/model", "text": ["a.txt"], "alternatives": ["entmax:alpha=1.5", "topk:k=32"], "length": 256,
+        "model": "org/model", "text": ["a.txt"], "normalizers": ["entmax:alpha=1.5", "topk:k=32"], "length": 256,
         "windows": 3, "needle_lengths": [64, 128], "prompts": 9, "calibrate": True, "seed": 7,
         "folder": tmp_path / "out", "progress": False,
     }  # fmt: skip

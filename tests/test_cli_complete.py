@@ -81,7 +81,7 @@ def test_a_completed_name_can_be_loaded() -> None:
 
 def test_values_of_options() -> None:
     assert offered("abbe diagnose --vectors o") == ["output"]
-    assert offered("abbe diagnose --normalizer spar") == ["sparsemax"]
+    assert offered("abbe diagnose --with spar") == ["sparsemax"]
     assert offered("abbe normalizers top") == ["topk", "topp"]
     assert offered("abbe verify spectral-") == ["spectral-paper", "spectral-row-upper", "spectral-row-lower"]
     assert offered("abbe reproduce --figure 2") == ["2a", "2b", "2c"]

@@ -12,16 +12,16 @@ import pytest
 import typer
 from cli_runs import COMMANDS, run, run_main, run_python
 
-from abbe import AbbeError, cli, models, normalizers, studies, views
+from abbe import AbbeError, cli, models, normalizers, studies
 
 HEAVY = ("torch", "transformers", "tokenizers", "polars", "altair", "numba", "numpy", "jinja2", "safetensors")
 # The function that a command rests on, and arguments that lead there.
 BASE = {
-    "report": (views, "report", []),
-    "reproduce": (views, "reproduce", []),
+    "report": (studies, "report", []),
+    "reproduce": (studies, "reproduce", []),
     "diagnose": (studies, "diagnose", []),
     "capacity": (studies, "capacity", []),
-    "compare": (views, "compare", []),
+    "compare": (studies, "compare", []),
     "calibrate": (studies, "calibrate", ["--with", "sparsemax"]),
     "verify": (studies, "verify", []),
     "normalizers": (normalizers, "list_normalizers", []),
@@ -31,8 +31,8 @@ BASE = {
 ON = {
     "report": "finished work is kept: run the same command again to resume",
     "reproduce": "finished work is kept: run the same command again to resume",
-    "diagnose": "with --out FOLDER the same command would resume",
-    "capacity": "with --out FOLDER the same command would resume",
+    "diagnose": "finished work is kept: run the same command again to resume",
+    "capacity": "finished work is kept: run the same command again to resume",
     "compare": "finished work is kept: run the same command again to resume",
     "calibrate": "finished work is kept: run the same command again to resume",
     "pull": "nothing was left behind, the same command starts again",

@@ -110,7 +110,7 @@ MEASURING = {
     "length 1": (options("--lengths", "1"), "window length 1 is too short"),
     "lengths twice": (options("--lengths", "16,16"), "lengths has duplicates"),
     "no windows": (options("--windows", "0"), "count is 0, but at least 1 window of each length is needed"),
-    "size 0": (options("--sizes", "0"), "grid must hold whole numbers >= 1"),
+    "size 0": (options("--sizes", "0"), "sizes must hold whole numbers >= 1"),
     "sizes in words": (options("--sizes", "a"), "--sizes is 'a', but must be numbers"),
     "unknown vectors": (options("--vectors", "keys"), "vectors is 'keys', but must be one of"),
 }

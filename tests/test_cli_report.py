@@ -6,13 +6,12 @@ import json
 import math
 import webbrowser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli_runs import run, run_main
+from cli_runs import StandIn, run, run_main
 
-from abbe import open_run, views
+from abbe import open_run, studies, views
 
 pytest_plugins = ("cli_fixtures",)
 
@@ -21,7 +20,7 @@ pytest_plugins = ("cli_fixtures",)
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """What the study was asked for; study and views are stand-ins."""
     seen: dict[str, Any] = {}
-    found = SimpleNamespace(as_json=lambda: {"numbers": (1, math.nan), "verdicts": [{"x": math.inf}]})
+    found = StandIn("report", {"numbers": (1, math.nan), "verdicts": [{"x": math.inf}]})
 
     def study(model: str, text: list[str] | None, **options: Any) -> Any:
         seen.update(options, model=model, text=text)
@@ -32,7 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
         assert report is found
         seen["figures"] = folder
 
-    monkeypatch.setattr(views, "report", study)
+    monkeypatch.setattr(studies, "report", study)
     monkeypatch.setattr(views, "report_table", lambda report: "THE TABLE" * (report is found), raising=False)
     monkeypatch.setattr(views, "save_report_figures", save, raising=False)
     monkeypatch.setattr(webbrowser, "open", lambda address: seen.update(opened=address) or True)

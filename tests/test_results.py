@@ -47,7 +47,7 @@ def made(name: str = "tiny", skipped: tuple[str, ...] = ()) -> Run:
 def test_saved_and_opened_is_the_same(tmp_path: Path) -> None:
     folder = made().save(tmp_path / "a" / "run")
     again = abbe.open_run(folder)
-    assert again.heads.equals(MADE)
+    assert again.table.equals(MADE)
     assert again.manifest == made().manifest
     assert sorted(path.name for path in folder.iterdir()) == [TABLE, MANIFEST]
 
@@ -90,7 +90,7 @@ def test_run_that_is_not_finished(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "not valid JSON"), ("[]", "not a JSON object"), ('{"format": 99}', "format 99, this version reads 2")],
+    [("{", "not valid JSON"), ("[]", "not a JSON object"), ('{"format": 99}', "format 99, this version reads 3")],
 )
 def test_damaged_manifest(tmp_path: Path, content: str, message: str) -> None:
     made().save(tmp_path)
@@ -118,7 +118,7 @@ def test_every_flipped_bit_of_the_table_is_found(tmp_path: Path) -> None:
             open_run(tmp_path)
         assert "\n" not in str(caught.value)
     table.write_bytes(whole)
-    assert open_run(tmp_path).heads.equals(MADE)
+    assert open_run(tmp_path).table.equals(MADE)
 
 
 def test_a_flipped_bit_of_the_manifest_is_found_or_says_the_same(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_run_of_the_first_format_has_no_checksums_and_is_read(tmp_path: Path) 
     (tmp_path / MANIFEST).write_text(json.dumps(old))
     MADE.write_parquet(tmp_path / TABLE)
     again = open_run(tmp_path)
-    assert again.heads.equals(MADE)
+    assert again.table.equals(MADE)
     assert again.manifest == old
     (tmp_path / TABLE).write_bytes(b"PAR1 nothing")
     with pytest.raises(abbe.AbbeError, match="cannot be read"):

@@ -35,7 +35,7 @@ def test_the_python_of_a_document_runs(name: str, tmp_path: Path, monkeypatch: p
             space["found"].table.columns
         )
     if name == "docs/measuring.md":
-        check_measures(document, space["run"].heads)
+        check_measures(document, space["run"].table)
 
 
 def check_measures(document: Document, heads: pl.DataFrame) -> None:

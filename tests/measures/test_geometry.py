@@ -310,5 +310,5 @@ def test_vectors_with_nan_are_refused() -> None:
 
 @pytest.mark.parametrize("grid", [(), (0, 1), (2, 1), (1, 1), (1.5,)])
 def test_bad_grids_are_refused(grid: tuple[int, ...]) -> None:
-    with pytest.raises(AbbeError, match="grid must hold whole numbers >= 1 in rising order"):
+    with pytest.raises(AbbeError, match="sizes must hold whole numbers >= 1 in rising order"):
         choose_sets(random_rows(0), grid, seeded(0))

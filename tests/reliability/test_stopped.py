@@ -120,6 +120,6 @@ def test_closed_pipe(abbe_commands: Commands, whole: Whole, tmp_path: Path) -> N
     reader.start()
     ended = abbe_commands.run(abbe_commands.of("diagnose", tmp_path / "run", "--json", "--quiet"), out=str(pipe))
     reader.join()
-    assert lines[0].startswith('{"model":')
+    assert lines[0].startswith("{")
     assert (ended.code, ended.err) == (141, "")
     finish(abbe_commands, "diagnose", tmp_path / "run", whole)

@@ -13,7 +13,7 @@ from abbe.studies import compare
 from abbe.studies._compare.result import CompareSettings, Comparison
 
 QUICK: dict[str, Any] = {
-    "alternatives": ["sparsemax", "topk:k=2"], "length": 40, "windows": 3, "queries": 6, "needle_lengths": [31, 40],
+    "normalizers": ["sparsemax", "topk:k=2"], "length": 40, "windows": 3, "queries": 6, "needle_lengths": [31, 40],
     "prompts": 1, "resamples": 50, "progress": False,
 }  # fmt: skip
 SETTINGS = CompareSettings(("sparsemax",), 40, 3, 6, 0.05, (31,), 1, False, 0, 0.95, 400)

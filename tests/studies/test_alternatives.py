@@ -207,7 +207,7 @@ def test_effective_tokens_and_sensitivity_are_those_of_a_run() -> None:
     options: dict[str, Any] = {"lengths": [40], "windows": 3, "queries": 8, "resamples": 50, "progress": False}
     found = tried(specs=["entmax:alpha=1.5"])
     for name, normalizer in (("own", None), ("entmax:alpha=1.5", "entmax:alpha=1.5")):
-        heads = abbe.diagnose(model(), TEXT, normalizer=normalizer, sizes=(1,), **options).heads
+        heads = abbe.diagnose(model(), TEXT, normalizer=normalizer, sizes=(1,), **options).table
         rows = found.filter(pl.col("normalizer") == name)
         for column, measure in (("effective_tokens", "effective_tokens"), ("sensitivity", "sensitivity_worst_mean")):
             want = heads.filter((pl.col("measure") == measure) & pl.col("head").is_not_null()).sort("layer", "head")

@@ -89,7 +89,7 @@ def test_same_seed_same_numbers(found: Comparison) -> None:
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt-oss"])
 def test_every_kind_of_causal_model(family: str) -> None:
     """Grouped heads, sliding windows, soft caps, and sinks, which count as one more key."""
-    quick = QUICK | {"length": 32, "windows": 2, "needle_lengths": [16], "alternatives": ["entmax:alpha=1.5"]}
+    quick = QUICK | {"length": 32, "windows": 2, "needle_lengths": [16], "normalizers": ["entmax:alpha=1.5"]}
     found = compare(tiny_runs.model(family), tiny_runs.TEXT, **quick)
     other = row(found, "entmax:alpha=1.5")
     assert 0 < other["zeros"] < 1
@@ -192,9 +192,9 @@ def test_a_comparison_with_prompts_of_another_form_is_refused(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"alternatives": []}, "there is nothing to compare with: name a normalizer, such as entmax:alpha=1.5"),
-        ({"alternatives": ["entmx"]}, "unknown normalizer 'entmx'. Did you mean 'entmax'"),
-        ({"alternatives": ["sparsemax", "sparsemax"]}, "sparsemax is given twice"),
+        ({"normalizers": []}, "there is nothing to compare with: name a normalizer, such as entmax:alpha=1.5"),
+        ({"normalizers": ["entmx"]}, "unknown normalizer 'entmx'. Did you mean 'entmax'"),
+        ({"normalizers": ["sparsemax", "sparsemax"]}, "sparsemax is given twice"),
         ({"length": 65}, "window length 65 is above the model's context of 64"),
         ({"needle_lengths": [65]}, "needle length 65 is above the model's context of 64"),
         ({"needle_lengths": [32, 16]}, "needle_lengths must be whole numbers in rising order"),

@@ -27,7 +27,7 @@ def compared() -> tuple[pl.DataFrame, list[dict[str, torch.Tensor]]]:
     found = abbe.diagnose(tiny, TEXT, lengths=[40], **(QUICK | {"queries": "all", "windows": 2}))
     twin = tiny_models.eager_twin(tiny.network)
     cut = abbe.windows(TEXT, [40], 2, 0, tokenizer=tiny.tokenizer)
-    return found.heads, [plain_diagnosis(twin, one.tokens, (1, 2, 5), range(40)) for one in cut]
+    return found.table, [plain_diagnosis(twin, one.tokens, (1, 2, 5), range(40)) for one in cut]
 
 
 ROWS = ["entropy", "effective_tokens", "max_weight", "sink_mass"]
@@ -79,7 +79,7 @@ def test_random_control_has_the_mean_of_another_random_control(compared: Any) ->
 @pytest.mark.parametrize("family", BUILDERS)
 def test_every_family_gives_a_whole_table(family: str) -> None:
     found = run(family)
-    heads = found.heads
+    heads = found.table
     assert dict(heads.schema) == SCHEMA
     assert heads["model"].unique().to_list() == [f"tiny {family}"]
     assert found.manifest["self_check"]["error"] < 1e-4
@@ -93,7 +93,7 @@ def test_every_family_gives_a_whole_table(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"])
 def test_no_value_is_above_its_limit(family: str) -> None:
-    found = run(family, temperatures=(1.0, 0.25)).heads.filter(pl.col("limit").is_not_null())
+    found = run(family, temperatures=(1.0, 0.25)).table.filter(pl.col("limit").is_not_null())
     over = found.filter(
         (pl.col("value") > pl.col("limit") * (1 + 1e-5) + 1e-6) & (pl.col("measure") != "decay_exponent")
     )
@@ -103,18 +103,18 @@ def test_no_value_is_above_its_limit(family: str) -> None:
 
 
 def test_intervals_hold_the_value_and_one_window_has_none() -> None:
-    several = run().heads.filter(pl.col("low").is_not_null() & pl.col("layer").is_not_null())
+    several = run().table.filter(pl.col("low").is_not_null() & pl.col("layer").is_not_null())
     mean = several.filter(~pl.col("measure").str.contains("_max"))
     assert mean.filter((pl.col("low") > pl.col("value") + 1e-9) | (pl.col("high") < pl.col("value") - 1e-9)).is_empty()
     entropy = pick(several, "entropy", 40)
     assert (entropy["high"] > entropy["low"]).all()
-    one = run(windows=1, lengths=[40]).heads
+    one = run(windows=1, lengths=[40]).table
     assert one["low"].is_null().all()
     assert one["high"].is_null().all()
 
 
 def test_sinks_take_what_the_weights_leave() -> None:
-    heads = run("gpt-oss").heads
+    heads = run("gpt-oss").table
     taken = pick(heads, "learned_sink_mass", 40)["value"]
     assert taken.min() > 0.01
     assert taken.max() < 1
@@ -122,51 +122,51 @@ def test_sinks_take_what_the_weights_leave() -> None:
 
 
 def test_another_normalizer() -> None:
-    plain, sparse, same = run().heads, run(normalizer="sparsemax").heads, run(normalizer="softmax").heads
+    plain, sparse, same = run().table, run(normalizer="sparsemax").table, run(normalizer="softmax").table
     assert pick(sparse, "entropy", 40)["value"].mean() < 0.5 * pick(plain, "entropy", 40)["value"].mean()
     assert_frame_equal(plain, same)
     with_sinks = run("gpt-oss", normalizer="entmax:alpha=1.5")
     assert "learned sinks: entmax:alpha=1.5 replaces softmax together with its sink" in with_sinks.manifest["skipped"]
-    assert pick(with_sinks.heads, "learned_sink_mass", 40).is_empty()
+    assert pick(with_sinks.table, "learned_sink_mass", 40).is_empty()
 
 
 def test_encoder_rows_see_all_keys() -> None:
-    heads = run("bert").heads
+    heads = run("bert").table
     assert pick(heads, "effective_tokens", 40)["limit"].unique().to_list() == [40.0]
-    decoder = run().heads
+    decoder = run().table
     assert pick(decoder, "effective_tokens", 40)["limit"].max() < 40
 
 
 def test_a_window_of_keys_bounds_the_effective_number() -> None:
     """Mistral's queries see 5 keys."""
-    heads = run("mistral").heads
+    heads = run("mistral").table
     assert pick(heads, "effective_tokens", 40)["limit"].max() <= 5
     assert pick(heads, "distance", 40).filter(pl.col("n") == 5).is_empty()
 
 
 def test_sizes_that_no_query_has_are_listed() -> None:
     found = run(lengths=[4], sizes=(1, 2, 8, 16))
-    assert sorted(pick(found.heads, "distance", 4)["n"].unique()) == [1, 2]
+    assert sorted(pick(found.table, "distance", 4)["n"].unique()) == [1, 2]
     assert any("length 4: sets of 8, 16" in why for why in found.manifest["skipped"])
 
 
 def test_windows_without_long_rows_do_not_stop_the_table() -> None:
     """With few queries, some windows (and resamples of them) have no query that sees more than N keys."""
     for seed in range(12):
-        found = run(lengths=[40], windows=2, queries=4, sizes=(1, 35), seed=seed).heads
+        found = run(lengths=[40], windows=2, queries=4, sizes=(1, 35), seed=seed).table
         assert not pick(found, "ks_statistic", 40, of_heads=False).filter(pl.col("n") == 1).is_empty()
 
 
 def test_test_of_small_sets_does_not_depend_on_the_other_sizes() -> None:
     """Half of Gemma-2's layers see 5 keys only."""
     some, more = (
-        pick(run("gemma2", sizes=grid).heads, "ks_statistic", 40, of_heads=False) for grid in ((1, 2), (1, 2, 20))
+        pick(run("gemma2", sizes=grid).table, "ks_statistic", 40, of_heads=False) for grid in ((1, 2), (1, 2, 20))
     )
     assert some["value"].to_list() == more.filter(pl.col("n") <= 2)["value"].to_list()
 
 
 def test_sizes_far_beyond_the_window_cost_nothing() -> None:
-    found = run(lengths=[16], sizes=(1, 2, 10**9)).heads
+    found = run(lengths=[16], sizes=(1, 2, 10**9)).table
     assert found["n"].max() == 2
 
 
@@ -175,7 +175,7 @@ def test_decay_exponent_of_uniform_attention_is_one() -> None:
     for block in tiny.network.transformer.h:  # type: ignore[union-attr]
         block.attn.c_attn.weight.data[:, :32] = 0
         block.attn.c_attn.bias.data[:32] = 0
-    heads = abbe.diagnose(tiny, TEXT, lengths=[16, 40], **QUICK).heads
+    heads = abbe.diagnose(tiny, TEXT, lengths=[16, 40], **QUICK).table
     found = pick(heads, "decay_exponent", None)
     assert found["value"].to_list() == pytest.approx([1.0] * 8, abs=1e-5)
     assert pick(heads, "entropy", 40)["value"].to_list() == pytest.approx(pick(heads, "entropy", 40)["limit"].to_list())
@@ -206,7 +206,7 @@ def test_output_vectors_have_the_distances_of_projected_values() -> None:
 
 @pytest.mark.parametrize("vectors", ["embedding", "hidden", "output"])
 def test_vectors_change_the_geometry_only(vectors: str) -> None:
-    plain, other = run().heads, run(vectors=vectors).heads
+    plain, other = run().table, run(vectors=vectors).table
     same = pl.col("measure").is_in(["entropy", "top_mass", "sensitivity_worst_mean", "selected_divergence"])
     assert_frame_equal(plain.filter(same), other.filter(same))
     assert pick(plain, "distance", 40)["value"].to_list() != pick(other, "distance", 40)["value"].to_list()
@@ -214,7 +214,7 @@ def test_vectors_change_the_geometry_only(vectors: str) -> None:
 
 def test_embeddings_have_length_one() -> None:
     """N = 1: the sum is a token of that length, times its weight."""
-    heads = run(vectors="embedding", sizes=(1,), lengths=[16]).heads
+    heads = run(vectors="embedding", sizes=(1,), lengths=[16]).table
     assert pick(heads, "net_distance", 16)["value"].max() <= 2
 
 
@@ -222,7 +222,7 @@ def test_cross_attention_has_no_embeddings_and_says_so() -> None:
     found = run("t5", vectors="embedding")
     crossing = [why for why in found.manifest["skipped"] if "cross attention" in why]
     assert len(crossing) == 2
-    assert found.heads["layer"].drop_nulls().n_unique() == 4
+    assert found.table["layer"].drop_nulls().n_unique() == 4
 
 
 # Queries and blocks
@@ -231,9 +231,9 @@ def test_cross_attention_has_no_embeddings_and_says_so() -> None:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("block", [1, 700])
 def test_blocks_of_queries_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run(queries=13).heads
+    whole = run(queries=13).table
     monkeypatch.setattr(_window, "BLOCK", block)
-    assert_frame_equal(run(queries=13).heads, whole, rel_tol=1e-5, abs_tol=1e-6)
+    assert_frame_equal(run(queries=13).table, whole, rel_tol=1e-5, abs_tol=1e-6)
 
 
 def test_one_query_from_each_stretch() -> None:
@@ -253,8 +253,8 @@ def test_one_query_from_each_stretch() -> None:
 
 
 def test_seed_decides_and_lengths_do_not_disturb_each_other() -> None:
-    assert_frame_equal(run().heads, run().heads)
-    assert not run(seed=1).heads.equals(run().heads)
-    together, alone = run().heads, run(lengths=[40]).heads
+    assert_frame_equal(run().table, run().table)
+    assert not run(seed=1).table.equals(run().table)
+    together, alone = run().table, run(lengths=[40]).table
     of_length = pl.col("length") == 40
     assert_frame_equal(together.filter(of_length), alone.filter(of_length))

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.real
 def means(run: abbe.Run, measure: str, length: int, column: str = "value") -> pl.Series:
     chosen = (pl.col("measure") == measure) & (pl.col("length") == length) & pl.col("n").is_null()
     chosen &= pl.col("head").is_not_null()
-    return run.heads.filter(chosen)[column]
+    return run.table.filter(chosen)[column]
 
 
 def test_stories15m_has_no_sinks_and_is_far_from_uniform() -> None:
@@ -39,7 +39,7 @@ def test_smollm2_has_sinks() -> None:
 
 def test_selected_tokens_of_smollm2_are_separable_beyond_chance() -> None:
     run = abbe.diagnose(pulled("smollm2"), shared_text(), lengths=[256], windows=2, progress=False, temperatures=())
-    found = run.heads.filter((pl.col("measure") == "separability") & (pl.col("n") == 20))
+    found = run.table.filter((pl.col("measure") == "separability") & (pl.col("n") == 20))
     assert found["value"].mean() > 3 * found["control"].mean()
 
 

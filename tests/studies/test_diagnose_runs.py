@@ -48,17 +48,17 @@ def test_stopped_run_goes_on_and_gives_the_same_bits(tmp_path: Path, monkeypatch
     again = run(folder=tmp_path / "stopped")
     assert len(measured) == 4
     assert not set(measured) & set(kept)
-    assert again.heads.equals(whole.heads, null_equal=True)
-    assert abbe.open_run(tmp_path / "stopped").heads.equals(abbe.open_run(tmp_path / "whole").heads)
+    assert again.table.equals(whole.table, null_equal=True)
+    assert abbe.open_run(tmp_path / "stopped").table.equals(abbe.open_run(tmp_path / "whole").table)
     finished = run(folder=tmp_path / "stopped")
     assert len(measured) == 4
-    assert finished.heads.equals(whole.heads)
+    assert finished.table.equals(whole.table)
 
 
 def test_damaged_window_is_measured_again(tmp_path: Path) -> None:
     whole = run(folder=tmp_path)
     (tmp_path / "windows" / "16-1.safetensors").write_bytes(b"cut off")
-    assert run(folder=tmp_path).heads.equals(whole.heads)
+    assert run(folder=tmp_path).table.equals(whole.table)
 
 
 def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:

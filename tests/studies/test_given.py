@@ -19,8 +19,8 @@ SHORT: dict[str, Any] = {"lengths": 16, "queries": 2, "windows": 2, "resamples":
 PROSE = "To be or not to be, that is the question " * 3
 # One quick call of every study.
 STUDIES: dict[str, Callable[..., Any]] = {
-    "diagnose": lambda *given, **more: abbe.diagnose(*given, **(SHORT | {"temperatures": 1} | more)).heads,
-    "report": lambda *given, **more: abbe.report(*given, **(SHORT | {"temperatures": 1} | more)).run.heads,
+    "diagnose": lambda *given, **more: abbe.diagnose(*given, **(SHORT | {"temperatures": 1} | more)).table,
+    "report": lambda *given, **more: abbe.report(*given, **(SHORT | {"temperatures": 1} | more)).run.table,
     "reproduce": lambda *given, **more: abbe.reproduce(
         *given, figures="3", windows=1, queries=2, quick=True, progress=False, **more
     ).figures["3"].tables["heads"],
@@ -50,7 +50,7 @@ def test_a_string_with_a_space_is_the_text_itself() -> None:
     found = abbe.diagnose(network(), PROSE, tokenizer=TOKENIZER, **SHORT)
     assert found.manifest["text"]["name"] == "text"
     assert found.manifest["text"]["fingerprint"] == abbe.Text("any", PROSE).fingerprint
-    assert found.heads.equals(abbe.diagnose(network(), abbe.Text("any", PROSE), tokenizer=TOKENIZER, **SHORT).heads)
+    assert found.table.equals(abbe.diagnose(network(), abbe.Text("any", PROSE), tokenizer=TOKENIZER, **SHORT).table)
 
 
 def test_a_line_of_text_is_measured_as_a_whole() -> None:
@@ -105,7 +105,7 @@ WAYS = ("compiled", "distributed", "both", "parallel", "in place")
 def test_wrapped_models_are_measured_as_they_are(how: str) -> None:
     want = abbe.diagnose(network(), TEXT, tokenizer=TOKENIZER, **SHORT)
     found = abbe.diagnose(wrapped(how, network()), TEXT, tokenizer=TOKENIZER, **SHORT)
-    assert found.heads.equals(want.heads.with_columns(model=found.heads["model"]))
+    assert found.table.equals(want.table.with_columns(model=found.table["model"]))
     assert found.manifest["identity"] == want.manifest["identity"]
 
 
@@ -134,7 +134,7 @@ def test_tap_and_swap_unwrap(how: str) -> None:
 
 def test_a_loaded_model_that_was_wrapped() -> None:
     loaded = abbe.LoadedModel("tiny", nn.DataParallel(network()), TOKENIZER, "decoder", 64, "", "")
-    assert abbe.diagnose(loaded, TEXT, **SHORT).heads.height > 0
+    assert abbe.diagnose(loaded, TEXT, **SHORT).table.height > 0
 
 
 # Training mode
@@ -184,7 +184,7 @@ def test_a_vocabulary_that_is_too_small_is_refused_before_anything_runs(monkeypa
 
 def test_a_vocabulary_that_covers_the_text_is_enough() -> None:
     small = tiny_models.gpt2(vocab_size=100)
-    assert abbe.diagnose(small, "A 1 B 2 C 3 D 4 " * 20, tokenizer=TOKENIZER, **SHORT).heads.height > 0
+    assert abbe.diagnose(small, "A 1 B 2 C 3 D 4 " * 20, tokenizer=TOKENIZER, **SHORT).table.height > 0
 
 
 def image_model() -> nn.Module:

@@ -27,7 +27,7 @@ def made(family: str = "gpt2", **options: Any) -> Report:
 @pytest.mark.parametrize("family", list(tiny_runs.BUILDERS))
 def test_every_family_has_all_parts(family: str) -> None:
     found = made(family)
-    places = found.run.heads.select("layer", "head").drop_nulls().unique()
+    places = found.run.table.select("layer", "head").drop_nulls().unique()
     assert len(found.heads) == found.growth.height == found.floors.height == places.height > 0
     assert "not measured" not in {verdict.kind for verdict in found.heads}
     assert {finding.topic for finding in found.verdicts} >= {"dispersion", "separability", "sinks", "gradients"}
@@ -51,7 +51,7 @@ def test_every_finding_says_its_rule_and_numbers() -> None:
 def test_the_run_is_that_of_diagnose() -> None:
     found = made().run
     alone = abbe.diagnose(tiny_runs.model(), tiny_runs.TEXT, **QUICK)
-    assert_frame_equal(found.heads, alone.heads)
+    assert_frame_equal(found.table, alone.table)
 
 
 @pytest.mark.slow
@@ -65,7 +65,7 @@ def test_same_seed_same_report() -> None:
 
 def test_a_folder_is_a_run_and_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = made(folder=tmp_path / "out")
-    assert_frame_equal(abbe.open_run(tmp_path / "out").heads, first.run.heads)
+    assert_frame_equal(abbe.open_run(tmp_path / "out").table, first.run.table)
     assert json.loads((tmp_path / "out" / "report.json").read_text())["verdicts"][0]["topic"] == "hardly learned"
 
     def never(*_args: object, **_options: object) -> None:

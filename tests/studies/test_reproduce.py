@@ -40,8 +40,8 @@ def test_protocol_of_the_paper() -> None:
     assert list(parts) == [f"{name}-{kind}" for name in FIGURES for kind in KINDS if (name, kind) != ("4", "value")]
     lengths = (32, 64, 128, 256, 512, 1024)
     assert parts["2a-embedding"].settings.lengths == parts["2c-value"].settings.lengths == lengths
-    assert parts["2a-embedding"].settings.grid == (5,)
-    assert {1, 5, 10, 20, 100} <= set(parts["2b-embedding"].settings.grid)
+    assert parts["2a-embedding"].settings.sizes == (5,)
+    assert {1, 5, 10, 20, 100} <= set(parts["2b-embedding"].settings.sizes)
     assert parts["4-embedding"].settings.steps == (1e-3, 1e-1, 10)
     assert parts["4-embedding"].settings.temperatures[0] == 0.003
     assert parts["4-embedding"].settings.temperatures[-1] == 10
@@ -52,7 +52,7 @@ def test_protocol_of_the_paper() -> None:
 def test_sizes_of_one_figure_share_their_queries() -> None:
     for name in ("2b-embedding", "3-value"):
         settings = planned()[name].settings
-        assert settings.more_than == max(settings.grid) == 100
+        assert settings.more_than == max(settings.sizes) == 100
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -61,7 +61,7 @@ def test_plan_keeps_to_the_context(context: int | None, quick: bool) -> None:
     longest = 1024 if context is None else max(length for length in (64, 256, 512, 1024) if length <= context)
     for part in planned(context=context, quick=quick).values():
         assert max(part.settings.lengths) == longest
-        assert max(part.settings.grid) <= longest // 2
+        assert max(part.settings.sizes) <= longest // 2
 
 
 def test_figures_can_be_chosen_and_keep_their_order() -> None:
@@ -118,7 +118,7 @@ def test_distances_are_those_of_a_diagnosis(found: Reproduction) -> None:
         temperatures=(),
         progress=False,
     )
-    rows = run.heads.filter((pl.col("measure") == "distance") & pl.col("head").is_null()).sort("length")
+    rows = run.table.filter((pl.col("measure") == "distance") & pl.col("head").is_null()).sort("length")
     shown = lines(found.figures["2a"].tables["distance"], "embedding", "length")
     assert list(shown["selected"].values()) == rows["value"].to_list()
     assert list(shown["random"].values()) == rows["control"].to_list()
@@ -229,7 +229,7 @@ def test_folder_holds_everything_and_nothing_is_measured_twice(tmp_path: Path, m
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "data",
         "runs",
-        "identity.json",
+        "manifest.json",
         "reproduce.html",
         "reproduction.json",
     }
@@ -237,7 +237,7 @@ def test_folder_holds_everything_and_nothing_is_measured_twice(tmp_path: Path, m
     assert [claim["answer"] for claim in saved["claims"]] == [claim.answer for claim in first.claims]
     csv = pl.read_csv(tmp_path / "out" / "data" / "figure-2a-distance.csv")
     assert len(csv) == len(first.figures["2a"].tables["distance"])
-    assert abbe.open_run(tmp_path / "out" / "runs" / "2a-value").heads.height > 0
+    assert abbe.open_run(tmp_path / "out" / "runs" / "2a-value").table.height > 0
 
     from abbe.studies._engine import measuring as _measuring
 
@@ -286,7 +286,7 @@ def test_folder_belongs_to_one_model_and_one_set_of_settings(tmp_path: Path) -> 
 def test_times_of_figures_are_saved(found: Reproduction) -> None:
     saved = found.as_json()
     assert saved["figure_seconds"] == found.seconds
-    assert saved["seconds"]["total"] == pytest.approx(sum(found.seconds.values()), abs=0.01)
+    assert saved["manifest"]["seconds"]["total"] == pytest.approx(sum(found.seconds.values()), abs=0.01)
 
 
 @pytest.mark.slow

@@ -329,7 +329,7 @@ def test_same_sample_every_time_and_deaf_to_later_passes() -> None:
 
 
 def test_a_wrong_size_is_told() -> None:
-    with pytest.raises(AbbeError, match="grid must hold whole numbers"):
+    with pytest.raises(AbbeError, match="sizes must hold whole numbers"):
         sampled(model(), settings(), sizes=(0, 5))
 
 

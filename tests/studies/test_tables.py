@@ -118,7 +118,7 @@ def test_absent_heads_count_nowhere() -> None:
 
 
 def test_every_measure_of_heads_has_a_row_for_all() -> None:
-    heads = run(lengths=[40]).heads.filter(pl.col("length") == 40)
+    heads = run(lengths=[40]).table.filter(pl.col("length") == 40)
     single = set(heads.filter(pl.col("head").is_not_null())["measure"])
     together = set(heads.filter(pl.col("head").is_null())["measure"])
     assert {name for name in single if "_p95" not in name} <= together

@@ -163,7 +163,7 @@ def test_numpy_and_torch_numbers_are_numbers(tiny: abbe.LoadedModel) -> None:
     want = tiny_runs.run(lengths=[16], windows=2, temperatures=(1.0,), sizes=(1, 2))
     for ints, floats in ((np.array([1, 2]), np.array([1.0])), (torch.tensor([1, 2]), torch.tensor([1.0]))):
         found = tiny_runs.run(lengths=ints.max() * 8, windows=ints[1], temperatures=floats, sizes=ints)
-        assert found.heads.equals(want.heads)
+        assert found.table.equals(want.table)
         assert found.manifest["identity"] == want.manifest["identity"]
 
 
@@ -180,7 +180,7 @@ def test_numpy_and_torch_numbers_are_numbers(tiny: abbe.LoadedModel) -> None:
 def test_one_number_needs_no_list(alone: dict[str, Any], listed: dict[str, Any]) -> None:
     short = {"lengths": 16, "windows": 1}
     first, second = (tiny_runs.run(**(short | options)) for options in (alone, listed))
-    assert first.heads.equals(second.heads)
+    assert first.table.equals(second.table)
     assert first.manifest["identity"] == second.manifest["identity"]
 
 

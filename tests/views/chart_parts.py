@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -72,7 +73,7 @@ def series(spec: dict[str, Any], title: str, label: str) -> list[dict[str, Any]]
 def filled(spec: dict[str, Any], name: str, of: Report, place: tuple[int, int] = (0, 0)) -> dict[str, Any]:
     """With the data of one head, as the page fills it in."""
     here = (pl.col("layer") == place[0]) & (pl.col("head") == place[1])
-    rows = of.run.heads.filter(here)
+    rows = of.run.table.filter(here)
     lengths = rows["length"].max() or 0
     by_length = rows_of(rows.filter(pl.col("n").is_null() | (pl.col("n") == shown_size(of.run))))
     data: dict[str, Any] = {
@@ -108,10 +109,8 @@ def y_domain(one: dict[str, Any]) -> tuple[float, float]:
 
 
 def with_column(of: Report, **columns: Any) -> Report:
-    kept = {name: getattr(of, name) for name in Report.__dataclass_fields__}
-    return Report(**(kept | {"run": Run(of.run.heads.with_columns(**columns), of.run.manifest)}))
+    return replace(of, run=Run(of.run.table.with_columns(**columns), of.run.manifest))
 
 
 def only(of: Report, keep: pl.Expr) -> Report:
-    kept = {name: getattr(of, name) for name in Report.__dataclass_fields__}
-    return Report(**(kept | {"run": Run(of.run.heads.filter(keep), of.run.manifest)}))
+    return replace(of, run=Run(of.run.table.filter(keep), of.run.manifest))

@@ -66,7 +66,7 @@ def test_a_run_shows_what_where_and_what_was_skipped(of_run: str) -> None:
 
 
 def test_the_table_holds_means_over_heads_at_the_size_of_the_charts(of_run: str) -> None:
-    heads = report(PLACES).run.heads.filter(pl.col("head").is_not_null() & (pl.col("length") == 1024))
+    heads = report(PLACES).run.table.filter(pl.col("head").is_not_null() & (pl.col("length") == 1024))
     rows = re.findall(r"<tr[^>]*>(.*?)</tr>", of_run)
     cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
     assert cells[0] == ["mean over heads", "N", "value", "limit", "control"]
@@ -145,7 +145,7 @@ def test_hostile_text_is_inert(of_run: str, of_report: str) -> None:
 
 
 def test_measures_with_hostile_names() -> None:
-    heads = report(PLACES).run.heads.with_columns(measure=pl.lit(HOSTILE), model=pl.lit(HOSTILE))
+    heads = report(PLACES).run.table.with_columns(measure=pl.lit(HOSTILE), model=pl.lit(HOSTILE))
     page = card_of(Run(heads, MANIFEST))
     assert "<script" not in page
     assert "&lt;script&gt;" in page
@@ -164,7 +164,7 @@ def test_a_run_that_cannot_be_drawn_is_a_plain_table(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(abbe.views, "card_of", broken)
     of = hostile()
     manifest = dict(of.run.manifest) | {"self_check": {"error": 1e-6}}
-    page = Run(of.run.heads, manifest)._repr_html_()
+    page = Run(of.run.table, manifest)._repr_html_()
     assert "<svg" not in page
     assert "<table" in page
     assert "<script>" not in page
@@ -176,10 +176,10 @@ def test_a_run_that_cannot_be_drawn_is_a_plain_table(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     "run",
     [
-        Run(report(PLACES).run.heads, {}),
-        Run(report(PLACES).run.heads, {"model": None, "text": None, "self_check": None, "skipped": None}),
-        Run(report(PLACES).run.heads.clear(), MANIFEST),
-        Run(report(PLACES).run.heads.with_columns(value=pl.lit(None, pl.Float64)), MANIFEST),
+        Run(report(PLACES).run.table, {}),
+        Run(report(PLACES).run.table, {"model": None, "text": None, "self_check": None, "skipped": None}),
+        Run(report(PLACES).run.table.clear(), MANIFEST),
+        Run(report(PLACES).run.table.with_columns(value=pl.lit(None, pl.Float64)), MANIFEST),
     ],
     ids=["no manifest", "odd manifest", "no rows", "no values"],
 )

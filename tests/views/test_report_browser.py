@@ -211,7 +211,7 @@ def test_every_control_has_a_name(seen: Seen) -> None:
 
 ONE: dict[str, Any] = {"lengths": (64,), "sizes": (5,), "temperatures": (1.0,)}
 LONELY = made.report([(0, 0)], **ONE)
-NOTHING = LONELY.run.heads.with_columns(
+NOTHING = LONELY.run.table.with_columns(
     pl.lit(None, pl.Float64).alias(name) for name in ("value", "low", "high", "limit", "control")
 )
 
@@ -225,7 +225,7 @@ NOTHING = LONELY.run.heads.with_columns(
         ({"sample": made.sample([(5, 5)])}, ()),
         ({"table": NOTHING, "sample": None}, ("ball",)),
         ({"heads": (), "numbers": (), "verdicts": (), "growth": pl.DataFrame(), "floors": pl.DataFrame()}, ()),
-        ({"table": LONELY.run.heads.filter(pl.col("measure") == "entropy")}, ()),
+        ({"table": LONELY.run.table.filter(pl.col("measure") == "entropy")}, ()),
     ],
     ids=["no sample", "no alternatives", "another head's sample", "no values", "no words", "one measure"],
 )

@@ -76,8 +76,8 @@ def test_drawn_empty_and_filled(
 def test_fields_are_columns_of_the_rows(specs: dict[ThemeName, dict[str, Any]], whole: Report) -> None:
     made = {"shown", "interval_told", "limit_told", "control_told", "drawn_weight", "weight_told"}
     known = {
-        "rows": set(whole.run.heads.columns),
-        "chosen": set(whole.run.heads.columns) | {"temperature", "part"} | set(whole.alternatives.columns),
+        "rows": set(whole.run.table.columns),
+        "chosen": set(whole.run.table.columns) | {"temperature", "part"} | set(whole.alternatives.columns),
         "points": {"x", "y", "kind", "token", "weight", "distance"},
         "circle": {"x", "y", "order"},
     }
@@ -113,7 +113,7 @@ def test_axes_hold_all_heads(
     name: str, title: str, measure: str, size: Any, whole: Report, specs: dict[ThemeName, dict[str, Any]]
 ) -> None:
     low, high = y_domain(one_panel(specs["light"][name], title))
-    rows = whole.run.heads.filter(pl.col("measure") == measure)
+    rows = whole.run.table.filter(pl.col("measure") == measure)
     values = [v for column in ("value", "low", "high") for v in rows[column].drop_nulls()]
     if not title.startswith(("separability", "weight of")):  # a share has the fixed axis from 0 to 1
         values += [v for column in ("limit", "control") for v in rows[column].drop_nulls()]

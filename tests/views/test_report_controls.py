@@ -208,7 +208,7 @@ def test_a_chosen_head_fills_verdict_charts_and_table(opened: Opened, found: Rep
 def test_the_rows_of_the_charts(seen: Seen, found: Report) -> None:
     seen.cell(0, 0).click()
     sizes = rows_given(seen, "sizes", seen.cell(1, 3).click)["rows"]
-    of_head = found.run.heads.filter((pl.col("layer") == 1) & (pl.col("head") == 3))
+    of_head = found.run.table.filter((pl.col("layer") == 1) & (pl.col("head") == 3))
     sized = of_head.filter((pl.col("length") == 1024) & pl.col("n").is_not_null())
     assert {(row["measure"], row["n"]) for row in sizes} == set(sized.select("measure", "n").iter_rows())
     assert len(sizes) == sized.height

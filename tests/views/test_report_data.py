@@ -44,7 +44,7 @@ def text(found: Report) -> str:
 
 def test_the_table_is_that_of_the_run_with_five_digits(text: str, found: Report) -> None:
     read = unpacked_table(unpacked(text, "table"))
-    assert_frame_equal(read, five_digits(found.run.heads), check_exact=True)
+    assert_frame_equal(read, five_digits(found.run.table), check_exact=True)
 
 
 def test_the_sample_is_that_of_the_report(text: str, found: Report) -> None:
@@ -57,7 +57,7 @@ def test_the_words_for_the_scripts(text: str, found: Report) -> None:
     about = json.loads(unpacked(text, "about"))
     assert about["model"] == "gpt2-like"
     assert about["shown_size"] == 20
-    assert {measure["name"] for measure in about["measures"]} == set(found.run.heads["measure"])
+    assert {measure["name"] for measure in about["measures"]} == set(found.run.table["measure"])
     assert [(head["layer"], head["head"], head["kind"]) for head in about["heads"]] == [
         (verdict.layer, verdict.head, verdict.kind) for verdict in found.heads
     ]

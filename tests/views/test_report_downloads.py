@@ -53,10 +53,10 @@ def test_growth_is_sorted_with_what_is_absent_last(seen: Seen) -> None:
 
 def test_the_table_is_filtered_sorted_and_paged(seen: Seen, found: Report) -> None:
     everything = "#everything"
-    total = f"{found.run.heads.height:,}"
+    total = f"{found.run.table.height:,}"
     assert seen.text("#rows-told") == f"rows 1 to 50 of {total}"
     seen.choose("measure", "separability", everything)
-    wanted = found.run.heads.filter(pl.col("measure") == "separability")
+    wanted = found.run.table.filter(pl.col("measure") == "separability")
     assert seen.text("#rows-told") == f"rows 1 to 50 of {wanted.height}"
     before, after = seen.page.locator("#page-before"), seen.page.locator("#page-after")
     assert before.is_disabled()
@@ -122,7 +122,7 @@ def test_downloads_hold_what_the_run_holds(seen: Seen, found: Report, kind: str)
     assert re.fullmatch(rf"abbe-[\w.-]+-heads\.{kind.lower()}", name)
     back = read(path, kind)
     assert back.columns == [*SCHEMA, "verdict"]
-    assert_frame_equal(back.drop("model", "verdict"), found.run.heads.drop("model"), rel_tol=5.001e-5, abs_tol=0)
+    assert_frame_equal(back.drop("model", "verdict"), found.run.table.drop("model"), rel_tol=5.001e-5, abs_tol=0)
     kinds = {(head.layer, head.head): head.kind for head in found.heads}
     assert all(kinds.get((layer, head)) == kind for layer, head, kind in back["layer", "head", "verdict"].iter_rows())
     assert set(back["model"]) == {"gpt2-like"}
@@ -136,7 +136,7 @@ def test_downloads_hold_the_filtered_rows_in_their_order(seen: Seen, found: Repo
     seen.choose("length", "1024", "#everything")
     seen.page.locator("#row-headers th", has_text="value").get_by_role("button").click()
     back = read(saved(seen, kind)[1], kind)
-    wanted = found.run.heads.filter((pl.col("measure") == "logit_range") & (pl.col("length") == 1024))
+    wanted = found.run.table.filter((pl.col("measure") == "logit_range") & (pl.col("length") == 1024))
     assert back.height == wanted.height == len(PLACES) + 1
     values = back["value"].to_list()
     assert values[0] == -math.inf

@@ -74,7 +74,7 @@ def test_no_figure_speaks_of_a_chosen_head(folder: Path) -> None:
 
 def test_the_telling_head_has_the_median_separability() -> None:
     run = report(grid(3, 5)).run
-    at = run.heads.filter(
+    at = run.table.filter(
         (pl.col("measure") == "separability") & (pl.col("n") == 20) & (pl.col("length") == 1024)
         & pl.col("head").is_not_null()
     )  # fmt: skip
@@ -98,7 +98,7 @@ def test_the_head_is_filled_with_its_own_rows() -> None:
     of = report()
     place = telling_head(of.run)
     found = figures(of, "light")
-    mine = of.run.heads.filter((pl.col("layer") == place[0]) & (pl.col("head") == place[1]))  # type: ignore[index]
+    mine = of.run.table.filter((pl.col("layer") == place[0]) & (pl.col("head") == place[1]))  # type: ignore[index]
     rows = found["sizes"]["datasets"]["rows"]
     assert {row["length"] for row in rows} == {1024}
     assert len(rows) == mine.filter((pl.col("length") == 1024) & pl.col("n").is_not_null()).height

@@ -50,7 +50,7 @@ def test_growth_shows_means_and_heads(
     title: str, measure: str, size: int | None, whole: Report, specs: dict[ThemeName, dict[str, Any]]
 ) -> None:
     spec = specs["light"]["growth"]
-    rows = whole.run.heads.filter((pl.col("measure") == measure) & pl.col("n").eq_missing(pl.lit(size, pl.Int32)))
+    rows = whole.run.table.filter((pl.col("measure") == measure) & pl.col("n").eq_missing(pl.lit(size, pl.Int32)))
     means = {row["length"]: row for row in rows.filter(pl.col("head").is_null()).iter_rows(named=True)}
     line, dots = series(spec, title, "mean over heads, with 95 % interval")
     assert (line["mark"]["type"], dots["mark"]["type"]) == ("line", "point")
@@ -79,7 +79,7 @@ def test_the_floor_of_dispersion_is_drawn(whole: Report, specs: dict[ThemeName, 
     spec = specs["light"]["growth"]
     (line,) = series(spec, "dispersion", "floor that is proved, mean")
     measure = (pl.col("measure") == "effective_tokens_floor") & pl.col("head").is_null()
-    found = whole.run.heads.filter(measure)
+    found = whole.run.table.filter(measure)
     assert {row["length"]: row["value"] for row in layer_rows(spec, line)} == {
         row["length"]: short(row["value"]) for row in found.iter_rows(named=True)
     }
@@ -96,7 +96,7 @@ def test_all_weight_on_one_token_is_the_limit_of_the_divergence(specs: dict[Them
 def test_bars_count_every_head(whole: Report, specs: dict[ThemeName, dict[str, Any]]) -> None:
     spec = specs["light"]["growth"]
     bars = layer_rows(spec, one_panel(spec, "how fast the largest weight fades")["layer"][0])
-    values = whole.run.heads.filter(pl.col("measure") == "decay_exponent")["value"].to_list()
+    values = whole.run.table.filter(pl.col("measure") == "decay_exponent")["value"].to_list()
     for bar in bars:
         assert bar["heads"] == sum(bar["value"] <= value < bar["end"] for value in values)
     assert sum(bar["heads"] for bar in bars) == len(values) == 48
@@ -109,7 +109,7 @@ def test_sensitivities_by_temperature(whole: Report) -> None:
     assert set(heads["part"]) == {"mean", "p95", "max"}
     for row in heads.filter((pl.col("layer") == 2) & (pl.col("head") == 3)).iter_rows(named=True):
         tail = "" if row["temperature"] == 1 else f"@T={row['temperature']:g}"
-        (given,) = whole.run.heads.filter(
+        (given,) = whole.run.table.filter(
             (pl.col("measure") == f"sensitivity_worst_{row['part']}{tail}") & (pl.col("length") == 1024)
             & (pl.col("layer") == 2) & (pl.col("head") == 3)
         ).iter_rows(named=True)  # fmt: skip

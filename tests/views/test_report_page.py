@@ -109,7 +109,7 @@ def test_the_page_of_a_large_model_stays_below_its_limit() -> None:
         places, lengths=(32, 64, 128, 256, 512, 1024), sizes=(1, 2, 5, 10, 20, 50, 100, 200, 500),
         temperatures=(0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0), sample=made.sample(places, queries=8),
     )  # fmt: skip
-    assert large.run.heads.height > 130_000
+    assert large.run.table.height > 130_000
     text = report_page(large)
     assert 2_000_000 < len(text.encode()) < LIMIT
 
@@ -213,7 +213,7 @@ NO_ROWS = made.report([(0, 0)], sample=None)
         {"growth": NO_ROWS.growth.clear(), "floors": NO_ROWS.floors.clear()},
         {"growth": pl.DataFrame(), "floors": pl.DataFrame(), "alternatives": pl.DataFrame()},
         {"alternatives": NO_ROWS.alternatives.clear()},
-        {"table": NO_ROWS.run.heads.with_columns(pl.lit(None, pl.Float64).alias("value"))},
+        {"table": NO_ROWS.run.table.with_columns(pl.lit(None, pl.Float64).alias("value"))},
     ],
     ids=["no manifest", "odd manifest", "no words", "no growth", "no columns", "no alternatives", "no values"],
 )

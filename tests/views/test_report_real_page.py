@@ -108,9 +108,9 @@ def test_the_whole_table_can_be_saved(opened: Opened, found: Report, tmp_path: P
     with seen.page.expect_download() as waiting:
         seen.page.locator("#everything").get_by_role("button", name="CSV").click()
     waiting.value.save_as(tmp_path / "table")
-    schema = pl.Schema(dict(found.run.heads.schema) | {"verdict": pl.String})
+    schema = pl.Schema(dict(found.run.table.schema) | {"verdict": pl.String})
     saved = pl.read_csv(tmp_path / "table", schema=schema)
-    assert_frame_equal(saved.drop("verdict"), found.run.heads, rel_tol=1e-4, abs_tol=1e-12, check_dtypes=False)
+    assert_frame_equal(saved.drop("verdict"), found.run.table, rel_tol=1e-4, abs_tol=1e-12, check_dtypes=False)
 
 
 def test_no_sideways_scrolling_on_a_phone(opened: Opened) -> None:

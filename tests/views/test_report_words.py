@@ -42,12 +42,12 @@ def test_measures_have_names_for_people(name: str, label: str, group: int) -> No
 
 
 def test_every_measure_of_a_run_is_in_the_glossary_once(found: Report) -> None:
-    measures = measures_of(found.run.heads)
-    assert len(measures) == found.run.heads["measure"].n_unique()
+    measures = measures_of(found.run.table)
+    assert len(measures) == found.run.table["measure"].n_unique()
     groups = [GROUPS.index(words.group) for words in measures]
     assert groups == sorted(groups)
     names = [name for _, entries in glossary(measures) for name, _ in entries]
-    assert sorted(names) == sorted({name.partition("@")[0] for name in found.run.heads["measure"]})
+    assert sorted(names) == sorted({name.partition("@")[0] for name in found.run.table["measure"]})
     assert len(names) == len(set(names))
 
 

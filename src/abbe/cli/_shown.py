@@ -25,9 +25,10 @@ def print_json(content: Any) -> None:
 def show_result(
     result: Result, table: RenderableType, folder: Path, *, as_json: bool, quiet: bool, opened: bool, more: str = ""
 ) -> None:
-    """The end of every study: JSON or a table, then the path of the page, which is written if it is not there."""
+    """The end of every study: JSON or a table, then the path of the page, which is written if the study did not."""
     page = folder / result.page
-    result.to_html(page)
+    if not page.is_file():
+        result.to_html(page)
     if as_json:
         typer.echo(result.to_json())
     show_page(page, table, more, as_json, quiet)

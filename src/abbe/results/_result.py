@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import math
@@ -78,8 +79,15 @@ class Result:
 
             drawn: str = card_of(self)
         except Exception:
-            return self.table._repr_html_()
+            return self._plain_html()
         return drawn
+
+    def _plain_html(self) -> str:
+        """What was measured on what, the table, and what was skipped."""
+        model, text = (str((self.manifest.get(key) or {}).get("name", "")) for key in ("model", "text"))
+        skipped = "".join(f"<li>{html.escape(str(why))}</li>" for why in self.manifest.get("skipped") or ())
+        about = f"<p><b>{html.escape(model)}</b> on <b>{html.escape(text)}</b></p>"
+        return about + self.table._repr_html_() + (f"<p>Skipped:</p><ul>{skipped}</ul>" if skipped else "")
 
     def _files(self) -> dict[str, bytes | str]:
         """What is written beside the manifest, by name."""

@@ -52,10 +52,6 @@ class Run(Result):
         return f"Run({model['name']} on {text['name']}, lengths {settings['lengths']}, {len(self.table)} rows)"
 
     @property
-    def heads(self) -> pl.DataFrame:
-        return self.table
-
-    @property
     def headroom(self) -> pl.DataFrame:
         """The rows that have a limit, with headroom = 1 - value/limit: 0 means that the limit is reached."""
         limited = self.table.filter(pl.col("limit").is_not_null())

@@ -58,9 +58,9 @@ def card(parts: Iterable[str]) -> str:
 
 def _about(run: Run) -> str:
     """One line: what was measured on what."""
-    heads = of_heads(run.heads).select("layer", "head").unique().height
+    heads = of_heads(run.table).select("layer", "head").unique().height
     name, *rest = about_lines(run)
-    told = [f"{heads:,} {'head' if heads == 1 else 'heads'}", *rest, f"{len(run.heads):,} rows"]
+    told = [f"{heads:,} {'head' if heads == 1 else 'heads'}", *rest, f"{len(run.table):,} rows"]
     error = (run.manifest.get("self_check") or {}).get("error")
     if isinstance(error, float):
         told.append(f"self-check error {error:.1e}")
@@ -94,7 +94,7 @@ def _main_measures(run: Run) -> str:
     at = (pl.col("length").is_null() | (pl.col("length") == pl.col("length").max())) & pl.col("value").is_finite()
     sized = pl.col("n").is_null() | (pl.col("n") == shown_size(run))
     means = [pl.col(name).mean() for name in ("value", "limit", "control")]
-    rows = of_heads(run.heads).filter(at & sized).group_by("measure", "n", maintain_order=True).agg(means).to_dicts()
+    rows = of_heads(run.table).filter(at & sized).group_by("measure", "n", maintain_order=True).agg(means).to_dicts()
     main = sorted((row for row in rows if row["measure"] in _MAIN), key=lambda row: _MAIN.index(row["measure"]))
     titles = ("mean over heads", "N", "value", "limit", "control")
     cells = [

@@ -60,7 +60,7 @@ def diagnose(
 
     Example:
         >>> run = abbe.diagnose("smollm2", "book.txt", lengths=[256, 1024])
-        >>> run.heads.filter(pl.col("measure") == "separability")
+        >>> run.table.filter(pl.col("measure") == "separability")
     """
     place, source = as_folder(folder), as_text(text)
     loaded = as_model(model, tokenizer, progress)

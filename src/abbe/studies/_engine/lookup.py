@@ -39,7 +39,7 @@ class Lookup:
         self.run = run
         self.of_heads: dict[_Key, dict[Place, Cell]] = {}
         self.of_all: dict[_Key, Cell] = {}
-        known = run.heads.filter(pl.col("value").is_finite())
+        known = run.table.filter(pl.col("value").is_finite())
         for row in known.select("layer", "head", "length", "n", "measure", *_NUMBERS).iter_rows():
             layer, head, length, n, measure = row[:5]
             cell, key = Cell(*row[5:]), (measure, length, n)
@@ -58,7 +58,7 @@ class Lookup:
     @cached_property
     def places(self) -> list[Place]:
         """All heads of the table, in order."""
-        found = self.run.heads.select("layer", "head").drop_nulls().unique().sort("layer", "head")
+        found = self.run.table.select("layer", "head").drop_nulls().unique().sort("layer", "head")
         return list(found.iter_rows())
 
     @cached_property
@@ -85,6 +85,6 @@ _NUMBERS = ("value", "low", "high", "limit", "control")
 
 def shown_size(run: Run) -> int | None:
     """The set size that stands for all: 20, or the measured one nearest to it at the largest length."""
-    sized = run.heads.filter(pl.col("n").is_not_null() & pl.col("head").is_not_null())
+    sized = run.table.filter(pl.col("n").is_not_null() & pl.col("head").is_not_null())
     longest = sized.filter(pl.col("length") == pl.col("length").max())
     return min(longest["n"].unique().to_list(), key=lambda n: (abs(n - USUAL_SIZE), n), default=None)

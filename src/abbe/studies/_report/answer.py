@@ -131,7 +131,7 @@ def _dispersing(report: Report, measured: Sequence[HeadVerdict]) -> Answer | Non
 
 def _dispersing_from(report: Report, scattered: Sequence[Place], measured: int) -> tuple[int | None, int | None]:
     """The first measured length at which enough of these heads have crossed a limit, and the length before it."""
-    lengths = sorted(report.run.heads["length"].drop_nulls().unique().to_list())
+    lengths = sorted(report.run.table["length"].drop_nulls().unique().to_list())
     if not lengths or not {"uniform_from", "random_from"} <= set(report.growth.columns):
         return None, None
     crossed = dict.fromkeys(scattered, lengths[-1])

@@ -32,7 +32,7 @@ class Step:
 
 def next_steps(report: Report, answer: Answer, manifest: Mapping[str, Any] | None = None) -> tuple[Step, ...]:
     """In order of worth; `manifest` instead of that of the run, where paths are to stay out of the commands."""
-    command = _Commands(report.run.manifest if manifest is None else manifest, report.run.heads["length"].max())
+    command = _Commands(report.run.manifest if manifest is None else manifest, report.run.table["length"].max())
     if answer.topic == NOT_LEARNED:
         words = "Check that the weights are trained and that they know this kind of text. To compare, a trained model:"
         return (Step(words, "abbe report embedded"),)

@@ -46,7 +46,7 @@ def _about(runs: Runs) -> dict[str, Any]:
         "vectors": list(runs),
         "queries": settings["queries"],
         "windows": _counted(run),
-        "heads": run.heads.select("layer", "head").drop_nulls().n_unique(),
+        "heads": run.table.select("layer", "head").drop_nulls().n_unique(),
     }
     found |= _one_or_many("length", settings["lengths"])
     if settings["steps"]:
@@ -65,7 +65,7 @@ def _one_or_many(name: str, values: list[int]) -> dict[str, Any]:
 
 
 def _of_all_heads(run: Run, measure: str) -> pl.DataFrame:
-    return run.heads.filter((pl.col("measure") == measure) & pl.col("head").is_null())
+    return run.table.filter((pl.col("measure") == measure) & pl.col("head").is_null())
 
 
 def _stacked(runs: Runs, make: Callable[[Run], pl.DataFrame]) -> pl.DataFrame:
@@ -159,7 +159,7 @@ def _in_proportion(run: Run) -> pl.DataFrame:
 def _separability(runs: Runs) -> dict[str, pl.DataFrame]:
     def heads(run: Run) -> pl.DataFrame:
         single = pl.col("head").is_not_null() & (pl.col("measure") == "separability")
-        return run.heads.filter(single).select("layer", "head", "n", "value", "control").sort("layer", "head", "n")
+        return run.table.filter(single).select("layer", "head", "n", "value", "control").sort("layer", "head", "n")
 
     return {"heads": _stacked(runs, heads), "mean": _stacked(runs, lambda run: _series(run, "separability", "n"))}
 
@@ -188,7 +188,7 @@ def _gradient(runs: Runs) -> dict[str, pl.DataFrame]:
 def _sensitivities(run: Run, t: float, step: float | None, names: Mapping[str, str]) -> list[dict[str, Any]]:
     rows = []
     for direction, name in names.items():
-        means = run.heads.filter((pl.col("measure") == name.format("mean")) & pl.col("head").is_not_null())
+        means = run.table.filter((pl.col("measure") == name.format("mean")) & pl.col("head").is_not_null())
         largest = _of_all_heads(run, name.format("max"))["value"]
         found = {"paper": means["value"].max(), "mean": means["value"].mean(), "max": largest[0]}
         key = {"temperature": t, "step": step, "direction": direction}

@@ -22,7 +22,7 @@ __all__ = ["Spec", "chart_specifications", "shown_size"]
 def chart_specifications(report: Report, theme: ThemeName) -> dict[str, Spec]:
     """Every chart of the page; what belongs to the chosen head is an empty dataset, which the page fills.
 
-    `rows` of sizes and lengths and `chosen` of growth are rows of `run.heads`; `chosen` of gradient holds temperature,
+    `rows` of sizes and lengths and `chosen` of growth are rows of `run.table`; `chosen` of gradient holds temperature,
     part, value, low, high, limit; `points` and `circle` of ball are places around the sum of the selected; `chosen` of
     alternatives are rows of `report.alternatives`.
     """

@@ -71,7 +71,7 @@ def _legend(run: Run, table: pl.DataFrame, floors: pl.DataFrame, theme: Theme, c
 
 def sensitivities(run: Run) -> pl.DataFrame:
     """Worst-direction sensitivities at the longest length, by temperature and part (mean, p95, max)."""
-    found = run.heads.filter(
+    found = run.table.filter(
         pl.col("measure").str.starts_with(_PREFIX) & pl.col("value").is_finite()
         & (pl.col("length").max() == pl.col("length"))
     )  # fmt: skip

@@ -56,7 +56,7 @@ def growth_chart(run: Run, theme: ThemeName, *, chosen: bool = False) -> Spec:
 
 def _legend(run: Run, theme: ThemeName, chosen: bool) -> Legend:
     colours = THEMES[theme]
-    _, words = some_heads(run.heads)
+    _, words = some_heads(run.table)
     looks = {"heads": Look(words, colours.ramp[0], width=0.8)} | look_of(colours, interval_words(run), ", mean")
     present = ["heads", "mean", "limit", "floor", "control", *(["chosen"] if chosen else [])]
     return Legend.of(looks, present)

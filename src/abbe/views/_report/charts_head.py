@@ -72,11 +72,11 @@ _FLOOR = "effective_tokens_floor"
 def sizes_chart(run: Run, theme: ThemeName) -> Spec:
     """Over N, at one length, of the head whose rows are in the dataset `rows`."""
     legend = Legend.of(look_of(THEMES[theme], interval_words(run)), ("value", "limit", "control"))
-    sizes = numbers_in(run.heads.filter(pl.col("n").is_not_null()), "n")
+    sizes = numbers_in(run.table.filter(pl.col("n").is_not_null()), "n")
     x = places_axis("n", "selected tokens N", sizes)
     panels: list[Spec] = []
     for shown in _BY_SIZE:
-        table = run.heads.filter((pl.col("measure") == shown.measure) & pl.col("n").is_not_null())
+        table = run.table.filter((pl.col("measure") == shown.measure) & pl.col("n").is_not_null())
         if values := numbers_in(table):
             if shown.measure == _DIVERGENCE:
                 values.append(math.log(max(sizes)))

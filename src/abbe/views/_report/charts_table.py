@@ -19,19 +19,19 @@ _NUMBERS = ("value", "low", "high", "limit", "control")
 
 
 def lengths_of(run: Run) -> list[int]:
-    return sorted(run.heads["length"].drop_nulls().unique())
+    return sorted(run.table["length"].drop_nulls().unique())
 
 
 def shown_size(run: Run) -> int:
     """The size of selected set that stands for all: 20, or the nearest that was measured at the longest length."""
-    sized = run.heads.filter(pl.col("n").is_not_null() & pl.col("head").is_not_null() & pl.col("value").is_finite())
+    sized = run.table.filter(pl.col("n").is_not_null() & pl.col("head").is_not_null() & pl.col("value").is_finite())
     sizes = sized.filter(pl.col("length") == pl.col("length").max())["n"].unique().to_list()
     return min(sizes, key=lambda size: (abs(size - PREFERRED_SIZE), size), default=PREFERRED_SIZE)
 
 
 def rows_for(run: Run, measure: str, size: int | None = None) -> pl.DataFrame:
     """All rows of one measure, of one set size if it has any, with what is not finite as null."""
-    found = run.heads.filter((pl.col("measure") == measure) & pl.col("n").eq_missing(pl.lit(size, pl.Int32)))
+    found = run.table.filter((pl.col("measure") == measure) & pl.col("n").eq_missing(pl.lit(size, pl.Int32)))
     return finite(found, *_NUMBERS)
 
 
@@ -67,7 +67,7 @@ def some_heads(table: pl.DataFrame) -> tuple[pl.DataFrame, str]:
 def interval_words(run: Run) -> str:
     """How the legend names intervals, where there are any."""
     level = _part(run, "settings").get("level")
-    if run.heads["low"].is_null().all():
+    if run.table["low"].is_null().all():
         return ""
     return f", with {100 * level:g} % interval" if isinstance(level, float) else ", with interval"
 

@@ -51,7 +51,7 @@ def figures(report: Report, theme: ThemeName) -> dict[str, Spec]:
 def _of_head(report: Report, place: Place, theme: ThemeName) -> dict[str, Spec]:
     layer, head = place
     of = f"layer {layer}, head {head}"
-    rows = report.run.heads.filter((pl.col("layer") == layer) & (pl.col("head") == head))
+    rows = report.run.table.filter((pl.col("layer") == layer) & (pl.col("head") == head))
     sized, length = rows.filter(pl.col("n").is_not_null()), lengths_of(report.run)[-1]
     found = {
         "sizes": _filled(

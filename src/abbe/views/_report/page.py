@@ -46,7 +46,7 @@ SIGNS = {"good": ("✓", "good"), "look": ("!", "to look at"), "bad": ("✕", "b
 def report_page(report: Report) -> str:
     """One self-contained HTML page that works from disk, without a network."""
     manifest = for_others(report.run.manifest)
-    table = _for_page(report.run.heads)
+    table = _for_page(report.run.table)
     measures = measures_of(table)
     sign, grade_words = SIGNS[report.answer.grade]
     page = render(
@@ -142,8 +142,8 @@ def measured(report: Report) -> list[str]:
     """The parts of that line; apart, so that a page can keep the direction of writing of one from the others."""
     manifest = report.run.manifest
     text, settings = _part(manifest, "text"), _part(manifest, "settings")
-    places = report.run.heads.select("layer", "head").drop_nulls().unique()
-    lengths = sorted(report.run.heads["length"].drop_nulls().unique())
+    places = report.run.table.select("layer", "head").drop_nulls().unique()
+    lengths = sorted(report.run.table["length"].drop_nulls().unique())
     told = [f"{_many(places.height, 'head')} in {_many(places['layer'].n_unique(), 'layer')}"]
     if lengths:
         told.append(f"windows of {_listed(lengths)} tokens")
