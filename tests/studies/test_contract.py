@@ -111,7 +111,7 @@ def test_damaged_folders_are_refused_in_one_line(study: str, saved: Saved, tmp_p
     if name.endswith(".csv"):  # for people and other programs: nothing is read from them
         abbe.open(folder)
         return
-    with pytest.raises(abbe.AbbeError, match="damaged|not valid JSON|cannot be read") as refused:
+    with pytest.raises(abbe.AbbeError, match=r"damaged|not valid JSON|cannot be read") as refused:
         abbe.open(folder)
     assert "\n" not in str(refused.value)
 
@@ -120,7 +120,7 @@ def test_folder_of_another_study_is_refused_by_name(saved: Saved) -> None:
     _, folder = saved("capacity")
     with pytest.raises(abbe.AbbeError, match="is a folder of `abbe capacity`: name a new folder"):
         STUDIES["compare"](folder=folder)
-    with pytest.raises(abbe.AbbeError, match="is a folder of `abbe capacity`: `abbe.open` opens it"):
+    with pytest.raises(abbe.AbbeError, match=r"is a folder of `abbe capacity`: `abbe\.open` opens it"):
         abbe.open_run(folder)
 
 
