@@ -69,6 +69,8 @@ def measure_runs(
     """Runs that differ in the kind of vectors only: every window is read once for all of them."""
     started = time.perf_counter()
     settings = asked[0]
+    # Hashes the weights, so it comes first: pages of a file that are read for the first time would count as memory.
+    facts = [manifest_facts(study, model, text, one.as_json()) for one in asked]
     with ExitStack() as stack:
         for folder in folders:
             stack.enter_context(held(folder))
@@ -78,7 +80,6 @@ def measure_runs(
         checked = time.perf_counter()
         error = check_model(model, open_tap, probe)
         a_pass = (time.perf_counter() - checked) / 2
-        facts = [manifest_facts(study, model, text, one.as_json()) for one in asked]
         identities = [identity_of(one["model"], one["text"], one["settings"]) for one in facts]
         kept = [RunFolder(*pair, watch.announce, study) for pair in zip(folders, identities, strict=True)]
         left = [window.length for window in cut if any(window not in run for run in kept)]
