@@ -116,7 +116,7 @@ MEASURING = {
 }
 OF_ONE = {
     "unknown figure": ("reproduce", options("--figure", "5"), "there is no figure 5: choose from 2a, 2b, 2c, 3, 4"),
-    "unknown normalizer": ("diagnose", options("--normalizer", "sparsmax"), "Did you mean 'sparsemax'"),
+    "unknown normalizer": ("diagnose", options("--with", "sparsmax"), "Did you mean 'sparsemax'"),
     "temperature -1": ("diagnose", options("--temperatures", "-1"), "temperatures must be numbers > 0"),
     "temperature in words": ("diagnose", options("--temperatures", "warm"), "--temperatures is 'warm'"),
 }

@@ -23,7 +23,7 @@ ALLOWED = {
     "--steps": {"0"},
     "--finetune": {"0"},
 }
-NO_NUMBERS = ("--text", "--with", "--out", "--figures", "--html", "--normalizer", "--vectors", "--way", "--figure")
+NO_NUMBERS = ("--text", "--with", "--out", "--figures", "--html", "--vectors", "--way", "--figure")
 ALWAYS = {"calibrate": ["--with", "sparsemax"], "pull": [], "verify": ["spectral"], "normalizers": ["softmax"]}
 
 

@@ -17,6 +17,7 @@ from abbe.studies._calibrate import study as _calibrate
 from abbe.studies._capacity import losses as _capacity_losses
 from abbe.studies._compare import work as _compare_study
 from abbe.studies._engine.folder import RunFolder
+from abbe.studies._engine.parts import Parts
 
 
 def calibrated(**options: Any) -> Any:
@@ -36,7 +37,7 @@ def reported(**options: Any) -> Any:
 # A study, and what it calls to measure its first part.
 BEGUN: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "diagnose": (lambda **options: tiny_runs.run(lengths=[16], **options), RunFolder, "keep"),
-    "report": (reported, RunFolder, "keep"),
+    "report": (reported, Parts, "keep_tensors"),
     "reproduce": (reproduced, RunFolder, "keep"),
     "capacity": (
         lambda **options: capacity_runs.made(layers=False, lengths=[16], **options), _capacity_losses, "window_losses"

@@ -93,7 +93,7 @@ WRONG: dict[str, dict[str, list[Any]]] = {
     "compare": COMMON
     | MEASURED
     | {
-        "alternatives": [v for v in NO_CHOICE if v is not None],
+        "normalizers": [v for v in NO_CHOICE if v is not None],
         "length": [v for v in NO_COUNT if v is not None] + [1, HUGE],
         "queries": NO_COUNT,
         "tau": NO_SHARE,
@@ -104,7 +104,7 @@ WRONG: dict[str, dict[str, list[Any]]] = {
     "calibrate": COMMON
     | MEASURED
     | {
-        "spec": NO_CHOICE,
+        "normalizer": NO_CHOICE,
         "held_out": NO_COUNT,
         "length": [v for v in NO_COUNT if v is not None] + [1, HUGE],
         "queries": [v for v in NO_COUNT if v is not None],
@@ -156,7 +156,7 @@ def test_one_line_that_names_the_option(
 
 
 NAMES = {"lengths": "length", "figures": "figure", "needle_lengths": "needle"}
-NAMED_OTHERWISE = ("model", "text", "normalizer", "spec", "alternatives", "length", "windows", "layer_lengths")
+NAMED_OTHERWISE = ("model", "text", "normalizer", "normalizers", "length", "windows", "layer_lengths")
 
 
 def test_numpy_and_torch_numbers_are_numbers(tiny: abbe.LoadedModel) -> None:

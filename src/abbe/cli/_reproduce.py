@@ -18,6 +18,7 @@ from ._options import (
     Opened,
     Seed,
     TextFiles,
+    check_folder,
     count_or_all,
     folder_for,
     json_option,
@@ -69,6 +70,8 @@ def reproduce(
     from ..views import reproduction_table, save_figures
 
     current.if_stopped = RESUMES
+    if figures is not None:
+        check_folder("--figures", figures)
     folder = out or folder_for("reproduce", model, *(["quick"] if quick else []))
     found = run_reproduce(
         model,
