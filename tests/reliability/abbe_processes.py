@@ -40,7 +40,7 @@ _RESULTS = {
 }
 _PARTS = {
     "diagnose": ("windows/*",),
-    "report": ("windows/*", "alternatives.parquet", "sample.json"),
+    "report": ("windows/*",),
     "reproduce": ("runs/*/windows/*",),
     "capacity": ("losses/*", "separability/windows/*"),
     "compare": ("parts/*",),

@@ -129,7 +129,7 @@ def test_alternatives_of_a_report(abbe_commands: Commands, whole: Whole, tmp_pat
 
 @pytest.mark.parametrize(
     ("study", "file"),
-    [("diagnose", "manifest.json"), pytest.param("calibrate", "identity.json", marks=pytest.mark.slow)],
+    [("diagnose", "manifest.json"), pytest.param("calibrate", "manifest.json", marks=pytest.mark.slow)],
 )
 def test_damaged_manifest(study: str, file: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
     """It says whose the folder is: who changed it must say that it is not needed."""

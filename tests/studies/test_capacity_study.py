@@ -79,6 +79,7 @@ def test_same_seed_same_study() -> None:
     assert not first.curve.equals(made(seed=5).curve)
 
 
+@pytest.mark.slow
 def test_losses_are_paired_and_shared() -> None:
     """The own loss of a length is one number, and adding a tau changes no other row."""
     found, more = made(), made(tau=[0.01, 0.05, 0.2])

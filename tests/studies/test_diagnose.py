@@ -150,6 +150,7 @@ def test_sizes_that_no_query_has_are_listed() -> None:
     assert any("length 4: sets of 8, 16" in why for why in found.manifest["skipped"])
 
 
+@pytest.mark.slow
 def test_windows_without_long_rows_do_not_stop_the_table() -> None:
     """With few queries, some windows (and resamples of them) have no query that sees more than N keys."""
     for seed in range(12):

@@ -122,6 +122,7 @@ def test_without_scripts_the_text_is_there(opened: Opened, found: Report) -> Non
 # -- The answer -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_verdict_shows_its_rule_and_chooses_its_heads(seen: Seen) -> None:
     finding = seen.page.locator("#answer .findings > li").first
     assert not finding.get_by_text("0.854").is_visible()

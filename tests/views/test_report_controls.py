@@ -28,6 +28,7 @@ pytestmark = without_chromium
 # -- The map ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_map_has_a_named_cell_for_every_head(seen: Seen, found: Report) -> None:
     assert seen.page.get_by_role("grid", name="layers and heads").get_by_role("row").count() == 1 + 3
     assert seen.page.locator("#map button.cell").count() == len(PLACES)
@@ -69,6 +70,7 @@ def test_the_numbers_in_the_cells_can_be_read(seen: Seen) -> None:
         seen.page.wait_for_timeout(250)
 
 
+@pytest.mark.slow
 def test_measure_length_size_and_what_is_shown(seen: Seen, found: Report) -> None:
     assert not seen.page.locator("#map-size-field").is_visible()
     seen.choose("length", "64")

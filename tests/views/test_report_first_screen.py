@@ -175,6 +175,7 @@ def test_an_address_that_is_changed_by_hand_is_followed(seen: Seen) -> None:
 # -- The heat map -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_heat_map_names_tokens_and_weight(seen: Seen, found: Report) -> None:
     sample = found.sample
     assert sample is not None

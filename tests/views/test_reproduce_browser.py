@@ -127,7 +127,7 @@ def test_details_open_by_keyboard(seen: Seen) -> None:
     assert seen.page.get_by_text("slope of log distance").is_visible()
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 def test_a_point_has_a_tooltip(seen: Seen) -> None:
     seen.page.locator("[data-chart='2a']:not(.print) .mark-symbol.role-mark path").first.hover()
     tooltip = seen.page.locator("#vg-tooltip-element.visible")

@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -58,8 +59,12 @@ class Result:
         with held(target):
             files = self._files()
             for name, content in files.items():
-                (target / name).parent.mkdir(exist_ok=True)
-                write_whole(target / name, content)
+                path = target / name
+                with suppress(OSError):  # what cannot be done is reported by the writer
+                    path.parent.mkdir(exist_ok=True)
+                    if path.is_dir() and not path.is_symlink():  # whatever it holds is kept
+                        path.rename(path.with_name(f"{path.name}.moved"))
+                write_whole(path, content)
             write_json(target / MANIFEST, self.manifest, files=[*files, *self._files_beside(target)])
         return target
 

@@ -42,8 +42,7 @@ class RunFolder:
         self.parts = Parts(self.path, identity["digest"], say, identity)
         self._kept: dict[tuple[int, int], Record] = {}
         self._notes: dict[tuple[int, int], dict[str, Any]] = {}
-        if self.path is not None:
-            claim(self.path, self.identity, study)
+        self.finished = self.path is not None and claim(self.path, self.identity, study)  # by an earlier call
 
     def __contains__(self, window: Window) -> bool:
         return self.record(window) is not None
@@ -100,8 +99,8 @@ def claim_folder(
     return Parts(path, identity["digest"], say, identity)
 
 
-def claim(path: Path, identity: Mapping[str, Any], study: str) -> None:
-    """Make a folder that of a run, which its manifest says; called by who holds it.
+def claim(path: Path, identity: Mapping[str, Any], study: str) -> bool:
+    """Make a folder that of a run, which its manifest says; called by who holds it. Whether the run was finished.
 
     Refused if it is that of another run, unless nothing in it was finished.
     """
@@ -114,6 +113,7 @@ def claim(path: Path, identity: Mapping[str, Any], study: str) -> None:
     if not known.get("finished"):
         begun = {"format": FORMAT, "study": study, "finished": False, "identity": dict(identity)}
         write_json(path / MANIFEST, begun)
+    return bool(known.get("finished")) and known.get("study", study) == study
 
 
 def _may_be_taken(path: Path) -> bool:

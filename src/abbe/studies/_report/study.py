@@ -139,11 +139,10 @@ class _CloserLook:
 
 def _kept(kept: RunFolder) -> tuple[pl.DataFrame, Sample | None] | None:
     """What an earlier call left; None if it is not there, damaged, or of an unfinished run."""
-    if kept.path is None or not (kept.path / SAMPLE).exists():
+    if kept.path is None or not kept.finished:
         return None
     try:
-        stored = read_manifest(kept.path)[1]
-        return read_beside(kept.path, stored)
+        return read_beside(kept.path, read_manifest(kept.path)[1])
     except AbbeError as error:
         kept.parts.again(str(error))
         return None
