@@ -62,3 +62,6 @@ class StandIn(abbe.Result):
 
     def to_html(self, path: Any = None) -> str:
         return ""
+
+    def _files(self) -> dict[str, bytes | str]:
+        return {}

@@ -36,7 +36,7 @@ EXAMPLES = (
 
 def compare(
     model: Model = "embedded",
-    alternatives: Annotated[
+    normalizers: Annotated[
         list[str] | None,
         typer.Option(
             "--with",
@@ -83,7 +83,7 @@ def compare(
     found = run_compare(
         model,
         text,
-        normalizers=alternatives,
+        normalizers=normalizers,
         length=length,
         windows=windows,
         needle_lengths=None if needle_lengths is None else numbers("--needle-lengths", needle_lengths, int),

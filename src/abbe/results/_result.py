@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +26,7 @@ _READ = (_WITHOUT_CHECKSUMS, 2, FORMAT)
 _NEEDED = ("model", "text", "settings", "self_check", "skipped")
 
 
-class Result:
+class Result(ABC):
     """The face of all results.
 
     Attributes:
@@ -45,9 +46,9 @@ class Result:
         @property
         def manifest(self) -> Mapping[str, Any]: ...
 
+    @abstractmethod
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints, as a dictionary."""
-        raise NotImplementedError
 
     def to_json(self) -> str:
         """What `--json` prints: one object that every reader takes; NaN and infinity become null."""
@@ -69,7 +70,7 @@ class Result:
         return target
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The page, also written to a file if one is named: it works offline and asks no host for anything."""
+        """The page, also written to a file if one is named: it works offline and makes no network requests."""
         from ..views import page_of  # altair and templates are loaded only when something is drawn
 
         drawn: str = page_of(self)
@@ -94,9 +95,9 @@ class Result:
         about = f"<p><b>{html.escape(model)}</b> on <b>{html.escape(text)}</b></p>"
         return about + self.table._repr_html_() + (f"<p>Skipped:</p><ul>{skipped}</ul>" if skipped else "")
 
+    @abstractmethod
     def _files(self) -> dict[str, bytes | str]:
         """What is written beside the manifest, by name."""
-        raise NotImplementedError
 
     def _files_beside(self, folder: Path) -> Sequence[str]:
         """Other files in the folder that belong to the result; they are hashed, too."""

@@ -15,7 +15,7 @@ from ._compare.page import compare_page
 from ._notebook import card, finding_list, report_html, run_html, svg, table_of
 from ._report.page import report_page
 from ._reproduce.figures import specification
-from ._reproduce.page import reproduction_page
+from ._reproduce.page import for_others, reproduction_page
 from ._shared.page import render
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _measured(result: Result) -> str:
 
 
 def _about(manifest: Mapping[str, Any]) -> str:
-    model, text = (manifest.get(key) or {} for key in ("model", "text"))
+    model, text = (for_others(manifest).get(key) or {} for key in ("model", "text"))
     return f"{model.get('name', 'a model')} on {text.get('name', 'a text')}"
 
 

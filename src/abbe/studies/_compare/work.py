@@ -17,7 +17,6 @@ from .._engine.folder import claim_folder
 from .._engine.given import windows_for
 from .._engine.loss import window_losses
 from .._engine.measuring import finished_manifest, manifest_facts
-from .._engine.pages import leave_page
 from .._engine.passes import model_inputs
 from .._engine.watch import Watch
 from .._engine.window import check_tokens
@@ -88,7 +87,7 @@ class Study:
         comparison = Comparison(table, needle, judgements, recommendation, self._manifest(error, records))
         if self.kept.path is not None:
             comparison.save(self.kept.path)
-            leave_page(comparison, self.kept.path, self.watch)
+            comparison.to_html(self.kept.path / comparison.page)
         return comparison
 
     def _check(self) -> float:

@@ -19,7 +19,6 @@ from .._engine.folder import RunFolder
 from .._engine.given import as_folder, as_model, as_text
 from .._engine.lookup import Lookup
 from .._engine.measuring import measure_run, windows_of
-from .._engine.pages import leave_page
 from .._engine.passes import PassReader
 from .._engine.settings import Settings, settings_for
 from .._engine.watch import watching
@@ -84,7 +83,7 @@ def report(
         found = make_report(run, *closer.seen())
         if place is not None:
             found.save(place)
-            leave_page(found, place, watch)
+            found.to_html(place / found.page)
     return found
 
 

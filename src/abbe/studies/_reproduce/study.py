@@ -20,7 +20,6 @@ from .._engine.cost import Cost, estimate
 from .._engine.folder import claim_folder
 from .._engine.given import as_folder, as_model, as_text, windows_for
 from .._engine.measuring import NO_QUERY, finished_manifest, manifest_facts, measure_runs
-from .._engine.pages import leave_page
 from .._engine.parts import Parts
 from .._engine.passes import run_model
 from .._engine.settings import checked_seed, count_of_queries
@@ -96,7 +95,7 @@ def reproduce(
             reproduction = _judged(runs, manifest_facts(Reproduction.study, loaded, source, asked), cut, parts)
             if place is not None:
                 reproduction.save(place)
-                leave_page(reproduction, place, watch)
+                reproduction.to_html(place / reproduction.page)
     return reproduction
 
 
