@@ -10,13 +10,13 @@ import polars as pl
 import pytest
 import torch
 from polars.testing import assert_frame_equal
+from read_alone import take_sample, try_alternatives
 from row_cases import random_rows
 from tiny_runs import BUILDERS, TEXT, model
 from told_apart_by_loops import plain_told_apart
 from torch import Tensor
 
 import abbe
-from abbe import AbbeError
 from abbe.measures import Rows
 from abbe.models import AttentionCall, LoadedModel, Window, tap, windows
 from abbe.studies._engine.passes import run_model
@@ -31,9 +31,7 @@ from abbe.studies._report.alternatives import (
     alternatives_table,
     alternatives_windows,
     block_sums,
-    try_alternatives,
 )
-from abbe.studies._report.sample import take_sample
 
 
 def settings(**options: Any) -> Settings:
@@ -256,12 +254,6 @@ def test_two_tokens() -> None:
     found = tried("gpt2", {"lengths": [2]}, queries=2)
     assert found["told_apart"].is_not_null().all()
     assert found["active"].max() <= 2
-
-
-def test_no_window_is_told() -> None:
-    tiny = model()
-    with tap(tiny) as open_tap, pytest.raises(AbbeError, match="no window to try alternatives on"):
-        try_alternatives(tiny, open_tap, [], settings())
 
 
 def made_up_sums(told: list[list[float]], **others: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+from read_alone import take_sample
 from row_cases import random_rows
 from tiny_runs import BUILDERS, TEXT, model
 from torch import Tensor
 
 import abbe
-from abbe import AbbeError
 from abbe.measures import Rows, choose_sets, geometry
 from abbe.models import AttentionCall, LoadedModel, Window, tap, windows, wrap
 from abbe.studies._engine.passes import run_model
@@ -26,14 +26,12 @@ from abbe.studies._engine.window import check_model, rows_of_call
 from abbe.studies._report.result import Ball, Sample
 from abbe.studies._report.sample import (
     MOST_ROWS,
-    sample_as_json,
-    sample_from_json,
     sample_positions,
     sample_rows,
     sample_window,
-    take_sample,
 )
 from abbe.studies._report.sample_ball import azimuths, ball_of
+from abbe.studies._report.sample_json import sample_as_json, sample_from_json
 
 SIZES = (2, 5)
 
@@ -326,11 +324,6 @@ def test_same_sample_every_time_and_deaf_to_later_passes() -> None:
     assert once == again
     assert "".join(once.tokens) in TEXT.content
     assert len(once.tokens) == once.length == 40
-
-
-def test_a_wrong_size_is_told() -> None:
-    with pytest.raises(AbbeError, match="sizes must hold whole numbers"):
-        sampled(model(), settings(), sizes=(0, 5))
 
 
 # The compact form

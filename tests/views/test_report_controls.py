@@ -19,7 +19,7 @@ from report_in_browser import (
 )
 
 from abbe.studies._report.result import Report
-from abbe.studies._report.sample import sample_as_json
+from abbe.studies._report.sample_json import sample_as_json
 
 pytest_plugins = ("report_page_fixtures",)
 pytestmark = without_chromium

@@ -19,7 +19,7 @@ from unpacked_page import unpacked, unpacked_table
 
 from abbe.results import SCHEMA
 from abbe.studies._report.result import Report
-from abbe.studies._report.sample import sample_as_json
+from abbe.studies._report.sample_json import sample_as_json
 from abbe.views import report_page
 from abbe.views._report.charts import chart_specifications
 from abbe.views._shared.data import both_themes, packed_table, plain_value

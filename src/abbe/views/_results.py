@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from markupsafe import Markup
 
+from ..words.manifest import model_name, text_name
 from ._capacity.charts import capacity_chart
 from ._compare.charts import pareto_chart
 from ._compare.page import compare_page
 from ._notebook import card, finding_list, report_html, run_html, svg, table_of
 from ._report.page import report_page
 from ._reproduce.figures import specification
-from ._reproduce.page import for_others, reproduction_page
+from ._reproduce.page import reproduction_page
 from ._shared.page import render
 
 if TYPE_CHECKING:
@@ -84,8 +85,7 @@ def _measured(result: Result) -> str:
 
 
 def _about(manifest: Mapping[str, Any]) -> str:
-    model, text = (for_others(manifest).get(key) or {} for key in ("model", "text"))
-    return f"{model.get('name', 'a model')} on {text.get('name', 'a text')}"
+    return f"{model_name(manifest)} on {text_name(manifest)}"
 
 
 def _table(rows: pl.DataFrame) -> str:

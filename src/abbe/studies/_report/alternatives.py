@@ -5,7 +5,7 @@ An estimate: nothing is trained, and the layers above see what the model's own w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,21 +13,17 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from ..._errors import AbbeError
 from ...measures import Reading, Rows, bootstrap_interval, dispersion, sensitivity
 from ...models import AttentionCall, LoadedModel, Tap, Window
 from ...normalizers import Normalizer
 from ...normalizers import normalizer as make_normalizer
 from ...words.names import BASELINE
 from .._engine.parts import Parts
-from .._engine.passes import read_window
 from .._engine.settings import Settings
 from .._engine.told_apart import by_groups, told_apart
 from .._engine.vectors import token_vectors
 from .._engine.window import (
     BLOCK,
-    check_model,
-    check_tokens,
     lacks_vectors,
     query_positions,
     rows_of_call,
@@ -58,43 +54,6 @@ SCHEMA: dict[str, Any] = {"layer": pl.Int32, "head": pl.Int32, "normalizer": pl.
 )
 
 Sums = dict[str, Tensor]  # (normalizer, head); own comes first
-
-
-def try_alternatives(
-    model: LoadedModel,
-    open_tap: Tap,
-    windows: Sequence[Window],
-    settings: Settings,
-    *,
-    specs: Sequence[str] = ALTERNATIVES,
-    most_windows: int = MOST_WINDOWS,
-    queries: int = QUERIES,
-    on_window: Callable[[Window], object] | None = None,
-) -> pl.DataFrame:
-    """A row for every head and normalizer, from the first windows of the longest length, `queries` queries each.
-
-    "own" is the model's own softmax with its sinks, whatever the run's normalizer; an alternative replaces both. Means
-    are over queries, then over windows.
-
-    told_apart: share of the weight on separable tokens, see `told_apart`; on the run's vectors.
-    gain: told_apart minus that of own; its interval takes the windows in pairs. 0 for own, without an interval.
-    output_change: root of (sum of ||o - o_own||^2 over sum of ||o_own||^2), o = sum a_i v_i with values v. 0 for own.
-    active: keys with a weight above 0. effective_tokens, sensitivity (worst direction, T = 1): as in the run.
-
-    Numbers that no query defines are null, and intervals of a single window. Cross attention has no rows where it has
-    no vectors. `on_window` is called with every window that is done.
-    """
-    chosen = alternatives_windows(windows, most_windows)
-    if not chosen:
-        raise AbbeError("there is no window to try alternatives on: give at least one")
-    if open_tap.error is None:
-        check_model(model, open_tap, check_tokens(model, chosen))
-    reader = AlternativesReader(model, open_tap, chosen, settings, Parts(None, ""), specs, queries)
-    for window in chosen:
-        read_window(model, window, [reader])
-        if on_window is not None:
-            on_window(window)
-    return reader.table()
 
 
 def alternatives_windows(windows: Sequence[Window], most_windows: int = MOST_WINDOWS) -> list[Window]:
@@ -206,7 +165,19 @@ def _added(first: Sums, second: Sums) -> Sums:
 def alternatives_table(
     names: Sequence[str], of_layers: Mapping[int, Sequence[Sums]], settings: Settings
 ) -> pl.DataFrame:
-    """From the sums of every window, (normalizer, head), to a row for every layer, head and normalizer."""
+    """From the sums of every window, (normalizer, head), to a row for every layer, head and normalizer.
+
+    "own" is the model's softmax with its sinks, whatever the run's normalizer; an alternative replaces both. Means are
+    over queries, then over windows.
+
+    told_apart: share of the weight on separable tokens, see `told_apart`; on the run's vectors.
+    gain: told_apart minus that of own; its interval takes the windows in pairs. 0 for own, without an interval.
+    output_change: root of (sum of ||o - o_own||^2 over sum of ||o_own||^2), o = sum a_i v_i with values v. 0 for own.
+    active: keys with a weight above 0. effective_tokens, sensitivity (worst direction, T = 1): as in the run.
+
+    Numbers that no query defines are null, and intervals of a single window. Cross attention has no rows where it has
+    no vectors.
+    """
     parts = [pl.DataFrame(schema=SCHEMA)]
     for layer, windows in sorted(of_layers.items()):
         numbers = _numbers({name: torch.stack([sums[name] for sums in windows]) for name in windows[0]}, settings)

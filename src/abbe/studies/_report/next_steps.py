@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...words.finding import NOT_LEARNED
+from ...words.manifest import part_of
 from ...words.numbers import heads_of, percent, sentence
 from .._engine.lookup import Lookup
 from .advice import KEPT, gaining
@@ -47,8 +48,8 @@ class _Commands:
     """Command lines for the model and the text of a run."""
 
     def __init__(self, manifest: Mapping[str, Any], longest: Any) -> None:
-        self.model = _model_argument(_part(manifest, "model"))
-        self.text = _text_options(str(_part(manifest, "text").get("name") or ""))
+        self.model = _model_argument(part_of(manifest, "model"))
+        self.text = _text_options(str(part_of(manifest, "text").get("name") or ""))
         self.longest = longest
 
     def compare(self, spec: str) -> str:
@@ -64,11 +65,6 @@ class _Commands:
 
     def _line(self, command: str, *options: str) -> str:
         return shlex.join(["abbe", command, self.model, *options, *self.text])
-
-
-def _part(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = manifest.get(name)
-    return part if isinstance(part, Mapping) else {}
 
 
 def _model_argument(model: Mapping[str, Any]) -> str:
@@ -95,7 +91,7 @@ def _has_loss(report: Report) -> bool:
     """Whether the model predicts the next token: what is swapped in can then be judged by the loss."""
     if report.sample is not None:
         return report.sample.loss is not None
-    return _part(report.run.manifest, "model").get("kind") == "decoder"
+    return part_of(report.run.manifest, "model").get("kind") == "decoder"
 
 
 def _for_topic(answer: Answer, command: _Commands) -> Step | None:
@@ -138,7 +134,7 @@ def _capacity(report: Report, command: _Commands) -> Step | None:
 
 
 def _windows(report: Report, command: _Commands) -> Step | None:
-    windows = _part(report.run.manifest, "settings").get("windows")
+    windows = part_of(report.run.manifest, "settings").get("windows")
     if not isinstance(windows, int) or windows >= ENOUGH_WINDOWS:
         return None
     counted = "1 window gives no intervals" if windows == 1 else f"Intervals from {windows} windows are too narrow"

@@ -7,51 +7,24 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...measures import Rows, checked_grid
+from ...measures import Rows
 from ...models import AttentionCall, LoadedModel, Tap, Text, Window
 from ...normalizers import normalizer as make_normalizer
 from ...words.finding import Place
 from .._engine.loss import loss_and_guessing
-from .._engine.passes import read_window
 from .._engine.settings import Settings
 from .._engine.vectors import token_vectors
-from .._engine.window import check_model, check_tokens, lacks_vectors, rows_of_call, seeded
+from .._engine.window import lacks_vectors, rows_of_call, seeded
 from .heat import Heat, heat_codes, heat_grid
 from .result import Ball, Sample, SampleRow
 from .sample_ball import ball_of
-from .sample_json import sample_as_json, sample_from_json
 from .sample_tokens import token_texts
-
-__all__ = ["sample_as_json", "sample_from_json", "take_sample"]
 
 SIZES = (5, 20)
 LONGEST_WINDOW = 256  # tokens that fit on a screen
 MOST_ROWS = 2400  # heads x queries, for the size of the page
 FEWEST_QUERIES = 2
 QUERIES = 8
-
-
-def take_sample(
-    model: LoadedModel,
-    text: Text,
-    open_tap: Tap,
-    windows: Sequence[Window],
-    settings: Settings,
-    *,
-    sizes: Sequence[int] = SIZES,
-    queries: int = QUERIES,
-) -> Sample:
-    """Run the model on one of the windows and keep what every head does with up to `queries` of its positions.
-
-    The window is the first of the largest length up to 256 tokens. Weights and vectors are those of the run. Models
-    with very many heads get fewer queries, at least 2. Cross attention has no rows where it has no vectors.
-    """
-    chosen = sample_window(windows)
-    if open_tap.error is None:
-        check_model(model, open_tap, check_tokens(model, list(windows)))
-    reader = SampleReader(model, open_tap, chosen, settings, checked_grid(sizes), queries)
-    read_window(model, chosen, [reader])
-    return reader.sample(text)
 
 
 def sample_window(windows: Sequence[Window]) -> Window:
@@ -76,7 +49,11 @@ def sample_positions(model: LoadedModel, window: Window, settings: Settings, hea
 
 
 class SampleReader:
-    """Takes the sample from one forward pass."""
+    """Takes the sample from one forward pass: what every head does with up to `queries` positions of one window.
+
+    Weights and vectors are those of the run. Models with very many heads get fewer queries, at least 2. Cross attention
+    has no rows where it has no vectors.
+    """
 
     def __init__(
         self,

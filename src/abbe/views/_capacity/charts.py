@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import altair as alt
 import polars as pl
 
+from ...words.manifest import model_name, text_name
 from ...words.numbers import percent
 from ...words.paper import PAPER_CRITICAL_SHARE
 from .._shared.panels import INTERVAL_TIPS, Look, Row, data, numbers, places_axis, renamed, rows_of, series_style, tip
@@ -40,9 +41,8 @@ def capacity_chart(found: Capacity, theme: ThemeName = "light") -> Spec:
 
 
 def _about(found: Capacity) -> list[str]:
-    manifest = found.manifest
-    model, text, settings = (manifest[key] for key in ("model", "text", "settings"))
-    words = plain(f"{model['name']} on {text['name']}, {settings['windows']} windows of each length")
+    manifest, settings = found.manifest, found.manifest["settings"]
+    words = plain(f"{model_name(manifest)} on {text_name(manifest)}, {settings['windows']} windows of each length")
     bands = f"; bands: {percent(settings['level'], 3)} intervals over windows" if settings["windows"] > 1 else ""
     return [f"{words}{bands}", *_about_layers(found), f"loss over {found.scored}"]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
+from ...words.manifest import model_name, part_of, text_name
 from ...words.names import BASELINE, CALIBRATED, JUMPS
 from .._shared.labels import Box, Point, place_names
 from .._shared.panels import HEIGHT, WIDTH, Look, Row, numbers, renamed, rows_of, tip
@@ -112,10 +113,8 @@ def _paired(row: Row, own: float | None) -> Row:
 
 def about_lines(comparison: Comparison) -> list[str]:
     manifest = comparison.manifest
-    name, settings = manifest.get("model", {}).get("name", "a model"), manifest.get("settings", {})
-    windows, length = len(manifest.get("windows", ())), settings.get("length")
-    text = manifest.get("text", {}).get("name", "")
-    return [f"{name} · {windows} windows of {length} tokens · {text}"]
+    windows, length = len(manifest.get("windows", ())), part_of(manifest, "settings").get("length")
+    return [f"{model_name(manifest)} · {windows} windows of {length} tokens · {text_name(manifest)}"]
 
 
 def _panel(rows: Sequence[Row], field: str, title: str, colour: alt.Color, theme: Theme) -> Spec | None:

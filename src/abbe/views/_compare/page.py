@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from ...words.manifest import for_others, model_name, part_of
 from ...words.names import BASELINE, JUMPS
 from ...words.numbers import number
 from .._report.page import numbers_of
 from .._reproduce.figures import save_drawings
-from .._reproduce.page import for_others
 from .._shared.data import both_themes
 from .._shared.page import as_json, render, script, vega
 from .._shared.series import Spec
@@ -38,7 +38,7 @@ def compare_page(comparison: Comparison) -> str:
     page = render(
         "compare.html.jinja",
         scripts=[vega(), *(script(name) for name in SCRIPTS)],
-        model=str(_part(manifest, "model").get("name") or "this model"),
+        model=model_name(manifest),
         measured=measured_line(comparison),
         facts=facts(comparison),
         finding=finding,
@@ -51,7 +51,7 @@ def compare_page(comparison: Comparison) -> str:
         more_columns=[column.label for column in more_columns()],
         more_rows=[cells(row, more_columns()) for row in comparison.table.to_dicts()],
         needle=needle_rows(comparison.needle),
-        given=1 + int(_part(manifest, "settings").get("needle_decoys") or 0),
+        given=1 + int(part_of(manifest, "settings").get("needle_decoys") or 0),
         chance=_chances(comparison.needle),
         glossary=[(column.label, column.name, _meaning(column.meaning, manifest)) for column in COLUMNS],
         skipped=[str(why) for why in manifest.get("skipped") or ()],
@@ -148,25 +148,20 @@ def _chances(needle: pl.DataFrame) -> str:
 
 
 def _meaning(meaning: str, manifest: Mapping[str, Any]) -> str:
-    tau = _part(manifest, "settings").get("tau", 0.05)
+    tau = part_of(manifest, "settings").get("tau", 0.05)
     words = meaning.replace("{tau}", f"{100 * tau:g} % at most")
     return words[:1].upper() + words[1:] + "."
-
-
-def _part(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = manifest.get(name)
-    return found if isinstance(found, Mapping) else {}
 
 
 def measured_line(comparison: Comparison) -> str:
     """What was compared on what, in one line."""
     manifest = comparison.manifest
     count = comparison.table.height - 1
-    windows, length = len(manifest.get("windows") or ()), _part(manifest, "settings").get("length")
+    windows, length = len(manifest.get("windows") or ()), part_of(manifest, "settings").get("length")
     parts = [f"{count} alternative{'' if count == 1 else 's'} to the model's attention as it is"]
     if windows:
         parts.append(f"each on the same {windows} windows of {length:,} tokens")
-    if name := _part(manifest, "text").get("name"):
+    if name := part_of(manifest, "text").get("name"):
         parts.append(f"from “{name}”")
     return ", ".join(parts) + "."
 
@@ -174,9 +169,9 @@ def measured_line(comparison: Comparison) -> str:
 def facts(comparison: Comparison) -> list[tuple[str, str]]:
     """The details, as far as the manifest has them."""
     manifest = for_others(comparison.manifest)
-    model, text, settings = (_part(manifest, name) for name in ("model", "text", "settings"))
-    error, seconds = _part(manifest, "self_check").get("error"), _part(manifest, "seconds").get("total")
-    threads = _part(manifest, "machine").get("threads")
+    model, text, settings = (part_of(manifest, name) for name in ("model", "text", "settings"))
+    error, seconds = part_of(manifest, "self_check").get("error"), part_of(manifest, "seconds").get("total")
+    threads = part_of(manifest, "machine").get("threads")
     found = {
         "model": " · ".join(str(part) for part in (model.get("name"), model.get("about"), model.get("class")) if part),
         "text": f"{text.get('name', '')}, {text['characters']:,} characters" if text.get("characters") else "",

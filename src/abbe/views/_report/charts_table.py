@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
+
+from ...words.manifest import model_name, part_of, text_name
 
 if TYPE_CHECKING:
     from ...results import Run
@@ -66,7 +66,7 @@ def some_heads(table: pl.DataFrame) -> tuple[pl.DataFrame, str]:
 
 def interval_words(run: Run) -> str:
     """How the legend names intervals, where there are any."""
-    level = _part(run, "settings").get("level")
+    level = part_of(run.manifest, "settings").get("level")
     if run.table["low"].is_null().all():
         return ""
     return f", with {100 * level:g} % interval" if isinstance(level, float) else ", with interval"
@@ -74,7 +74,7 @@ def interval_words(run: Run) -> str:
 
 def about_lines(run: Run) -> list[str]:
     """Model and text, then windows and queries."""
-    settings, lengths = _part(run, "settings"), lengths_of(run)
+    settings, lengths = part_of(run.manifest, "settings"), lengths_of(run)
     parts = []
     if lengths:
         tokens = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
@@ -84,19 +84,8 @@ def about_lines(run: Run) -> list[str]:
         parts.append(f"{settings['queries']} queries per window")
     if isinstance(settings.get("vectors"), str):
         parts.append(f"{settings['vectors']} vectors")
-    on = _short(str(_part(run, "text").get("name", "a text")))
-    return [f"{model_name(run)} on {on}", *([", ".join(parts)] if parts else [])]
-
-
-def model_name(run: Run) -> str:
-    """Without the folder it lies in: a figure is passed on."""
-    name = str(_part(run, "model").get("name", "a model"))
-    return _short(Path(name).name if Path(name).is_absolute() else name)
-
-
-def _part(run: Run, name: str) -> Mapping[str, Any]:
-    found = run.manifest.get(name)
-    return found if isinstance(found, Mapping) else {}
+    on = _short(text_name(run.manifest))
+    return [f"{_short(model_name(run.manifest))} on {on}", *([", ".join(parts)] if parts else [])]
 
 
 def _short(name: str) -> str:

@@ -6,13 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from markupsafe import Markup
 
 from ...words.finding import NOTICE, Fact, Finding, KeyNumber, Place
+from ...words.manifest import for_others, model_name, part_of, without_folder
 from ...words.measures import (
     MeasureWords,
     column_words,
@@ -24,7 +24,6 @@ from ...words.measures import (
 )
 from ...words.numbers import interval, number, percent
 from ...words.thresholds import FAINT, FRAGILE
-from .._reproduce.page import for_others
 from .._shared.data import both_themes, packed_json, packed_table, plain_rows
 from .._shared.page import render, script, vega
 from .._shared.theme import THEMES
@@ -81,8 +80,8 @@ def report_page(report: Report) -> str:
 def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -> dict[str, Markup]:
     """What the scripts read, compressed."""
     about = {
-        "model": model_name(for_others(report.run.manifest)),
-        "causal": _part(report.run.manifest, "model").get("kind") == "decoder",
+        "model": model_name(report.run.manifest),
+        "causal": part_of(report.run.manifest, "model").get("kind") == "decoder",
         "measures": measures,
         "shown_size": shown_size(report.run),
         "kinds": KINDS,
@@ -120,17 +119,8 @@ def _interactive(charts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _for_page(table: pl.DataFrame) -> pl.DataFrame:
     """A page is passed on: a model's name that is a path on this machine loses its folders."""
-    names = {name: Path(name).name for name in table["model"].unique() if name and Path(name).is_absolute()}
+    names = {name: without_folder(name) for name in table["model"].unique() if name}
     return table.with_columns(pl.col("model").replace(names)) if names else table
-
-
-def model_name(manifest: Mapping[str, Any]) -> str:
-    return str(_part(manifest, "model").get("name") or "this model")
-
-
-def _part(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = manifest.get(name)
-    return found if isinstance(found, Mapping) else {}
 
 
 def measured_line(report: Report) -> str:
@@ -141,7 +131,7 @@ def measured_line(report: Report) -> str:
 def measured(report: Report) -> list[str]:
     """The parts of that line; apart, so that a page can keep the direction of writing of one from the others."""
     manifest = report.run.manifest
-    text, settings = _part(manifest, "text"), _part(manifest, "settings")
+    text, settings = part_of(manifest, "text"), part_of(manifest, "settings")
     places = report.run.table.select("layer", "head").drop_nulls().unique()
     lengths = sorted(report.run.table["length"].drop_nulls().unique())
     told = [f"{_many(places.height, 'head')} in {_many(places['layer'].n_unique(), 'layer')}"]
@@ -156,7 +146,7 @@ def measured(report: Report) -> list[str]:
 
 def _windows(manifest: Mapping[str, Any]) -> str:
     """How many were measured: a short text has room for fewer than were asked for."""
-    asked, cut = _part(manifest, "settings")["windows"], manifest.get("windows")
+    asked, cut = part_of(manifest, "settings")["windows"], manifest.get("windows")
     counts = Counter(window["length"] for window in cut).values() if isinstance(cut, list) and cut else [asked]
     few, many = min(counts), max(counts)
     return f"{many} of each length" if few == many else f"{few} to {many} of each length"
@@ -174,8 +164,8 @@ def _listed(numbers: Sequence[int]) -> str:
 def facts(report: Report) -> list[tuple[str, str]]:
     """The details, as far as the manifest has them."""
     manifest = for_others(report.run.manifest)
-    model, text, settings = (_part(manifest, name) for name in ("model", "text", "settings"))
-    characters, error = text.get("characters"), _part(manifest, "self_check").get("error")
+    model, text, settings = (part_of(manifest, name) for name in ("model", "text", "settings"))
+    characters, error = text.get("characters"), part_of(manifest, "self_check").get("error")
     found: dict[str, Any] = {
         "model": " · ".join(str(part) for part in (model.get("name"), model.get("about"), model.get("class")) if part),
         "text": text.get("name", "") if characters is None else f"{text.get('name', '')}, {characters:,} characters",

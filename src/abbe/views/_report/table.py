@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ...words.finding import NOTICE, Finding, KeyNumber
+from ...words.manifest import model_name
 from ...words.numbers import interval, number
 from .._shared.terminal import bullets, plain, skipped_lines
-from .page import SIGNS, measured_line, model_name
+from .page import SIGNS, measured_line
 
 _INDENT = "     "
 _COLOURS = {"good": "bold green", "look": "bold yellow", "bad": "bold red"}

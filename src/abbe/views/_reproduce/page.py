@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from ...words.manifest import for_others, model_name, part_of
 from ...words.numbers import duration, number, percent
 from ...words.paper import DRIFT, FIGURES, PAPER_SECONDS
 from .._shared.page import as_json, render, script, vega
@@ -40,7 +41,7 @@ def reproduction_page(reproduction: Reproduction) -> str:
     return render(
         "reproduce.html.jinja",
         scripts=[vega(), script("page.js"), script("charts.js")],
-        model=str(_part(manifest, "model").get("name", "a model")),
+        model=model_name(manifest),
         facts=facts(reproduction),
         count=count(reproduction.claims),
         claims=[(claim, *ANSWERS[claim.answer], _numbers(claim)) for claim in reproduction.claims],
@@ -48,21 +49,11 @@ def reproduction_page(reproduction: Reproduction) -> str:
         readings=readings_rows(reproduction),
         readings_note=READINGS_NOTE,
         times=times(reproduction),
-        total=duration(_part(manifest, "seconds").get("total")),
+        total=duration(part_of(manifest, "seconds").get("total")),
         skipped=[str(why) for why in manifest.get("skipped", ())],
         manifest=json.dumps(for_others(manifest), indent=2, ensure_ascii=False, default=str),
         charts=as_json({figure.name: _both_themes(figure) for figure in shown}),
     )
-
-
-def for_others(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """A page is passed on: where the model lies on this machine stays out of it."""
-    model = dict(_part(manifest, "model"))
-    if isinstance(model.get("source"), str):
-        model["source"] = Path(model["source"]).name
-    if isinstance(model.get("name"), str) and Path(model["name"]).is_absolute():
-        model["name"] = Path(model["name"]).name
-    return dict(manifest) | {"model": model}
 
 
 def _ordered(reproduction: Reproduction) -> list[Figure]:
@@ -77,15 +68,10 @@ def _both_themes(figure: Figure) -> dict[str, Any]:
     return charts | {"datasets": data[0] | data[1]}
 
 
-def _part(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = manifest.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
 def facts(reproduction: Reproduction) -> list[tuple[str, str]]:
     """What was measured on what, as far as the manifest has it."""
-    manifest = reproduction.manifest
-    model, text, settings = (_part(manifest, name) for name in ("model", "text", "settings"))
+    manifest = for_others(reproduction.manifest)
+    model, text, settings = (part_of(manifest, name) for name in ("model", "text", "settings"))
     heads = next((f.about["heads"] for f in reproduction.figures.values() if f.about.get("heads")), None)
     found = [
         ("model", _joined(model.get("name"), model.get("about"))),
@@ -93,7 +79,7 @@ def facts(reproduction: Reproduction) -> list[tuple[str, str]]:
         ("heads", "" if heads is None else str(heads)),
         ("windows", _windows(settings, manifest.get("windows"))),
     ]
-    error = _part(manifest, "self_check").get("error")
+    error = part_of(manifest, "self_check").get("error")
     if error is not None:
         found.append(("self-check", f"the model's output was rebuilt within {error:.1e} of its standard deviation"))
     return [(name, value) for name, value in found if value]

@@ -1,0 +1,38 @@
+"""Reading a manifest for people: a part that may be missing, and names without the folders of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+Manifest = Mapping[str, Any]
+
+
+def part_of(manifest: Manifest, name: str) -> Manifest:
+    """One part (model, text, settings, ...); empty if it is missing, as in a folder of an older version."""
+    part = manifest.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def for_others(manifest: Manifest) -> dict[str, Any]:
+    """Pages and figures are passed on: where the model lies on this machine stays out of them."""
+    model = dict(part_of(manifest, "model"))
+    if isinstance(model.get("source"), str):
+        model["source"] = Path(model["source"]).name
+    if isinstance(model.get("name"), str):
+        model["name"] = without_folder(model["name"])
+    return dict(manifest) | {"model": model}
+
+
+def model_name(manifest: Manifest) -> str:
+    return without_folder(str(part_of(manifest, "model").get("name") or "this model"))
+
+
+def text_name(manifest: Manifest) -> str:
+    return str(part_of(manifest, "text").get("name") or "a text")
+
+
+def without_folder(name: str) -> str:
+    """A hub id keeps its slash; a path of this machine loses its folders."""
+    return Path(name).name if Path(name).is_absolute() else name

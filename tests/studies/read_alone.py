@@ -1,0 +1,50 @@
+"""The readers of a report by themselves: a report lets them share the passes of its run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import polars as pl
+
+from abbe import Text
+from abbe.models import LoadedModel, Tap, Window
+from abbe.studies._engine.parts import Parts
+from abbe.studies._engine.passes import read_window
+from abbe.studies._engine.settings import Settings
+from abbe.studies._engine.window import check_model, check_tokens
+from abbe.studies._report.alternatives import ALTERNATIVES, MOST_WINDOWS, AlternativesReader, alternatives_windows
+from abbe.studies._report.result import Sample
+from abbe.studies._report.sample import SampleReader, sample_window
+
+
+def try_alternatives(
+    model: LoadedModel,
+    open_tap: Tap,
+    windows: Sequence[Window],
+    settings: Settings,
+    *,
+    specs: Sequence[str] = ALTERNATIVES,
+    most_windows: int = MOST_WINDOWS,
+    on_window: Callable[[Window], object] = lambda window: None,
+    **options: Any,
+) -> pl.DataFrame:
+    chosen = alternatives_windows(windows, most_windows)
+    if open_tap.error is None:
+        check_model(model, open_tap, check_tokens(model, chosen))
+    reader = AlternativesReader(model, open_tap, chosen, settings, Parts(None, ""), specs, **options)
+    for window in chosen:
+        read_window(model, window, [reader])
+        on_window(window)
+    return reader.table()
+
+
+def take_sample(
+    model: LoadedModel, text: Text, open_tap: Tap, windows: Sequence[Window], settings: Settings, **options: Any
+) -> Sample:
+    chosen = sample_window(windows)
+    if open_tap.error is None:
+        check_model(model, open_tap, check_tokens(model, list(windows)))
+    reader = SampleReader(model, open_tap, chosen, settings, **options)
+    read_window(model, chosen, [reader])
+    return reader.sample(text)
