@@ -12,7 +12,7 @@ from ...words.manifest import model_name, text_name
 from ...words.numbers import percent
 from ...words.paper import PAPER_CRITICAL_SHARE
 from .._shared.panels import INTERVAL_TIPS, Look, Row, data, numbers, places_axis, renamed, rows_of, series_style, tip
-from .._shared.series import Spec, finished, log_axis, panel
+from .._shared.series import Spec, finished, log_axis, panel, unchecked
 from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
 from .layer_charts import layer_growth, layer_panels
@@ -24,6 +24,7 @@ _DECADES = 3.0  # of rises: what is smaller, or no rise, lies at the lower edge
 _DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3))
 
 
+@unchecked
 def capacity_chart(found: Capacity, theme: ThemeName = "light") -> Spec:
     """All panels as one Vega-Lite chart, two in a row: a curve for each way, growth, layers for each way.
 

@@ -14,7 +14,7 @@ from ...words.manifest import model_name, part_of, text_name
 from ...words.names import BASELINE, CALIBRATED, JUMPS
 from .._shared.labels import Box, Point, place_names
 from .._shared.panels import HEIGHT, WIDTH, Look, Row, numbers, renamed, rows_of, tip
-from .._shared.series import Spec, finished, panel, source, x_of
+from .._shared.series import Spec, finished, panel, source, unchecked, x_of
 from .._shared.theme import THEMES, Theme, ThemeName
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def _scale(values: Sequence[float], size: float, around: float, log: bool = Fals
     return _Scale(low - room, high + room, size)
 
 
+@unchecked
 def pareto_chart(comparison: Comparison, theme: ThemeName) -> Spec:
     """Two panels, a point for every normalizer, with intervals both ways; a line joins those that none beats."""
     rows, looks = rows_of(comparison.table), looks_of(comparison, THEMES[theme])

@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 
 from .._shared.panels import Look, Row, places_axis, renamed, rows_of, series_style, share_axis, tip
-from .._shared.series import Spec, finished, panel, source
+from .._shared.series import Spec, finished, panel, source, unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
 from .charts import about_lines, full_name, looks_of
 
@@ -21,6 +21,7 @@ _CHANCE = "chance"
 _WORDS = {"key-value": "list of keys and values", "needle": "needle in the text"}
 
 
+@unchecked
 def needle_chart(comparison: Comparison, theme: ThemeName) -> Spec:
     """For each kind of prompt two panels: over the length, and over the depth at which the answer stands."""
     looks = looks_of(comparison, THEMES[theme])

@@ -13,7 +13,7 @@ import polars as pl
 from ...words.names import BASELINE
 from .._shared.labels import Box, place_names
 from .._shared.panels import HEIGHT, WIDTH, Row, renamed, rows_of, share_axis, tip
-from .._shared.series import Spec, finished, panel, source, x_of
+from .._shared.series import Spec, finished, panel, source, unchecked, x_of
 from .._shared.theme import THEMES, Theme, ThemeName
 from .charts_table import about_lines, finite, numbers_in, of_all_heads, of_heads, some_heads
 
@@ -50,6 +50,7 @@ class _Legend:
         return chart.transform_calculate(shown=json.dumps(self.labels[name]))
 
 
+@unchecked
 def alternatives_chart(run: Run, alternatives: pl.DataFrame, theme: ThemeName, *, chosen: bool = False) -> Spec:
     """The mean over heads of every alternative, single heads behind; with `chosen`, those of one head on top."""
     filled, about = (["chosen"] if chosen else []), [*about_lines(run), ESTIMATE]

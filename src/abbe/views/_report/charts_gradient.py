@@ -10,7 +10,7 @@ import polars as pl
 
 from ...words.thresholds import FRAGILE
 from .._shared.panels import Look, places_axis, rows_of
-from .._shared.series import Axes, Legend, Spec, finished, log_axis, look_of, panel, source, where
+from .._shared.series import Axes, Legend, Spec, finished, log_axis, look_of, panel, source, unchecked, where
 from .._shared.theme import THEMES, Theme, ThemeName
 from .charts_bars import counted, log_bars
 from .charts_table import (
@@ -34,6 +34,7 @@ PARTS = {"mean": "mean", "p95": "95th percentile", "max": "largest query"}
 _DASHES: dict[str, tuple[int, ...]] = {"mean": (1, 0), "p95": (6, 2), "max": (2, 2)}
 
 
+@unchecked
 def gradient_chart(run: Run, floors: pl.DataFrame, theme: ThemeName, *, chosen: bool = False) -> Spec:
     """All heads at the longest length; with `chosen`, the head in the dataset of that name on top."""
     table = sensitivities(run)

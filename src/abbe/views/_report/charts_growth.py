@@ -18,6 +18,7 @@ from .._shared.series import (
     look_of,
     panel,
     source,
+    unchecked,
     where,
     x_of,
 )
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _DECAY = "decay_exponent"
 
 
+@unchecked
 def growth_chart(run: Run, theme: ThemeName, *, chosen: bool = False) -> Spec:
     """All heads; with `chosen`, the head whose rows are in the dataset of that name on top."""
     legend, size = _legend(run, theme, chosen), shown_size(run)

@@ -22,6 +22,7 @@ from .._shared.series import (
     look_of,
     panel,
     source,
+    unchecked,
     where,
 )
 from .._shared.theme import THEMES, Theme, ThemeName
@@ -69,6 +70,7 @@ _BY_LENGTH_SIZED = (
 _FLOOR = "effective_tokens_floor"
 
 
+@unchecked
 def sizes_chart(run: Run, theme: ThemeName) -> Spec:
     """Over N, at one length, of the head whose rows are in the dataset `rows`."""
     legend = Legend.of(look_of(THEMES[theme], interval_words(run)), ("value", "limit", "control"))
@@ -86,6 +88,7 @@ def sizes_chart(run: Run, theme: ThemeName) -> Spec:
     return finished(panels, question, about_lines(run), theme, filled=["rows"])
 
 
+@unchecked
 def lengths_chart(run: Run, theme: ThemeName) -> Spec:
     """Over L, of the head whose rows are in the dataset `rows`."""
     lengths, size = lengths_of(run), shown_size(run)
@@ -115,6 +118,7 @@ def _curves(axes: Axes, chosen: alt.Chart, shown: _Shown) -> list[alt.Chart]:
     return [*layers, axes.band(chosen, "value"), *axes.line(chosen, "value")]
 
 
+@unchecked
 def ball_chart(run: Run, theme: ThemeName) -> Spec:
     """The datasets `points` and `circle`, seen from the sum of the selected, which is the centre."""
     colours = THEMES[theme]

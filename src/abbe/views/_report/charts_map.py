@@ -11,7 +11,7 @@ import altair as alt
 import polars as pl
 
 from .._shared.panels import WIDTH, Row, _ticks, numbers, rows_of, tip
-from .._shared.series import Spec, finished, panel, source
+from .._shared.series import Spec, finished, panel, source, unchecked
 from .._shared.theme import THEMES, ThemeName
 from .charts_table import about_lines, of_heads, rows_for, shown_size
 
@@ -66,6 +66,7 @@ class _Colours:
         return first if steps[0] < edge * steps[1] else last
 
 
+@unchecked
 def map_chart(run: Run, theme: ThemeName) -> Spec:
     """Dispersion and separability side by side, at the longest length."""
     size = shown_size(run)

@@ -14,6 +14,7 @@ import altair as alt
 from ..._errors import AbbeError
 from .._shared.page import vega_lite_version
 from .._shared.panels import Panel, data, panel
+from .._shared.series import unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
 from .distance import critical_panels, distance_panels
 from .drift import drift_panels
@@ -34,6 +35,7 @@ _PANELS: dict[str, Callable[[Figure, Theme], list[Panel]]] = {
 }
 
 
+@unchecked
 def figure_chart(figure: Figure, theme: ThemeName = "light") -> alt.ConcatChart:
     """The figure in one theme, with a title that asks its question and a subtitle that tells the settings."""
     if figure.name not in _PANELS:
@@ -51,6 +53,7 @@ def figure_chart(figure: Figure, theme: ThemeName = "light") -> alt.ConcatChart:
 
 
 @lru_cache(maxsize=32)  # page, PNG and SVG are drawn from the same one; altair takes long to write it
+@unchecked
 def specification(figure: Figure, theme: ThemeName) -> dict[str, Any]:
     """The chart as Vega-Lite; not to be changed."""
     found: dict[str, Any] = figure_chart(figure, theme).to_dict(validate=False)

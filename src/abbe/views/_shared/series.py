@@ -7,16 +7,20 @@ heads can be compared, and so that an empty dataset is no reason for a warning.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import altair as alt
+from altair.utils.schemapi import debug_mode
 
 from .panels import HEIGHT, WIDTH, Look, Row, places_axis, renamed, series_style, tip, value_axis
 from .theme import THEMES, Theme, ThemeName
 
 Spec = dict[str, Any]
+P = ParamSpec("P")
+T = TypeVar("T")
 _DECADES = 5.0  # of a logarithmic axis: what is smaller is drawn at its edge
 
 
@@ -170,6 +174,18 @@ def look_of(theme: Theme, interval: str, of: str = "") -> dict[str, Look]:
 
 
 # -- Whole charts -----------------------------------------------------------------------------------------------------
+
+
+def unchecked(chart: Callable[P, T]) -> Callable[P, T]:
+    """altair holds every piece against a schema of 2 MB as it is made, which takes longer than all the rest of a page;
+    every chart is drawn in a test instead, where a wrong piece is an error."""
+
+    @wraps(chart)
+    def made(*args: P.args, **options: P.kwargs) -> T:
+        with debug_mode(False):
+            return chart(*args, **options)
+
+    return made
 
 
 def panel(layers: Sequence[alt.Chart], title: str, width: int = WIDTH, height: int = HEIGHT) -> Spec:
