@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import zlib
 
 if importlib.util.find_spec("setuptools"):
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from tiers import EXAMPLES
 
 from abbe.measures import _rows
 from abbe.normalizers import _dispatch
@@ -48,17 +48,10 @@ def _mark_all_but_the_first(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
 
 
-# Drawn examples, where a test does not say how many: fewer in the quick tier than in `make test-all`.
-_EXAMPLES = 100 if os.environ.get("ABBE_TESTS") == "all" else 30
 settings.register_profile(
-    "abbe", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=_EXAMPLES
+    "abbe", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=EXAMPLES
 )
 settings.load_profile("abbe")
-
-
-def examples(count: int) -> int:
-    """How many to draw, for a test that says it: all of them only in `make test-all`."""
-    return count * _EXAMPLES // 100
 
 
 @dataclass(frozen=True)

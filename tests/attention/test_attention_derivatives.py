@@ -50,7 +50,7 @@ def test_transforms(spec: str, length: int) -> None:
     assert_close(tangent.sum(), wanted.sum())
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["entmax:alpha=1.5", "softmax"])
 def test_compiles_in_one_graph(spec: str) -> None:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

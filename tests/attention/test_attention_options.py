@@ -8,9 +8,9 @@ import pytest
 import torch
 from attention_problems import TINY, Problem, make, problems, specified, typed_attention
 from attention_reference import reference
-from conftest import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -34,7 +34,7 @@ def test_every_path_is_the_reference(problem: Problem, size: BlockSize) -> None:
         )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(problem=problems(torch.float32), size=st.builds(BlockSize, st.integers(1, 4), st.integers(1, 3)))
 @pytest.mark.usefixtures("fused")
 def test_float32_with_the_fused_normalizers(problem: Problem, size: BlockSize) -> None:

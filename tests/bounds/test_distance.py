@@ -23,6 +23,7 @@ from bound_cases import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -124,7 +125,7 @@ def test_net_distance_bound_for_any_set(case: Placed, data: st.DataObject) -> No
         close(bounds.net_distance_bound(case.a, equal, chosen), bounds.net_distance(case.a, equal, chosen), atol=1e-11)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(placed(max_size=8))
 def test_p13_second_moment_of_the_net_distance(case: Placed) -> None:
     wanted = mean_over_subsets(case, lambda y, subset: plain_net_distance(y, subset) ** 2)
@@ -139,7 +140,7 @@ def test_p13_for_the_shortest_rows(keys: int) -> None:
         close(bounds.expected_net_distance_squared(a, x, n), wanted)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(placed(max_size=10))
 def test_p14_expected_distance_against_enumeration(case: Placed) -> None:
     wanted = mean_over_subsets(case, plain_distance)
@@ -151,7 +152,7 @@ def test_p14_expected_distance_against_enumeration(case: Placed) -> None:
     assert at_most(wanted, bounds.expected_distance_ceiling(case.n, largest_norm(case)), atol=1e-11)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(placed(max_size=7))
 def test_p14_the_moments_behind_the_sandwich(case: Placed) -> None:
     """mu_i and V_i are the mean and the variance of y_i - s over the subsets that leave i out."""

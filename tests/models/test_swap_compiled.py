@@ -81,8 +81,9 @@ def test_learned_values_are_read_at_every_call() -> None:
         assert float((after - before).abs().max()) > 0.01
 
 
+@pytest.mark.slow
 @torch.no_grad()
-@pytest.mark.parametrize("cache", ["dynamic", pytest.param("static", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_steps_of_a_generation(cache: str) -> None:
     network, ids = llama(num_hidden_layers=1), text()["input_ids"]
     with abbe.swap(network, "entmax:alpha=1.5"):

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from normalizer_cases import CASES, Case, every_case
 from swap_reference import reference, reference_output
+from tiers import examples
 from tiny_models import gemma2, gpt2, gpt_oss, llama, mistral, tokens
 from torch import Tensor
 from transformers import DynamicCache, StaticCache

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizers import begin_tokenizer, encoder_tokenizer
+from tiers import examples
 from tiny_models import byte_tokenizer
 from transformers.utils.logging import add_handler, remove_handler
 
@@ -33,7 +34,7 @@ def bytes_of(found: Windows) -> list[bytes]:
     return [bytes(window.tokens.tolist()) for window in found]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     text=st.text(min_size=3, max_size=300).filter(lambda text: text.strip() and len(text.encode()) >= 7),
     lengths=st.lists(st.integers(2, 7), min_size=1, max_size=3, unique=True),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from normalizer_cases import Case, all_cases, base_cases, every_case, generic_logits, random_logits, random_mask
+from tiers import ALL
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jacfwd, jacrev, jvp, vmap
@@ -16,6 +17,8 @@ import abbe
 from abbe.normalizers import _dispatch
 
 SHAPE = (3, 2, 6)
+# The quick tier holds second derivatives against finite differences along random directions, `make test-all` along all.
+FAST = not ALL
 
 
 def as_function(made: abbe.Normalizer, mask: Tensor | None = None) -> tuple[Callable[..., Tensor], list[Tensor]]:
@@ -40,7 +43,7 @@ def test_gradgradcheck(case: Case) -> None:
     call, values = as_function(case.make())
     logits = generic_logits(case, *SHAPE, seed=1).requires_grad_()
     upstream = random_logits(*SHAPE, seed=2, scale=1.0).requires_grad_()
-    assert torch.autograd.gradgradcheck(call, (logits, *values), (upstream,), atol=1e-6)
+    assert torch.autograd.gradgradcheck(call, (logits, *values), (upstream,), atol=1e-6, fast_mode=FAST)
 
 
 @base_cases()
@@ -53,7 +56,7 @@ def test_gradcheck_with_masked_keys_and_rows(case: Case) -> None:
     logits = generic_logits(case, *SHAPE[:-1], 5, seed=3)
     logits = torch.cat([logits[..., :3], torch.ones_like(logits[..., :1]), logits[..., 3:]], -1).requires_grad_()
     assert torch.autograd.gradcheck(call, (logits, *values), atol=1e-7)
-    assert torch.autograd.gradgradcheck(call, (logits, *values), atol=1e-6)
+    assert torch.autograd.gradgradcheck(call, (logits, *values), atol=1e-6, fast_mode=FAST)
 
 
 def finite_differences(call: Callable[[Tensor], Tensor], logits: Tensor, step: float) -> Tensor:

@@ -14,6 +14,7 @@ from adversarial_rows import adversarial_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from normalizer_cases import CASES, CORE, Case, all_cases, every_case, random_logits, slow
+from tiers import examples
 from torch import Tensor
 
 import abbe
@@ -157,7 +158,7 @@ def float32_rows(max_keys: int = 40) -> st.SearchStrategy[list[float]]:
 
 
 @every_case()
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(row=float32_rows())
 def test_kernel_on_drawn_rows(case: Case, row: list[float]) -> None:
     rows = torch.tensor(row).expand(3, 1, -1).contiguous()

@@ -10,6 +10,7 @@ import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from normalizer_cases import Case, every_case, random_logits
+from tiers import examples
 from torch import Tensor
 from torch.func import jacrev, vmap
 from typed import jacobian, weights
@@ -189,7 +190,7 @@ def test_p17_keys_below_the_threshold_change_nothing(alpha: float, row: Tensor, 
 
 
 @every_case()
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(row=rows(), shift=st.integers(-64, 64).map(lambda i: i / 4), seed=st.integers(0, 9))
 def test_p18_laws_of_weights(case: Case, row: Tensor, shift: float, seed: int) -> None:
     """Sum, sign, order, permutation and shift, where the case says that they hold."""
@@ -216,7 +217,7 @@ def test_p18_laws_of_weights(case: Case, row: Tensor, shift: float, seed: int) -
 
 @pytest.mark.quick(6)
 @every_case()
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(row=rows(min_size=2), mask=st.lists(st.booleans(), min_size=12, max_size=12))
 def test_p18_masking_is_removing(case: Case, row: Tensor, mask: list[bool]) -> None:
     made, keep = case.make(), torch.tensor(mask[: len(row)])

@@ -18,6 +18,8 @@ GOLDEN = json.loads((Path(__file__).parent / "golden_embedded.json").read_text(e
 # Other processors round sums in another order, which moves a few tokens across the edge of a ball, and ties apart.
 RELATIVE, ABSOLUTE = 0.02, 0.005
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found() -> Reproduction:
@@ -40,7 +42,6 @@ def test_golden_table(found: Reproduction, topic: str) -> None:
         ), name
 
 
-@pytest.mark.slow
 def test_page_and_figures_can_be_made_of_it(found: Reproduction, tmp_path: Path) -> None:
     page = reproduction_page(found)
     assert len(page) < 2.5e6
@@ -50,7 +51,6 @@ def test_page_and_figures_can_be_made_of_it(found: Reproduction, tmp_path: Path)
         assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
 def test_nothing_depends_on_what_was_measured_before(found: Reproduction) -> None:
     alone = abbe.reproduce("embedded", figures=["2b"], quick=True, seed=0, progress=False)
     assert alone.figures["2b"].tables["distance"].equals(found.figures["2b"].tables["distance"])
