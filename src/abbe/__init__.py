@@ -27,6 +27,7 @@ if _typing.TYPE_CHECKING:
         reproduce,
         verify,
     )
+    from .training import Monitor
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ __all__ = [
     "Capacity",
     "Comparison",
     "LoadedModel",
+    "Monitor",
     "Normalizer",
     "NormalizerInfo",
     "Plan",
@@ -82,8 +84,9 @@ _LATER = {
         *("Calibration", "Capacity", "Comparison", "Report", "Reproduction"),
         *("calibrate", "capacity", "compare", "diagnose", "doctor", "open", "report", "reproduce", "verify"),
     ),
+    "training": ("Monitor",),
 }
-_MODULES = ("bounds", "measures", "models", "normalizers", "results", "studies", "views", "words")
+_MODULES = ("bounds", "measures", "models", "normalizers", "results", "studies", "training", "views", "words")
 
 
 def __getattr__(name: str) -> _typing.Any:

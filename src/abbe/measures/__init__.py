@@ -20,7 +20,7 @@ from ._geometry import geometry
 from ._registry import GROUPS, MeasureInfo, list_measures, list_tests
 from ._rows import Rows
 from ._sensitivity import sensitivity
-from ._sets import DEFAULT_GRID, Sets, checked_grid, choose_sets
+from ._sets import DEFAULT_GRID, Sets, checked_grid, choose_sets, random_order
 from ._state import Reading, State, Summary, compute, merge, summarize, update
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "list_tests",
     "mean_decay_exponent",
     "merge",
+    "random_order",
     "resampled_counts",
     "resampled_means",
     "selection",

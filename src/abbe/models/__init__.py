@@ -1,6 +1,7 @@
 """Models and text: load a transformer, pull one into the cache, cut text into windows, tap the attention."""
 
 from ._head import logits_in_pieces
+from ._listening import Consumer, HeardCall, Listener
 from ._load.embedded import FILES as EMBEDDED_FILES
 from ._load.embedded import about as embedded_about
 from ._load.embedded import embedded_folder
@@ -11,6 +12,7 @@ from ._pull.cache import facts as pulled_facts
 from ._pull.cache import model_folder as pulled_folder
 from ._pull.pull import pull
 from ._session.call import AttentionCall
+from ._session.selfcheck import tolerance as self_check_tolerance
 from ._session.selfcheck_output import checked_logits
 from ._swap.groups import HeadGroup
 from ._swap.named import attention_names, register_attention_names
@@ -19,7 +21,7 @@ from ._swap.plan import Plan, plan
 from ._swap.swap import Swap, swap
 from ._tap import Tap, tap
 from ._text import Text, read_text
-from ._unwrap import evaluating, unwrapped
+from ._unwrap import evaluating, is_compiled, unwrapped
 from ._windows import Window, Windows, special_tokens, windows
 
 __all__ = [
@@ -27,7 +29,10 @@ __all__ = [
     "FILE_PREFIX",
     "PULLABLE",
     "AttentionCall",
+    "Consumer",
     "HeadGroup",
+    "HeardCall",
+    "Listener",
     "LoadedModel",
     "Plan",
     "Swap",
@@ -41,6 +46,7 @@ __all__ = [
     "embedded_about",
     "embedded_folder",
     "evaluating",
+    "is_compiled",
     "is_pulled",
     "load",
     "logits_in_pieces",
@@ -51,6 +57,7 @@ __all__ = [
     "read_text",
     "register_attention_names",
     "rules_in",
+    "self_check_tolerance",
     "special_tokens",
     "swap",
     "tap",

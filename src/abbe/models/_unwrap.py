@@ -23,6 +23,18 @@ def unwrapped(model: Any) -> Any:
     return model
 
 
+def is_compiled(model: Any) -> bool:
+    """Whether `torch.compile` is around it."""
+    while isinstance(model, nn.Module):
+        if getattr(model, "_orig_mod", None) is not None:
+            return True
+        inner = getattr(model, "module", None)
+        if not isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            return False
+        model = inner
+    return False
+
+
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
     """The network in evaluation mode, not compiled; then every part is put back into the mode that it had.

@@ -13,21 +13,41 @@ from ._result import (
     read_table,
 )
 from ._run import SCHEMA, TABLE, Run, open_run, opened_run
+from ._training import (
+    STEPS,
+    TRAINING_SCHEMA,
+    Training,
+    decoded_steps,
+    encoded_step,
+    kept_until,
+    opened_training,
+    packed,
+    unpacked,
+)
 
 __all__ = [
     "FORMAT",
     "MANIFEST",
     "SCHEMA",
+    "STEPS",
     "TABLE",
+    "TRAINING_SCHEMA",
     "Result",
     "Run",
+    "Training",
     "as_parquet",
     "as_text",
     "checked_manifest",
+    "decoded_steps",
+    "encoded_step",
     "finite",
+    "kept_until",
     "open_run",
     "opened_run",
+    "opened_training",
+    "packed",
     "read_content",
     "read_manifest",
     "read_table",
+    "unpacked",
 ]

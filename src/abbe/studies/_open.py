@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import AbbeError
-from ..results import Result, Run, opened_run, read_manifest
+from ..results import Result, Run, Training, opened_run, opened_training, read_manifest
 from ._calibrate.result import Calibration, opened_calibration
 from ._capacity.result import Capacity, opened_capacity
 from ._compare.result import Comparison, opened_comparison
@@ -23,13 +23,14 @@ _OPENERS: dict[str, Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Resul
     Capacity.study: opened_capacity,
     Comparison.study: opened_comparison,
     Calibration.study: opened_calibration,
+    Training.study: opened_training,
 }
 
 
 def open(folder: str | os.PathLike[str]) -> Result:
     """The result that `diagnose`, `report`, `reproduce`, `capacity`, `compare` or `calibrate` saved in a folder.
 
-    Refused in one line if it is no such folder, is not finished, or is damaged.
+    A folder that a `Monitor` writes can be opened while the training run goes on. Refused in one line if it is no such folder, is not finished, or is damaged.
 
     Example:
         >>> abbe.open("abbe-report-smollm2").table

@@ -129,7 +129,7 @@ class PrivateConfigs:
         ]
         for _, _, config in self._held:
             for one in _with_parts(config):
-                _refuse_if_in_use(type(network).__name__, one._attn_implementation or "")
+                refuse_if_in_use(type(network).__name__, one._attn_implementation or "")
         self._copies: dict[int, Any] = {}  # by the identity of what was copied: deepcopy's memory
         self._names: dict[int, tuple[Any, str | None]] = {}
 
@@ -180,10 +180,19 @@ class PrivateConfigs:
             one._attn_implementation_internal = name
 
 
-def _refuse_if_in_use(model: str, name: str) -> None:
+def refuse_if_in_use(model: str, name: str) -> None:
     for prefix, why in _IN_USE.items():
         if name.startswith(prefix):
             raise AbbeError(f"this {model} {why.format(name=name)}")
+
+
+def configs_within(network: nn.Module) -> list[Any]:
+    """Every config object of the modules of a network, and the parts of each, once."""
+    from transformers import PreTrainedConfig
+
+    held = (value for module in network.modules() for value in vars(module).values())
+    whole = {id(one): one for one in held if isinstance(one, PreTrainedConfig)}
+    return list({id(part): part for one in whole.values() for part in _with_parts(one)}.values())
 
 
 def _with_parts(config: Any) -> Iterator[Any]:

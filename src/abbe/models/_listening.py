@@ -1,0 +1,384 @@
+"""Listening to the attention of a model in training, which computes with the very functions it was configured with.
+
+What is special: the private name of the attention function is a string that reads and compares as the model's own name
+("sdpa") and only hashes differently: files of transformers that ask for the name get the same answer as ever, masks are
+made by the same function, and the registry leads to abbe, which calls the model's own function with the same arguments.
+Nothing of the model is copied, so outputs, gradients and random numbers are those of the plain model, bit by bit.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import Any, Literal, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from .._errors import AbbeError
+from ._session.call import AttentionCall
+from ._session.keywords import Keywords, checked_mask, read_keywords
+from ._session.layers import Layers
+from ._session.masks import causal_flag
+from ._session.modules import attention_kind, configs_within, readable_modules, refuse_if_in_use
+from ._session.reader import lock, models_within
+from ._unwrap import unwrapped
+
+_numbers = count(1)
+
+
+@dataclass(frozen=True, eq=False)
+class HeardCall:
+    """One call of an attention function in a training step: queries, keys and values carry their gradients' graph.
+
+    `layer` counts attention layers in the order of their first call; `inputs` are the arguments of the attention
+    module's own forward; `keywords` and `mask` are what its attention function got, `output` what it gave.
+    """
+
+    layer: int
+    name: str
+    kind: Literal["self", "cross"]
+    module: nn.Module
+    inputs: tuple[tuple[Any, ...], dict[str, Any]]
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Any
+    keywords: Mapping[str, Any]
+    eager: bool
+    output: Tensor | None = None
+
+    @property
+    def dropout(self) -> float:
+        return float(self.keywords.get("dropout") or 0.0)
+
+    def rows(self, positions: Tensor, start: int = 0, stop: int | None = None) -> AttentionCall:
+        """The call cut to these query positions (its queries 0, 1, ...) and to the sequences from start to stop."""
+        positions, part = positions.to(self.query.device), slice(start, stop)
+        query = self.query.detach()[part][:, :, positions]
+        options = self._options
+        return AttentionCall(
+            self.layer, self.name, self.kind, query, self.key.detach()[part], self.value.detach()[part], options.scale,
+            options.softcap, None if options.sink is None else options.sink.detach(),
+            _cut(None if options.position_bias is None else options.position_bias.detach(), positions, part),
+            options.window, self._row_mask(positions, part),
+        )  # fmt: skip
+
+    @cached_property
+    def _options(self) -> Keywords:
+        known = {name: value for name, value in self.keywords.items() if name != "output_attentions"}
+        return read_keywords(self.name, self.query, known)
+
+    def _row_mask(self, positions: Tensor, part: slice) -> Tensor | None:
+        """Which keys these rows see. Flash attention gets padding as (batch, key), and the rest from flags."""
+        if isinstance(self.mask, Tensor) and self.mask.dim() == 4:
+            return _cut(checked_mask(self.name, self.mask.detach()), positions, part)
+        keys = torch.arange(self.key.shape[-2], device=positions.device)
+        seen = torch.ones(1, 1, len(positions), len(keys), dtype=torch.bool, device=positions.device)
+        if self._is_causal:
+            seen &= keys <= positions[:, None]
+        if self._options.window is not None and self._is_causal:
+            seen &= keys > positions[:, None] - self._options.window
+        if isinstance(self.mask, Tensor) and self.mask.dim() == 2:
+            seen = seen & self.mask.detach()[part, None, None, : len(keys)].bool()
+        elif self.mask is not None:
+            checked_mask(self.name, self.mask)
+        return seen
+
+    @property
+    def _is_causal(self) -> bool:
+        """Of a call without a mask of four dims; eager attention hides keys by its mask alone."""
+        if self.eager or self.query.shape[-2] == 1:
+            return False
+        asked = self._options.is_causal
+        return causal_flag(self.module) is not False if asked is None else asked
+
+
+def _cut(table: Tensor | None, positions: Tensor, part: slice) -> Tensor | None:
+    if table is None:
+        return None
+    table = table if len(table) == 1 else table[part]
+    return table if table.shape[-2] == 1 else table[..., positions, :]
+
+
+class Consumer(Protocol):
+    """Who is told of a training step; none of the three may raise."""
+
+    def begin_pass(self, inputs: Mapping[str, Any]) -> None:
+        """A forward pass in training mode begins, with these keyword arguments."""
+
+    def hear(self, call: HeardCall) -> None: ...
+
+    def hear_again(self, call: HeardCall) -> None:
+        """A layer runs again in the backward pass (gradient checkpointing)."""
+
+    def end_pass(self, output: Any) -> None:
+        """The pass is over."""
+
+
+class Listener:
+    """A model that a consumer listens to between `open` and `close`.
+
+    Attributes:
+        network: the transformers model, without what training and compilation put around it.
+        modules: its attention modules, with their paths.
+        skipped: attention modules that cannot be read, each with the reason; they compute as ever.
+    """
+
+    def __init__(self, model: object, who: str = "Monitor") -> None:
+        self.network = _network_in(model, who)
+        self.modules, unread = readable_modules(self.network)
+        reason = "its attention does not go through transformers' attention interface"
+        self.skipped = [f"{path} ({type(module).__name__}): {reason}" for module, path in unread.items()]
+        self.names: list[str] = []  # of the layers, in the order of their first call
+        self._order: dict[tuple[str, str, int], int] = {}
+        self._layers = Layers()
+        self._own: dict[tuple[type[nn.Module], str], Callable[..., Any]] = {}
+        self._inputs: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self._numbers: dict[nn.Module, int] = {}  # of the layer that a module was last
+        self._undo: ExitStack | None = None
+        self._consumer: Consumer | None = None
+        self._depth, self._reading = 0, False
+        self._captured: list[HeardCall] | None = None
+        for config in configs_within(self.network):
+            refuse_if_in_use(type(self.network).__name__, config._attn_implementation or "")
+        for module in self.modules:
+            for name in self._implementations():
+                self._own_function(module, name)
+
+    @property
+    def is_open(self) -> bool:
+        return self._undo is not None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether torch.compile was called on the network or on a part of it."""
+        return any(getattr(part, "_compiled_call_impl", None) is not None for part in self.network.modules())
+
+    def open(self, consumer: Consumer) -> None:
+        """Tell the consumer of every training pass from now on."""
+        self.close()
+        with ExitStack() as undo, lock:
+            self._rename(undo)
+            ear = _Ear(self)
+            for module in self.modules:
+                undo.callback(module.register_forward_pre_hook(ear.see_input, with_kwargs=True).remove)
+            for name, part in models_within(self.network):
+                begin = _Ear(self, name)
+                undo.callback(part.register_forward_pre_hook(begin.begin, with_kwargs=True).remove)
+                undo.callback(part.register_forward_hook(begin.end, always_call=True).remove)
+            if "torch._dynamo" in sys.modules:  # else nothing can have been compiled
+                undo.enter_context(torch.compiler.set_stance("force_eager"))
+            undo.callback(self._inputs.clear)
+            self._undo, self._consumer = undo.pop_all(), consumer
+        self._depth, self._reading = 0, False
+
+    def close(self) -> None:
+        """Leave the model as it was; once is enough, more do no harm."""
+        if self._undo is not None:
+            with lock:
+                self._undo.close()
+            self._undo, self._consumer = None, None
+
+    @torch.no_grad()
+    def capture(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> HeardCall | None:
+        """What the attention function of a module gets for these inputs: its forward runs up to that call."""
+        self._captured = captured = []
+        try:
+            module.forward(*args, **kwargs)
+        except _Enough:
+            pass
+        finally:
+            self._captured = None
+        return captured[0] if captured else None
+
+    def _implementations(self) -> set[str]:
+        names = {config._attn_implementation for config in configs_within(self.network)}
+        return {str(name) for name in names if name is not None}
+
+    def _rename(self, undo: ExitStack) -> None:
+        """Give the model's attention functions private names, which lead here."""
+        from transformers import AttentionInterface, AttentionMaskInterface
+
+        names: dict[str, _OwnName] = {}
+        for config in configs_within(self.network):
+            own = config._attn_implementation
+            if own is None or isinstance(own, _OwnName):
+                continue
+            refuse_if_in_use(type(self.network).__name__, own)
+            if own not in names:
+                names[own] = name = _OwnName(own)
+                AttentionInterface.register(name, self._function(own))
+                undo.callback(AttentionInterface._global_mapping.pop, name, None)  # there is no public way
+                if own in AttentionMaskInterface._global_mapping:  # else transformers makes no mask
+                    AttentionMaskInterface.register(name, AttentionMaskInterface._global_mapping[own])
+                    undo.callback(AttentionMaskInterface._global_mapping.pop, name, None)
+            # The public setter would set the parts too, and some of them have settings of their own.
+            undo.callback(setattr, config, "_attn_implementation_internal", own)
+            config._attn_implementation_internal = names[own]
+
+    def _function(self, implementation: str) -> Callable[..., Any]:
+        """What transformers calls in place of the model's own function."""
+
+        def attention_function(
+            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *rest: Any, **keywords: Any
+        ) -> Any:  # fmt: skip
+            given = (query, key, value, attention_mask, keywords)
+            if self._captured is not None and module in self.modules:
+                self._captured.append(self._heard(module, implementation, given, None, -1))
+                raise _Enough
+            own = self._own_function(module, implementation)
+            result = own(module, query, key, value, attention_mask, *rest, **keywords)
+            if self._consumer is not None and module in self.modules:
+                self._tell(self._consumer, module, implementation, given, result[0])
+            return result
+
+        return attention_function
+
+    def _tell(
+        self, consumer: Consumer, module: nn.Module, implementation: str, given: tuple[Any, ...], output: Tensor
+    ) -> None:
+        if self._reading:
+            name, inputs = self.modules[module], self._inputs.get(module, ((), {}))
+            key, _ = self._layers.enter(name, attention_kind(module, *inputs))
+            if key not in self._order:
+                self._order[key] = len(self.names)
+                self.names.append(name)
+            self._numbers[module] = self._order[key]
+            consumer.hear(self._heard(module, implementation, given, output, self._order[key]))
+        elif self._depth == 0 and module in self._numbers:
+            consumer.hear_again(self._heard(module, implementation, given, output, self._numbers[module]))
+
+    def _heard(
+        self, module: nn.Module, implementation: str, given: tuple[Any, ...], output: Tensor | None, layer: int
+    ) -> HeardCall:
+        query, key, value, mask, keywords = given
+        inputs = self._inputs.pop(module, ((), {}))
+        kind = attention_kind(module, *inputs)
+        eager = implementation == "eager"
+        return HeardCall(
+            layer, self.modules[module], kind, module, inputs, query, key, value, mask, keywords, eager, output
+        )
+
+    def _own_function(self, module: nn.Module, implementation: str) -> Callable[..., Any]:
+        kind = type(module), implementation
+        if kind not in self._own:
+            forward: Any = inspect.unwrap(kind[0].forward)
+            interface = forward.__globals__["ALL_ATTENTION_FUNCTIONS"]
+            default = _eager_function(forward) if implementation == "eager" else None
+            self._own[kind] = interface.get_interface(implementation, default)
+        return self._own[kind]
+
+    def _begin(self, prefix: str, part: nn.Module, inputs: Mapping[str, Any]) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._reading = part.training and torch.is_grad_enabled()
+            self._numbers.clear()
+            if self._reading and self._consumer is not None:
+                self._consumer.begin_pass(inputs)
+        if self._reading:
+            self._layers.begin_pass(prefix)
+
+    def _end(self, output: Any) -> None:
+        self._depth = max(0, self._depth - 1)
+        if self._depth == 0 and self._reading:
+            self._reading = False
+            if self._consumer is not None:
+                self._consumer.end_pass(output)
+
+
+class _OwnName(str):
+    """A name that reads and compares as the model's own, but that registries tell from it. Copies are plain."""
+
+    def __new__(cls, name: str) -> _OwnName:
+        made = super().__new__(cls, name)
+        made._hash = hash(("abbe", next(_numbers)))
+        return made
+
+    _hash: int
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other) if isinstance(other, str) else False
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __copy__(self) -> str:
+        return str(self)
+
+    def __deepcopy__(self, memory: dict[int, Any]) -> str:
+        return str(self)
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
+
+class _Ear:
+    """The hooks of a listener. A copy of the model gets deaf ones."""
+
+    def __init__(self, listener: Listener | None = None, prefix: str = "") -> None:
+        self.listener, self.prefix = listener, prefix
+
+    def __deepcopy__(self, memory: dict[int, Any]) -> _Ear:
+        return _Ear()
+
+    def __reduce__(self) -> tuple[type[_Ear], tuple[()]]:
+        return _Ear, ()
+
+    def see_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.listener is not None:
+            self.listener._inputs[module] = args, kwargs
+
+    def begin(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.listener is not None:
+            self.listener._begin(self.prefix, part, kwargs)
+
+    def end(self, part: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if self.listener is not None:
+            self.listener._end(output)
+
+
+class _Enough(Exception):
+    """Queries and keys are known: the rest of a forward is not needed."""
+
+
+def _eager_function(forward: Any) -> Callable[..., Any]:
+    """The function that a modelling file computes with when it computes eagerly: the one that its forward names."""
+    names = [name for name in forward.__code__.co_names if name.startswith("eager_")]
+    if len(names) != 1 or not callable(forward.__globals__.get(names[0])):
+        raise AbbeError(
+            f"unsupported: {forward.__qualname__} computes eagerly by a function that abbe cannot name; load the model "
+            "with attn_implementation='sdpa'"
+        )
+    return cast(Callable[..., Any], forward.__globals__[names[0]])
+
+
+def _network_in(model: object, who: str) -> Any:
+    """The transformers model: `model`, what it wraps, or the only one within it."""
+    from transformers import PreTrainedModel
+
+    network = unwrapped(model)
+    if not isinstance(network, PreTrainedModel):
+        network = unwrapped(getattr(network, "network", network))
+    if isinstance(network, nn.Module) and not isinstance(network, PreTrainedModel):
+        inner = list(_outermost(network, PreTrainedModel))
+        network = inner[0] if len(inner) == 1 else network
+    if not isinstance(network, PreTrainedModel):
+        raise AbbeError(f"{who} needs a transformers model (PreTrainedModel); got {type(network).__name__}")
+    return network
+
+
+def _outermost(module: nn.Module, kind: type[nn.Module]) -> Iterator[nn.Module]:
+    for child in module.children():
+        if isinstance(child, kind):
+            yield child
+        else:
+            yield from _outermost(child, kind)

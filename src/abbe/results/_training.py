@@ -1,0 +1,178 @@
+"""A training run that a monitor watched: one line per step that was read, appended while the run goes on.
+
+What is special: a line carries its own checksum, and a last line that is cut off, because the run was killed or is
+being written, is left out. So the folder of a run can be opened at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import polars as pl
+
+from .._errors import AbbeError
+from .._stored import read_bytes
+from ._result import Result, finite
+
+STEPS = "steps.jsonl"
+TRAINING_SCHEMA: dict[str, Any] = {
+    "step": pl.Int64,
+    "layer": pl.Int32,
+    "head": pl.Int32,
+    "measure": pl.String,
+    "value": pl.Float64,
+    "limit": pl.Float64,
+    "control": pl.Float64,
+}
+_STEP_SCHEMA = dict.fromkeys(("loss", "loss_mean", "learning_rate", "seconds", "read_seconds"), pl.Float64)
+_ALERT_SCHEMA = {
+    "step": pl.Int64, "rule": pl.String, "layer": pl.Int32, "head": pl.Int32, "value": pl.Float64,
+    "threshold": pl.Float64,
+}  # fmt: skip
+_DIGITS = 6  # that a line keeps
+_CHECK = "crc32"
+
+
+@dataclass(frozen=True, eq=False)
+class Training(Result):
+    """What `abbe.Monitor` measured of a training run.
+
+    Attributes:
+        table: a polars table, a row for each step that was read, layer, head and measure, with the value, its limit
+            and its control.
+        steps: a row for each of these steps: loss, mean loss since the last one, learning rate, seconds since the
+            start, seconds that the reading took, and least, mean and largest of every measure over all heads.
+        alerts: a row for each alert: step, rule, layer, head, value and threshold.
+        manifest: model, settings, versions, self-check, layers, what was skipped and why.
+    """
+
+    study: ClassVar[str] = "watch"
+    page: ClassVar[str] = "watch.html"
+
+    records: Sequence[Mapping[str, Any]] = field(repr=False)
+    manifest: Mapping[str, Any] = field(repr=False)
+
+    def __repr__(self) -> str:
+        last = f", the last {self.records[-1]['step']:,}" if self.records else ""
+        return f"Training({self.manifest['model']['name']}, {len(self.records):,} steps read{last})"
+
+    @cached_property
+    def table(self) -> pl.DataFrame:
+        columns: dict[str, list[Any]] = {name: [] for name in TRAINING_SCHEMA}
+        for record in self.records:
+            for measure, parts in record["heads"].items():
+                _add_rows(columns, record, measure, parts)
+        rows = pl.DataFrame(columns, schema=TRAINING_SCHEMA, strict=False)
+        return rows.filter(pl.col("value").is_not_null() & pl.col("value").is_not_nan())
+
+    @cached_property
+    def steps(self) -> pl.DataFrame:
+        names = list(dict.fromkeys(name for record in self.records for name in record["model"]))
+        schema = {"step": pl.Int64, **_STEP_SCHEMA, **dict.fromkeys(names, pl.Float64)}
+        rows = [
+            {"step": record["step"]} | {name: record.get(name) for name in _STEP_SCHEMA} | dict(record["model"])
+            for record in self.records
+        ]
+        return pl.DataFrame(rows, schema=schema)
+
+    @cached_property
+    def layers(self) -> pl.DataFrame:
+        """Least, mean and largest of every measure over the heads of each layer."""
+        value = pl.col("value")
+        reduced = [value.min().alias("min"), value.mean().alias("mean"), value.max().alias("max")]
+        return self.table.group_by("step", "layer", "measure", maintain_order=True).agg(*reduced)
+
+    @cached_property
+    def alerts(self) -> pl.DataFrame:
+        rows = [alert for record in self.records for alert in record["alerts"]]
+        return pl.DataFrame(rows, schema=_ALERT_SCHEMA)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table.to_dicts(),
+            "steps": self.steps.to_dicts(),
+            "alerts": self.alerts.to_dicts(),
+            "manifest": dict(self.manifest),
+        }
+
+    def _files(self) -> dict[str, bytes | str]:
+        return {STEPS: "".join(encoded_step(record) for record in self.records)}
+
+
+def _add_rows(columns: dict[str, list[Any]], record: Mapping[str, Any], measure: str, parts: Mapping[str, Any]) -> None:
+    layout = record["layout"]
+    value = unpacked(parts["value"], layout)
+    limit, control = (unpacked(parts.get(name), layout) for name in ("limit", "control"))
+    for layer, heads in enumerate(value):
+        count = len(heads)
+        columns["step"] += [record["step"]] * count
+        columns["layer"] += [layer] * count
+        columns["head"] += range(count)
+        columns["measure"] += [measure] * count
+        columns["value"] += heads
+        columns["limit"] += limit[layer]
+        columns["control"] += control[layer]
+
+
+def packed(grid: Sequence[Sequence[float]] | None) -> Any:
+    """Numbers by layer and head, shortened: one number where all are the same."""
+    if grid is None:
+        return None
+    layers = [[_short(x) for x in heads] for heads in grid]
+    first = layers[0][0] if layers and layers[0] else None
+    if all(x == first for heads in layers for x in heads):
+        return first
+    return [heads[0] if heads and all(x == heads[0] for x in heads) else heads for heads in layers]
+
+
+def unpacked(content: Any, layout: Sequence[int]) -> list[list[float | None]]:
+    """By layer and head again; null where nothing was measured."""
+    if not isinstance(content, list):
+        return [[content] * heads for heads in layout]
+    return [x if isinstance(x, list) else [x] * heads for x, heads in zip(content, layout, strict=True)]
+
+
+def _short(x: float) -> float | None:
+    return float(f"{x:.{_DIGITS}g}") if math.isfinite(x) else None
+
+
+def encoded_step(record: Mapping[str, Any]) -> str:
+    """One line, with its checksum; NaN and infinity become null."""
+    plain = finite({key: value for key, value in record.items() if key != _CHECK})
+    text = json.dumps(plain, separators=(",", ":"), allow_nan=False)
+    return f'{{"{_CHECK}":{zlib.crc32(text.encode())},{text[1:]}\n'
+
+
+def decoded_steps(path: Path) -> list[dict[str, Any]]:
+    """The records of a file; a last line without an end is one that was never finished."""
+    whole, _, _ = read_bytes(path).rpartition(b"\n") if path.exists() else (b"", b"", b"")
+    lines = whole.split(b"\n") if whole else []
+    return [_decoded(path, number, line) for number, line in enumerate(lines, 1)]
+
+
+def _decoded(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    head, _, rest = line.partition(b",")
+    try:
+        if json.loads(head + b"}")[_CHECK] != zlib.crc32(b"{" + rest):
+            raise ValueError
+        record: dict[str, Any] = json.loads(b"{" + rest)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise AbbeError(f"{path} is damaged: line {number} is not what was written") from None
+    return record
+
+
+def kept_until(records: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
+    """The records of the steps that a checkpoint taken after this step has behind it."""
+    return [dict(record) for record in records if record["step"] <= step]
+
+
+def opened_training(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Training:
+    """From a folder whose manifest was read; every line of the steps has a checksum of its own."""
+    return Training(decoded_steps(folder / STEPS), manifest)

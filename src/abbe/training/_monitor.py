@@ -1,0 +1,327 @@
+"""Monitor: the attention of a model while it is trained, read from the real batches.
+
+What is special: on the steps that are read, the forward and backward passes in progress are listened to, with the
+attention functions that the model was configured with; on all others the model is as if there were no monitor. The
+training result is the same with and without, bit by bit, and no error of the monitor ends a run.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from torch import Tensor
+
+from .._asked import several, shown, whole, yes_or_no
+from .._errors import AbbeError
+from ..measures import checked_grid
+from ..models import Listener, is_compiled
+from ..results import Training, packed, unpacked
+from ._alerts import Alert, Alerts, summary
+from ._huggingface import TrainerEvents
+from ._ranks import over_ranks, rank
+from ._reading import StepReading
+from ._record import Record, manifest_of
+from ._trackers import Tracker, log_to, make_trackers
+from ._values import Grid, Measured, Values, of_model, tracker_metrics, values_of
+
+_log = logging.getLogger("abbe")
+_monitored: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+class Monitor(TrainerEvents):
+    """Reads the attention of a model on every `every`-th training step (and on the first).
+
+    Give it to transformers' Trainer as a callback, to Lightning's as `monitor.lightning()`, or call `step` after every
+    optimizer step of a loop. In a distributed run every rank makes one; rank 0 writes.
+
+    Args:
+        model: the model; a Trainer brings its own.
+        every: steps from one reading to the next.
+        folder: where the run is kept, for `abbe.open`; without one a plain loop keeps it in memory, and Trainer in
+            `abbe` within its output folder.
+        rows: query rows of every sequence that are read.
+        sizes: sizes N of the selected sets whose separability is measured.
+        alerts: whether rules are checked (`abbe.training.list_rules()`).
+        on_alert: "stop", or a function that is called with each `Alert` on rank 0; what it raises is raised.
+        trackers: where the numbers go, too: a SummaryWriter, a run of wandb or trackio, a tqdm bar, a function of
+            (metrics, step), "tensorboard:DIR", "wandb" or "trackio"; or a list of such.
+        seed: of the rows and random sets; no global random number is ever drawn.
+        resume: the step of the checkpoint that a loop goes on from. Trainer knows it.
+
+    Attributes:
+        steps_done: optimizer steps so far.
+        should_stop: whether an alert asked to stop.
+        silent: why nothing is measured any more, or None.
+
+    Example:
+        >>> with abbe.Monitor(model, every=50, folder="run") as monitor:
+        ...     for batch in batches:
+        ...         loss = model(**batch).loss
+        ...         loss.backward()
+        ...         optimizer.step()
+        ...         optimizer.zero_grad()
+        ...         monitor.step(loss)
+    """
+
+    def __init__(
+        self,
+        model: object = None,
+        *,
+        every: int = 50,
+        folder: str | os.PathLike[str] | None = None,
+        rows: int = 8,
+        sizes: int | tuple[int, ...] = (20,),
+        alerts: bool = True,
+        on_alert: Literal["stop"] | Callable[[Alert], object] | None = None,
+        trackers: object = None,
+        seed: int = 0,
+        resume: int | None = None,
+    ) -> None:
+        self.every, self.rows = whole("every", every, least=1), whole("rows", rows, least=1)
+        self.sizes = checked_grid(several("sizes", sizes))
+        self.seed = whole("seed", seed, least=0, most=2**63 - 1)
+        self.folder = folder
+        if on_alert not in (None, "stop") and not callable(on_alert):
+            raise AbbeError(f"on_alert is {shown(on_alert)}, but must be 'stop' or a function of an alert")
+        self._on_alert, self._wants_alerts = on_alert, yes_or_no("alerts", alerts)
+        self._trackers = make_trackers(trackers)
+        self.steps_done = 0 if resume is None else whole("resume", resume, least=0)
+        self.should_stop, self.silent = False, None
+        self._listener: Listener | None = None
+        self._record: Record | None = None
+        self._reading: StepReading | None = None
+        self._alerts = Alerts()
+        self._started = time.perf_counter()
+        self._loss: Any = 0.0
+        self._losses = 0
+        self._checked = False
+        if model is not None:
+            self._begin(model, self.steps_done, folder)
+            self._prepare()
+
+    silent: str | None
+
+    def step(self, loss: Tensor | float | None = None, lr: float | None = None) -> None:
+        """An optimizer step was done, with this loss and learning rate; call it after `optimizer.step()`."""
+        if self._listener is None and self.silent is None:
+            raise AbbeError("this monitor has no model: make it with one, Monitor(model, ...)")
+        self._finish(loss, lr)
+        self._prepare()
+
+    def result(self) -> Training:
+        """What was measured so far."""
+        if self._record is None:
+            raise AbbeError("this monitor has no model yet: nothing was measured")
+        return self._record.result()
+
+    def lightning(self) -> Any:
+        """This monitor as a callback of Lightning's Trainer."""
+        from ._lightning import lightning_callback
+
+        return lightning_callback(self)
+
+    def close(self) -> None:
+        """Leave the model and the folder; more than once does no harm."""
+        if self._listener is not None:
+            self._listener.close()
+            _monitored.pop(self._listener.network, None)
+            self._listener, self._reading = None, None
+        if self._record is not None:
+            self._record.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _begin(self, model: Any, done: int, folder: str | os.PathLike[str] | None) -> None:
+        """Attach to a model that has this many steps behind it; what is wrong is said here, before training."""
+        self.close()
+        listener = Listener(model)
+        if _monitored.get(listener.network) is not None:
+            raise AbbeError(f"this {type(listener.network).__name__} has a monitor already: close it first")
+        self.steps_done, self.should_stop, self.silent = done, False, None
+        settings = {"every": self.every, "rows": self.rows, "sizes": list(self.sizes), "seed": self.seed}
+        manifest = manifest_of(listener.network, settings, listener.skipped)
+        self._record = Record(folder if rank() == 0 else None, manifest, done)
+        self._listener, self._started = listener, time.perf_counter()
+        _monitored[listener.network] = self
+        self._alerts = Alerts()
+        for record in self._record.records:  # so that an event before a checkpoint is not raised again
+            self._alerts.check(record["step"], _values_in(record), record["loss"])
+        if is_compiled(model) or listener.compiled:
+            self._say_compiled()
+
+    def _say_compiled(self) -> None:
+        self._say("the model is compiled: on the steps that are read it runs eagerly, whose rounding may differ")
+
+    def _report_to(self, trackers: list[Tracker]) -> None:
+        self._trackers = [*self._trackers, *trackers]
+
+    def _reads(self, step: int) -> bool:
+        return step == 1 or step % self.every == 0
+
+    def _prepare(self) -> None:
+        """Listen, if the next step is one that is read."""
+        if self._listener is None or self.silent is not None or self._reading is not None:
+            return
+        step = self.steps_done + 1
+        if self._reads(step):
+            try:
+                self._reading = StepReading(
+                    step, rows=self.rows, sizes=self.sizes, seed=self.seed, keep=rank() == 0, check=not self._checked
+                )
+                self._listener.open(self._reading)
+            except Exception as error:
+                self._reading = None
+                self._silence(error)
+
+    def _finish(self, loss: Any, lr: float | None) -> None:
+        """A step is over; if it was read, its numbers are made, judged, kept and logged."""
+        self.steps_done += 1
+        self._add_loss(loss)
+        if self._reading is None:
+            return
+        reading, self._reading = self._reading, None
+        try:
+            events = self._numbers_of(reading, loss, lr)
+        except Exception as error:
+            self._silence(reading.failure or error)
+            return
+        finally:
+            if self._listener is not None:
+                self._listener.close()
+        self._act_on(events)
+
+    def _numbers_of(self, reading: StepReading, loss: Any, lr: float | None) -> list[Alert]:
+        assert self._listener is not None
+        assert self._record is not None
+        begun, states = time.perf_counter(), None
+        try:
+            states = reading.finish(self._listener)
+            if not states and reading.passes == 0:
+                raise AbbeError("no forward pass in training mode was seen: does the loop call the model itself?")
+        except Exception as error:
+            reading.failure = reading.failure or error
+            states = None
+        device = next(self._listener.network.parameters()).device
+        own = _mean_loss(loss, reading)
+        states, joined = over_ranks(states, own, device)  # every rank comes here, also one whose reading failed
+        values = values_of(states)
+        events = self._alerts.check(self.steps_done, values, joined) if self._wants_alerts else []
+        if rank() == 0:
+            self._keep(reading, values, joined, lr, events, begun)
+        return events
+
+    def _keep(
+        self, reading: StepReading, values: Values, loss: float | None, lr: float | None, events: list[Alert],
+        begun: float,
+    ) -> None:  # fmt: skip
+        assert self._listener is not None
+        assert self._record is not None
+        now = time.perf_counter()
+        layout = [len(heads) for heads in values["entropy"].value]
+        record = {
+            "step": self.steps_done,
+            "loss": loss,
+            "loss_mean": self._take_mean_loss(loss),
+            "learning_rate": None if lr is None else float(lr),
+            "seconds": round(now - self._started, 3),
+            "read_seconds": round(now - begun + reading.seconds, 4),
+            "layout": layout,
+            "model": {name: float(f"{value:.6g}") for name, value in of_model(values).items()},
+            "heads": {name: _packed(measured) for name, measured in values.items()},
+            "alerts": [event.as_json() for event in events],
+        }
+        self._record.add(record)
+        self._record.update(layers=list(self._listener.names), **self._self_check(reading))
+        for line in summary(events):
+            self._say(line)
+        self._trackers = log_to(self._trackers, tracker_metrics(values), self.steps_done, self._say)
+
+    def _self_check(self, reading: StepReading) -> dict[str, Any]:
+        if self._checked:
+            return {}
+        self._checked = True
+        if reading.error is None:
+            return {"self_check": {"error": None, "why": "dropout of the weights makes outputs random"}}
+        return {"self_check": {"error": float(f"{reading.error:.3g}")}}
+
+    def _act_on(self, events: list[Alert]) -> None:
+        if not events:
+            return
+        if self._on_alert == "stop":
+            self.should_stop = True
+        elif callable(self._on_alert) and rank() == 0:
+            for event in events:
+                self._on_alert(event)
+
+    def _add_loss(self, loss: Any) -> None:
+        """Without waiting for the device: the sum is looked at on steps that are read only."""
+        if loss is not None:
+            self._loss = self._loss + (loss.detach() if isinstance(loss, Tensor) else float(loss))
+            self._losses += 1
+
+    def _take_mean_loss(self, loss: float | None) -> float | None:
+        mean = float(self._loss) / self._losses if self._losses else loss
+        self._loss, self._losses = 0.0, 0
+        return mean
+
+    def _silence(self, error: Exception) -> None:
+        """Say once what went wrong, and let the training run go on without a monitor."""
+        why = " ".join(str(error).split()) or type(error).__name__
+        self.silent = why if isinstance(error, AbbeError) else f"{type(error).__name__}: {why}"
+        self._say(f"the monitor stopped measuring at step {self.steps_done:,}: {self.silent}; training goes on")
+        if self._listener is not None:
+            self._listener.close()
+        try:
+            if self._record is not None:
+                skipped = [*self._record.manifest["skipped"], f"from step {self.steps_done:,} on: {self.silent}"]
+                self._record.update(skipped=skipped)
+        except Exception:  # a full disk may be the very reason
+            self._say("nor could the reason be written to the run folder")
+
+    def _say(self, line: str) -> None:
+        if rank() == 0:
+            _log.warning("abbe.Monitor: %s", line)
+
+
+def _mean_loss(loss: Any, reading: StepReading) -> float | None:
+    """What the loop said, else what the model computed: parts of one sum, or the mean over micro-batches."""
+    if loss is not None:
+        return float(loss.detach() if isinstance(loss, Tensor) else loss)
+    if not reading.losses:
+        return None
+    parts = [float(one) for one in reading.losses]
+    return math.fsum(parts) if reading.summed else math.fsum(parts) / len(parts)
+
+
+def _packed(measured: Measured) -> dict[str, Any]:
+    parts = {"value": measured.value, "limit": measured.limit, "control": measured.control}
+    return {name: packed(grid) for name, grid in parts.items() if grid is not None}
+
+
+def _values_in(record: dict[str, Any]) -> Values:
+    """The values of a record that was read from a folder."""
+
+    def grid(content: Any) -> Grid:
+        return [[math.nan if x is None else x for x in heads] for heads in unpacked(content, record["layout"])]
+
+    return {
+        name: Measured(
+            grid(parts["value"]),
+            grid(parts["limit"]) if "limit" in parts else None,
+            grid(parts["control"]) if "control" in parts else None,
+        )
+        for name, parts in record["heads"].items()
+    }

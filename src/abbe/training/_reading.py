@@ -1,0 +1,112 @@
+"""One step that is read: its micro-batches' rows, gradients and inputs, as sums by layer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..measures import State, merge
+from ..models import HeardCall, Listener
+from ._gradients import Gradients
+from ._rows import query_positions, read_rows, seeded, self_check
+from ._update import Update, no_change
+
+
+class StepReading:
+    """Listens to the passes of one step; the first error ends the reading, not the step.
+
+    Attributes:
+        failure: the first error, or None.
+        losses: the losses that the model itself computed, and whether they are parts of one sum.
+        error: the largest difference that the self-check found, None where it could not be done.
+    """
+
+    def __init__(self, step: int, *, rows: int, sizes: tuple[int, ...], seed: int, keep: bool, check: bool) -> None:
+        self.step, self.wanted, self.sizes, self.seed = step, rows, sizes, seed
+        self.failure: Exception | None = None
+        self.losses: list[Tensor] = []
+        self.summed = False
+        self.error: float | None = None
+        self.seconds = 0.0  # that the rows took
+        self._keep, self._check = keep, check
+        self._states: dict[int, State] = {}
+        self._heads: dict[int, int] = {}
+        self._gradients, self._update = Gradients(self._guarded), Update()
+        self._passes = 0
+        self._real: Tensor | None = None
+        self._positions: dict[int, Tensor] = {}
+
+    @property
+    def passes(self) -> int:
+        """Forward passes that were read."""
+        return self._passes
+
+    def begin_pass(self, inputs: Mapping[str, Any]) -> None:
+        self._passes += 1
+        self._positions = {}
+        mask = inputs.get("attention_mask")
+        self._real = mask.detach().bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
+        self.summed = self.summed or inputs.get("num_items_in_batch") is not None
+
+    def end_pass(self, output: Any) -> None:
+        loss = getattr(output, "loss", None)
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            self.losses.append(loss.detach())
+
+    def hear(self, call: HeardCall) -> None:
+        self._guarded(lambda: self._hear(call))
+
+    def hear_again(self, call: HeardCall) -> None:
+        self._guarded(lambda: self._gradients.watch(call))
+
+    def finish(self, listener: Listener) -> dict[int, State]:
+        """Sums of every layer, after the update; called while the listener is open."""
+        changes = self._update.changes(listener) if self._keep else {}
+        if self.failure is not None:
+            raise self.failure
+        return {
+            layer: state | self._gradients.of_layer(layer) | changes.get(layer, no_change(self._heads[layer]))
+            for layer, state in sorted(self._states.items())
+        }
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        if self.failure is not None:
+            return
+        begun = time.perf_counter()
+        try:
+            work()
+        except Exception as error:
+            self.failure = error
+        self.seconds += time.perf_counter() - begun
+
+    @torch.no_grad()
+    def _hear(self, call: HeardCall) -> None:
+        self._gradients.watch(call)
+        kind = call.query.device.type
+        with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else torch.no_grad():
+            positions = self._of_length(call.query.shape[-2])
+            state = read_rows(call, positions, self._real_rows(call), self.sizes, self.seed, self.step)
+            self._states[call.layer] = merge(self._states.get(call.layer, {}), state)
+            self._heads[call.layer] = call.query.shape[1]
+            if self._passes == 1:
+                if self._check and (error := self_check(call, positions)) is not None:
+                    self.error = max(error, self.error or 0.0)
+                if self._keep:
+                    self._update.keep(call, positions)
+
+    def _of_length(self, length: int) -> Tensor:
+        """The same positions in every layer and sequence of a pass."""
+        if length not in self._positions:
+            generator = seeded(self.seed, self.step, f"rows of pass {self._passes}, length {length}")
+            self._positions[length] = query_positions(length, self.wanted, generator)
+        return self._positions[length]
+
+    def _real_rows(self, call: HeardCall) -> Tensor | None:
+        """Which queries are real tokens; a layer of another length than the mask has rows that it does not speak of."""
+        if self._real is None or self._real.shape != (call.query.shape[0], call.query.shape[-2]):
+            return None
+        return self._real

@@ -1,0 +1,168 @@
+"""The measures of some rows of one attention call, by the functions that `abbe diagnose` uses.
+
+What is special: the random sets of the control are the same for every sequence of a batch, so that the numbers do not
+depend on how a batch is cut into micro-batches or spread over processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .._errors import AbbeError
+from ..measures import Reading, Rows, Sets, State, dispersion, geometry, random_order, sensitivity, update
+from ..models import AttentionCall, HeardCall, self_check_tolerance
+from ..normalizers import normalizer as make_normalizer
+from ._quantities import SATURATED
+
+_BLOCK = 1 << 20  # logits that are measured at once; the measures need some hundred bytes for each
+_OF_WEIGHTS = ("entropy", "effective_tokens", "max_weight", "sink_mass")
+
+
+def seeded(seed: int, step: int, use: str) -> torch.Generator:
+    """A generator that depends on seed, step and use alone: the same on every rank, and never the global one."""
+    digest = hashlib.sha256(f"abbe monitor, seed {seed}, step {step}, {use}".encode()).digest()
+    return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "little") & (2**63 - 1))
+
+
+def query_positions(length: int, wanted: int, generator: torch.Generator) -> Tensor:
+    """One position drawn from each of as many equal stretches as rows are wanted, or all.
+
+    The first position is left out: a causal query sees one key there, and every measure of one key is trivial.
+    """
+    first = min(1, length - 1)
+    if wanted >= length - first:
+        return torch.arange(first, length)
+    edges = first + torch.arange(wanted + 1) * (length - first) // wanted
+    draws = torch.rand(wanted, generator=generator, dtype=torch.float64, device="cpu")
+    return edges[:-1] + (draws * (edges[1:] - edges[:-1])).long()
+
+
+@dataclass(frozen=True)
+class _Largest:
+    """The largest of (head, row); -inf where no row is defined."""
+
+    value: Tensor
+    defined: Tensor
+
+    def sums(self) -> dict[str, Tensor]:
+        return {"largest": torch.where(self.defined, self.value.double(), -torch.inf).amax(1)}
+
+
+def read_rows(
+    heard: HeardCall, positions: Tensor, real: Tensor | None, sizes: tuple[int, ...], seed: int, step: int
+) -> State:
+    """Sums over these rows of all sequences, by head; `real` (batch, length) leaves padding out."""
+    batch, heads, keys = heard.query.shape[0], heard.query.shape[1], heard.key.shape[-2]
+    at_once = max(1, _BLOCK // (heads * len(positions) * keys))
+    chance = torch.rand(
+        len(positions), heads, min(sizes[-1], keys), dtype=torch.float64, device="cpu",
+        generator=seeded(seed, step, f"random sets of layer {heard.layer}"),
+    )  # fmt: skip
+    state: State = {}
+    for start in range(0, batch, at_once):
+        stop = min(batch, start + at_once)
+        call = heard.rows(positions, start, stop)
+        kept = None if real is None else real[start:stop].to(call.query.device)[:, positions.to(call.query.device)]
+        state = update(state, _readings(call, kept, sizes, chance))
+    return state
+
+
+def _readings(
+    call: AttentionCall, real: Tensor | None, sizes: tuple[int, ...], chance: Tensor
+) -> dict[str, Reading | _Largest]:
+    batch, heads, queries = call.query.shape[:3]
+    logits = call.logits(torch.arange(queries)).float()
+    some = torch.ones(batch, 1, queries, dtype=torch.bool, device=logits.device) if real is None else real[:, None]
+    values = call.value.float()
+    bad = _nonfinite(logits, values)
+    if bool(bad.any()):  # such rows are counted, and measured nowhere
+        logits = torch.where(bad[..., None] & (logits != -torch.inf), 0.0, logits)
+        values = torch.nan_to_num(values, 0.0, 0.0, 0.0)
+    rows = _rows(call, logits, values)
+
+    def by_head(x: Tensor) -> Tensor:
+        """(batch * head, query, ...) as (head, batch * query, ...)."""
+        return x.unflatten(0, (batch, heads)).transpose(0, 1).flatten(1, 2)
+
+    counted = some.expand(batch, heads, queries).flatten(0, 1)
+    used = counted & ~bad.flatten(0, 1)
+
+    def reading(given: Reading, place: int | None = None) -> Reading:
+        parts = (given.value, given.defined, given.limit, given.control)
+        value, defined, limit, control = (
+            None if part is None else by_head(part if place is None else part[..., place]) for part in parts
+        )
+        assert value is not None
+        assert defined is not None
+        return Reading(value, defined & by_head(used), limit, control)
+
+    of_weights = dispersion(rows)
+    # The random direction that `sensitivity` also measures is not reported, so its seed is of no effect.
+    worst = sensitivity(rows, make_normalizer("softmax"), (1.0,), torch.Generator().manual_seed(0))["sensitivity_worst"]
+    draws = chance.transpose(0, 1).repeat(batch, 1, 1).to(logits.device)
+    sets = Sets(sizes, rows.order(sizes[-1]), random_order(rows, draws))
+    separability = geometry(rows, sets)["separability"]
+    visible = rows.count > 0
+    saturated = (rows.facts.largest > SATURATED).double()
+    largest = torch.where(visible, rows.logits.amax(-1), 0.0)
+    return (
+        {name: reading(of_weights[name]) for name in _OF_WEIGHTS}
+        | {f"separability@N={size}": reading(separability, place) for place, size in enumerate(sizes)}
+        | {
+            "sensitivity_worst_mean": reading(worst),
+            "sensitivity_worst_max": _Largest(by_head(worst.value), by_head(worst.defined & used)),
+            "saturated": reading(Reading(saturated, visible)),
+            "max_logit": _Largest(by_head(largest), by_head(visible & used)),
+            "nonfinite": Reading(by_head(bad.flatten(0, 1).double()), by_head(counted)),
+        }
+    )
+
+
+def _nonfinite(logits: Tensor, values: Tensor) -> Tensor:
+    """(batch, head, query): NaN or +inf among the logits, or a value that is not finite; -inf hides a key."""
+    of_values = ~values.isfinite().flatten(2).all(-1)
+    of_values = of_values.repeat_interleave(logits.shape[1] // values.shape[1], 1)
+    return ~(logits.amax(-1) < torch.inf) | of_values[..., None]  # the comparison is false for NaN, too
+
+
+def _rows(call: AttentionCall, logits: Tensor, values: Tensor) -> Rows:
+    """All sequences side by side: (batch * head, query, key), with the values of (batch * key head)."""
+    flat, vectors = logits.flatten(0, 1), values.flatten(0, 1)
+    if call.sink is None:
+        return Rows(flat, make_normalizer("softmax")(flat), vectors, softmax=True)
+    sink = call.sink.float().repeat(len(logits))
+    with_sink = torch.cat([flat, sink[:, None, None].expand(-1, flat.shape[1], 1)], -1)
+    weights = torch.softmax(with_sink, -1)[..., :-1].contiguous()
+    return Rows(flat, weights, vectors, sink=True, sink_logits=sink)
+
+
+def self_check(heard: HeardCall, positions: Tensor) -> float | None:
+    """How far the attention of the first sequence's rows, rebuilt from what was read, is from what the model computed.
+
+    Relative to the standard deviation of the output; None with dropout, which makes the output random. Too large a
+    difference is an AbbeError: the numbers would not be those of the model.
+    """
+    output = heard.output
+    if output is None or heard.dropout > 0:
+        return None
+    call = heard.rows(positions, 0, 1)
+    weights, values = call.weights(torch.arange(len(positions))).float(), call.value.float()
+    values = values.repeat_interleave(weights.shape[1] // values.shape[1], 1)
+    rebuilt = (weights @ values).transpose(1, 2)[0]
+    own = output.detach()[0].float()
+    if own.shape[1:] != rebuilt.shape[1:] or not bool(own.isfinite().all()):
+        return None
+    seen = call.visible(torch.arange(len(positions))).any(-1).any(1)[0]
+    chosen = own[positions.to(own.device)]
+    error = float((chosen - rebuilt)[seen].abs().max() / own.std().clamp(min=1e-12)) if bool(seen.any()) else 0.0
+    allowed = self_check_tolerance(heard.query.dtype)
+    if not error <= allowed:
+        raise AbbeError(
+            f"self-check failed: attention rebuilt from {heard.name} differs from the model's by {error:.2g} of its "
+            f"standard deviation (allowed {allowed:g})"
+        )
+    return error

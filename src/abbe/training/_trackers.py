@@ -1,0 +1,92 @@
+"""Where measured numbers go besides the run folder: TensorBoard, wandb, trackio, a progress bar, a function."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from .._asked import shown
+from .._errors import AbbeError
+
+Tracker = Callable[[Mapping[str, float], int], object]  # metrics and step
+_ALLOWED = (
+    "a SummaryWriter, a run of wandb or trackio, a tqdm bar, a function of (metrics, step), 'tensorboard:DIR', 'wandb' "
+    "or 'trackio'"
+)
+_IN_A_BAR = {"entropy_min": "H_min", "max_logit_max": "logit", "sink_mass_max": "sink"}
+
+
+def make_trackers(given: object) -> list[Tracker]:
+    """One function per tracker; one that is not installed or not known is refused in one line."""
+    if given is None:
+        return []
+    several = given if isinstance(given, (list, tuple)) else [given]
+    return [_tracker(one) for one in several]
+
+
+def _tracker(given: Any) -> Tracker:
+    if isinstance(given, str):
+        return _named(given)
+    if callable(getattr(given, "add_scalar", None)):
+        return _to_writer(given)
+    if callable(getattr(given, "set_postfix", None)):
+        return lambda metrics, step: given.set_postfix(postfix(metrics), refresh=False)
+    if callable(getattr(given, "log", None)):
+        return lambda metrics, step: given.log(dict(metrics), step=step)
+    if callable(given):
+        return lambda metrics, step: given(dict(metrics), step)
+    raise AbbeError(f"trackers: {shown(given)} is no tracker; allowed are {_ALLOWED}")
+
+
+def _named(name: str) -> Tracker:
+    kind, colon, place = name.partition(":")
+    if kind == "tensorboard" and place:
+        _import("tensorboard")
+        from torch.utils.tensorboard import SummaryWriter  # type: ignore[attr-defined]
+
+        return _to_writer(SummaryWriter(place))
+    if kind in ("wandb", "trackio") and not colon:
+        module = _import(kind)
+        return lambda metrics, step: module.log(dict(metrics), step=step)
+    raise AbbeError(f"trackers: {name!r} is not known; allowed are {_ALLOWED}")
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise AbbeError(f"trackers: {name} is not installed: pip install {name}") from None
+
+
+def _to_writer(writer: Any) -> Tracker:
+    def log(metrics: Mapping[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            writer.add_scalar(name, value, step)
+        writer.flush()
+
+    return log
+
+
+def postfix(metrics: Mapping[str, float]) -> dict[str, str]:
+    """A few numbers for a progress bar."""
+    return {
+        short: f"{metrics[f'abbe/global/{name}']:.3g}"
+        for name, short in _IN_A_BAR.items()
+        if f"abbe/global/{name}" in metrics
+    }
+
+
+def log_to(
+    trackers: Iterable[Tracker], metrics: Mapping[str, float], step: int, say: Callable[[str], object]
+) -> list[Tracker]:
+    """Hand the metrics to every tracker; those that fail are named once and left out from then on."""
+    working = []
+    for tracker in trackers:
+        try:
+            tracker(metrics, step)
+        except Exception as error:
+            say(f"a tracker failed and gets no more numbers: {type(error).__name__}: {error}")
+        else:
+            working.append(tracker)
+    return working

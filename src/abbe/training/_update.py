@@ -1,0 +1,104 @@
+"""How far one update moves the logits: the same rows of the same inputs, before and after the optimizer's step.
+
+What is special: no second forward pass. The inputs of every attention module are kept for the first sequence of a step
+that is read; after the update the module's own forward runs on them up to the call of its attention function.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..measures import State
+from ..models import HeardCall, Listener
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    positions: Tensor
+    logits: Tensor  # (head, row, key) before the update
+    autocast: tuple[str, bool, torch.dtype] | None
+
+
+class Update:
+    """Inputs and logits of the first sequence of one step."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, _Kept] = {}
+
+    def keep(self, call: HeardCall, positions: Tensor) -> None:
+        batch = _batch(call)
+        args = tuple(_first(value, batch) for value in call.inputs[0])
+        kwargs = {name: _first(value, batch) for name, value in call.inputs[1].items()}
+        logits = call.rows(positions, 0, 1).logits(torch.arange(len(positions)))[0]
+        self._kept[call.layer] = _Kept(call.module, args, kwargs, positions, logits, _autocast(call.query))
+
+    def changes(self, listener: Listener) -> dict[int, State]:
+        """Of every layer that was kept: squares, entries and the largest size of the changes, by head."""
+        devices = {kept.logits.device for kept in self._kept.values() if kept.logits.device.type == "cuda"}
+        # Nothing before the attention function is known to draw random numbers; if it does, training must not notice.
+        with torch.random.fork_rng(devices=list(devices)):
+            return {layer: _change(listener, kept) for layer, kept in self._kept.items()}
+
+
+def no_change(heads: int) -> State:
+    """Of a rank or layer for which no inputs were kept."""
+    return {
+        "logit_change/squares": torch.zeros(heads, dtype=torch.float64),
+        "logit_change/entries": torch.zeros(heads, dtype=torch.float64),
+        "logit_change/largest": torch.full((heads,), -torch.inf, dtype=torch.float64),
+    }
+
+
+@torch.no_grad()
+def _change(listener: Listener, kept: _Kept) -> State:
+    before = kept.logits
+    with _in_autocast(kept.autocast):
+        call = listener.capture(kept.module, kept.args, kept.kwargs)
+    if call is None or call.key.shape[-2] != before.shape[-1]:
+        return no_change(len(before))
+    after = call.rows(kept.positions).logits(torch.arange(len(kept.positions)))[0]
+    shown = before.isfinite() & after.isfinite()
+    change = torch.where(shown, after - before, 0.0).double().flatten(1)
+    return {
+        "logit_change/squares": change.square().sum(1),
+        "logit_change/entries": shown.flatten(1).sum(1).double(),
+        "logit_change/largest": torch.where(shown.flatten(1).any(1), change.abs().amax(1), -torch.inf),
+    }
+
+
+def _batch(call: HeardCall) -> int:
+    tensors = (value for value in (*call.inputs[0], *call.inputs[1].values()) if isinstance(value, Tensor))
+    return next((len(value) for value in tensors if value.dim()), len(call.query))
+
+
+def _first(value: Any, batch: int) -> Any:
+    """The first sequence of what a module was given; a cache of keys must not be written again."""
+    if isinstance(value, Tensor):
+        one = value.detach()[:1] if value.dim() > 1 and len(value) == batch else value.detach()
+        # States of the stream may be written over in place; masks and positions are not, and are large.
+        return one.clone() if one.dim() == 3 and one.is_floating_point() else one
+    if isinstance(value, tuple):
+        return tuple(_first(part, batch) for part in value)
+    return None if "Cache" in type(value).__name__ else value
+
+
+def _autocast(query: Tensor) -> tuple[str, bool, torch.dtype] | None:
+    kind = query.device.type
+    if not torch.amp.is_autocast_available(kind):
+        return None
+    return kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+
+
+def _in_autocast(state: tuple[str, bool, torch.dtype] | None) -> AbstractContextManager[Any]:
+    if state is None or not state[1]:
+        return nullcontext()
+    # Weights that autocast has cast before the update must not be used again.
+    return torch.autocast(state[0], dtype=state[2], enabled=True, cache_enabled=False)
