@@ -188,7 +188,8 @@ class Listener:
     @torch.no_grad()
     def capture(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> HeardCall | None:
         """What the attention function of a module gets for these inputs: its forward runs up to that call."""
-        self._captured = captured = []
+        captured: list[HeardCall] = []
+        self._captured = captured
         try:
             module.forward(*args, **kwargs)
         except _Enough:
@@ -216,7 +217,8 @@ class Listener:
                 AttentionInterface.register(name, self._function(own))
                 undo.callback(AttentionInterface._global_mapping.pop, name, None)  # there is no public way
                 if own in AttentionMaskInterface._global_mapping:  # else transformers makes no mask
-                    AttentionMaskInterface.register(name, AttentionMaskInterface._global_mapping[own])
+                    make_mask: Any = AttentionMaskInterface._global_mapping[own]
+                    AttentionMaskInterface.register(name, make_mask)
                     undo.callback(AttentionMaskInterface._global_mapping.pop, name, None)
             # The public setter would set the parts too, and some of them have settings of their own.
             undo.callback(setattr, config, "_attn_implementation_internal", own)
@@ -226,7 +228,8 @@ class Listener:
         """What transformers calls in place of the model's own function."""
 
         def attention_function(
-            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *rest: Any, **keywords: Any
+            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *rest: Any,
+            **keywords: Any,
         ) -> Any:  # fmt: skip
             given = (query, key, value, attention_mask, keywords)
             if self._captured is not None and module in self.modules:

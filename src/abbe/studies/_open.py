@@ -30,7 +30,8 @@ _OPENERS: dict[str, Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Resul
 def open(folder: str | os.PathLike[str]) -> Result:
     """The result that `diagnose`, `report`, `reproduce`, `capacity`, `compare` or `calibrate` saved in a folder.
 
-    A folder that a `Monitor` writes can be opened while the training run goes on. Refused in one line if it is no such folder, is not finished, or is damaged.
+    A folder that a `Monitor` writes can be opened while the training run goes on. Refused in one line if it is no such
+    folder, is not finished, or is damaged.
 
     Example:
         >>> abbe.open("abbe-report-smollm2").table

@@ -1,7 +1,8 @@
 """Alerts: stated rules on what was measured, each raised once per event and armed again only after recovery.
 
-Sources of the thresholds: entropy collapse arXiv 2303.06296 (no number is given there: ours); logits 2507.20534 (clipped
-at 100) and 2309.14322 (1e3 hurts, every run above 1e4 diverged); sink 2410.10781 (0.3 of the weight on the first key).
+Sources of the thresholds: entropy collapse arXiv 2303.06296 (no number is given there: ours); logits 2507.20534
+(clipped at 100) and 2309.14322 (1e3 hurts, every run above 1e4 diverged); sink 2410.10781 (0.3 of the weight on the
+first key).
 """
 
 from __future__ import annotations

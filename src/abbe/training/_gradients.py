@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ class Gradients:
     def watch(self, call: HeardCall) -> None:
         heads = call.query.shape[1]
         for part in PARTS:
-            tensor: Tensor = getattr(call, part)
+            tensor: Any = getattr(call, part)
             if tensor.requires_grad:
                 tensor.register_hook(self._hook(call.layer, part, heads))
 

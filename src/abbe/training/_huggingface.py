@@ -11,6 +11,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from transformers.trainer_callback import CallbackHandler, TrainerCallback
@@ -19,7 +20,7 @@ from ._record import free_folder, last_folder
 from ._trackers import Tracker
 
 
-class TrainerEvents(TrainerCallback):  # type: ignore[misc]
+class TrainerEvents(TrainerCallback):
     """What Trainer calls; `Monitor` does the work."""
 
     folder: Any
@@ -85,12 +86,12 @@ class _Reporter:
 
 def _calling_handler() -> Any:
     """The handler of callbacks that is calling at the moment; None if it is somebody else."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         who = frame.f_locals.get("self")
         if isinstance(who, CallbackHandler):
             return who
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -66,14 +67,12 @@ def _agree(ready: bool, names: Sequence[tuple[int, str]], states: States | None,
         raise AbbeError("the ranks have read different layers")
 
 
-def _exchange(
-    states: States, names: Sequence[tuple[int, str]], how: dist.ReduceOp.RedOpType, device: torch.device
-) -> None:
+def _exchange(states: States, names: Sequence[tuple[int, str]], how: Any, device: torch.device) -> None:
     if not names:
         return
     parts = [states[layer][name] for layer, name in names]
     joined = torch.cat([part.reshape(-1) for part in parts]).to(device)
     dist.all_reduce(joined, how)
-    pieces: Sequence[Tensor] = joined.cpu().split([part.numel() for part in parts])
+    pieces: Sequence[Tensor] = torch.split(joined.cpu(), [part.numel() for part in parts])
     for (layer, name), piece, part in zip(names, pieces, parts, strict=True):
         states[layer][name] = piece.view(part.shape)

@@ -107,8 +107,8 @@ class Record:
             if before and not resume:
                 last = before[-1]["step"]
                 raise AbbeError(
-                    f"{path} holds a run up to step {last:,}: go on with it by resume=STEP, the step of the checkpoint, "
-                    "or name another folder"
+                    f"{path} holds a run up to step {last:,}: go on with it by resume=STEP, the step of the "
+                    "checkpoint, or name another folder"
                 )
             self.records = kept_until(before, resume)
             self.manifest |= {name: known[name] for name in ("made", "layers", "self_check") if name in known}

@@ -86,7 +86,7 @@ def _readings(
 
     def by_head(x: Tensor) -> Tensor:
         """(batch * head, query, ...) as (head, batch * query, ...)."""
-        return x.unflatten(0, (batch, heads)).transpose(0, 1).flatten(1, 2)
+        return x.reshape(batch, heads, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
 
     counted = some.expand(batch, heads, queries).flatten(0, 1)
     used = counted & ~bad.flatten(0, 1)
@@ -109,17 +109,15 @@ def _readings(
     visible = rows.count > 0
     saturated = (rows.facts.largest > SATURATED).double()
     largest = torch.where(visible, rows.logits.amax(-1), 0.0)
-    return (
-        {name: reading(of_weights[name]) for name in _OF_WEIGHTS}
-        | {f"separability@N={size}": reading(separability, place) for place, size in enumerate(sizes)}
-        | {
-            "sensitivity_worst_mean": reading(worst),
-            "sensitivity_worst_max": _Largest(by_head(worst.value), by_head(worst.defined & used)),
-            "saturated": reading(Reading(saturated, visible)),
-            "max_logit": _Largest(by_head(largest), by_head(visible & used)),
-            "nonfinite": Reading(by_head(bad.flatten(0, 1).double()), by_head(counted)),
-        }
-    )
+    return {
+        **{name: reading(of_weights[name]) for name in _OF_WEIGHTS},
+        **{f"separability@N={size}": reading(separability, place) for place, size in enumerate(sizes)},
+        "sensitivity_worst_mean": reading(worst),
+        "sensitivity_worst_max": _Largest(by_head(worst.value), by_head(worst.defined & used)),
+        "saturated": reading(Reading(saturated, visible)),
+        "max_logit": _Largest(by_head(largest), by_head(visible & used)),
+        "nonfinite": Reading(by_head(bad.flatten(0, 1).double()), by_head(counted)),
+    }
 
 
 def _nonfinite(logits: Tensor, values: Tensor) -> Tensor:
@@ -159,7 +157,7 @@ def self_check(heard: HeardCall, positions: Tensor) -> float | None:
     seen = call.visible(torch.arange(len(positions))).any(-1).any(1)[0]
     chosen = own[positions.to(own.device)]
     error = float((chosen - rebuilt)[seen].abs().max() / own.std().clamp(min=1e-12)) if bool(seen.any()) else 0.0
-    allowed = self_check_tolerance(heard.query.dtype)
+    allowed = max(self_check_tolerance(x.dtype) for x in (heard.query, heard.value, output))
     if not error <= allowed:
         raise AbbeError(
             f"self-check failed: attention rebuilt from {heard.name} differs from the model's by {error:.2g} of its "

@@ -43,7 +43,7 @@ def _named(name: str) -> Tracker:
     kind, colon, place = name.partition(":")
     if kind == "tensorboard" and place:
         _import("tensorboard")
-        from torch.utils.tensorboard import SummaryWriter  # type: ignore[attr-defined]
+        from torch.utils.tensorboard import SummaryWriter
 
         return _to_writer(SummaryWriter(place))
     if kind in ("wandb", "trackio") and not colon:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +28,11 @@ class Measured:
 Values = dict[str, Measured]
 
 _PLACES = {quantity.name: place for place, quantity in enumerate(QUANTITIES)}
-_REDUCTIONS = {"min": min, "mean": lambda x: math.fsum(x) / len(x), "max": max}
+_REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {
+    "min": min,
+    "mean": lambda x: math.fsum(x) / len(x),
+    "max": max,
+}
 
 
 def values_of(states: Mapping[int, State]) -> Values:

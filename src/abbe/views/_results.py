@@ -47,6 +47,7 @@ def card_of(result: Result) -> str:
         "capacity": _capacity,
         "compare": _comparison,
         "calibrate": _calibration,
+        "watch": _training,
     }
     drawn: str = cards[result.study](result)
     return drawn
@@ -73,6 +74,18 @@ def _calibration(result: Any) -> str:
     losses = pl.DataFrame(rows, schema={"stage": pl.String, "loss": pl.Float64, "over the baseline": pl.Float64})
     parts = [_measured(result), finding_list("What it means", result.findings)]
     return card([*parts, _table(losses), _table(result.layers)])
+
+
+def _training(result: Any) -> str:
+    """The last step that was read, each measure over all heads, and the latest alerts."""
+    last = result.table.filter(pl.col("step") == pl.col("step").max())
+    value = pl.col("value")
+    reduced = [value.min().alias("least"), value.mean().alias("mean"), value.max().alias("largest")]
+    measures = last.group_by("measure", maintain_order=True).agg(*reduced, pl.col("limit").mean())
+    steps = result.steps["step"].to_list()
+    said = f"{len(steps):,} steps read" + (f", the last {steps[-1]:,}" if steps else "")
+    parts = [_measured(result), f"<p>{said}; {len(result.alerts):,} alerts</p>", _table(measures)]
+    return card([*parts, _table(result.alerts.reverse())] if len(result.alerts) else parts)
 
 
 def _reproduction(result: Any) -> str:

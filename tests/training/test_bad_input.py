@@ -1,0 +1,124 @@
+"""Bad input is one line at construction; an error of the monitor itself is said once and never ends a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from training_cases import batches, gpt2, hooks, same, train
+
+import abbe
+from abbe import AbbeError
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"every": 0}, "every is 0, but must be a whole number >= 1"),
+        ({"every": 2.5}, "every is 2.5"),
+        ({"rows": -1}, "rows is -1"),
+        ({"sizes": 0}, "sizes must hold whole numbers >= 1"),
+        ({"on_alert": "halt"}, "on_alert is 'halt', but must be 'stop' or a function"),
+        ({"alerts": "yes"}, "alerts is 'yes'"),
+        ({"seed": -1}, "seed is -1"),
+        ({"resume": -1}, "resume is -1"),
+    ],
+)
+def test_wrong_values(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(AbbeError, match=why) as error:
+        abbe.Monitor(**options)
+    assert "\n" not in str(error.value)
+
+
+class OwnAttention(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+def test_models_without_readable_attention() -> None:
+    import transformers
+
+    mamba = transformers.MambaConfig(num_hidden_layers=1, hidden_size=16, vocab_size=16, state_size=4)
+    for model, why in (
+        (OwnAttention(), "needs a transformers model"),
+        (3, "needs a transformers model"),
+        (transformers.MambaForCausalLM(mamba), "does not route its attention"),
+    ):
+        with pytest.raises(AbbeError, match=why) as error:
+            abbe.Monitor(model)
+        assert "\n" not in str(error.value)
+
+
+def test_a_second_monitor_or_a_swap_is_refused() -> None:
+    network = gpt2()
+    with abbe.Monitor(network), pytest.raises(AbbeError, match="has a monitor already"):
+        abbe.Monitor(network)
+    with abbe.swap(network, "sparsemax"), pytest.raises(AbbeError, match="has other normalizers swapped in"):
+        abbe.Monitor(network)
+    with abbe.Monitor(network):
+        pass
+
+
+def test_a_step_without_a_model() -> None:
+    with pytest.raises(AbbeError, match="has no model"):
+        abbe.Monitor().step()
+    with pytest.raises(AbbeError, match="nothing was measured"):
+        abbe.Monitor().result()
+
+
+@pytest.mark.parametrize("place", ["rows", "gradients", "update", "alerts", "disk"])
+def test_an_error_of_its_own_is_said_once_and_the_result_is_the_same(
+    place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Any
+) -> None:
+    from abbe.training import _alerts, _gradients, _record, _rows, _update
+
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise OSError("planted")
+
+    owner, name = {
+        "rows": (_rows, "geometry"),
+        "gradients": (_gradients.Gradients, "_add"),
+        "update": (_update, "_change"),
+        "alerts": (_alerts.Alerts, "check"),
+        "disk": (_record, "encoded_step"),
+    }[place]
+    plain, _ = train(gpt2())
+    network = gpt2()
+
+    def monitor(model: Any) -> abbe.Monitor:
+        made = abbe.Monitor(model, every=1, folder=tmp_path)
+        monkeypatch.setattr(owner, name, broken)
+        return made
+
+    read, made = train(network, monitor=monitor)
+    assert same(plain, read)
+    assert made is not None
+    assert made.silent is not None
+    assert "planted" in made.silent
+    assert sum("planted" in line for line in caplog.messages) == 1
+    assert hooks(network) == 0
+
+
+def test_a_loop_that_never_calls_the_model_is_told() -> None:
+    monitor = abbe.Monitor(gpt2(), every=1)
+    monitor.step()
+    assert monitor.silent is not None
+    assert "no forward pass in training mode" in monitor.silent
+    monitor.step()
+    monitor.close()
+
+
+def test_a_model_within_another_module_is_found() -> None:
+    class Wrapper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = gpt2()
+
+    wrapper = Wrapper()
+    with abbe.Monitor(wrapper, every=1) as monitor:
+        wrapper.inner(**next(batches(1))).loss.backward()
+        monitor.step()
+        assert monitor.silent is None
+        assert len(monitor.result().records) == 1

@@ -1,0 +1,219 @@
+"""The numbers of a monitor are those of the tap, of `abbe diagnose`, of autograd and of a second forward pass."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from training_cases import HEADS, LENGTH, batches, gpt2, llama, train, value
+
+import abbe
+from abbe.measures import Rows, choose_sets, dispersion, geometry, sensitivity, summarize
+
+ALL = 10_000  # rows: every position
+
+
+def one_step(network: Any, inputs: dict[str, Tensor], **options: Any) -> Any:
+    with abbe.Monitor(network, every=1, rows=ALL, **options) as monitor:
+        network(**inputs).loss.backward()
+        monitor.step()
+        assert monitor.silent is None
+        return monitor.result()
+
+
+@pytest.mark.parametrize("build", [gpt2, llama])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_numbers_are_those_of_the_tap_on_the_same_batch(build: Any, implementation: str) -> None:
+    network = build(implementation) if build is llama else build(implementation, dropout=0.0)
+    inputs = next(batches(1, batch=1))
+    result = one_step(network, inputs)
+    expected: dict[int, Any] = {}
+
+    def read(call: abbe.models.AttentionCall) -> None:
+        queries = torch.arange(1, LENGTH)
+        rows = Rows(call.logits(queries)[0], call.weights(queries)[0], call.value[0], softmax=True)
+        sets = choose_sets(rows, (20,), torch.Generator().manual_seed(0))
+        soft = abbe.normalizer("softmax")
+        readings = dispersion(rows) | geometry(rows, sets)
+        readings |= sensitivity(rows, soft, (1.0,), torch.Generator().manual_seed(0))
+        expected[call.layer] = summarize(readings), call.logits(queries)[0].flatten(1).amax(1)
+
+    network.eval()
+    with abbe.tap(network) as tap, torch.no_grad():
+        tap.listen(read)
+        network(**inputs)
+    for layer, (means, largest) in expected.items():
+        for head in range(HEADS):
+            for name in ("entropy", "effective_tokens", "max_weight", "sink_mass", "sensitivity_worst_mean"):
+                assert value(result, name, 1, layer, head) == pytest.approx(float(means[name].value[head]), rel=1e-4)
+            for name in ("entropy", "effective_tokens"):
+                ceiling = float(means[name].limit[head])
+                assert value(result, name, 1, layer, head, "limit") == pytest.approx(ceiling, rel=1e-4)
+            separable = float(means["separability"].value[head, 0])
+            assert value(result, "separability@N=20", 1, layer, head) == pytest.approx(separable, abs=1e-3)
+            assert value(result, "max_logit", 1, layer, head) == pytest.approx(float(largest[head]), rel=1e-4)
+            worst = float(means["sensitivity_worst_max"].value[head])
+            assert value(result, "sensitivity_worst_max", 1, layer, head) == pytest.approx(worst, rel=1e-4)
+    error = result.manifest["self_check"]["error"]
+    assert 0 <= error < 1e-4
+
+
+@pytest.mark.slow
+def test_numbers_are_those_of_diagnose_on_the_same_text() -> None:
+    model = abbe.load("embedded")
+    run = abbe.diagnose(model, lengths=64, windows=1, queries="all", sizes=20, temperatures=1.0)
+    window = next(iter(abbe.windows(abbe.read_text(), 64, 1, 0, tokenizer=model.tokenizer)))
+    network: Any = model.network
+    network.train().requires_grad_(True)
+    result = one_step(network, {"input_ids": window.tokens[None], "labels": window.tokens[None]})
+    table = run.table.filter(length=64)
+    for layer, head in ((0, 0), (3, 2)):
+        for name in ("max_weight", "sink_mass", "separability"):
+            theirs = float(table.filter(layer=layer, head=head, measure=name)["value"][0])
+            mine = value(result, f"{name}@N=20" if name == "separability" else name, 1, layer, head)
+            if name != "separability":  # the first query, with one key, is left out by the monitor: its weight is 1
+                theirs = (64 * theirs - 1) / 63
+            assert mine == pytest.approx(theirs, rel=1e-4), name
+        entropy = float(table.filter(layer=layer, head=head, measure="entropy")["value"][0])
+        assert value(result, "entropy", 1, layer, head) == pytest.approx(entropy * 64 / 63, rel=1e-4)
+
+
+def test_gradients_are_those_of_autograd() -> None:
+    network, inputs = gpt2(dropout=0.0), next(batches(1))
+    result = one_step(network, inputs)
+    kept: list[Tensor] = []
+    hook = network.transformer.h[1].attn.c_attn.register_forward_hook(lambda m, a, out: kept.append(out))
+    network.zero_grad()
+    loss = network(**inputs).loss
+    hook.remove()
+    (gradient,) = torch.autograd.grad(loss, kept)
+    by_part = gradient.view(3, LENGTH, 3, HEADS, -1)
+    norms = by_part.square().sum((0, 1, 4)).sqrt()
+    for head in range(HEADS):
+        query, key, values = norms[:, head].tolist()
+        for name, norm in (("query", query), ("key", key), ("value", values)):
+            assert value(result, f"{name}_gradient", 1, 1, head) == pytest.approx(norm, rel=1e-4)
+        assert value(result, "gradient_ratio", 1, 1, head) == pytest.approx(math.hypot(query, key) / values, rel=1e-4)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_change_of_logits_is_that_of_two_passes(half: bool) -> None:
+    """The first layer's inputs do not depend on the attention weights that are trained here."""
+    network, inputs = gpt2(dropout=0.0), next(batches(1))
+    attention = network.transformer.h[0].attn
+    optimizer = torch.optim.SGD(attention.parameters(), lr=10.0)
+
+    def logits() -> Tensor:
+        seen: list[Tensor] = []
+        with abbe.tap(network) as tap, torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=half):
+            tap.listen(lambda call: seen.append(call.logits(torch.arange(1, LENGTH))[0]))
+            network(**inputs)
+        return seen[0]
+
+    before = logits()
+    with abbe.Monitor(network, every=1, rows=ALL) as monitor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            loss = network(**inputs).loss
+        loss.backward()
+        optimizer.step()
+        monitor.step()
+        assert monitor.silent is None
+        result = monitor.result()
+    change, rounding = (logits() - before).flatten(1), 2e-2 if half else 1e-3
+    for head in range(HEADS):
+        moved = change[head][change[head].isfinite()]
+        assert value(result, "logit_change", 1, 0, head) == pytest.approx(rms(moved), rel=rounding)
+        assert value(result, "logit_change_max", 1, 0, head) == pytest.approx(float(moved.abs().max()), rel=rounding)
+
+
+def rms(x: Tensor) -> float:
+    return float(x.square().mean().sqrt())
+
+
+def measured(result: Any) -> dict[tuple[Any, ...], float]:
+    rows = result.table.select("step", "layer", "head", "measure", "value").iter_rows()
+    return {tuple(row[:4]): row[4] for row in rows}
+
+
+def assert_close(a: dict[tuple[Any, ...], float], b: dict[tuple[Any, ...], float], rel: float = 2e-3) -> None:
+    assert a.keys() == b.keys()
+    for place, x in a.items():
+        assert x == pytest.approx(b[place], rel=rel, abs=1e-6), place
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_layer_that_runs_twice_counts_once(reentrant: bool) -> None:
+    network, checkpointed = gpt2(dropout=0.0), gpt2(dropout=0.0)
+    checkpointed.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    inputs = next(batches(1))
+    assert_close(measured(one_step(network, inputs)), measured(one_step(checkpointed, inputs)))
+
+
+def test_micro_batches_are_read_like_the_whole_batch() -> None:
+    inputs = next(batches(1, batch=6))
+    whole = measured(one_step(gpt2(dropout=0.0), inputs))
+    network = gpt2(dropout=0.0)
+    with abbe.Monitor(network, every=1, rows=ALL) as reader:
+        for part in range(3):
+            (network(**{name: x.chunk(3)[part] for name, x in inputs.items()}).loss / 3).backward()
+        reader.step()
+        parts = measured(reader.result())
+    assert_close(whole, parts)
+
+
+def test_padding_is_not_measured() -> None:
+    """A sequence that is half padding is measured like the same sequence cut in half."""
+    network, inputs = llama(), next(batches(1, batch=1, padded=True))
+    half = {name: x[:, : LENGTH // 2] for name, x in inputs.items()}
+    padded, cut = one_step(network, inputs, sizes=5), one_step(network, half, sizes=5)
+    for name in ("entropy", "effective_tokens", "max_weight", "sink_mass", "max_logit", "separability@N=5"):
+        for head in range(HEADS):
+            assert value(padded, name, 1, 1, head) == pytest.approx(value(cut, name, 1, 1, head), rel=1e-3)
+
+
+def test_masks_of_flash_attention_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(batch, key), or none at all: here in front of a stand-in that computes the same with SDPA."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import flash_attention_mask
+
+    def flash(module: Any, query: Tensor, key: Tensor, values: Tensor, mask: Tensor | None, **keywords: Any) -> Any:
+        length = query.shape[-2]
+        seen = torch.ones(length, length, dtype=torch.bool).tril()[None, None]
+        seen = seen if mask is None else seen & mask[:, None, None].bool()
+        return sdpa_attention_forward(module, query, key, values, seen, **keywords)
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, "stand_in", flash)
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "stand_in", flash_attention_mask)
+    for padded in (False, True):
+        inputs = next(batches(1, padded=padded))
+        plain, read = one_step(llama(), inputs), one_step(llama("stand_in"), inputs)
+        assert_close(measured(plain), measured(read))
+
+
+def test_rows_are_few_seeded_and_spread() -> None:
+    from abbe.training._rows import query_positions, seeded
+
+    first = query_positions(512, 8, seeded(0, 50, "rows"))
+    assert len(first) == 8
+    assert all(1 + 511 * i // 8 <= x < 1 + 511 * (i + 1) // 8 for i, x in enumerate(first.tolist()))
+    assert torch.equal(first, query_positions(512, 8, seeded(0, 50, "rows")))
+    assert not torch.equal(first, query_positions(512, 8, seeded(0, 100, "rows")))
+    assert query_positions(1, 8, seeded(0, 0, "rows")).tolist() == [0]
+
+
+def test_mean_loss_and_reductions_of_the_steps() -> None:
+    _, monitor = train(gpt2(dropout=0.0), steps=4, monitor=lambda network: abbe.Monitor(network, every=3))
+    assert monitor is not None
+    result = monitor.result()
+    assert result.steps["step"].to_list() == [1, 3]
+    assert result.steps["learning_rate"].to_list() == [0.01, 0.01]
+    assert result.steps["loss_mean"][1] > 0
+    rows = result.table.filter(measure="entropy", step=3)["value"]
+    assert result.steps["entropy_min"][1] == pytest.approx(rows.min(), rel=1e-4)
+    assert result.steps["entropy_mean"][1] == pytest.approx(rows.mean(), rel=1e-4)
+    layer = result.layers.filter(measure="entropy", step=3, layer=1)
+    assert layer["max"][0] == pytest.approx(result.table.filter(measure="entropy", step=3, layer=1)["value"].max())

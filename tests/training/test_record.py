@@ -1,0 +1,168 @@
+"""The run folder: opened at any time, kept when a run is killed, resumed from a checkpoint, refused to another run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_cases import batches, gpt2, llama
+
+import abbe
+from abbe import AbbeError
+from abbe.results import STEPS, Training
+
+
+def watched(folder: Any, steps: int, network: Any = None, **options: Any) -> abbe.Monitor:
+    network = network or gpt2(dropout=0.0)
+    with abbe.Monitor(network, folder=folder, **({"every": 1} | options)) as monitor:
+        for inputs in batches(steps):
+            loss = network(**inputs).loss
+            loss.backward()
+            network.zero_grad()
+            monitor.step(loss, 0.1)
+    assert monitor.silent is None
+    return monitor
+
+
+def opened(folder: Path) -> Training:
+    result = abbe.open(folder)
+    assert isinstance(result, Training)
+    return result
+
+
+def test_a_folder_opens_as_what_was_measured(tmp_path: Path) -> None:
+    monitor = watched(tmp_path / "run", 3)
+    result, measured = opened(tmp_path / "run"), monitor.result()
+    assert result.table.equals(measured.table)
+    assert result.steps.equals(measured.steps)
+    assert result.table.columns == ["step", "layer", "head", "measure", "value", "limit", "control"]
+    assert result.manifest["study"] == "watch"
+    assert result.manifest["layers"] == ["transformer.h.0.attn", "transformer.h.1.attn"]
+    assert "GPT2LMHeadModel, 3 steps read, the last 3" in repr(result)
+    assert json.loads(result.to_json())["steps"][2]["step"] == 3
+    copied = opened(result.save(tmp_path / "copy"))
+    assert copied.table.equals(result.table)
+
+
+def test_card_and_page(tmp_path: Path) -> None:
+    result = opened_with_name(tmp_path, "<b>model</b>")
+    for drawn in (result._repr_html_(), result.to_html(tmp_path / "watch.html")):
+        assert "steps read" in drawn
+        assert "&lt;b&gt;model" in drawn
+        assert "<b>model" not in drawn
+
+
+def opened_with_name(tmp_path: Path, name: str) -> Training:
+    network = gpt2(dropout=0.0)
+    network.config._name_or_path = name
+    watched(tmp_path / "run", 1, network)
+    return opened(tmp_path / "run")
+
+
+def test_a_folder_can_be_opened_while_the_run_goes_on(tmp_path: Path) -> None:
+    network = gpt2(dropout=0.0)
+    with abbe.Monitor(network, every=1, folder=tmp_path) as monitor:
+        assert len(opened(tmp_path).records) == 0
+        assert opened(tmp_path).table.is_empty()
+        network(**next(batches(1))).loss.backward()
+        monitor.step()
+        assert opened(tmp_path).steps["step"].to_list() == [1]
+        with (tmp_path / STEPS).open("ab") as file:
+            file.write(b'{"crc32":1,"step":')  # the next line is being written
+        assert opened(tmp_path).steps["step"].to_list() == [1]
+
+
+def test_a_resumed_run_replaces_what_came_after_the_checkpoint(tmp_path: Path) -> None:
+    watched(tmp_path, 5)
+    monitor = watched(tmp_path, 2, resume=3)
+    assert monitor.steps_done == 5
+    result = opened(tmp_path)
+    assert result.steps["step"].to_list() == [1, 2, 3, 4, 5]
+    assert result.steps["loss"][3] == pytest.approx(result.steps["loss"][0], rel=1e-5)  # the batches begin again
+
+
+def test_an_alert_before_the_checkpoint_is_not_raised_again(tmp_path: Path) -> None:
+    network = gpt2(dropout=0.0)
+    network.transformer.h[0].attn.c_attn.weight.data *= 1e3
+    watched(tmp_path, 2, network)
+    first = opened(tmp_path).alerts
+    assert not first.filter(step=1).is_empty()
+    watched(tmp_path, 1, network, resume=2)
+    assert opened(tmp_path).alerts.equals(first)
+
+
+def same_model() -> Any:
+    return gpt2(dropout=0.0)
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "why"),
+    [
+        (same_model, {}, "holds a run up to step 2"),
+        (same_model, {"resume": 1, "rows": 3}, "different: rows"),
+        (llama, {"resume": 1}, "different: model, configuration"),
+    ],
+)
+def test_another_run_is_refused_in_one_line(network: Any, options: Any, why: str, tmp_path: Path) -> None:
+    watched(tmp_path, 2)
+    with pytest.raises(AbbeError, match=why) as error:
+        abbe.Monitor(network(), every=1, folder=tmp_path, **options)
+    assert "\n" not in str(error.value)
+    assert opened(tmp_path).steps["step"].to_list() == [1, 2]
+
+
+def test_other_folders_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(AbbeError, match="is not empty and holds no run"):
+        abbe.Monitor(gpt2(), folder=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    with abbe.Monitor(gpt2(), folder=tmp_path), pytest.raises(AbbeError, match="is in use by process"):
+        other_process(tmp_path)
+
+
+def other_process(folder: Path) -> None:
+    code = "import sys, abbe; sys.path.insert(0, sys.argv[2]); from training_cases import gpt2\n"
+    code += "try: abbe.Monitor(gpt2(), folder=sys.argv[1])\nexcept abbe.AbbeError as error: print(error)"
+    command = [sys.executable, "-c", code, str(folder), str(Path(__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    raise AbbeError(done.stdout.strip() or "nothing was said")
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    watched(tmp_path, 2)
+    content = (tmp_path / STEPS).read_bytes()
+    (tmp_path / STEPS).write_bytes(content.replace(b'"entropy"', b'"entrapy"', 1))
+    with pytest.raises(AbbeError, match="is damaged: line 1"):
+        abbe.open(tmp_path)
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[2])
+import abbe
+from training_cases import batches, gpt2
+network = gpt2(dropout=0.0)
+monitor = abbe.Monitor(network, every=1, folder=sys.argv[1])
+for step, inputs in enumerate(batches(5), 1):
+    network(**inputs).loss.backward()
+    if step == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    monitor.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_keeps_what_was_measured(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "run"), str(Path(__file__).parent)]
+    assert subprocess.run(command, timeout=120, check=False).returncode == -signal.SIGKILL
+    assert opened(tmp_path / "run").steps["step"].to_list() == [1, 2]
+    watched(tmp_path / "run", 1, resume=2)
+    assert opened(tmp_path / "run").steps["step"].to_list() == [1, 2, 3]
