@@ -1,4 +1,4 @@
-"""The command line: thin, each command calls one study and shows what it found."""
+"""The command line: thin, each command calls one study and shows its result."""
 
 from ._app import app
 from ._main import main

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,14 @@ def print_json(content: Any) -> None:
 
 
 def show_result(
-    result: Result, table: RenderableType, folder: Path, *, as_json: bool, quiet: bool, opened: bool, more: str = ""
+    result: Result,
+    table: RenderableType,
+    folder: Path,
+    *,
+    as_json: bool,
+    quiet: bool,
+    opened: bool,
+    lines: Sequence[str] = (),
 ) -> None:
     """The end of every study: JSON or a table, then the path of the page, which is written if the study did not."""
     page = folder / result.page
@@ -31,12 +39,12 @@ def show_result(
         result.to_html(page)
     if as_json:
         typer.echo(result.to_json())
-    show_page(page, table, more, as_json, quiet)
+    show_page(page, table, lines, as_json, quiet)
     if opened:
         open_in_browser(page)
 
 
-def show_page(page: Path, table: RenderableType, more: str, as_json: bool, quiet: bool) -> None:
+def show_page(page: Path, table: RenderableType, lines: Sequence[str], as_json: bool, quiet: bool) -> None:
     """On standard output, which with --json is the JSON's alone: then the paths go to standard error."""
     if quiet:
         if not as_json:
@@ -46,9 +54,8 @@ def show_page(page: Path, table: RenderableType, more: str, as_json: bool, quiet
         from rich.console import Console
 
         Console().print(table)
-    if more:
-        typer.echo(more, err=as_json)
-    typer.echo(f"page: {page}", err=as_json)
+    for line in (*lines, f"page: {page}"):
+        typer.echo(line, err=as_json)
 
 
 def open_in_browser(page: Path) -> None:

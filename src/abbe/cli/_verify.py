@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from . import _complete
-from ._options import OUTPUT, Debug, check_file, json_option, quiet_option
+from ._options import Debug, check_file, json_option, output, quiet_option
 from ._shown import print_json
 
 EXAMPLES = (
@@ -28,9 +28,7 @@ def verify(
     trials: Annotated[int, typer.Option(help="Random draws per statement; the search grows with it.")] = 2000,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     listing: Annotated[bool, typer.Option("--list", help="Only list the statements.")] = False,
-    html: Annotated[
-        Path | None, typer.Option(help="Also write the table as one offline page.", rich_help_panel=OUTPUT)
-    ] = None,
+    html: Annotated[Path | None, output("Also write the table as one offline page.")] = None,
     as_json: Annotated[bool, json_option("Print a JSON list instead of a table.")] = False,
     quiet: Annotated[bool, quiet_option("No bar; only the line that counts what holds.")] = False,
     debug: Debug = False,

@@ -1,6 +1,7 @@
 """What a person sees: tables, charts and pages."""
 
 from ._calibration import calibration_table
+from ._calibration_charts import calibration_chart, save_calibration_figures
 from ._capacity.charts import capacity_chart
 from ._capacity.figures import save_capacity_figures
 from ._capacity.table import capacity_table
@@ -22,6 +23,7 @@ from ._verify import summary as verify_summary
 from ._verify import verify_page, verify_table
 
 __all__ = [
+    "calibration_chart",
     "calibration_table",
     "capacity_chart",
     "capacity_table",
@@ -38,6 +40,7 @@ __all__ = [
     "report_table",
     "reproduction_page",
     "reproduction_table",
+    "save_calibration_figures",
     "save_capacity_figures",
     "save_compare_figures",
     "save_diagnosis_figures",
