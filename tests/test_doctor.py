@@ -21,7 +21,17 @@ from abbe.models._load import embedded as _embedded
 from abbe.studies import Check
 from abbe.studies._doctor import machine, packages
 
-LINES = ["Python", "packages", "abbe[models]", "abbe[report]", "kernels", "threads", "memory", "embedded model", "cache"]
+LINES = [
+    "Python",
+    "packages",
+    "abbe[models]",
+    "abbe[report]",
+    "kernels",
+    "threads",
+    "memory",
+    "embedded model",
+    "cache",
+]
 
 
 def check_of(name: str) -> Check:
@@ -91,7 +101,14 @@ def test_an_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("version", "state"),
-    [("0.59.9", "broken"), ("0.60", "ok"), ("0.60.0rc1", "ok"), ("0.68.9", "ok"), ("0.69", "warning"), ("1", "warning")],
+    [
+        ("0.59.9", "broken"),
+        ("0.60", "ok"),
+        ("0.60.0rc1", "ok"),
+        ("0.68.9", "ok"),
+        ("0.69", "warning"),
+        ("1", "warning"),
+    ],
 )
 def test_a_package_of_another_version(version: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, numba=version)
@@ -131,13 +148,13 @@ def test_kernels_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_kernels_that_do_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     def give_up(spec: str, logits: torch.Tensor) -> float:
-        warnings.warn("abbe goes on without its compiled kernels, more slowly: no space (and so on)", RuntimeWarning)
+        warnings.warn("abbe goes on without its compiled kernels: no space (so on)", RuntimeWarning, stacklevel=1)
         return 0.0
 
     monkeypatch.setattr(machine, "_error", give_up)
     monkeypatch.setattr(machine.switch, "_broken", True)
     check = check_of("kernels")
-    assert (check.failed, check.detail) == (True, "abbe goes on without its compiled kernels, more slowly: no space")
+    assert (check.failed, check.detail) == (True, "abbe goes on without its compiled kernels: no space")
     assert "NUMBA_CACHE_DIR" in check.advice
 
 

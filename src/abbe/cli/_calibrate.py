@@ -34,7 +34,6 @@ def calibrate(
 ) -> Measured:
     """Swap a normalizer in and fit its temperature, alpha, ... head by head to the outputs of the unchanged model."""
     from ..studies import calibrate as run_calibrate
-    from ..views import calibration_table, save_calibration_figures
 
     calibration = run_calibrate(
         asked.model,
@@ -48,4 +47,4 @@ def calibrate(
         finetune=finetune,
         **asked.shared,
     )
-    return Measured(calibration, calibration_table, save_calibration_figures, (f"swap: {calibration.file}",))
+    return Measured(calibration, "calibration_table", "save_calibration_figures", (f"swap: {calibration.file}",))

@@ -34,7 +34,6 @@ def capacity(
 ) -> Measured:
     """How many of its top keys per query a model needs before its loss rises, and whether its geometry agrees."""
     from ..studies import capacity as run_capacity
-    from ..views import capacity_table, save_capacity_figures
 
     result = run_capacity(
         asked.model,
@@ -49,4 +48,4 @@ def capacity(
         targets=targets,
         **asked.shared,
     )
-    return Measured(result, capacity_table, save_capacity_figures)
+    return Measured(result, "capacity_table", "save_capacity_figures")

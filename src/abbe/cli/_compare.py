@@ -36,11 +36,10 @@ def compare(
 ) -> Measured:
     """What replacing softmax would change: loss, sparsity, speed, retrieval."""
     from ..studies import compare as run_compare
-    from ..views import compare_table, save_compare_figures
 
     needle = numbers("--needle-lengths", needle_lengths, int)
     comparison = run_compare(
         asked.model, asked.text, normalizers=normalizers, length=length, windows=windows, needle_lengths=needle,
         prompts=prompts, calibrate=calibrate, **asked.shared,
     )  # fmt: skip
-    return Measured(comparison, compare_table, save_compare_figures)
+    return Measured(comparison, "compare_table", "save_compare_figures")

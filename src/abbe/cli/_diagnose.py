@@ -26,8 +26,7 @@ def diagnose(
 ) -> Measured:
     """Measure how selective every attention head of a model is: dispersion, distance, separability, sensitivity."""
     from ..studies import diagnose as run_diagnose
-    from ..views import diagnosis_table, save_diagnosis_figures
 
     tried = () if temperatures == "none" else numbers("--temperatures", temperatures, float)
     run = run_diagnose(asked.model, asked.text, normalizer=normalizer, temperatures=tried, **heads, **asked.shared)
-    return Measured(run, diagnosis_table, save_diagnosis_figures)
+    return Measured(run, "diagnosis_table", "save_diagnosis_figures")

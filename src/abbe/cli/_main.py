@@ -13,6 +13,7 @@ from typing import NoReturn
 import typer
 
 from .._errors import AbbeError
+from .._later import MissingExtraError
 from .._stored import CannotWrite
 from ._app import app
 from ._invocation import FAILED, MISTAKE, PIPE_CLOSED, STOPPED, current
@@ -40,6 +41,8 @@ def main() -> None:
         sys.exit(STOPPED)
     except CannotWrite as error:
         _fail(f"{error}; {current.if_stopped}", MISTAKE)
+    except MissingExtraError as error:
+        _fail(str(error), MISTAKE, prefix="")  # begins with the command
     except AbbeError as error:
         _fail(str(error), MISTAKE)
     except OSError as error:
@@ -73,12 +76,12 @@ def _tell_stopped() -> None:
     typer.echo(f"abbe: stopped; {current.if_stopped}", err=True)
 
 
-def _fail(line: str, code: int) -> NoReturn:
+def _fail(line: str, code: int, prefix: str = "abbe: ") -> NoReturn:
     """One line, or with --debug the whole traceback, which ends with the same words."""
     if current.debug:
         traceback.print_exc()
     else:
-        typer.echo(f"abbe: {line}", err=True)
+        typer.echo(f"{prefix}{line}", err=True)
     sys.exit(code)
 
 

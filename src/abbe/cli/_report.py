@@ -15,7 +15,6 @@ EXAMPLES = (
 def report(*, asked: Asked, heads: Heads) -> Measured:
     """How selective every attention head is, where selection breaks down, and what to do about it: one offline page."""
     from ..studies import report as run_report
-    from ..views import report_table, save_report_figures
 
     result = run_report(asked.model, asked.text, **heads, **asked.shared)
-    return Measured(result, report_table, save_report_figures)
+    return Measured(result, "report_table", "save_report_figures")

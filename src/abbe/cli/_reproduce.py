@@ -31,7 +31,6 @@ def reproduce(
 ) -> Measured:
     """Repeat the experiments of arXiv 2508.17821 on a model: figures, a page, and which of its statements hold."""
     from ..studies import reproduce as run_reproduce
-    from ..views import reproduction_table, save_figures
 
     reproduction = run_reproduce(
         asked.model,
@@ -42,4 +41,4 @@ def reproduce(
         quick=quick,
         **asked.shared,
     )
-    return Measured(reproduction, reproduction_table, save_figures)
+    return Measured(reproduction, "reproduction_table", "save_figures")

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
+from .._later import need
 from ._invocation import RESUMES, current
+from ._names import EXTRA_OF
 from ._options import (
     Debug,
     Figures,
@@ -37,8 +39,6 @@ from ._options import (
 from ._shown import show_result
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from ..results import Result
 
 _QUIET = "No cost line, no bar, no table; only the path of the page."
@@ -73,11 +73,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Measured:
-    """The result of a study and how it is shown; `lines` stand between the table and the paths."""
+    """The result of a study, and the functions of `abbe.views` that show it; `lines` stand below the table."""
 
     result: Result
-    table: Callable[[Any], RenderableType]
-    save_figures: Callable[[Any, Path], object]
+    table: str
+    save_figures: str
     lines: tuple[str, ...] = ()
 
 
@@ -99,16 +99,22 @@ def study(
             *, model: str, text: list[str] | None, seed: int, out: Path | None, figures: Path | None, opened: bool,
             as_json: bool, quiet: bool, debug: bool, **own: Any,
         ) -> None:  # fmt: skip
+            from .. import views
+
             current.if_stopped = RESUMES
+            need(f"abbe {name}", EXTRA_OF[name])
             if figures is not None:
+                need(f"abbe {name} --figures", "report")
                 check_folder("--figures", figures)
+            if opened:
+                need(f"abbe {name} --open", "report")
             folder = out or folder_for(name, model, *_in_the_name(named_by, own))
             shared = Shared(seed=seed, folder=folder, progress=not quiet)
             measured = measure(asked=Asked(model, text, shared), **_with_heads(own))
             drawn = figures or (folder / figures_in if figures_in else None)
             if drawn is not None:
-                measured.save_figures(measured.result, drawn)
-            table = measured.table(measured.result)
+                getattr(views, measured.save_figures)(measured.result, drawn)
+            table = getattr(views, measured.table)(measured.result)
             lines = [*measured.lines, *([f"figures: {drawn}"] if drawn is not None else [])]
             show_result(measured.result, table, folder, as_json=as_json, quiet=quiet, opened=opened, lines=lines)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from .._later import need
 from . import _complete
 from ._options import Debug, check_file, json_option, output, quiet_option
 from ._shown import print_json
@@ -40,17 +41,20 @@ def verify(
     from ..bounds import catalogue
     from ..studies import verify as run_verify
     from ..studies import watching
-    from ..views import verify_page, verify_summary, verify_table
+    from ..views import verify_summary, verify_table
 
     if listing:
         _list(as_json)
         return
     if html is not None:
+        need("abbe verify --html", "report")
         check_file("--html", html)
     with watching(not quiet) as watch:
         watch.expect(len(names or catalogue()))
         verdicts = run_verify(names or (), trials, seed, watch.step)
     if html is not None:
+        from ..views import verify_page
+
         html.write_text(verify_page(verdicts, trials, seed), encoding="utf-8")
     if as_json:
         print_json([asdict(verdict) for verdict in verdicts])
