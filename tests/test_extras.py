@@ -27,14 +27,14 @@ BROUGHT_ALONG = {"huggingface_hub": "transformers", "llvmlite": "numba", "markup
 
 def packages(extra: str) -> set[str]:
     """What an extra of pyproject.toml installs beside the core, by the names under which it is imported."""
-    found = set()
+    names = set()
     for line in PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]:
         name = re.split(r"[<>=\[]", line)[0]
         if name == "abbe":
-            found |= {one for part in re.search(r"\[(.*)\]", line)[1].split(",") for one in packages(part)}  # type: ignore[index]
+            names |= {one for part in re.search(r"\[(.*)\]", line)[1].split(",") for one in packages(part)}  # type: ignore[index]
         else:
-            found.add(IMPORTED_AS.get(name, name))
-    return found
+            names.add(IMPORTED_AS.get(name, name))
+    return names
 
 
 CORE, OPTIONAL = packages(""), packages("all")
@@ -181,15 +181,15 @@ def test_every_public_name_is_imported_from_one_place(package: object) -> None:
 
 
 def third_party_imports() -> dict[str, set[str]]:
-    """Packages that the sources import, anywhere in a file, with those files; not what only types need."""
-    found: dict[str, set[str]] = {}
+    """Packages that the sources import, anywhere in a file, with those files."""
+    files: dict[str, set[str]] = {}
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names:
-                found.setdefault(name, set()).add(path.name)
-    return found
+                files.setdefault(name, set()).add(path.name)
+    return files
 
 
 def test_every_import_is_covered_by_the_core_or_an_extra() -> None:

@@ -1,4 +1,4 @@
-"""The program: runs a command, and tells what went wrong in one line."""
+"""The program: runs a command, and says what went wrong in one line."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def main() -> None:
             app()
     except SystemExit as stop:
         if stop.code == STOPPED or stop.code in _ENDED:  # how typer ends after Ctrl-C, and `_end`
-            _tell_stopped()
+            _say_stopped()
         if isinstance(stop.__context__, BrokenPipeError):  # typer and rich end with 1 then
             sys.exit(PIPE_CLOSED)
         raise
     except KeyboardInterrupt:
-        _tell_stopped()
+        _say_stopped()
         sys.exit(STOPPED)
     except CannotWrite as error:
         _fail(f"{error}; {current.if_stopped}", MISTAKE)
@@ -72,7 +72,7 @@ def _end(number: int, _: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _tell_stopped() -> None:
+def _say_stopped() -> None:
     typer.echo(f"abbe: stopped; {current.if_stopped}", err=True)
 
 

@@ -105,7 +105,7 @@ def embedded_check() -> Check:
 
 
 def cache_check() -> Check:
-    """Where pulled models go: tried by writing, as the rights alone do not tell of a read-only disk."""
+    """Where pulled models go: tried by writing, as the rights alone say nothing of a read-only disk."""
     folder = cache_folder()
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
