@@ -159,6 +159,20 @@ def test_pages_and_figures_are_refused_before_the_work(option: str) -> None:
     assert (done.returncode, done.stderr) == (2, line)
 
 
+@pytest.mark.parametrize("extra", ["", "models", "report"])
+def test_names_of_an_extra_need_no_other(extra: str) -> None:
+    """Every one can be imported: what its module imports at the top comes with the core and this extra."""
+    code = f"""
+import abbe
+for package in (abbe, abbe.studies, abbe.views):
+    for names in package._NAMES.get({extra!r}, {{}}).values():
+        for name in names:
+            getattr(package, name)
+"""
+    done = run_with(CORE | (packages(extra) if extra else set()), code)
+    assert done.stderr == ""
+
+
 # -- Tables that must agree -------------------------------------------------------------------------------------------
 
 
