@@ -38,17 +38,17 @@ def verify(
 
     Exit code 0 when every shipped bound holds and every statement marked refuted is refuted again, else 1.
     """
-    from ..bounds import catalogue
-    from ..studies import verify as run_verify
-    from ..studies import watching
-    from ..views import verify_summary, verify_table
-
     if listing:
         _list(as_json)
         return
     if html is not None:
         need("abbe verify --html", "report")
         check_file("--html", html)
+    from ..bounds import catalogue
+    from ..studies import verify as run_verify
+    from ..studies import watching
+    from ..views import verify_summary, verify_table
+
     with watching(not quiet) as watch:
         watch.expect(len(names or catalogue()))
         verdicts = run_verify(names or (), trials, seed, watch.step)
