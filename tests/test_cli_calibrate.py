@@ -60,6 +60,21 @@ def test_json_leaves_standard_output_alone(asked: dict[str, Any]) -> None:
     assert run("calibrate", "--with", "sparsemax", "--json", "--quiet").stderr == ""
 
 
+def test_figures(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drawn: list[object] = []
+    monkeypatch.setattr(views, "save_calibration_figures", lambda result, folder: drawn.append((result.study, folder)))
+    assert "figures: " not in run("calibrate", "--with", "sparsemax").stdout
+    assert drawn == []
+    result = run("calibrate", "--with", "sparsemax", "--figures", "charts")
+    assert drawn == [("calibrate", Path("charts"))]
+    lines = result.stdout.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["THE TABLE", "swap", "figures", "page"]
+    asked.clear()
+    (tmp_path / "file").write_text("")
+    assert run_main(monkeypatch, "calibrate", "--with", "sparsemax", "--figures", "file") == 2
+    assert asked == {}  # refused before the work
+
+
 def test_the_normalizer_must_be_named(asked: dict[str, Any]) -> None:
     result = run("calibrate")
     assert result.exit_code == 2

@@ -192,7 +192,7 @@ def test_intervals_of_growth_are_expanded(layer: int | None) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=3, max_size=7))
-def test_rank_correlation_is_that_of_scipy(pairs: list[tuple[int, int]]) -> None:
+def test_rank_correlation_with_ties(pairs: list[tuple[int, int]]) -> None:
     x, y = ([float(pair[side]) for pair in pairs] for side in (0, 1))
     found = rank_correlation(x, y)
     if len(set(x)) == 1 or len(set(y)) == 1:

@@ -1,4 +1,4 @@
-"""What `main` must know about the command that is going on, to tell its errors."""
+"""What `main` must know about the command that is going on, to report its errors."""
 
 from __future__ import annotations
 

@@ -10,13 +10,14 @@ Every reading has a value, and where they exist a proved limit and a random cont
 """
 
 from ._bootstrap import bootstrap_interval, enough_windows, interval_ends, resampled_counts, resampled_means
-from ._critical import CriticalN, critical_n, ks_test
+from ._critical import CriticalN, critical_n
 from ._critical_units import critical_of_units
 from ._decay import DecayReading, decay, decay_exponent, mean_decay_exponent
 from ._differences import differences
 from ._dispersion import dispersion, selection
 from ._expected import distance_formula, expected_distance
 from ._geometry import geometry
+from ._ks import ks_test
 from ._registry import GROUPS, MeasureInfo, list_measures, list_tests
 from ._rows import Rows
 from ._sensitivity import sensitivity

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import io
 import json
-import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ import polars as pl
 
 from .._errors import AbbeError
 from .._held import held
-from .._stored import CHECKED, check_file, checked, read_bytes, read_json, write_json, write_whole
+from .._stored import CHECKED, check_file, checked, finite, read_bytes, read_json, write_json, write_whole
 
 MANIFEST = "manifest.json"
 FORMAT = 3  # of run folders
@@ -102,15 +101,6 @@ class Result(ABC):
     def _files_beside(self, folder: Path) -> Sequence[str]:
         """Other files in the folder that belong to the result; they are hashed, too."""
         return ()
-
-
-def finite(content: Any) -> Any:
-    """JSON knows neither NaN nor infinity: they become null."""
-    if isinstance(content, Mapping):
-        return {str(key): finite(value) for key, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        return [finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def as_parquet(table: pl.DataFrame) -> bytes:

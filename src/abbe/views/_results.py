@@ -10,6 +10,7 @@ import polars as pl
 from markupsafe import Markup
 
 from ..words.manifest import model_name, text_name
+from ._calibration_charts import calibration_chart
 from ._capacity.charts import capacity_chart
 from ._compare.charts import pareto_chart
 from ._compare.page import compare_page
@@ -71,7 +72,7 @@ def _calibration(result: Any) -> str:
         for one in result.losses
     ]
     losses = pl.DataFrame(rows, schema={"stage": pl.String, "loss": pl.Float64, "over the baseline": pl.Float64})
-    parts = [_measured(result), finding_list("What it means", result.findings)]
+    parts = [_measured(result), finding_list("What it means", result.findings), svg(calibration_chart(result))]
     return card([*parts, _table(losses), _table(result.layers)])
 
 

@@ -123,8 +123,7 @@ def gain_numbers(own: Sequence[float], found: Sequence[float], level: float) -> 
 
 def wilson(right: int, total: int, level: float = 0.95) -> tuple[float, float]:
     """Interval of a share, by the score test: never empty, also where all or none are right."""
-    z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
-    share = right / total
-    centre = (share + z * z / (2 * total)) / (1 + z * z / total)
-    half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    from scipy.stats import binomtest  # takes long to import
+
+    ends = binomtest(right, total).proportion_ci(level, "wilson")
+    return float(ends.low), float(ends.high)
