@@ -1,27 +1,18 @@
 """Scalar float32 building blocks that LLVM turns into vector code when they are inlined into a loop.
 
 numba's own ``exp`` and ``log`` call libm one element at a time, and its ``max`` keeps a loop scalar.
-
-Sums. A vector loop keeps one float32 partial sum per lane, so over a long row each lane adds thousands of terms, and
-the narrower the vectors the larger the error: 900 eps were seen at 131,072 keys. Every sum over keys is therefore
-taken in blocks: float32 inside a block, where a lane adds 12 terms (an error of 2 eps at most, see `BLOCK`), float64
-from block to block. In the loops below, `row_` is the block of `row`.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import int32, njit, types
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import register_pass
-from numba.core.lowering import Lower
-from numba.core.registry import cpu_target
-from numba.core.typed_passes import NativeLowering
 from numba.extending import intrinsic
+
+from .compiled import kernel
 
 f32 = np.float32
 
@@ -32,77 +23,8 @@ POS_INF = f32(np.inf)
 NAN = f32(np.nan)
 TINY = f32(1e-37)  # smaller weights count as none where a logarithm or a power of them is needed
 
-# Sums may be reordered (this is what vectorises them); NaN and infinities keep their meaning.
-SUMS = {"reassoc", "contract", "nsz", "arcp"}
 # Fused multiply-add only: the splitting constants below must not be reordered.
 STRICT = {"contract"}
-
-
-def _lanes() -> int:
-    """float32 numbers in a vector of the processor that kernels are compiled for; the fewest where it does not say."""
-    features = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
-    return 16 if "+avx512f" in features else 8 if "+avx" in features else 4
-
-
-# Keys whose terms are summed in float32 before the sum goes on in float64. m equal terms, the worst case, leave a
-# partial sum off by at most m/6 eps, so 12 terms per lane. A loop with few instructions runs over two vectors or more
-# at once, each with partial sums of its own: its blocks can be longer.
-BLOCK = 12 * _lanes()
-LONG_BLOCK = 2 * BLOCK
-_WIDEST = 16
-
-
-def _sources(file: str) -> tuple[tuple[str, float, int], ...]:
-    """Name, time and size of everything that a kernel in `file` may inline: its folder, this file and the entries."""
-    files = [*sorted(Path(file).parent.glob("*.py")), Path(__file__), Path(__file__).with_name("entries.py")]
-    return tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in files)
-
-
-class _WideLower(Lower):  # type: ignore[misc]
-    """Lets loops use vectors of 512 bits where the processor has them: LLVM would stop at 256."""
-
-    def lower_normal_function(self, fndesc: Any) -> None:
-        super().lower_normal_function(fndesc)
-        set.add(self.function.attributes, '"prefer-vector-width"="512"')  # its own `add` knows no such attribute
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _WideLowering(NativeLowering):  # type: ignore[misc]
-    _name = "abbe_wide_lowering"
-
-    @property
-    def lowering_class(self) -> Any:
-        return _WideLower
-
-
-class WideCompiler(CompilerBase):  # type: ignore[misc]
-    """numba's own steps, but for the attribute above."""
-
-    def define_pipelines(self) -> list[Any]:
-        steps = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        steps.passes = [(_WideLowering, why) if step is NativeLowering else (step, why) for step, why in steps.passes]
-        steps._finalized = False
-        steps.finalize()
-        return [steps]
-
-
-def kernel(function: Any) -> Any:
-    """Compile a kernel or a helper called once per row: cached on disk, GIL released.
-
-    Always inlined. Otherwise a helper exists twice, compiled by itself and once more inside its caller, with rounding
-    of its own; the process that compiles would call the first copy, those that load from the cache the second.
-    """
-    options = {"cache": True, "nogil": True, "fastmath": SUMS, "error_model": "numpy", "forceinline": True}
-    made = njit(**options, pipeline_class=WideCompiler)(function)
-    stamp_cache(made, function)
-    return made
-
-
-def stamp_cache(made: Any, function: Any) -> None:
-    """numba asks only whether a function's own file changed, but a kernel inlines others: ask for all files."""
-    cache_file = getattr(getattr(made, "_cache", None), "_cache_file", None)
-    if cache_file is not None:
-        cache_file._source_stamp = _sources(function.__code__.co_filename)
 
 
 def _elementwise(function: Any) -> Any:
@@ -250,16 +172,6 @@ def sigmoid(x: Any) -> Any:
 
 
 @kernel
-def block_end(start: int, keys: int, block: int) -> int:
-    """Where the block of a sum that begins at `start` ends: `block` keys; at last what is left in whole vectors, then
-    the rest, which would be added to the sum of the vectors one by one."""
-    left = keys - start
-    if left >= block:
-        return start + block
-    return start + (left - left % _WIDEST if left >= _WIDEST else left)
-
-
-@kernel
 def row_max(row: Any) -> Any:
     """Largest entry; NaN if any entry is NaN."""
     top = NEG_INF
@@ -275,34 +187,3 @@ def usable(top: Any, out: Any) -> bool:
         return True
     out[:] = ZERO if top == NEG_INF else NAN
     return False
-
-
-@kernel
-def row_dot(a: Any, b: Any) -> Any:
-    keys, total = a.shape[0], 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, LONG_BLOCK)
-        a_, b_ = a[start:stop], b[start:stop]
-        part = ZERO
-        for j in range(stop - start):
-            part += a_[j] * b_[j]
-        total += part
-        start = stop
-    return f32(total)
-
-
-@kernel
-def row_sum(a: Any) -> Any:
-    """In float64."""
-    keys, total = a.shape[0], 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, LONG_BLOCK)
-        a_ = a[start:stop]
-        part = ZERO
-        for j in range(stop - start):
-            part += a_[j]
-        total += part
-        start = stop
-    return total

@@ -11,25 +11,24 @@ from typing import Any
 
 import numpy as np
 
+from ..._kernels.compiled import inlined, kernel
+from ..._kernels.sums import BLOCK, Row, sum_over_keys
 from ..._kernels.vector import (
-    BLOCK,
     ONE,
     TINY,
     ZERO,
     below,
-    block_end,
     exp,
     f32,
-    kernel,
     log,
     maximum,
     minimum,
     on_or_off_edge,
     rough_power,
     row_max,
-    usable,
 )
-from .thresholds import LANES, centre, lane_maxima, scale_share
+from .rows import backward_rows, forward_rows
+from .thresholds import LANES, finish_gradient, lane_maxima, two_parts
 
 _SEGMENT = 8 * LANES  # where lanes shall lead to single keys, a long row has lanes in each segment
 _ROUNDS = 60
@@ -75,6 +74,20 @@ def gather(row: Any, top: Any, scale: Any, gap: Any, lanes: Any, near: Any, inde
     return count
 
 
+@sum_over_keys(BLOCK, sums=3, rounded=False, within=inlined)
+def entmax_terms(
+    j: int, near: Row, slope_of_u: Any, slope_of_c: Any, high: Any, low: Any, over_c: Any, inverse: Any, peak: Any,
+    weights: Row,
+) -> Any:  # fmt: skip
+    """weights = e^peak u^inverse; sums of w, w/u and w/u^2, u = 1 + slope_of_u near."""
+    u, exact_t = on_or_off_edge(slope_of_u * near[j], near[j], slope_of_c, high, low, over_c)
+    inside = u > f32(1e-30)
+    over = ONE / (u if inside else ONE)
+    w = exp(peak + inverse * (log(u if inside else ONE) + (exact_t - (u - ONE)) * over)) if inside else ZERO
+    weights[j] = w
+    return w, w * over, w * over * over
+
+
 @kernel
 def entmax_sums(near: Any, beta: Any, s: float, weights: Any) -> Any:
     """w = [c + beta near]_+^(1/beta), c = e^(beta s); sums of w, w/u and w/u^2, u = 1 + beta near/c.
@@ -82,30 +95,9 @@ def entmax_sums(near: Any, beta: Any, s: float, weights: Any) -> Any:
     The weights are those of s rounded to float32, the sums those of s itself: a factor between them.
     """
     c = math.exp(beta * s)
-    slope_of_u, over_c, slope_of_c = f32(beta / c), f32(1.0 / c), f32(beta)
-    high = f32(c)
-    low = f32(c - high)
+    high, low = two_parts(c)
     inverse, peak = f32(1.0 / beta), f32(s)
-    keys, total, slope, bend = near.shape[0], 0.0, 0.0, 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, BLOCK)
-        near_, weights_ = near[start:stop], weights[start:stop]
-        part, part_slope, part_bend = ZERO, ZERO, ZERO
-        for j in range(stop - start):
-            t = slope_of_u * near_[j]
-            u, exact_t = on_or_off_edge(t, near_[j], slope_of_c, high, low, over_c)
-            inside = u > f32(1e-30)
-            over = ONE / (u if inside else ONE)
-            w = exp(peak + inverse * (log(u if inside else ONE) + (exact_t - (u - ONE)) * over)) if inside else ZERO
-            weights_[j] = w
-            part += w
-            part_slope += w * over
-            part_bend += w * over * over
-        total += part
-        slope += part_slope
-        bend += part_bend
-        start = stop
+    total, slope, bend = entmax_terms(near, f32(beta / c), f32(beta), high, low, f32(1.0 / c), inverse, peak, weights)
     rounded = math.exp(s - peak)
     return rounded * total, rounded * slope, rounded * bend
 
@@ -174,30 +166,37 @@ def shift_weights(near: Any, beta: float, s: float, change: float, factor: Any, 
 
 
 @kernel
-def forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
-    keys = logits.shape[1]
+def search_room(keys: int) -> Any:
+    """Lanes, near keys, their weights and their places."""
     lanes = np.empty((keys + _SEGMENT - 1) // _SEGMENT * LANES, np.float32)
     near, packed = np.empty(keys + _VECTOR, np.float32), np.empty(keys + _VECTOR, np.float32)
-    index = np.empty(keys + 2 * lanes.shape[0], np.int64)
-    for r in range(start, stop):
-        q = r if params.shape[0] > 1 else 0
-        row, out, scale, beta = logits[r], weights[r], params[q, 0], maximum(params[q, 1], f32(1e-7))
-        for g in range(lanes.shape[0] // LANES):
-            lane_maxima(row[g * _SEGMENT : (g + 1) * _SEGMENT], lanes[g * LANES : (g + 1) * LANES])
-        top = row_max(lanes)
-        if usable(top, out):
-            count = gather(row, top, scale, ONE / beta, lanes, near, index)
-            filled = (abs(count) + _VECTOR - 1) // _VECTOR * _VECTOR
-            if count < 0 and keys % _VECTOR == 0:
-                entmax_weights(near[:keys], float(beta), out)
-                continue
-            entmax_weights(near[:filled], float(beta), packed)
-            if count < 0:
-                out[:] = packed[:keys]
-            else:
-                out[:] = ZERO
-                for c in range(count):
-                    out[index[c]] = packed[c]
+    return lanes, near, packed, np.empty(keys + 2 * lanes.shape[0], np.int64)
+
+
+@kernel
+def top_of_segments(row: Any, room: Any) -> Any:
+    lanes = room[0]
+    for g in range(lanes.shape[0] // LANES):
+        lane_maxima(row[g * _SEGMENT : (g + 1) * _SEGMENT], lanes[g * LANES : (g + 1) * LANES])
+    return row_max(lanes)
+
+
+@forward_rows(room=search_room, top=top_of_segments)
+def forward(row: Any, top: Any, params: Any, out: Any, room: Any) -> None:
+    lanes, near, packed, index = room
+    keys, beta = row.shape[0], maximum(params[1], f32(1e-7))  # 1/beta is needed, and stays finite
+    count = gather(row, top, params[0], ONE / beta, lanes, near, index)
+    if count < 0 and keys % _VECTOR == 0:
+        entmax_weights(near[:keys], float(beta), out)
+        return
+    filled = (abs(count) + _VECTOR - 1) // _VECTOR * _VECTOR
+    entmax_weights(near[:filled], float(beta), packed)
+    if count < 0:
+        out[:] = packed[:keys]
+    else:
+        out[:] = ZERO
+        for c in range(count):
+            out[index[c]] = packed[c]
 
 
 @kernel
@@ -229,35 +228,24 @@ def log_weight_slope(d: Any, beta: Any, s: Any) -> Any:
     return -d * (d * e2 + s * e1)
 
 
+@sum_over_keys(BLOCK, within=inlined)
+def alpha_terms(j: int, weights: Row, grad: Row, beta: Any, s: Any, mean: Any) -> Any:
+    w = weights[j]
+    inside = w > TINY
+    slope = log_weight_slope(log(w) - s if inside else ZERO, beta, s)
+    return w * slope * (grad[j] - mean) if inside else w * ZERO  # as in support_weights
+
+
 @kernel
 def alpha_gradient(grad: Any, weights: Any, beta: Any, mean: Any) -> Any:
     """sum_i w_i slope_i (grad_i - mean): the mean under u takes out the change of the largest weight."""
     s = log(maximum(row_max(weights), TINY))
-    keys, total = weights.shape[0], 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, BLOCK)
-        weights_, grad_ = weights[start:stop], grad[start:stop]
-        part = ZERO
-        for j in range(stop - start):
-            w = weights_[j]
-            inside = w > TINY
-            slope = log_weight_slope(log(w) - s if inside else ZERO, beta, s)
-            part += w * slope * (grad_[j] - mean) if inside else w * ZERO  # as in support_weights
-        total += part
-        start = stop
-    return f32(total)
+    return alpha_terms(weights, grad, beta, s, mean)
 
 
-@kernel
-def backward(
-    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
-) -> None:
-    for r in range(start, stop):
-        q = r if params.shape[0] > 1 else 0
-        scale, beta = params[q, 0], params[q, 1]
-        support_weights(weights[r], beta, grad_logits[r])
-        mean = centre(grad[r], scale, grad_logits[r])
-        if grad_params.shape[0] > 0:
-            grad_params[r, 0] = scale_share(logits[r], grad_logits[r], scale)
-            grad_params[r, 1] = alpha_gradient(grad[r], weights[r], beta, mean)
+@backward_rows()
+def backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
+    support_weights(weights, params[1], out)
+    mean = finish_gradient(grad, row, params[0], out, of_params)
+    if of_params.shape[0] > 0:
+        of_params[0, 1] = alpha_gradient(grad, weights, params[1], mean)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..._kernels.entries import from_source
-from ..._kernels.vector import ZERO, f32, kernel
+from ..._kernels.compiled import from_source, kernel
+from ..._kernels.vector import ZERO, f32
 from .blend import rows_of
 
 _GATHERED = 48  # 12 passes of four keys: see the sums of `_vector`

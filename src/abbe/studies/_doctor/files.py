@@ -98,7 +98,7 @@ def _kernel_cache() -> Path:
     """Where numba keeps the kernels: it asks when a module with kernels is imported."""
     from ..._kernels import vector as _vector
 
-    return Path(_vector.row_dot.stats.cache_path)
+    return Path(_vector.row_max.stats.cache_path)
 
 
 def opening_check() -> Check:
