@@ -162,6 +162,10 @@ def entmax_lipschitz(alpha: float, keys: int) -> float:
     return min(float(norm.max()) * (1 + 1e-9), 1.0)
 
 
+_ALPHA = Option("alpha", 1.5, "sparsity", low=1, high=2, closed="high", shown=True)
+_USUAL_ALPHAS = (1.1, 1.2, 1.25, 1.3, 1.5, 1.75, 1.9, 2)
+
+
 class Sparsemax(Normalizer):
     """[l - tau]_+, the projection on the simplex, arXiv 1602.02068.
 
@@ -197,12 +201,8 @@ class Entmax(Normalizer):
     meaning = "tunable sparsity; high alpha means few keys (2 is sparsemax), low alpha means many (1 is softmax)"
     paper = "1905.05702, 1909.00015"
     example = "entmax:alpha=1.5"
-    options = (
-        Option("alpha", 1.5, "sparsity", low=1, high=2, closed="high", shown=True),
-        learn_option(),
-        heads_option(),
-    )
-    usual = (1.1, 1.2, 1.25, 1.3, 1.5, 1.75, 1.9, 2)
+    options = (_ALPHA, learn_option(), heads_option())
+    usual = _USUAL_ALPHAS
     learnable = ("alpha",)
     alpha: PerHead
 
@@ -235,14 +235,14 @@ class AdaptiveScalableEntmax(Normalizer):
     paper = "2506.16640"
     example = "asentmax:alpha=1.5,beta=0.5"
     options = (
-        Option("alpha", 1.5, "sparsity", low=1, high=2, closed="high", shown=True),
+        _ALPHA,
         Option("delta", 1.0, "scale without regard to length", low=0, closed="low"),
         Option("beta", 1.0, "strength of the growth with length", low=0, closed="low"),
         Option("gamma", 1.0, "power of ln n", low=-3, high=3),
         learn_option(),
         heads_option(),
     )
-    usual = (1.1, 1.2, 1.25, 1.3, 1.5, 1.75, 1.9, 2)
+    usual = _USUAL_ALPHAS
     learnable = ("delta", "beta", "gamma")
     alpha: float
     delta: PerHead
