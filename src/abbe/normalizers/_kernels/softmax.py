@@ -29,6 +29,12 @@ def forward(row: Any, top: Any, params: Any, out: Any) -> None:
     multiply(out, ONE / exponentials(row, top, params[0], ZERO, out))
 
 
+@kernel
+def centred(grad: Any, weights: Any, scale: Any, dot: Any, out: Any) -> None:
+    for j in range(grad.shape[0]):
+        out[j] = scale * weights[j] * (grad[j] - dot)
+
+
 @sum_over_keys(LONG_BLOCK)
 def scale_gradient(j: int, grad: Row, row: Row, weights: Row, dot: Any, top: Any) -> Any:
     """sum_j w_j (g_j - dot) (l_j - top) over visible keys: the gradient to a common scale of the row."""
@@ -40,8 +46,7 @@ def scale_gradient(j: int, grad: Row, row: Row, weights: Row, dot: Any, top: Any
 def row_gradient(grad: Any, row: Any, weights: Any, scale: Any, out: Any, of_params: Any) -> Any:
     """Gradient to the logits and, if wanted, to the scale; returns w . grad."""
     dot = row_dot(weights, grad)
-    for j in range(grad.shape[0]):
-        out[j] = scale * weights[j] * (grad[j] - dot)
+    centred(grad, weights, scale, dot, out)
     if of_params.shape[0] > 0:
         top = maximum(row_max(row), f32(-3e38))  # a row without keys has no top, and -inf - -inf is NaN
         of_params[0, 0] = scale_gradient(grad, row, weights, dot, top)
