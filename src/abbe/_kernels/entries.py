@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 from .compiled import SUMS, WideCompiler, from_source, stamp_cache
 
-_HEADER = 3
+_HEADER = 3  # numbers of the work before the arrays: next share, shares, rows
 _OPTIONS = {"nopython": True, "fastmath": SUMS, "error_model": "numpy"}
 _TEMPLATE = """
 def {name}(data):

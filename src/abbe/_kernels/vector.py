@@ -66,7 +66,7 @@ larger = _binary_intrinsic("llvm.maxnum", "nnan", "nsz")  # one instruction, for
 smaller = _binary_intrinsic("llvm.minnum", "nnan", "nsz")
 
 _LOG2_E = f32(1.4426950408889634)
-_LN2_HIGH = f32(0.693359375)
+_LN2_HIGH = f32(0.693359375)  # ln 2 in two parts, the first with few bits: n times it is exact for |n| < 2**15
 _LN2_LOW = f32(-2.12194440e-4)
 _ROUND = f32(12582912.0)  # 1.5 * 2**23: adding it rounds to an integer in the low bits
 _SQRT_HALF = f32(0.70710678)
@@ -79,6 +79,7 @@ def exp(x: Any) -> Any:
     n = shifted - _ROUND
     r = x - n * _LN2_HIGH
     r = r - n * _LN2_LOW
+    # e**r for |r| <= ln(2)/2 by the polynomial of Cephes' expf, log below by that of its logf.
     p = f32(1.9875691500e-4)
     p = p * r + f32(1.3981999507e-3)
     p = p * r + f32(8.3334519073e-3)
@@ -86,6 +87,7 @@ def exp(x: Any) -> Any:
     p = p * r + f32(1.6666665459e-1)
     p = p * r + f32(5.0000001201e-1)
     y = p * r * r + r + ONE
+    # times 2**n: `shifted` holds n in its low bits, which move to the place of the exponent.
     value = from_bits(int32(bits(y) + int32(bits(shifted) << int32(23))))
     return value if x > f32(-87.0) else ZERO
 
@@ -97,6 +99,7 @@ def log(x: Any) -> Any:
     exponent = int32((pattern >> int32(23)) - int32(126))
     m = from_bits(int32((pattern & int32(0x007FFFFF)) | int32(0x3F000000)))
     small = m < _SQRT_HALF
+    # m in [sqrt(1/2), sqrt(2)), so that ln x near x = 1 has no ln 2 to cancel.
     e = f32(exponent) - (ONE if small else ZERO)
     m = (m + m if small else m) - ONE
     z = m * m
@@ -132,6 +135,7 @@ def rough_power(x: Any, power: Any, shift: Any) -> Any:
     """2**shift x**power for normal 0 < x: a relative error of about 1e-4 (1 + power), at a third of the cost."""
     pattern = bits(x)
     m = from_bits(int32((pattern & int32(0x007FFFFF)) | int32(0x3F800000)))
+    # log2 of m in [1, 2) to four digits, and 2**r below likewise: short minimax polynomials.
     p = f32(-8.1617158e-02)
     p = p * m + f32(6.4515191e-01)
     p = p * m + f32(-2.1206996e00)
@@ -145,7 +149,7 @@ def rough_power(x: Any, power: Any, shift: Any) -> Any:
     q = q * r + f32(6.9310531e-01)
     q = q * r + f32(9.9992449e-01)
     value = from_bits(int32(bits(q) + int32(bits(shifted) << int32(23))))
-    return value if y > f32(-125.0) else ZERO
+    return value if y > f32(-125.0) else ZERO  # below, the bits of the exponent would wrap around
 
 
 @_elementwise
@@ -164,8 +168,8 @@ def above(x: Any, top: Any, scale: Any, tau: Any, rest: Any) -> Any:
 @_elementwise
 def sigmoid(x: Any) -> Any:
     """1 / (1 + e**-x), exact zeros and ones in the tails."""
-    bounded = maximum(minimum(x, f32(87.0)), f32(-88.0))
-    e = exp(-abs(bounded))
+    bounded = maximum(minimum(x, f32(87.0)), f32(-88.0))  # at both ends `exp` gives the exact 0 of a tail
+    e = exp(-abs(bounded))  # of a number <= 0: no overflow
     small = e / (ONE + e)
     value = ONE - small if bounded > ZERO else small
     return value if x == x else NAN

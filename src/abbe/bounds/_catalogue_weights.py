@@ -18,7 +18,7 @@ def _spread(point: Point) -> Tensor:
 def _deficit(point: Point) -> Tensor:
     """ln L - H as the mean of w ln w - (w - 1), w = L a: terms >= 0, so a small deficit keeps its digits."""
     w = keys_of(point) * point.weights
-    small, over = w < 0.5, w - 1
+    small, over = w < 0.5, w - 1  # near 1 the logarithm is that of 1 + over, which keeps the digits of over
     log = torch.where(small, torch.log(torch.where(w > 1e-300, w, 1.0)), torch.log1p(torch.where(small, 0.0, over)))
     return (w * log - over).mean(-1)
 

@@ -14,7 +14,7 @@ from ..._kernels.vector import NEG_INF, ONE, POS_INF, TINY, ZERO, bits, f32, log
 
 _TWO, _FOUR = f32(2.0), f32(4.0)
 _STOP = f32(2e-7)  # of an eigenvalue: steps smaller than this are rounding
-_MOST_STEPS = 60
+_MOST_STEPS = 60  # a handful is taken; the bound is for rows in which rounding keeps steps alive
 
 
 @kernel

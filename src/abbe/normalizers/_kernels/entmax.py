@@ -31,14 +31,16 @@ from .rows import backward_rows, forward_rows
 from .thresholds import LANES, finish_gradient, lane_maxima, two_parts
 
 _SEGMENT = 8 * LANES  # where lanes shall lead to single keys, a long row has lanes in each segment
-_ROUNDS = 60
+_ROUNDS = 60  # at most: a handful is taken, unless rounding keeps steps alive
 _VECTOR = 32  # the gathered keys are filled up to a multiple of this, so that no loop over them runs key by key
+_EDGE = f32(1e-30)  # a key with u at most this is off the support: 1/u must stay finite in float32
 _HALF = f32(0.5)
 _ROUGH_FROM = 0.03  # 1/beta magnifies the error of the rough power
 _SETTLED = 6e-8  # half an eps, of the sum of a row
 _SUMMED = 3e-7  # a sum this near to 1 only needs to be divided out,
 _ROUNDED = 1e-5  # and so does one like this that steps no longer improve: logarithms of tiny weights round
 _QUARTER = f32(0.25)
+_HALLEY = 8  # steps; where they have not settled by then, the safe Newton begins
 
 
 @kernel
@@ -53,7 +55,7 @@ def gather(row: Any, top: Any, scale: Any, gap: Any, lanes: Any, near: Any, inde
     for c in range(width):  # no branches here and below: they would be mispredicted
         index[hot] = c
         hot += 1 if below(lanes[c], top, scale) > -gap else 0
-    if 8 * hot > 7 * width:
+    if 8 * hot > 7 * width:  # to gather nearly all costs more than to take all
         for j in range(keys):
             near[j] = maximum(below(row[j], top, scale), -gap - gap)  # an absent key is far, not infinitely far
         near[keys : keys + _VECTOR] = -gap - gap
@@ -81,7 +83,7 @@ def entmax_terms(
 ) -> Any:  # fmt: skip
     """weights = e^peak u^inverse; sums of w, w/u and w/u^2, u = 1 + slope_of_u near."""
     u, exact_t = on_or_off_edge(slope_of_u * near[j], near[j], slope_of_c, high, low, over_c)
-    inside = u > f32(1e-30)
+    inside = u > _EDGE
     over = ONE / (u if inside else ONE)
     w = exp(peak + inverse * (log(u if inside else ONE) + (exact_t - (u - ONE)) * over)) if inside else ZERO
     weights[j] = w
@@ -111,7 +113,7 @@ def rough_sums(near: Any, beta: Any, s: float) -> Any:
     total, slope, bend = ZERO, ZERO, ZERO
     for j in range(near.shape[0]):
         u = ONE + slope_of_u * near[j]
-        inside = u > f32(1e-30)
+        inside = u > _EDGE
         over = ONE / (u if inside else ONE)
         w = rough_power(u if inside else ONE, inverse, peak) if inside else ZERO
         total += w
@@ -130,6 +132,7 @@ def entmax_weights(near: Any, beta: float, weights: Any) -> None:
     s, change, total, off, keys = 0.0, 0.0, 1.0, 1.0, near.shape[0]
     for attempt in range(_ROUNDS):
         s = min(s + change, 0.0)
+        # After a change of 1.5 in s the next one is large, too: three digits will do once more.
         rough = beta > _ROUGH_FROM and (attempt == 0 or (attempt == 1 and abs(change) > 1.5))
         total, slope, bend = rough_sums(near, beta, s) if rough else entmax_sums(near, beta, s, weights)
         excess, g1, before = math.log(total), slope / total, off
@@ -137,10 +140,10 @@ def entmax_weights(near: Any, beta: float, weights: Any) -> None:
         if off < _SUMMED or (off >= before and off < _ROUNDED):
             change = 0.0
             break
-        if attempt < 8:
+        if attempt < _HALLEY:
             g2 = (beta * slope + (1.0 - beta) * bend) / total - g1 * g1
             change = -2.0 * excess * g1 / (2.0 * g1 * g1 - excess * g2)
-        elif attempt == 8:
+        elif attempt == _HALLEY:
             s, change = 0.0, 0.0
             continue
         else:
@@ -159,7 +162,7 @@ def shift_weights(near: Any, beta: float, s: float, change: float, factor: Any, 
     first, second = f32(change), f32(0.5 * beta * change * change)
     for j in range(near.shape[0]):
         u = ONE + slope_of_u * near[j]
-        over = ONE / u if u > f32(1e-30) else ZERO
+        over = ONE / u if u > _EDGE else ZERO
         shift = over * (first + second * over * (u - ONE))
         shift = maximum(minimum(shift, _QUARTER), -_QUARTER)  # the series is for small numbers
         weights[j] *= factor * (ONE + shift * (ONE + shift * (_HALF + shift * f32(1.0 / 6.0))))
@@ -216,7 +219,7 @@ def log_weight_slope(d: Any, beta: Any, s: Any) -> Any:
     E1(x) = (1 - e^-x)/x and E2(x) = (e^-x - 1 + x)/x^2 have no pole at 0, which is how alpha -> 1 stays right.
     """
     x = beta * d
-    near_zero = x > f32(-0.3)
+    near_zero = x > f32(-0.3)  # there the series below are exact to float32, and the closed forms cancel
     x = x if near_zero or x < ZERO else ZERO
     y = x if near_zero else ZERO
     e1 = ONE - y * (f32(1 / 2) - y * (f32(1 / 6) - y * (f32(1 / 24) - y * (f32(1 / 120) - y * f32(1 / 720)))))

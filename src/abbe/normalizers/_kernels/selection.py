@@ -22,7 +22,7 @@ from .shaped import (
 from .softmax import backward as selected_backward  # noqa: F401  (softmax of the selected keys)
 from .softmax import exponentials, multiply
 
-_FEW = 24
+_FEW = 24  # keys in doubt: so many are put in order by insertion
 _BY_VALUE = 14  # steps by value come first; steps by bit pattern then end within 32
 
 
@@ -42,6 +42,7 @@ def ordered(x: Any) -> Any:
 
 @kernel
 def unordered(i: Any) -> Any:
+    """The float of such an integer."""
     b = int32(i)
     return from_bits(b ^ ((b >> int32(31)) & int32(0x7FFFFFFF)))
 
@@ -63,7 +64,7 @@ def narrow(row: Any, mass: Any, target: Any, top: Any) -> Any:
     for step in range(_BY_VALUE + 33):
         if count_low - count_high <= _FEW:
             break
-        middle = f32(0.5) * low + f32(0.5) * high
+        middle = f32(0.5) * low + f32(0.5) * high  # not of the sum, which could overflow
         if step >= _BY_VALUE or not low < middle < high:
             middle = unordered((ordered(low) + ordered(high)) // 2)
             if middle in (low, high):
