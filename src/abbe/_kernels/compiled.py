@@ -89,5 +89,5 @@ def around(function: Any, piece: str, source: str, scope: dict[str, Any]) -> Any
     """The function of a source that calls `function` as `piece`, under the name and in the module of that function."""
     scope |= {"__name__": function.__module__, piece: inlined(function)}
     made = from_source(source, function.__name__, function.__code__.co_filename, scope)
-    made.__doc__ = function.__doc__
+    made.__doc__, made.__annotations__ = function.__doc__, function.__annotations__
     return made
