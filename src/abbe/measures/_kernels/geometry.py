@@ -6,21 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..._kernels.vector import (
-    LONG_BLOCK,
-    NEG_INF,
-    ONE,
-    POS_INF,
-    ZERO,
-    block_end,
-    f32,
-    kernel,
-    larger,
-    maximum,
-    minimum,
-    row_dot,
-    smaller,
-)
+from ..._kernels.compiled import kernel
+from ..._kernels.sums import LONG_BLOCK, block_end, row_dot
+from ..._kernels.vector import NEG_INF, ONE, POS_INF, ZERO, f32, larger, maximum, minimum, smaller
 
 _TWO = f32(2.0)
 _NEAR = f32(0.15)  # of ||s||: a key this close to s is measured again, as the difference of large numbers rounds
