@@ -14,7 +14,7 @@ import abbe
 from abbe import studies
 from abbe.models import LoadedModel, swap
 from abbe.studies._compare import work as study
-from abbe.studies._compare.calibrated import calibrated_swap, halves, kept_alpha
+from abbe.studies._compare.calibrated import calibrated, halves, kept_alpha
 from abbe.studies._compare.needle_prompts import PromptMaker
 from abbe.words.names import BASELINE
 
@@ -104,5 +104,5 @@ def test_calibration_keeps_alpha_unless_told_to_learn_it(
         return SimpleNamespace(file=tmp_path, manifest={"skipped": []})
 
     monkeypatch.setattr(studies, "calibrate", calibrate, raising=False)
-    calibrated_swap(word_model(), spec, TEXT, length=8, windows=1, seed=0, folder=tmp_path)
+    calibrated(word_model(), spec, spec, TEXT, length=8, windows=1, seed=0, folder=tmp_path)
     assert seen == [asked]

@@ -16,6 +16,7 @@ import abbe
 from abbe.models import swap
 from abbe.models import windows as cut_windows
 from abbe.normalizers import normalizer
+from abbe.studies._compare.alternatives import as_alternatives
 from abbe.studies._compare.reading import SwapReader
 from abbe.studies._compare.result import CompareSettings
 from abbe.studies._compare.sensitivity import (
@@ -49,7 +50,7 @@ def test_readings_of_a_swapped_model_by_brute_force() -> None:
                 sums["effective_tokens"] += float(seen.sum() ** 2 / (seen**2).sum())
             heads.append({name: x / 40 for name, x in sums.items()})
 
-    settings = CompareSettings(("sparsemax",), 40, 1, 40, 0.05, (31,), 1, False, 0, 0.95, 50)
+    settings = CompareSettings(as_alternatives("sparsemax"), 40, 1, 40, 0.05, (31,), 1, False, 0, 0.95, 50)
     with swap(model, "sparsemax") as swapped:
         swapped.listen(hear)
         found = SwapReader(model, swapped, settings.reading()).read(window)

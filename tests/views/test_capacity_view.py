@@ -14,13 +14,13 @@ from rich.console import Console
 
 from abbe import AbbeError
 from abbe.studies import Capacity
-from abbe.studies._capacity.curves import Curve
 from abbe.studies._capacity.findings import findings
 from abbe.studies._capacity.geometry import correlation_table
 from abbe.studies._capacity.result import WAYS
 from abbe.studies._capacity.settings import CapacitySettings
 from abbe.studies._capacity.tables import capacity_rows, curve_table, growth_table
 from abbe.studies._capacity.tables import capacity_table as make_table
+from abbe.studies._engine.capacity.curve import Curve
 from abbe.views import capacity_chart, capacity_table, save_capacity_figures
 
 LENGTHS, LAYERS = (128, 256, 512, 1024), 6
@@ -42,8 +42,8 @@ def curve_of(length: int, way: str, layer: int | None, windows: int) -> Curve:
     height = fall * 0.12 * (length / 1024) ** 0.4 * (1 if layer is None else 0.03 * (layer + 1))
     spread = 1 + 0.2 * torch.arange(windows).double() / windows
     rises = height / torch.tensor(sizes).double().unsqueeze(-1) ** 0.7 * spread
-    own = torch.full((windows,), 4.0, dtype=torch.float64)
-    return Curve(length, way, layer, length, sizes, own, own * (1 + rises))
+    baseline = torch.full((windows,), 4.0, dtype=torch.float64)
+    return Curve(length, way, layer, length, layer is None, sizes, baseline, baseline, baseline * (1 + rises))
 
 
 def made_up(settings: CapacitySettings, name: str = "made-up", layers: int = LAYERS) -> Capacity:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..._errors import AbbeError
 from ...models import LoadedModel, Window, swap
-from ...words.names import RENORMALISED
+from ...words.names import BASELINE
+from .._engine.capacity.truncation import top_keys
 from .._engine.loss import window_losses
 from .._engine.parts import Parts
 
@@ -28,14 +29,18 @@ class Truncation:
 
     @property
     def what(self) -> str | dict[str, str]:
-        """For `swap`; a sink counts as a key: it takes a place among the kept if its logit is large enough."""
-        spec = f"topk:k={self.size},renormalize={'true' if self.way == RENORMALISED else 'false'}"
+        """For `swap`."""
+        spec = top_keys(self.size, self.way)
         return spec if self.layer is None else {f"layers.{self.layer}": spec}
 
     @property
     def name(self) -> str:
         where = "" if self.layer is None else f"layer{self.layer}-"
         return f"{where}{self.way}-{self.size}"
+
+    @property
+    def words(self) -> str:
+        return f"{self.way}, N = {self.size}" + ("" if self.layer is None else f", layer {self.layer}")
 
 
 class Losses:
@@ -50,45 +55,45 @@ class Losses:
     ) -> None:
         """`last` targets of every window are scored, None for all."""
         self._model, self._parts, self._on_window, self._last = model, parts, on_window, last
-        self._own: dict[int, dict[int, float]] = {}  # by length and number of the window
+        self._baseline: dict[int, dict[int, float]] = {}  # by length and number of the window
 
-    def own(self, windows: Sequence[Window]) -> Tensor:
+    def baseline(self, windows: Sequence[Window]) -> Tensor:
         """Of the model as it is."""
-        known = self._own.setdefault(windows[0].length, {})
-        found = _chosen(known, windows)
-        if found is None:
-            found = self._kept(windows, "own")
-        if found is None:
-            found = window_losses(
-                self._model, windows, lambda window: self._on_window(window, "baseline loss"), self._last
-            )
-            self._keep(windows, "own", found)
-        if not 0 < float(found.mean()) < float("inf"):
+        known = self._baseline.setdefault(windows[0].length, {})
+        losses = _chosen(known, windows)
+        if losses is None:
+            losses = self._kept(windows, BASELINE)
+        if losses is None:
+            losses = self._measured(windows, "baseline loss")
+            self._keep(windows, BASELINE, losses)
+        if not 0 < float(losses.mean()) < float("inf"):
             raise AbbeError(
-                f"{self._model.name} has a loss of {float(found.mean()):g} at length {windows[0].length}: "
+                f"{self._model.name} has a loss of {float(losses.mean()):g} at length {windows[0].length}: "
                 "a rise relative to it has no meaning"
             )
-        known.update(_by_window(windows, found))
-        return found
+        known.update(_by_window(windows, losses))
+        return losses
 
     def truncated(self, windows: Sequence[Window], how: Truncation) -> Tensor:
-        found = self._kept(windows, how.name)
-        if found is None:
-            step = f"{how.way}, N = {how.size}" + ("" if how.layer is None else f", layer {how.layer}")
+        losses = self._kept(windows, how.name)
+        if losses is None:
             with swap(self._model, how.what):
-                found = window_losses(self._model, windows, lambda window: self._on_window(window, step), self._last)
-            self._keep(windows, how.name, found)
-        return found
+                losses = self._measured(windows, how.words)
+            self._keep(windows, how.name, losses)
+        return losses
+
+    def _measured(self, windows: Sequence[Window], step: str) -> Tensor:
+        return window_losses(self._model, windows, lambda window: self._on_window(window, step), self._last)
 
     def kept_lengths(self) -> Counter[int]:
         """How many windows of each length an earlier call left."""
-        found: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         folder = self._parts.folder
         for path in sorted((folder / _FOLDER).glob("*-*.json")) if folder is not None else ():
             length, _, _ = path.name.partition("-")
             if length.isdecimal():
-                found[int(length)] += len(self._read(path.stem))
-        return found
+                counts[int(length)] += len(self._read(path.stem))
+        return counts
 
     def _kept(self, windows: Sequence[Window], name: str) -> Tensor | None:
         """What an earlier call left; None if it is not there, damaged, or not of all these windows."""
