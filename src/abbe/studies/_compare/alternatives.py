@@ -14,7 +14,7 @@ from ...models import FILE_PREFIX, rules_in
 from ...normalizers import Normalizer, normalizer
 
 Rules = str | Mapping[str, str]  # one spec for all heads, or specs by pattern
-Given = str | Mapping[str, str] | Sequence[str | Mapping[str, str]]
+NormalizersLike = str | Mapping[str, str] | Sequence[str | Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Alternative:
         return f"{FILE_PREFIX}{self.source}" if isinstance(self.source, Path) else self.source
 
 
-def as_alternatives(given: Given) -> tuple[Alternative, ...]:
+def as_alternatives(given: NormalizersLike) -> tuple[Alternative, ...]:
     """One alone may come without a list. Patterns and files are checked against the model later."""
     several = [given] if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable) else list(given)
     alternatives = tuple(_alternative(one) for one in several)

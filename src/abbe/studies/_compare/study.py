@@ -12,14 +12,14 @@ from .._engine.given import FolderLike, ModelLike, TextLike, given
 from .._engine.loss import check_causal
 from .._engine.settings import MOST_RESAMPLES, checked_seed
 from .._engine.watch import watching
-from .alternatives import Given, as_alternatives
+from .alternatives import NormalizersLike, as_alternatives
 from .result import ALTERNATIVES, LENGTH, CompareSettings, Comparison, needle_lengths_for
 from .work import Study
 
 
 def compare(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
-    normalizers: Given | None = None, length: int | None = None, windows: int = 8, queries: int = 32, tau: float = 0.05,
+    normalizers: NormalizersLike | None = None, length: int | None = None, windows: int = 8, queries: int = 32, tau: float = 0.05,
     grid: str = COARSE, needle_lengths: int | Sequence[int] | None = None, prompts: int = 4, calibrate: bool = False,
     seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
     progress: bool = True,
