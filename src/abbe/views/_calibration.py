@@ -19,21 +19,20 @@ if TYPE_CHECKING:
 _STAGES = {BASELINE: "baseline"}
 
 
-def calibration_table(found: Calibration) -> RenderableType:
+def calibration_table(calibration: Calibration) -> RenderableType:
     """Readable from 80 columns on."""
-    spec = (
-        found.spec if isinstance(found.spec, str) else ", ".join(f"{key}: {value}" for key, value in found.spec.items())
-    )
-    parts: list[RenderableType] = [Text(plain(f"{found.manifest['model']['name']} with {spec}"), style="bold")]
-    if found.losses:
-        parts.append(_losses(found))
-    parts.append(_layers(found))
-    return Group(*parts, *bullets(found.findings), *skipped_lines(found.manifest))
+    spec = calibration.spec
+    spec = spec if isinstance(spec, str) else ", ".join(f"{pattern}: {one}" for pattern, one in spec.items())
+    parts: list[RenderableType] = [Text(plain(f"{calibration.manifest['model']['name']} with {spec}"), style="bold")]
+    if calibration.losses:
+        parts.append(_losses(calibration))
+    parts.append(_layers(calibration))
+    return Group(*parts, *bullets(calibration.findings), *skipped_lines(calibration.manifest))
 
 
-def _losses(found: Calibration) -> Table:
+def _losses(calibration: Calibration) -> Table:
     table = new_table("loss", "over baseline", "gain", first="held out")
-    for stage in found.losses:
+    for stage in calibration.losses:
         table.add_row(
             _STAGES.get(stage.stage, stage.stage),
             *(Text(_cell(value)) for value in (stage.loss, stage.over_own, stage.gain)),
@@ -45,9 +44,9 @@ def _cell(mean: Interval | None) -> str:
     return "" if mean is None else with_interval(mean.value, mean.low, mean.high, "{:.3f}".format)
 
 
-def _layers(found: Calibration) -> Table:
+def _layers(calibration: Calibration) -> Table:
     """A column for each stage after the swap."""
-    layers = found.layers
+    layers = calibration.layers
     stages = {"before": SWAPPED, "after": FITTED}
     stages |= {} if layers["error_tuned"].is_null().all() else {"tuned": FINETUNED}
     names = [f"{what}_{stage}" for what in ("error", "zeros") for stage in stages]

@@ -23,12 +23,11 @@ from .._engine.cost import estimate
 from .._engine.folder import claim_folder
 from .._engine.given import FolderLike, ModelLike, TextLike, given, windows_for
 from .._engine.loss import check_causal, window_losses
-from .._engine.measuring import finished_manifest, manifest_facts
+from .._engine.measuring import finished_manifest, manifest_facts, window_places
 from .._engine.settings import settings_for
 from .._engine.watch import Watch, watching
 from .._engine.window import check_model, check_tokens
 from .findings import calibration_findings
-from .folder import CalibrationFolder
 from .layers import (
     FittedGroup,
     fit_layer,
@@ -44,6 +43,7 @@ from .rows import LayerRows, RowReader, portions
 from .tune import fine_tune
 
 _LENGTH = 512
+_LOSSES, _TUNING = "losses", "tuning"  # parts in the folder, beside the layers
 _TUNING_PASSES = 4  # a step of fine-tuning takes about as long as so many forward passes
 
 
@@ -110,10 +110,9 @@ class _Job:
     def run(self, place: Path | None, watch: Watch, started: float) -> Calibration:
         with tap(self.model) as open_tap:
             a_pass = self._check(open_tap)
-            parts = claim_folder(
+            self.parts = claim_folder(
                 place, Calibration.study, self.model, self.text, self.settings.as_json(), watch.announce
             )
-            self.folder = CalibrationFolder(parts)
             groups = self._fitted(open_tap, a_pass, watch)
         normalizers: dict[str, Normalizer] = {group.pattern: group.made for group in groups}
         losses = self._losses(normalizers, watch)
@@ -131,8 +130,8 @@ class _Job:
             manifest=self._manifest(time.perf_counter() - started),
             file=self._file(TUNED if self.settings.finetune else CALIBRATED),
         )
-        if self.folder.path is not None:
-            calibration.save(self.folder.path)
+        if self.parts.folder is not None:
+            calibration.save(self.parts.folder)
         return calibration
 
     def _why_no_loss(self) -> str | None:
@@ -163,14 +162,14 @@ class _Job:
     def _fitted(self, open_tap: Any, a_pass: float, watch: Watch) -> list[FittedGroup]:
         done: dict[int, list[FittedGroup]] = {}
         for layer, groups in self.groups.items():
-            if (kept := kept_layer(self.folder, groups)) is not None:
+            if (kept := kept_layer(self.parts, groups)) is not None:
                 done[layer] = kept
         left = {groups[0].name: layer for layer, groups in self.groups.items() if layer not in done}
         self._say_cost(a_pass, len(left), watch)
 
         def fit_one(name: str, rows: LayerRows) -> None:
             done[left[name]] = fit_layer(self.groups[left[name]], rows, self.settings.steps)
-            keep_layer(self.folder, done[left[name]])
+            keep_layer(self.parts, done[left[name]])
             watch.step(f"fitting {name}")
 
         self._for_rows(open_tap, left, fit_one)
@@ -224,7 +223,7 @@ class _Job:
 
     def _losses(self, normalizers: Mapping[str, Normalizer], watch: Watch) -> Any:
         """Measure every stage; leaves the normalizers as they are after the last one."""
-        losses = self.folder.losses()
+        losses: dict[str, list[float]] = self.parts.json(_LOSSES) or {}
         if self.no_loss is None:
             self._measure(BASELINE, losses, watch)
             with swap(self.model, self.settings.rules):
@@ -236,9 +235,11 @@ class _Job:
                 self._measure(FITTED, losses, watch)
             self._save(handle, CALIBRATED)
             if self.settings.finetune:
+                kept = self.parts.tensors(_TUNING)
                 fine_tune(
-                    self.model, list(handle.parameters()), self.windows, self.settings.finetune, self.folder.tuning(),
-                    self.folder.keep_tuning, lambda step: watch.step(f"fine-tuning, step {step}"),
+                    self.model, list(handle.parameters()), self.windows, self.settings.finetune, kept and kept[0],
+                    lambda state: self.parts.keep_tensors(_TUNING, state),
+                    lambda step: watch.step(f"fine-tuning, step {step}"),
                 )  # fmt: skip
                 self._measure(FINETUNED, losses, watch)
                 self._save(handle, TUNED)
@@ -248,26 +249,23 @@ class _Job:
     def _measure(self, stage: str, losses: dict[str, list[float]], watch: Watch) -> None:
         if stage not in losses:
             losses[stage] = window_losses(self.model, self.held_out, lambda _: watch.step(f"loss, {stage}")).tolist()
-            self.folder.keep_losses(losses)
+            self.parts.keep_json(_LOSSES, losses)
 
     def _save(self, handle: Any, name: str) -> None:
-        if self.folder.path is not None:
-            handle.save(self.folder.path / name)
+        if self.parts.folder is not None:
+            handle.save(self.parts.folder / name)
 
     def _file(self, name: str) -> Path | None:
-        return None if self.folder.path is None else self.folder.path / name
+        return None if self.parts.folder is None else self.parts.folder / name
 
     def _manifest(self, seconds: float) -> dict[str, Any]:
-        places = {
-            name: [{"length": w.length, "index": w.index, "start": w.start, "end": w.end} for w in some]
-            for name, some in (("windows", self.windows), ("held_out", self.held_out))
-        }
         facts = manifest_facts(Calibration.study, self.model, self.text, self.settings.as_json()) | {
             "self_check": {"error": self.error, "tokens": len(check_tokens(self.model, self.windows))},
-            **places,
+            "windows": window_places(self.windows),
+            "held_out": window_places(self.held_out),
             "skipped": self.skipped,
         }
-        return finished_manifest(facts, self.folder.parts, {"total": seconds})
+        return finished_manifest(facts, self.parts, {"total": seconds})
 
 
 def _drawn(seed: int, count: int) -> list[float]:

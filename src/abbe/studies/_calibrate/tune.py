@@ -69,12 +69,12 @@ def _loss(model: LoadedModel, tokens: Tensor) -> Tensor:
 
 
 def _state(optimizer: torch.optim.Adam, parameters: Sequence[nn.Parameter], steps: int) -> State:
-    found = {"steps": torch.tensor(steps)}
+    state = {"steps": torch.tensor(steps)}
     for number, parameter in enumerate(parameters):
         kept = optimizer.state[parameter]
-        found |= {f"{number}.raw": parameter.detach().clone()}
-        found |= {f"{number}.{name}": kept[name].clone() for name in ("step", "exp_avg", "exp_avg_sq")}
-    return found
+        state |= {f"{number}.raw": parameter.detach().clone()}
+        state |= {f"{number}.{name}": kept[name].clone() for name in ("step", "exp_avg", "exp_avg_sq")}
+    return state
 
 
 def _restore(optimizer: torch.optim.Adam, parameters: Sequence[nn.Parameter], state: State) -> int:

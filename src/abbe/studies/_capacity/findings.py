@@ -24,11 +24,11 @@ def findings(
     of_model = table.filter(pl.col("layer").is_null())
     longest = of_model.filter(pl.col("length") == settings.lengths[-1])
     scored = targets_words(settings.targets)
-    found = [_capacity(longest.filter(pl.col("way") == way).to_dicts(), way, scored) for way in settings.ways]
+    sentences = [_capacity(longest.filter(pl.col("way") == way).to_dicts(), way, scored) for way in settings.ways]
     grown = growth.filter(pl.col("layer").is_null() & (pl.col("tau") == settings.taus[0]))
-    found += [_growth(of_model, row) for row in grown.to_dicts()]
-    found += layer_findings(table, correlation, settings) if settings.layers else []
-    return (*found, *_not_monotone(table))
+    sentences += [_growth(of_model, row) for row in grown.to_dicts()]
+    sentences += layer_findings(table, correlation, settings) if settings.layers else []
+    return (*sentences, *_not_monotone(table))
 
 
 def _capacity(rows: list[Row], way: str, scored: str) -> Finding:

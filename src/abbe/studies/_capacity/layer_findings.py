@@ -1,4 +1,4 @@
-"""What is found when layers are truncated alone, and whether their geometry says the same.
+"""What truncating layers alone shows, and whether their geometry says the same.
 
 Reported is one length and way, decided beforehand: the longest of the layers, renormalised, at the equal share of the
 smallest tau. The other lengths and ways are only counted, as among many tests some succeed by chance.
@@ -26,9 +26,9 @@ def layer_findings(table: pl.DataFrame, correlation: pl.DataFrame, settings: Cap
     of_layers = at_equal_share(table.filter(pl.col("layer").is_not_null()), settings.taus[0])
     related = at_equal_share(correlation, settings.taus[0])
     reported = (pl.col("length") == settings.layer_lengths[-1]) & (pl.col("way") == reported_way(settings.ways))
-    found = [_layers(of_layers.filter(reported).sort("layer").to_dicts(), settings.level)]
-    found.append(_geometry(related.filter(reported).row(0, named=True)))
-    return found + ([_all_cells(related.to_dicts())] if related.height > 1 else [])
+    sentences = [_layers(of_layers.filter(reported).sort("layer").to_dicts(), settings.level)]
+    sentences.append(_geometry(related.filter(reported).row(0, named=True)))
+    return sentences + ([_all_cells(related.to_dicts())] if related.height > 1 else [])
 
 
 def _layers(rows: list[Row], level: float) -> Finding:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 EXACT_UP_TO = 8  # 40,320 orders
 PERMUTATIONS = 10_000
-_TIE = 1e-12
+_TIE = 1e-12  # correlations of the same ranks in another order of summation differ by less: they count as equal
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def ranks(values: Tensor) -> Tensor:
 def rank_correlation(first: Sequence[float], second: Sequence[float], seed: int = 0) -> RankCorrelation:
     """Of two numbers of the same things, over those that have both; with the p-value of no relation.
 
-    All orders are tried for up to 8 things, else 10,000 drawn ones, among which the one that was found counts, too.
+    All orders are tried for up to 8 things, else 10,000 drawn ones, among which the observed one counts, too.
     """
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if math.isfinite(a) and math.isfinite(b)]
     exact = len(pairs) <= EXACT_UP_TO

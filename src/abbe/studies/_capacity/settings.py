@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ..._asked import positive, several, shown, whole, whole_numbers, yes_or_no
 from ..._errors import AbbeError
 from ...models import LoadedModel
 from .._engine.capacity.search import EXACT, checked_grid
-from .._engine.settings import Settings, settings_for
+from .._engine.settings import Settings, plain_settings, settings_for
 from .._engine.targets import ALL, check_targets, last_targets
 from .result import WAYS
 
@@ -62,7 +62,7 @@ class CapacitySettings:
             raise AbbeError(f"layer_lengths is empty: name some of the lengths {there}, or leave the layers out")
 
     def as_json(self) -> dict[str, Any]:
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        return plain_settings(self)
 
     def diagnosis(self, context: int | None, grid: Sequence[int]) -> Settings:
         """The same windows, for separability."""

@@ -1,4 +1,4 @@
-"""How many more prompts an alternative gets right than the model's own attention, on the same prompts.
+"""How many more prompts an alternative gets right than the baseline, on the same prompts.
 
 Only prompts that one of the two gets right and the other wrong say anything. Given how many those are, each is a gain
 with some probability theta, and the exact interval of theta (Clopper and Pearson) becomes one of the gain. It leaves
@@ -15,16 +15,16 @@ _STEPS = 60  # of a bisection: as fine as a float64 near 1/2
 
 
 def paired_gain(
-    own: Sequence[bool], other: Sequence[bool], level: float = 0.95
+    baseline: Sequence[bool], other: Sequence[bool], level: float = 0.95
 ) -> tuple[float, float | None, float | None]:
-    """Accuracy of the other less own's, and its interval: none where both are right on the same prompts."""
-    gained = sum(new and not old for old, new in zip(own, other, strict=True))
-    lost = sum(old and not new for old, new in zip(own, other, strict=True))
-    changed, share = gained + lost, (gained + lost) / len(own)
+    """Accuracy of the other less the baseline's, and its interval: none where both are right on the same prompts."""
+    gained = sum(new and not old for old, new in zip(baseline, other, strict=True))
+    lost = sum(old and not new for old, new in zip(baseline, other, strict=True))
+    changed, share = gained + lost, (gained + lost) / len(baseline)
     if not changed:
         return 0.0, None, None
     low, high = ((2 * theta - 1) * share for theta in clopper_pearson(gained, changed, level))
-    return (gained - lost) / len(own), low, high
+    return (gained - lost) / len(baseline), low, high
 
 
 @lru_cache(maxsize=4096)

@@ -15,7 +15,7 @@ from ...results import Result, as_text, read_content
 from ...words.finding import Finding, findings_from
 from ...words.names import BASELINE, JUMPS
 from .._engine.capacity.search import COARSE, checked_grid
-from .._engine.settings import Settings
+from .._engine.settings import Settings, plain_settings
 from .._engine.told_apart import SIZE
 from .alternatives import Alternative
 from .needle_prompts import DECOYS, DEPTHS
@@ -78,10 +78,8 @@ class CompareSettings:
         )  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
-        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
         files = {one.name: one.digest for one in self.alternatives if one.digest}
-        plain |= {"files": files} if files else {}
-        return plain | {
+        return plain_settings(self) | ({"files": files} if files else {}) | {
             "alternatives": [one.name for one in self.alternatives],
             "size": SIZE, "depths": list(DEPTHS), "capacity_over": BASELINE, "needle_words": "of the text",
             "needle_decoys": DECOYS,
@@ -105,13 +103,13 @@ def needle_lengths_for(length: int, given: int | Sequence[int] | None, context: 
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Result):
-    """What `compare` found.
+    """The result of `compare`.
 
     Attributes:
-        table: a row for "own", the model's own attention, and for every alternative; `docs/comparing.md` explains the
-            columns. Intervals are in columns with _low and _high; what could not be measured is null.
-        needle: accuracy, gain over own and margin by normalizer, kind of prompt, length and depth; null is all of
-            them together.
+        table: a row for "own", the baseline, and for every alternative; `docs/comparing.md` explains the columns.
+            Intervals are in columns with _low and _high; what could not be measured is null.
+        needle: accuracy, gain over the baseline and margin by normalizer, kind of prompt, length and depth; null is
+            all of them together.
         judgements: what each alternative does better, by the rule of the recommendation; `tells_apart` is shown, but is
             no reason.
         recommendation: which one to take, or that none helps; with its rule and numbers.

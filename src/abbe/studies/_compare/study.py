@@ -19,8 +19,9 @@ from .work import Study
 
 def compare(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
-    normalizers: NormalizersLike | None = None, length: int | None = None, windows: int = 8, queries: int = 32, tau: float = 0.05,
-    grid: str = COARSE, needle_lengths: int | Sequence[int] | None = None, prompts: int = 4, calibrate: bool = False,
+    normalizers: NormalizersLike | None = None, length: int | None = None, windows: int = 8, queries: int = 32,
+    tau: float = 0.05, grid: str = COARSE,
+    needle_lengths: int | Sequence[int] | None = None, prompts: int = 4, calibrate: bool = False,
     seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
     progress: bool = True,
 ) -> Comparison:  # fmt: skip

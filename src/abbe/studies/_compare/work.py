@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..._held import held
 from ...models import LoadedModel, Text, Windows, plan, swap
+from ...results import finite
 from ...words.names import BASELINE, RENORMALISED
 from .._engine.capacity.curve import trace
 from .._engine.capacity.search import Sizes
@@ -21,25 +22,25 @@ from .._engine.capacity.truncation import has_sinks, truncated_rules
 from .._engine.folder import claim_folder
 from .._engine.given import windows_for
 from .._engine.loss import window_losses
-from .._engine.measuring import finished_manifest, manifest_facts
+from .._engine.measuring import finished_manifest, manifest_facts, window_places
 from .._engine.passes import model_inputs
 from .._engine.watch import Watch
 from .._engine.window import check_tokens
 from .alternatives import Alternative, Rules
 from .calibrated import calibrated, fitted_rules, halves
 from .capacities import curve_record, window_numbers
-from .folder import Kept
 from .needle import batches, margins, needle_table
 from .needle_prompts import Prompt, PromptMaker
 from .reading import SwapReader
 from .result import CompareSettings, Comparison
 from .rule import judge
-from .sensitivity import Logits, at_equal_selectivity, own_logits, theory
+from .sensitivity import Logits, at_equal_selectivity, baseline_logits, theory
 from .speed import ROUNDS, costs
 from .tables import comparison_table
 
 Contenders = Mapping[str, Alternative | None]  # by the name that is shown; None is the baseline
 SOFTMAX = "softmax"  # what is swapped in to read the baseline
+_PARTS, _TIMED = "parts", "time and memory"
 _OVERHEAD = 2.0  # time of all over that of plain passes
 
 
@@ -67,9 +68,8 @@ class Study:
         self._check_alternatives()
         with held(self.folder):
             error = self._check()
-            settings = self.settings.as_json()
-            self.kept = Kept(
-                claim_folder(self.folder, Comparison.study, self.model, self.text, settings, self.watch.announce)
+            self.parts = claim_folder(
+                self.folder, Comparison.study, self.model, self.text, self.facts["settings"], self.watch.announce
             )
             return self._compared(error)
 
@@ -85,15 +85,15 @@ class Study:
             contenders = self._contenders(Path(scratch))
             records = {name: self._record(name, alternative) for name, alternative in contenders.items()}
             of_prompts = {name: self._needle(name, alternative) for name, alternative in contenders.items()}
-            speed = self.kept.part("speed", lambda: self._speed(contenders), self._timed(len(contenders)))
+            speed = self._kept("speed", lambda: self._speed(contenders), _TIMED, ROUNDS * len(contenders))
         s = self.settings
         needle = needle_table(self.prompts, of_prompts, s.level, s.resamples, s.seed)
         table = comparison_table(records, speed, needle, s)
         judgements, recommendation = judge(table, len(self.windows), s.level)
         comparison = Comparison(table, needle, judgements, recommendation, self._manifest(error, records))
-        if self.kept.path is not None:
-            comparison.save(self.kept.path)
-            comparison.to_html(self.kept.path / comparison.page)
+        if self.folder is not None:
+            comparison.save(self.folder)
+            comparison.to_html(self.folder / comparison.page)
         return comparison
 
     def _check(self) -> float:
@@ -129,19 +129,26 @@ class Study:
                 fitted, skipped = calibrated(
                     self.model, alternative.name, alternative.rules, self.for_fitting, length=self.settings.length,
                     windows=self.settings.windows, seed=self.settings.seed,
-                    folder=(self.kept.path or scratch) / "calibrated" / str(number),
+                    folder=(self.folder or scratch) / "calibrated" / str(number),
                 )  # fmt: skip
                 contenders[fitted.name] = fitted
                 self.skipped += skipped
         self.places = {name: place for place, name in enumerate(contenders)}
         return contenders
 
-    def _timed(self, contenders: int) -> Callable[[], None]:
-        return lambda: self._step("time and memory", ROUNDS * contenders)
-
-    def _part(self, name: str, what: str, make: Any, steps: int) -> dict[str, Any]:
+    def _part(self, name: str, what: str, make: Callable[[], Mapping[str, Any]], steps: int) -> dict[str, Any]:
         """Kept under the place of the normalizer: their names are no file names."""
-        return self.kept.part(f"{self.places[name]}-{what}", make, lambda: self._step(f"{name}: {what}", steps))
+        return self._kept(f"{self.places[name]}-{what}", make, f"{name}: {what}", steps)
+
+    def _kept(self, name: str, make: Callable[[], Mapping[str, Any]], step: str, steps: int) -> dict[str, Any]:
+        """What an earlier call left of a part, or what `make` gives, as JSON gives it back."""
+        kept = self.parts.json(f"{_PARTS}/{name}")
+        if kept is not None:
+            self._step(step, steps)
+            return kept
+        made: dict[str, Any] = finite(make())
+        self.parts.keep_json(f"{_PARTS}/{name}", made)
+        return made
 
     def _step(self, what: str, steps: int = 1) -> None:
         for _ in range(steps):
@@ -189,7 +196,7 @@ class Study:
 
     def _equal(self, swapped: Rules) -> dict[str, Any]:
         if self._logits is None:
-            self._logits = own_logits(self.model, self.windows, self.settings.reading())
+            self._logits = baseline_logits(self.model, self.windows, self.settings.reading())
         return at_equal_selectivity(self._logits, plan(self.model, swapped), self.settings.reading(), self.windows[0])
 
     def _needle(self, name: str, alternative: Alternative | None) -> list[float]:
@@ -202,7 +209,7 @@ class Study:
 
     def _speed(self, contenders: Contenders) -> dict[str, Any]:
         whats = {name: None if alternative is None else alternative.what for name, alternative in contenders.items()}
-        return costs(self.model, self.windows[0].tokens, whats, lambda: self._step("time and memory"))
+        return costs(self.model, self.windows[0].tokens, whats, lambda: self._step(_TIMED))
 
     def _manifest(self, error: float, records: Mapping[str, Any]) -> dict[str, Any]:
         infinite = [
@@ -211,17 +218,13 @@ class Study:
             if (lost := sum(loss is None for loss in record["windows"]["loss"]))
         ]
         before = 0 if self.for_fitting is None else len(self.for_fitting.content)  # places are those of the whole text
-        places = [
-            {"length": w.length, "index": w.index, "start": before + w.start, "end": before + w.end}
-            for w in self.windows
-        ]
         facts = self.facts | {
             "self_check": {"error": error, "tokens": len(check_tokens(self.model, self.windows))},
-            "windows": places,
+            "windows": window_places(self.windows, before),
             "prompts": len(self.prompts),
             "skipped": [*self.skipped, *infinite],
         }
-        return finished_manifest(facts, self.kept.parts, {"total": time.perf_counter() - self.started})
+        return finished_manifest(facts, self.parts, {"total": time.perf_counter() - self.started})
 
 
 def _cost(normalizers: int, tokens: int, seconds_per_token: float) -> str:

@@ -13,6 +13,6 @@ if TYPE_CHECKING:
     from ...studies import Capacity
 
 
-def save_capacity_figures(found: Capacity, folder: str | os.PathLike[str]) -> list[Path]:
+def save_capacity_figures(study: Capacity, folder: str | os.PathLike[str]) -> list[Path]:
     """PNG and SVG, light and dark; the files that were written."""
-    return save_drawings(folder, lambda theme: {"capacity": capacity_chart(found, theme)})
+    return save_drawings(folder, lambda theme: {"capacity": capacity_chart(study, theme)})

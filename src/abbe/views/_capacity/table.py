@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 _WHOLE = ("way", "interval", "separability")  # single words, or numbers that are read together
 
 
-def capacity_table(found: Capacity) -> RenderableType:
+def capacity_table(study: Capacity) -> RenderableType:
     """Readable from 80 columns on."""
-    manifest = found.manifest
+    manifest = study.manifest
     parts: list[RenderableType] = [
         Text(f"How many tokens does {plain(manifest['model']['name'])} need?", style="bold"),
         Text(f"on {plain(manifest['text']['name'])}; only the top N* keys per query are kept", style="dim"),
-        Text(f"loss over {found.scored}", style="dim"),
-        _by_length(found),
+        Text(f"loss over {study.scored}", style="dim"),
+        _by_length(study),
     ]
-    if found.growth["layer"].is_null().any():
-        parts.append(_growth(found))
-    parts += _by_layer(found)
+    if study.growth["layer"].is_null().any():
+        parts.append(_growth(study))
+    parts += _by_layer(study)
     parts.append(Text("What it means", style="bold"))
-    return Group(*parts, *bullets(found.findings), *skipped_lines(manifest))
+    return Group(*parts, *bullets(study.findings), *skipped_lines(manifest))
 
 
 def _table(title: str, first: str, *others: str) -> Table:
@@ -43,9 +43,9 @@ def _table(title: str, first: str, *others: str) -> Table:
     return table
 
 
-def _by_length(found: Capacity) -> Table:
+def _by_length(study: Capacity) -> Table:
     table = _table("Whole model", "length", "way", "tau", "N*", "interval", "N*/L", "separability", "random sets")
-    for row in found.table.filter(pl.col("layer").is_null()).iter_rows(named=True):
+    for row in study.table.filter(pl.col("layer").is_null()).iter_rows(named=True):
         table.add_row(
             f"{row['length']:,}", row["way"], percent(row["tau"], 2), _needed(row), _ends(row, "low", "high"),
             percent(row['share'], 3), _beside(row), _share(row["control"]),
@@ -53,9 +53,9 @@ def _by_length(found: Capacity) -> Table:
     return table
 
 
-def _growth(found: Capacity) -> Table:
+def _growth(study: Capacity) -> Table:
     table = _table("Growth, N* ~ L^g", "tau", "way", "g", "interval")
-    for row in found.growth.filter(pl.col("layer").is_null()).iter_rows(named=True):
+    for row in study.growth.filter(pl.col("layer").is_null()).iter_rows(named=True):
         table.add_row(percent(row["tau"], 2), row["way"], *_exponent(row))
     return table
 
@@ -64,12 +64,12 @@ def _exponent(row: dict[str, Any]) -> tuple[str, str]:
     return f"{row['exponent']:.2f}", interval(row["low"], row["high"], "{:.2f}".format)
 
 
-def _by_layer(found: Capacity) -> list[RenderableType]:
+def _by_layer(study: Capacity) -> list[RenderableType]:
     """A table for each way, at the longest length; then what g is, and where the other lengths are."""
-    rows = found.table.filter(pl.col("layer").is_not_null())
+    rows = study.table.filter(pl.col("layer").is_not_null())
     longest = rows.filter(pl.col("length") == pl.col("length").max())
     tables = [
-        _layers_of(longest.filter(pl.col("way") == way), found.growth)
+        _layers_of(longest.filter(pl.col("way") == way), study.growth)
         for way in longest["way"].unique(maintain_order=True)
     ]
     others = sorted(set(rows["length"].unique()) - set(longest["length"].unique()))

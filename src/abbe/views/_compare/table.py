@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from .._shared.terminal import new_table, plain, skipped_lines
-from .page import judgement_rows, jumps_remark, measured_line, name_of
-from .words import BY_NAME, PARTS, cell_text, interval
+from .page import judgement_rows, jumps_remark, measured_line
+from .words import BY_NAME, PARTS, cell_text, interval, name_of
 
 if TYPE_CHECKING:
     from ...studies import Comparison

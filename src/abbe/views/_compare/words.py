@@ -88,6 +88,14 @@ PARTS = {
 # Against the baseline: of itself they are 0 or 1 by definition, and an interval would look measured.
 _RELATIVE = ("loss_change", "loss_rise", "told_apart_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
 
+BASELINE_WORDS = "baseline"
+
+
+def name_of(normalizer: str) -> str:
+    """In tables and tooltips."""
+    return f"{BASELINE_WORDS} (softmax)" if normalizer == BASELINE else normalizer
+
+
 MARK = "†"
 _MARKED = ("sensitivity", "sensitivity_ratio")
 BETWEEN_JUMPS = (
