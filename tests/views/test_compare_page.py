@@ -103,8 +103,11 @@ def test_the_page_says_when_windows_are_too_few() -> None:
     assert "helps this model" not in re.sub(r"<script.*?</script>", "", page, flags=re.S)
 
 
-def test_the_capacity_is_told_to_be_of_all_windows() -> None:
-    assert "<dt>capacity</dt><dd><bdi>loss rise of 5 %, on all windows</bdi></dd>" in compare_page(made.comparison())
+def test_the_capacity_says_its_windows_and_its_grid() -> None:
+    shown = "<dt>capacity</dt><dd><bdi>loss rise of 5 %, on all windows"
+    assert f"{shown}, between powers of 2</bdi></dd>" in compare_page(made.comparison())
+    exact = compare_page(made.comparison(settings=made.MANIFEST["settings"] | {"grid": "exact"}))
+    assert f"{shown}</bdi></dd>" in exact
 
 
 def test_cells_are_sorted_by_their_numbers() -> None:

@@ -28,7 +28,7 @@ def fine_tune(
     keep: Callable[[State], object],
     on_step: Callable[[int], object],
 ) -> None:
-    """Steps of Adam, each on one window, in turn; goes on from `start`, what `keep` was given last."""
+    """Steps of Adam, each on one window, in turn; resumes from `start`, what `keep` was given last."""
     optimizer = torch.optim.Adam(parameters, lr=_RATE)
     done = _restore(optimizer, parameters, start) if start is not None else 0
     with _only(model.network, parameters):

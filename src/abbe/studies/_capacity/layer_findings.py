@@ -18,6 +18,7 @@ from .result import at_equal_share, reported_way
 from .settings import CapacitySettings
 from .words import Row, needed_keys
 
+READ_OFF = " N is read off between powers of 2, by straight lines over ln N."
 LEVEL = 0.05  # of the test for a relation between geometry and function
 
 
@@ -40,9 +41,8 @@ def _layers(rows: list[Row], level: float) -> Finding:
         f"Truncated alone at {most['length']:,} tokens, {most['way']}, layer {most['layer']} needs most: "
         f"{needed_keys(most)} for a rise of at most {percent(most['allowed'], 2)}, its equal share of "
         f"{percent(most['tau'], 2)}; {with_one}.",
-        f"Only that layer is truncated, on {most['windows']} windows of the length, evenly spaced; N is read off "
-        "between powers of 2, by straight lines over ln N. The equal share is tau over the number of layers."
-        + _too_narrow(most["windows"], level),
+        f"Only that layer is truncated, on {most['windows']} windows of the length, evenly spaced.{READ_OFF} "
+        "The equal share is tau over the number of layers." + _too_narrow(most["windows"], level),
         {"length": most["length"], "way": most["way"], "windows": most["windows"]}
         | {f"N of layer {row['layer']}": row["capacity"] for row in rows},
     )

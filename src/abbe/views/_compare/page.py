@@ -172,7 +172,7 @@ def facts(comparison: Comparison) -> list[tuple[str, str]]:
         "model": " · ".join(str(part) for part in (model.get("name"), model.get("about"), model.get("class")) if part),
         "text": f"{text.get('name', '')}, {text['characters']:,} characters" if text.get("characters") else "",
         "queries": f"{settings['queries']} per window" if settings.get("queries") else "",
-        "capacity": f"loss rise of {100 * settings['tau']:g} %, on all windows" if settings.get("tau") else "",
+        "capacity": _capacity_words(settings) if settings.get("tau") else "",
         "self-check": "" if error is None else f"softmax swapped in reproduces the model's output within {error:.1e} "
         "of its standard deviation",
         "intervals": f"{100 * settings['level']:g} %, by resampling the same windows in pairs; of needle gains "
@@ -181,3 +181,8 @@ def facts(comparison: Comparison) -> list[tuple[str, str]]:
         "made": manifest.get("made") or "",
     }  # fmt: skip
     return [(name, str(value)) for name, value in known.items() if value]
+
+
+def _capacity_words(settings: Mapping[str, Any]) -> str:
+    exact = settings.get("grid") == "exact"
+    return f"loss rise of {100 * settings['tau']:g} %, on all windows" + ("" if exact else ", between powers of 2")

@@ -22,7 +22,7 @@ _SHOWN = (  # two tables, so that intervals have room in a terminal of 80 column
     ("capacity", "sensitivity_ratio", "needle_accuracy", "needle_gain", "time_ratio"),
 )
 
-_NAME = 18  # columns for a name: longer ones go on below
+_NAME = 18  # columns for a name: longer ones wrap
 
 
 def _least(comparison: Comparison) -> int:

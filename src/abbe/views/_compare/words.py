@@ -44,7 +44,7 @@ COLUMNS = (
     Column("distance_per_token", "distance per token",
            "high means that an unselected token lies far from the sum of the 20 selected, low that it lies near"),
     Column("capacity", "capacity (tokens)",
-           "how many of the largest weights of a row are enough: with no others the loss rises by {tau}; low means "
+           "how many of the largest weights per query are enough: with no others the loss rises by {tau}; low means "
            "that few tokens carry the model"),
     Column("capacity_ratio", "capacity over baseline",
            "below 1 means that fewer tokens are enough than with the baseline"),
