@@ -233,13 +233,13 @@ def test_the_cell_that_is_told_was_decided_beforehand() -> None:
 def test_the_other_cells_are_counted_and_chance_is_told() -> None:
     found = told(cells(UP, DOWN, MIXED, UP))["geometry over lengths and ways"]
     assert found.sentence == (
-        "Over all 4 pairs of way and length such a relation is shown in 3 (more keys with higher separability in 2, "
-        "fewer in 1). 4 tests give up to 0.2 by chance alone, on average: only the one above was decided beforehand."
+        "Of 4 pairs of way and length, 3 show such a relation (more keys with higher separability in 2, fewer in 1). "
+        "By chance alone 4 tests give up to 0.2 on average: only the one above was decided beforehand."
     )
     assert {name: found.numbers[name] for name in ("pairs", "judged", "shown")} == {"pairs": 4, "judged": 4, "shown": 3}
     assert found.numbers["p, renormalised at 64"] == pytest.approx(2 / 720)
     none = told(cells(MIXED, MIXED, MIXED, EQUAL))["geometry over lengths and ways"].sentence
-    assert "such a relation is shown in 0; 1 cannot be judged. 3 tests give up to 0.15" in none
+    assert "none shows such a relation; 1 cannot be judged. By chance alone 3 tests give up to 0.15" in none
     equal = told(cells(EQUAL, EQUAL, EQUAL, EQUAL))["geometry over lengths and ways"].sentence
     assert equal == "None of the 4 pairs of way and length can be judged."
 

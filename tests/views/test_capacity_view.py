@@ -153,9 +153,9 @@ def test_the_chart_has_a_panel_for_each_part(theme: Any) -> None:
     assert titles == [
         "truncated, deletion", "truncated, renormalised",
         "growth with the length", "layers over the length, renormalised",
-        "each layer truncated alone, deletion", "each layer truncated alone, renormalised",
-        "separability of each layer, deletion", "separability of each layer, renormalised",
-        "needed keys and separability, deletion", "needed keys and separability, renormalised",
+        "each layer alone, deletion", "each layer alone, renormalised",
+        "separability, deletion", "separability, renormalised",
+        "keys by separability, deletion", "keys by separability, renormalised",
     ]  # fmt: skip
     text = json.dumps(chart, allow_nan=False)
     assert "6 % of L, the paper's" in text
@@ -172,7 +172,7 @@ def titles_of(**changed: Any) -> list[str]:
 def test_growth_comes_last_where_layers_have_one_length() -> None:
     """So that the two ways stay side by side."""
     titles = titles_of(layer_lengths=(256,))
-    assert titles[2:4] == ["each layer truncated alone, deletion", "each layer truncated alone, renormalised"]
+    assert titles[2:4] == ["each layer alone, deletion", "each layer alone, renormalised"]
     assert titles[-1] == "growth with the length"
     assert not any("over the length" in title for title in titles)
     one = titles_of(ways=("deletion",))

@@ -249,7 +249,7 @@ def test_long_names_are_short_in_charts_and_whole_in_tooltips_and_tables() -> No
         assert f'<td class="name"><bdi>{name}</bdi></td>' in page
     for chart in charts_of(page).values():
         rows = [row for rows in chart["datasets"].values() for row in rows]
-        assert {row["full"] for row in rows if "full" in row} == {"baseline", *LONG}
+        assert {row["full"] for row in rows if "full" in row} == {"baseline (softmax)", *LONG}
         assert {row["shown"] for row in rows if "shown" in row} - {"chance", "baseline"} == {
             "layers.0=topk…0,1=sparsemax", "layers.0=topk…0,1=sparsemax (2)"
         }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from ._calibration import calibration_table
 from ._capacity.charts import capacity_chart
-from ._capacity.figures import save_capacity_figures
+from ._capacity.page import save_capacity_figures
 from ._capacity.table import capacity_table
 from ._compare.page import compare_page, save_compare_figures
 from ._compare.table import compare_table

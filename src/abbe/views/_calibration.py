@@ -1,61 +1,76 @@
-"""A calibration in the terminal: losses stage by stage, errors layer by layer, what it means."""
+"""A calibration in the terminal and as a page: losses stage by stage, errors layer by layer, what it means."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from ..words.manifest import model_name, part_of, text_name
 from ..words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from ..words.numbers import percent, with_interval
 from ._shared.terminal import bullets, new_table, plain, skipped_lines
+from ._shared.text_table import TextTable
+from ._study_page import study_page
 
 if TYPE_CHECKING:
     from ..studies import Calibration, Interval
-
 
 _STAGES = {BASELINE: "baseline"}
 
 
 def calibration_table(calibration: Calibration) -> RenderableType:
     """Readable from 80 columns on."""
-    spec = calibration.spec
-    spec = spec if isinstance(spec, str) else ", ".join(f"{pattern}: {one}" for pattern, one in spec.items())
-    parts: list[RenderableType] = [Text(plain(f"{calibration.manifest['model']['name']} with {spec}"), style="bold")]
-    if calibration.losses:
-        parts.append(_losses(calibration))
-    parts.append(_layers(calibration))
+    parts: list[RenderableType] = [Text(plain(_question(calibration)), style="bold")]
+    for table in _tables(calibration):
+        drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title, title_justify="left")
+        for row in table.rows:
+            drawn.add_row(*(Text(cell.replace(" (", "\n(")) for cell in row))  # the interval below its number
+        parts.append(drawn)
     return Group(*parts, *bullets(calibration.findings), *skipped_lines(calibration.manifest))
 
 
-def _losses(calibration: Calibration) -> Table:
-    table = new_table("loss", "over baseline", "gain", first="held out")
-    for stage in calibration.losses:
-        table.add_row(
-            _STAGES.get(stage.stage, stage.stage),
-            *(Text(_cell(value)) for value in (stage.loss, stage.over_own, stage.gain)),
-        )
-    return table
+def calibration_page(calibration: Calibration) -> str:
+    """One self-contained HTML page that works from disk, without a network."""
+    windows, held_out = (len(calibration.manifest.get(name) or ()) for name in ("windows", "held_out"))
+    length = part_of(calibration.manifest, "settings").get("length")
+    about = f"on {text_name(calibration.manifest)}: fitted on {windows} windows of {length} tokens, {held_out} held out"
+    return study_page(calibration, _question(calibration), [about], calibration.findings, _tables(calibration))
+
+
+def _question(calibration: Calibration) -> str:
+    spec = calibration.spec
+    words = spec if isinstance(spec, str) else ", ".join(f"{pattern}: {one}" for pattern, one in spec.items())
+    return f"{model_name(calibration.manifest)} with {words}"
+
+
+def _tables(calibration: Calibration) -> list[TextTable]:
+    """Losses, then errors and zeros of every layer."""
+    of_layers = _layers(calibration, "error", "Error of the outputs, over their size")
+    zeros = _layers(calibration, "zeros", "Weights that are exactly 0")
+    return [*([_losses(calibration)] if calibration.losses else []), of_layers, zeros]
+
+
+def _losses(calibration: Calibration) -> TextTable:
+    rows = [
+        (_STAGES.get(stage.stage, stage.stage), *(_cell(x) for x in (stage.loss, stage.over_own, stage.gain)))
+        for stage in calibration.losses
+    ]
+    return TextTable("Loss on held-out windows, nats per token", ("stage", "loss", "over baseline", "gain"), rows)
 
 
 def _cell(mean: Interval | None) -> str:
     return "" if mean is None else with_interval(mean.value, mean.low, mean.high, "{:.3f}".format)
 
 
-def _layers(calibration: Calibration) -> Table:
+def _layers(calibration: Calibration, what: str, title: str) -> TextTable:
     """A column for each stage after the swap."""
     layers = calibration.layers
     stages = {"before": SWAPPED, "after": FITTED}
     stages |= {} if layers["error_tuned"].is_null().all() else {"tuned": FINETUNED}
-    names = [f"{what}_{stage}" for what in ("error", "zeros") for stage in stages]
-    words = [
-        f"{what}, {SWAPPED}" if stage == SWAPPED else stage for what in ("error", "zeros") for stage in stages.values()
+    rows = [
+        (str(row["layer"]), *(percent(row[f"{what}_{stage}"]) for stage in stages))
+        for row in layers.iter_rows(named=True)
     ]
-    table = new_table(*words, first="layer")
-    for column, word in zip(table.columns[1:], words, strict=True):
-        column.no_wrap = " " not in word  # else it would be cut in a narrow terminal
-    for row in layers.iter_rows(named=True):
-        table.add_row(str(row["layer"]), *(percent(row[name]) for name in names))
-    return table
+    return TextTable(title, ("layer", *stages.values()), rows)

@@ -10,7 +10,9 @@ import polars as pl
 from markupsafe import Markup
 
 from ..words.manifest import model_name, text_name
+from ._calibration import calibration_page
 from ._capacity.charts import capacity_chart
+from ._capacity.page import capacity_page
 from ._compare.charts import pareto_chart
 from ._compare.page import compare_page
 from ._notebook import card, finding_list, report_html, run_html, svg, table_of
@@ -31,6 +33,8 @@ def page_of(result: Result) -> str:
         "report": report_page,
         "reproduce": reproduction_page,
         "compare": compare_page,
+        "capacity": capacity_page,
+        "calibrate": calibration_page,
     }
     if (page := pages.get(result.study)) is not None:
         return page(result)

@@ -54,7 +54,7 @@ def _growth(of_model: pl.DataFrame, row: Row) -> Finding:
     shares = f"{percent(first['share'])} of {first['length']:,} tokens, {percent(last['share'])} of {last['length']:,}"
     return Finding(
         "growth",
-        f"{sentence(row['way'])}: N* for {percent(row['tau'], 2)} grows as L to the power of {exponent}: "
+        f"{sentence(row['way'])}: N* for {percent(row['tau'], 2)} scales as L to the power of {exponent}: "
         f"{_growth_words(row)}. It is {shares}{_share_words(row)}.",
         "Least squares of ln N* on ln L, with N* not rounded up but read off between the sizes that were tried; the "
         "interval resamples the windows of each length. Below 1 the share N*/L falls, an interval that holds 0 "

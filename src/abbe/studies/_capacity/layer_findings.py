@@ -97,9 +97,9 @@ def _all_cells_words(rows: list[Row], judged: list[Row], shown: list[Row]) -> st
     signs = f" (more keys with higher separability in {more}, fewer in {len(shown) - more})" if shown else ""
     unjudged = f"; {len(rows) - len(judged)} cannot be judged" if len(judged) < len(rows) else ""
     return (
-        f"Over all {len(rows)} pairs of way and length such a relation is shown in {len(shown)}{signs}{unjudged}. "
-        f"{len(judged)} tests give up to {LEVEL * len(judged):.2g} by chance alone, on average: only the one above was "
-        "decided beforehand."
+        f"Of {len(rows)} pairs of way and length, {len(shown) or 'none'} {'shows' if len(shown) < 2 else 'show'} such "
+        f"a relation{signs}{unjudged}. By chance alone {len(judged)} tests give up to {LEVEL * len(judged):.2g} on "
+        "average: only the one above was decided beforehand."
     )
 
 

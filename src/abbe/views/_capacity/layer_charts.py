@@ -33,11 +33,9 @@ def layer_panels(study: Capacity, theme: Theme) -> list[Spec]:
     ways = study.manifest["settings"]["ways"]
     by_way = {way: rows_of(of_layers.filter(pl.col("way") == way).sort("layer")) for way in ways}
     keys = _keys_axis(rows_of(of_layers))
-    panels = [_capacities(rows, keys, f"each layer truncated alone, {way}", theme) for way, rows in by_way.items()]
-    panels += [_separabilities(rows, f"separability of each layer, {way}", theme) for way, rows in by_way.items()]
-    return panels + [
-        _together(rows, keys, f"needed keys and separability, {way}", theme) for way, rows in by_way.items()
-    ]
+    panels = [_capacities(rows, keys, f"each layer alone, {way}", theme) for way, rows in by_way.items()]
+    panels += [_separabilities(rows, f"separability, {way}", theme) for way, rows in by_way.items()]
+    return panels + [_together(rows, keys, f"keys by separability, {way}", theme) for way, rows in by_way.items()]
 
 
 def layer_growth(study: Capacity, theme: Theme) -> Spec | None:

@@ -46,6 +46,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
     short_ones: dict[str, str] = {}
     for name in names:
         short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 14]}…{name[-13:]}"
+        short = BASELINE_WORDS if name == BASELINE else short
         same = sum(other == short or other.startswith(f"{short} (") for other in short_ones.values())
         short_ones[name] = f"{short} ({same + 1})" if same else short
     return short_ones
@@ -175,7 +176,7 @@ def _names(
             lead = source([place | {"x2": row[field], "y2": row["loss"]}])
             rule = lead.mark_rule(color=theme.soft, strokeWidth=0.7)
             layers.append(rule.encode(x=x, y=y, x2="x2:Q", y2="y2:Q"))
-        words = source([place | {"normalizer": row["normalizer"], "label": labels[row["normalizer"]]}])
+        words = source([place | {"normalizer": name_of(row["normalizer"]), "label": labels[row["normalizer"]]}])
         text = words.mark_text(align=name.side, fontSize=10, color=theme.ink)
         layers.append(text.encode(x=x, y=y, text="label:N", tooltip=[tip("normalizer", "normalizer", "N")]))
     return layers
