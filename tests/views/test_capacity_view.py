@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from markupsafe import escape
 from rich.console import Console
 
 from abbe import AbbeError
@@ -132,6 +133,18 @@ def test_a_narrow_terminal_and_few_numbers() -> None:
     assert "Growth" not in shown
     assert "Each layer" not in shown
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
+
+
+def test_the_page_holds_findings_charts_in_both_themes_and_tables() -> None:
+    study = made_up(settings_of(), "<script>alert(1)</script>")
+    page = study.to_html()
+    assert "<script>alert(1)</script>" not in page
+    for finding in study.findings:
+        assert escape(finding.sentence.replace(" %", "\u00a0%")) in page
+    charts = json.loads(page.split('<script type="application/json" id="charts">')[1].split("</script>")[0])
+    assert set(charts["capacity"]) == {"light", "dark", "datasets"}
+    assert "<h3>Whole model</h3>" in page
+    assert page.count("<td>renormalised</td>") >= study.table.filter(pl.col("layer").is_null()).height / 2
 
 
 def test_a_capacity_with_a_hole_is_marked() -> None:
