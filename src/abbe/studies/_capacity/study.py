@@ -149,99 +149,91 @@ class _Study:
     watch: Watch
 
     def run(self) -> Capacity:
-        started = time.perf_counter()
-        checked = self.checked
+        started, layers = time.perf_counter(), len(self.checked.layers)
         losses = Losses(self.model, self.parts, self._on_window, last_targets(self.settings.targets))
-        self._say_cost(checked, losses)
-        curves = self._of_model(losses, checked) + self._of_layers(losses, checked)
-        rows = capacity_rows(curves, len(checked.layers), self.settings)
+        self._say_cost(losses.kept_lengths())
+        curves = self._curves(losses, self.settings.lengths, [None])
+        curves += self._curves(losses, self.settings.layer_lengths, range(layers))
+        rows = capacity_rows(curves, layers, self.settings)
         run = self._separability(sizes_for(rows))
-        numbers = [run.manifest["layers"].index(path) for path in checked.layers]
+        numbers = [run.manifest["layers"].index(path) for path in self.checked.layers]
         rows = with_separability(rows, run, numbers, common_sizes(rows, self.settings))
-        table, growth = capacity_table(rows), growth_table(curves, len(checked.layers), self.settings)
+        table, growth = capacity_table(rows), growth_table(curves, layers, self.settings)
         correlation = correlation_table(rows, self.settings)
-        manifest = self._manifest(run, checked, time.perf_counter() - started)
         sentences = findings(table, growth, correlation, self.settings)
+        manifest = self._manifest(run, time.perf_counter() - started)
         return Capacity(table, curve_table(curves, self.settings), growth, correlation, sentences, manifest)
 
-    def _say_cost(self, checked: _Checked, losses: Losses) -> None:
+    def _say_cost(self, kept: Counter[int]) -> None:
         """Of what is left; a finished study left a summary, beside losses that can still be read."""
-        kept = losses.kept_lengths()
         if kept.total() and self.parts.folder is not None and (self.parts.folder / SUMMARY).is_file():
             self.watch.say("all losses were evaluated before")
             return
-        left = list((Counter(self._planned(checked)) - kept).elements())
-        self.watch.say(str(estimate(self.model, left, checked.tokens, checked.seconds, 1.0, losses=True)))
+        left = list((self._planned() - kept).elements())
+        cost = estimate(self.model, left, self.checked.tokens, self.checked.seconds, 1.0, losses=True)
+        self.watch.say(str(cost))
         self.watch.expect(len(left))
 
-    def _planned(self, checked: _Checked) -> list[int]:
-        """Lengths of all windows that will be evaluated, about: how far a search goes depends on the losses."""
-        settings = self.settings
-        planned: list[int] = []
-        for length in settings.lengths:
-            tried = 1 + len(settings.ways) * Sizes.of(settings.grid, length).expected(len(settings.taus))
-            planned += [length] * (tried * len(self._of_length(length)))
-        levels = len(self._allowed(checked))
-        for length in settings.layer_lengths:
-            tried = len(settings.ways) * len(checked.layers) * Sizes.of(COARSE, length).expected(levels)
-            planned += [length] * (tried * len(self._for_layers(length)))
+    def _planned(self) -> Counter[int]:
+        """How many windows of each length will be evaluated, about: how far a search goes depends on the losses."""
+        planned: Counter[int] = Counter()
+        ways, layers = len(self.settings.ways), len(self.checked.layers)
+        for length in self.settings.lengths:
+            tried = 1 + ways * self._sizes(length, None).expected(len(self._allowed(None)))
+            planned[length] += tried * len(self._windows(length, None))
+        for length in self.settings.layer_lengths:
+            tried = ways * layers * self._sizes(length, 0).expected(len(self._allowed(0)))
+            planned[length] += tried * len(self._windows(length, 0))
         return planned
 
-    def _of_length(self, length: int) -> list[Window]:
-        return [window for window in self.cut if window.length == length]
+    def _windows(self, length: int, layer: int | None) -> list[Window]:
+        """Of the whole model all. They stand in the order of the text: the first ones would be those of its start."""
+        windows = [window for window in self.cut if window.length == length]
+        return windows if layer is None else evenly_spaced(windows, self.settings.layer_windows)
 
-    def _for_layers(self, length: int) -> list[Window]:
-        """Windows stand in the order of the text: the first ones would be those of its first part."""
-        return evenly_spaced(self._of_length(length), self.settings.layer_windows)
+    def _sizes(self, length: int, layer: int | None) -> Sizes:
+        """Of the whole model on the grid that was asked for, of a layer on the coarse one."""
+        return Sizes.of(self.settings.grid if layer is None else COARSE, length + self.checked.sinks)
 
-    def _allowed(self, checked: _Checked) -> list[float]:
-        return [allowed for tau in self.settings.taus for allowed in allowed_rises(tau, len(checked.layers))]
+    def _allowed(self, layer: int | None) -> list[float]:
+        layers = 1 if layer is None else len(self.checked.layers)
+        return [allowed for tau in self.settings.taus for allowed in allowed_rises(tau, layers)]
 
     def _on_window(self, window: Window, what: str) -> None:
         self.watch.step(f"length {window.length}, {what}")
 
-    def _of_model(self, losses: Losses, checked: _Checked) -> list[Curve]:
+    def _curves(self, losses: Losses, lengths: Sequence[int], layers: Sequence[int | None]) -> list[Curve]:
         """The longest windows first, so that the time left is rather over- than underestimated."""
         curves = [
-            self._traced(losses, self._of_length(length), way, None, checked)
-            for length in reversed(self.settings.lengths)
+            self._curve(losses, length, way, layer)
+            for length in reversed(lengths)
             for way in self.settings.ways
+            for layer in layers
         ]
         return sorted(curves, key=lambda curve: curve.length)
 
-    def _of_layers(self, losses: Losses, checked: _Checked) -> list[Curve]:
-        """Each alone; the longest windows first, as for the model."""
-        curves = [
-            self._traced(losses, self._for_layers(length), way, layer, checked)
-            for length in reversed(self.settings.layer_lengths)
-            for way in self.settings.ways
-            for layer in range(len(checked.layers))
-        ]
-        return sorted(curves, key=lambda curve: curve.length)
-
-    def _traced(
-        self, losses: Losses, windows: Sequence[Window], way: str, layer: int | None, checked: _Checked
-    ) -> Curve:
-        """Of the whole model on the grid that was asked for, of a layer on the coarse one."""
-        length, baseline = windows[0].length, losses.baseline(windows)
-        grid, allowed = (self.settings.grid, self.settings.taus) if layer is None else (COARSE, self._allowed(checked))
+    def _curve(self, losses: Losses, length: int, way: str, layer: int | None) -> Curve:
+        windows = self._windows(length, layer)
+        baseline = losses.baseline(windows)
 
         def losses_with(size: int) -> Tensor:
             return losses.truncated(windows, Truncation(way, size, layer))
 
-        sizes = Sizes.of(grid, length + checked.sinks)
-        return trace(losses_with, baseline, baseline, allowed, sizes, length=length, way=way, layer=layer)
+        return trace(
+            losses_with, baseline, baseline, self._allowed(layer), self._sizes(length, layer), length=length, way=way,
+            layer=layer,
+        )  # fmt: skip
 
     def _separability(self, sizes: Sequence[int]) -> Run:
         place = None if self.parts.folder is None else self.parts.folder / _RUN
         asked = self.settings.diagnosis(self.model.context, sizes)
         return measure_run(self.model, self.text, asked, place, self.watch)
 
-    def _manifest(self, run: Run, checked: _Checked, seconds: float) -> dict[str, Any]:
+    def _manifest(self, run: Run, seconds: float) -> dict[str, Any]:
         facts = manifest_facts(Capacity.study, self.model, self.text, self.settings.as_json()) | {
-            "layers": checked.layers,
-            "sinks": checked.sinks,
-            "self_check": {"error": checked.error, "tokens": checked.tokens},
+            "layers": self.checked.layers,
+            "sinks": self.checked.sinks,
+            "self_check": {"error": self.checked.error, "tokens": self.checked.tokens},
             "windows": run.manifest["windows"],
             "skipped": list(run.manifest["skipped"]),
         }
