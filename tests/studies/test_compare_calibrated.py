@@ -70,7 +70,7 @@ def test_nothing_that_is_compared_was_seen_by_the_calibration(monkeypatch: pytes
     original = study.windows_for
     monkeypatch.setattr(study, "windows_for", windows_for)
     monkeypatch.setattr(study, "PromptMaker", Maker)
-    found = made(calibrate=True, normalizers="sparsemax", windows=6)
+    found = made(calibrate=True, normalizers="sparsemax", windows=40)
     first, second = halves(TEXT)
     assert [text.content for text in read] == [second.content] * 2
     tokenizer = word_model().tokenizer
