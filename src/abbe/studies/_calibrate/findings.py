@@ -95,11 +95,11 @@ def _numbers(stage: StageLoss) -> dict[str, Fact]:
 def _outputs(heads: pl.DataFrame) -> Finding:
     stages = ("before", "after", "tuned") if _is_tuned(heads) else ("before", "after")
     errors = {stage: float(heads.select(pooled(f"error_{stage}")).item()) for stage in stages}
-    tuned = f", by {percent(errors['tuned'])} {FINETUNED}" if "tuned" in errors else ""
+    tuned = f", {percent(errors['tuned'])} {FINETUNED}" if "tuned" in errors else ""
     return Finding(
         "outputs",
         f"The outputs of the heads are off by {percent(errors['before'])} of their size after the swap, "
-        f"by {percent(errors['after'])} {FITTED}{tuned}.",
+        f"{percent(errors['after'])} {FITTED}{tuned}.",
         "Sum of squares of the difference from the model's outputs before the swap, over that of those outputs, on the "
         "queries that were fitted.",
         {**errors, "heads": len(heads)},

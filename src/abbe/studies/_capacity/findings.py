@@ -10,9 +10,8 @@ from ...words.numbers import number, percent, sentence, with_interval
 from ...words.paper import PAPER_CRITICAL_SHARE
 from .._engine.capacity.search import EXACT
 from .._engine.targets import targets_words
-from .layer_findings import READ_OFF, layer_findings
+from .layer_findings import READ_OFF, Row, layer_findings, needed_keys
 from .settings import CapacitySettings
-from .words import Row, needed_keys
 
 _HOW = {DELETION: "with their weights as they are", RENORMALISED: "with their weights renormalised"}
 _LEAST = "The least N at which keeping only the top N keys per query, in every head and layer, raises"

@@ -7,17 +7,18 @@ smallest tau. The other lengths and ways are only counted, as among many tests s
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import polars as pl
 
 from ...measures import enough_windows
 from ...words.finding import Finding
-from ...words.numbers import percent, sentence
+from ...words.numbers import interval, number, percent, sentence
 from .ranks import least_p_value
 from .result import at_equal_share, reported_way
 from .settings import CapacitySettings
-from .words import Row, needed_keys
 
+Row = dict[str, Any]
 READ_OFF = " N is read off between powers of 2, by straight lines over ln N."
 LEVEL = 0.05  # of the test for a relation between geometry and function
 
@@ -30,6 +31,14 @@ def layer_findings(table: pl.DataFrame, correlation: pl.DataFrame, settings: Cap
     sentences = [_layers(of_layers.filter(reported).sort("layer").to_dicts(), settings.level)]
     sentences.append(_geometry(related.filter(reported).row(0, named=True)))
     return sentences + ([_all_cells(related.to_dicts())] if related.height > 1 else [])
+
+
+def needed_keys(row: Row) -> str:
+    """ "61 keys (55 to 70)"; a smaller N at which the loss holds, too, is named."""
+    remarks = [interval(row["low"], row["high"])] if row["low"] is not None else []
+    remarks += [] if row["monotone"] else [f"the first N that holds is {row['first']:,}"]
+    keys = f"{number(row['capacity'], 3)} {'key' if row['capacity'] == 1 else 'keys'}"
+    return f"{keys} ({'; '.join(remarks)})" if remarks else keys
 
 
 def _layers(rows: list[Row], level: float) -> Finding:
