@@ -8,9 +8,9 @@ from capacity_runs import asked, curve_of, model_row
 
 from abbe.studies._capacity.findings import findings
 from abbe.studies._capacity.geometry import common_sizes, correlation_table, shown_size, sizes_for
+from abbe.studies._capacity.layer_findings import needed_keys
 from abbe.studies._capacity.result import CORRELATION_SCHEMA, GROWTH_SCHEMA
 from abbe.studies._capacity.tables import capacity_table, curve_rows
-from abbe.studies._capacity.words import needed_keys
 
 
 def told(capacities: list[float], shares: list[float]) -> str:
