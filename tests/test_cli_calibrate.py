@@ -97,9 +97,9 @@ def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
     assert [stage["stage"] for stage in found["losses"]] == ["own", "swapped", "calibrated", "fine-tuned"]
     assert {row["parameter"] for row in found["parameters"]} == {"t"}
     of_layers = [line.split() for line in result.stdout.splitlines() if line.split()[:1] in (["0"], ["1"])]
-    assert len(of_layers) == len(found["layers"])
-    for line, row in zip(of_layers, found["layers"], strict=True):
-        columns = [row[f"{what}_{stage}"] for what in ("error", "zeros") for stage in ("before", "after", "tuned")]
+    cells = [(row, what) for what in ("error", "zeros") for row in found["layers"]]
+    for line, (row, what) in zip(of_layers, cells, strict=True):
+        columns = [row[f"{what}_{stage}"] for stage in ("before", "after", "tuned")]
         assert " ".join(line[1:]) == " ".join(percent(value) for value in columns)
     with abbe.swap(abbe.load(folder), f"file:{found['file']}") as handle:
         assert sum(raw.numel() for raw in handle.parameters()) == len(found["parameters"])

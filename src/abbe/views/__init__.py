@@ -5,10 +5,11 @@ import typing as _typing
 from .._later import later as _on_first_use
 
 if _typing.TYPE_CHECKING:
-    from ._calibration import calibration_table
-    from ._calibration_charts import calibration_chart, save_calibration_figures
+    from ._calibrate.charts import calibration_chart
+    from ._calibrate.page import save_calibration_figures
+    from ._calibrate.table import calibration_table
     from ._capacity.charts import capacity_chart
-    from ._capacity.figures import save_capacity_figures
+    from ._capacity.page import save_capacity_figures
     from ._capacity.table import capacity_table
     from ._compare.page import compare_page, save_compare_figures
     from ._compare.table import compare_table
@@ -64,15 +65,16 @@ _NAMES = {
         "._verify": ("verify_summary", "verify_table"),
     },
     "models": {
-        "._calibration": ("calibration_table",),
+        "._calibrate.table": ("calibration_table",),
         "._capacity.table": ("capacity_table",),
         "._diagnosis": ("diagnosis_table", "summary"),
     },
     "report": {"._shared.charts": ("equal_selectivity_chart",), "._verify": ("verify_page",)},
     "all": {
-        "._calibration_charts": ("calibration_chart", "save_calibration_figures"),
+        "._calibrate.charts": ("calibration_chart",),
+        "._calibrate.page": ("save_calibration_figures",),
         "._capacity.charts": ("capacity_chart",),
-        "._capacity.figures": ("save_capacity_figures",),
+        "._capacity.page": ("save_capacity_figures",),
         "._compare.page": ("compare_page", "save_compare_figures"),
         "._compare.table": ("compare_table",),
         "._diagnosis_figures": ("save_diagnosis_figures",),

@@ -10,8 +10,10 @@ import polars as pl
 from markupsafe import Markup
 
 from ..words.manifest import model_name, text_name
-from ._calibration_charts import calibration_chart
+from ._calibrate.charts import calibration_chart
+from ._calibrate.page import calibration_page
 from ._capacity.charts import capacity_chart
+from ._capacity.page import capacity_page
 from ._compare.charts import pareto_chart
 from ._compare.page import compare_page
 from ._notebook import card, finding_list, report_html, run_html, svg, table_of
@@ -32,6 +34,8 @@ def page_of(result: Result) -> str:
         "report": report_page,
         "reproduce": reproduction_page,
         "compare": compare_page,
+        "capacity": capacity_page,
+        "calibrate": calibration_page,
     }
     if (page := pages.get(result.study)) is not None:
         return page(result)

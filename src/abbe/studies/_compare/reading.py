@@ -71,5 +71,5 @@ def _mean_over_heads(states: list[State]) -> dict[str, float]:
     """Every head of every layer counts the same; heads without a value are left out."""
     of_layers = [compute(state) for state in states]
     return {
-        name: float(torch.cat([found[name].value.flatten() for found in of_layers]).nanmean()) for name in SELECTIVITY
+        name: float(torch.cat([layer[name].value.flatten() for layer in of_layers]).nanmean()) for name in SELECTIVITY
     }

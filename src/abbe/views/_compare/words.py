@@ -44,7 +44,7 @@ COLUMNS = (
     Column("distance_per_token", "distance per token",
            "high means that an unselected token lies far from the sum of the 20 selected, low that it lies near"),
     Column("capacity", "capacity (tokens)",
-           "how many of the largest weights of a row are enough: with no others the loss rises by {tau}; low means "
+           "how many of the largest weights per query are enough: with no others the loss rises by {tau}; low means "
            "that few tokens carry the model"),
     Column("capacity_ratio", "capacity over baseline",
            "below 1 means that fewer tokens are enough than with the baseline"),
@@ -87,6 +87,14 @@ PARTS = {
 
 # Against the baseline: of itself they are 0 or 1 by definition, and an interval would look measured.
 _RELATIVE = ("loss_change", "loss_rise", "told_apart_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
+
+BASELINE_WORDS = "baseline"
+
+
+def name_of(normalizer: str) -> str:
+    """In tables and tooltips."""
+    return f"{BASELINE_WORDS} (softmax)" if normalizer == BASELINE else normalizer
+
 
 MARK = "†"
 _MARKED = ("sensitivity", "sensitivity_ratio")

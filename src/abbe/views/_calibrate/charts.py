@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import altair as alt
 
-from ..words.manifest import model_name, part_of, text_name
-from ..words.names import BASELINE, FINETUNED, FITTED, SWAPPED
-from ..words.numbers import percent
-from ._reproduce.figures import save_drawings
-from ._shared.panels import Look, Row, numbers, renamed, rows_of, series_style, tip, value_axis
-from ._shared.series import Spec, finished, panel, source
-from ._shared.terminal import plain
-from ._shared.theme import THEMES, Theme, ThemeName
+from ...words.manifest import model_name, part_of, text_name
+from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
+from ...words.numbers import percent
+from .._shared.panels import Look, Row, numbers, renamed, rows_of, series_style, tip, value_axis
+from .._shared.series import Spec, finished, panel, source, unchecked
+from .._shared.terminal import plain
+from .._shared.theme import THEMES, Theme, ThemeName
 
 if TYPE_CHECKING:
-    from ..studies import Calibration
+    from ...studies import Calibration
 
 _COLUMNS = {SWAPPED: "before", FITTED: "after", FINETUNED: "tuned"}  # of the table of layers
 _ROOM = 0.12  # above and below the losses
 _LEAST = 1.0  # percent: zeros of a normalizer that has none come from weights that underflow
 
 
-def save_calibration_figures(calibration: Calibration, folder: str | os.PathLike[str]) -> list[Path]:
-    """PNG and SVG, light and dark; the files that were written."""
-    return save_drawings(folder, lambda theme: {"calibration": calibration_chart(calibration, theme)})
-
-
+@unchecked
 def calibration_chart(calibration: Calibration, theme: ThemeName = "light") -> Spec:
     """Up to three panels: losses on held-out windows, the error of each layer's outputs, its weights of exactly 0."""
     looks, layers = _looks(THEMES[theme]), rows_of(calibration.layers)

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from ...._asked import shown
+from ...._errors import AbbeError
+
+EXACT, COARSE = GRIDS = ("exact", "coarse")
+
+
+def checked_grid(given: str) -> str:
+    if given not in GRIDS:
+        raise AbbeError(f"grid is {shown(given)}, but must be one of {', '.join(GRIDS)}")
+    return given
 
 
 @dataclass(frozen=True)
 class Sizes:
     """Sizes that are tried first, and those among which the least one is sought.
 
-    Keeping `untouched` keys changes nothing. With `beyond`, the size above a crossing is tried, too.
+    Keeping `untouched` keys changes nothing. If it is `exact`, the size above a crossing is tried, too.
     """
 
     first: tuple[int, ...]
     among: Sequence[int]
     untouched: int
-    beyond: bool
+    exact: bool
 
     @classmethod
-    def every(cls, untouched: int) -> Sizes:
-        """The exact least N: powers of 2, then every whole number."""
-        return cls(_powers(2, untouched), range(1, untouched), untouched, beyond=True)
+    def of(cls, grid: str, untouched: int) -> Sizes:
+        """exact: powers of 2, then every whole number, so that the least N is known.
 
-    @classmethod
-    def coarse(cls, untouched: int) -> Sizes:
-        """Powers of 4, then of 2 beside the crossings: N is read off between them."""
-        return cls(_powers(4, untouched), _powers(2, untouched), untouched, beyond=False)
+        coarse: powers of 4, then of 2 beside the crossings; N is read off between them.
+        """
+        if grid == EXACT:
+            return cls(_powers(2, untouched), range(1, untouched), untouched, exact=True)
+        return cls(_powers(4, untouched), _powers(2, untouched), untouched, exact=False)
 
     def expected(self, levels: int) -> int:
         """About how many sizes will be tried for so many allowed rises."""
@@ -36,21 +48,17 @@ class Sizes:
 
 
 def _powers(base: int, below: int) -> tuple[int, ...]:
-    found = []
-    size = 1
-    while size < below:
-        found.append(size)
-        size *= base
-    return tuple(found)
+    exponents = itertools.takewhile(lambda exponent: base**exponent < below, itertools.count())
+    return tuple(base**exponent for exponent in exponents)
 
 
-def next_size(rises: Mapping[int, float], allowed: Iterable[float], sizes: Sizes) -> int | None:
-    """The next size to try, None when every crossing is known.
+def next_size(rises: Mapping[int, float], allowed: Sequence[float], sizes: Sizes) -> int | None:
+    """The next size to try, None when every crossing is known, or none is sought.
 
     For each allowed rise: halve the gap between the largest size that fails and the next one that was tried. Near the
-    crossing the loss is taken to be monotone; if the size beyond it is tried and fails, the search goes on above it.
+    crossing the loss is taken to be monotone; if the size beyond it is tried and fails, the search continues above it.
     """
-    for size in sizes.first:
+    for size in sizes.first if allowed else ():
         if size not in rises:
             return size
     for level in allowed:
@@ -59,7 +67,7 @@ def next_size(rises: Mapping[int, float], allowed: Iterable[float], sizes: Sizes
         if between:
             return between[len(between) // 2]
         above = next((size for size in sizes.among if size > holds), None)
-        if sizes.beyond and above is not None and above not in rises:
+        if sizes.exact and above is not None and above not in rises:
             return above
     return None
 
