@@ -12,8 +12,8 @@ import torch
 from polars.testing import assert_frame_equal
 from read_alone import take_sample, try_alternatives
 from row_cases import random_rows
+from separable_by_loops import plain_separable
 from tiny_runs import BUILDERS, TEXT, model
-from told_apart_by_loops import plain_told_apart
 from torch import Tensor
 
 import abbe
@@ -182,7 +182,7 @@ def test_the_whole_way_by_loops(family: str) -> None:
 def mean_told_apart(weights: Tensor, logits: Tensor, vectors: Tensor) -> float:
     values = []
     for a, row in zip(weights, logits, strict=True):
-        one = plain_told_apart(a.tolist(), (row > -math.inf).nonzero()[:, 0].tolist(), vectors.tolist(), 20)
+        one = plain_separable(a.tolist(), (row > -math.inf).nonzero()[:, 0].tolist(), vectors.tolist(), 20)
         values += [] if one is None else [one]
     return sum(values) / len(values)
 

@@ -16,6 +16,7 @@ from .._kernels.threads import over_rows
 from ._rows import Rows, flat, row_kernel
 
 DEFAULT_GRID = (1, 2, 5, 10, 20, 50, 100)  # holds the sizes of arXiv 2508.17821, figure 2b
+USUAL_SIZE = 20  # of a selected set, where one size stands for all
 
 
 @dataclass(frozen=True, eq=False)

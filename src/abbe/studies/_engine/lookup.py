@@ -7,10 +7,9 @@ from functools import cached_property
 
 import polars as pl
 
+from ...measures import USUAL_SIZE
 from ...results import Run
 from ...words.finding import Place
-
-USUAL_SIZE = 20  # of a selected set, where one size is shown for all
 
 
 @dataclass(frozen=True)

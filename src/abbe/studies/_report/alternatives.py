@@ -13,14 +13,21 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from ...measures import Reading, Rows, bootstrap_interval, dispersion, sensitivity
+from ...measures import (
+    Rows,
+    active_keys,
+    bootstrap_interval,
+    by_groups,
+    dispersion,
+    sensitivity,
+    separable_weight,
+)
 from ...models import AttentionCall, LoadedModel, Tap, Window
 from ...normalizers import Normalizer
 from ...normalizers import normalizer as make_normalizer
 from ...words.names import BASELINE
 from .._engine.parts import Parts
 from .._engine.settings import Settings
-from .._engine.told_apart import by_groups, told_apart
 from .._engine.vectors import token_vectors
 from .._engine.window import (
     BLOCK,
@@ -137,10 +144,9 @@ def block_sums(own: Rows, values: Tensor, normalizers: Sequence[Normalizer], gen
 
 
 def _sums(rows: Rows, own: Rows, values: Tensor, normalizer: Normalizer, generator: torch.Generator) -> Sums:
-    some = rows.count > 0
     readings = {
-        "told_apart": told_apart(rows),
-        "active": Reading((rows.weights > 0).sum(-1), some),
+        "told_apart": separable_weight(rows),
+        "active": active_keys(rows),
         "effective_tokens": dispersion(rows)["effective_tokens"],
         "sensitivity": sensitivity(rows, normalizer, (1.0,), generator)["sensitivity_worst"],
     }

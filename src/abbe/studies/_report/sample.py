@@ -14,7 +14,7 @@ from ...words.finding import Place
 from .._engine.loss import loss_and_guessing
 from .._engine.settings import Settings
 from .._engine.vectors import token_vectors
-from .._engine.window import lacks_vectors, rows_of_call, seeded
+from .._engine.window import is_over, lacks_vectors, rows_of_call, seeded
 from .heat import Heat, heat_codes, heat_grid
 from .result import Ball, Sample, SampleRow
 from .sample_ball import ball_of
@@ -105,7 +105,7 @@ class SampleReader:
         rows = _on_cpu(rows_of_call(call, self.positions, vectors, self.normalizer))
         generator = seeded(self.settings, self.window, f"sample of layer {layer}")
         self.of_layers[layer] = sample_rows(rows, layer, self.positions.tolist(), self.sizes, generator)
-        if call.query.shape[-2] == call.key.shape[-2] == self.window.length:  # else a cell would name a wrong token
+        if is_over(call, self.window.length):  # else a cell would name a wrong token
             wide = rows_of_call(call, torch.tensor(self.grid[0]), vectors, self.normalizer)
             codes = heat_codes(wide.weights.cpu(), self.grid[1])
             self.heat_of |= {(layer, head): cells for head, cells in enumerate(codes)}
