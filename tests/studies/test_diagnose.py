@@ -30,7 +30,7 @@ def compared() -> tuple[pl.DataFrame, list[dict[str, torch.Tensor]]]:
     return found.table, [plain_diagnosis(twin, one.tokens, (1, 2, 5), range(40)) for one in cut]
 
 
-ROWS = ["entropy", "effective_tokens", "max_weight", "sink_mass"]
+ROWS = ["previous_token", "induction", "entropy", "effective_tokens", "max_weight", "sink_mass"]
 SETS = [
     *("top_mass", "selected_divergence", "distance", "distance_per_token", "net_distance"),
     *("separability", "recall", "precision", "f_score", "separability_cosine", "precision_cosine"),

@@ -66,6 +66,31 @@ def test_kind_of_a_head(head: dict[str, Any], kind: str) -> None:
     assert kinds(head) == [kind]
 
 
+@pytest.mark.parametrize(
+    ("previous", "induction", "names"),
+    [
+        (0.3, 0.099, ["previous-token head"]),
+        (0.299, 0.1, ["induction head"]),
+        (0.5, 0.2, ["previous-token head", "induction head"]),
+        (0.1, 0.05, []),
+    ],
+)
+def test_patterns_of_a_head(previous: float, induction: float, names: list[str]) -> None:
+    numbers = {"previous_token": previous, "induction": induction}
+    facts = {name: (value, None, None, 0.9, 0.002) for name, value in numbers.items()}
+    (verdict,) = head_verdicts(Lookup(made_run([facts])))
+    assert [pattern.name for pattern in verdict.patterns] == names
+    for pattern in verdict.patterns:
+        assert pattern.sentence.startswith(pattern.name.capitalize())
+        assert "5 times as much as a uniform head" in pattern.rule
+    assert verdict.kind == "selective"
+
+
+def test_a_pattern_that_a_uniform_head_has_too_is_none() -> None:
+    (verdict,) = head_verdicts(Lookup(made_run([{"previous_token": (0.4, None, None, 0.9, 0.1)}])))
+    assert verdict.patterns == ()
+
+
 def test_sets_that_are_separable_by_chance_prove_nothing() -> None:
     """Sets of one always are."""
     assert not no_better_than_random(Cell(1.0, 1.0, 1.0, None, 1.0))

@@ -110,7 +110,7 @@ class WindowReader:
         self.skipped[why] = None
 
     def _update(
-        self, states: dict[Vectors, State], rows: Rows, of_tokens: Mapping[str, Reading],
+        self, states: dict[Vectors, State], rows: Rows, of_tokens: dict[str, Reading],
         vectors: Mapping[Vectors, Tensor], chance: torch.Generator, directions: torch.Generator,
         steps: torch.Generator,
     ) -> None:  # fmt: skip

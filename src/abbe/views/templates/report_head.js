@@ -59,17 +59,22 @@
 
   function verdict() {
     const title = `Layer ${choice.layer}, head ${choice.head}`;
-    const found = abbe.about.heads.find(({ layer, head }) => layer === choice.layer && head === choice.head);
+    const judged = abbe.about.heads.find(({ layer, head }) => layer === choice.layer && head === choice.head);
+    const patterns = judged?.patterns ?? [];
+    const sentences = [judged?.sentence ?? "There is no verdict on this head.", ...patterns.map(({ sentence }) => sentence)];
     byId("head-name").textContent = title;
     for (const other of document.querySelectorAll(".chosen-head")) other.textContent = title.toLowerCase();
     byId("head-length").textContent = choice.length === null ? "" : `at ${choice.length.toLocaleString("en")} tokens`;
     byId("head-path").textContent = abbe.about.layers[choice.layer] ?? "";
-    byId("head-kind").textContent = found?.kind ?? "";
-    byId("head-kind").hidden = !found;
-    byId("head-sentence").textContent = found?.sentence ?? "There is no verdict on this head.";
-    byId("head-rule").textContent = found?.rule ?? "";
-    byId("head-numbers").replaceChildren(...(found ? facts(found.numbers).childNodes : []));
-    byId("head-details").hidden = !found;
+    byId("head-kind").textContent = judged?.kind ?? "";
+    byId("head-kind").hidden = !judged;
+    byId("head-patterns").replaceChildren(...patterns.map(({ name }) => element("span", { class: "kind" }, name)));
+    byId("head-sentence").textContent = sentences.join(" ");
+    byId("head-rule").textContent = judged?.rule ?? "";
+    byId("head-pattern-rules").replaceChildren(
+      ...patterns.map(({ name, rule }) => element("p", {}, element("b", {}, name), `: ${rule}`)));
+    byId("head-numbers").replaceChildren(...(judged ? facts(judged.numbers).childNodes : []));
+    byId("head-details").hidden = !judged;
   }
 
   function alternativesTable() {
