@@ -301,7 +301,7 @@ def test_selected_tokens_are_marked_and_listed(seen: Seen, found: Report) -> Non
     assert seen.page.locator("#token-text .selected").count() == 20
     told = f"{sum(ball.inside)} of 20 selected tokens lie in the ball; {ball.intruders} unselected ones lie "
     told += "no farther out than the farthest selected."
-    assert seen.text("#token-told") == told
+    assert seen.text("#token-words") == told
 
 
 @pytest.mark.slow
@@ -317,10 +317,10 @@ def test_query_and_size_are_chosen_in_every_way(seen: Seen, found: Report) -> No
     assert query.input_value() == str(last)
     seen.page.locator("#query-after").click()
     assert query.input_value() == str(first)
-    assert seen.text("#token-told") == "This query sees too few tokens for a selected set of 20."
+    assert seen.text("#token-words") == "This query sees too few tokens for a selected set of 20."
     assert seen.page.locator("#token-list tr").count() == first + 1
     seen.page.locator("#ball-select").select_option("5")
-    assert "of 5 selected tokens" in seen.text("#token-told")
+    assert "of 5 selected tokens" in seen.text("#token-words")
     assert seen.page.locator("#token-text .selected").count() == 5
     seen.page.locator("#query-before").click()
     assert query.input_value() == str(last)

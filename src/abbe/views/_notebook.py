@@ -45,11 +45,18 @@ def run_html(run: Run) -> str:
 
 
 def report_html(report: Report) -> str:
-    """The numbers that matter, the verdicts, the advice, and the charts of all heads."""
-    parts = [_about(report.run), _numbers(report.numbers)]
+    """The answer, the numbers that matter, the verdicts, the advice, and the charts of all heads."""
+    parts = [_answer(report), _about(report.run), _numbers(report.numbers)]
     notice = [] if report.learned or not report.advice else [f"<b>{escape(NOTICE)}</b>"]
     parts += [_list("Verdict", _sentences(report.verdicts)), _list("Advice", [*notice, *_sentences(report.advice)])]
     return card([*parts, _charts(report.run)])
+
+
+def _answer(report: Report) -> str:
+    answer = report.answer
+    colour = {"good": LIGHT.good, "look": LIGHT.bad, "bad": LIGHT.alarm}[answer.grade]
+    style = f"margin:0 0 8px;padding-left:10px;border-left:4px solid {colour};font-size:17px"
+    return f'<p style="{style}" title="{escape(answer.rule)}"><b>{escape(answer.sentence)}</b></p>'
 
 
 def card(parts: Iterable[str]) -> str:

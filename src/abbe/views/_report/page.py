@@ -22,6 +22,7 @@ from ...words.measures import (
     measures_of,
     without_temperature,
 )
+from ...words.names import BASELINE
 from ...words.numbers import interval, number, percent
 from ...words.thresholds import FAINT, FRAGILE
 from .._shared.data import both_themes, packed_json, packed_table, plain_rows
@@ -88,6 +89,7 @@ def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -
         "layers": [str(name) for name in report.run.manifest.get("layers") or ()],
         "heads": [_verdict(verdict) for verdict in report.heads],
         "alternatives": plain_rows(report.alternatives),
+        "baseline": BASELINE,
         "columns": _columns(report.alternatives.columns),
     }
     charts = {theme: _interactive(chart_specifications(report, theme)) for theme in THEMES}
