@@ -30,7 +30,7 @@ _CARD = (
 )
 _CELL = f"padding:2px 14px 2px 0;border:0;border-bottom:1px solid {LIGHT.line};background:none;color:{LIGHT.ink}"
 _MAIN = (  # what a first look needs; the table of the run holds all
-    "effective_tokens", "entropy", "max_weight", "sink_mass", "top_mass", "separability", "distance_per_token",
+    "effective_tokens", "entropy", "max_weight", "sink_mass", "previous_token", "induction", "top_mass", "separability", "distance_per_token",
     "selected_divergence", "sensitivity_worst_mean", "decay_exponent",
 )  # fmt: skip
 _DEFINED = re.compile(r'\bid="([^"]+)"')
