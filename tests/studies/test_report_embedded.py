@@ -32,7 +32,7 @@ def facts() -> dict[str, Any]:
     shown["heads"] = [verdict["kind"] for verdict in found["heads"]]
     shown["growth"] = [row["decay"] for row in found["growth"]]
     shown["floors"] = [row["floor"] for row in found["floors"]]
-    shown["told apart"] = [row["told_apart"] for row in found["alternatives"]]
+    shown["told apart"] = [row["separable"] for row in found["alternatives"]]
     of_heads = report.table.filter(pl.col("head").is_not_null())
     for name in ("previous_token", "induction"):
         shown[name] = of_heads.filter(pl.col("measure") == name).sort("length", "layer", "head")["value"].to_list()

@@ -194,7 +194,7 @@ def test_a_chosen_head_fills_verdict_charts_and_table(opened: Opened, found: Rep
     assert "∞" in seen.text("#head-details")
     rows = seen.page.locator("#alternatives-table tbody tr")
     assert rows.count() == len(made.ALTERNATIVES)
-    told = found.alternatives.filter((pl.col("layer") == 0) & (pl.col("head") == 0))["told_apart"]
+    told = found.alternatives.filter((pl.col("layer") == 0) & (pl.col("head") == 0))["separable"]
     assert [float(row.locator("td").nth(1).inner_text().split()[0]) for row in rows.all()] == pytest.approx(
         list(told), rel=1e-2
     )

@@ -33,7 +33,7 @@ def geometry(rows: Rows, sets: Sets) -> dict[str, Reading]:
 
 
 def _measures(parts: SetParts, size: Tensor, rest: Tensor) -> dict[str, Tensor]:
-    found = {
+    shares = {
         "distance": parts.distance,
         "distance_per_token": parts.distance / rest,
         "net_distance": parts.net_distance,
@@ -44,11 +44,11 @@ def _measures(parts: SetParts, size: Tensor, rest: Tensor) -> dict[str, Tensor]:
     }
     for metric, (closed, strict, intruders) in by_metric.items():
         recall, precision = strict / size, size / (size + intruders)
-        found[f"separability{metric}"] = closed / size
-        found[f"recall{metric}"] = recall
-        found[f"precision{metric}"] = precision
-        found[f"f_score{metric}"] = 2 * recall * precision / (recall + precision)
-    return found
+        shares[f"separability{metric}"] = closed / size
+        shares[f"recall{metric}"] = recall
+        shares[f"precision{metric}"] = precision
+        shares[f"f_score{metric}"] = 2 * recall * precision / (recall + precision)
+    return shares
 
 
 def _limits(parts: LimitParts, rest: Tensor, holds: Tensor) -> dict[str, Tensor]:

@@ -70,11 +70,11 @@ def reference_parts(rows: Rows, sets: Sets) -> GeometryParts:
 
 def _reference_head(rows: Rows, sets: Sets, head: int) -> tuple[SetParts, SetParts, LimitParts]:
     a, x, visible = rows.weights[head], rows.group(head), rows.visible[head]
-    found = []
+    of_orders = []
     for order in (sets.selected[head], sets.random[head]):
         by_size = [_reference_set(a, x, visible, _members(order, size, visible)) for size in sets.grid]
-        found.append(SetParts(*(torch.stack(part, -1) for part in zip(*by_size, strict=True))))
-    return found[0], found[1], _reference_limits(a, x, visible, sets, sets.selected[head])
+        of_orders.append(SetParts(*(torch.stack(part, -1) for part in zip(*by_size, strict=True))))
+    return of_orders[0], of_orders[1], _reference_limits(a, x, visible, sets, sets.selected[head])
 
 
 def _members(order: Tensor, size: int, visible: Tensor) -> Tensor:
@@ -96,15 +96,15 @@ def _reference_set(a: Tensor, x: Tensor, visible: Tensor, inside: Tensor) -> tup
     alone = inside & (inside.sum(-1, keepdim=True) == 1)  # its sum is itself
     apart = torch.where(alone, torch.where((lengths > 0) & (a != 0), 0.0, 1.0), (1 - cosine).clamp(min=0))
     distance = torch.where(outside, far, 0.0).sum(-1)
-    found = distance, (rest - s).norm(dim=-1), *_ball(far, inside, outside), *_ball(apart, inside, outside)
-    return tuple(part.to(dtype) for part in found)
+    readings = distance, (rest - s).norm(dim=-1), *_ball(far, inside, outside), *_ball(apart, inside, outside)
+    return tuple(part.to(dtype) for part in readings)
 
 
 def _ball(far: Tensor, inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     nearest = torch.where(outside, far, torch.inf).amin(-1, keepdim=True)
     farthest = torch.where(inside, far, -torch.inf).amax(-1, keepdim=True)
     counts = ((inside & (far <= nearest)), (inside & (far < nearest)), (outside & (far <= farthest)))
-    closed, strict, intruders = (found.sum(-1).to(far.dtype) for found in counts)
+    closed, strict, intruders = (counted.sum(-1).to(far.dtype) for counted in counts)
     return closed, strict, intruders
 
 

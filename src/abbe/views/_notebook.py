@@ -30,8 +30,8 @@ _CARD = (
 )
 _CELL = f"padding:2px 14px 2px 0;border:0;border-bottom:1px solid {LIGHT.line};background:none;color:{LIGHT.ink}"
 _MAIN = (  # what a first look needs; the table of the run holds all
-    "effective_tokens", "entropy", "max_weight", "sink_mass", "previous_token", "induction", "top_mass", "separability", "distance_per_token",
-    "selected_divergence", "sensitivity_worst_mean", "decay_exponent",
+    "effective_tokens", "entropy", "max_weight", "sink_mass", "previous_token", "induction", "top_mass",
+    "separability", "distance_per_token", "selected_divergence", "sensitivity_worst_mean", "decay_exponent",
 )  # fmt: skip
 _DEFINED = re.compile(r'\bid="([^"]+)"')
 _USED = re.compile(r'(\bid="|url\(#|href="#)([^")]+)(["\)])')
@@ -67,14 +67,14 @@ def _about(run: Run) -> str:
     """One line: what was measured on what."""
     heads = of_heads(run.table).select("layer", "head").unique().height
     name, *rest = about_lines(run)
-    told = [f"{heads:,} {'head' if heads == 1 else 'heads'}", *rest, f"{len(run.table):,} rows"]
+    details = [f"{heads:,} {'head' if heads == 1 else 'heads'}", *rest, f"{len(run.table):,} rows"]
     error = (run.manifest.get("self_check") or {}).get("error")
     if isinstance(error, float):
-        told.append(f"self-check error {error:.1e}")
+        details.append(f"self-check error {error:.1e}")
     about = (run.manifest.get("model") or {}).get("about")
     if about:
-        told.insert(0, str(about))
-    return f'<p style="margin:0 0 8px"><b>{escape(name)}</b>: {escape(", ".join(told))}</p>'
+        details.insert(0, str(about))
+    return f'<p style="margin:0 0 8px"><b>{escape(name)}</b>: {escape(", ".join(details))}</p>'
 
 
 def _charts(run: Run) -> str:
@@ -83,17 +83,17 @@ def _charts(run: Run) -> str:
 
 def svg(chart: Spec) -> str:
     """The chart, as wide as there is room."""
-    drawn = _own_names(as_svg(chart))
+    drawn = _unique_names(as_svg(chart))
     label = escape(str(chart["description"]))
     return drawn.replace("<svg ", f'<svg role="img" aria-label="{label}" style="max-width:100%;height:auto" ', 1)
 
 
-def _own_names(drawn: str) -> str:
+def _unique_names(drawn: str) -> str:
     """Names that no other drawing has, as a notebook holds many, and the same ones each time: Vega counts them on."""
     order = {name: str(i) for i, name in enumerate(dict.fromkeys(_DEFINED.findall(drawn)))}
-    counted = _USED.sub(lambda found: found[1] + order.get(found[2], found[2]) + found[3], drawn)
-    own = f"abbe-{hashlib.sha256(counted.encode()).hexdigest()[:10]}-"
-    return _USED.sub(lambda found: found[1] + own + found[2] + found[3], counted)
+    counted = _USED.sub(lambda use: use[1] + order.get(use[2], use[2]) + use[3], drawn)
+    prefix = f"abbe-{hashlib.sha256(counted.encode()).hexdigest()[:10]}-"
+    return _USED.sub(lambda use: use[1] + prefix + use[2] + use[3], counted)
 
 
 def _main_measures(run: Run) -> str:

@@ -26,7 +26,7 @@ _INFO = {info.name: info for info in (*list_measures(), *list_tests())}
 _COLUMNS = {
     "decay": "decay exponent", "uniform_from": "uniform from length", "random_from": "random from length",
     "weight": "largest weight", "faint_at": "faint from length", "half_until": "keys among which one can have half",
-    "floor": "fragile below T", "lowest": "lowest T measured", "told_apart": "separable weight",
+    "floor": "fragile below T", "lowest": "lowest T measured", "separable": "separable weight",
     "output_change": "change of the output", "active": "active tokens",
 }  # fmt: skip
 

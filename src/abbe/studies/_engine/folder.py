@@ -50,8 +50,8 @@ class RunFolder:
     def record(self, window: Window) -> Record | None:
         """The record of a finished window, None if it is not finished (or its file is damaged)."""
         key = window.length, window.index
-        if key not in self._kept and (found := self.parts.tensors(_name(window))) is not None:
-            self._kept[key], self._notes[key] = found
+        if key not in self._kept and (stored := self.parts.tensors(_name(window))) is not None:
+            self._kept[key], self._notes[key] = stored
         return self._kept.get(key)
 
     def notes(self, window: Window) -> dict[str, Any]:

@@ -57,8 +57,8 @@ class Lookup:
     @cached_property
     def places(self) -> list[Place]:
         """All heads of the table, in order."""
-        found = self.run.table.select("layer", "head").drop_nulls().unique().sort("layer", "head")
-        return list(found.iter_rows())
+        heads = self.run.table.select("layer", "head").drop_nulls().unique().sort("layer", "head")
+        return list(heads.iter_rows())
 
     @cached_property
     def lengths(self) -> list[int]:

@@ -52,8 +52,10 @@ class Settings:
             normalizer(self.normalizer)
 
     def as_json(self) -> dict[str, Any]:
-        found = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-        return found | {"queries": self.queries or "all"}
+        plain_settings = {
+            key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()
+        }
+        return plain_settings | {"queries": self.queries or "all"}
 
 
 def settings_for(

@@ -69,5 +69,5 @@ def faint_at(weight: Cell | None, decay: Cell | None, longest: int | None) -> fl
 
 
 def keys_for_half(spread: float) -> float | None:
-    found = math.floor(1 + math.exp(min(spread, 100)))
-    return found if found <= _MOST_KEYS else None
+    keys = math.floor(1 + math.exp(min(spread, 100)))
+    return keys if keys <= _MOST_KEYS else None

@@ -104,7 +104,7 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Report(Result):
-    """What `report` found.
+    """What `report` measured, and what follows from it.
 
     Attributes:
         run: the measurement itself.

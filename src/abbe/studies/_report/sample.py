@@ -120,7 +120,7 @@ def sample_rows(
 ) -> list[SampleRow]:
     """What the heads of a layer do with these queries; one row at a time, so that only (key, feature) is in memory."""
     order, visible, alive = rows.order(max(sizes)), rows.visible, rows.alive
-    found = []
+    sampled = []
     for head in range(rows.heads):
         vectors = rows.group(head).double()
         for place, query in enumerate(queries):
@@ -128,19 +128,19 @@ def sample_rows(
             keys = order[head, place, : int(seen.sum())]
             usable = sizes if bool(alive[head, place]) else ()
             balls = _balls(weights.double()[:, None] * vectors, keys, seen, usable, generator)
-            found.append(SampleRow(layer, head, query, tuple(keys.tolist()), tuple(weights[keys].tolist()), balls))
-    return found
+            sampled.append(SampleRow(layer, head, query, tuple(keys.tolist()), tuple(weights[keys].tolist()), balls))
+    return sampled
 
 
 def _balls(
     weighted: Tensor, keys: Tensor, seen: Tensor, sizes: Sequence[int], generator: torch.Generator
 ) -> tuple[Ball, ...]:
     """Of every size that leaves some of the seen keys out."""
-    found = []
+    balls = []
     for size in sizes:
         left = seen.clone()
         left[keys[:size]] = False
         others = left.nonzero()[:, 0]
         if len(others):
-            found.append(ball_of(weighted, keys[:size], others, generator))
-    return tuple(found)
+            balls.append(ball_of(weighted, keys[:size], others, generator))
+    return tuple(balls)

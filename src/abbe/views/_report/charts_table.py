@@ -31,8 +31,8 @@ def shown_size(run: Run) -> int:
 
 def rows_for(run: Run, measure: str, size: int | None = None) -> pl.DataFrame:
     """All rows of one measure, of one set size if it has any, with what is not finite as null."""
-    found = run.table.filter((pl.col("measure") == measure) & pl.col("n").eq_missing(pl.lit(size, pl.Int32)))
-    return finite(found, *_NUMBERS)
+    rows = run.table.filter((pl.col("measure") == measure) & pl.col("n").eq_missing(pl.lit(size, pl.Int32)))
+    return finite(rows, *_NUMBERS)
 
 
 def finite(table: pl.DataFrame, *columns: str) -> pl.DataFrame:
@@ -49,8 +49,8 @@ def of_all_heads(table: pl.DataFrame) -> pl.DataFrame:
 
 def numbers_in(table: pl.DataFrame, *columns: str) -> list[float]:
     """All finite numbers of these columns."""
-    found = [table[name].cast(pl.Float64) for name in columns or _NUMBERS]
-    together = pl.concat(found) if found else pl.Series([], dtype=pl.Float64)
+    numbers = [table[name].cast(pl.Float64) for name in columns or _NUMBERS]
+    together = pl.concat(numbers) if numbers else pl.Series([], dtype=pl.Float64)
     return together.filter(together.is_finite()).to_list()
 
 
