@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from synthetic_run import SIZES, USUAL, made_run, row
 
-from abbe.studies._engine.lookup import Cell, Lookup, shown_size
+from abbe.studies._engine.lookup import Cell, Lookup
 from abbe.studies._report.floors import floors, fragile_below
 from abbe.studies._report.growth import faint_at, growth, keys_for_half
 from abbe.studies._report.head_verdicts import head_verdicts, no_better_than_random
@@ -235,7 +235,7 @@ def test_infinite_and_missing_numbers_are_not_looked_up() -> None:
 def test_the_shown_size_is_the_one_nearest_to_20(sizes: tuple[int, ...], shown: int | None) -> None:
     rows = [row((0, 0), 64, n, "top_mass", 0.5) for n in sizes] + [row((0, 0), 16, 20, "top_mass", 0.5)] * bool(sizes)
     run = made_run([])
-    assert shown_size(type(run)(pl.DataFrame(rows, schema=run.table.schema), run.manifest)) == shown
+    assert Lookup(type(run)(pl.DataFrame(rows, schema=run.table.schema), run.manifest)).size == shown
 
 
 def test_growth_says_where_a_head_crosses_its_limits() -> None:

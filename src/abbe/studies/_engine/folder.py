@@ -1,4 +1,4 @@
-"""A run folder while the run goes on: finished windows are kept in it, so that a stopped run goes on from there."""
+"""A run folder during the run: finished windows are kept in it, so that a stopped run resumes from there."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _check_same(path: Path, identity: Mapping[str, Any], study: str) -> dict[str
         raise AbbeError(f"{path} is not empty and holds no run: name a new folder (--out)")
     manifest = checked_manifest(path / MANIFEST, read_json(path / MANIFEST))
     other = manifest.get("study", study)
-    if other != study and {other, study} != {"diagnose", "report"}:  # a report goes on from the run of a diagnosis
+    if other != study and {other, study} != {"diagnose", "report"}:  # a report resumes the run of a diagnosis
         raise AbbeError(f"{path} is a folder of `abbe {other}`: name a new folder (--out)")
     known = _as_dict(manifest.get("identity"))
     if known.get("digest") == identity["digest"]:

@@ -7,9 +7,9 @@ from functools import cached_property
 
 import polars as pl
 
-from ...measures import USUAL_SIZE
 from ...results import Run
 from ...words.finding import Place
+from ...words.measures import usual_size
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,7 @@ class Lookup:
 
     @property
     def size(self) -> int | None:
-        return shown_size(self.run)
+        return usual_size(self.run.table)
 
 
 _NUMBERS = ("value", "low", "high", "limit", "control")
-
-
-def shown_size(run: Run) -> int | None:
-    """The set size that stands for all: 20, or the measured one nearest to it at the largest length."""
-    sized = run.table.filter(pl.col("n").is_not_null() & pl.col("head").is_not_null())
-    longest = sized.filter(pl.col("length") == pl.col("length").max())
-    return min(longest["n"].unique().to_list(), key=lambda n: (abs(n - USUAL_SIZE), n), default=None)

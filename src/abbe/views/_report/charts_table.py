@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ...measures import USUAL_SIZE
 from ...words.manifest import model_name, part_of, text_name
+from ...words.measures import usual_size
 
 if TYPE_CHECKING:
     from ...results import Run
 
 
-PREFERRED_SIZE = 20  # tokens in the selected set, where one size has to stand for all
 FAINT_HEADS = 160  # more lines than these show nothing more
 _LONGEST_NAME = 48
 _NUMBERS = ("value", "low", "high", "limit", "control")
@@ -23,10 +24,7 @@ def lengths_of(run: Run) -> list[int]:
 
 
 def shown_size(run: Run) -> int:
-    """The size of selected set that stands for all: 20, or the nearest that was measured at the longest length."""
-    sized = run.table.filter(pl.col("n").is_not_null() & pl.col("head").is_not_null() & pl.col("value").is_finite())
-    sizes = sized.filter(pl.col("length") == pl.col("length").max())["n"].unique().to_list()
-    return min(sizes, key=lambda size: (abs(size - PREFERRED_SIZE), size), default=PREFERRED_SIZE)
+    return usual_size(run.table) or USUAL_SIZE
 
 
 def rows_for(run: Run, measure: str, size: int | None = None) -> pl.DataFrame:
