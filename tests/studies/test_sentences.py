@@ -1,7 +1,7 @@
 """All sentences of a report on made-up runs, as a snapshot: verdicts, advice, answer, next steps, numbers, heads.
 
 Other tests assert numbers, topics and heads; what a person reads stands in `sentences.txt`, every line once. After a
-change on purpose write it anew, and read the difference: `ABBE_UPDATE_SNAPSHOTS=1 pytest tests/studies/test_sentences.py`.
+change on purpose write it anew and read the difference: run this file with ABBE_UPDATE_SNAPSHOTS=1.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ def test_measure_length_size_and_what_is_shown(seen: Seen, found: Report) -> Non
 def test_measures_are_grouped_and_those_without_heads_are_left_out(seen: Seen) -> None:
     groups = seen.page.locator("#map-measure optgroup").evaluate_all("all => all.map(e => e.label)")
     assert groups == [
-        "Dispersion of the weights", "Weight of the selected set", "Distance from the rest", "Separability",
-        "Sensitivity",
+        "Dispersion of the weights", "Attention patterns", "Weight of the selected set", "Distance from the rest",
+        "Separability", "Sensitivity",
     ]  # fmt: skip
     assert seen.page.locator("#map-measure option[value=ks_statistic]").count() == 0
     assert seen.page.locator("#filter-measure option[value=ks_statistic]").count() == 1
