@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_cases import random_rows
 from torch import Tensor
@@ -37,6 +37,7 @@ def causal(length: int) -> Tensor:
 
 
 @pytest.mark.parametrize("mask", ["causal", "window", "all", "some"])
+@settings(max_examples=25)
 @given(tokens=token_lists, seed=st.integers(0, 99))
 def test_patterns_by_loops(mask: str, tokens: list[int], seed: int) -> None:
     length = len(tokens)
@@ -55,6 +56,7 @@ def test_patterns_by_loops(mask: str, tokens: list[int], seed: int) -> None:
                     assert float(reading.value[head, query]) <= float(reading.limit[head, query]) * (1 + 1e-12)
 
 
+@settings(max_examples=25)
 @given(tokens=token_lists, step=st.integers(1, 5))
 def test_blocks_of_some_queries_give_the_same_sums(tokens: list[int], step: int) -> None:
     length = len(tokens)

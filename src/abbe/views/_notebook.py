@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
 from ..words.finding import NOTICE, Finding, KeyNumber
 from ..words.measures import measure_words
 from ..words.numbers import MISSING, interval, number
+from ._diagnosis import summary
 from ._report.charts_growth import growth_chart
 from ._report.charts_map import map_chart
 from ._report.charts_table import about_lines, of_heads, shown_size
@@ -98,10 +97,7 @@ def _unique_names(drawn: str) -> str:
 
 def _main_measures(run: Run) -> str:
     """Means over heads at the longest length and the size that the charts show; of the main measures, if any is."""
-    at = (pl.col("length").is_null() | (pl.col("length") == pl.col("length").max())) & pl.col("value").is_finite()
-    sized = pl.col("n").is_null() | (pl.col("n") == shown_size(run))
-    means = [pl.col(name).mean() for name in ("value", "limit", "control")]
-    rows = of_heads(run.table).filter(at & sized).group_by("measure", "n", maintain_order=True).agg(means).to_dicts()
+    rows = summary(run.table, shown_size(run)).to_dicts()
     main = sorted((row for row in rows if row["measure"] in _MAIN), key=lambda row: _MAIN.index(row["measure"]))
     titles = ("mean over heads", "N", "value", "limit", "control")
     cells = [
