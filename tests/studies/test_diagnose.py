@@ -219,6 +219,24 @@ def test_embeddings_have_length_one() -> None:
     assert pick(heads, "net_distance", 16)["value"].max() <= 2
 
 
+def test_cross_attention_has_no_patterns() -> None:
+    """Its keys are the tokens of another stack: there is no token before."""
+    diagnosed = run("t5", lengths=[16])
+    crossing = {number for number, name in enumerate(diagnosed.manifest["layers"]) if "EncDec" in name}
+    assert len(crossing) == 2
+    for measure in ("previous_token", "induction"):
+        layers = set(pick(diagnosed.table, measure, 16)["layer"])
+        assert layers == set(range(len(diagnosed.manifest["layers"]))) - crossing
+
+
+def test_a_text_without_repeated_tokens_has_no_induction() -> None:
+    different = abbe.Text("alphabet", "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    table = abbe.diagnose(model(), different, lengths=[16], **QUICK).table
+    assert pick(table, "previous_token", 16).height == 8
+    assert pick(table, "previous_token", 16)["control"].is_not_null().all()
+    assert "induction" not in set(table["measure"])
+
+
 def test_cross_attention_has_no_embeddings_and_says_so() -> None:
     found = run("t5", vectors="embedding")
     crossing = [why for why in found.manifest["skipped"] if "cross attention" in why]
