@@ -14,6 +14,7 @@ from typing import Any
 from ..._errors import AbbeError
 from ..._held import LOCK
 from ..._stored import is_unfinished, read_json, write_json
+from ...measures import list_measures
 from ...models import LoadedModel, Text, Window
 from ...results import FORMAT, MANIFEST, Run, checked_manifest
 from .parts import Parts, run_of
@@ -21,6 +22,7 @@ from .tables import Record
 
 _OLDER = "identity.json"  # of folders with several parts, up to format 2
 _WINDOWS = "windows"
+_MEASURES = hashlib.sha256(" ".join(info.name for info in list_measures()).encode()).hexdigest()[:12]  # known here
 _NOTHING = (MANIFEST, LOCK)  # a folder with no other file holds nothing that was finished
 
 
@@ -50,18 +52,23 @@ class RunFolder:
     def record(self, window: Window) -> Record | None:
         """The record of a finished window, None if it is not finished (or its file is damaged)."""
         key = window.length, window.index
-        if key not in self._kept and (stored := self.parts.tensors(_name(window))) is not None:
-            self._kept[key], self._notes[key] = stored
+        name = _name(window)
+        if key not in self._kept and (stored := self.parts.tensors(name)) is not None:
+            if stored[1].get("measures") != _MEASURES:
+                self.parts.spoil(name, f"{self.path}/{name} was written by a version with other measures")
+            else:
+                self._kept[key], self._notes[key] = stored
         return self._kept.get(key)
 
     def notes(self, window: Window) -> dict[str, Any]:
-        """What was written down when the window was measured: "seconds" and "skipped"."""
+        """What was written down when the window was measured: "seconds", "skipped" and "measures"."""
         return self._notes[window.length, window.index] if window in self else {}
 
     def keep(self, window: Window, record: Record, seconds: float, skipped: Sequence[str]) -> None:
         """Remember a finished window; its file appears whole or not at all."""
         key = window.length, window.index
-        self._kept[key], self._notes[key] = record, {"seconds": round(seconds, 3), "skipped": list(skipped)}
+        notes = {"seconds": round(seconds, 3), "skipped": list(skipped), "measures": _MEASURES}
+        self._kept[key], self._notes[key] = record, notes
         self.parts.keep_tensors(_name(window), record, self._notes[key])
 
 

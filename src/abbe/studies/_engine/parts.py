@@ -72,10 +72,13 @@ class Parts:
         try:
             return read(path)
         except (AbbeError, OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-            why = str(error) if isinstance(error, AbbeError) else f"{path} is damaged"
-            self._spoilt.add(name)
-            self.again(why)
+            self.spoil(name, str(error) if isinstance(error, AbbeError) else f"{path} is damaged")
             return None
+
+    def spoil(self, name: str, why: str) -> None:
+        """A part that cannot be used counts as not there."""
+        self._spoilt.add(name)
+        self.again(why)
 
     def again(self, why: str) -> None:
         """Something is damaged: it is measured again, and a line says so."""

@@ -24,7 +24,7 @@ from .._engine.settings import Settings, settings_for
 from .._engine.watch import watching
 from .advice import advice
 from .alternatives import SCHEMA as ALTERNATIVES_SCHEMA
-from .alternatives import SHARPER, SPARSE, AlternativesReader, alternatives_windows
+from .alternatives import SHARPER, SPARSE, AlternativesReader, alternatives_windows, newer_name
 from .floors import floors
 from .growth import growth
 from .head_verdicts import head_verdicts
@@ -36,7 +36,6 @@ from .verdicts import verdicts
 
 LENGTHS = (64, 128, 256, 512, 1024)
 TEMPERATURES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 2.0)
-_OLDER_NAME = "told_apart"  # of the column in folders of older versions
 _OVERHEAD = 2.0  # time with these measures over time without
 
 
@@ -156,7 +155,7 @@ def read_beside(folder: Path, stored: Mapping[str, Any]) -> tuple[pl.DataFrame, 
     except (KeyError, TypeError, ValueError, IndexError):
         raise AbbeError(f"{folder / SAMPLE} is damaged: it is not whole") from None
     alternatives = read_table(folder / ALTERNATIVES, stored)
-    return alternatives.rename(lambda name: name.replace(_OLDER_NAME, "separable")), made
+    return alternatives.rename(newer_name), made
 
 
 def opened_report(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Report:
