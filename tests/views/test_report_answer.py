@@ -144,7 +144,7 @@ def alternatives(gains: dict[str, int]) -> pl.DataFrame:
         for spec, count in gains.items()
         for head in range(10)
     ]
-    names = ["layer", "head", "normalizer", "told_apart", "gain", "gain_low", "output_change"]
+    names = ["layer", "head", "normalizer", "separable", "gain", "gain_low", "output_change"]
     return pl.DataFrame(rows, schema=names, orient="row")
 
 

@@ -151,7 +151,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     stored = read_json(path)
     manifest = checked_manifest(path, stored)
     if not manifest.get("finished"):
-        raise AbbeError(f"the run in {folder} is not finished: start the same run again with this folder to go on")
+        raise AbbeError(f"the run in {folder} is not finished: the same run with this folder resumes it")
     if absent := [key for key in _NEEDED if key not in manifest]:
         raise AbbeError(f"{path} is not whole: it lacks {', '.join(absent)}")
     return manifest, stored
@@ -167,4 +167,4 @@ def checked_manifest(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return checked(path, content)
     except AbbeError as error:
-        raise AbbeError(f"{error}; delete it, and the same command goes on with what is whole in the folder") from None
+        raise AbbeError(f"{error}; delete it, and the same command resumes with what is whole in the folder") from None

@@ -82,7 +82,7 @@ def _calibration(result: Any) -> str:
 
 def _reproduction(result: Any) -> str:
     charts = [svg(specification(figure, "light")) for figure in result.figures.values()]
-    return card([_measured(result), _table(result.table.select("figure", "topic", "answer", "found")), *charts])
+    return card([_measured(result), _table(result.table.select("figure", "topic", "answer", "measured")), *charts])
 
 
 def _measured(result: Result) -> str:

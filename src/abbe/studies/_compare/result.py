@@ -11,12 +11,12 @@ import polars as pl
 
 from ..._asked import between, is_whole, several, shown, whole
 from ..._errors import AbbeError
+from ...measures import USUAL_SIZE
 from ...results import Result, as_text, read_content
 from ...words.finding import Finding, findings_from
 from ...words.names import BASELINE, JUMPS
 from .._engine.capacity.search import COARSE, checked_grid
 from .._engine.settings import Settings, plain_settings
-from .._engine.told_apart import SIZE
 from .alternatives import Alternative
 from .needle_prompts import DECOYS, DEPTHS
 
@@ -73,7 +73,7 @@ class CompareSettings:
     def reading(self) -> Settings:
         """How windows are read."""
         return Settings(
-            lengths=(self.length,), windows=self.windows, queries=self.queries, sizes=(SIZE,), vectors="value",
+            lengths=(self.length,), windows=self.windows, queries=self.queries, sizes=(USUAL_SIZE,), vectors="value",
             normalizer=None, temperatures=(), seed=self.seed, level=self.level, resamples=self.resamples,
         )  # fmt: skip
 
@@ -81,7 +81,7 @@ class CompareSettings:
         files = {one.name: one.digest for one in self.alternatives if one.digest}
         return plain_settings(self) | ({"files": files} if files else {}) | {
             "alternatives": [one.name for one in self.alternatives],
-            "size": SIZE, "depths": list(DEPTHS), "capacity_over": BASELINE, "needle_words": "of the text",
+            "size": USUAL_SIZE, "depths": list(DEPTHS), "capacity_over": BASELINE, "needle_words": "of the text",
             "needle_decoys": DECOYS,
         }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""One run: all windows of a text through a model, measured by one set of settings, kept in a folder as it goes on."""
+"""One run: all windows of a text through a model, by one set of settings, kept in a folder window by window."""
 
 from __future__ import annotations
 

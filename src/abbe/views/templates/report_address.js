@@ -4,7 +4,7 @@
 (() => {
   const abbe = window.abbe;
   const { choice, choose, onChoice } = abbe;
-  const words = (name) => abbe.about.measures.find((found) => found.name === name);
+  const words = (name) => abbe.about.measures.find((measure) => measure.name === name);
 
   function read() {
     const given = new URLSearchParams(window.location.hash.slice(1));

@@ -19,12 +19,12 @@
 
   // The planes of a column from `start` on, put together again.
   function joined(bytes, start, rows, planes) {
-    const found = new Uint32Array(rows);
+    const numbers = new Uint32Array(rows);
     for (let plane = 0; plane < planes; plane += 1) {
       const from = start + plane * rows;
-      for (let row = 0; row < rows; row += 1) found[row] += bytes[from + row] * 2 ** (8 * plane);
+      for (let row = 0; row < rows; row += 1) numbers[row] += bytes[from + row] * 2 ** (8 * plane);
     }
-    return found;
+    return numbers;
   }
 
   function decimal(mantissa, power) {
@@ -65,9 +65,9 @@
 
     grouped(name) {
       const { values, codes } = this.columns[name];
-      const found = new Map(values.map((value) => [value, []]));
-      codes.forEach((code, row) => found.get(values[code]).push(row));
-      return found;
+      const rows = new Map(values.map((value) => [value, []]));
+      codes.forEach((code, row) => rows.get(values[code]).push(row));
+      return rows;
     }
 
     get(name, row) {
@@ -84,29 +84,29 @@
 
     // What occurs in a column, without null, among some rows.
     present(name, rows) {
-      const found = new Set(rows.map((row) => this.get(name, row)));
-      return this.columns[name].values.filter((value) => value !== null && found.has(value));
+      const present = new Set(rows.map((row) => this.get(name, row)));
+      return this.columns[name].values.filter((value) => value !== null && present.has(value));
     }
 
     // A row as charts want it: what is not finite is left out.
     object(row) {
-      const found = {};
+      const plain = {};
       for (const name of Object.keys(this.columns)) {
         const value = this.get(name, row);
-        found[name] = typeof value === "number" && !Number.isFinite(value) ? null : value;
+        plain[name] = typeof value === "number" && !Number.isFinite(value) ? null : value;
       }
-      return found;
+      return plain;
     }
   }
 
   // An element; strings among the children become text, never markup.
   function element(tag, attributes = {}, ...children) {
-    const found = document.createElement(tag);
+    const made = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
-      if (value !== null && value !== undefined) found.setAttribute(name, value);
+      if (value !== null && value !== undefined) made.setAttribute(name, value);
     }
-    found.append(...children.filter((child) => child !== null));
-    return found;
+    made.append(...children.filter((child) => child !== null));
+    return made;
   }
 
   // Options of a select: pairs of value and text, the chosen one marked.

@@ -25,16 +25,16 @@
 
   // A name without a temperature is measured at that of the model, 1.
   function byTemperature() {
-    const found = [];
+    const points = [];
     for (const { name } of abbe.about.measures) {
       const parts = name.match(SENSITIVITY);
       if (!parts) continue;
       for (const row of abbe.table.find(name, { ...place(), length: choice.length, n: null })) {
         const { value, low, high, limit } = abbe.table.object(row);
-        found.push({ temperature: Number(parts[2] ?? 1), part: parts[1], value, low, high, limit });
+        points.push({ temperature: Number(parts[2] ?? 1), part: parts[1], value, low, high, limit });
       }
     }
-    return found.sort((a, b) => a.temperature - b.temperature);
+    return points.sort((a, b) => a.temperature - b.temperature);
   }
 
   function alternatives() {
@@ -59,17 +59,22 @@
 
   function verdict() {
     const title = `Layer ${choice.layer}, head ${choice.head}`;
-    const found = abbe.about.heads.find(({ layer, head }) => layer === choice.layer && head === choice.head);
+    const judged = abbe.about.heads.find(({ layer, head }) => layer === choice.layer && head === choice.head);
+    const patterns = judged?.patterns ?? [];
+    const sentences = [judged?.sentence ?? "There is no verdict on this head.", ...patterns.map(({ sentence }) => sentence)];
     byId("head-name").textContent = title;
     for (const other of document.querySelectorAll(".chosen-head")) other.textContent = title.toLowerCase();
     byId("head-length").textContent = choice.length === null ? "" : `at ${choice.length.toLocaleString("en")} tokens`;
     byId("head-path").textContent = abbe.about.layers[choice.layer] ?? "";
-    byId("head-kind").textContent = found?.kind ?? "";
-    byId("head-kind").hidden = !found;
-    byId("head-sentence").textContent = found?.sentence ?? "There is no verdict on this head.";
-    byId("head-rule").textContent = found?.rule ?? "";
-    byId("head-numbers").replaceChildren(...(found ? facts(found.numbers).childNodes : []));
-    byId("head-details").hidden = !found;
+    byId("head-kind").textContent = judged?.kind ?? "";
+    byId("head-kind").hidden = !judged;
+    byId("head-patterns").replaceChildren(...patterns.map(({ name }) => element("span", { class: "kind" }, name)));
+    byId("head-sentence").textContent = sentences.join(" ");
+    byId("head-rule").textContent = judged?.rule ?? "";
+    byId("head-pattern-rules").replaceChildren(
+      ...patterns.map(({ name, rule }) => element("p", {}, element("b", {}, name), `: ${rule}`)));
+    byId("head-numbers").replaceChildren(...(judged ? facts(judged.numbers).childNodes : []));
+    byId("head-details").hidden = !judged;
   }
 
   function alternativesTable() {
@@ -77,7 +82,8 @@
     if (!table) return;
     const names = Object.keys(abbe.about.columns).filter((name) => name !== "layer" && name !== "head");
     const rows = alternatives();
-    const told = (row, name) => {
+    const cellText = (row, name) => {
+      if (name === "normalizer" && row[name] === abbe.about.baseline) return "baseline";
       const [low, high] = [row[`${name}_low`] ?? null, row[`${name}_high`] ?? null];
       return show(row[name], 3) + (low === null || high === null ? "" : ` (${show(low, 3)} to ${show(high, 3)})`);
     };
@@ -85,7 +91,7 @@
       element("thead", {}, element("tr", {},
         ...names.map((name) => element("th", { scope: "col" }, abbe.about.columns[name])))),
       element("tbody", {}, ...rows.map((row) => element("tr", {},
-        ...names.map((name) => element("td", {}, told(row, name)))))));
+        ...names.map((name) => element("td", {}, cellText(row, name)))))));
     byId("no-alternatives").hidden = rows.length > 0;
   }
 

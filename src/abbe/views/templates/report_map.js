@@ -32,17 +32,17 @@
     const rows = rowsOfHeads(choice.measure);
     const timeless = rows.every((row) => abbe.table.get("length", row) === null);
     const sized = rows.some((row) => abbe.table.get("n", row) !== null);
-    const found = new Map();
+    const byPlace = new Map();
     for (const row of rows) {
       if (!timeless && abbe.table.get("length", row) !== choice.length) continue;
       if (sized && abbe.table.get("n", row) !== choice.size) continue;
-      found.set(keyOf(abbe.table.get("layer", row), abbe.table.get("head", row)), valueOf(row));
+      byPlace.set(keyOf(abbe.table.get("layer", row), abbe.table.get("head", row)), valueOf(row));
     }
-    return found;
+    return byPlace;
   }
 
-  function scaleOf(found) {
-    const finite = [...found.values()].filter((value) => Number.isFinite(value));
+  function scaleOf(byPlace) {
+    const finite = [...byPlace.values()].filter((value) => Number.isFinite(value));
     const low = Math.min(...finite);
     const high = Math.max(...finite);
     const logarithmic = low > 0 && high / low > LOGARITHMIC_FROM;
@@ -111,10 +111,10 @@
   }
 
   function colour() {
-    const found = values();
-    const scale = scaleOf(found);
+    const byPlace = values();
+    const scale = scaleOf(byPlace);
     for (const [key, cell] of cells) {
-      const value = found.get(key);
+      const value = byPlace.get(key);
       const finite = Number.isFinite(value);
       const label = `layer ${cell.dataset.layer}, head ${cell.dataset.head}: ${spoken(value)}`;
       cell.classList.toggle("empty", value === undefined || value === null);
@@ -124,18 +124,18 @@
       cell.textContent = value === undefined || value === null ? "" : show(value, 2);
       if (finite) paint(cell, scale.share(value));
     }
-    legend(found, scale);
+    legend(byPlace, scale);
   }
 
-  function legend(found, scale) {
+  function legend(byPlace, scale) {
     const { label, unit, meaning, limit, control } = words();
     const what = {
       value: unit && !label.includes(unit) ? `${label} (${unit})` : label,
       headroom: "headroom: 1 - value / limit; 0 means that the limit is reached",
       control: "value over control; 1 means no better than the control",
     }[choice.what];
-    const odd = [...found.values()].some((value) => value !== null && !Number.isFinite(value));
-    const empty = [...cells.keys()].some((key) => (found.get(key) ?? null) === null);
+    const odd = [...byPlace.values()].some((value) => value !== null && !Number.isFinite(value));
+    const empty = [...cells.keys()].some((key) => (byPlace.get(key) ?? null) === null);
     byId("legend").replaceChildren(...[
       scale.empty ? "No head has a value here." : null,
       scale.empty ? null : element("span", {}, show(scale.low)),
@@ -150,29 +150,29 @@
   }
 
   function offerMeasures() {
-    const families = new Map(usable().map((found) => [found.family, found]));
+    const families = new Map(usable().map((measure) => [measure.family, measure]));
     const groups = [...new Set([...families.values()].map(({ group }) => group))];
     measureSelect.replaceChildren(...groups.map((group) => element("optgroup", { label: group },
-      ...[...families.values()].filter((found) => found.group === group).map(
+      ...[...families.values()].filter((measure) => measure.group === group).map(
         ({ family, family_label: label }) => element("option", { value: family }, label)))));
   }
 
   const usable = () => abbe.about.measures.filter(({ name }) => rowsOfHeads(name).length);
-  const temperatures = (family) => usable().filter((found) => found.family === family && found.temperature !== null)
+  const temperatures = (family) => usable().filter((measure) => measure.family === family && measure.temperature !== null)
     .map(({ temperature }) => temperature).sort((a, b) => a - b);
 
   // The measure of a family at a temperature; at 1, that of the model, or any if it was not measured there.
   function measureAt(family, temperature) {
-    const found = usable().filter((measure) => measure.family === family);
-    const at = (wanted) => found.find((measure) => measure.temperature === wanted);
-    return (at(temperature) ?? at(1) ?? found[0])?.name;
+    const members = usable().filter((measure) => measure.family === family);
+    const at = (wanted) => members.find((measure) => measure.temperature === wanted);
+    return (at(temperature) ?? at(1) ?? members[0])?.name;
   }
 
   function offerRest() {
     const { family, temperature } = words();
     const warm = temperatures(family);
     measureSelect.value = family;
-    offer(warmSelect, warm.map((found) => [found, String(found)]), temperature);
+    offer(warmSelect, warm.map((value) => [value, String(value)]), temperature);
     byId("map-temperature-field").hidden = warm.length < 2;
     const rows = rowsOfHeads(choice.measure);
     const lengths = abbe.table.present("length", rows);
@@ -238,8 +238,8 @@
   // Heads of one kind stand out, the others step back; pressed again, all are equal.
   function kinds() {
     const of = new Map(abbe.about.heads.map(({ layer, head, kind }) => [keyOf(layer, head), kind]));
-    const found = [...new Set(of.values())].sort((a, b) => abbe.about.kinds.indexOf(a) - abbe.about.kinds.indexOf(b));
-    const buttons = found.map((kind) => {
+    const present = [...new Set(of.values())].sort((a, b) => abbe.about.kinds.indexOf(a) - abbe.about.kinds.indexOf(b));
+    const buttons = present.map((kind) => {
       const count = [...of.values()].filter((other) => other === kind).length;
       return element("button", { type: "button", "aria-pressed": "false", "data-kind": kind }, `${kind} ${count}`);
     });

@@ -27,12 +27,12 @@
 
   // Every head of the table, in order.
   function places(table) {
-    const found = new Map();
+    const places = new Map();
     for (let row = 0; row < table.rows; row += 1) {
       const [layer, head] = [table.get("layer", row), table.get("head", row)];
-      if (layer !== null && head !== null) found.set(`${layer} ${head}`, { layer, head });
+      if (layer !== null && head !== null) places.set(`${layer} ${head}`, { layer, head });
     }
-    return [...found.values()].sort((a, b) => a.layer - b.layer || a.head - b.head);
+    return [...places.values()].sort((a, b) => a.layer - b.layer || a.head - b.head);
   }
 
   try {

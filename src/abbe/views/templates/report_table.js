@@ -17,8 +17,8 @@
   function offerFilters() {
     const { table, about } = abbe;
     const families = new Map(about.measures.map(({ family, family_label: label }) => [family, label]));
-    const warm = new Set(about.measures.map(({ temperature }) => temperature).filter((found) => found !== null));
-    const listed = { measure: [...families], temperature: [...warm].sort((a, b) => a - b).map((found) => [found, String(found)]) };
+    const warm = new Set(about.measures.map(({ temperature }) => temperature).filter((value) => value !== null));
+    const listed = { measure: [...families], temperature: [...warm].sort((a, b) => a - b).map((value) => [value, String(value)]) };
     for (const name of FILTERS) {
       const options = listed[name] ?? values(table.columns[name], NONE[name], name === "length");
       offer(select(name), [["", "all"], ...options], "");
@@ -27,15 +27,15 @@
   }
 
   function values({ values: all, codes }, none, counts) {
-    const options = all.filter((found) => found !== null).map((found) => [String(found), counts ? counted(found) : String(found)]);
+    const options = all.filter((value) => value !== null).map((value) => [String(value), counts ? counted(value) : String(value)]);
     return new Set(codes).has(all.length - 1) && none ? [...options, ["none", none]] : options;
   }
 
   // The codes of the measures of the chosen family and temperature.
   function measureTest() {
     const [family, temperature] = [select("measure").value, select("temperature").value];
-    const names = new Set(abbe.about.measures.filter((found) => (family === "" || found.family === family)
-      && (temperature === "" || String(found.temperature) === temperature)).map(({ name }) => name));
+    const names = new Set(abbe.about.measures.filter((measure) => (family === "" || measure.family === family)
+      && (temperature === "" || String(measure.temperature) === temperature)).map(({ name }) => name));
     const { values: all, codes } = abbe.table.columns.measure;
     const wanted = all.map((name) => names.has(name));
     return (row) => wanted[codes[row]];
@@ -82,7 +82,7 @@
     const from = state.page * PAGE;
     const shown = state.rows.slice(from, from + PAGE);
     byId("rows").replaceChildren(...shown.map((row) => element("tr", {}, ...state.columns.map((name) => cell(name, row)))));
-    byId("rows-told").textContent = shown.length
+    byId("rows-words").textContent = shown.length
       ? `rows ${counted(from + 1)} to ${counted(from + shown.length)} of ${counted(state.rows.length)}`
       : "no row fits these filters";
     byId("page-before").disabled = byId("page-first").disabled = state.page === 0;

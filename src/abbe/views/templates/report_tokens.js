@@ -31,62 +31,62 @@
   const inText = (token) => token.replaceAll(/\r?\n/g, "↵\n").replaceAll("\t", "⇥\t");
   const inLine = (token) => (token === "" ? "∅" : token.replaceAll(/\r?\n/g, "↵").replaceAll("\t", "⇥").replaceAll(" ", "␣"));
 
-  function apart(found, rank) {
-    if (!found.ball) return null;
-    return found.ball.inside[rank] === "1";
+  function apart(chosen, rank) {
+    if (!chosen.ball) return null;
+    return chosen.ball.inside[rank] === "1";
   }
 
   const judged = (inside) => (inside === null ? "no ball" : inside ? "separable" : "not separable");
 
   // Blanks before a word stay outside of its mark, so that a line can break there.
-  function tokenParts(text, at, found) {
+  function tokenParts(text, at, chosen) {
     const [, blanks, word] = text.match(/^( *)([^]*)$/);
-    return word === "" ? [tokenElement(text, at, found)] : [blanks, tokenElement(word, at, found)];
+    return word === "" ? [tokenElement(text, at, chosen)] : [blanks, tokenElement(word, at, chosen)];
   }
 
-  function tokenElement(text, at, found) {
+  function tokenElement(text, at, chosen) {
     const query = abbe.sample.queries.includes(at);
-    const rank = found ? found.keys.indexOf(at) : -1;
+    const rank = chosen ? chosen.keys.indexOf(at) : -1;
     const token = element(query ? "button" : "span", { class: "token", "data-token": at, type: query ? "button" : null },
       element("bdi", {}, inText(text)));
-    const told = [`token ${at}`];
+    const facts = [`token ${at}`];
     if (query) {
       token.classList.add("query");
       token.setAttribute("aria-pressed", String(at === choice.query));
-      told.push(at === choice.query ? "the query" : "choose as query");
+      facts.push(at === choice.query ? "the query" : "choose as query");
     }
     if (rank >= 0) {
-      const inside = apart(found, rank);
+      const inside = apart(chosen, rank);
       token.classList.add("selected");
       if (inside !== null) token.classList.add(inside ? "inside" : "outside");
-      const share = found.weights[rank] / (found.weights[0] || 1);
+      const share = chosen.weights[rank] / (chosen.weights[0] || 1);
       token.style.setProperty("--strength", `${Math.round(4 + 46 * Math.sqrt(share))}%`);
-      told.push(`weight ${show(found.weights[rank])}, place ${rank + 1} of ${found.keys.length}, ${judged(inside)}`);
+      facts.push(`weight ${show(chosen.weights[rank])}, place ${rank + 1} of ${chosen.keys.length}, ${judged(inside)}`);
     }
-    if (query) token.setAttribute("aria-label", `${text.trim() || "blank"}: ${told.join(", ")}`);
-    token.title = told.join(", ");
+    if (query) token.setAttribute("aria-label", `${text.trim() || "blank"}: ${facts.join(", ")}`);
+    token.title = facts.join(", ");
     return token;
   }
 
-  function listed(found) {
-    const rows = (found?.keys ?? []).map((at, rank) => element("tr", {},
+  function listed(chosen) {
+    const rows = (chosen?.keys ?? []).map((at, rank) => element("tr", {},
       element("td", { class: "number" }, String(rank + 1)),
       element("td", { class: "text" }, element("bdi", {}, inLine(abbe.sample.tokens[at]))),
       element("td", { class: "number" }, String(at)),
-      element("td", { class: "number" }, show(found.weights[rank], 3)),
-      element("td", { class: "number" }, found.ball ? show((found.ball.distances[rank] * found.ball.scale) / UNITS, 3) : "–"),
-      element("td", {}, found.ball ? (apart(found, rank) ? "yes" : "no") : "–")));
+      element("td", { class: "number" }, show(chosen.weights[rank], 3)),
+      element("td", { class: "number" }, chosen.ball ? show((chosen.ball.distances[rank] * chosen.ball.scale) / UNITS, 3) : "–"),
+      element("td", {}, chosen.ball ? (apart(chosen, rank) ? "yes" : "no") : "–")));
     byId("token-list").replaceChildren(...rows);
   }
 
-  function told(found) {
-    if (!found) return "This head has no rows for this query.";
-    if (!found.ball) return `This query sees too few tokens for a selected set of ${choice.ball}.`;
-    const inside = [...found.ball.inside].filter((sign) => sign === "1").length;
-    const { intruders } = found.ball;
+  function sentence(chosen) {
+    if (!chosen) return "This head has no rows for this query.";
+    if (!chosen.ball) return `This query sees too few tokens for a selected set of ${choice.ball}.`;
+    const inside = [...chosen.ball.inside].filter((sign) => sign === "1").length;
+    const { intruders } = chosen.ball;
     const others = { 0: "no unselected one lies", 1: "1 unselected one lies" }[intruders]
       ?? `${intruders.toLocaleString("en")} unselected ones lie`;
-    return `${inside} of ${found.ball.inside.length} selected tokens lie in the ball; ${others} no farther out than the farthest selected.`;
+    return `${inside} of ${chosen.ball.inside.length} selected tokens lie in the ball; ${others} no farther out than the farthest selected.`;
   }
 
   function point(distance, angle, largest, rest) {
@@ -94,16 +94,16 @@
     return { x: (distance / largest) * Math.cos(radians), y: (distance / largest) * Math.sin(radians), ...rest };
   }
 
-  function picture(found) {
-    if (!found?.ball) return { points: [], circle: [] };
-    const { ball } = found;
+  function picture(chosen) {
+    if (!chosen?.ball) return { points: [], circle: [] };
+    const { ball } = chosen;
     const largest = Math.max(ball.radius, ...ball.distances, ...ball.other_distances) || 1;
     const farthest = Math.max(...ball.distances);
     const name = (at) => inLine(abbe.sample.tokens[at]);
     const length = (distance) => (distance * ball.scale) / UNITS;
     const selected = ball.distances.map((distance, rank) => point(distance, ball.angles[rank], largest, {
       kind: ball.inside[rank] === "1" ? "selected, inside" : "selected, outside",
-      token: name(found.keys[rank]), weight: found.weights[rank], distance: length(distance),
+      token: name(chosen.keys[rank]), weight: chosen.weights[rank], distance: length(distance),
     }));
     const others = ball.other_distances.map((distance, at) => point(distance, ball.other_angles[at], largest, {
       kind: distance <= farthest ? "unselected, nearer than a selected one" : "unselected",
@@ -115,15 +115,15 @@
   }
 
   function refresh() {
-    const found = selection();
+    const chosen = selection();
     const focused = document.activeElement?.dataset?.token;
-    byId("token-text").replaceChildren(...abbe.sample.tokens.flatMap((text, at) => tokenParts(text, at, found)));
+    byId("token-text").replaceChildren(...abbe.sample.tokens.flatMap((text, at) => tokenParts(text, at, chosen)));
     if (focused !== undefined) byId("token-text").querySelector(`[data-token="${focused}"]`)?.focus({ preventScroll: true });
-    byId("token-told").textContent = told(found);
+    byId("token-words").textContent = sentence(chosen);
     byId("query-select").value = String(choice.query);
     byId("ball-select").value = String(choice.ball);
-    listed(found);
-    abbe.charts.fill("ball", picture(found));
+    listed(chosen);
+    abbe.charts.fill("ball", picture(chosen));
   }
 
   function step(by) {

@@ -1,4 +1,4 @@
-"""told_apart: the share of a row's weight on tokens that its output tells apart. Fair to weights that are exactly 0.
+"""Separable weight: the share of a row's weight on tokens that are separable in its output. Fair to exact zeros.
 
 Separability (arXiv 2508.17821) counts tokens, and one on the surface of the ball as inside. With exact zeros, all keys
 without weight lie at the origin, at one distance ||s|| from the sum s: where a sparse normalizer gives weight to fewer
@@ -11,13 +11,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...measures import Reading, Rows
+from ._rows import Rows
+from ._sets import USUAL_SIZE
+from ._state import Reading
 
-SIZE = 20  # of the selected set
 _TIE = 1e-12  # of the squares: less than this apart, two distances are one, as dot products round
 
 
-def told_apart(rows: Rows, size: int = SIZE) -> Reading:
+def separable_weight(rows: Rows, size: int = USUAL_SIZE) -> Reading:
     """Share of the row's weight on selected tokens with ||y_i - s|| < min ||y_j - s|| over the unselected ones.
 
     y_i = a_i x_i, s the sum over the selected: the `size` keys of largest weight, or all visible keys but one where
@@ -39,6 +40,11 @@ def told_apart(rows: Rows, size: int = SIZE) -> Reading:
     total = weights.sum(-1)
     defined = (rows.count > 1) & (total > 0)
     return Reading(inside / torch.where(defined, total, 1.0), defined)
+
+
+def active_keys(rows: Rows) -> Reading:
+    """How many keys have a weight above 0."""
+    return Reading((rows.weights > 0).sum(-1), rows.count > 0)
 
 
 def _squared_distances(weights: Tensor, vectors: Tensor, centre: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The geometry of sets in a row: what is counted and measured, for the selected and the random sets of all N.
 
-y_i = a_i x_i are the weighted vectors, s the sum over a set, z the sum over the row. `reference_parts` is the
-specification in plain torch; `fused_parts` gives the same from the kernels, for float32 on the CPU.
+y_i = a_i x_i are the weighted vectors, s the sum over a set, z the sum over the row. `reference_geometry` is the
+specification in plain torch; `fused_geometry` gives the same from the kernels, for float32 on the CPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ._sets import Sets
 _DOTS_AT_ONCE = 1 << 21  # numbers: few enough for the cache, enough to be worth a start of the threads
 
 
-class SetParts(NamedTuple):
+class SetGeometry(NamedTuple):
     """Of each set, (head, query, N): lengths, and how many keys lie where. Only where the set is defined."""
 
     distance: Tensor  # sum over the keys outside of ||y_i - s||
@@ -34,7 +34,7 @@ class SetParts(NamedTuple):
     intruders_cosine: Tensor
 
 
-class LimitParts(NamedTuple):
+class LimitTerms(NamedTuple):
     """Of the selected sets, (head, query, N): what the bounds on the distances are made of."""
 
     mass: Tensor  # sum of the weights
@@ -42,39 +42,39 @@ class LimitParts(NamedTuple):
     reach: Tensor  # max ||x - z|| over the row plus the same over the members: no two vectors lie farther apart
 
 
-class GeometryParts(NamedTuple):
-    selected: SetParts
-    random: SetParts
-    limits: LimitParts
+class RowGeometry(NamedTuple):
+    selected: SetGeometry
+    random: SetGeometry
+    limits: LimitTerms
 
 
-def geometry_parts(rows: Rows, sets: Sets) -> GeometryParts:
+def row_geometry(rows: Rows, sets: Sets) -> RowGeometry:
     squares = (rows.vectors.detach() ** 2).sum(-1)
     if not bool(torch.isfinite(squares).all()):
         raise AbbeError("vectors hold NaN, infinity or numbers too large to square")
     if rows.fused:
         with suppress(KernelsBrokenError):
-            return fused_parts(rows, sets, squares)
-    return reference_parts(rows, sets)
+            return fused_geometry(rows, sets, squares)
+    return reference_geometry(rows, sets)
 
 
-def reference_parts(rows: Rows, sets: Sets) -> GeometryParts:
+def reference_geometry(rows: Rows, sets: Sets) -> RowGeometry:
     heads = [_reference_head(rows, sets, head) for head in range(rows.heads)]
     selected, random, limits = zip(*heads, strict=True)
-    return GeometryParts(
-        SetParts(*(torch.stack(part) for part in zip(*selected, strict=True))),
-        SetParts(*(torch.stack(part) for part in zip(*random, strict=True))),
-        LimitParts(*(torch.stack(part) for part in zip(*limits, strict=True))),
+    return RowGeometry(
+        SetGeometry(*(torch.stack(part) for part in zip(*selected, strict=True))),
+        SetGeometry(*(torch.stack(part) for part in zip(*random, strict=True))),
+        LimitTerms(*(torch.stack(part) for part in zip(*limits, strict=True))),
     )
 
 
-def _reference_head(rows: Rows, sets: Sets, head: int) -> tuple[SetParts, SetParts, LimitParts]:
+def _reference_head(rows: Rows, sets: Sets, head: int) -> tuple[SetGeometry, SetGeometry, LimitTerms]:
     a, x, visible = rows.weights[head], rows.group(head), rows.visible[head]
-    found = []
+    of_orders = []
     for order in (sets.selected[head], sets.random[head]):
         by_size = [_reference_set(a, x, visible, _members(order, size, visible)) for size in sets.grid]
-        found.append(SetParts(*(torch.stack(part, -1) for part in zip(*by_size, strict=True))))
-    return found[0], found[1], _reference_limits(a, x, visible, sets, sets.selected[head])
+        of_orders.append(SetGeometry(*(torch.stack(part, -1) for part in zip(*by_size, strict=True))))
+    return of_orders[0], of_orders[1], _reference_limits(a, x, visible, sets, sets.selected[head])
 
 
 def _members(order: Tensor, size: int, visible: Tensor) -> Tensor:
@@ -96,35 +96,35 @@ def _reference_set(a: Tensor, x: Tensor, visible: Tensor, inside: Tensor) -> tup
     alone = inside & (inside.sum(-1, keepdim=True) == 1)  # its sum is itself
     apart = torch.where(alone, torch.where((lengths > 0) & (a != 0), 0.0, 1.0), (1 - cosine).clamp(min=0))
     distance = torch.where(outside, far, 0.0).sum(-1)
-    found = distance, (rest - s).norm(dim=-1), *_ball(far, inside, outside), *_ball(apart, inside, outside)
-    return tuple(part.to(dtype) for part in found)
+    readings = distance, (rest - s).norm(dim=-1), *_ball(far, inside, outside), *_ball(apart, inside, outside)
+    return tuple(part.to(dtype) for part in readings)
 
 
 def _ball(far: Tensor, inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     nearest = torch.where(outside, far, torch.inf).amin(-1, keepdim=True)
     farthest = torch.where(inside, far, -torch.inf).amax(-1, keepdim=True)
     counts = ((inside & (far <= nearest)), (inside & (far < nearest)), (outside & (far <= farthest)))
-    closed, strict, intruders = (found.sum(-1).to(far.dtype) for found in counts)
+    closed, strict, intruders = (counted.sum(-1).to(far.dtype) for counted in counts)
     return closed, strict, intruders
 
 
-def _reference_limits(a: Tensor, x: Tensor, visible: Tensor, sets: Sets, order: Tensor) -> LimitParts:
+def _reference_limits(a: Tensor, x: Tensor, visible: Tensor, sets: Sets, order: Tensor) -> LimitTerms:
     centre = (a.unsqueeze(-1) * torch.where(visible.unsqueeze(-1), x, 0.0)).sum(-2, keepdim=True)
     radius = (x - centre).norm(dim=-1)
     widest = torch.where(visible, radius, 0.0).amax(-1, keepdim=True)
     inner = sets.at_grid(radius.gather(-1, order).cummax(-1).values)
     longest = sets.at_grid(x.norm(dim=-1)[order].cummax(-1).values)
-    return LimitParts(sets.at_grid(a.gather(-1, order).cumsum(-1)), longest, widest + inner)
+    return LimitTerms(sets.at_grid(a.gather(-1, order).cumsum(-1)), longest, widest + inner)
 
 
-def fused_parts(rows: Rows, sets: Sets, squares: Tensor) -> GeometryParts:
+def fused_geometry(rows: Rows, sets: Sets, squares: Tensor) -> RowGeometry:
     """By blocks of queries: the sums of the sets, their dot products with all vectors, then one pass a set.
 
     All heads go together, because every step that runs on several threads ends with waiting for the slowest.
     """
     shape, sizes = rows.logits.shape[:2], torch.tensor(sets.grid)
-    parts = torch.empty(*shape, 2, len(sizes), len(SetParts._fields))
-    limits = torch.empty(*shape, len(sizes), len(LimitParts._fields))
+    parts = torch.empty(*shape, 2, len(sizes), len(SetGeometry._fields))
+    limits = torch.empty(*shape, len(sizes), len(LimitTerms._fields))
     whole = torch.stack([rows.facts.keys, rows.facts.first, rows.facts.last], -1)
     of_rows = (rows.logits.detach(), rows.weights.detach(), whole, sets.selected, sets.random, parts, limits)
     given = _RowArrays(*(x.contiguous().flatten(0, 1) for x in of_rows))
@@ -135,7 +135,7 @@ def fused_parts(rows: Rows, sets: Sets, squares: Tensor) -> GeometryParts:
         _fused_block(rows, x, squares, sizes, room, given, start, min(step, rows.queries - start))
     by_set = given.parts.view_as(parts).permute(2, 4, 0, 1, 3)
     of_limits = given.limits.view_as(limits).permute(3, 0, 1, 2)
-    return GeometryParts(SetParts(*by_set[0]), SetParts(*by_set[1]), LimitParts(*of_limits))
+    return RowGeometry(SetGeometry(*by_set[0]), SetGeometry(*by_set[1]), LimitTerms(*of_limits))
 
 
 class _RowArrays(NamedTuple):

@@ -11,16 +11,26 @@ import torch
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
+from load_scripts import script
 from polars.testing import assert_frame_equal
 from small_tokenizers import begin_tokenizer, encoder_tokenizer
 from tiny_models import byte_tokenizer
-from tiny_runs import TEXT, model
 from torch import Tensor
 
 import abbe
 from abbe.models import LoadedModel, wrap
-from abbe.studies import _patterns
-from abbe.studies._patterns import PATTERNS, attention_patterns, learned_attention, targets_of, weight_on
+
+_patterns = script("attention_patterns")
+attention_patterns, learned_attention = _patterns.attention_patterns, _patterns.learned_attention
+PATTERNS, targets_of, weight_on = _patterns.PATTERNS, _patterns.targets_of, _patterns.weight_on
+
+TEXT = abbe.Text("prose", " ".join(f"word {i * i % 97} and {i % 13};" for i in range(400)))
+
+
+def model(family: str = "gpt2") -> LoadedModel:
+    network = getattr(tiny_models, family.replace("-", "_"))(vocab_size=256)
+    return wrap(network, byte_tokenizer(), f"tiny {family}")
+
 
 # Which key a pattern expects
 

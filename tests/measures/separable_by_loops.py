@@ -1,11 +1,11 @@
-"""What a row tells apart, by loops: the oracle of tests."""
+"""The separable share of a row's weight, by loops: the oracle of tests."""
 
 from __future__ import annotations
 
 import math
 
 
-def plain_told_apart(weights: list[float], seen: list[int], vectors: list[list[float]], size: int) -> float | None:
+def plain_separable(weights: list[float], seen: list[int], vectors: list[list[float]], size: int) -> float | None:
     """None where it is not defined."""
     total = sum(weights)
     if len(seen) < 2 or total <= 0:

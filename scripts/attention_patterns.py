@@ -16,10 +16,11 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from .._errors import AbbeError
-from ..models import AttentionCall, LoadedModel, Tap, Text, read_text, tap, windows
-from ._engine.passes import run_model
-from ._engine.window import BLOCK, check_model, check_tokens
+from abbe import AbbeError
+from abbe.measures import last_occurrence, pattern_keys
+from abbe.models import AttentionCall, LoadedModel, Tap, Text, read_text, tap, windows
+from abbe.studies._engine.passes import run_model
+from abbe.studies._engine.window import BLOCK, check_model, check_tokens
 
 ON_TEXT = ("previous_token", "first_token")
 ON_REPEATS = ("induction", "same_token")
@@ -81,10 +82,10 @@ def learned_attention(patterns: pl.DataFrame) -> Learned:
     The rule: one head has an induction score of at least 0.2, one a previous-token score of at least 0.3, and both are
     above 10 x their chance values. Induction takes two layers that work together, so random weights never show it.
     """
-    found = [_best(patterns, "induction", LEAST_INDUCTION), _best(patterns, "previous_token", LEAST_PREVIOUS)]
-    answer = all(one.answer for one in found)
+    best = [_best(patterns, "induction", LEAST_INDUCTION), _best(patterns, "previous_token", LEAST_PREVIOUS)]
+    answer = all(one.answer for one in best)
     verdict = "has learned attention" if answer else "has not learned attention"
-    return Learned(answer, f"{verdict}: {'; '.join(one.sentence for one in found)}")
+    return Learned(answer, f"{verdict}: {'; '.join(one.sentence for one in best)}")
 
 
 def _best(patterns: pl.DataFrame, pattern: str, least: float) -> Learned:
@@ -102,15 +103,8 @@ def targets_of(tokens: Tensor) -> dict[str, Tensor]:
 
     The earlier occurrence is the last one before the query. A query whose key would be itself does not count.
     """
-    places = torch.arange(len(tokens))
-    seen: dict[int, int] = {}
-    earlier = torch.full_like(places, -1)
-    for place, token in enumerate(tokens.tolist()):
-        earlier[place] = seen.get(token, -1)
-        seen[token] = place
-    after = torch.where((earlier >= 0) & (earlier + 1 < places), earlier + 1, -1)
-    first = torch.where(places > 0, 0, -1)
-    return {"previous_token": places - 1, "induction": after, "first_token": first, "same_token": earlier}
+    first = torch.where(torch.arange(len(tokens)) > 0, 0, -1)
+    return pattern_keys(tokens) | {"first_token": first, "same_token": last_occurrence(tokens)}
 
 
 def weight_on(weights: Tensor, targets: Tensor) -> Tensor:
@@ -142,7 +136,7 @@ class _Reader:
             if bool(visible.logical_and(torch.arange(keys, device=block.device) > block[:, None]).any()):
                 raise AbbeError(f"{call.name} sees later tokens: attention patterns are for causal decoders")
             uniform = (visible / visible.sum(-1, keepdim=True)).expand(heads, -1, -1)
-            weights = _weights(call, block)
+            weights = call.weights(block)[0]
             for pattern, targets in self.targets.items():
                 wanted = targets.to(block.device)[block]
                 self._add(self.numbers[call.name], pattern, weight_on(weights, wanted))
@@ -162,15 +156,6 @@ class _Reader:
         return pl.concat(layers)
 
 
-def _weights(call: AttentionCall, queries: Tensor) -> Tensor:
-    """The model's own softmax, with its sink: (head, query, key)."""
-    logits = call.logits(queries)[0]
-    if call.sink is None:
-        return torch.softmax(logits, -1)
-    sink = call.sink.to(logits.dtype)[:, None, None].expand(-1, len(queries), 1)
-    return torch.softmax(torch.cat([logits, sink], -1), -1)[..., :-1]
-
-
 def _check_request(model: LoadedModel, tokens: int, repeats: int, seed: int) -> None:
     if model.kind != "decoder":
         raise AbbeError(f"{model.name} is an {model.kind}: attention patterns are for causal decoders")
@@ -181,8 +166,8 @@ def _check_request(model: LoadedModel, tokens: int, repeats: int, seed: int) -> 
 
 def _begin_tokens(tokenizer: Any) -> list[int]:
     """What the tokenizer puts before a text by itself."""
-    found = tokenizer("a", return_special_tokens_mask=True, truncation=False, padding=False)
-    pairs = zip(found["input_ids"], found["special_tokens_mask"], strict=True)
+    encoded = tokenizer("a", return_special_tokens_mask=True, truncation=False, padding=False)
+    pairs = zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True)
     return [token for token, _ in takewhile(lambda pair: pair[1], pairs)]
 
 
