@@ -69,12 +69,12 @@ def test_losses_are_those_of_the_swapped_model(found: Comparison) -> None:
 def test_softmax_swapped_in_changes_nothing() -> None:
     found = made(normalizers=["softmax"])
     own, same = row(found, BASELINE), row(found, "softmax")
-    for name in ("loss_change", "loss_rise", "told_apart_gain"):
+    for name in ("loss_change", "loss_rise", "separable_gain"):
         assert same[name] == pytest.approx(0, abs=1e-5)
     for name in ("effective_tokens", "active", "zeros", "separability", "capacity", "sensitivity_ratio", "temperature"):
         assert same[name] == pytest.approx(own[name], rel=1e-3, abs=1e-9)
     assert same["capacity_ratio"] == pytest.approx(1, rel=1e-3)
-    assert not found.judgements["tells_apart"][0]
+    assert not found.judgements["separates"][0]
     assert not found.judgements["retrieves"][0]
 
 

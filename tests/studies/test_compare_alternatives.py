@@ -15,7 +15,7 @@ from abbe.normalizers import normalizer
 from abbe.studies._compare.alternatives import as_alternatives
 from abbe.studies._engine.capacity.truncation import truncated_rules
 
-MEASURES = ("loss", "active", "zeros", "told_apart", "capacity", "sensitivity", "needle_margin", "needle_accuracy")
+MEASURES = ("loss", "active", "zeros", "separable", "capacity", "sensitivity", "needle_margin", "needle_accuracy")
 LINE = "layers.1=sparsemax; layers.0.heads.0,2=topk:k=2"
 
 

@@ -42,7 +42,7 @@ def test_calibrated_alternatives_stand_beside_the_plain_ones(monkeypatch: pytest
     found = made(calibrate=True)
     names = found.table["normalizer"].to_list()
     assert names == [BASELINE, "sparsemax", "sparsemax, calibrated", "topk:k=2", "topk:k=2, calibrated"]
-    same = [*("loss", "active", "capacity", "told_apart", "sensitivity", "needle_margin")]
+    same = [*("loss", "active", "capacity", "separable", "sensitivity", "needle_margin")]
     one, two = row(found, "sparsemax, calibrated"), row(found, "topk:k=2")
     assert [one[name] for name in same] == pytest.approx([two[name] for name in same])
     assert [spec for spec, _ in asked] == ["sparsemax", "topk:k=2"]

@@ -207,7 +207,7 @@ def test_the_baseline_has_no_interval_against_itself() -> None:
     for shown in (compare_page(found), console.export_text()):
         assert "0 to 0" not in shown
     own, other = (found.table.row(place, named=True) for place in (0, 1))
-    relative = ("loss_change", "loss_rise", "told_apart_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
+    relative = ("loss_change", "loss_rise", "separable_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
     for name in relative:
         assert own["normalizer"] == BASELINE
         assert interval(BY_NAME[name], own) == ""

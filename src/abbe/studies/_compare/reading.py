@@ -24,7 +24,7 @@ from .._engine.loss import next_token_losses
 from .._engine.settings import Settings
 from .._engine.window import BLOCK, query_positions, seeded
 
-SELECTIVITY = ("effective_tokens", "active", "zeros", "separability", "told_apart", "distance_per_token")
+SELECTIVITY = ("effective_tokens", "active", "zeros", "separability", "separable", "distance_per_token")
 
 
 class SwapReader:
@@ -71,7 +71,7 @@ def readings(rows: Rows, grid: tuple[int, ...], chance: torch.Generator) -> dict
         "effective_tokens": dispersion(rows)["effective_tokens"],
         "active": active_keys(rows),
         "zeros": Reading(zero / keys.clamp(min=1), some),
-        "told_apart": separable_weight(rows, grid[0]),
+        "separable": separable_weight(rows, grid[0]),
         "separability": of_sets["separability"],
         "distance_per_token": of_sets["distance_per_token"],
     }

@@ -29,7 +29,7 @@ MOST_PROMPTS = 100_000  # they are all made before the first one is read
 # Of the table: each has an interval, columns _low and _high.
 MEASURED = (
     *("loss", "perplexity", "loss_change", "loss_rise"),
-    *("effective_tokens", "active", "zeros", "separability", "told_apart", "told_apart_gain", "distance_per_token"),
+    *("effective_tokens", "active", "zeros", "separability", "separable", "separable_gain", "distance_per_token"),
     *("capacity", "capacity_ratio", "sensitivity", "sensitivity_own", "sensitivity_ratio"),
     *("needle_accuracy", "needle_gain", "needle_margin"),
 )
@@ -43,7 +43,7 @@ NEEDLE_SCHEMA: dict[str, Any] = {
     "margin": pl.Float64, "margin_low": pl.Float64, "margin_high": pl.Float64,
 }  # fmt: skip
 JUDGEMENT_SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(
-    ("affordable", "lowers_loss", "tells_apart", "needs_fewer", "retrieves", "helps"), pl.Boolean
+    ("affordable", "lowers_loss", "separates", "needs_fewer", "retrieves", "helps"), pl.Boolean
 )
 
 
@@ -110,7 +110,7 @@ class Comparison(Result):
             Intervals are in columns with _low and _high; what could not be measured is null.
         needle: accuracy, gain over the baseline and margin by normalizer, kind of prompt, length and depth; null is
             all of them together.
-        judgements: what each alternative does better, by the rule of the recommendation; `tells_apart` is shown, but is
+        judgements: what each alternative does better, by the rule of the recommendation; `separates` is shown, but is
             no reason.
         recommendation: which one to take, or that none helps; with its rule and numbers.
         manifest: on what, how, how long, and what was skipped.

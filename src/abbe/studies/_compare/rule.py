@@ -77,7 +77,7 @@ def judgement(row: Row, enough: bool) -> dict[str, Any]:
         "normalizer": row["normalizer"],
         "affordable": _below(row["loss_rise_high"], ALLOWED) or row["loss_rise_high"] == ALLOWED,
         "lowers_loss": _below(row["loss_change_high"], 0.0),
-        "tells_apart": _below(WORTH, row["told_apart_gain_low"]),
+        "separates": _below(WORTH, row["separable_gain_low"]),
         "needs_fewer": _below(row["capacity_ratio_high"], FEWER),
         "retrieves": _below(0.0, row["needle_gain_low"]),
     }

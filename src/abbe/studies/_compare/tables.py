@@ -53,8 +53,8 @@ def losses(windows: Record, baseline: Record, settings: CompareSettings) -> dict
 
 def _selectivity(windows: Record, baseline: Record, settings: CompareSettings) -> dict[str, Estimate]:
     means = {name: _mean(window_numbers(windows[name]), settings) for name in SELECTIVITY}
-    gain = window_numbers(windows["told_apart"]) - window_numbers(baseline["told_apart"])
-    return means | {"told_apart_gain": _mean(gain, settings)}
+    gain = window_numbers(windows["separable"]) - window_numbers(baseline["separable"])
+    return means | {"separable_gain": _mean(gain, settings)}
 
 
 def _sensitivities(record: Record, settings: CompareSettings) -> dict[str, Estimate]:

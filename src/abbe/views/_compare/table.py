@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SHOWN = (  # three tables, so that intervals have room in a terminal of 80 columns
     ("loss", "loss_rise", "time_ratio"),
-    ("active", "told_apart", "capacity"),
+    ("active", "separable", "capacity"),
     ("sensitivity_ratio", "needle_accuracy", "needle_gain"),
 )
 
