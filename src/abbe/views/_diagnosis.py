@@ -37,6 +37,6 @@ def summary(heads: pl.DataFrame, size: int | None = None) -> pl.DataFrame:
     sizes = sorted(longest["n"].drop_nulls().unique())
     if size is None and sizes:
         size = sizes[len(sizes) // 2]
-    chosen = longest.filter(pl.col("n").is_null() | (pl.col("n") == size))
+    chosen = longest.filter(pl.col("n").is_null() | pl.col("n").eq_missing(pl.lit(size, pl.Int32)))  # no size: nulls
     means = [pl.col(name).mean() for name in ("value", "limit", "control")]
     return chosen.group_by("measure", "length", "n", maintain_order=True).agg(*means, heads=pl.len())
