@@ -94,7 +94,7 @@ def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
     assert "about" in result.stderr  # the cost, before the work
     again = run("calibrate", folder, "--with", "sparsemax", "--text", book, *quick, "--out", out, "--json", "--quiet")
     found = json.loads(again.stdout)
-    assert [stage["stage"] for stage in found["losses"]] == ["own", "swapped", "calibrated", "fine-tuned"]
+    assert [stage["stage"] for stage in found["losses"]] == ["baseline", "swapped", "calibrated", "fine-tuned"]
     assert {row["parameter"] for row in found["parameters"]} == {"t"}
     of_layers = [line.split() for line in result.stdout.splitlines() if line.split()[:1] in (["0"], ["1"])]
     cells = [(row, what) for what in ("error", "zeros") for row in found["layers"]]

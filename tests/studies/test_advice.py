@@ -15,7 +15,7 @@ from abbe.words.finding import Finding
 SPARSE = ("sparsemax", "topk:k=32")
 SHARPER = "softmax:temperature=0.7"
 NONE = alternatives([])
-OWN = (0, "own", 0.5, None, None, None)
+OWN = (0, "baseline", 0.5, None, None, None)
 
 
 def found(*heads: dict[str, Any], other: Any = NONE, **options: Any) -> dict[str, Finding]:
@@ -90,7 +90,7 @@ def test_the_best_alternative_of_every_head_largest_gain_first() -> None:
 
 
 def test_nothing_measured_nothing_advised() -> None:
-    assert found({}, other=alternatives([(0, "own", None, None, None, None)])).keys() == {
+    assert found({}, other=alternatives([(0, "baseline", None, None, None, None)])).keys() == {
         "active-set size", "temperature floor", "sinks",
     }  # fmt: skip
     table = Lookup(made_run([], overall=dict.fromkeys(USUAL), p_values={}))

@@ -129,10 +129,12 @@ def test_every_family_gives_a_whole_table(family: str) -> None:
     found = tried(family)
     layers = {"gemma2": 3, "t5": 6}.get(family, 2)
     assert dict(found.schema) == SCHEMA
-    places = [(layer, head, name) for layer in range(layers) for head in range(4) for name in ("own", *ALTERNATIVES)]
+    places = [
+        (layer, head, name) for layer in range(layers) for head in range(4) for name in ("baseline", *ALTERNATIVES)
+    ]
     assert found.select("layer", "head", "normalizer").rows() == places
     assert not any(found[name].is_nan().any() for name in list(SCHEMA)[3:])
-    own, others = found.filter(pl.col("normalizer") == "own"), found.filter(pl.col("normalizer") != "own")
+    own, others = found.filter(pl.col("normalizer") == "baseline"), found.filter(pl.col("normalizer") != "baseline")
     assert own["gain"].to_list() == own["output_change"].to_list() == [0.0] * len(own)
     assert own["gain_low"].is_null().all()
     assert others.null_count().sum_horizontal().item() == 0
@@ -164,7 +166,7 @@ def test_the_whole_way_by_loops(family: str) -> None:
     ]
     assert len(of_windows) == 3
     for row in found.iter_rows(named=True):
-        made = abbe.normalizer("softmax" if row["normalizer"] == "own" else row["normalizer"])
+        made = abbe.normalizer("softmax" if row["normalizer"] == "baseline" else row["normalizer"])
         told, active, changed, output = [], [], 0.0, 0.0
         for layers in of_windows:
             logits, values = layers[row["layer"]]
@@ -204,7 +206,7 @@ def test_softmax_without_the_sink_changes_a_model_with_sinks() -> None:
 def test_effective_tokens_and_sensitivity_are_those_of_a_run() -> None:
     options: dict[str, Any] = {"lengths": [40], "windows": 3, "queries": 8, "resamples": 50, "progress": False}
     found = tried(specs=["entmax:alpha=1.5"])
-    for name, normalizer in (("own", None), ("entmax:alpha=1.5", "entmax:alpha=1.5")):
+    for name, normalizer in (("baseline", None), ("entmax:alpha=1.5", "entmax:alpha=1.5")):
         heads = abbe.diagnose(model(), TEXT, normalizer=normalizer, sizes=(1,), **options).table
         rows = found.filter(pl.col("normalizer") == name)
         for column, measure in (("effective_tokens", "effective_tokens"), ("sensitivity", "sensitivity_worst_mean")):
@@ -269,7 +271,7 @@ def test_gains_are_of_pairs_of_windows() -> None:
     own = [0.1, 0.9, 0.3, 0.6]
     gains = [[0.05] * 4, [0.0, 0.04, 0.08, 0.0]]
     per_window = [made_up_sums([[x, x], [x + gains[0][i], x + gains[1][i]]]) for i, x in enumerate(own)]
-    found = alternatives_table(["own", "other"], {0: per_window}, settings(resamples=1000))
+    found = alternatives_table(["baseline", "other"], {0: per_window}, settings(resamples=1000))
     steady, mixed = found.filter(pl.col("normalizer") == "other").rows(named=True)
     assert (steady["gain"], mixed["gain"]) == (pytest.approx(0.05), pytest.approx(0.03))
     assert steady["gain_low"] == pytest.approx(0.05)
@@ -280,7 +282,7 @@ def test_gains_are_of_pairs_of_windows() -> None:
 
 def test_what_no_query_defines_is_null() -> None:
     none = made_up_sums([[0.0], [0.0]], **{"separable/rows": lambda x: torch.zeros_like(x).long()})
-    (own, other) = alternatives_table(["own", "other"], {3: [none, none]}, settings()).rows(named=True)
+    (own, other) = alternatives_table(["baseline", "other"], {3: [none, none]}, settings()).rows(named=True)
     for row in (own, other):
         assert row["layer"] == 3
         empty = {name for name, value in row.items() if value is None}

@@ -18,7 +18,7 @@ def found_for(*stages: list[float], level: float = 0.95) -> list[Finding]:
         None, lengths=[8], windows=2, queries=1, sizes=None, vectors="value", normalizer=None, temperatures=(), seed=0,
         level=level, resamples=200,
     )  # fmt: skip
-    names = ("own", "swapped", "calibrated", "fine-tuned")
+    names = ("baseline", "swapped", "calibrated", "fine-tuned")
     losses = stage_losses(dict(zip(names, stages, strict=False)), settings)
     return list(calibration_findings(losses, heads_with_zeros([0.5], [0.4]), {"t"}, len(stages[0]), level))
 

@@ -86,7 +86,7 @@ def test_layers_are_truncated_on_evenly_spaced_windows_of_every_length_and_way(
         some = [window for window in cut if window.length == length and window.index in places]
         own, flag = float(window_losses(model, some).mean()), "true" if way == "renormalised" else "false"
         rows = found.curve.filter(pl.col("layer").is_not_null() & (pl.col("length") == length) & (pl.col("way") == way))
-        assert rows["own"].to_list() == pytest.approx([own] * rows.height)
+        assert rows["baseline"].to_list() == pytest.approx([own] * rows.height)
         with abbe.swap(model, {"layers.1": f"topk:k=4,renormalize={flag}"}):
             truncated = float(window_losses(model, some).mean())
         assert rows.filter((pl.col("layer") == 1) & (pl.col("n") == 4))["loss"][0] == pytest.approx(truncated)

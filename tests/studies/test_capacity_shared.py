@@ -32,7 +32,7 @@ def by_compare(model: LoadedModel, text: abbe.Text, length: int, tau: float, gri
         **SHARED,
     )  # fmt: skip
     names = ("capacity", "capacity_low", "capacity_high")
-    baseline, swapped = ([row(found, name)[column] for column in names] for name in ("own", "softmax"))
+    baseline, swapped = ([row(found, name)[column] for column in names] for name in ("baseline", "softmax"))
     assert swapped == pytest.approx(baseline, rel=1e-4)
     assert row(found, "softmax")["capacity_ratio"] == pytest.approx(1.0, rel=1e-4)
     return baseline

@@ -41,10 +41,10 @@ def test_a_mapping_a_line_and_a_file_are_the_same(tmp_path: Path) -> None:
     mapping = {"layers.1": "sparsemax", "layers.0.heads.0,2": "topk:k=2"}
     file = saved(tmp_path / "part.safetensors", mapping)
     found = made(normalizers=[mapping, file])
-    assert found.table["normalizer"].to_list() == ["own", LINE, file]
+    assert found.table["normalizer"].to_list() == ["baseline", LINE, file]
     assert numbers(found, LINE) == pytest.approx(numbers(found, file), nan_ok=True)
     own, part, whole = (row(one, name)["active"] for one, name in (
-        (found, "own"), (found, LINE), (made(normalizers="sparsemax"), "sparsemax")
+        (found, "baseline"), (found, LINE), (made(normalizers="sparsemax"), "sparsemax")
     ))  # fmt: skip
     assert whole < part < own
 
@@ -60,7 +60,7 @@ def test_a_file_is_not_calibrated_again(tmp_path: Path) -> None:
     file = saved(tmp_path / "part.safetensors", "sparsemax")
     found = made(normalizers=[file, "layers.0=topk:k=2"], calibrate=True, folder=tmp_path / "out")
     line = "layers.0=topk:k=2"
-    assert found.table["normalizer"].to_list() == ["own", file, line, f"{line}, calibrated"]
+    assert found.table["normalizer"].to_list() == ["baseline", file, line, f"{line}, calibrated"]
     assert row(found, f"{line}, calibrated")["loss"] is not None
 
 

@@ -207,7 +207,7 @@ def test_the_ends_of_a_mean_a_ratio_and_a_capacity() -> None:
     own = torch.tensor([2.0, 3.0, 2.0, 7.0, 1.0, 5.0, 4.0, 3.0], dtype=torch.float64)
     counts = resampled_counts(8, 400, 0)
     assert tables._mean(mine, SETTINGS)[1:] == pytest.approx(ends_of(counts @ mine / 8, 8))
-    found = tables._sensitivities({"alternative": mine.tolist(), "own": own.tolist()}, SETTINGS)
+    found = tables._sensitivities({"alternative": mine.tolist(), "baseline": own.tolist()}, SETTINGS)
     assert found["sensitivity_ratio"][1:] == pytest.approx(ends_of(counts @ mine / (counts @ own), 8))
     full = torch.full((8,), 4.0, dtype=torch.float64)
     records = [

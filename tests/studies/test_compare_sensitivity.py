@@ -206,7 +206,7 @@ def test_sensitivity_is_the_spectral_norm_at_that_temperature() -> None:
     assert found["alternative"] == pytest.approx([sum(norms) / 2], rel=1e-4)
     softmax = [normalizer("softmax").jacobian(logits[head, 0, 0].double()) for head in range(2)]
     own = sum(float(torch.linalg.matrix_norm(jacobian, 2)) for jacobian in softmax) / 2
-    assert found["own"] == pytest.approx([own], rel=1e-4)
+    assert found["baseline"] == pytest.approx([own], rel=1e-4)
 
 
 def test_heads_that_were_not_swapped_are_no_part_of_it() -> None:
@@ -235,7 +235,7 @@ def test_heads_that_were_not_swapped_are_no_part_of_it() -> None:
 
     at = temperature.tolist()
     assert found["alternative"] == pytest.approx([by_hand("sparsemax", w, at) for w in (0, 1)], rel=1e-3)
-    assert found["own"] == pytest.approx([by_hand("softmax", w, [1.0, 1.0]) for w in (0, 1)], rel=1e-3)
+    assert found["baseline"] == pytest.approx([by_hand("softmax", w, [1.0, 1.0]) for w in (0, 1)], rel=1e-3)
 
 
 def test_no_swapped_head_that_matches_gives_no_number() -> None:
@@ -257,7 +257,7 @@ def made_of(line: str) -> dict[str, Any]:
 def test_normalizers_that_jump_are_marked(line: str, jumps: bool) -> None:
     comparison = made(normalizers=line)
     assert row(comparison, line)["jumps"] is jumps
-    assert row(comparison, "own")["jumps"] is False
+    assert row(comparison, "baseline")["jumps"] is False
 
 
 def test_theory_is_told_where_there_is_one() -> None:

@@ -36,7 +36,7 @@ FLAT = {"top_mass": {1: 0.01, 5: 0.05, 20: 0.1, 100: 0.4}}
 ONE_WINDOW = {name: (x[0], None, None, *x[3:]) for name, x in USUAL.items() if isinstance(x, tuple)}
 SHARPER = "softmax:temperature=0.7"
 GAINING = alternatives([
-    *((head, "own", 0.5, None, None, None) for head in range(5)),
+    *((head, "baseline", 0.5, None, None, None) for head in range(5)),
     (0, "sparsemax", 0.6, 0.1, 0.05, 0.2), (0, "topk:k=32", 0.7, 0.2, 0.1, 0.1),
     (1, "sparsemax", 0.9, 0.4, 0.1, 0.1), (2, "sparsemax", 0.5, 0.0, 0.0, 0.1),
     (0, SHARPER, 0.6, 0.1, 0.0, 0.3), (1, SHARPER, 0.6, 0.3, 0.1, 0.1),

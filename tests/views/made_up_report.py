@@ -27,7 +27,7 @@ SIZED = (
 )  # fmt: skip
 LIMITED = ("entropy", "effective_tokens", "max_weight", "top_mass", "distance", "distance_per_token", "net_distance")
 CONTROLLED = ("max_weight", "sink_mass", *SIZED)
-ALTERNATIVES = ("own", "entmax:alpha=1.5", "sparsemax", "topk:k=32")
+ALTERNATIVES = ("baseline", "entmax:alpha=1.5", "sparsemax", "topk:k=32")
 KINDS = ("selective", "sharp", "sink", "uniform", "blurred", "fading", "not measured")
 WORDS = ("The", "old", "man", "said", "that", "he", "would", "not", "go,", "and", "the", "others", "went", "home", ".")
 

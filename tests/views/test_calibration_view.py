@@ -24,7 +24,7 @@ def made_up(tuned: bool) -> Calibration:
     if not tuned:
         heads = heads.with_columns(pl.lit(None, pl.Float64).alias(name) for name in ("error_tuned", "zeros_tuned"))
     interval = Interval(18.321, 17.89, 18.752)
-    stages = ("own", "swapped", "calibrated", "fine-tuned")[: 3 + tuned]
+    stages = ("baseline", "swapped", "calibrated", "fine-tuned")[: 3 + tuned]
     losses = tuple(StageLoss(stage, interval, interval, interval) for stage in stages)
     manifest = {"model": {"name": "made-up"}, "skipped": []}
     return Calibration("sparsemax", {}, losses, heads, pl.DataFrame(schema=PARAMETERS_SCHEMA), (), manifest, None)

@@ -136,11 +136,12 @@ def test_values_that_json_can_hold(value: Any, plain: Any) -> None:
     assert plain_value(value) == plain
 
 
-def test_a_folder_with_the_older_name_of_a_column_opens(tmp_path: Path) -> None:
+def test_a_folder_with_the_older_names_opens(tmp_path: Path) -> None:
     finished = made.MANIFEST | {"format": FORMAT, "study": "report", "finished": True}
     made_up = made.report(made.grid(2, 3), manifest=finished)
     older = {name: name.replace("separable", "told_apart") for name in made_up.alternatives.columns}
-    replace(made_up, alternatives=made_up.alternatives.rename(older)).save(tmp_path / "run")
+    baseline = pl.col("normalizer").replace("baseline", "own")
+    replace(made_up, alternatives=made_up.alternatives.rename(older).with_columns(baseline)).save(tmp_path / "run")
     opened = abbe.open(tmp_path / "run")
     assert isinstance(opened, Report)
     assert_frame_equal(opened.alternatives, made_up.alternatives)

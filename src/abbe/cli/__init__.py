@@ -6,6 +6,6 @@ try:
 except ModuleNotFoundError as error:
     if error.name not in ("rich", "typer"):
         raise
-    from ._without_typer import main
+    from ._invocation import main_without_typer as main
 
 __all__ = ["app", "main"]

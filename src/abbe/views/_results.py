@@ -72,7 +72,7 @@ def _comparison(result: Any) -> str:
 
 def _calibration(result: Any) -> str:
     rows = [
-        {"stage": one.stage, "loss": one.loss.value, "over the baseline": one.over_own and one.over_own.value}
+        {"stage": one.stage, "loss": one.loss.value, "over the baseline": one.over_baseline and one.over_baseline.value}
         for one in result.losses
     ]
     losses = pl.DataFrame(rows, schema={"stage": pl.String, "loss": pl.Float64, "over the baseline": pl.Float64})

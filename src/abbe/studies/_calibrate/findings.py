@@ -31,7 +31,7 @@ def calibration_findings(
 def _loss(losses: Sequence[StageLoss], windows: int, needed: int) -> Finding:
     stages = {loss.stage: loss for loss in losses}
     baseline, bare, fitted = (stages[name] for name in (BASELINE, SWAPPED, FITTED))
-    what = _too_few(needed) if windows < needed else _calibration_words(bare.over_own, fitted.gain)
+    what = _too_few(needed) if windows < needed else _calibration_words(bare.over_baseline, fitted.gain)
     held_out = f"{windows} held-out window{'' if windows == 1 else 's'}"
     return Finding(
         "loss",
@@ -86,7 +86,7 @@ def _change_rule(needed: int) -> str:
 
 def _numbers(stage: StageLoss) -> dict[str, Fact]:
     facts: dict[str, Fact] = {"loss": stage.loss.value}
-    for name, interval in (("over_own", stage.over_own), ("gain", stage.gain)):
+    for name, interval in (("over_baseline", stage.over_baseline), ("gain", stage.gain)):
         if interval is not None:
             facts |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
     return facts

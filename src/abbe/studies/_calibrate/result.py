@@ -67,13 +67,13 @@ class Interval:
 class StageLoss:
     """The loss of one stage on the held-out windows, in nats per token.
 
-    `over_own` is what it has more than the baseline, `gain` what it has less than the stage before; both
+    `over_baseline` is what it has more than the baseline, `gain` what it has less than the stage before; both
     come from paired windows. They are None for the baseline.
     """
 
     stage: str
     loss: Interval
-    over_own: Interval | None = None
+    over_baseline: Interval | None = None
     gain: Interval | None = None
 
 
@@ -168,7 +168,7 @@ def opened_calibration(folder: Path, manifest: Mapping[str, Any], stored: Mappin
     content = read_content(folder / FINDINGS, stored)
     parameters = pl.DataFrame(content["parameters"], schema=PARAMETERS_SCHEMA, orient="row")
     losses = tuple(
-        StageLoss(one["stage"], *(one[key] and Interval(**one[key]) for key in ("loss", "over_own", "gain")))
+        StageLoss(one["stage"], *(one[key] and Interval(**one[key]) for key in ("loss", "over_baseline", "gain")))
         for one in content["losses"]
     )
     return Calibration(

@@ -36,7 +36,7 @@ TABLE_SCHEMA: dict[str, Any] = {
     "separability_low": pl.Float64, "separability_high": pl.Float64, "control": pl.Float64,
 }  # fmt: skip
 CURVE_SCHEMA: dict[str, Any] = {
-    "layer": pl.Int32, "length": pl.Int32, "way": pl.String, "n": pl.Int32, "loss": pl.Float64, "own": pl.Float64,
+    "layer": pl.Int32, "length": pl.Int32, "way": pl.String, "n": pl.Int32, "loss": pl.Float64, "baseline": pl.Float64,
     "rise": pl.Float64, "low": pl.Float64, "high": pl.Float64,
 }  # fmt: skip
 GROWTH_SCHEMA: dict[str, Any] = {

@@ -106,7 +106,7 @@ class Comparison(Result):
     """The result of `compare`.
 
     Attributes:
-        table: a row for "own", the baseline, and for every alternative; `docs/comparing.md` explains the columns.
+        table: a row for the baseline and for every alternative; `docs/comparing.md` explains the columns.
             Intervals are in columns with _low and _high; what could not be measured is null.
         needle: accuracy, gain over the baseline and margin by normalizer, kind of prompt, length and depth; null is
             all of them together.

@@ -84,7 +84,7 @@ def at_equal_selectivity(
         "matched": int(matched.sum()),
         "temperature": float(chosen.log().mean().exp()) if len(chosen) else None,
         "alternative": alternative[matched].mean(0).tolist() if len(chosen) else [],
-        "own": baseline[matched].mean(0).tolist() if len(chosen) else [],
+        "baseline": baseline[matched].mean(0).tolist() if len(chosen) else [],
         "jumps": any(not made.continuous for _, made in swapped),
     }
 

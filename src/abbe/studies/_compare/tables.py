@@ -60,7 +60,7 @@ def _selectivity(windows: Record, baseline: Record, settings: CompareSettings) -
 def _sensitivities(record: Record, settings: CompareSettings) -> dict[str, Estimate]:
     if not record["alternative"]:
         return dict.fromkeys(("sensitivity", "sensitivity_own", "sensitivity_ratio"), (math.nan,) * 3)
-    mine, theirs = window_numbers(record["alternative"]), window_numbers(record["own"])
+    mine, theirs = window_numbers(record["alternative"]), window_numbers(record["baseline"])
     drawn, drawn_theirs = (resampled_means(x, settings.resamples, settings.seed) for x in (mine, theirs))
     return {
         "sensitivity": _mean(mine, settings),

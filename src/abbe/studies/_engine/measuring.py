@@ -28,7 +28,7 @@ from .watch import Watch
 from .window import WindowReader, check_model, check_tokens
 
 NO_QUERY = "because no query sees more keys"
-_PACKAGES = ("abbe", "torch", "transformers", "numba", "numpy", "polars", "safetensors", "tokenizers")
+_PACKAGES = ("abbe", "torch", "transformers", "numba", "numpy", "polars", "safetensors", "scipy", "tokenizers")
 
 
 Beside = Callable[[Tap, RunFolder], Sequence[PassReader]]  # who else reads the passes of a run

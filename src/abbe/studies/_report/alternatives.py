@@ -179,7 +179,7 @@ def alternatives_table(
 ) -> pl.DataFrame:
     """From the sums of every window, (normalizer, head), to a row for every layer, head and normalizer.
 
-    The baseline, "own", is the model's softmax with its sinks, whatever the run's normalizer; an alternative replaces
+    The baseline is the model's softmax with its sinks, whatever the run's normalizer; an alternative replaces
     both. Means are over queries, then over windows.
 
     separable: share of the weight on separable tokens, see `measures.separable_weight`; on the run's vectors.

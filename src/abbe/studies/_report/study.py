@@ -15,6 +15,7 @@ from ..._held import held
 from ...models import LoadedModel, Tap, Text, Windows, evaluating
 from ...results import Run, opened_run, read_content, read_manifest, read_table
 from ...words.finding import NOT_LEARNED
+from ...words.names import BASELINE
 from .._engine.folder import RunFolder
 from .._engine.given import as_folder, as_model, as_text
 from .._engine.lookup import Lookup
@@ -155,7 +156,8 @@ def read_beside(folder: Path, stored: Mapping[str, Any]) -> tuple[pl.DataFrame, 
     except (KeyError, TypeError, ValueError, IndexError):
         raise AbbeError(f"{folder / SAMPLE} is damaged: it is not whole") from None
     alternatives = read_table(folder / ALTERNATIVES, stored)
-    return alternatives.rename(newer_name), made
+    older_baseline = pl.col("normalizer").replace("own", BASELINE)
+    return alternatives.rename(newer_name).with_columns(older_baseline), made
 
 
 def opened_report(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Report:

@@ -69,9 +69,9 @@ def _losses(calibration: Calibration, looks: dict[str, Look], theme: Theme) -> S
     baseline = calibration.losses[0].loss.value
     rows: list[Row] = []
     for stage in calibration.losses:
-        row: Row = {"stage": "baseline" if stage.stage == BASELINE else stage.stage, "loss": stage.loss.value}
-        if stage.stage != BASELINE and stage.over_own is not None and stage.over_own.low is not None:
-            row |= {"low": baseline + stage.over_own.low, "high": baseline + (stage.over_own.high or 0.0)}
+        row: Row = {"stage": stage.stage, "loss": stage.loss.value}
+        if stage.stage != BASELINE and stage.over_baseline is not None and stage.over_baseline.low is not None:
+            row |= {"low": baseline + stage.over_baseline.low, "high": baseline + (stage.over_baseline.high or 0.0)}
         rows.append(row)
     low, high = min(numbers(rows, "loss", "low")), max(numbers(rows, "loss", "high"))
     room = _ROOM * (high - low) or 0.1

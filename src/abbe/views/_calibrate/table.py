@@ -8,15 +8,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ...words.manifest import model_name
-from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
+from ...words.names import FINETUNED, FITTED, SWAPPED
 from ...words.numbers import percent, with_interval
 from .._shared.terminal import bullets, new_table, plain, skipped_lines
 from .._shared.text_table import TextTable
 
 if TYPE_CHECKING:
     from ...studies import Calibration, Interval
-
-_STAGES = {BASELINE: "baseline"}
 
 
 def calibration_table(calibration: Calibration) -> RenderableType:
@@ -45,7 +43,7 @@ def calibration_tables(calibration: Calibration) -> list[TextTable]:
 
 def _losses(calibration: Calibration) -> TextTable:
     rows = [
-        (_STAGES.get(stage.stage, stage.stage), *(_cell(x) for x in (stage.loss, stage.over_own, stage.gain)))
+        (stage.stage, *(_cell(x) for x in (stage.loss, stage.over_baseline, stage.gain)))
         for stage in calibration.losses
     ]
     return TextTable("Loss on held-out windows, nats per token", ("stage", "loss", "over baseline", "gain"), rows)

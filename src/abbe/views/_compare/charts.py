@@ -16,7 +16,7 @@ from .._shared.labels import Box, Point, place_names
 from .._shared.panels import HEIGHT, WIDTH, Look, Row, numbers, renamed, rows_of, tip
 from .._shared.series import Spec, finished, panel, source, unchecked, x_of
 from .._shared.theme import THEMES, Theme, ThemeName
-from .words import BASELINE_WORDS, name_of
+from .words import name_of
 
 if TYPE_CHECKING:
     from ...studies import Comparison
@@ -33,7 +33,7 @@ def looks_of(comparison: Comparison, theme: Theme) -> dict[str, Look]:
     plain = [name for name in comparison.table["normalizer"] if name != BASELINE and CALIBRATED not in name]
     for name in comparison.table["normalizer"]:
         if name == BASELINE:
-            looks[name] = Look(BASELINE_WORDS, theme.proved, width=2.6)
+            looks[name] = Look(BASELINE, theme.proved, width=2.6)
         else:
             base = name.removesuffix(CALIBRATED)
             hue = hues[plain.index(base) % len(hues)] if base in plain else theme.soft
@@ -46,7 +46,6 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
     short_ones: dict[str, str] = {}
     for name in names:
         short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 14]}…{name[-13:]}"
-        short = BASELINE_WORDS if name == BASELINE else short
         same = sum(other == short or other.startswith(f"{short} (") for other in short_ones.values())
         short_ones[name] = f"{short} ({same + 1})" if same else short
     return short_ones

@@ -88,12 +88,10 @@ PARTS = {
 # Against the baseline: of itself they are 0 or 1 by definition, and an interval would look measured.
 _RELATIVE = ("loss_change", "loss_rise", "separable_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
 
-BASELINE_WORDS = "baseline"
-
 
 def name_of(normalizer: str) -> str:
     """In tables and tooltips."""
-    return f"{BASELINE_WORDS} (softmax)" if normalizer == BASELINE else normalizer
+    return f"{BASELINE} (softmax)" if normalizer == BASELINE else normalizer
 
 
 MARK = "†"

@@ -50,8 +50,8 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def script(name: str) -> str:
-    """A script of ours, from the folder of templates."""
-    return (files("abbe.views") / "templates" / name).read_text(encoding="utf-8")
+    """A script of ours."""
+    return (files("abbe.views") / "scripts" / name).read_text(encoding="utf-8")
 
 
 @cache
