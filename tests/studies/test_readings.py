@@ -122,7 +122,7 @@ def judged(values: dict[tuple[str, str], float | None], enough_heads: bool = Tru
 def test_a_verdict_that_does_not_depend_on_the_reading() -> None:
     claim = judged({})
     assert claim.answer == "does not hold"
-    assert claim.found == "found. The verdict is the same under all 6 readings of “expected” and of the test"
+    assert claim.measured == "found. The verdict is the same under all 6 readings of “expected” and of the test"
     assert len(claim.numbers) == 6
     assert set(claim.numbers.values()) == {None}
 
@@ -130,15 +130,17 @@ def test_a_verdict_that_does_not_depend_on_the_reading() -> None:
 def test_a_verdict_that_does() -> None:
     claim = judged({("formula", "head means"): 61.0})
     assert claim.answer == "does not hold"  # that of the default reading
-    assert claim.found == "found. The verdict depends on the reading: another one with formula and head means (holds)"
+    assert (
+        claim.measured == "found. The verdict depends on the reading: another one with formula and head means (holds)"
+    )
     assert claim.numbers["number, formula, head means"] == 61.0
 
 
 def test_tests_of_few_heads_are_not_judged() -> None:
     claim = judged({("formula", "all queries"): 61.0}, enough_heads=False)
-    assert "formula and all queries (holds)" in claim.found
-    assert "random sets and each query (cannot be judged)" in claim.found
-    assert "head means (holds)" not in claim.found
+    assert "formula and all queries (holds)" in claim.measured
+    assert "random sets and each query (cannot be judged)" in claim.measured
+    assert "head means (holds)" not in claim.measured
 
 
 def test_the_sentence_names_every_other_answer() -> None:
@@ -196,7 +198,7 @@ def test_page_files_and_json_show_it(found: tuple[Reproduction, Path]) -> None:
         assert [expected, test] in [
             [cell.strip() for cell in line.split("  ") if cell][:2] for line in text.split("\n")
         ]
-    assert "reading" in next(claim.found for claim in made.claims if claim.topic == "critical N")
+    assert "reading" in next(claim.measured for claim in made.claims if claim.topic == "critical N")
 
 
 @pytest.mark.slow
