@@ -26,6 +26,9 @@ if _typing.TYPE_CHECKING:
     from ._results import card_of, page_of
     from ._shared.charts import equal_selectivity_chart
     from ._verify import verify_page, verify_summary, verify_table
+    from ._watch.answer import watch_summary
+    from ._watch.page import save_watch_figures, watch_page, write_watch_page
+    from ._watch.table import watch_table
 
 __all__ = [
     "calibration_chart",
@@ -51,11 +54,16 @@ __all__ = [
     "save_diagnosis_figures",
     "save_figures",
     "save_report_figures",
+    "save_watch_figures",
     "summary",
     "trials_table",
     "verify_page",
     "verify_summary",
     "verify_table",
+    "watch_page",
+    "watch_summary",
+    "watch_table",
+    "write_watch_page",
 ]
 
 _NAMES = {
@@ -85,6 +93,9 @@ _NAMES = {
         "._reproduce.page": ("reproduction_page", "save_figures"),
         "._reproduce.table": ("reproduction_table",),
         "._results": ("card_of", "page_of"),
+        "._watch.answer": ("watch_summary",),
+        "._watch.page": ("save_watch_figures", "watch_page", "write_watch_page"),
+        "._watch.table": ("watch_table",),
     },
 }
 if not _typing.TYPE_CHECKING:  # types are those of the imports above

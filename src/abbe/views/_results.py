@@ -21,6 +21,10 @@ from ._report.page import report_page
 from ._reproduce.figures import specification
 from ._reproduce.page import reproduction_page
 from ._shared.page import render
+from ._shared.text_table import TextTable
+from ._watch.answer import answer_of
+from ._watch.page import watch_page
+from ._watch.table import alert_table, values_table
 
 if TYPE_CHECKING:
     from ..results import Result
@@ -36,6 +40,7 @@ def page_of(result: Result) -> str:
         "compare": compare_page,
         "capacity": capacity_page,
         "calibrate": calibration_page,
+        "watch": watch_page,
     }
     if (page := pages.get(result.study)) is not None:
         return page(result)
@@ -82,15 +87,16 @@ def _calibration(result: Any) -> str:
 
 
 def _training(result: Any) -> str:
-    """The last step that was read, each measure over all heads, and the latest alerts."""
-    last = result.table.filter(pl.col("step") == pl.col("step").max())
-    value = pl.col("value")
-    reduced = [value.min().alias("least"), value.mean().alias("mean"), value.max().alias("largest")]
-    measures = last.group_by("measure", maintain_order=True).agg(*reduced, pl.col("limit").mean())
-    steps = result.steps["step"].to_list()
-    said = f"{len(steps):,} steps read" + (f", the last {steps[-1]:,}" if steps else "")
-    parts = [_measured(result), f"<p>{said}; {len(result.alerts):,} alerts</p>", _table(measures)]
-    return card([*parts, _table(result.alerts.reverse())] if len(result.alerts) else parts)
+    """What happened, the latest alerts, and each measure over all heads at the last step."""
+    parts = [_measured(result), f"<p>{escape(answer_of(result).sentence)}</p>"]
+    return card([*parts, *(_text_table(one) for one in (alert_table(result, _MOST_ROWS), values_table(result)))])
+
+
+def _text_table(table: TextTable) -> str:
+    if not table.rows:
+        return ""
+    note = f"<p>{escape(table.note)}</p>" if table.note else ""
+    return f"<p><b>{escape(table.title)}</b></p>" + table_of(table.columns, table.rows) + note
 
 
 def _reproduction(result: Any) -> str:

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from ...studies import HeadVerdict, Report
 
 SCRIPTS = (
-    "page.js", "numbers.js", "charts.js", "report_data.js", "report_map.js", "report_head.js", "report_tokens.js",
-    "report_heat.js", "report_steps.js", "report_sorting.js", "report_table.js", "report_address.js",
-    "report_start.js",
+    "page.js", "numbers.js", "charts.js", "map_cells.js", "report_data.js", "report_map.js", "report_head.js",
+    "report_tokens.js", "report_heat.js", "report_steps.js", "report_sorting.js", "report_table.js",
+    "report_address.js", "report_start.js",
 )  # fmt: skip
 KINDS = ("sharp", "selective", "fading", "blurred", "uniform", "sink", "not measured")
 _FEW = 12  # so many heads stand in a line

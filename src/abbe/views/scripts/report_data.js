@@ -54,7 +54,7 @@
           : { kind, values: this.decimals(bytes, place) };
         place += width * head.rows;
       }
-      this.byMeasure = this.grouped("measure");
+      this.byMeasure = this.columns.measure ? this.grouped("measure") : new Map();
     }
 
     decimals(bytes, place) {
@@ -137,5 +137,5 @@
     Object.assign(abbe, { about, sample, specifications: charts, table: new Table(table) });
   }
 
-  Object.assign(abbe, { load, show, element, offer, choice, choose, onChoice, parts: [] });
+  Object.assign(abbe, { load, unpacked, unpackedJson, Table, show, element, offer, choice, choose, onChoice, parts: [] });
 })();

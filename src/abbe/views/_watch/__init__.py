@@ -1,0 +1,1 @@
+"""A training run that a monitor watches: its page, its charts, its tables."""

@@ -1,0 +1,105 @@
+"""A training run as one figure for papers: loss, learning rate and a few measures of all heads over steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import altair as alt
+import polars as pl
+
+from ...words.manifest import model_name
+from ...words.training import watched_words
+from .._shared.panels import Row, numbers, renamed, rows_of, tip
+from .._shared.series import Spec, finished, linear_axis, log_axis, panel, source, unchecked
+from .._shared.theme import THEMES, Theme, ThemeName
+from .answer import about_line, alerts_of, answer_of
+from .kept import Kept, kept_of
+
+if TYPE_CHECKING:
+    from ...results import Training
+
+_SHOWN = ("entropy", "max_logit", "logit_change", "separability", "saturated", "gradient_ratio")
+_LOGARITHMIC = ("max_logit", "logit_change", "gradient_ratio")
+_STEPS = 120  # in a figure; more are not seen in print
+
+
+@unchecked
+def watch_chart(training: Training, theme: ThemeName = "light") -> Spec:
+    """Thin lines are heads, bold their mean, dashed the limit, upright lines alerts."""
+    colours = THEMES[theme]
+    question = f"What happened to the attention of {model_name(training.manifest)} in training?"
+    about = [answer_of(training).sentence, ", ".join(about_line(training))]
+    if not training.records:
+        return finished([], question, about, theme)
+    kept = kept_of(training, _STEPS)
+    events = [{"step": step} for step in sorted({alert["step"] for alert in alerts_of(training)})]
+    model = rows_of(kept.model.with_columns(step=pl.Series(kept.steps)))
+    x = _step_axis(kept.steps)
+    panels = [_line(model, name, title, x, events, colours) for name, title in _PLAIN]
+    named = [name for wanted in _SHOWN for name in kept.measures if name.partition("@")[0] == wanted]
+    panels += [_measure(kept, model, name, x, events, colours) for name in named]
+    return finished(panels, question, about, theme)
+
+
+_PLAIN = (("loss", "loss"), ("learning_rate", "learning rate"))
+
+
+def _step_axis(steps: Sequence[int]) -> alt.X:
+    ends = [steps[0], max(steps[-1], steps[0] + 1)]
+    return alt.X("step:Q", title="step", scale=alt.Scale(domain=ends, nice=False), axis=alt.Axis(tickCount=5))
+
+
+def _alerts(events: Sequence[Row], x: alt.X, theme: Theme) -> list[alt.Chart]:
+    rule = source(events).mark_rule(color=theme.alarm, opacity=0.5, strokeWidth=1)
+    return [rule.encode(x=x)] if events else []
+
+
+def _line(
+    rows: Sequence[Row], name: str, title: str, x: alt.X, events: Sequence[Row], theme: Theme
+) -> Spec | None:
+    there = [row for row in rows if row[name] is not None]
+    if not there:
+        return None
+    y = linear_axis(name, title, numbers(there, name))
+    drawn = source([{"step": row["step"], name: row[name]} for row in there])
+    tips = [tip("step"), tip(name, title)]
+    return panel([*_alerts(events, x, theme), drawn.mark_line(color=theme.selected).encode(x, y, tooltip=tips)], title)
+
+
+def _measure(
+    kept: Kept, model: Sequence[Row], name: str, x: alt.X, events: Sequence[Row], theme: Theme
+) -> Spec:
+    words = watched_words(name)
+    per_step = len(kept.places)
+    limit = f"{name} limit"
+    values, limits = kept.heads[name].to_list(), kept.heads[limit].to_list() if limit in kept.heads.columns else []
+    rows = [
+        {"step": kept.steps[place // per_step], "head": _place(kept, place % per_step), "value": value}
+        for place, value in enumerate(values)
+        if value is not None
+    ]
+    means = [{"step": row["step"], "value": row[f"{name} mean"]} for row in model if row[f"{name} mean"] is not None]
+    ends = [
+        {"step": step, "limit": limits[at * per_step]} for at, step in enumerate(kept.steps) if len(set(limits)) < 3
+        and limits and limits[at * per_step] is not None
+    ]  # fmt: skip
+    title = f"{words.label} ({words.unit})" if words.unit else words.label
+    axis = log_axis if name.partition("@")[0] in _LOGARITHMIC else linear_axis
+    y = axis("value", title, numbers([*rows, *ends], "value", "limit"))
+    tips = [tip("step"), tip("head", "head", "N"), tip("value")]
+    layers = [
+        *_alerts(events, x, theme),
+        source(rows).mark_line(color=theme.selected, strokeWidth=0.7, opacity=0.4).encode(
+            x, y, detail="head:N", tooltip=tips
+        ),
+        source(means).mark_line(color=theme.selected, strokeWidth=2.6).encode(x, y, tooltip=[tip("step"), tip("value")]),
+    ]  # fmt: skip
+    if ends:
+        layers.append(source(ends).mark_line(color=theme.proved, strokeDash=[7, 4]).encode(x, renamed(y, "limit")))
+    return panel(layers, words.label)
+
+
+def _place(kept: Kept, place: int) -> str:
+    layer, head = kept.places[place]
+    return f"{layer}.{head}"

@@ -1,0 +1,60 @@
+"""A training run in the terminal, and the tables that page and notebook share with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from ...words.manifest import model_name
+from ...words.numbers import number
+from ...words.training import alert_place, alert_words
+from .._shared.terminal import new_table, plain, skipped_lines
+from .._shared.text_table import TextTable
+from .answer import about_line, alerts_of, answer_of, last_values
+
+if TYPE_CHECKING:
+    from ...results import Training
+
+_MOST = 12  # alerts in the terminal
+
+
+def watch_table(training: Training) -> RenderableType:
+    """The sentence, the alerts and the last values."""
+    about = ", ".join([model_name(training.manifest), *about_line(training)])
+    parts: list[RenderableType] = [
+        Text(plain(answer_of(training).sentence), style="bold"), Text(plain(about), style="dim"),
+    ]  # fmt: skip
+    for table in (alert_table(training, _MOST), values_table(training)):
+        if table.rows:
+            drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title, title_justify="left")
+            for row in table.rows:
+                drawn.add_row(*map(plain, row))
+            parts += [drawn, *([Text(table.note, style="dim")] if table.note else [])]
+    return Group(*parts, *skipped_lines(training.manifest))
+
+
+def alert_table(training: Training, most: int) -> TextTable:
+    """The latest alerts, the newest first."""
+    alerts = alerts_of(training)[::-1]
+    rows = [
+        (
+            alert_words(alert["rule"]).event, f"{alert['step']:,}", alert_place(alert).removeprefix("head "),
+            number(alert["value"], 3), number(alert["threshold"]),
+        )
+        for alert in alerts[:most]
+    ]  # fmt: skip
+    left = len(alerts) - len(rows)
+    note = f"{left:,} earlier alerts: --json, or abbe.open(folder).alerts" if left else ""
+    return TextTable("Alerts", ("alert", "step", "head", "value", "threshold"), rows, note)
+
+
+def values_table(training: Training) -> TextTable:
+    """Every measure over all heads at the last step that was read."""
+    values = last_values(training)
+    rows = [
+        (one.label, one.unit, *(number(x, 3) for x in (one.least, one.mean, one.largest, one.limit))) for one in values
+    ]
+    step = training.records[-1]["step"] if values else 0
+    return TextTable(f"Over all heads, step {step:,}", ("measure", "unit", "least", "mean", "largest", "limit"), rows)
