@@ -21,6 +21,7 @@ COMMANDS = (
     "capacity",
     "compare",
     "calibrate",
+    "watch",
     "verify",
     "normalizers",
     "pull",

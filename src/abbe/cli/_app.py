@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import _calibrate, _capacity, _compare, _diagnose, _doctor, _normalizers, _pull, _report, _reproduce, _verify
+from . import _calibrate, _capacity, _compare, _doctor, _heads, _normalizers, _pull, _reproduce, _verify, _watch
 from ._options import Debug
 from ._usage import OneLineGroup
 
@@ -41,12 +41,13 @@ def _add(panel: str, command: Callable[..., None], examples: Sequence[str]) -> N
 
 
 _MODEL, _THEORY, _MACHINE = "Measure a model", "Theory and normalizers", "Models and machine"
-_add(_MODEL, _report.report, _report.EXAMPLES)
+_add(_MODEL, _heads.report, _heads.REPORT_EXAMPLES)
 _add(_MODEL, _reproduce.reproduce, _reproduce.EXAMPLES)
-_add(_MODEL, _diagnose.diagnose, _diagnose.EXAMPLES)
+_add(_MODEL, _heads.diagnose, _heads.DIAGNOSE_EXAMPLES)
 _add(_MODEL, _capacity.capacity, _capacity.EXAMPLES)
 _add(_MODEL, _compare.compare, _compare.EXAMPLES)
 _add(_MODEL, _calibrate.calibrate, _calibrate.EXAMPLES)
+_add(_MODEL, _watch.watch, _watch.EXAMPLES)
 _add(_THEORY, _verify.verify, _verify.EXAMPLES)
 _add(_THEORY, _normalizers.normalizers, _normalizers.EXAMPLES)
 _add(_MACHINE, _pull.pull, _pull.EXAMPLES)

@@ -81,8 +81,8 @@ def last_values(training: Training) -> list[Last]:
 def _last(record: Mapping[str, Any], name: str, parts: Mapping[str, Any]) -> Last:
     words = watched_words(name)
     least, mean, largest = (record["model"].get(reduced(name, how)) for how in ("min", "mean", "max"))
-    limits = [x for heads in grid(parts.get("limit"), record["layout"]) for x in heads if x is not None]
-    limit = sum(limits) / len(limits) if limits else None
+    limits = {x for heads in grid(parts.get("limit"), record["layout"]) for x in heads}
+    limit = limits.pop() if len(limits) == 1 else None  # that of one head says nothing about another
     return Last(name, words.label, words.unit, least, mean, largest, limit)
 
 

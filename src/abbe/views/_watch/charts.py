@@ -55,9 +55,7 @@ def _alerts(events: Sequence[Row], x: alt.X, theme: Theme) -> list[alt.Chart]:
     return [rule.encode(x=x)] if events else []
 
 
-def _line(
-    rows: Sequence[Row], name: str, title: str, x: alt.X, events: Sequence[Row], theme: Theme
-) -> Spec | None:
+def _line(rows: Sequence[Row], name: str, title: str, x: alt.X, events: Sequence[Row], theme: Theme) -> Spec | None:
     there = [row for row in rows if row[name] is not None]
     if not there:
         return None
@@ -67,9 +65,7 @@ def _line(
     return panel([*_alerts(events, x, theme), drawn.mark_line(color=theme.selected).encode(x, y, tooltip=tips)], title)
 
 
-def _measure(
-    kept: Kept, model: Sequence[Row], name: str, x: alt.X, events: Sequence[Row], theme: Theme
-) -> Spec:
+def _measure(kept: Kept, model: Sequence[Row], name: str, x: alt.X, events: Sequence[Row], theme: Theme) -> Spec:
     words = watched_words(name)
     per_step = len(kept.places)
     limit = f"{name} limit"
@@ -80,20 +76,20 @@ def _measure(
         if value is not None
     ]
     means = [{"step": row["step"], "value": row[f"{name} mean"]} for row in model if row[f"{name} mean"] is not None]
-    ends = [
-        {"step": step, "limit": limits[at * per_step]} for at, step in enumerate(kept.steps) if len(set(limits)) < 3
-        and limits and limits[at * per_step] is not None
-    ]  # fmt: skip
+    by_step = [set(limits[i : i + per_step]) for i in range(0, len(limits), per_step)]
+    shared = all(len(same) == 1 and None not in same for same in by_step)  # else each head has a limit of its own
+    ends = [{"step": step, "limit": same.pop()} for step, same in zip(kept.steps, by_step, strict=False) if shared]
     title = f"{words.label} ({words.unit})" if words.unit else words.label
     axis = log_axis if name.partition("@")[0] in _LOGARITHMIC else linear_axis
     y = axis("value", title, numbers([*rows, *ends], "value", "limit"))
     tips = [tip("step"), tip("head", "head", "N"), tip("value")]
+    lines = source(means).mark_line(color=theme.selected, strokeWidth=2.6)
     layers = [
         *_alerts(events, x, theme),
         source(rows).mark_line(color=theme.selected, strokeWidth=0.7, opacity=0.4).encode(
             x, y, detail="head:N", tooltip=tips
         ),
-        source(means).mark_line(color=theme.selected, strokeWidth=2.6).encode(x, y, tooltip=[tip("step"), tip("value")]),
+        lines.encode(x, y, tooltip=[tip("step"), tip("value", "mean over heads")]),
     ]  # fmt: skip
     if ends:
         layers.append(source(ends).mark_line(color=theme.proved, strokeDash=[7, 4]).encode(x, renamed(y, "limit")))

@@ -91,9 +91,7 @@ def _places(records: Iterable[Record]) -> list[tuple[int, int]]:
     return sorted({(layer, head) for layout in layouts for layer, heads in enumerate(layout) for head in range(heads)})
 
 
-def _column(
-    records: Sequence[Record], name: str, part: str, places: Sequence[tuple[int, int]]
-) -> list[float | None]:
+def _column(records: Sequence[Record], name: str, part: str, places: Sequence[tuple[int, int]]) -> list[float | None]:
     values: list[float | None] = []
     for record in records:
         layers, layout = grid(_of(record, name).get(part), record["layout"]), record["layout"]
@@ -117,9 +115,7 @@ def _model(records: Sequence[Record], at: Sequence[int], measures: Sequence[str]
                 _extreme(choose, (records[i]["model"].get(key) for i in stretch)) for stretch in stretches
             ]
     for how, choose in (("low", min), ("high", max)):
-        columns[f"loss {how}"] = [
-            _extreme(choose, (records[i].get("loss") for i in stretch)) for stretch in stretches
-        ]
+        columns[f"loss {how}"] = [_extreme(choose, (records[i].get("loss") for i in stretch)) for stretch in stretches]
     return columns
 
 

@@ -54,7 +54,11 @@ def values_table(training: Training) -> TextTable:
     """Every measure over all heads at the last step that was read."""
     values = last_values(training)
     rows = [
-        (one.label, one.unit, *(number(x, 3) for x in (one.least, one.mean, one.largest, one.limit))) for one in values
+        (
+            f"{one.label} ({one.unit})" if one.unit and one.unit not in one.label else one.label,
+            *(number(x, 3) for x in (one.least, one.mean, one.largest, one.limit)),
+        )
+        for one in values
     ]
     step = training.records[-1]["step"] if values else 0
-    return TextTable(f"Over all heads, step {step:,}", ("measure", "unit", "least", "mean", "largest", "limit"), rows)
+    return TextTable(f"Over all heads, step {step:,}", ("measure", "least", "mean", "largest", "limit"), rows)

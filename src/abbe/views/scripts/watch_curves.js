@@ -16,11 +16,9 @@
     const model = (name) => watch.column(abbe.model, `${choice.measure} ${name}`);
     const [mean, low, high] = ["mean", "low", "high"].map(model);
     const thinned = steps.length < abbe.about.read;
-    const limits = limit && shared(limit);
-    const controls = control && shared(control);
     const { label, unit } = watch.words();
     const box = byId("curves");
-    const domain = domainOf([watch.column(abbe.heads, choice.measure), limits, thinned ? [...low, ...high] : null]);
+    const domain = domainOf([...["", " limit"].map((name) => watch.column(abbe.heads, choice.measure + name)), ...(thinned ? [low, high] : [])]);
     drawn.curves = null;
     box.replaceChildren();
     if (!domain) {
@@ -33,32 +31,24 @@
     const heads = part("g", { class: abbe.places.length > MANY ? "heads many" : "heads" });
     abbe.places.forEach((_, head) => heads.append(part("path", { d: path(at, (step) => value(step, head)) })));
     at.svg.append(heads);
-    const lines = [["control", controls], ["limit", limits], ["mean", mean]];
-    lines.forEach(([name, values]) => values && at.svg.append(part("path", { class: name, d: path(at, (step) => values[step]) })));
+    const bounds = [control && part("path", { class: "control" }), limit && part("path", { class: "limit" })].filter(Boolean);
+    at.svg.append(...bounds, part("path", { class: "mean", d: path(at, (step) => mean[step]) }));
     at.svg.append(part("path", { class: "chosen" }), part("circle", { class: "dot", r: 4.5 }));
     drawn.curves = at;
-    key({ limits, controls, thinned });
+    key(limit, control, thinned);
     chosen();
     alertMarks();
   }
 
-  // The mean over heads of a limit, at every step; none where the limits of heads differ too much to be one line.
-  function shared(read) {
-    return abbe.about.steps.map((_, step) => {
-      const values = abbe.places.map((_place, head) => read(step, head)).filter(Number.isFinite);
-      return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
-    });
-  }
-
-  function key({ limits, controls, thinned }) {
-    const { limit, control } = watch.words();
+  function key(limit, control, thinned) {
+    const words = watch.words();
     const look = (style, text) => element("span", { style: `--look: ${style}` }, text);
     byId("series").replaceChildren(...[
       look("1px solid var(--accent)", `each of ${abbe.places.length} heads`),
       look("3px solid var(--accent)", "mean over heads"),
       look("3px solid var(--claim)", "the chosen head"),
-      limits && look("2px dashed var(--ink)", `limit, mean over heads: ${limit || "proved"}`),
-      controls && look("2px dotted var(--soft)", `control, mean over heads: ${control || "random"}`),
+      limit && look("2px dashed var(--ink)", `limit of the chosen head: ${words.limit}`),
+      control && look("2px dotted var(--soft)", `control of the chosen head: ${words.control}`),
       thinned && look("9px solid color-mix(in srgb, var(--accent) 18%, transparent)", "least to largest, all steps"),
       abbe.about.alerts.length ? element("span", { class: "mark" }, "alerts: filled in the chosen head, open in others") : null,
     ].filter(Boolean));
@@ -69,7 +59,9 @@
     if (!at) return;
     const value = watch.reader("value");
     const head = watch.headIndex();
-    at.svg.querySelector(".chosen").setAttribute("d", path(at, (step) => value(step, head)));
+    for (const [name, read] of [["chosen", value], ["limit", watch.reader("limit")], ["control", watch.reader("control")]]) {
+      if (read) at.svg.querySelector(`.${name}`).setAttribute("d", path(at, (step) => read(step, head)));
+    }
     const [step, height] = [watch.stepIndex(), value(watch.stepIndex(), head)];
     const dot = at.svg.querySelector(".dot");
     dot.style.display = Number.isFinite(height) && Number.isFinite(at.y(height)) ? "" : "none";

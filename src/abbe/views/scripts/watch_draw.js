@@ -16,7 +16,7 @@
   function ticks(low, high, count) {
     const rough = (high - low) / Math.max(1, count);
     const power = 10 ** Math.floor(Math.log10(rough));
-    const apart = [1, 2, 5, 10].map((times) => times * power).find((size) => size >= rough) ?? rough;
+    const apart = [1, 2, 5, 10].map((times) => times * power).find((size) => size >= 0.75 * rough) ?? rough;
     const places = [];
     for (let tick = Math.ceil(low / apart); tick * apart <= high * (1 + 1e-9); tick += 1) places.push(Number((tick * apart).toPrecision(10)));
     return places;
@@ -59,16 +59,18 @@
     const y = (value) => SPACE.top + inside * (1 - (place(value) - bottom) / (top - bottom));
     const svg = part("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `${title} over steps` });
     svg.append(part("text", { x: 2, y: 12, class: "title" }, `${title}${domain.logarithmic ? ", logarithmic" : ""}`));
-    for (const value of domain.logarithmic ? powers(domain.low, domain.high) : ticks(domain.low, domain.high, Math.max(2, inside / 45))) {
+    for (const value of domain.logarithmic ? powers(domain.low, domain.high) : ticks(domain.low, domain.high, Math.max(3, inside / 45))) {
       svg.append(
         part("line", { class: "grid", x1: SPACE.left, x2: width - SPACE.right, y1: y(value), y2: y(value) }),
         part("text", { x: SPACE.left - 6, y: y(value) + 4, "text-anchor": "end" }, abbe.show(value, 3)));
     }
     const base = height - SPACE.bottom;
-    for (const step of ticks(first, end, width / 110).filter(Number.isInteger)) {
+    for (const step of ticks(first, end, width / 110).filter((tick) => Number.isInteger(tick) && x(tick) > SPACE.left + 14)) {
       svg.append(part("text", { x: Math.min(x(step), width - 16), y: base + 28, "text-anchor": "middle" }, step.toLocaleString("en")));
     }
-    svg.append(part("line", { class: "grid", x1: SPACE.left, x2: width - SPACE.right, y1: base, y2: base }));
+    svg.append(
+      part("text", { x: SPACE.left - 6, y: base + 28, "text-anchor": "end" }, "step"),
+      part("line", { class: "grid", x1: SPACE.left, x2: width - SPACE.right, y1: base, y2: base }));
     box.replaceChildren(svg);
     return { svg, x, y, base, top: SPACE.top, width, stepAt: (pixel) => first + ((pixel - SPACE.left) / (width - SPACE.left - SPACE.right)) * (end - first) };
   }

@@ -1,4 +1,4 @@
-"""abbe diagnose"""
+"""abbe report and abbe diagnose: both measure all heads"""
 
 from __future__ import annotations
 
@@ -7,11 +7,25 @@ from typing import Annotated
 from ._options import measured, numbers, with_option
 from ._study import Asked, Heads, Measured, study
 
-EXAMPLES = (
+REPORT_EXAMPLES = (
+    "abbe report",
+    "abbe report smollm2 --text book.txt --open",
+    "abbe report ./my-model --lengths 128,512,2048 --figures figures --json",
+)
+DIAGNOSE_EXAMPLES = (
     "abbe diagnose",
     "abbe diagnose smollm2 --text book.txt --lengths 256,1024 --out run",
     "abbe diagnose ./my-model --with entmax:alpha=1.5 --json",
 )
+
+
+@study(json="Print numbers, verdicts, advice and manifest as JSON.")
+def report(*, asked: Asked, heads: Heads) -> Measured:
+    """How selective every attention head is, where selection breaks down, and what to do about it: one offline page."""
+    from ..studies import report as run_report
+
+    result = run_report(asked.model, asked.text, **heads, **asked.shared)
+    return Measured(result, "report_table", "save_report_figures")
 
 
 @study(json="Print the whole table and the manifest as JSON.")

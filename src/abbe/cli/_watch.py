@@ -1,0 +1,140 @@
+"""abbe watch"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .._errors import AbbeError
+from .._later import need
+from ._invocation import current
+from ._names import EXTRA_OF
+from ._options import Debug, Figures, Opened, check_file, check_folder, json_option, output, quiet_option
+from ._shown import open_in_browser, print_json, show_paths
+
+if TYPE_CHECKING:
+    from ..results import Training
+
+EXAMPLES = ("abbe watch run --open", "abbe watch run --follow", "abbe watch run --json --out watch.html")
+_LOOK = 3.0  # seconds from one look at the run folder to the next
+_RELOAD = 5  # seconds after which a page that is kept fresh loads itself again
+_SHARE = 5  # a page that takes long is written so much less often: watching must not take a core from the training
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(help="Folder of abbe.Monitor(folder=...); of Trainer, OUTPUT_DIR/abbe.")],
+    follow: Annotated[
+        bool, output("Keep the page fresh while the run goes on, until Ctrl-C; waits for its first step.", "--follow")
+    ] = False,
+    out: Annotated[Path | None, output("File for the page; watch.html in the run folder if none is named.")] = None,
+    figures: Figures = None,
+    opened: Opened = False,
+    as_json: Annotated[bool, json_option("Print sentence, last values, alerts, losses and manifest as JSON.")] = False,
+    quiet: Annotated[bool, quiet_option("No table; only the path of the page.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Show a training run that abbe.Monitor reads: curves of all heads, the map of heads by step, alerts."""
+    need("abbe watch", EXTRA_OF["watch"])
+    if follow and as_json:
+        raise AbbeError("--json prints one object and --follow goes on until Ctrl-C: give one of them")
+    if figures is not None:
+        check_folder("--figures", figures)
+    if out is not None:
+        check_file("--out", out)
+    from .. import views
+
+    page = out or folder / "watch.html"
+    if follow:
+        training = _follow(folder, page, opened, quiet)
+        if training is None:
+            return
+    else:
+        training = _read(folder)
+        views.write_watch_page(training, page)
+    if figures is not None:
+        views.save_watch_figures(training, figures)
+    if as_json:
+        print_json(views.watch_summary(training))
+    lines = [*([f"figures: {figures}"] if figures is not None else []), f"page: {page}"]
+    show_paths(page, views.watch_table(training), lines, as_json, quiet)
+    if opened and not follow:
+        open_in_browser(page)
+
+
+def _read(folder: Path) -> Training:
+    """The run, with at least one step; one line says what else the folder is."""
+    from ..results import Training, read_manifest
+    from ..studies import open as open_result
+
+    if not folder.is_dir():
+        raise AbbeError(f"there is no folder {folder}: name that of abbe.Monitor(folder=...), or wait with --follow")
+    study = read_manifest(folder)[0].get("study") or "diagnose"
+    if study != Training.study:
+        raise AbbeError(f"{folder} is a folder of `abbe {study}`: abbe watch shows folders of abbe.Monitor")
+    training = open_result(folder)
+    assert isinstance(training, Training)
+    if not training.records:
+        raise AbbeError(f"no step was read yet in {folder}: wait for the first with --follow")
+    return training
+
+
+def _follow(folder: Path, page: Path, opened: bool, quiet: bool) -> Training | None:
+    """Write the page whenever there are new steps, until Ctrl-C; then once more, without loading itself again."""
+    from .. import views
+
+    current.if_stopped = "the page stays as it is"
+    training: Training | None = None
+    written, said = 0, 0
+    _say(f"following {folder}: Ctrl-C ends", quiet)
+    try:
+        while True:
+            begun = time.monotonic()
+            size = _size(folder)
+            if size and size != written:
+                training, written, first = _read(folder), size, not written
+                views.write_watch_page(training, page, _RELOAD)
+                if first:
+                    _say(f"page: {page}", quiet)
+                    if opened:
+                        open_in_browser(page)
+                said = _say_alerts(training, said, quiet)
+            time.sleep(max(_LOOK, _SHARE * (time.monotonic() - begun)))
+    except KeyboardInterrupt:
+        pass
+    finally:  # also when the program is ended by a signal
+        if training is not None:
+            training = _read(folder)
+            views.write_watch_page(training, page)
+    return training
+
+
+def _size(folder: Path) -> int:
+    """Of the steps that were read; 0 as long as there is none, or no manifest."""
+    from ..results import MANIFEST, STEPS
+
+    try:
+        return (folder / STEPS).stat().st_size
+    except OSError:
+        if (folder / MANIFEST).is_file():
+            _read(folder)  # of another study: refused, not waited for
+        return 0
+
+
+def _say_alerts(training: Training, said: int, quiet: bool) -> int:
+    """Lines for alerts that were not printed yet; how many there are now."""
+    from ..words.training import alert_numbers, alert_place, alert_words
+
+    alerts = [alert for record in training.records for alert in record["alerts"]]
+    for alert in alerts[said:]:
+        numbers = alert_numbers(alert)
+        beside = f" ({numbers})" if numbers else ""
+        _say(f"step {alert['step']:,}: {alert_words(alert['rule']).event} in {alert_place(alert)}{beside}", quiet)
+    return len(alerts)
+
+
+def _say(line: str, quiet: bool) -> None:
+    if not quiet:
+        typer.echo(line, err=True)
