@@ -12,7 +12,7 @@ import pytest
 import typer
 from cli_runs import COMMANDS, run, run_main, run_python
 
-from abbe import AbbeError, cli, models, normalizers, studies
+from abbe import AbbeError, cli, models, normalizers, results, studies
 
 HEAVY = ("torch", "transformers", "tokenizers", "polars", "altair", "numba", "numpy", "jinja2", "safetensors")
 # The function that a command rests on, and arguments that lead there.
@@ -23,6 +23,7 @@ BASE = {
     "capacity": (studies, "capacity", []),
     "compare": (studies, "compare", []),
     "calibrate": (studies, "calibrate", ["--with", "sparsemax"]),
+    "watch": (results, "read_manifest", ["."]),
     "verify": (studies, "verify", []),
     "normalizers": (normalizers, "list_normalizers", []),
     "pull": (models, "pull", ["minilm"]),

@@ -24,7 +24,13 @@ ALLOWED = {
     "--finetune": {"0"},
 }
 NO_NUMBERS = ("--text", "--with", "--out", "--figures", "--html", "--vectors", "--way", "--figure")
-ALWAYS = {"calibrate": ["--with", "sparsemax"], "pull": [], "verify": ["spectral"], "normalizers": ["softmax"]}
+ALWAYS = {
+    "calibrate": ["--with", "sparsemax"],
+    "pull": [],
+    "verify": ["spectral"],
+    "normalizers": ["softmax"],
+    "watch": ["."],
+}
 
 
 def options() -> list[tuple[str, str]]:
@@ -55,7 +61,7 @@ def test_one_line_and_exit_code_2(
     on_model = [str(folder)] + ([] if option == "--text" else ["--text", str(book)])
     before = sorted(path.name for path in tmp_path.iterdir())
     for value in wrong:
-        words = [*(on_model if command not in ("verify", "normalizers", "pull", "doctor") else [])]
+        words = [*(on_model if command not in ("verify", "normalizers", "pull", "doctor", "watch") else [])]
         words += [word for word in ALWAYS.get(command, []) if option != "--with"]
         code = run_main(monkeypatch, command, *words, f"{option}={value}")
         told = capsys.readouterr()

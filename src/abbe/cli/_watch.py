@@ -66,18 +66,24 @@ def watch(
 
 def _read(folder: Path) -> Training:
     """The run, with at least one step; one line says what else the folder is."""
+    if not folder.is_dir():
+        raise AbbeError(f"there is no folder {folder}: name that of abbe.Monitor(folder=...), or wait with --follow")
+    training = _opened(folder)
+    if not training.records:
+        raise AbbeError(f"no step was read yet in {folder}: wait for the first with --follow")
+    return training
+
+
+def _opened(folder: Path) -> Training:
+    """The run of a monitor so far; a folder of another study is refused by its name."""
     from ..results import Training, read_manifest
     from ..studies import open as open_result
 
-    if not folder.is_dir():
-        raise AbbeError(f"there is no folder {folder}: name that of abbe.Monitor(folder=...), or wait with --follow")
     study = read_manifest(folder)[0].get("study") or "diagnose"
     if study != Training.study:
         raise AbbeError(f"{folder} is a folder of `abbe {study}`: abbe watch shows folders of abbe.Monitor")
     training = open_result(folder)
     assert isinstance(training, Training)
-    if not training.records:
-        raise AbbeError(f"no step was read yet in {folder}: wait for the first with --follow")
     return training
 
 
@@ -88,18 +94,20 @@ def _follow(folder: Path, page: Path, opened: bool, quiet: bool) -> Training | N
     current.if_stopped = "the page stays as it is"
     training: Training | None = None
     written, said = 0, 0
+    if _size(folder) is not None:
+        _opened(folder)  # what is no run of a monitor is not waited for
     _say(f"following {folder}: Ctrl-C ends", quiet)
     try:
         while True:
             begun = time.monotonic()
             size = _size(folder)
-            if size and size != written:
-                training, written, first = _read(folder), size, not written
-                views.write_watch_page(training, page, _RELOAD)
-                if first:
+            if size and size != written and (latest := _opened(folder)).records:
+                views.write_watch_page(latest, page, _RELOAD)
+                if training is None:
                     _say(f"page: {page}", quiet)
                     if opened:
                         open_in_browser(page)
+                training, written = latest, size
                 said = _say_alerts(training, said, quiet)
             time.sleep(max(_LOOK, _SHARE * (time.monotonic() - begun)))
     except KeyboardInterrupt:
@@ -111,16 +119,14 @@ def _follow(folder: Path, page: Path, opened: bool, quiet: bool) -> Training | N
     return training
 
 
-def _size(folder: Path) -> int:
-    """Of the steps that were read; 0 as long as there is none, or no manifest."""
+def _size(folder: Path) -> int | None:
+    """Bytes of the steps that were read; None as long as there is no run."""
     from ..results import MANIFEST, STEPS
 
-    try:
-        return (folder / STEPS).stat().st_size
-    except OSError:
-        if (folder / MANIFEST).is_file():
-            _read(folder)  # of another study: refused, not waited for
-        return 0
+    if not (folder / MANIFEST).is_file():
+        return None
+    steps = folder / STEPS
+    return steps.stat().st_size if steps.is_file() else 0
 
 
 def _say_alerts(training: Training, said: int, quiet: bool) -> int:

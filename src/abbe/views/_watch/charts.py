@@ -13,7 +13,7 @@ from ...words.training import watched_words
 from .._shared.panels import Row, numbers, renamed, rows_of, tip
 from .._shared.series import Spec, finished, linear_axis, log_axis, panel, source, unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
-from .answer import about_line, alerts_of, answer_of
+from .answer import about_line, alerts_of, answer_of, shared_by
 from .kept import Kept, kept_of
 
 if TYPE_CHECKING:
@@ -76,12 +76,10 @@ def _measure(kept: Kept, model: Sequence[Row], name: str, x: alt.X, events: Sequ
         if value is not None
     ]
     means = [{"step": row["step"], "value": row[f"{name} mean"]} for row in model if row[f"{name} mean"] is not None]
-    by_step = [set(limits[i : i + per_step]) for i in range(0, len(limits), per_step)]
-    shared = all(len(same) == 1 and None not in same for same in by_step)  # else each head has a limit of its own
-    ends = [{"step": step, "limit": same.pop()} for step, same in zip(kept.steps, by_step, strict=False) if shared]
-    title = f"{words.label} ({words.unit})" if words.unit else words.label
+    by_step = [shared_by(limits[i : i + per_step]) for i in range(0, len(limits), per_step)]
+    ends = [{"step": step, "limit": end} for step, end in zip(kept.steps, by_step, strict=False) if end is not None]
     axis = log_axis if name.partition("@")[0] in _LOGARITHMIC else linear_axis
-    y = axis("value", title, numbers([*rows, *ends], "value", "limit"))
+    y = axis("value", words.unit, numbers([*rows, *ends], "value", "limit"))
     tips = [tip("step"), tip("head", "head", "N"), tip("value")]
     lines = source(means).mark_line(color=theme.selected, strokeWidth=2.6)
     layers = [

@@ -99,7 +99,7 @@
 
   function small(id, title, names, missing) {
     const values = names.map((name) => watch.column(abbe.model, name));
-    const domain = domainOf(values);
+    const domain = domainOf(values, id === "rate"); // schedules are read on a linear axis
     const box = byId(id);
     drawn[id] = null;
     box.replaceChildren();

@@ -30,8 +30,8 @@
     return places.length > 1 ? places : ticks(low, high, 4);
   }
 
-  // From all values to the ends of an axis; logarithmic where they are positive and far apart.
-  function domainOf(lists) {
+  // From all values to the ends of an axis; logarithmic where they are positive and far apart, unless it must be linear.
+  function domainOf(lists, linear = false) {
     let [low, high] = [Infinity, -Infinity];
     for (const values of lists) {
       for (const value of values ?? []) {
@@ -41,7 +41,7 @@
       }
     }
     if (low > high) return null;
-    const logarithmic = low > 0 && high / low > LOGARITHMIC_FROM;
+    const logarithmic = !linear && low > 0 && high / low > LOGARITHMIC_FROM;
     if (logarithmic) return { low: low / 1.15, high: high * 1.15, logarithmic };
     const zero = low >= 0 && low < 0.6 * high ? 0 : low - 0.05 * (high - low || Math.abs(low) || 1);
     return { low: zero, high: high + 0.05 * (high - zero || 1), logarithmic };
@@ -59,7 +59,7 @@
     const y = (value) => SPACE.top + inside * (1 - (place(value) - bottom) / (top - bottom));
     const svg = part("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `${title} over steps` });
     svg.append(part("text", { x: 2, y: 12, class: "title" }, `${title}${domain.logarithmic ? ", logarithmic" : ""}`));
-    for (const value of domain.logarithmic ? powers(domain.low, domain.high) : ticks(domain.low, domain.high, Math.max(3, inside / 45))) {
+    for (const value of domain.logarithmic ? powers(domain.low, domain.high) : ticks(domain.low, domain.high, Math.max(4, inside / 45))) {
       svg.append(
         part("line", { class: "grid", x1: SPACE.left, x2: width - SPACE.right, y1: y(value), y2: y(value) }),
         part("text", { x: SPACE.left - 6, y: y(value) + 4, "text-anchor": "end" }, abbe.show(value, 3)));

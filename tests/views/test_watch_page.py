@@ -1,0 +1,187 @@
+"""The page of a training run: the sentence, what it holds, how long runs are thinned, hostile text."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from itertools import pairwise
+from typing import Any
+
+import made_up_watch as made
+import pytest
+import unpacked_page
+from rich.console import Console
+
+import abbe
+from abbe.results import Training
+from abbe.views import card_of, page_of, save_watch_figures, watch_page, watch_summary, watch_table
+from abbe.views._watch.charts import watch_chart
+from abbe.views._watch.kept import kept_of, kept_places
+from abbe.views._watch.page import SCRIPTS
+from abbe.words.training import ALERTS, watched_words
+
+EVIL = "<script>document.title='x'</script>\"' &amp; \u202eabc"
+
+
+def sentence(**options: Any) -> str:
+    return str(watch_summary(made.training(**options))["sentence"])
+
+
+def test_a_run_without_alerts_is_healthy_so_far() -> None:
+    assert sentence(alerts=()) == "Healthy so far: no alert in 1,000 steps."
+    assert sentence(steps=(1,), alerts=()) == "Healthy so far: no alert in 1 step."
+    assert sentence(steps=()) == "No step was read yet."
+
+
+def test_alerts_are_named_with_head_and_step() -> None:
+    first = "3 alerts: entropy collapse in head 1.2 at step 350; "
+    assert sentence() == first + "logit above 100 in 2 heads from step 400 on (0.1, 1.0)."
+    assert sentence(alerts=[(50, "non_finite", None, None, None, None)]) == (
+        "1 alert: NaN or infinity in the loss at step 50."
+    )
+    again = [(50, "sink", 0, 0, 0.4, 0.3), (200, "sink", 0, 0, 0.5, 0.3)]
+    assert sentence(alerts=again) == "2 alerts: sink formed in head 0.0 at step 50 (and 1 times again)."
+
+
+def test_the_grade_is_bad_only_where_training_rarely_recovers() -> None:
+    def grade(*rules: str) -> str:
+        alerts = [(50, rule, 0, 0, 1.0, 0.5) for rule in rules]
+        return str(watch_summary(made.training(alerts=alerts))["grade"])
+
+    assert grade() == "good"
+    assert grade("sink") == grade("logit_growth_1000", "uniform") == "look"
+    assert grade("sink", "logit_growth_10000") == grade("non_finite") == "bad"
+
+
+def test_words_are_those_of_the_monitor() -> None:
+    """The monitor lies above the pages, so its words are written down below them, too."""
+    for quantity in abbe.training.list_quantities():
+        words = watched_words(quantity.name)
+        for name in ("name", "label", "unit", "meaning", "limit", "control"):
+            assert getattr(words, name) == getattr(quantity, name)
+    assert list(ALERTS) == [rule.name for rule in abbe.training.list_rules()]
+    assert watched_words("separability@N=20").label == "separability N_s/N, N = 20"
+
+
+def test_the_page_holds_every_value_of_a_short_run() -> None:
+    training = made.training()
+    page = page_of(training)
+    about = json.loads(unpacked_page.unpacked(page, "about"))
+    steps, places = about["steps"], about["places"]
+    assert steps == [record["step"] for record in training.records]
+    assert [words["name"] for words in about["measures"]] == list(made.MEASURES)
+    assert [(alert["step"], alert["layer"], alert["head"]) for alert in about["alerts"]] == [
+        (alert[0], alert[2], alert[3]) for alert in made.ALERTS
+    ]
+    table = unpacked_page.unpacked_table(unpacked_page.unpacked(page, "table"))
+    assert table.height == len(steps) * len(places)
+    for at in (0, 3, table.height - 1):
+        step, place = steps[at // len(places)], places[at % len(places)]
+        for measure in made.MEASURES:
+            assert table[measure][at] == pytest.approx(made.value(measure, step, **place), rel=1e-4)
+        assert table["entropy limit"][at] == 3.0
+        assert table["max_weight control"][at] == 0.05
+    model = unpacked_page.unpacked_table(unpacked_page.unpacked(page, "model"))
+    assert model["loss"].to_list() == pytest.approx([5 - step / 500 for step in steps], rel=1e-4)
+    assert (model["entropy low"] <= model["entropy mean"]).all()
+
+
+def test_the_text_is_there_without_scripts() -> None:
+    page = watch_page(made.training(skipped=["layer 7: no tap"]))
+    for words in ("3 alerts: entropy collapse", "step 350", "entropy over its ceiling 0.031, threshold 0.05",
+                  "tiny-gpt2", "largest logit", "6 heads in 2 layers", "layer 7: no tap"):  # fmt: skip
+        assert words in page
+    assert 'http-equiv="refresh"' not in page
+    assert "None: no rule" in watch_page(made.training(alerts=()))
+
+
+def test_only_a_page_that_is_kept_fresh_loads_itself_again() -> None:
+    page = watch_page(made.training(), reload=5)
+    assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in page
+    assert json.loads(unpacked_page.unpacked(page, "about"))["reload"] == 5
+    assert json.loads(unpacked_page.unpacked(watch_page(made.training()), "about"))["reload"] is None
+
+
+def test_hostile_text_is_escaped_and_no_host_is_named() -> None:
+    alerts = [(50, EVIL, 0, 0, 1.0, 0.5)]
+    training = made.training(alerts=alerts, model={"name": EVIL}, skipped=[EVIL])
+    page = watch_page(training)
+    assert "<script>document" not in page
+    assert "<script>document" not in card_of(training)
+    assert len(re.findall(r"<script>", page)) == len(SCRIPTS)
+    assert not re.search(r"""(?:src|href)=["'](?!#)""", page)
+    assert "default-src &#39;none&#39;" in page
+
+
+def test_odd_numbers_do_not_break_the_page() -> None:
+    """Of a monitor that keeps its run in memory: a loss that is NaN, values that are missing."""
+    training = made.training(steps=(1, 50), alerts=[(50, "non_finite", None, None, float("inf"), 0.0)])
+    record = training.records[-1]
+    record["loss"] = float("nan")
+    record["heads"]["entropy"]["value"][0][0] = None
+    del record["heads"]["max_logit"]
+    page = watch_page(training)
+    table = unpacked_page.unpacked_table(unpacked_page.unpacked(page, "table"))
+    assert table["entropy"].to_list()[6] is None
+    assert table["max_logit"].to_list()[6:] == [None] * 6
+    assert json.loads(unpacked_page.unpacked(page, "about"))["alerts"][0]["numbers"]
+
+
+def test_a_run_without_a_step_has_a_page() -> None:
+    empty = Training([], made.MANIFEST)
+    assert "No step was read yet." in page_of(empty)
+    assert "No step was read yet." in card_of(empty)
+    assert watch_chart(empty)["concat"]
+
+
+def test_kept_are_first_last_alerts_and_others_evenly() -> None:
+    alerted = [place in (17, 501) for place in range(1000)]
+    kept = kept_places(alerted, 50)
+    assert {0, 17, 501, 999} <= set(kept)
+    assert len(kept) <= 50
+    assert max(b - a for a, b in pairwise(kept)) <= 1000 / 40
+    assert kept_places([False] * 30, 50) == list(range(30))
+    assert len(kept_places([True] * 1000, 50)) <= 50
+
+
+def test_a_spike_between_kept_steps_stays_in_the_band() -> None:
+    training = made.training(range(1, 301), alerts=())
+    training.records[151]["model"]["max_logit_max"] = 1e6
+    kept = kept_of(training, most=20)
+    assert len(kept.steps) <= 20
+    assert 152 not in kept.steps
+    assert kept.model["max_logit high"].to_list().count(1e6) == 1
+    at = kept.model["max_logit high"].to_list().index(1e6)
+    assert kept.steps[at - 1] < 152 < kept.steps[at]
+
+
+@pytest.mark.slow
+def test_a_long_run_of_many_heads_stays_below_five_megabytes() -> None:
+    """Random digits, which do not compress; lists of a few records are shared so that the test itself is small."""
+    rng = random.Random(0)
+    names = [quantity.name for quantity in abbe.training.list_quantities()]
+    some = []
+    for _ in range(300):
+        heads = {name: {"value": [[rng.random() for _ in range(12)] for _ in range(12)]} for name in names}
+        some.append(made.record(1, 12, 12) | {"heads": heads, "model": {}})
+    records = [some[i % 300] | {"step": 50 * i} for i in range(10_000)]
+    page = watch_page(Training(records, made.MANIFEST))
+    assert len(page) < 5_000_000
+    assert "10,000 steps that were read" in page
+
+
+def test_the_terminal_shows_sentence_alerts_and_last_values() -> None:
+    console = Console(width=100, record=True, force_terminal=False)
+    with console.capture() as shown:
+        console.print(watch_table(made.training(model={"name": "tiny\x1b[31m"})))
+    text = shown.get()
+    for words in ("3 alerts:", "logit above 100", "1.0", "Over all heads, step 1,000", "largest weight"):
+        assert words in text
+    assert "\x1b" not in text
+
+
+def test_figures_are_drawn_in_both_themes(tmp_path: Any) -> None:
+    files = save_watch_figures(made.training((1, 50, 100)), tmp_path / "figures")
+    assert sorted(file.name for file in files) == ["watch-dark.png", "watch-dark.svg", "watch.png", "watch.svg"]
+    assert "entropy" in (tmp_path / "figures" / "watch.svg").read_text()
