@@ -77,9 +77,10 @@ def test_nothing_is_wider_than_the_screen(opened: Opened, viewport: dict[str, in
 @pytest.mark.slow
 def test_a_click_into_the_curves_chooses_step_and_head(opened: Opened) -> None:
     seen = opened(link="#head=0.0&measure=entropy").ready()
-    box = seen.page.locator("#curves .dot").bounding_box()
-    seen.page.mouse.click(box["x"] - 300, box["y"])
-    assert "step=" in seen.page.evaluate("location.hash")
+    chart, line = seen.page.locator("#curves svg"), seen.page.locator("#curves .heads path").nth(4)
+    x, y = line.evaluate("path => { const { x, y } = path.getPointAtLength(0); return [x, y]; }")
+    chart.click(position={"x": x + 1, "y": y})
+    assert seen.page.evaluate("location.hash") == "#head=1.1&measure=entropy&step=1"
     seen.cell(1, 1).click()
     assert seen.page.evaluate("location.hash").startswith("#head=1.1&")
     seen.page.keyboard.press("ArrowLeft")
