@@ -295,7 +295,7 @@ def main() -> None:
     if "monitor" in wanted:
         import watching
 
-        watching.monitor_rows(emit, 3 if options.quick else 8)
+        watching.monitor_rows(emit, *((3, (1,)) if options.quick else (8, (1, 2))))
     print_table()
 
 

@@ -14,14 +14,14 @@ Row = dict[str, object]
 LENGTH, EVERY = 512, 50
 
 
-def monitor_rows(emit: Callable[[Row], None], pairs: int) -> None:
-    """12 layers of 12 heads of width 64, AdamW, batches of 1 and 2: best times of plain steps and of read steps.
+def monitor_rows(emit: Callable[[Row], None], pairs: int, batches: tuple[int, ...]) -> None:
+    """12 layers of 12 heads of width 64, AdamW: best times of plain steps and of read steps.
 
     `ratio` is that of both; `average` the share of time that reading every 50th step adds to a run.
     """
     import transformers
 
-    for batch in (1, 2):
+    for batch in batches:
         torch.manual_seed(0)
         config = transformers.GPT2Config(loss_type="ForCausalLM")
         network = transformers.GPT2LMHeadModel(config).train()
