@@ -87,6 +87,20 @@ def test_hooks_are_gone_after_an_exception() -> None:
     assert all(type(name) is str for name in AttentionInterface._global_mapping)
 
 
+def test_a_loop_that_handles_an_exception_of_the_model_is_read_on() -> None:
+    network = gpt2(dropout=0.0)
+    with abbe.Monitor(network, every=1) as monitor:
+        with pytest.raises(IndexError):
+            network(input_ids=torch.full((1, 8), 10_000))
+        assert type(network.config._attn_implementation) is str  # at once, not only when the monitor is closed
+        network(**next(batches(1))).loss.backward()
+        monitor.step()  # not complete: left out
+        network(**next(batches(1))).loss.backward()
+        monitor.step()
+        assert monitor.silent is None
+        assert monitor.result().steps["step"].to_list() == [2]
+
+
 def test_evaluation_and_generation_on_a_read_step_are_not_read() -> None:
     network = gpt2(dropout=0.0)
     with abbe.Monitor(network, every=1) as monitor:
