@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from attention_patterns import attention_patterns, learned_attention
 from corpus import Book, token_stream
 from ngrams import KneserNey, Unigrams
 
 from abbe.models import load, read_text, wrap
-from abbe.studies._patterns import attention_patterns, learned_attention
 
 PASSAGE = 10  # words
 

@@ -60,6 +60,21 @@ def test_json_leaves_standard_output_alone(asked: dict[str, Any]) -> None:
     assert run("calibrate", "--with", "sparsemax", "--json", "--quiet").stderr == ""
 
 
+def test_figures(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drawn: list[object] = []
+    monkeypatch.setattr(views, "save_calibration_figures", lambda result, folder: drawn.append((result.study, folder)))
+    assert "figures: " not in run("calibrate", "--with", "sparsemax").stdout
+    assert drawn == []
+    result = run("calibrate", "--with", "sparsemax", "--figures", "charts")
+    assert drawn == [("calibrate", Path("charts"))]
+    lines = result.stdout.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["THE TABLE", "swap", "figures", "page"]
+    asked.clear()
+    (tmp_path / "file").write_text("")
+    assert run_main(monkeypatch, "calibrate", "--with", "sparsemax", "--figures", "file") == 2
+    assert asked == {}  # refused before the work
+
+
 def test_the_normalizer_must_be_named(asked: dict[str, Any]) -> None:
     result = run("calibrate")
     assert result.exit_code == 2
@@ -79,12 +94,12 @@ def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
     assert "about" in result.stderr  # the cost, before the work
     again = run("calibrate", folder, "--with", "sparsemax", "--text", book, *quick, "--out", out, "--json", "--quiet")
     found = json.loads(again.stdout)
-    assert [stage["stage"] for stage in found["losses"]] == ["own", "swapped", "calibrated", "fine-tuned"]
+    assert [stage["stage"] for stage in found["losses"]] == ["baseline", "swapped", "calibrated", "fine-tuned"]
     assert {row["parameter"] for row in found["parameters"]} == {"t"}
     of_layers = [line.split() for line in result.stdout.splitlines() if line.split()[:1] in (["0"], ["1"])]
-    assert len(of_layers) == len(found["layers"])
-    for line, row in zip(of_layers, found["layers"], strict=True):
-        columns = [row[f"{what}_{stage}"] for what in ("error", "zeros") for stage in ("before", "after", "tuned")]
+    cells = [(row, what) for what in ("error", "zeros") for row in found["layers"]]
+    for line, (row, what) in zip(of_layers, cells, strict=True):
+        columns = [row[f"{what}_{stage}"] for stage in ("before", "after", "tuned")]
         assert " ".join(line[1:]) == " ".join(percent(value) for value in columns)
     with abbe.swap(abbe.load(folder), f"file:{found['file']}") as handle:
         assert sum(raw.numel() for raw in handle.parameters()) == len(found["parameters"])

@@ -118,7 +118,8 @@ def test_figures_that_cannot_be_written_are_told_before_the_work(
 
 def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    quick = ["--with", "sparsemax", "--length", "32", "--windows", "2", "--needle-lengths", "32", "--out", str(out)]
+    quick = ["--with", "sparsemax", "--length", "32", "--windows", "2", "--needle-lengths", "32", "--prompts", "1"]
+    quick += ["--out", str(out)]
     result = run("compare", folder, "--text", book, *quick)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == f"page: {out / 'compare.html'}"

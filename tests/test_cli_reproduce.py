@@ -20,7 +20,7 @@ def test_page_figures_table_and_data(folder: Path, book: Path, tmp_path: Path) -
     assert result.exit_code == 0, result.output
     assert "statements hold" in result.stdout
     assert "24 min" in result.stdout  # the paper's time for figure 2a
-    assert result.stdout.endswith(f"figures for papers: {out / 'figures'}\npage: {out / 'reproduce.html'}\n")
+    assert result.stdout.endswith(f"figures: {out / 'figures'}\npage: {out / 'reproduce.html'}\n")
     assert "about" in result.stderr  # the cost, before the work
     assert (out / "reproduce.html").read_text().lower().startswith("<!doctype html>")
     names = {path.name for path in (out / "figures").iterdir()}

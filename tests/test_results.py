@@ -84,7 +84,7 @@ def test_folder_without_a_run(tmp_path: Path) -> None:
 
 def test_run_that_is_not_finished(tmp_path: Path) -> None:
     (made().save(tmp_path) / TABLE).unlink()
-    with pytest.raises(abbe.AbbeError, match="not finished: start the same run again"):
+    with pytest.raises(abbe.AbbeError, match="not finished: the same run with this folder resumes it"):
         open_run(tmp_path)
 
 
@@ -157,7 +157,7 @@ def test_a_manifest_without_its_checksum_is_damaged(tmp_path: Path) -> None:
     made().save(tmp_path)
     (tmp_path / MANIFEST).write_text(json.dumps(made().manifest))
     with pytest.raises(
-        abbe.AbbeError, match=r"manifest\.json has no checksum; delete it, and the same command goes on"
+        abbe.AbbeError, match=r"manifest\.json has no checksum; delete it, and the same command resumes"
     ):
         open_run(tmp_path)
 

@@ -1,9 +1,9 @@
 """abbe: the resolution limit of attention. It measures real models, proves what can be proved, and lifts the limit."""
 
-import importlib as _importlib
 import typing as _typing
 
 from ._errors import AbbeError
+from ._later import later as _on_first_use
 from ._when_imported import when_imported as _when_imported
 
 if _typing.TYPE_CHECKING:
@@ -71,38 +71,28 @@ __all__ = [
     "windows",
 ]
 
-# Found on first use: help and Tab do not wait for torch, who wants a normalizer does not wait for tables and models.
-_LATER = {
-    "_attention": ("attention",),
-    "models": (
-        *("LoadedModel", "Plan", "Swap", "Tap", "Text", "Window"),
-        *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
-    ),
-    "normalizers": ("Normalizer", "NormalizerInfo", "list_normalizers", "normalizer"),
-    "results": ("Result", "Run", "open_run"),
-    "studies": (
-        *("Calibration", "Capacity", "Comparison", "Report", "Reproduction"),
-        *("calibrate", "capacity", "compare", "diagnose", "doctor", "open", "report", "reproduce", "verify"),
-    ),
-    "training": ("Monitor",),
+_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
+    "": {
+        "._attention": ("attention",),
+        ".normalizers": ("Normalizer", "NormalizerInfo", "list_normalizers", "normalizer"),
+        ".studies": ("doctor", "verify"),
+    },
+    "models": {
+        ".models": (
+            *("LoadedModel", "Plan", "Swap", "Tap", "Text", "Window"),
+            *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
+        ),
+        ".results": ("Result", "Run", "open_run"),
+        ".studies": (
+            *("Calibration", "Capacity", "Comparison", "Report", "Reproduction"),
+            *("calibrate", "capacity", "diagnose", "open"),
+        ),
+        ".training": ("Monitor",),
+    },
+    "all": {".studies": ("compare", "report", "reproduce")},  # they write pages
 }
 _MODULES = ("bounds", "measures", "models", "normalizers", "results", "studies", "training", "views", "words")
-
-
-def __getattr__(name: str) -> _typing.Any:
-    if name in _MODULES:
-        return _importlib.import_module(f".{name}", __name__)
-    for module, names in _LATER.items():
-        if name in names:
-            found = getattr(_importlib.import_module(f".{module}", __name__), name)
-            globals()[name] = found  # the next use finds it at once
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
-
+__getattr__, __dir__ = _on_first_use(__name__, _NAMES, _MODULES)
 
 # attn_implementation="abbe:entmax-1.5" and the like are known to transformers when both are imported, in any order.
 _when_imported("transformers.modeling_utils", lambda: __getattr__("models").register_attention_names())

@@ -83,7 +83,7 @@ def _taken(path: Path, shown: Path) -> int:
         if _is_there(path, lock):
             break
         os.close(lock)  # its holder took it away between the two calls
-    with suppress(OSError):  # a full disk is told when a result is written
+    with suppress(OSError):  # a full disk is reported when a result is written
         os.ftruncate(lock, 0)
         os.write(lock, json.dumps(_me()).encode())
     return lock

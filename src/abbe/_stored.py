@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -121,3 +122,12 @@ def check_file(path: Path, content: bytes, beside: Mapping[str, Any], name: str 
 
 def _sum_of(content: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     return sha256(json.dumps([content, facts]).encode())
+
+
+def finite(content: Any) -> Any:
+    """JSON knows neither NaN nor infinity: they become null."""
+    if isinstance(content, Mapping):
+        return {str(key): finite(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content

@@ -16,6 +16,7 @@ from abbe._attention import attend as public
 from abbe._attention import blocks as engine
 from abbe._attention.attend import _blockwise, attention
 from abbe._attention.blocks import BlockSize
+from abbe._attention.sdpa import Options
 
 
 class LargestStorage(TorchDispatchMode):
@@ -92,7 +93,7 @@ def test_grouped_heads_never_repeat_keys_and_values(spec: str, size: BlockSize |
 def blocks(length: int, **options: Any) -> list[int]:
     """How many pairs of a query and a key each block computes."""
     q, k, v = (torch.empty(2, length, 8) for _ in range(3))
-    rule, inputs = public._checked(q, k, v, "softmax", **options)
+    rule, inputs = public._checked(q, k, v, "softmax", Options(**options))
     call = engine.Call(rule, engine.best_block_size(rule, inputs), 0)
     pairs = [(block.queries, block.keys) for block in engine.blocks(call, inputs)]
     return [(queries.stop - queries.start) * (keys.stop - keys.start) for queries, keys in pairs]

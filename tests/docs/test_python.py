@@ -32,7 +32,7 @@ def test_the_python_of_a_document_runs(name: str, tmp_path: Path, monkeypatch: p
         assert promised.exists(), f"{name} says that there is a {promised}"
     if name == "docs/comparing.md":
         assert {column for cells in document.table("column") for column in names_in(cells[0])} <= set(
-            space["found"].table.columns
+            space["comparison"].table.columns
         )
     if name == "docs/measuring.md":
         check_measures(document, space["run"].table)

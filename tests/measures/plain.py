@@ -128,7 +128,9 @@ def plain_diagnosis(
         for hook in hooks:
             hook.remove()
     layers = [
-        _plain_layer(weights[0], _split_values(output[0], weights.shape[1]), grid, queries, generator)
+        _plain_layer(
+            weights[0], _split_values(output[0], weights.shape[1]), input_ids.tolist(), grid, queries, generator
+        )
         for weights, output in zip(attentions, values, strict=True)
     ]
     return {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
@@ -141,8 +143,9 @@ def _split_values(output: Tensor, heads: int) -> Tensor:
 
 
 def _plain_layer(
-    weights: Tensor, values: Tensor, grid: Sequence[int], queries: Sequence[int], generator: torch.Generator
-) -> dict[str, Tensor]:
+    weights: Tensor, values: Tensor, tokens: list[int], grid: Sequence[int], queries: Sequence[int],
+    generator: torch.Generator,
+) -> dict[str, Tensor]:  # fmt: skip
     heads = len(weights)
     sums: dict[str, list[list[Tensor]]] = {}
     for head in range(heads):
@@ -153,6 +156,11 @@ def _plain_layer(
             readings["effective_tokens"] = 1 / (a**2).sum()
             readings["max_weight"] = a.max()
             readings["sink_mass"] = a[0]
+            if query:
+                readings["previous_token"] = a[query - 1]
+            copies = [place for place in range(query) if tokens[place] == tokens[query]]
+            if copies and copies[-1] + 1 < query:
+                readings["induction"] = a[copies[-1] + 1]
             for name, value in readings.items():
                 sums.setdefault(name, [[] for _ in range(heads)])[head].append(value)
             shuffled = torch.randperm(len(a), generator=generator)

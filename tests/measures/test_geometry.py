@@ -16,7 +16,7 @@ from torch import Tensor
 
 from abbe import AbbeError, bounds
 from abbe.measures import Reading, Rows, Sets, choose_sets, geometry, selection
-from abbe.measures._geometry_parts import fused_parts, geometry_parts, reference_parts
+from abbe.measures._set_geometry import fused_geometry, reference_geometry, row_geometry
 
 GRID = (1, 2, 3, 5, 8)
 COUNTED = ("separability", "recall", "precision", "f_score")
@@ -87,7 +87,7 @@ def test_float32_tells_the_tokens_of_sharp_rows_apart(fused: bool, kernels: None
     vectors = torch.randn(4, 200, 24, generator=seeded(4)) + 0.3
     rows = Rows(logits, torch.softmax(logits, -1), vectors, softmax=True)
     sets = choose_sets(rows, (5, 20), seeded(5))
-    found = geometry_parts(rows, sets) if fused else reference_parts(rows, sets)
+    found = row_geometry(rows, sets) if fused else reference_geometry(rows, sets)
     for place, size in enumerate((5, 20)):
         member = torch.zeros_like(rows.visible).scatter(-1, sets.selected[..., :size], True)
         a, x = rows.weights.double(), vectors.double()
@@ -121,8 +121,8 @@ def test_negative_weights(dtype: torch.dtype, kernels: None) -> None:
 def test_kernel_limits_are_those_of_the_reference_rounded_up(kernels: None) -> None:
     rows = random_rows(3, keys=40, width=16, dtype=torch.float32)
     sets = choose_sets(rows, GRID, seeded(0))
-    fast = fused_parts(rows, sets, (rows.vectors**2).sum(-1)).limits
-    slow = reference_parts(as_type(rows, torch.float64), sets).limits
+    fast = fused_geometry(rows, sets, (rows.vectors**2).sum(-1)).limits
+    slow = reference_geometry(as_type(rows, torch.float64), sets).limits
     defined = sets.defined(rows)
     for name in ("mass", "longest", "reach"):
         got, want = getattr(fast, name).double()[defined], getattr(slow, name)[defined]
@@ -305,7 +305,7 @@ def test_vectors_with_nan_are_refused() -> None:
     rows = random_rows(12)
     rows.vectors[0, 0, 0] = math.nan
     with pytest.raises(AbbeError, match="vectors hold NaN"):
-        geometry_parts(rows, choose_sets(rows, GRID, seeded(0)))
+        row_geometry(rows, choose_sets(rows, GRID, seeded(0)))
 
 
 @pytest.mark.parametrize("grid", [(), (0, 1), (2, 1), (1, 1), (1.5,)])

@@ -10,7 +10,7 @@ from plain import plain_diagnosis
 from row_cases import seeded
 
 import abbe
-from abbe.measures import Rows, choose_sets, dispersion, geometry, selection, sensitivity, summarize
+from abbe.measures import Rows, choose_sets, dispersion, geometry, patterns, selection, sensitivity, summarize
 
 GRID = (1, 2, 4, 8, 16)
 QUERIES = (0, 3, 9, 20, 31, 39)
@@ -53,7 +53,8 @@ def test_means_are_those_of_the_plain_way(network: Any) -> None:
         softmax = abbe.normalizer("softmax")
         rows = Rows(logits, softmax(logits), v.contiguous(), softmax=True)
         sets = choose_sets(rows, GRID, seeded(2))
-        readings = dispersion(rows) | selection(rows, sets) | geometry(rows, sets)
+        readings = dispersion(rows) | patterns(rows, torch.tensor(QUERIES), tokens)
+        readings |= selection(rows, sets) | geometry(rows, sets)
         found = summarize(readings | sensitivity(rows, softmax, (1.0,), seeded(3)))
         # The plain way draws its own random sets and directions: only what is not random can be the same.
         for name in set(plain) - {"sensitivity_random_mean"}:

@@ -27,6 +27,7 @@ from abbe.measures import (
     geometry,
     list_measures,
     merge,
+    patterns,
     selection,
     sensitivity,
     summarize,
@@ -151,6 +152,7 @@ def test_every_measure_is_listed_and_explained() -> None:
     softmax, sink = random_rows(1), random_rows(1, spec="sink:b=0.5")
     names = {name.partition("@")[0] for name in compute(state_of(softmax, seeded(0), seeded(0), {}))}
     names |= set(summarize(dispersion(sink))) | {"decay_exponent"}
+    names |= set(patterns(softmax, torch.arange(softmax.queries), torch.arange(softmax.keys)))
     names |= {name.partition("@")[0] for name in summarize(differences(softmax, (1.0,), (0.1,), seeded(0)))}
     listed = {info.name: info for info in list_measures()}
     assert listed.keys() == names

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import tiny_runs
 import torch
 
 from abbe.studies import Capacity, capacity
-from abbe.studies._capacity.curves import Curve
 from abbe.studies._capacity.result import WAYS
 from abbe.studies._capacity.settings import CapacitySettings
+from abbe.studies._capacity.tables import curve_rows
+from abbe.studies._engine.capacity.curve import Curve
 
 QUICK: dict[str, Any] = {"lengths": [16, 40], "windows": 3, "queries": 8, "resamples": 50, "progress": False}
 
@@ -20,7 +22,7 @@ def made(family: str = "gpt2", **options: Any) -> Capacity:
 
 
 def asked(**changed: Any) -> CapacitySettings:
-    """Layers at all lengths, unless told otherwise."""
+    """Layers at all lengths, unless `layer_lengths` names some."""
     given: dict[str, Any] = {
         "lengths": (16, 40), "taus": (0.01, 0.05), "ways": WAYS, "windows": 3, "layers": True, "layer_windows": 2,
         "queries": 8, "seed": 0, "level": 0.95, "resamples": 200,
@@ -33,10 +35,15 @@ def curve_of(
     length: int = 64,
     way: str = "deletion",
     layer: int | None = None,
-    own: list[float] | None = None,
+    baseline: list[float] | None = None,
 ) -> Curve:
-    """A window's rise at N is its slope over N, relative to its own loss: 1, 2, 3, ... unless told."""
-    losses = torch.tensor(own or range(1, len(slopes) + 1), dtype=torch.float64)
+    """A window's rise at N is its slope over N, relative to its baseline loss: 1, 2, 3, ... if none are given."""
+    losses = torch.tensor(baseline or range(1, len(slopes) + 1), dtype=torch.float64)
     sizes = tuple(range(1, length))
     rises = torch.tensor(slopes, dtype=torch.float64) / torch.tensor(sizes).double().unsqueeze(-1)
-    return Curve(length, way, layer, length, sizes, losses, losses * (1 + rises))
+    return Curve(length, way, layer, length, layer is None, sizes, losses, losses, losses * (1 + rises))
+
+
+def model_row(curve: Curve, tau: float, settings: CapacitySettings) -> dict[str, Any]:
+    (row,) = curve_rows(curve, 1, replace(settings, taus=(tau,)))
+    return row

@@ -10,13 +10,14 @@ from needle_models import TEXT, word_tokenizer
 
 from abbe.models import LoadedModel, wrap
 from abbe.studies import compare
+from abbe.studies._compare.alternatives import as_alternatives
 from abbe.studies._compare.result import CompareSettings, Comparison
 
 QUICK: dict[str, Any] = {
     "normalizers": ["sparsemax", "topk:k=2"], "length": 40, "windows": 3, "queries": 6, "needle_lengths": [31, 40],
     "prompts": 1, "resamples": 50, "progress": False,
 }  # fmt: skip
-SETTINGS = CompareSettings(("sparsemax",), 40, 3, 6, 0.05, (31,), 1, False, 0, 0.95, 400)
+SETTINGS = CompareSettings(as_alternatives("sparsemax"), 40, 3, 6, 0.05, (31,), 1, False, 0, 0.95, 400)
 
 
 def word_model() -> LoadedModel:

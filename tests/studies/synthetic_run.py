@@ -90,7 +90,7 @@ MANIFEST: dict[str, Any] = {
 
 
 def alternatives(rows: Sequence[tuple[Any, ...]]) -> pl.DataFrame:
-    """(head, normalizer, told_apart, gain, gain_low, output_change)."""
-    names = ("head", "normalizer", "told_apart", "gain", "gain_low", "output_change")
+    """(head, normalizer, separable, gain, gain_low, output_change)."""
+    names = ("head", "normalizer", "separable", "gain", "gain_low", "output_change")
     schema = dict.fromkeys(names, pl.Float64) | {"head": pl.Int32, "normalizer": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row").with_columns(layer=pl.lit(0, pl.Int32))

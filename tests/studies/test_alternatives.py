@@ -12,8 +12,8 @@ import torch
 from polars.testing import assert_frame_equal
 from read_alone import take_sample, try_alternatives
 from row_cases import random_rows
+from separable_by_loops import plain_separable
 from tiny_runs import BUILDERS, TEXT, model
-from told_apart_by_loops import plain_told_apart
 from torch import Tensor
 
 import abbe
@@ -92,7 +92,7 @@ def test_sparsemax_tells_apart_what_softmax_cannot() -> None:
     vectors = torch.nn.functional.normalize(torch.randn(1, 300, 16, generator=draw), dim=-1)
     own = Rows(logits, torch.softmax(logits, -1), vectors, softmax=True)
     sums = block_sums(own, vectors, [abbe.normalizer("sparsemax")], draw)
-    told = sums["told_apart"][:, 0] / 8
+    told = sums["separable"][:, 0] / 8
     assert told[0] < 0.5
     assert told[1] > 0.99
     assert sums["active"][1, 0] / 8 < 3
@@ -129,10 +129,12 @@ def test_every_family_gives_a_whole_table(family: str) -> None:
     found = tried(family)
     layers = {"gemma2": 3, "t5": 6}.get(family, 2)
     assert dict(found.schema) == SCHEMA
-    places = [(layer, head, name) for layer in range(layers) for head in range(4) for name in ("own", *ALTERNATIVES)]
+    places = [
+        (layer, head, name) for layer in range(layers) for head in range(4) for name in ("baseline", *ALTERNATIVES)
+    ]
     assert found.select("layer", "head", "normalizer").rows() == places
     assert not any(found[name].is_nan().any() for name in list(SCHEMA)[3:])
-    own, others = found.filter(pl.col("normalizer") == "own"), found.filter(pl.col("normalizer") != "own")
+    own, others = found.filter(pl.col("normalizer") == "baseline"), found.filter(pl.col("normalizer") != "baseline")
     assert own["gain"].to_list() == own["output_change"].to_list() == [0.0] * len(own)
     assert own["gain_low"].is_null().all()
     assert others.null_count().sum_horizontal().item() == 0
@@ -164,25 +166,25 @@ def test_the_whole_way_by_loops(family: str) -> None:
     ]
     assert len(of_windows) == 3
     for row in found.iter_rows(named=True):
-        made = abbe.normalizer("softmax" if row["normalizer"] == "own" else row["normalizer"])
+        made = abbe.normalizer("softmax" if row["normalizer"] == "baseline" else row["normalizer"])
         told, active, changed, output = [], [], 0.0, 0.0
         for layers in of_windows:
             logits, values = layers[row["layer"]]
             v = values[row["head"] // (4 // len(values))]
             weights, own = made(logits)[row["head"]], torch.softmax(logits, -1)[row["head"]]
-            told.append(mean_told_apart(weights, logits[row["head"]], v))
+            told.append(mean_separable(weights, logits[row["head"]], v))
             active.append(float((weights > 0).sum(-1).double().mean()))
             changed += float(((weights - own) @ v).square().sum())
             output += float((own @ v).square().sum())
-        assert row["told_apart"] == pytest.approx(sum(told) / 3, abs=1e-5)
+        assert row["separable"] == pytest.approx(sum(told) / 3, abs=1e-5)
         assert row["active"] == pytest.approx(sum(active) / 3, rel=1e-6)
         assert row["output_change"] == pytest.approx(math.sqrt(changed / output), abs=1e-5)
 
 
-def mean_told_apart(weights: Tensor, logits: Tensor, vectors: Tensor) -> float:
+def mean_separable(weights: Tensor, logits: Tensor, vectors: Tensor) -> float:
     values = []
     for a, row in zip(weights, logits, strict=True):
-        one = plain_told_apart(a.tolist(), (row > -math.inf).nonzero()[:, 0].tolist(), vectors.tolist(), 20)
+        one = plain_separable(a.tolist(), (row > -math.inf).nonzero()[:, 0].tolist(), vectors.tolist(), 20)
         values += [] if one is None else [one]
     return sum(values) / len(values)
 
@@ -204,7 +206,7 @@ def test_softmax_without_the_sink_changes_a_model_with_sinks() -> None:
 def test_effective_tokens_and_sensitivity_are_those_of_a_run() -> None:
     options: dict[str, Any] = {"lengths": [40], "windows": 3, "queries": 8, "resamples": 50, "progress": False}
     found = tried(specs=["entmax:alpha=1.5"])
-    for name, normalizer in (("own", None), ("entmax:alpha=1.5", "entmax:alpha=1.5")):
+    for name, normalizer in (("baseline", None), ("entmax:alpha=1.5", "entmax:alpha=1.5")):
         heads = abbe.diagnose(model(), TEXT, normalizer=normalizer, sizes=(1,), **options).table
         rows = found.filter(pl.col("normalizer") == name)
         for column, measure in (("effective_tokens", "effective_tokens"), ("sensitivity", "sensitivity_worst_mean")):
@@ -215,7 +217,7 @@ def test_effective_tokens_and_sensitivity_are_those_of_a_run() -> None:
 def test_output_change_is_of_values_whatever_the_vectors() -> None:
     first, second = tried(), tried("gpt2", {"vectors": "embedding"})
     assert first["output_change"].to_list() == second["output_change"].to_list()
-    assert first["told_apart"].to_list() != second["told_apart"].to_list()
+    assert first["separable"].to_list() != second["separable"].to_list()
 
 
 def test_cross_attention_without_vectors_has_no_rows() -> None:
@@ -245,21 +247,21 @@ def test_first_windows_of_the_longest_length() -> None:
 
 def test_one_window_has_no_interval() -> None:
     found = tried(most_windows=1)
-    for name in ("told_apart_low", "told_apart_high", "gain_low", "gain_high"):
+    for name in ("separable_low", "separable_high", "gain_low", "gain_high"):
         assert found[name].is_null().all()
     assert found["gain"].is_not_null().all()
 
 
 def test_two_tokens() -> None:
     found = tried("gpt2", {"lengths": [2]}, queries=2)
-    assert found["told_apart"].is_not_null().all()
+    assert found["separable"].is_not_null().all()
     assert found["active"].max() <= 2
 
 
 def made_up_sums(told: list[list[float]], **others: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """One window, (normalizer, head), from told_apart; one query."""
+    """One window, (normalizer, head), from the separable weight; one query."""
     x = torch.tensor(told).double()
-    sums = dict.fromkeys(("told_apart", "active", "effective_tokens", "sensitivity", "changed", "output"), x)
+    sums = dict.fromkeys(("separable", "active", "effective_tokens", "sensitivity", "changed", "output"), x)
     sums |= {f"{name}/rows": torch.ones_like(x).long() for name in list(sums)[:4]}
     return sums | {name: make(x) for name, make in others.items()}
 
@@ -269,22 +271,22 @@ def test_gains_are_of_pairs_of_windows() -> None:
     own = [0.1, 0.9, 0.3, 0.6]
     gains = [[0.05] * 4, [0.0, 0.04, 0.08, 0.0]]
     per_window = [made_up_sums([[x, x], [x + gains[0][i], x + gains[1][i]]]) for i, x in enumerate(own)]
-    found = alternatives_table(["own", "other"], {0: per_window}, settings(resamples=1000))
+    found = alternatives_table(["baseline", "other"], {0: per_window}, settings(resamples=1000))
     steady, mixed = found.filter(pl.col("normalizer") == "other").rows(named=True)
     assert (steady["gain"], mixed["gain"]) == (pytest.approx(0.05), pytest.approx(0.03))
     assert steady["gain_low"] == pytest.approx(0.05)
     assert steady["gain_high"] == pytest.approx(0.05)
-    assert steady["told_apart_high"] - steady["told_apart_low"] > 0.3
+    assert steady["separable_high"] - steady["separable_low"] > 0.3
     assert 0 <= mixed["gain_low"] < 0.03 < mixed["gain_high"] <= 0.08
 
 
 def test_what_no_query_defines_is_null() -> None:
-    none = made_up_sums([[0.0], [0.0]], **{"told_apart/rows": lambda x: torch.zeros_like(x).long()})
-    (own, other) = alternatives_table(["own", "other"], {3: [none, none]}, settings()).rows(named=True)
+    none = made_up_sums([[0.0], [0.0]], **{"separable/rows": lambda x: torch.zeros_like(x).long()})
+    (own, other) = alternatives_table(["baseline", "other"], {3: [none, none]}, settings()).rows(named=True)
     for row in (own, other):
         assert row["layer"] == 3
         empty = {name for name, value in row.items() if value is None}
-        want = {"told_apart", "told_apart_low", "told_apart_high", "gain", "gain_low", "gain_high", "output_change"}
+        want = {"separable", "separable_low", "separable_high", "gain", "gain_low", "gain_high", "output_change"}
         assert empty == want
 
 

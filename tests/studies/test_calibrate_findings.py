@@ -18,7 +18,7 @@ def found_for(*stages: list[float], level: float = 0.95) -> list[Finding]:
         None, lengths=[8], windows=2, queries=1, sizes=None, vectors="value", normalizer=None, temperatures=(), seed=0,
         level=level, resamples=200,
     )  # fmt: skip
-    names = ("own", "swapped", "calibrated", "fine-tuned")
+    names = ("baseline", "swapped", "calibrated", "fine-tuned")
     losses = stage_losses(dict(zip(names, stages, strict=False)), settings)
     return list(calibration_findings(losses, heads_with_zeros([0.5], [0.4]), {"t"}, len(stages[0]), level))
 
@@ -104,7 +104,7 @@ def test_sentences_about_outputs_and_zeros() -> None:
     heads = heads_with_zeros([0.9, 0.9], [0.0, 0.5])
     outputs, zeros = calibration_findings((), heads, {"t", "alpha"}, 3, 0.95)
     assert outputs.numbers["before"] == pytest.approx((0.4 + 3 * 0.2) / 4)
-    assert outputs.sentence.endswith("off by 25 % of their size after the swap, by 5 % calibrated.")
+    assert outputs.sentence.endswith("off by 25 % of their size after the swap, 5 % calibrated.")
     assert "tuned" not in outputs.numbers
     assert zeros.sentence == (
         "1 of 2 heads has given up its zeros: what comes nearest to softmax is softmax; learn=false in the spec keeps "
@@ -118,7 +118,7 @@ def test_sentences_about_outputs_and_zeros() -> None:
 def test_after_fine_tuning_its_errors_and_zeros_are_told() -> None:
     heads = heads_with_zeros([0.9, 0.9], [0.0, 0.5], tuned=[0.3, 0.001])
     outputs, zeros = calibration_findings((), heads, {"t", "alpha"}, 3, 0.95)
-    assert outputs.sentence.endswith("after the swap, by 5 % calibrated, by 30 % fine-tuned.")
+    assert outputs.sentence.endswith("after the swap, 5 % calibrated, 30 % fine-tuned.")
     assert outputs.numbers["tuned"] == pytest.approx((0.6 + 3 * 0.2) / 4)
     assert zeros.heads == ((0, 1),)
     assert zeros.rule.endswith("after the swap, below 1 % fine-tuned.")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from capacity_runs import asked, curve_of
+from capacity_runs import asked, curve_of, model_row
 
 from abbe.studies._capacity.findings import findings
 from abbe.studies._capacity.geometry import common_sizes, correlation_table, shown_size, sizes_for
+from abbe.studies._capacity.layer_findings import needed_keys
 from abbe.studies._capacity.result import CORRELATION_SCHEMA, GROWTH_SCHEMA
-from abbe.studies._capacity.tables import capacity_table, layer_rows, model_row
-from abbe.studies._capacity.words import needed_keys
+from abbe.studies._capacity.tables import capacity_table, curve_rows
 
 
 def told(capacities: list[float], shares: list[float]) -> str:
@@ -18,7 +18,7 @@ def told(capacities: list[float], shares: list[float]) -> str:
     settings = asked(taus=(0.01,), ways=("renormalised",), lengths=(64,))
     rows = [model_row(curve_of([0.19] * 3, way="renormalised"), 0.01, settings)]
     for layer, (needed, share) in enumerate(zip(capacities, shares, strict=True)):
-        row = layer_rows(curve_of([0.01] * 3, way="renormalised", layer=layer), len(shares), settings)[-1]
+        row = curve_rows(curve_of([0.01] * 3, way="renormalised", layer=layer), len(shares), settings)[-1]
         rows.append({**row, "capacity": needed, "separability": share, "separability_n": 8})
     correlation = correlation_table(rows, settings)
     growth = pl.DataFrame(schema=GROWTH_SCHEMA)
@@ -74,7 +74,7 @@ def test_growth_in_words(exponent: float, low: float | None, high: float | None,
 
 def test_a_curve_that_is_not_monotone_is_reported() -> None:
     curve = curve_of([0.19] * 3)
-    curve.truncated[0] = curve.own  # one key is fine, two are not
+    curve.truncated[0] = curve.baseline  # one key is fine, two are not
     settings = asked(taus=(0.05,), ways=("deletion",), lengths=(64,), layers=False)
     row = model_row(curve, 0.05, settings)
     assert (row["capacity"], row["monotone"], row["first"]) == (4, False, 1)

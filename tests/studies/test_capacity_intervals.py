@@ -9,25 +9,36 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from capacity_runs import asked, curve_of, made
+from capacity_runs import asked, curve_of, made, model_row
 from hypothesis import given
 from hypothesis import strategies as st
 
 from abbe.measures._bootstrap import expanded_tail
-from abbe.studies._capacity.intervals import crossings, growth_exponent, whole_interval
 from abbe.studies._capacity.ranks import least_p_value, rank_correlation
-from abbe.studies._capacity.tables import curve_table, growth_table, layer_rows, model_row
+from abbe.studies._capacity.tables import curve_rows, curve_table, growth_exponent, growth_table
+from abbe.studies._engine.capacity.intervals import crossings, interval, whole_interval
 
 
 def test_crossing_is_log_linear() -> None:
-    rises = torch.tensor([0.4, 0.2, 0.1]).double()
-    halfway = crossings(rises, [1, 4, 16], 64, 0.15)
+    rises, sizes = torch.tensor([0.4, 0.2, 0.1, 0.0]).double(), [1, 4, 16, 64]
+    halfway = crossings(rises, sizes, 0.15)
     assert float(halfway) == pytest.approx(8.0)  # halfway between ln 4 and ln 16
-    assert float(crossings(rises, [1, 4, 16], 64, 0.05)) == pytest.approx(32.0)  # all keys: no rise
-    assert float(crossings(rises, [1, 4, 16], 64, 0.5)) == 1.0
-    assert float(crossings(rises, [1, 4, 16], 64, 0.2)) == pytest.approx(4.0)
-    broken = torch.tensor([0.1, math.inf, math.nan, 0.0]).double()
-    assert float(crossings(broken, [1, 2, 4, 8], 64, 0.05)) == pytest.approx(8.0)
+    assert float(crossings(rises, sizes, 0.05)) == pytest.approx(32.0)  # all keys: no rise
+    assert float(crossings(rises, sizes, 0.5)) == 1.0
+    assert float(crossings(rises, sizes, 0.2)) == pytest.approx(4.0)
+    broken = torch.tensor([0.1, math.inf, math.nan, 0.0, 0.0]).double()
+    assert float(crossings(broken, [1, 2, 4, 8, 64], 0.05)) == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize("full", [0.06, math.nan, math.inf])
+def test_all_keys_that_are_not_enough_have_no_crossing(full: float) -> None:
+    """Some resamples may have one nevertheless: an end among the others is unknown."""
+    rises = torch.tensor([[0.4, 0.2, full], [0.4, 0.2, 0.0], [0.01, 0.01, full]]).double()
+    assert crossings(rises, [1, 4, 16], 0.05).isfinite().tolist() == [False, True, False]
+    assert crossings(rises[:, 2:], [16], 0.05).tolist() == [math.inf, 16, math.inf]
+    drawn = torch.tensor([3.0] * 90 + [math.inf] * 10).double()
+    assert interval(drawn, 0.95, 8) == (3.0, None)
+    assert whole_interval(drawn, 0.95, 8) == (3.0, None)
 
 
 def test_equal_windows_have_an_interval_without_width() -> None:
@@ -114,7 +125,7 @@ def growth_of(crossings: list[float], spread: float, **changed: Any) -> dict[str
     """Of a model with these true crossings at the four lengths; its five windows lie around them."""
     around = [1 + spread * place for place in (-2, 1, -1, 2, 0)]
     curves = [
-        curve_of([slope_for(crossing) * factor for factor in around], length, own=[4.0] * 5)
+        curve_of([slope_for(crossing) * factor for factor in around], length, baseline=[4.0] * 5)
         for crossing, length in zip(crossings, LENGTHS, strict=True)
     ]
     settings = asked(lengths=LENGTHS, ways=("deletion",), taus=(0.05,), layers=False, **changed)
@@ -165,7 +176,7 @@ def expanded(resampled: np.ndarray) -> list[float]:
 
 
 def test_intervals_of_a_layer_are_expanded() -> None:
-    rows = layer_rows(curve_of(SLOPES, layer=0), 2, EXPANDED)
+    rows = curve_rows(curve_of(SLOPES, layer=0), 2, EXPANDED)
     assert rows
     for row in rows:
         assert [row["low"], row["high"]] == pytest.approx(
@@ -192,7 +203,7 @@ def test_intervals_of_growth_are_expanded(layer: int | None) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=3, max_size=7))
-def test_rank_correlation_is_that_of_scipy(pairs: list[tuple[int, int]]) -> None:
+def test_rank_correlation_with_ties(pairs: list[tuple[int, int]]) -> None:
     x, y = ([float(pair[side]) for pair in pairs] for side in (0, 1))
     found = rank_correlation(x, y)
     if len(set(x)) == 1 or len(set(y)) == 1:

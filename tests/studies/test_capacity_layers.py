@@ -12,7 +12,7 @@ import pytest
 import scipy.stats
 import tiny_runs
 import torch
-from capacity_runs import QUICK, asked, curve_of, made
+from capacity_runs import QUICK, asked, curve_of, made, model_row
 
 import abbe
 from abbe.models import Window
@@ -22,7 +22,7 @@ from abbe.studies._capacity.findings import findings
 from abbe.studies._capacity.geometry import correlation_table, shown_size
 from abbe.studies._capacity.result import GROWTH_SCHEMA, WAYS, reported_way
 from abbe.studies._capacity.study import evenly_spaced
-from abbe.studies._capacity.tables import capacity_table, growth_table, layer_rows, model_row
+from abbe.studies._capacity.tables import capacity_table, curve_rows, growth_table
 from abbe.studies._engine.loss import window_losses
 from abbe.words.finding import Finding
 
@@ -86,12 +86,13 @@ def test_layers_are_truncated_on_evenly_spaced_windows_of_every_length_and_way(
         some = [window for window in cut if window.length == length and window.index in places]
         own, flag = float(window_losses(model, some).mean()), "true" if way == "renormalised" else "false"
         rows = found.curve.filter(pl.col("layer").is_not_null() & (pl.col("length") == length) & (pl.col("way") == way))
-        assert rows["own"].to_list() == pytest.approx([own] * rows.height)
+        assert rows["baseline"].to_list() == pytest.approx([own] * rows.height)
         with abbe.swap(model, {"layers.1": f"topk:k=4,renormalize={flag}"}):
             truncated = float(window_losses(model, some).mean())
         assert rows.filter((pl.col("layer") == 1) & (pl.col("n") == 4))["loss"][0] == pytest.approx(truncated)
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("given", [[16], 16])
 def test_layers_only_at_the_lengths_asked_for(given: Any) -> None:
@@ -201,7 +202,7 @@ def told(shares: dict[tuple[int, str], list[float]], **changed: Any) -> dict[str
     for (length, way), some in shares.items():
         for layer, share in enumerate(some):
             curve = curve_of([0.01 * (layer + 1)] * 3, length, way, layer)
-            rows += [row | {"separability": share, "separability_n": 8} for row in layer_rows(curve, 6, settings)]
+            rows += [row | {"separability": share, "separability_n": 8} for row in curve_rows(curve, 6, settings)]
     correlation = correlation_table(rows, settings)
     found = findings(capacity_table(rows), pl.DataFrame(schema=GROWTH_SCHEMA), correlation, settings)
     return {one.topic: one for one in found}
@@ -233,13 +234,13 @@ def test_the_cell_that_is_told_was_decided_beforehand() -> None:
 def test_the_other_cells_are_counted_and_chance_is_told() -> None:
     found = told(cells(UP, DOWN, MIXED, UP))["geometry over lengths and ways"]
     assert found.sentence == (
-        "Over all 4 pairs of way and length such a relation is shown in 3 (more keys with higher separability in 2, "
-        "fewer in 1). 4 tests give up to 0.2 by chance alone, on average: only the one above was decided beforehand."
+        "Of 4 pairs of way and length, 3 show such a relation (more keys with higher separability in 2, fewer in 1). "
+        "By chance alone 4 tests give up to 0.2 on average: only the one above was decided beforehand."
     )
     assert {name: found.numbers[name] for name in ("pairs", "judged", "shown")} == {"pairs": 4, "judged": 4, "shown": 3}
     assert found.numbers["p, renormalised at 64"] == pytest.approx(2 / 720)
     none = told(cells(MIXED, MIXED, MIXED, EQUAL))["geometry over lengths and ways"].sentence
-    assert "such a relation is shown in 0; 1 cannot be judged. 3 tests give up to 0.15" in none
+    assert "none shows such a relation; 1 cannot be judged. By chance alone 3 tests give up to 0.15" in none
     equal = told(cells(EQUAL, EQUAL, EQUAL, EQUAL))["geometry over lengths and ways"].sentence
     assert equal == "None of the 4 pairs of way and length can be judged."
 
@@ -255,7 +256,7 @@ def test_intervals_from_few_windows_are_said_to_be_too_narrow(windows: int, word
     """At 95 %, from six windows on nothing is to be said."""
     settings = asked(taus=(0.05,), ways=("deletion",), lengths=(64,))
     rows = [model_row(curve_of([0.19] * windows), 0.05, settings)]
-    row = layer_rows(curve_of([0.19] * windows, layer=0), 1, settings)[0]
+    row = curve_rows(curve_of([0.19] * windows, layer=0), 1, settings)[0]
     rows.append(row | {"separability": 0.5, "separability_n": 8})
     growth = pl.DataFrame(schema=GROWTH_SCHEMA)
     found = findings(capacity_table(rows), growth, correlation_table(rows, settings), settings)

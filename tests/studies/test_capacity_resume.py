@@ -18,6 +18,7 @@ from abbe.studies._engine.loss import window_losses
 from abbe.studies._engine.parts import Parts
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("stopped", [20, 55])
 def test_resumed_is_as_uninterrupted(stopped: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,15 +103,15 @@ def test_losses_of_some_windows_are_taken_from_those_of_all(tmp_path: Path, monk
     cut = cut_windows(tiny_runs.TEXT, [16], 4, 0, tokenizer=model.tokenizer)
     how = _capacity_losses.Truncation("deletion", 4)
     losses = _capacity_losses.Losses(model, Parts(tmp_path, "run"), lambda *_: None)
-    own, cut_off = losses.own(cut[:3]), losses.truncated(cut[:3], how)
+    own, cut_off = losses.baseline(cut[:3]), losses.truncated(cut[:3], how)
     assert len(set(own.tolist())) == len(set(cut_off.tolist())) == 3
     with monkeypatch.context() as patched:
         patched.setattr(_capacity_losses, "window_losses", lambda *_: pytest.fail("evaluated again"))
         for known in (losses, _capacity_losses.Losses(model, Parts(tmp_path, "run"), lambda *_: None)):
-            assert known.own([cut[2], cut[1]]).tolist() == own[[2, 1]].tolist()
+            assert known.baseline([cut[2], cut[1]]).tolist() == own[[2, 1]].tolist()
             assert known.truncated([cut[1]], how).tolist() == cut_off[[1]].tolist()
     for known in (losses, _capacity_losses.Losses(model, Parts(tmp_path, "run"), lambda *_: None)):
-        assert known.own([cut[3], cut[0]]).tolist() == window_losses(model, [cut[3], cut[0]]).tolist()
+        assert known.baseline([cut[3], cut[0]]).tolist() == window_losses(model, [cut[3], cut[0]]).tolist()
 
 
 @pytest.mark.slow

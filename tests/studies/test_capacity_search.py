@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import abbe
 from abbe.models import windows as cut_windows
 from abbe.studies import capacity
-from abbe.studies._capacity.curves import Curve
-from abbe.studies._capacity.intervals import crossings, least_whole
 from abbe.studies._capacity.result import WAYS
-from abbe.studies._capacity.search import Sizes, bracket, is_monotone, search
+from abbe.studies._engine.capacity.curve import Curve
+from abbe.studies._engine.capacity.intervals import crossings, least_whole
+from abbe.studies._engine.capacity.search import COARSE, EXACT, Sizes, bracket, is_monotone, search
 from abbe.studies._engine.loss import window_losses
 
 
@@ -78,13 +78,15 @@ def test_search_gives_what_brute_force_gives(way: str) -> None:
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=70), st.lists(st.floats(0.001, 0.9), min_size=1, max_size=3))
 def test_monotone_rises_are_searched_exactly(drops: list[float], taus: list[float]) -> None:
     curve, untouched = sorted(drops, reverse=True), len(drops) + 1
-    rises = searched(curve, taus, Sizes.every(untouched))
+    rises = searched(curve, taus, Sizes.of(EXACT, untouched))
     for tau in taus:
         least = next((n for n, rise in enumerate(curve, 1) if rise <= tau), untouched)
         assert bracket(rises, tau, untouched) == (least - 1, least)
         assert is_monotone(rises, tau, untouched)
         sizes = sorted(rises)
-        crossing = crossings(torch.tensor([rises[n] for n in sizes], dtype=torch.float64), sizes, untouched, tau)
+        crossing = crossings(
+            torch.tensor([*(rises[n] for n in sizes), 0.0], dtype=torch.float64), [*sizes, untouched], tau
+        )
         assert float(least_whole(crossing)) == least
         assert curve_through(rises, untouched).first(tau) == least
 
@@ -92,7 +94,7 @@ def test_monotone_rises_are_searched_exactly(drops: list[float], taus: list[floa
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=70), st.floats(0.001, 0.9))
 def test_what_is_not_monotone_holds_from_the_least_on(curve: list[float], tau: float) -> None:
     untouched = len(curve) + 1
-    rises = searched(curve, [tau], Sizes.every(untouched))
+    rises = searched(curve, [tau], Sizes.of(EXACT, untouched))
     fails, holds = bracket(rises, tau, untouched)
     assert holds == fails + 1
     assert all(rise <= tau for n, rise in rises.items() if n >= holds)
@@ -105,14 +107,15 @@ def test_what_is_not_monotone_holds_from_the_least_on(curve: list[float], tau: f
 
 def curve_through(rises: dict[int, float], untouched: int, layer: int | None = None) -> Curve:
     """One window with a loss of 1."""
-    sizes, own = tuple(sorted(rises)), torch.ones(1, dtype=torch.float64)
+    sizes, baseline = tuple(sorted(rises)), torch.ones(1, dtype=torch.float64)
     truncated = torch.tensor([[1 + rises[n]] for n in sizes], dtype=torch.float64)
-    found = Curve(untouched, "deletion", layer, untouched, sizes, own, truncated)
-    found.__dict__["rises"] = torch.tensor([rises[n] for n in sizes], dtype=torch.float64)  # not rounded by 1 + x - 1
-    return found
+    curve = Curve(untouched, "deletion", layer, untouched, layer is None, sizes, baseline, baseline, truncated)
+    known = [*(rises[n] for n in sizes), 0.0]  # not rounded by 1 + x - 1
+    curve.__dict__["rises"] = torch.tensor(known, dtype=torch.float64)
+    return curve
 
 
-def test_the_first_that_holds_is_told_beside_the_least() -> None:
+def test_the_first_that_holds_stands_beside_the_least() -> None:
     """Of the whole model one that was tried; of a layer the least whole number, if its curve is monotone."""
     hole = curve_through({1: 0.5, 2: 0.005, 4: 0.3, 8: 0.0}, 16)
     assert (hole.first(0.01), hole.monotone(0.01)) == (2, False)
@@ -135,10 +138,10 @@ def searched(curve: list[float], taus: list[float], sizes: Sizes) -> dict[int, f
 
 def test_a_hole_above_the_crossing_moves_it() -> None:
     curve = [0.5, 0.3, 0.005, 0.2, 0.002] + [0.001] * 10
-    rises = searched(curve, [0.01], Sizes.every(16))
+    rises = searched(curve, [0.01], Sizes.of(EXACT, 16))
     assert bracket(rises, 0.01, 16) == (4, 5)
     odd = [0.5, 0.005, 0.3, 0.3] + [0.001] * 11
-    rises = searched(odd, [0.01], Sizes.every(16))
+    rises = searched(odd, [0.01], Sizes.of(EXACT, 16))
     assert bracket(rises, 0.01, 16) == (4, 5)
     assert not is_monotone(rises, 0.01, 16)
     assert bracket({1: math.nan, 2: 0.0}, 0.1, 4) == (1, 2)  # what is no number does not hold
@@ -146,8 +149,8 @@ def test_a_hole_above_the_crossing_moves_it() -> None:
 
 def test_a_coarse_search_tries_powers_of_two_only() -> None:
     curve = [1 / n for n in range(1, 1024)]
-    rises = searched(curve, [0.03, 0.004], Sizes.coarse(1024))
+    rises = searched(curve, [0.03, 0.004], Sizes.of(COARSE, 1024))
     assert sorted(rises) == [1, 4, 16, 32, 64, 128, 256]
-    fine = searched(curve, [0.03, 0.004], Sizes.every(1024))
+    fine = searched(curve, [0.03, 0.004], Sizes.of(EXACT, 1024))
     assert {33, 34, 249, 250} <= set(fine)
     assert len(fine) <= 10 + 2 * 9

@@ -83,7 +83,7 @@ def test_same_seed_same_study() -> None:
 def test_losses_are_paired_and_shared() -> None:
     """The own loss of a length is one number, and adding a tau changes no other row."""
     found, more = made(), made(tau=[0.01, 0.05, 0.2])
-    assert found.curve.group_by("layer", "length", "way").agg(pl.col("own").n_unique())["own"].max() == 1
+    assert found.curve.group_by("layer", "length", "way").agg(pl.col("baseline").n_unique())["baseline"].max() == 1
     kept = more.table.filter(pl.col("layer").is_null() & (pl.col("tau") < 0.1))
     mine = found.table.filter(pl.col("layer").is_null())
     assert kept["capacity"].to_list() == mine["capacity"].to_list()

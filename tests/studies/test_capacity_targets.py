@@ -51,7 +51,7 @@ def test_losses_are_over_exactly_those_targets(family: str, last: int) -> None:
         windows = [window for window in cut if window.length == length]
         own = sum(by_hand(model, window, last) for window in windows) / len(windows)
         rows = found.curve.filter(pl.col("length") == length)
-        assert rows["own"].to_list() == pytest.approx([own] * rows.height, rel=1e-5)
+        assert rows["baseline"].to_list() == pytest.approx([own] * rows.height, rel=1e-5)
         row = rows.filter(pl.col("n") == 2).row(0, named=True)
         with abbe.swap(model, SPECS[row["way"]].format(2)):
             truncated = sum(by_hand(model, window, last) for window in windows) / len(windows)
@@ -59,11 +59,13 @@ def test_losses_are_over_exactly_those_targets(family: str, last: int) -> None:
 
 
 def test_all_targets_are_the_default() -> None:
-    found, whole = made(layers=False), made(layers=False, targets="all")
-    assert_frame_equal(found.table, whole.table)
-    assert found.manifest["settings"]["targets"] == "all"
-    longest = made(lengths=[16], layers=False, targets="last:15")  # there are no more than 15
-    assert longest.curve["own"].to_list() == pytest.approx(made(lengths=[16], layers=False).curve["own"].to_list())
+    quick = {"lengths": [16], "way": "deletion", "layers": False}
+    default, whole, longest = made(**quick), made(**quick, targets="all"), made(**quick, targets="last:15")
+    assert default.manifest["settings"]["targets"] == "all"
+    assert_frame_equal(default.table, whole.table)
+    assert longest.curve["baseline"].to_list() == pytest.approx(
+        default.curve["baseline"].to_list()
+    )  # no more than 15 are there
 
 
 def test_only_the_logits_that_are_scored_are_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def series(
 
 def claims(name: str, tables: dict[str, pl.DataFrame], **about: Any) -> dict[str, Claim]:
     found = judge({name: Figure(name, tables, about)})
-    assert all(claim.figure == name and claim.paper and claim.rule and claim.found for claim in found)
+    assert all(claim.figure == name and claim.paper and claim.rule and claim.measured for claim in found)
     return {claim.topic: claim for claim in found}
 
 
@@ -148,7 +148,7 @@ def test_critical_share(share: float, answer: str) -> None:
 def test_critical_share_when_every_test_rejects() -> None:
     claim = critical({1024: (None, 60)})["critical N"]
     assert claim.answer == "does not hold"
-    assert "none up to 512 at level 0.01" in claim.found
+    assert "none up to 512 at level 0.01" in claim.measured
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_critical_growth_is_not_judged_where_tests_reject() -> None:
     found: dict[int, tuple[float | None, float | None]] = {32: (8, 8), 64: (14, 14), 128: (24, 24), 256: (None, 5)}
     claim = critical(found)["critical N grows with length"]
     assert claim.answer == "cannot be judged"
-    assert "every test rejects at 1 of 4 lengths" in claim.found
+    assert "every test rejects at 1 of 4 lengths" in claim.measured
 
 
 @pytest.mark.parametrize(("heads", "answer"), [(4, "cannot be judged"), (5, "holds")])

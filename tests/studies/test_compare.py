@@ -21,6 +21,7 @@ from abbe.studies._compare import result as parts
 from abbe.studies._compare import work as study
 from abbe.studies._compare.needle_prompts import Prompt
 from abbe.studies._compare.result import Comparison, needle_lengths_for
+from abbe.studies._compare.rule import judge
 from abbe.studies._engine.loss import window_losses
 from abbe.words.names import BASELINE
 
@@ -65,15 +66,15 @@ def test_losses_are_those_of_the_swapped_model(found: Comparison) -> None:
     assert row(found, "topk:k=2")["perplexity"] == pytest.approx(float(other.mean().exp()), rel=1e-9)
 
 
-def test_softmax_instead_of_own_changes_nothing() -> None:
+def test_softmax_swapped_in_changes_nothing() -> None:
     found = made(normalizers=["softmax"])
     own, same = row(found, BASELINE), row(found, "softmax")
-    for name in ("loss_change", "loss_rise", "told_apart_gain"):
+    for name in ("loss_change", "loss_rise", "separable_gain"):
         assert same[name] == pytest.approx(0, abs=1e-5)
     for name in ("effective_tokens", "active", "zeros", "separability", "capacity", "sensitivity_ratio", "temperature"):
         assert same[name] == pytest.approx(own[name], rel=1e-3, abs=1e-9)
     assert same["capacity_ratio"] == pytest.approx(1, rel=1e-3)
-    assert not found.judgements["tells_apart"][0]
+    assert not found.judgements["separates"][0]
     assert not found.judgements["retrieves"][0]
 
 
@@ -123,11 +124,13 @@ def test_every_normalizer_answers_the_same_prompts(monkeypatch: pytest.MonkeyPat
     assert found.judgements["retrieves"].to_list() == [True, False]
 
 
+@pytest.mark.slow
 def test_from_six_windows_on_there_is_an_answer() -> None:
-    words = {windows: made(windows=windows).recommendation.sentence for windows in (5, 6)}
-    assert words[5].startswith("Too few windows to judge: from 5 windows")
-    assert "helps this model" in words[6]
-    assert made(windows=6, level=0.99).recommendation.sentence.endswith("take at least 8.")
+    comparison = made(windows=6)
+    assert "helps this model" in comparison.recommendation.sentence
+    fewer, stricter = (judge(comparison.table, *asked)[1].sentence for asked in ((5, 0.95), (6, 0.99)))
+    assert fewer.startswith("Too few windows to judge: from 5 windows")
+    assert stricter.endswith("take at least 8.")
 
 
 def test_one_window_has_no_intervals_and_proves_nothing() -> None:
@@ -141,7 +144,7 @@ def test_one_window_has_no_intervals_and_proves_nothing() -> None:
 # -- A folder ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_comparison_goes_on_and_ends_the_same(
+def test_an_interrupted_comparison_resumes_and_ends_the_same(
     found: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*_args: object, **_options: object) -> None:
@@ -158,13 +161,14 @@ def test_a_stopped_comparison_goes_on_and_ends_the_same(
         raise AssertionError("measured again")
 
     monkeypatch.setattr(study, "SwapReader", never)
-    went_on = made(folder=tmp_path)
-    assert_frame_equal(went_on.table.drop(TIMED), found.table.drop(TIMED))
-    assert_frame_equal(went_on.needle, found.needle)
+    resumed = made(folder=tmp_path)
+    assert_frame_equal(resumed.table.drop(TIMED), found.table.drop(TIMED))
+    assert_frame_equal(resumed.needle, found.needle)
     assert json.loads((tmp_path / "compare.json").read_text())["recommendation"]["rule"] == found.recommendation.rule
-    assert made(folder=tmp_path).table.equals(went_on.table)  # also the times
+    assert made(folder=tmp_path).table.equals(resumed.table)  # also the times
 
 
+@pytest.mark.slow
 def test_a_damaged_part_is_measured_again(found: Comparison, tmp_path: Path) -> None:
     made(folder=tmp_path)
     for name in ("1-windows.json", "2-needle.json"):
@@ -172,6 +176,7 @@ def test_a_damaged_part_is_measured_again(found: Comparison, tmp_path: Path) -> 
     assert_frame_equal(made(folder=tmp_path).table.drop(TIMED), found.table.drop(TIMED))
 
 
+@pytest.mark.slow
 def test_another_comparison_in_the_folder_is_refused(tmp_path: Path) -> None:
     made(folder=tmp_path)
     with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: alternatives\)"):

@@ -12,10 +12,10 @@ from compare_runs import made, row, word_model
 import abbe
 from abbe.models import swap
 from abbe.normalizers import normalizer
-from abbe.studies._compare.alternatives import as_lines, file_hashes, is_spec
-from abbe.studies._compare.truncated import truncated_swap
+from abbe.studies._compare.alternatives import as_alternatives
+from abbe.studies._engine.capacity.truncation import truncated_rules
 
-MEASURES = ("loss", "active", "zeros", "told_apart", "capacity", "sensitivity", "needle_margin", "needle_accuracy")
+MEASURES = ("loss", "active", "zeros", "separable", "capacity", "sensitivity", "needle_margin", "needle_accuracy")
 LINE = "layers.1=sparsemax; layers.0.heads.0,2=topk:k=2"
 
 
@@ -41,28 +41,26 @@ def test_a_mapping_a_line_and_a_file_are_the_same(tmp_path: Path) -> None:
     mapping = {"layers.1": "sparsemax", "layers.0.heads.0,2": "topk:k=2"}
     file = saved(tmp_path / "part.safetensors", mapping)
     found = made(normalizers=[mapping, file])
-    assert found.table["normalizer"].to_list() == ["own", LINE, file]
+    assert found.table["normalizer"].to_list() == ["baseline", LINE, file]
     assert numbers(found, LINE) == pytest.approx(numbers(found, file), nan_ok=True)
     own, part, whole = (row(one, name)["active"] for one, name in (
-        (found, "own"), (found, LINE), (made(normalizers="sparsemax"), "sparsemax")
+        (found, "baseline"), (found, LINE), (made(normalizers="sparsemax"), "sparsemax")
     ))  # fmt: skip
     assert whole < part < own
 
 
 def test_heads_that_no_pattern_names_keep_their_softmax() -> None:
     """Also where only the largest weights are kept: all of them are softmax with the others left out."""
-    plan = truncated_swap(word_model(), "layers.1=sparsemax", 3)
-    with swap(word_model(), plan) as swapped:
-        inner = {path: [str(group.normalizer.inner) for group in groups]  # type: ignore[union-attr]
-                 for path, groups in swapped.normalizers.items()}  # fmt: skip
-    assert list(inner.values()) == [["softmax"], ["sparsemax"]]
+    rules = list(truncated_rules(word_model(), "layers.1=sparsemax", 3).values())
+    assert str(rules[0]) == "topk:k=3"
+    assert (str(rules[1].inner), rules[1].keep) == ("sparsemax", 3)
 
 
 def test_a_file_is_not_calibrated_again(tmp_path: Path) -> None:
     file = saved(tmp_path / "part.safetensors", "sparsemax")
     found = made(normalizers=[file, "layers.0=topk:k=2"], calibrate=True, folder=tmp_path / "out")
     line = "layers.0=topk:k=2"
-    assert found.table["normalizer"].to_list() == ["own", file, line, f"{line}, calibrated"]
+    assert found.table["normalizer"].to_list() == ["baseline", file, line, f"{line}, calibrated"]
     assert row(found, f"{line}, calibrated")["loss"] is not None
 
 
@@ -100,11 +98,15 @@ def test_an_instance_is_refused_with_what_to_give_instead(wrapped: Any) -> None:
         made(normalizers=wrapped(learned))
 
 
-def test_small_parts(tmp_path: Path) -> None:
-    assert as_lines("sparsemax") == ("sparsemax",)
-    assert as_lines({"*": "softmax"}) == ("*=softmax",)
-    assert [is_spec(line) for line in ("topk:k=2", "*=topk:k=2", "file:x")] == [True, False, False]
+def test_what_was_given_is_read_once(tmp_path: Path) -> None:
+    (spec,) = as_alternatives("topk:k=2")
+    assert (spec.name, spec.rules, spec.spec, spec.what, spec.digest) == (*["topk:k=2"] * 4, "")
+    (patterns,) = as_alternatives({"*": "softmax"})
+    assert (patterns.name, patterns.rules, patterns.spec) == ("*=softmax", {"*": "softmax"}, None)
+    assert as_alternatives("*=softmax") == (patterns,)
     (tmp_path / "x").write_bytes(b"abc")
-    found = file_hashes([f"file:{tmp_path / 'x'}", "sparsemax"])
-    assert list(found) == [f"file:{tmp_path / 'x'}"]
-    assert found[f"file:{tmp_path / 'x'}"].startswith("ba7816bf8f01cfea")
+    name = f"file:{tmp_path / 'x'}"
+    file, other = as_alternatives([name, "sparsemax"])
+    assert (file.name, file.rules, file.spec, file.what) == (name, None, None, name)
+    assert file.digest.startswith("ba7816bf8f01cfea")
+    assert not other.digest

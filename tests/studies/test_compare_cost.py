@@ -45,7 +45,7 @@ def test_costs_of_every_contender() -> None:
     assert not hasattr(model.network, "abbe_normalizers")  # restored
 
 
-def test_ratios_and_differences_are_over_own() -> None:
+def test_ratios_and_differences_are_over_the_baseline() -> None:
     record = {"sensitivity": {"temperature": 2.0, "matched": 3, "heads": 4}, "theory": 0.7}
     speed = {"seconds": {BASELINE: 2.0, "other": 5.0}, "megabytes": {BASELINE: 10.0, "other": 16.0}}
     assert _plain("other", record, speed) == {

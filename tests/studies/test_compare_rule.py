@@ -20,12 +20,12 @@ from abbe.words.names import BASELINE
 EVEN: dict[str, Any] = {
     "loss": 3.0, "loss_low": 2.9, "loss_high": 3.1, "loss_change": 0.0, "loss_change_low": -0.003,
     "loss_change_high": 0.003, "loss_rise": 0.0, "loss_rise_low": -0.001, "loss_rise_high": 0.001,
-    "active": 200.0, "active_low": 190.0, "active_high": 210.0, "told_apart_gain": 0.0, "told_apart_gain_low": -0.01,
-    "told_apart_gain_high": 0.01, "capacity_ratio": 1.0, "capacity_ratio_low": 0.9, "capacity_ratio_high": 1.1,
+    "active": 200.0, "active_low": 190.0, "active_high": 210.0, "separable_gain": 0.0, "separable_gain_low": -0.01,
+    "separable_gain_high": 0.01, "capacity_ratio": 1.0, "capacity_ratio_low": 0.9, "capacity_ratio_high": 1.1,
     "needle_accuracy": 0.5, "needle_accuracy_low": 0.4, "needle_accuracy_high": 0.6,
     "needle_gain": 0.0, "needle_gain_low": -0.05, "needle_gain_high": 0.05,
 }  # fmt: skip
-SPARSE = {"active": 31.2, "active_low": 31.0, "active_high": 31.5, "loss_rise": 0.005, "told_apart_gain_low": 0.2}
+SPARSE = {"active": 31.2, "active_low": 31.0, "active_high": 31.5, "loss_rise": 0.005, "separable_gain_low": 0.2}
 FEWER = {"capacity_ratio_high": 0.5}
 
 
@@ -53,7 +53,7 @@ def test_each_reason_by_itself_is_enough(better: dict[str, Any], words: str, col
     judged, finding = judge(table(even={}, good=better), 8, 0.95)
     assert finding.sentence == f"good helps this model: {words}, and its loss changes by +0.0 % (-0.1 to +0.1 %)."
     held = judged.row(1, named=True)
-    parts = ("lowers_loss", "tells_apart", "needs_fewer", "retrieves", "helps")
+    parts = ("lowers_loss", "separates", "needs_fewer", "retrieves", "helps")
     assert held == {"normalizer": "good", "affordable": True} | {name: name in (column, "helps") for name in parts}
     assert "at most 1 %" in finding.rule
     assert finding.numbers["loss rise, to"] == 0.001
@@ -69,7 +69,7 @@ def test_each_reason_by_itself_is_enough(better: dict[str, Any], words: str, col
         {"needle_gain": 0.1, "needle_gain_low": 0.0},
         {"needle_gain": 0.1, "needle_gain_low": None},
         {"needle_accuracy": 0.9, "needle_accuracy_low": 0.8},
-        {"told_apart_gain_low": 0.5},
+        {"separable_gain_low": 0.5},
         FEWER | {"loss_rise_high": 0.0101},
         FEWER | {"loss_rise_high": None},
     ],
@@ -86,7 +86,7 @@ def test_the_allowed_loss_is_one_percent() -> None:
 
 def test_telling_more_apart_is_told_but_is_no_reason() -> None:
     judged, finding = judge(table(sparse=SPARSE), 8, 0.95)
-    assert judged["tells_apart"][0]
+    assert judged["separates"][0]
     assert not judged["helps"][0]
     assert finding.sentence == (
         "sparse is sparser at little cost (31 active tokens instead of 200, loss +0.5 %), "

@@ -16,14 +16,15 @@ import abbe
 from abbe.models import swap
 from abbe.models import windows as cut_windows
 from abbe.normalizers import normalizer
+from abbe.studies._compare.alternatives import as_alternatives
 from abbe.studies._compare.reading import SwapReader
 from abbe.studies._compare.result import CompareSettings
 from abbe.studies._compare.sensitivity import (
     _weights,
     at_equal_selectivity,
+    baseline_logits,
     effective_tokens,
     matched_temperatures,
-    own_logits,
     spread,
     theory,
 )
@@ -49,7 +50,7 @@ def test_readings_of_a_swapped_model_by_brute_force() -> None:
                 sums["effective_tokens"] += float(seen.sum() ** 2 / (seen**2).sum())
             heads.append({name: x / 40 for name, x in sums.items()})
 
-    settings = CompareSettings(("sparsemax",), 40, 1, 40, 0.05, (31,), 1, False, 0, 0.95, 50)
+    settings = CompareSettings(as_alternatives("sparsemax"), 40, 1, 40, 0.05, (31,), 1, False, 0, 0.95, 50)
     with swap(model, "sparsemax") as swapped:
         swapped.listen(hear)
         found = SwapReader(model, swapped, settings.reading()).read(window)
@@ -162,12 +163,12 @@ def test_a_head_that_is_as_selective_already_stays() -> None:
     assert (temperature.tolist(), matched.tolist()) == ([1.0, 1.0], [True, True])
 
 
-def test_own_logits_are_of_eight_queries_of_eight_windows_from_all_over_the_text() -> None:
+def test_baseline_logits_are_of_eight_queries_of_eight_windows_from_all_over_the_text() -> None:
     model = word_model()
     cut = cut_windows(TEXT, [16], 15, 0, tokenizer=model.tokenizer)
-    found = own_logits(model, cut, SETTINGS.reading())
+    found = baseline_logits(model, cut, SETTINGS.reading())
     assert [part.shape for part in found.values()] == [(4, 8, 8, 16)] * 2
-    every_other = own_logits(model, cut[::2], SETTINGS.reading())
+    every_other = baseline_logits(model, cut[::2], SETTINGS.reading())
     for path, part in found.items():
         assert torch.equal(part, every_other[path])
 
@@ -205,7 +206,7 @@ def test_sensitivity_is_the_spectral_norm_at_that_temperature() -> None:
     assert found["alternative"] == pytest.approx([sum(norms) / 2], rel=1e-4)
     softmax = [normalizer("softmax").jacobian(logits[head, 0, 0].double()) for head in range(2)]
     own = sum(float(torch.linalg.matrix_norm(jacobian, 2)) for jacobian in softmax) / 2
-    assert found["own"] == pytest.approx([own], rel=1e-4)
+    assert found["baseline"] == pytest.approx([own], rel=1e-4)
 
 
 def test_heads_that_were_not_swapped_are_no_part_of_it() -> None:
@@ -234,7 +235,7 @@ def test_heads_that_were_not_swapped_are_no_part_of_it() -> None:
 
     at = temperature.tolist()
     assert found["alternative"] == pytest.approx([by_hand("sparsemax", w, at) for w in (0, 1)], rel=1e-3)
-    assert found["own"] == pytest.approx([by_hand("softmax", w, [1.0, 1.0]) for w in (0, 1)], rel=1e-3)
+    assert found["baseline"] == pytest.approx([by_hand("softmax", w, [1.0, 1.0]) for w in (0, 1)], rel=1e-3)
 
 
 def test_no_swapped_head_that_matches_gives_no_number() -> None:
@@ -254,8 +255,9 @@ def made_of(line: str) -> dict[str, Any]:
     [("topk:k=4", True), ("topp:p=0.9", True), ("sparsemax", False), ("layers.0=sparsemax; *=threshold", True)],
 )
 def test_normalizers_that_jump_are_marked(line: str, jumps: bool) -> None:
-    assert made_of(line)["jumps"] is jumps
-    assert row(made(normalizers=line), "own")["jumps"] is False
+    comparison = made(normalizers=line)
+    assert row(comparison, line)["jumps"] is jumps
+    assert row(comparison, "baseline")["jumps"] is False
 
 
 def test_theory_is_told_where_there_is_one() -> None:
@@ -274,9 +276,9 @@ def test_every_head_is_spread_by_its_own_value() -> None:
             torch.testing.assert_close(found[head], normalizer(f"scaled:of=softmax,t={t}")(logits[head]))
 
 
-def test_own_logits_hold_the_sink_as_their_first_key() -> None:
+def test_baseline_logits_hold_the_sink_as_their_first_key() -> None:
     model = tiny_runs.model("gpt-oss")
-    found = own_logits(model, cut_windows(TEXT, [16], 2, 0, tokenizer=model.tokenizer), SETTINGS.reading())
+    found = baseline_logits(model, cut_windows(TEXT, [16], 2, 0, tokenizer=model.tokenizer), SETTINGS.reading())
     sinks = [layer.self_attn.sinks.detach() for layer in model.network.model.layers]
     for part, sink in zip(found.values(), sinks, strict=True):
         assert part.shape == (4, 2, 8, 17)

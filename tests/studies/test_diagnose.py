@@ -30,7 +30,7 @@ def compared() -> tuple[pl.DataFrame, list[dict[str, torch.Tensor]]]:
     return found.table, [plain_diagnosis(twin, one.tokens, (1, 2, 5), range(40)) for one in cut]
 
 
-ROWS = ["entropy", "effective_tokens", "max_weight", "sink_mass"]
+ROWS = ["previous_token", "induction", "entropy", "effective_tokens", "max_weight", "sink_mass"]
 SETS = [
     *("top_mass", "selected_divergence", "distance", "distance_per_token", "net_distance"),
     *("separability", "recall", "precision", "f_score", "separability_cosine", "precision_cosine"),
@@ -205,6 +205,7 @@ def test_output_vectors_have_the_distances_of_projected_values() -> None:
         torch.testing.assert_close(small.norm(dim=-1), full.norm(dim=-1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("vectors", ["embedding", "hidden", "output"])
 def test_vectors_change_the_geometry_only(vectors: str) -> None:
     plain, other = run().table, run(vectors=vectors).table
@@ -219,6 +220,24 @@ def test_embeddings_have_length_one() -> None:
     assert pick(heads, "net_distance", 16)["value"].max() <= 2
 
 
+def test_cross_attention_has_no_patterns() -> None:
+    """Its keys are the tokens of another stack: there is no token before."""
+    diagnosed = run("t5", lengths=[16])
+    crossing = {number for number, name in enumerate(diagnosed.manifest["layers"]) if "EncDec" in name}
+    assert len(crossing) == 2
+    for measure in ("previous_token", "induction"):
+        layers = set(pick(diagnosed.table, measure, 16)["layer"])
+        assert layers == set(range(len(diagnosed.manifest["layers"]))) - crossing
+
+
+def test_a_text_without_repeated_tokens_has_no_induction() -> None:
+    different = abbe.Text("alphabet", "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    table = abbe.diagnose(model(), different, lengths=[16], **QUICK).table
+    assert pick(table, "previous_token", 16).height == 8
+    assert pick(table, "previous_token", 16)["control"].is_not_null().all()
+    assert "induction" not in set(table["measure"])
+
+
 def test_cross_attention_has_no_embeddings_and_says_so() -> None:
     found = run("t5", vectors="embedding")
     crossing = [why for why in found.manifest["skipped"] if "cross attention" in why]
@@ -229,6 +248,7 @@ def test_cross_attention_has_no_embeddings_and_says_so() -> None:
 # Queries and blocks
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("block", [1, 700])
 def test_blocks_of_queries_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:

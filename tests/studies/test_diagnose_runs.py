@@ -13,6 +13,7 @@ from tiny_runs import QUICK, TEXT, model, run
 
 import abbe
 from abbe.models import wrap
+from abbe.studies._engine import folder as _folder
 from abbe.studies._engine.folder import RunFolder
 
 # Resuming
@@ -53,6 +54,19 @@ def test_stopped_run_goes_on_and_gives_the_same_bits(tmp_path: Path, monkeypatch
     finished = run(folder=tmp_path / "stopped")
     assert len(measured) == 4
     assert finished.table.equals(whole.table)
+
+
+def test_windows_of_a_version_with_other_measures_are_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(_folder, "_MEASURES", "fewer")
+        whole = run(folder=tmp_path)
+    again = run(folder=tmp_path)
+    assert again.table.equals(whole.table)
+    assert len(again.manifest["measured_again"]) == 6
+    assert "windows/16-0 was written by a version with other measures" in again.manifest["measured_again"][0]
+    assert run(folder=tmp_path).manifest["measured_again"] == []
 
 
 def test_damaged_window_is_measured_again(tmp_path: Path) -> None:

@@ -272,9 +272,9 @@ def test_the_numbers_of_a_cell() -> None:
 
 def test_the_table_counts_every_prompt_once_in_each_view(prompts: list[Prompt]) -> None:
     right = [1.0 if prompt.depth == 0 else -1.0 for prompt in prompts]
-    table = needle_table(prompts, {"own": right, "other": [1.0] * len(prompts)}, 0.95, 20, 0)
+    table = needle_table(prompts, {"baseline": right, "other": [1.0] * len(prompts)}, 0.95, 20, 0)
     assert set(table.columns) == set(NEEDLE_SCHEMA)
-    own = table.filter(pl.col("normalizer") == "own")
+    own = table.filter(pl.col("normalizer") == "baseline")
     whole = own.filter(pl.col("kind").is_null()).row(0, named=True)
     assert (whole["prompts"], whole["accuracy"]) == (len(prompts), 0.2)
     assert whole["chance"] == pytest.approx(sum(prompt.chance for prompt in prompts) / len(prompts))
@@ -283,18 +283,18 @@ def test_the_table_counts_every_prompt_once_in_each_view(prompts: list[Prompt]) 
     by_depth = own.filter((pl.col("kind") == "needle") & pl.col("length").is_null() & pl.col("depth").is_not_null())
     assert dict(by_depth.select("depth", "accuracy").iter_rows()) == {d: float(d == 0) for d in DEPTHS}
     assert table.filter(pl.col("normalizer") == "other")["accuracy"].unique().to_list() == [1.0]
-    assert needle_table([], {"own": []}, 0.95, 20, 0).is_empty()
+    assert needle_table([], {"baseline": []}, 0.95, 20, 0).is_empty()
 
 
-def test_gains_are_over_own_on_the_prompts_of_the_cell(prompts: list[Prompt]) -> None:
+def test_gains_are_over_the_baseline_on_the_prompts_of_the_cell(prompts: list[Prompt]) -> None:
     """The other is right where own is, but at depth 0 never, and at depth 1 always."""
     own = [1.0 if place % 3 else -1.0 for place in range(len(prompts))]
     depths = [prompt.depth for prompt in prompts]
     other = [{0.0: -1.0, 1.0: 1.0}.get(depth, before) for depth, before in zip(depths, own, strict=True)]
-    table = needle_table(prompts, {"other": other, "own": own}, 0.95, 20, 0)
-    assert table.filter(pl.col("normalizer") == "own").select("gain", "gain_low", "gain_high").null_count().row(0) == (
-        (table.height // 2,) * 3
-    )
+    table = needle_table(prompts, {"other": other, "baseline": own}, 0.95, 20, 0)
+    assert table.filter(pl.col("normalizer") == "baseline").select("gain", "gain_low", "gain_high").null_count().row(
+        0
+    ) == ((table.height // 2,) * 3)
     by_depth = table.filter(
         (pl.col("normalizer") == "other") & (pl.col("kind") == "needle") & pl.col("length").is_null()
         & pl.col("depth").is_not_null()

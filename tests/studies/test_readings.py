@@ -89,6 +89,20 @@ def test_readings_that_differ() -> None:
         assert over_units(found[units_key("formula", test, 0.01)]) == (None, 1.0)
 
 
+def test_sets_of_more_than_half_the_window_are_not_tested() -> None:
+    """Only at 24 of 32 keys are the distances those of random sets, so a test that went there would stop there."""
+    grid = (1, 8, 16, 24)
+    made = torch.Generator().manual_seed(0)
+    true, random = (torch.randn(HEADS, len(POSITIONS), len(grid), generator=made) for _ in range(2))
+    random[..., :3] += 100
+    distances = QueryDistances()
+    defined = torch.ones_like(true, dtype=torch.bool)
+    distances.add(Reading(true, defined, control=random), Reading(random, defined))
+    distances.end_layer(POSITIONS)
+    critical = distances.tests(LENGTH, grid)
+    assert all(bool(values.isinf().all()) for values in critical.values())
+
+
 def test_the_middle_test_and_the_share_that_rejects() -> None:
     inf = math.inf
     assert over_units(torch.tensor([4.0, inf, 1.0])) == (4.0, pytest.approx(1 / 3))
@@ -122,7 +136,7 @@ def judged(values: dict[tuple[str, str], float | None], enough_heads: bool = Tru
 def test_a_verdict_that_does_not_depend_on_the_reading() -> None:
     claim = judged({})
     assert claim.answer == "does not hold"
-    assert claim.found == "found. The verdict is the same under all 6 readings of “expected” and of the test"
+    assert claim.measured == "found. The verdict is the same under all 6 readings of “expected” and of the test"
     assert len(claim.numbers) == 6
     assert set(claim.numbers.values()) == {None}
 
@@ -130,15 +144,17 @@ def test_a_verdict_that_does_not_depend_on_the_reading() -> None:
 def test_a_verdict_that_does() -> None:
     claim = judged({("formula", "head means"): 61.0})
     assert claim.answer == "does not hold"  # that of the default reading
-    assert claim.found == "found. The verdict depends on the reading: another one with formula and head means (holds)"
+    assert (
+        claim.measured == "found. The verdict depends on the reading: another one with formula and head means (holds)"
+    )
     assert claim.numbers["number, formula, head means"] == 61.0
 
 
 def test_tests_of_few_heads_are_not_judged() -> None:
     claim = judged({("formula", "all queries"): 61.0}, enough_heads=False)
-    assert "formula and all queries (holds)" in claim.found
-    assert "random sets and each query (cannot be judged)" in claim.found
-    assert "head means (holds)" not in claim.found
+    assert "formula and all queries (holds)" in claim.measured
+    assert "random sets and each query (cannot be judged)" in claim.measured
+    assert "head means (holds)" not in claim.measured
 
 
 def test_the_sentence_names_every_other_answer() -> None:
@@ -196,7 +212,7 @@ def test_page_files_and_json_show_it(found: tuple[Reproduction, Path]) -> None:
         assert [expected, test] in [
             [cell.strip() for cell in line.split("  ") if cell][:2] for line in text.split("\n")
         ]
-    assert "reading" in next(claim.found for claim in made.claims if claim.topic == "critical N")
+    assert "reading" in next(claim.measured for claim in made.claims if claim.topic == "critical N")
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import abbe
@@ -21,7 +22,8 @@ SETTINGS: dict[str, Any] = {"lengths": [64, 256], "windows": 3, "queries": 16, "
 
 def facts() -> dict[str, Any]:
     """The parts of a report that a golden file can hold: what was found, without machine and time."""
-    found = abbe.report("embedded", seed=0, **SETTINGS).as_json()
+    report = abbe.report("embedded", seed=0, **SETTINGS)
+    found = report.as_json()
     shown = {
         "numbers": {number["name"]: [number[key] for key in ("value", "low", "high")] for number in found["numbers"]}
     }
@@ -30,7 +32,10 @@ def facts() -> dict[str, Any]:
     shown["heads"] = [verdict["kind"] for verdict in found["heads"]]
     shown["growth"] = [row["decay"] for row in found["growth"]]
     shown["floors"] = [row["floor"] for row in found["floors"]]
-    shown["told apart"] = [row["told_apart"] for row in found["alternatives"]]
+    shown["told apart"] = [row["separable"] for row in found["alternatives"]]
+    of_heads = report.table.filter(pl.col("head").is_not_null())
+    for name in ("previous_token", "induction"):
+        shown[name] = of_heads.filter(pl.col("measure") == name).sort("length", "layer", "head")["value"].to_list()
     return shown
 
 
@@ -45,7 +50,9 @@ def golden() -> dict[str, Any]:
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("part", ["numbers", "verdicts", "advice", "growth", "floors", "told apart"])
+@pytest.mark.parametrize(
+    "part", ["numbers", "verdicts", "advice", "growth", "floors", "told apart", "previous_token", "induction"]
+)
 def test_numbers(found: dict[str, Any], golden: dict[str, Any], part: str) -> None:
     for place, (given, wanted) in _pairs(found[part], golden[part]).items():
         if isinstance(wanted, float):

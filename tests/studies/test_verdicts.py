@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from synthetic_run import SIZES, USUAL, made_run, row
 
-from abbe.studies._engine.lookup import Cell, Lookup, shown_size
+from abbe.studies._engine.lookup import Cell, Lookup
 from abbe.studies._report.floors import floors, fragile_below
 from abbe.studies._report.growth import faint_at, growth, keys_for_half
 from abbe.studies._report.head_verdicts import head_verdicts, no_better_than_random
@@ -66,6 +66,31 @@ def test_kind_of_a_head(head: dict[str, Any], kind: str) -> None:
     assert kinds(head) == [kind]
 
 
+@pytest.mark.parametrize(
+    ("previous", "induction", "names"),
+    [
+        (0.3, 0.099, ["previous-token head"]),
+        (0.299, 0.1, ["induction head"]),
+        (0.5, 0.2, ["previous-token head", "induction head"]),
+        (0.1, 0.05, []),
+    ],
+)
+def test_patterns_of_a_head(previous: float, induction: float, names: list[str]) -> None:
+    numbers = {"previous_token": previous, "induction": induction}
+    facts = {name: (value, None, None, 0.9, 0.002) for name, value in numbers.items()}
+    (verdict,) = head_verdicts(Lookup(made_run([facts])))
+    assert [pattern.name for pattern in verdict.patterns] == names
+    for pattern in verdict.patterns:
+        assert pattern.sentence.startswith(pattern.name.capitalize())
+        assert "5 times as much as a uniform head" in pattern.rule
+    assert verdict.kind == "selective"
+
+
+def test_a_pattern_that_a_uniform_head_has_too_is_none() -> None:
+    (verdict,) = head_verdicts(Lookup(made_run([{"previous_token": (0.4, None, None, 0.9, 0.1)}])))
+    assert verdict.patterns == ()
+
+
 def test_sets_that_are_separable_by_chance_prove_nothing() -> None:
     """Sets of one always are."""
     assert not no_better_than_random(Cell(1.0, 1.0, 1.0, None, 1.0))
@@ -74,34 +99,25 @@ def test_sets_that_are_separable_by_chance_prove_nothing() -> None:
 
 def test_a_head_verdict_gives_its_numbers_and_its_rule() -> None:
     (verdict,) = head_verdicts(Lookup(made_run([{}])))
-    assert verdict.sentence == (
-        "Selective: it spreads its weight as if over 8 tokens; 70 % of its top 20 tokens are separable from the "
-        "rest, 10 % of random ones."
-    )
     assert "No earlier rule holds (sink, uniform, blurred, fading, sharp)" in verdict.rule
     assert verdict.numbers["effective tokens"] == 8.0
     assert verdict.numbers["separability of 20 tokens"] == 0.7
     assert verdict.numbers["of random sets"] == 0.1
     (sink,) = head_verdicts(Lookup(made_run([SINK])))
-    assert sink.sentence == "Sink: 80 % of its weight goes to the first token it sees."
-    assert sink.rule == "At 1,024 tokens more than 50 % of the weight is on the first visible key."
+    assert sink.numbers["weight on the first key"] == 0.8
 
 
 def test_dispersion_counts_heads_and_those_that_are_sure() -> None:
     finding = found(UNIFORM, BARELY_UNIFORM, NOT_UNIFORM, {})["dispersion"]
-    assert finding.sentence == "2 of 4 heads are within 5 % of the entropy ceiling at 1,024 tokens."
     assert finding.heads == ((0, 0), (0, 1))
     assert finding.numbers["of these with the whole interval there"] == 1
     assert finding.numbers["mean entropy over its ceiling"] == pytest.approx((5.9 + 5.71 + 5.69 + 2.0) / 24)
-    assert found({})["dispersion"].sentence.startswith("No head is within")
     assert found(UNIFORM)["dispersion"].sentence.startswith("The only head is within")
-    assert found(UNIFORM, UNIFORM)["dispersion"].sentence.startswith("All 2 heads are within")
 
 
 def test_forced_dispersion_is_about_the_ceiling_not_the_weight() -> None:
     finding = found(FORCED, {"max_weight": (0.05, 0.04, 0.06, 0.5, 0.002)})["forced dispersion"]
     assert finding.heads == ((0, 0),)
-    assert finding.sentence.startswith("1 of 2 heads has logits so close together")
 
 
 def test_no_ceiling_no_sentence() -> None:
@@ -133,24 +149,16 @@ def test_random_sets(p_values: dict[int, float], critical: int | None, words: st
 def test_separability_counts_heads_no_better_than_random() -> None:
     finding = found(BLURRED, NEARLY_BLURRED, {})["separability"]
     assert finding.heads == ((0, 0),)
-    assert finding.sentence == (
-        "Of the 20 tokens that a head weights most, 70 % are separable from the rest, against 10 % of 20 random ones; "
-        "1 of 3 heads does no better than random."
-    )
-    assert found({})["separability"].sentence.endswith("; every head does better than random.")
+    assert finding.numbers["heads no better than random"] == 1
 
 
 def test_length_sinks_and_gradients() -> None:
-    told = found(FADING, {"decay_exponent": (0.01, -0.1, 0.1, None, 1.0)}, SINK)
-    assert told["length"].heads == ((0, 0),)
-    assert told["length"].numbers["heads whose interval reaches 0 or below"] == 1
-    assert "goes like n^-0.20 on average; 1 of 3 heads fades" in told["length"].sentence
-    assert told["sinks"].heads == ((0, 2),)
-    assert told["sinks"].sentence == (
-        "1 of 3 heads gives more than half of the weight to the first token in sight; all heads together give it 1 %, "
-        "a uniform head would give it 0.2 %."
-    )
-    assert told["gradients"].sentence.startswith("At T = 1 the weights react with 40 % of the largest possible")
+    findings = found(FADING, {"decay_exponent": (0.01, -0.1, 0.1, None, 1.0)}, SINK)
+    assert findings["length"].heads == ((0, 0),)
+    assert findings["length"].numbers["heads whose interval reaches 0 or below"] == 1
+    assert findings["sinks"].heads == ((0, 2),)
+    assert findings["sinks"].numbers["of a uniform head"] == 0.002
+    assert findings["gradients"].numbers["worst sensitivity at T = 1, mean"] == 0.2
 
 
 def test_too_few_heads_for_the_test() -> None:
@@ -165,10 +173,6 @@ def test_too_few_heads_for_the_test() -> None:
 def test_nothing_is_better_than_sets_that_are_always_separable() -> None:
     certain = {"separability": (1.0, 1.0, 1.0, None, 1.0)}
     assert "separability" not in found(certain, overall=certain)
-    alone = found(
-        {"separability": (0.7, None, None, None, 0.1)}, overall={"separability": (0.7, None, None, None, 0.1)}
-    )
-    assert alone["separability"].sentence.endswith("every head does better than random (one window: no interval).")
 
 
 def test_an_empty_run_has_no_verdicts() -> None:
@@ -182,9 +186,6 @@ def test_key_numbers_have_interval_limit_and_control() -> None:
     effective, separability, critical, decay, sensitivity = key_numbers(Lookup(made_run([{}] * 5)))
     assert (effective.value, effective.low, effective.high, effective.limit) == (8.0, 7.5, 8.5, 500.0)
     assert effective.shown == "8 tokens"
-    assert (
-        effective.meaning == "A query spreads its weight as if equally over 8 tokens, of 500 that it sees on average."
-    )
     (unlimited, *_) = key_numbers(Lookup(made_run([{}], {"effective_tokens": (8.0, 7.5, 8.5, None, None)})))
     assert unlimited.meaning == "A query spreads its weight as if equally over 8 tokens."
     assert separability.shown == "70 %"
@@ -210,7 +211,7 @@ def test_infinite_and_missing_numbers_are_not_looked_up() -> None:
 def test_the_shown_size_is_the_one_nearest_to_20(sizes: tuple[int, ...], shown: int | None) -> None:
     rows = [row((0, 0), 64, n, "top_mass", 0.5) for n in sizes] + [row((0, 0), 16, 20, "top_mass", 0.5)] * bool(sizes)
     run = made_run([])
-    assert shown_size(type(run)(pl.DataFrame(rows, schema=run.table.schema), run.manifest)) == shown
+    assert Lookup(type(run)(pl.DataFrame(rows, schema=run.table.schema), run.manifest)).size == shown
 
 
 def test_growth_says_where_a_head_crosses_its_limits() -> None:

@@ -44,7 +44,7 @@ def row(name: str, **changed: float | None) -> dict[str, Any]:
     known: dict[str, float | None] = {
         "loss": loss, "perplexity": 2.718281828**loss, "loss_change": loss - 3.2, "loss_rise": loss / 3.2 - 1,
         "effective_tokens": active / 8, "active": active, "zeros": 1 - active / 256, "separability": 0.5,
-        "told_apart": apart, "told_apart_gain": apart - 0.31, "distance_per_token": 1.4, "capacity": capacity,
+        "separable": apart, "separable_gain": apart - 0.31, "distance_per_token": 1.4, "capacity": capacity,
         "capacity_ratio": capacity / 60, "sensitivity": 0.17 * ratio, "sensitivity_own": 0.17,
         "sensitivity_ratio": ratio, "needle_accuracy": right / 10, "needle_margin": right - 3.5,
         "needle_gain": right / 10 - 0.3,

@@ -27,7 +27,7 @@ SIZED = (
 )  # fmt: skip
 LIMITED = ("entropy", "effective_tokens", "max_weight", "top_mass", "distance", "distance_per_token", "net_distance")
 CONTROLLED = ("max_weight", "sink_mass", *SIZED)
-ALTERNATIVES = ("own", "entmax:alpha=1.5", "sparsemax", "topk:k=32")
+ALTERNATIVES = ("baseline", "entmax:alpha=1.5", "sparsemax", "topk:k=32")
 KINDS = ("selective", "sharp", "sink", "uniform", "blurred", "fading", "not measured")
 WORDS = ("The", "old", "man", "said", "that", "he", "would", "not", "go,", "and", "the", "others", "went", "home", ".")
 
@@ -161,7 +161,7 @@ def alternatives(places: Sequence[tuple[int, int]]) -> pl.DataFrame:
                 (layer, head, name, told, told - 0.03, told + 0.03, gain, *ends, 0.12 * i, 100.0 / (1 + i), 9.0, 0.2)
             )
     numbers = (
-        "told_apart", "told_apart_low", "told_apart_high", "gain", "gain_low", "gain_high", "output_change", "active",
+        "separable", "separable_low", "separable_high", "gain", "gain_low", "gain_high", "output_change", "active",
         "effective_tokens", "sensitivity",
     )  # fmt: skip
     kinds: dict[str, Any] = {"layer": pl.Int32, "head": pl.Int32, "normalizer": pl.String}

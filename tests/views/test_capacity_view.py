@@ -10,17 +10,18 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from markupsafe import escape
 from rich.console import Console
 
 from abbe import AbbeError
 from abbe.studies import Capacity
-from abbe.studies._capacity.curves import Curve
 from abbe.studies._capacity.findings import findings
 from abbe.studies._capacity.geometry import correlation_table
 from abbe.studies._capacity.result import WAYS
 from abbe.studies._capacity.settings import CapacitySettings
 from abbe.studies._capacity.tables import capacity_rows, curve_table, growth_table
 from abbe.studies._capacity.tables import capacity_table as make_table
+from abbe.studies._engine.capacity.curve import Curve
 from abbe.views import capacity_chart, capacity_table, save_capacity_figures
 
 LENGTHS, LAYERS = (128, 256, 512, 1024), 6
@@ -42,8 +43,8 @@ def curve_of(length: int, way: str, layer: int | None, windows: int) -> Curve:
     height = fall * 0.12 * (length / 1024) ** 0.4 * (1 if layer is None else 0.03 * (layer + 1))
     spread = 1 + 0.2 * torch.arange(windows).double() / windows
     rises = height / torch.tensor(sizes).double().unsqueeze(-1) ** 0.7 * spread
-    own = torch.full((windows,), 4.0, dtype=torch.float64)
-    return Curve(length, way, layer, length, sizes, own, own * (1 + rises))
+    baseline = torch.full((windows,), 4.0, dtype=torch.float64)
+    return Curve(length, way, layer, length, layer is None, sizes, baseline, baseline, baseline * (1 + rises))
 
 
 def made_up(settings: CapacitySettings, name: str = "made-up", layers: int = LAYERS) -> Capacity:
@@ -134,6 +135,18 @@ def test_a_narrow_terminal_and_few_numbers() -> None:
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
 
 
+def test_the_page_holds_findings_charts_in_both_themes_and_tables() -> None:
+    study = made_up(settings_of(), "<script>alert(1)</script>")
+    page = study.to_html()
+    assert "<script>alert(1)</script>" not in page
+    for finding in study.findings:
+        assert escape(finding.sentence.replace(" %", "\u00a0%")) in page
+    charts = json.loads(page.split('<script type="application/json" id="charts">')[1].split("</script>")[0])
+    assert set(charts["capacity"]) == {"light", "dark", "datasets"}
+    assert "<h3>Whole model</h3>" in page
+    assert page.count("<td>renormalised</td>") >= study.table.filter(pl.col("layer").is_null()).height / 2
+
+
 def test_a_capacity_with_a_hole_is_marked() -> None:
     found = made_up(settings_of())
     last = (pl.col("length") == 1024) & (pl.col("way") == "deletion") & (pl.col("allowed") == pl.col("allowed").max())
@@ -153,9 +166,9 @@ def test_the_chart_has_a_panel_for_each_part(theme: Any) -> None:
     assert titles == [
         "truncated, deletion", "truncated, renormalised",
         "growth with the length", "layers over the length, renormalised",
-        "each layer truncated alone, deletion", "each layer truncated alone, renormalised",
-        "separability of each layer, deletion", "separability of each layer, renormalised",
-        "needed keys and separability, deletion", "needed keys and separability, renormalised",
+        "each layer alone, deletion", "each layer alone, renormalised",
+        "separability, deletion", "separability, renormalised",
+        "keys by separability, deletion", "keys by separability, renormalised",
     ]  # fmt: skip
     text = json.dumps(chart, allow_nan=False)
     assert "6 % of L, the paper's" in text
@@ -172,7 +185,7 @@ def titles_of(**changed: Any) -> list[str]:
 def test_growth_comes_last_where_layers_have_one_length() -> None:
     """So that the two ways stay side by side."""
     titles = titles_of(layer_lengths=(256,))
-    assert titles[2:4] == ["each layer truncated alone, deletion", "each layer truncated alone, renormalised"]
+    assert titles[2:4] == ["each layer alone, deletion", "each layer alone, renormalised"]
     assert titles[-1] == "growth with the length"
     assert not any("over the length" in title for title in titles)
     one = titles_of(ways=("deletion",))

@@ -35,7 +35,8 @@ def test_the_page_tells_recommendation_rule_and_numbers() -> None:
     found = made.comparison()
     page = compare_page(found)
     assert page.startswith("<!doctype html>")
-    assert f"<bdi>{found.recommendation.sentence}</bdi>" in page
+    sentence = found.recommendation.sentence.replace(" %", "\u00a0%")  # a number keeps its unit
+    assert f"<bdi>{sentence}</bdi>" in page
     assert found.recommendation.rule.replace("'", "&#39;") in page
     for name in made.NAMES[1:]:
         assert f'<td class="name"><bdi>{name}</bdi></td>' in page
@@ -99,12 +100,16 @@ def test_sensitivities_between_jumps_are_marked_everywhere() -> None:
 @pytest.mark.slow
 def test_the_page_says_when_windows_are_too_few() -> None:
     page = compare_page(made.comparison(windows=made.MANIFEST["windows"][:4]))
-    assert "Too few windows to judge: from 4 windows an interval of nominal 95 % holds the truth in 84 to 87 %" in page
+    words = "Too few windows to judge: from 4 windows an interval of nominal 95 % holds the truth in 84 to 87 %"
+    assert words.replace(" %", "\u00a0%") in page
     assert "helps this model" not in re.sub(r"<script.*?</script>", "", page, flags=re.S)
 
 
-def test_the_capacity_is_told_to_be_of_all_windows() -> None:
-    assert "<dt>capacity</dt><dd><bdi>loss rise of 5 %, on all windows</bdi></dd>" in compare_page(made.comparison())
+def test_the_capacity_says_its_windows_and_its_grid() -> None:
+    shown = "<dt>capacity</dt><dd><bdi>loss rise of 5 %, on all windows"
+    assert f"{shown}, between powers of 2</bdi></dd>" in compare_page(made.comparison())
+    exact = compare_page(made.comparison(settings=made.MANIFEST["settings"] | {"grid": "exact"}))
+    assert f"{shown}</bdi></dd>" in exact
 
 
 def test_cells_are_sorted_by_their_numbers() -> None:
@@ -120,7 +125,8 @@ def test_charts_hold_every_normalizer_in_both_themes() -> None:
     for chart in charts.values():
         assert {"light", "dark", "datasets"} <= set(chart)
     rows = [row for rows in charts["pareto"]["datasets"].values() for row in rows]
-    assert {row["normalizer"] for row in rows if "normalizer" in row} == set(made.NAMES)
+    assert {row["normalizer"] for row in rows if "normalizer" in row} == {*made.NAMES, "baseline (softmax)"}
+    assert {row["label"] for row in rows if "label" in row} == {"baseline", *made.NAMES[1:]}
     assert len(charts["pareto"]["light"]["concat"]) == 2
     assert len(charts["needle"]["light"]["concat"]) == 4
 
@@ -201,7 +207,7 @@ def test_the_baseline_has_no_interval_against_itself() -> None:
     for shown in (compare_page(found), console.export_text()):
         assert "0 to 0" not in shown
     own, other = (found.table.row(place, named=True) for place in (0, 1))
-    relative = ("loss_change", "loss_rise", "told_apart_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
+    relative = ("loss_change", "loss_rise", "separable_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
     for name in relative:
         assert own["normalizer"] == BASELINE
         assert interval(BY_NAME[name], own) == ""
@@ -246,7 +252,7 @@ def test_long_names_are_short_in_charts_and_whole_in_tooltips_and_tables() -> No
         assert f'<td class="name"><bdi>{name}</bdi></td>' in page
     for chart in charts_of(page).values():
         rows = [row for rows in chart["datasets"].values() for row in rows]
-        assert {row["full"] for row in rows if "full" in row} == {"baseline", *LONG}
+        assert {row["full"] for row in rows if "full" in row} == {"baseline (softmax)", *LONG}
         assert {row["shown"] for row in rows if "shown" in row} - {"chance", "baseline"} == {
             "layers.0=topk…0,1=sparsemax", "layers.0=topk…0,1=sparsemax (2)"
         }  # fmt: skip

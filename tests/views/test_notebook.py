@@ -65,6 +65,14 @@ def test_a_run_shows_what_where_and_what_was_skipped(of_run: str) -> None:
         assert words in text, words
 
 
+def test_a_report_begins_with_its_answer(of_report: str) -> None:
+    seen = Seen(of_report)
+    words = [part for part in seen.words if part.strip()]
+    answer = report(PLACES).answer
+    assert words[0] == answer.sentence
+    assert ("title", answer.rule) in seen.attributes
+
+
 def test_the_table_holds_means_over_heads_at_the_size_of_the_charts(of_run: str) -> None:
     heads = report(PLACES).run.table.filter(pl.col("head").is_not_null() & (pl.col("length") == 1024))
     rows = re.findall(r"<tr[^>]*>(.*?)</tr>", of_run)

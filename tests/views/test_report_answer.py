@@ -144,7 +144,7 @@ def alternatives(gains: dict[str, int]) -> pl.DataFrame:
         for spec, count in gains.items()
         for head in range(10)
     ]
-    names = ["layer", "head", "normalizer", "told_apart", "gain", "gain_low", "output_change"]
+    names = ["layer", "head", "normalizer", "separable", "gain", "gain_low", "output_change"]
     return pl.DataFrame(rows, schema=names, orient="row")
 
 
@@ -152,7 +152,7 @@ def steps_of(found: Report) -> list[tuple[str, str]]:
     return [(step.words, step.command) for step in next_steps(found, answer(found))]
 
 
-GAINING = alternatives({"own": 0, "entmax:alpha=1.5": 4, "sparsemax": 0, "softmax:temperature=0.7": 9})
+GAINING = alternatives({"baseline": 0, "entmax:alpha=1.5": 4, "sparsemax": 0, "softmax:temperature=0.7": 9})
 MODEL = "abbe {} gpt2-like --text TEXT.txt"
 
 
@@ -164,7 +164,7 @@ def test_a_gain_is_a_guess_with_its_test() -> None:
 
 
 def test_no_gain_no_advice() -> None:
-    none = alternatives({"own": 0, "sparsemax": 0, "softmax:temperature=0.7": 9})
+    none = alternatives({"baseline": 0, "sparsemax": 0, "softmax:temperature=0.7": 9})
     assert not any("compare" in command for _, command in steps_of(report(["sharp"] * 10, alternatives=none)))
 
 

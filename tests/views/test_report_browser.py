@@ -245,7 +245,7 @@ def test_one_head_at_one_length(
     if "table" in changes and changes["table"] is NOTHING:
         assert "No head has a value here." in seen.text("#legend")
     if changes.get("sample"):
-        assert seen.text("#token-told") == "This head has no rows for this query."
+        assert seen.text("#token-words") == "This head has no rows for this query."
     if changes.get("heads") == ():
         assert seen.text("#head-sentence") == "There is no verdict on this head."
     seen.quiet()
@@ -286,7 +286,7 @@ def test_degenerate_balls(opened: Opened, tmp_path: Path) -> None:
     row = sample.rows[0].__class__(0, 0, sample.queries[0], (0,), (0.0,), (ball,))
     flat = sample.__class__(3, 0, sample.tokens, (1,), sample.queries, (row,))
     seen = opened(other=made.page_file(made.report([(0, 0)], **ONE, sample=flat), tmp_path)).ready().drawn("light")
-    assert seen.text("#token-told") == (
+    assert seen.text("#token-words") == (
         "1 of 1 selected tokens lie in the ball; 1 unselected one lies no farther out than the farthest selected."
     )
     assert json.loads(seen.page.evaluate("JSON.stringify(window.abbe.choice.ball)")) == 1

@@ -166,7 +166,7 @@ ODD: dict[str, Callable[[], Report]] = {
     ),
     "parts without columns": lambda: report(SMALL, alternatives=pl.DataFrame(), floors=pl.DataFrame()),
     "alternatives all null": lambda: report(SMALL, alternatives=_emptied(alternatives(SMALL))),
-    "own alone": lambda: report(SMALL, alternatives=alternatives(SMALL).filter(pl.col("normalizer") == "own")),
+    "own alone": lambda: report(SMALL, alternatives=alternatives(SMALL).filter(pl.col("normalizer") == "baseline")),
     "no floor reached": lambda: report(SMALL, floors=floors(SMALL).with_columns(floor=NOTHING)),
     "no manifest": lambda: report(SMALL, manifest={"model": None, "settings": {"queries": None}}),
 }

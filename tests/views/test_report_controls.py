@@ -106,8 +106,8 @@ def test_measure_length_size_and_what_is_shown(seen: Seen, found: Report) -> Non
 def test_measures_are_grouped_and_those_without_heads_are_left_out(seen: Seen) -> None:
     groups = seen.page.locator("#map-measure optgroup").evaluate_all("all => all.map(e => e.label)")
     assert groups == [
-        "Dispersion of the weights", "Weight of the selected set", "Distance from the rest", "Separability",
-        "Sensitivity",
+        "Dispersion of the weights", "Attention patterns", "Weight of the selected set", "Distance from the rest",
+        "Separability", "Sensitivity",
     ]  # fmt: skip
     assert seen.page.locator("#map-measure option[value=ks_statistic]").count() == 0
     assert seen.page.locator("#filter-measure option[value=ks_statistic]").count() == 1
@@ -194,7 +194,7 @@ def test_a_chosen_head_fills_verdict_charts_and_table(opened: Opened, found: Rep
     assert "∞" in seen.text("#head-details")
     rows = seen.page.locator("#alternatives-table tbody tr")
     assert rows.count() == len(made.ALTERNATIVES)
-    told = found.alternatives.filter((pl.col("layer") == 0) & (pl.col("head") == 0))["told_apart"]
+    told = found.alternatives.filter((pl.col("layer") == 0) & (pl.col("head") == 0))["separable"]
     assert [float(row.locator("td").nth(1).inner_text().split()[0]) for row in rows.all()] == pytest.approx(
         list(told), rel=1e-2
     )
@@ -301,7 +301,7 @@ def test_selected_tokens_are_marked_and_listed(seen: Seen, found: Report) -> Non
     assert seen.page.locator("#token-text .selected").count() == 20
     told = f"{sum(ball.inside)} of 20 selected tokens lie in the ball; {ball.intruders} unselected ones lie "
     told += "no farther out than the farthest selected."
-    assert seen.text("#token-told") == told
+    assert seen.text("#token-words") == told
 
 
 @pytest.mark.slow
@@ -317,10 +317,10 @@ def test_query_and_size_are_chosen_in_every_way(seen: Seen, found: Report) -> No
     assert query.input_value() == str(last)
     seen.page.locator("#query-after").click()
     assert query.input_value() == str(first)
-    assert seen.text("#token-told") == "This query sees too few tokens for a selected set of 20."
+    assert seen.text("#token-words") == "This query sees too few tokens for a selected set of 20."
     assert seen.page.locator("#token-list tr").count() == first + 1
     seen.page.locator("#ball-select").select_option("5")
-    assert "of 5 selected tokens" in seen.text("#token-told")
+    assert "of 5 selected tokens" in seen.text("#token-words")
     assert seen.page.locator("#token-text .selected").count() == 5
     seen.page.locator("#query-before").click()
     assert query.input_value() == str(last)

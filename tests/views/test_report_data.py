@@ -7,6 +7,8 @@ import gzip
 import json
 import math
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import made_up_report as made
@@ -17,7 +19,8 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from unpacked_page import unpacked, unpacked_table
 
-from abbe.results import SCHEMA
+import abbe
+from abbe.results import FORMAT, SCHEMA
 from abbe.studies._report.result import Report
 from abbe.studies._report.sample_json import sample_as_json
 from abbe.views import report_page
@@ -63,7 +66,7 @@ def test_the_words_for_the_scripts(text: str, found: Report) -> None:
     ]
     assert about["heads"][0]["numbers"] == [["effective tokens", "7.9"], ["ceiling", "∞"]]
     assert len(about["alternatives"]) == found.alternatives.height
-    assert about["alternatives"][1]["told_apart"] == pytest.approx(found.alternatives["told_apart"][1], rel=1e-4)
+    assert about["alternatives"][1]["separable"] == pytest.approx(found.alternatives["separable"][1], rel=1e-4)
     assert set(about["columns"]) == {
         name for name in found.alternatives.columns if not name.endswith(("_low", "_high"))
     }
@@ -131,3 +134,14 @@ def test_empty_tables_and_columns() -> None:
 )
 def test_values_that_json_can_hold(value: Any, plain: Any) -> None:
     assert plain_value(value) == plain
+
+
+def test_a_folder_with_the_older_names_opens(tmp_path: Path) -> None:
+    finished = made.MANIFEST | {"format": FORMAT, "study": "report", "finished": True}
+    made_up = made.report(made.grid(2, 3), manifest=finished)
+    older = {name: name.replace("separable", "told_apart") for name in made_up.alternatives.columns}
+    baseline = pl.col("normalizer").replace("baseline", "own")
+    replace(made_up, alternatives=made_up.alternatives.rename(older).with_columns(baseline)).save(tmp_path / "run")
+    opened = abbe.open(tmp_path / "run")
+    assert isinstance(opened, Report)
+    assert_frame_equal(opened.alternatives, made_up.alternatives)

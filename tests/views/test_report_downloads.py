@@ -54,18 +54,18 @@ def test_growth_is_sorted_with_what_is_absent_last(seen: Seen) -> None:
 def test_the_table_is_filtered_sorted_and_paged(seen: Seen, found: Report) -> None:
     everything = "#everything"
     total = f"{found.run.table.height:,}"
-    assert seen.text("#rows-told") == f"rows 1 to 50 of {total}"
+    assert seen.text("#rows-words") == f"rows 1 to 50 of {total}"
     seen.choose("measure", "separability", everything)
     wanted = found.run.table.filter(pl.col("measure") == "separability")
-    assert seen.text("#rows-told") == f"rows 1 to 50 of {wanted.height}"
+    assert seen.text("#rows-words") == f"rows 1 to 50 of {wanted.height}"
     before, after = seen.page.locator("#page-before"), seen.page.locator("#page-after")
     assert before.is_disabled()
     after.click()
-    assert seen.text("#rows-told") == f"rows 51 to 100 of {wanted.height}"
+    assert seen.text("#rows-words") == f"rows 51 to 100 of {wanted.height}"
     before.click()
     seen.page.get_by_role("button", name="last page").click()
     assert after.is_disabled()
-    assert seen.text("#rows-told").endswith(f"to {wanted.height} of {wanted.height}")
+    assert seen.text("#rows-words").endswith(f"to {wanted.height} of {wanted.height}")
     seen.page.get_by_role("button", name="first page").click()
     header = seen.page.locator("#row-headers th", has_text="value")
     header.get_by_role("button").click()
@@ -76,16 +76,16 @@ def test_the_table_is_filtered_sorted_and_paged(seen: Seen, found: Report) -> No
     after.click()
     for name, value in (("length", "256"), ("N", "20"), ("layer", "1"), ("head", "3")):
         seen.choose(name, value, everything)
-    assert seen.text("#rows-told") == "rows 1 to 1 of 1"
+    assert seen.text("#rows-words") == "rows 1 to 1 of 1"
     assert column(seen, everything, 5) == ["separability"]
     assert column(seen, everything, 11) == [found.heads[PLACES.index((1, 3))].kind]
     assert float(column(seen, everything, 6)[0]) == pytest.approx(
         value_of(found, "separability", 1, 3, length=256, n=20), rel=1e-4
     )
     seen.choose("head", "none", everything)
-    assert seen.text("#rows-told") == "no row fits these filters"
+    assert seen.text("#rows-words") == "no row fits these filters"
     seen.choose("layer", "none", everything)
-    assert seen.text("#rows-told") == "rows 1 to 1 of 1"
+    assert seen.text("#rows-words") == "rows 1 to 1 of 1"
     seen.page.get_by_role("button", name="Clear filters").click()
     seen.choose("measure", "sensitivity_worst_p95", everything)
     seen.choose("temperature T", "0.5", everything)
@@ -93,7 +93,7 @@ def test_the_table_is_filtered_sorted_and_paged(seen: Seen, found: Report) -> No
     seen.choose("temperature T", "1", everything)
     assert set(column(seen, everything, 5)) == {"sensitivity_worst_p95"}
     seen.page.get_by_role("button", name="Clear filters").click()
-    assert seen.text("#rows-told") == f"rows 1 to 50 of {total}"
+    assert seen.text("#rows-words") == f"rows 1 to 50 of {total}"
     assert seen.page.locator(f"{everything} tbody tr").count() == 50
     seen.quiet()
 

@@ -12,13 +12,16 @@ from report_in_browser import PHONE, WIDE, Opened, Seen, value_of, without_chrom
 
 from abbe.studies._report.heat import weight_of
 from abbe.studies._report.next_steps import next_steps
-from abbe.studies._report.result import HeadVerdict, Report
+from abbe.studies._report.result import HeadPattern, HeadVerdict, Report
 
 pytest_plugins = ("report_page_fixtures",)
 pytestmark = without_chromium
 
+PATTERNS = {(1, 2): (HeadPattern("induction head", "Induction <b>it is</b>.", "enough <i>weight</i>"),)}
 HEALTHY = tuple(
-    HeadVerdict(layer, head, "fading" if head == 3 and layer else "sharp", "s", "r", {})
+    HeadVerdict(
+        layer, head, "fading" if head == 3 and layer else "sharp", "s", "r", {}, PATTERNS.get((layer, head), ())
+    )
     for layer, head in made.grid(3, 4)
 )
 
@@ -191,8 +194,8 @@ def test_the_heat_map_names_tokens_and_weight(seen: Seen, found: Report) -> None
         seen.page.keyboard.press("ArrowRight")
     seen.page.keyboard.press("ArrowUp")
     row, column = side - 2, 3
-    words = seen.text("#heat-told")
-    assert seen.page.locator("#heat-told bdi").count() == 2  # a token cannot turn the direction of the rest
+    words = seen.text("#heat-words")
+    assert seen.page.locator("#heat-words bdi").count() == 2  # a token cannot turn the direction of the rest
     assert words.startswith(f"Query token {heat.queries[row]} “")
     assert f"→ token{'s' if heat.edges[column + 1] - heat.edges[column] > 1 else ''} {heat.edges[column]}" in words
     weight = weight_of(heat.heads[1, 2][row * side + column])
@@ -214,9 +217,66 @@ def test_the_heat_map_follows_head_theme_and_pointer(opened: Opened, healthy: Pa
     assert len({first, second, canvas.evaluate(pixels)}) == 3
     box = canvas.bounding_box()
     canvas.hover(position={"x": box["width"] - 2, "y": 2})
-    assert seen.text("#heat-told").endswith("comes later, no weight")
+    assert seen.text("#heat-words").endswith("comes later, no weight")
     canvas.click(position={"x": 3, "y": 3})
     assert seen.page.locator("#query-select").input_value() == seen.page.evaluate("String(abbe.sample.queries[0])")
+    seen.quiet()
+
+
+def test_a_head_names_its_patterns_and_its_heat_map_zooms_by_keys_buttons_and_drag(
+    opened: Opened, healthy: Path
+) -> None:
+    seen = opened(other=healthy).ready()
+    canvas, side = seen.page.locator("#heat-map"), seen.page.evaluate("abbe.sample.heat.queries.length")
+    shown, pixels = "e => [e.width, e.height]", "e => e.toDataURL()"
+    seen.cell(0, 0).click()
+    assert seen.page.locator("#head-patterns .kind").count() == 0
+    seen.cell(1, 2).click()
+    assert seen.page.locator("#head-patterns .kind").all_inner_texts() == ["induction head"]
+    assert seen.text("#head-sentence") == "s Induction <b>it is</b>."
+    assert "induction head: enough <i>weight</i>" in seen.page.locator("#head-pattern-rules").text_content()
+    whole = canvas.evaluate(pixels)
+    assert seen.page.locator("#heat-out").is_disabled()
+    assert seen.page.locator("#heat-whole").is_disabled()
+    canvas.focus()
+    seen.page.keyboard.press("ArrowDown")  # the last query and the first keys: the view stays within the map
+    seen.page.keyboard.press("+")
+    half = round(side / 2)
+    assert canvas.evaluate(shown) == [half, half]
+    first, last = seen.page.evaluate(f"[abbe.sample.heat.queries.at(-{half}), abbe.sample.heat.edges[{half}] - 1]")
+    assert seen.text("#heat-range").startswith(f"Queries {first} to ")
+    assert seen.text("#heat-range").endswith(f"keys 0 to {last}.")
+    for _ in range(half):
+        seen.page.keyboard.press("ArrowRight")  # one beyond the edge: the view follows
+    edges = seen.page.evaluate(f"[abbe.sample.heat.edges[1], abbe.sample.heat.edges[{half} + 1] - 1]")
+    assert seen.text("#heat-range").endswith(f"keys {edges[0]} to {edges[1]}.")
+    assert seen.page.locator("#heat-cell").is_visible()
+    for _ in range(9):
+        seen.page.keyboard.press("+")
+    assert canvas.evaluate(shown) == [4, 4]
+    assert seen.page.locator("#heat-in").is_disabled()
+    seen.page.locator("#heat-out").click()
+    assert canvas.evaluate(shown) == [8, 8]
+    seen.page.locator("#heat-whole").click()
+    assert canvas.evaluate(shown) == [side, side]
+    assert canvas.evaluate(pixels) == whole
+    assert seen.text("#heat-range") == ""
+    box, query = canvas.bounding_box(), seen.page.locator("#query-select").input_value()
+    cell = box["width"] / side
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    seen.page.mouse.move(box["x"] + 2.5 * cell, box["y"] + 3.5 * cell)
+    seen.page.mouse.down()
+    seen.page.mouse.move(box["x"] + 11.5 * cell, box["y"] + 8.5 * cell, steps=3)
+    assert seen.page.locator("#heat-drag").is_visible()
+    seen.page.mouse.up()
+    assert canvas.evaluate(shown) == [10, 10]
+    edges = seen.page.evaluate("[abbe.sample.heat.edges[2], abbe.sample.heat.edges[12] - 1]")
+    assert seen.text("#heat-range").endswith(f"keys {edges[0]} to {edges[1]}.")
+    assert seen.page.locator("#query-select").input_value() == query  # a drag is no click
+    canvas.focus()
+    seen.page.keyboard.press("0")
+    assert canvas.evaluate(pixels) == whole
     seen.quiet()
 
 

@@ -26,11 +26,12 @@ def found() -> Report:
 @pytest.mark.parametrize(
     ("name", "label", "group"),
     [
-        ("effective_tokens", "effective tokens", 0), ("top_mass", "weight of the selected set", 1),
-        ("net_distance", "net distance", 2), ("recall_cosine", "recall by angle", 3),
-        ("sensitivity_worst_p95@T=0.25", "sensitivity, worst direction: 95 % of rows below, T = 0.25", 4),
-        ("difference_pair_max@T=1,eps=0.1", "difference, second key past the first: largest row, T = 1, step = 0.1", 4),
-        ("critical_n@0.01", "critical N at level 0.01", 5), ("something_new", "something new", 5),
+        ("effective_tokens", "effective tokens", 0), ("top_mass", "weight of the selected set", 2),
+        ("induction", "weight after the previous copy (induction)", 1),
+        ("net_distance", "net distance", 3), ("recall_cosine", "recall by angle", 4),
+        ("sensitivity_worst_p95@T=0.25", "sensitivity, worst direction: 95 % of rows below, T = 0.25", 5),
+        ("difference_pair_max@T=1,eps=0.1", "difference, second key past the first: largest row, T = 1, step = 0.1", 5),
+        ("critical_n@0.01", "critical N at level 0.01", 6), ("something_new", "something new", 6),
     ],
 )  # fmt: skip
 def test_measures_have_names_for_people(name: str, label: str, group: int) -> None:

@@ -131,7 +131,7 @@ def test_what_was_measured_is_told(page: Page) -> None:
     ):  # fmt: skip
         assert words in page.text, words
     for claim in CLAIMS:
-        for words in (claim.topic, claim.paper, claim.found, claim.rule, claim.answer, *claim.numbers):
+        for words in (claim.topic, claim.paper, claim.measured, claim.rule, claim.answer, *claim.numbers):
             assert words in page.text
     for ours, paper in (("1 min 32 s", "24 min"), ("1 min 1 s", "37 min"), ("4 min 22 s", "17 h"), ("48.9 s", "1 min")):
         assert ours in page.text

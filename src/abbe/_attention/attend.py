@@ -29,7 +29,7 @@ from .blocks import (
     fits_in_one_block,
     full_precision,
 )
-from .sdpa import Names, from_sdpa
+from .sdpa import Options, from_sdpa
 
 
 @overload
@@ -110,13 +110,10 @@ def attention(
         torch.Size([8, 1024, 64])
     """
     _check_qkv(q, k, v)
-    names = Names(mask, position_bias, causal, dropout)
+    options = Options(mask, position_bias, causal, dropout, window, scale, softcap, sink)
     if attn_mask is not None or is_causal is not None or dropout_p is not None or enable_gqa is not None:
-        names = from_sdpa(q, k, names, attn_mask, is_causal, dropout_p, enable_gqa)
-    rule, inputs = _checked(
-        q, k, v, normalizer, mask=names.mask, causal=names.causal, window=window, scale=scale, softcap=softcap,
-        sink=sink, position_bias=names.position_bias, dropout=names.dropout,
-    )  # fmt: skip
+        options = from_sdpa(q, k, options, attn_mask, is_causal, dropout_p, enable_gqa)
+    rule, inputs = _checked(q, k, v, normalizer, options)
     if return_weights:
         return dense(rule, inputs)
     compiling = torch.compiler.is_compiling()
@@ -135,7 +132,7 @@ def _blockwise(
 ) -> Tensor:
     """attention() block by block, whatever the problem; for tests and benchmarks."""
     _check_qkv(q, k, v)
-    return blockwise(*_checked(q, k, v, normalizer, **options), size)
+    return blockwise(*_checked(q, k, v, normalizer, Options(**options)), size)
 
 
 def _needs_grad(inputs: Inputs) -> bool:
@@ -187,21 +184,8 @@ def _kernel(rule: Rule, inputs: Inputs) -> Tensor:
     return out.reshape(*batch, *out.shape[-3:])
 
 
-def _checked(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    normalizer: str | Normalizer,
-    *,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    window: int | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sink: Tensor | float | None = None,
-    position_bias: Tensor | None = None,
-    dropout: float = 0.0,
-) -> tuple[Rule, Inputs]:
+def _checked(q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer, options: Options) -> tuple[Rule, Inputs]:
+    mask, position_bias, causal, dropout, window, scale, softcap, sink = options
     heads, queries, width = q.shape[-3:]
     full = torch.Size((*batch_shape(Inputs(q, k, v)), heads, queries, k.shape[-2]))
     _check_extra("mask", mask, full, floating=False)

@@ -232,8 +232,15 @@ def logits_of(scores: Tensor, inputs: Inputs, hidden: Hidden) -> Tensor:
 
 
 def with_sink(logits: Tensor, sink: Tensor) -> Tensor:
-    """(..., H, Lq, 1 + Lk): the logit of each head's sink (H,) before those of the keys."""
-    return torch.cat([sink.to(logits.dtype)[:, None, None].expand(*logits.shape[:-1], 1), logits], -1)
+    """(..., H, Lq, 1 + Lk): the logit of each head's sink (H,), or each query's (H, Lq), before those of the keys."""
+    column = sink.to(logits.dtype).reshape(len(sink), -1, 1)
+    return torch.cat([column.expand(*logits.shape[:-1], 1), logits], -1)
+
+
+def beside_sink(normalizer: Normalizer, logits: Tensor, sink: Tensor | None) -> Tensor:
+    """The weights of the keys; a sink is one key more, which takes its share of the 1."""
+    weights: Tensor = normalizer(logits if sink is None else with_sink(logits, sink))
+    return weights if sink is None else weights[..., 1:].contiguous()
 
 
 def normalize(normalizer: Normalizer, logits: Tensor, parameters: Sequence[Tensor]) -> Tensor:

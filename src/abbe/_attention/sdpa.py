@@ -14,19 +14,23 @@ from torch import Tensor
 from .._errors import AbbeError
 
 
-class Names(NamedTuple):
-    """The options that torch calls otherwise, under the names of `attention`."""
+class Options(NamedTuple):
+    """The options of `attention` under its names, first those that torch calls otherwise."""
 
-    mask: Tensor | None
-    position_bias: Tensor | None
-    causal: bool
-    dropout: float
+    mask: Tensor | None = None
+    position_bias: Tensor | None = None
+    causal: bool = False
+    dropout: float = 0.0
+    window: int | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    sink: Tensor | float | None = None
 
 
 def from_sdpa(
-    q: Tensor, k: Tensor, own: Names, attn_mask: Tensor | None, is_causal: bool | None, dropout_p: float | None,
+    q: Tensor, k: Tensor, own: Options, attn_mask: Tensor | None, is_causal: bool | None, dropout_p: float | None,
     enable_gqa: bool | None,
-) -> Names:  # fmt: skip
+) -> Options:  # fmt: skip
     """`own` with what was given in torch's names; an option given under both is an error."""
     if attn_mask is not None:
         own = _with_mask(own, attn_mask)
@@ -41,7 +45,7 @@ def from_sdpa(
     return own
 
 
-def _with_mask(own: Names, attn_mask: Tensor) -> Names:
+def _with_mask(own: Options, attn_mask: Tensor) -> Options:
     """A bool mask says True = attend, as ours does; a floating one is added to the scores."""
     if isinstance(attn_mask, Tensor) and attn_mask.is_floating_point():
         _refuse_both("position_bias", own.position_bias is not None, "a floating attn_mask")
@@ -53,7 +57,7 @@ def _with_mask(own: Names, attn_mask: Tensor) -> Names:
     return own._replace(mask=attn_mask)
 
 
-def _with_causal(own: Names, is_causal: bool, q: Tensor, k: Tensor) -> Names:
+def _with_causal(own: Options, is_causal: bool, q: Tensor, k: Tensor) -> Options:
     if not is_causal or q.shape[-2] == k.shape[-2]:
         return own._replace(causal=is_causal)
     shown = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()

@@ -1,1 +1,1 @@
-"""What all kernels stand on: vector arithmetic, compiled entries, threads, and the switch that turns them off."""
+"""What all kernels stand on: compiler, vector arithmetic, sums, entries, threads, and the switch that turns it off."""

@@ -15,9 +15,9 @@ from numba import carray, types
 from numba.core.ccallback import CFunc
 from numba.extending import intrinsic
 
-from .vector import SUMS, WideCompiler, stamp_cache
+from .compiled import SUMS, WideCompiler, from_source, stamp_cache
 
-_HEADER = 3
+_HEADER = 3  # numbers of the work before the arrays: next share, shares, rows
 _OPTIONS = {"nopython": True, "fastmath": SUMS, "error_model": "numpy"}
 _TEMPLATE = """
 def {name}(data):
@@ -30,13 +30,6 @@ def {name}(data):
             return
         kernel({names}, rows * share // shares, rows * (share + 1) // shares)
 """
-
-
-def from_source(source: str, name: str, file: str, scope: dict[str, Any]) -> Any:
-    """The function of that name in a source, which counts as part of a file: numba caches what lies in a file."""
-    scope["__name__"] = "abbe"
-    exec(compile(source, file, "exec"), scope)
-    return scope[name]
 
 
 @intrinsic

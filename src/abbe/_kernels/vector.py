@@ -1,27 +1,18 @@
 """Scalar float32 building blocks that LLVM turns into vector code when they are inlined into a loop.
 
 numba's own ``exp`` and ``log`` call libm one element at a time, and its ``max`` keeps a loop scalar.
-
-Sums. A vector loop keeps one float32 partial sum per lane, so over a long row each lane adds thousands of terms, and
-the narrower the vectors the larger the error: 900 eps were seen at 131,072 keys. Every sum over keys is therefore
-taken in blocks: float32 inside a block, where a lane adds 12 terms (an error of 2 eps at most, see `BLOCK`), float64
-from block to block. In the loops below, `row_` is the block of `row`.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import int32, njit, types
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import register_pass
-from numba.core.lowering import Lower
-from numba.core.registry import cpu_target
-from numba.core.typed_passes import NativeLowering
 from numba.extending import intrinsic
+
+from .compiled import kernel
 
 f32 = np.float32
 
@@ -32,77 +23,8 @@ POS_INF = f32(np.inf)
 NAN = f32(np.nan)
 TINY = f32(1e-37)  # smaller weights count as none where a logarithm or a power of them is needed
 
-# Sums may be reordered (this is what vectorises them); NaN and infinities keep their meaning.
-SUMS = {"reassoc", "contract", "nsz", "arcp"}
 # Fused multiply-add only: the splitting constants below must not be reordered.
 STRICT = {"contract"}
-
-
-def _lanes() -> int:
-    """float32 numbers in a vector of the processor that kernels are compiled for; the fewest where it does not say."""
-    features = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
-    return 16 if "+avx512f" in features else 8 if "+avx" in features else 4
-
-
-# Keys whose terms are summed in float32 before the sum goes on in float64. m equal terms, the worst case, leave a
-# partial sum off by at most m/6 eps, so 12 terms per lane. A loop with few instructions runs over two vectors or more
-# at once, each with partial sums of its own: its blocks can be longer.
-BLOCK = 12 * _lanes()
-LONG_BLOCK = 2 * BLOCK
-_WIDEST = 16
-
-
-def _sources(file: str) -> tuple[tuple[str, float, int], ...]:
-    """Name, time and size of everything that a kernel in `file` may inline: its folder, this file and the entries."""
-    files = [*sorted(Path(file).parent.glob("*.py")), Path(__file__), Path(__file__).with_name("entries.py")]
-    return tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in files)
-
-
-class _WideLower(Lower):  # type: ignore[misc]
-    """Lets loops use vectors of 512 bits where the processor has them: LLVM would stop at 256."""
-
-    def lower_normal_function(self, fndesc: Any) -> None:
-        super().lower_normal_function(fndesc)
-        set.add(self.function.attributes, '"prefer-vector-width"="512"')  # its own `add` knows no such attribute
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _WideLowering(NativeLowering):  # type: ignore[misc]
-    _name = "abbe_wide_lowering"
-
-    @property
-    def lowering_class(self) -> Any:
-        return _WideLower
-
-
-class WideCompiler(CompilerBase):  # type: ignore[misc]
-    """numba's own steps, but for the attribute above."""
-
-    def define_pipelines(self) -> list[Any]:
-        steps = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        steps.passes = [(_WideLowering, why) if step is NativeLowering else (step, why) for step, why in steps.passes]
-        steps._finalized = False
-        steps.finalize()
-        return [steps]
-
-
-def kernel(function: Any) -> Any:
-    """Compile a kernel or a helper called once per row: cached on disk, GIL released.
-
-    Always inlined. Otherwise a helper exists twice, compiled by itself and once more inside its caller, with rounding
-    of its own; the process that compiles would call the first copy, those that load from the cache the second.
-    """
-    options = {"cache": True, "nogil": True, "fastmath": SUMS, "error_model": "numpy", "forceinline": True}
-    made = njit(**options, pipeline_class=WideCompiler)(function)
-    stamp_cache(made, function)
-    return made
-
-
-def stamp_cache(made: Any, function: Any) -> None:
-    """numba asks only whether a function's own file changed, but a kernel inlines others: ask for all files."""
-    cache_file = getattr(getattr(made, "_cache", None), "_cache_file", None)
-    if cache_file is not None:
-        cache_file._source_stamp = _sources(function.__code__.co_filename)
 
 
 def _elementwise(function: Any) -> Any:
@@ -144,7 +66,7 @@ larger = _binary_intrinsic("llvm.maxnum", "nnan", "nsz")  # one instruction, for
 smaller = _binary_intrinsic("llvm.minnum", "nnan", "nsz")
 
 _LOG2_E = f32(1.4426950408889634)
-_LN2_HIGH = f32(0.693359375)
+_LN2_HIGH = f32(0.693359375)  # ln 2 in two parts, the first with few bits: n times it is exact for |n| < 2**15
 _LN2_LOW = f32(-2.12194440e-4)
 _ROUND = f32(12582912.0)  # 1.5 * 2**23: adding it rounds to an integer in the low bits
 _SQRT_HALF = f32(0.70710678)
@@ -157,6 +79,7 @@ def exp(x: Any) -> Any:
     n = shifted - _ROUND
     r = x - n * _LN2_HIGH
     r = r - n * _LN2_LOW
+    # e**r for |r| <= ln(2)/2 by the polynomial of Cephes' expf, log below by that of its logf.
     p = f32(1.9875691500e-4)
     p = p * r + f32(1.3981999507e-3)
     p = p * r + f32(8.3334519073e-3)
@@ -164,6 +87,7 @@ def exp(x: Any) -> Any:
     p = p * r + f32(1.6666665459e-1)
     p = p * r + f32(5.0000001201e-1)
     y = p * r * r + r + ONE
+    # times 2**n: `shifted` holds n in its low bits, which move to the place of the exponent.
     value = from_bits(int32(bits(y) + int32(bits(shifted) << int32(23))))
     return value if x > f32(-87.0) else ZERO
 
@@ -175,6 +99,7 @@ def log(x: Any) -> Any:
     exponent = int32((pattern >> int32(23)) - int32(126))
     m = from_bits(int32((pattern & int32(0x007FFFFF)) | int32(0x3F000000)))
     small = m < _SQRT_HALF
+    # m in [sqrt(1/2), sqrt(2)), so that ln x near x = 1 has no ln 2 to cancel.
     e = f32(exponent) - (ONE if small else ZERO)
     m = (m + m if small else m) - ONE
     z = m * m
@@ -210,6 +135,7 @@ def rough_power(x: Any, power: Any, shift: Any) -> Any:
     """2**shift x**power for normal 0 < x: a relative error of about 1e-4 (1 + power), at a third of the cost."""
     pattern = bits(x)
     m = from_bits(int32((pattern & int32(0x007FFFFF)) | int32(0x3F800000)))
+    # log2 of m in [1, 2) to four digits, and 2**r below likewise: short minimax polynomials.
     p = f32(-8.1617158e-02)
     p = p * m + f32(6.4515191e-01)
     p = p * m + f32(-2.1206996e00)
@@ -223,7 +149,7 @@ def rough_power(x: Any, power: Any, shift: Any) -> Any:
     q = q * r + f32(6.9310531e-01)
     q = q * r + f32(9.9992449e-01)
     value = from_bits(int32(bits(q) + int32(bits(shifted) << int32(23))))
-    return value if y > f32(-125.0) else ZERO
+    return value if y > f32(-125.0) else ZERO  # below, the bits of the exponent would wrap around
 
 
 @_elementwise
@@ -242,21 +168,11 @@ def above(x: Any, top: Any, scale: Any, tau: Any, rest: Any) -> Any:
 @_elementwise
 def sigmoid(x: Any) -> Any:
     """1 / (1 + e**-x), exact zeros and ones in the tails."""
-    bounded = maximum(minimum(x, f32(87.0)), f32(-88.0))
-    e = exp(-abs(bounded))
+    bounded = maximum(minimum(x, f32(87.0)), f32(-88.0))  # at both ends `exp` gives the exact 0 of a tail
+    e = exp(-abs(bounded))  # of a number <= 0: no overflow
     small = e / (ONE + e)
     value = ONE - small if bounded > ZERO else small
     return value if x == x else NAN
-
-
-@kernel
-def block_end(start: int, keys: int, block: int) -> int:
-    """Where the block of a sum that begins at `start` ends: `block` keys; at last what is left in whole vectors, then
-    the rest, which would be added to the sum of the vectors one by one."""
-    left = keys - start
-    if left >= block:
-        return start + block
-    return start + (left - left % _WIDEST if left >= _WIDEST else left)
 
 
 @kernel
@@ -275,34 +191,3 @@ def usable(top: Any, out: Any) -> bool:
         return True
     out[:] = ZERO if top == NEG_INF else NAN
     return False
-
-
-@kernel
-def row_dot(a: Any, b: Any) -> Any:
-    keys, total = a.shape[0], 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, LONG_BLOCK)
-        a_, b_ = a[start:stop], b[start:stop]
-        part = ZERO
-        for j in range(stop - start):
-            part += a_[j] * b_[j]
-        total += part
-        start = stop
-    return f32(total)
-
-
-@kernel
-def row_sum(a: Any) -> Any:
-    """In float64."""
-    keys, total = a.shape[0], 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, LONG_BLOCK)
-        a_ = a[start:stop]
-        part = ZERO
-        for j in range(stop - start):
-            part += a_[j]
-        total += part
-        start = stop
-    return total

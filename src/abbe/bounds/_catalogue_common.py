@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
-from torch import Tensor
+from ._statements import Point, Quantity, Sizes, Statement
 
-from ._statements import Point, Sizes
+T = TypeVar("T")
 
 PAPER = "arXiv 2508.17821"
 OURS = "this project"
@@ -31,6 +32,16 @@ def count_of(point: Point) -> int:
     return point.sizes["count"]
 
 
-def placed(function: Callable[..., Tensor]) -> Callable[[Point], Tensor]:
+def placed(function: Callable[..., T]) -> Callable[[Point], T]:
     """A function of (weights, vectors, count) as a quantity of a point."""
     return lambda point: function(point.weights, point["vectors"], count_of(point))
+
+
+def entries(section: str, **shared: Any) -> Callable[..., Statement]:
+    """Make the entries of a table: what they share is said here, and an entry names what it has otherwise."""
+
+    def entry(name: str, text: str, latex: str, measured: Quantity, bound: Quantity, **other: Any) -> Statement:
+        fields = {"source": OURS, "status": "proved", "tight": True, **shared, **other}
+        return Statement(name, section, text, latex, measured=measured, bound=bound, **fields)
+
+    return entry

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from . import _distance as distance
-from ._catalogue_common import OURS, PAPER, PLACED, SMALL, count_of, keys_of, placed
+from ._catalogue_common import PAPER, PLACED, SMALL, count_of, entries, keys_of, placed
 from ._statements import Point, Sizes, Statement, normal, rows_and_vectors
 
-
-def _expected_distance(point: Point) -> Tensor:
-    return distance.expected_distance_exact(point.weights, point["vectors"], count_of(point))
+_expected_distance = placed(distance.expected_distance_exact)
 
 
 def _mean_square_net_distance(point: Point) -> Tensor:
@@ -42,89 +40,51 @@ def _of_the_first(point: Point, keys: int) -> Tensor:
     return distance.distance(a, x, keys // 4)
 
 
+_selected = entries("distance", sampler=rows_and_vectors, sizes=PLACED)
+_random = entries("distance", assumptions="uniform random N-subset", sampler=rows_and_vectors, sizes=SMALL)
+
 DISTANCE: tuple[Statement, ...] = (
-    Statement(
-        "theorem-1", "distance",
-        "d <= (1 - abar) d1 + max||x|| (abar (L-N) - (1 - abar)) (Theorem 1(1), linear)",
-        r"\tilde d \le (1-\bar a_N)d_1 + \max_{I_N}\|x_j\|\,(\bar a_N(L-N)-(1-\bar a_N))",
-        PAPER, "weights sum to 1, top-N set", "proved", True, rows_and_vectors,
-        placed(distance.distance), placed(distance.distance_bound), sizes=PLACED,
-    ),
-    Statement(
-        "theorem-1-root", "distance",
-        "d <= (1 - abar) d1 + max||x|| sqrt(abar (L-N) - (1 - abar)) (Theorem 1(1) with a root)",
-        r"\tilde d \le (1-\bar a_N)d_1 + \max_{I_N}\|x_j\|\sqrt{\bar a_N(L-N)-(1-\bar a_N)}",
-        PAPER, "weights sum to 1, top-N set", "refuted", False, rows_and_vectors,
-        placed(distance.distance), placed(distance.distance_bound_root_paper), sizes=PLACED,
-    ),
-    Statement(
-        "theorem-1-random-paper", "distance",
-        "E d <= ((L-N)/L) sum ||y_i - N/(L-1) sum_{j!=i} y_j|| for a random N-subset (Theorem 1(2) without epsilon)",
-        r"\mathbb E\,\tilde d \le \frac{L-N}{L}\sum_i\Big\|y_i-\frac{N}{L-1}\sum_{j\ne i}y_j\Big\|",
-        PAPER, "uniform random N-subset", "refuted", False, rows_and_vectors,
-        _expected_distance, placed(distance.expected_distance_bound_paper), sizes=SMALL,
-    ),
-    Statement(
-        "expected-distance-upper", "distance",
-        "E d <= ((L-N)/L) sum sqrt(||mu_i||^2 + V_i)",
-        r"\mathbb E\,\tilde d \le \frac{L-N}{L}\sum_i\sqrt{\|\mu_i\|^2+V_i}",
-        OURS, "uniform random N-subset", "proved", True, rows_and_vectors,
-        _expected_distance, lambda p: distance.expected_distance_bounds(p.weights, p["vectors"], count_of(p))[1],
-        sizes=SMALL,
-    ),
-    Statement(
-        "expected-distance-lower", "distance",
-        "E d >= ((L-N)/L) sum ||mu_i||",
-        r"\mathbb E\,\tilde d \ge \frac{L-N}{L}\sum_i\|\mu_i\|",
-        OURS, "uniform random N-subset", "proved", True, rows_and_vectors,
-        _expected_distance, lambda p: distance.expected_distance_bounds(p.weights, p["vectors"], count_of(p))[0],
-        "lower", sizes=SMALL,
-    ),
-    Statement(
-        "expected-distance-ceiling", "distance",
-        "E d <= (N + 1) M for every L, M = max ||x||",
-        r"\mathbb E\,\tilde d \le (N+1)M",
-        OURS, "uniform random N-subset, weights sum to 1", "proved", False, rows_and_vectors,
-        _expected_distance,
-        lambda p: distance.expected_distance_ceiling(count_of(p), distance.norm(p["vectors"]).amax(-1)), sizes=SMALL,
-    ),
-    Statement(
-        "distance-sandwich-upper", "distance",
-        "d <= (L-N) ||s|| + sum_out ||y_i||",
-        r"\tilde d \le (L-N)\|s\| + \sum_{i\notin I_N}\|y_i\|",
-        OURS, "any set", "proved", True, rows_and_vectors,
-        placed(distance.distance), lambda p: distance.distance_sandwich(p.weights, p["vectors"], count_of(p))[1],
-        sizes=PLACED,
-    ),
-    Statement(
-        "distance-sandwich-lower", "distance",
-        "d >= (L-N) ||s|| - sum_out ||y_i||",
-        r"\tilde d \ge (L-N)\|s\| - \sum_{i\notin I_N}\|y_i\|",
-        OURS, "any set", "proved", True, rows_and_vectors,
-        placed(distance.distance), lambda p: distance.distance_sandwich(p.weights, p["vectors"], count_of(p))[0],
-        "lower", sizes=PLACED,
-    ),
-    Statement(
-        "net-distance", "distance",
-        "||sum_out y - s|| <= (1 - abar) d1 + |2 abar - 1| max||x||",
-        r"\Big\|\sum_{i\notin I_N}y_i-s\Big\| \le (1-\bar a_N)d_1+|2\bar a_N-1|\max_{I_N}\|x_j\|",
-        OURS, "weights sum to 1", "proved", True, rows_and_vectors,
-        placed(distance.net_distance), placed(distance.net_distance_bound), sizes=PLACED,
-    ),
-    Statement(
-        "net-distance-moment", "distance",
-        "E||net||^2 = [1 - 4N/L + 4N(N-1)/(L(L-1))] ||z||^2 + [4N(L-N)/(L(L-1))] Q",
-        r"\mathbb E\|\cdot\|^2=\Big[1-\tfrac{4N}{L}+\tfrac{4N(N-1)}{L(L-1)}\Big]\|z\|^2+\tfrac{4N(L-N)}{L(L-1)}Q",
-        OURS, "uniform random N-subset", "proved", True, rows_and_vectors,
-        _mean_square_net_distance, placed(distance.expected_net_distance_squared), "equal", sizes=SMALL,
-        searchable=False, tolerance=1e-6,
-    ),
-    Statement(
-        "collapse-paper", "distance",
-        "for N = L/4 the distance falls as L grows: d(16 keys) <= d(8 keys)",
-        r"N\propto L \Rightarrow \tilde d\to 0",
-        PAPER, "none stated", "refuted", False, _growing,
-        lambda p: _of_the_first(p, 16), lambda p: _of_the_first(p, 8),
-        sizes=({"keys": 16, "count": 4, "width": 1},), searchable=False,
-    ),
+    _selected("theorem-1", "d <= (1 - abar) d1 + max||x|| (abar (L-N) - (1 - abar)) (Theorem 1(1), linear)",
+              r"\tilde d \le (1-\bar a_N)d_1 + \max_{I_N}\|x_j\|\,(\bar a_N(L-N)-(1-\bar a_N))",
+              placed(distance.distance), placed(distance.distance_bound),
+              source=PAPER, assumptions="weights sum to 1, top-N set"),
+    _selected("theorem-1-root",
+              "d <= (1 - abar) d1 + max||x|| sqrt(abar (L-N) - (1 - abar)) (Theorem 1(1) with a root)",
+              r"\tilde d \le (1-\bar a_N)d_1 + \max_{I_N}\|x_j\|\sqrt{\bar a_N(L-N)-(1-\bar a_N)}",
+              placed(distance.distance), placed(distance.distance_bound_root_paper),
+              source=PAPER, assumptions="weights sum to 1, top-N set", status="refuted", tight=False),
+    _random("theorem-1-random-paper",
+            "E d <= ((L-N)/L) sum ||y_i - N/(L-1) sum_{j!=i} y_j|| for a random N-subset "
+            "(Theorem 1(2) without epsilon)",
+            r"\mathbb E\,\tilde d \le \frac{L-N}{L}\sum_i\Big\|y_i-\frac{N}{L-1}\sum_{j\ne i}y_j\Big\|",
+            _expected_distance, placed(distance.expected_distance_bound_paper),
+            source=PAPER, status="refuted", tight=False),
+    _random("expected-distance-upper", "E d <= ((L-N)/L) sum sqrt(||mu_i||^2 + V_i)",
+            r"\mathbb E\,\tilde d \le \frac{L-N}{L}\sum_i\sqrt{\|\mu_i\|^2+V_i}", _expected_distance,
+            lambda p: placed(distance.expected_distance_bounds)(p)[1]),
+    _random("expected-distance-lower", "E d >= ((L-N)/L) sum ||mu_i||",
+            r"\mathbb E\,\tilde d \ge \frac{L-N}{L}\sum_i\|\mu_i\|", _expected_distance,
+            lambda p: placed(distance.expected_distance_bounds)(p)[0], side="lower"),
+    _random("expected-distance-ceiling", "E d <= (N + 1) M for every L, M = max ||x||",
+            r"\mathbb E\,\tilde d \le (N+1)M", _expected_distance,
+            lambda p: distance.expected_distance_ceiling(count_of(p), distance.norm(p["vectors"]).amax(-1)),
+            assumptions="uniform random N-subset, weights sum to 1", tight=False),
+    _selected("distance-sandwich-upper", "d <= (L-N) ||s|| + sum_out ||y_i||",
+              r"\tilde d \le (L-N)\|s\| + \sum_{i\notin I_N}\|y_i\|", placed(distance.distance),
+              lambda p: placed(distance.distance_sandwich)(p)[1], assumptions="any set"),
+    _selected("distance-sandwich-lower", "d >= (L-N) ||s|| - sum_out ||y_i||",
+              r"\tilde d \ge (L-N)\|s\| - \sum_{i\notin I_N}\|y_i\|", placed(distance.distance),
+              lambda p: placed(distance.distance_sandwich)(p)[0], assumptions="any set", side="lower"),
+    _selected("net-distance", "||sum_out y - s|| <= (1 - abar) d1 + |2 abar - 1| max||x||",
+              r"\Big\|\sum_{i\notin I_N}y_i-s\Big\| \le (1-\bar a_N)d_1+|2\bar a_N-1|\max_{I_N}\|x_j\|",
+              placed(distance.net_distance), placed(distance.net_distance_bound), assumptions="weights sum to 1"),
+    _random("net-distance-moment",
+            "E||net||^2 = [1 - 4N/L + 4N(N-1)/(L(L-1))] ||z||^2 + [4N(L-N)/(L(L-1))] Q",
+            r"\mathbb E\|\cdot\|^2=\Big[1-\tfrac{4N}{L}+\tfrac{4N(N-1)}{L(L-1)}\Big]\|z\|^2+\tfrac{4N(L-N)}{L(L-1)}Q",
+            _mean_square_net_distance, placed(distance.expected_net_distance_squared),
+            side="equal", searchable=False, tolerance=1e-6),
+    _selected("collapse-paper", "for N = L/4 the distance falls as L grows: d(16 keys) <= d(8 keys)",
+              r"N\propto L \Rightarrow \tilde d\to 0", lambda p: _of_the_first(p, 16), lambda p: _of_the_first(p, 8),
+              source=PAPER, assumptions="none stated", status="refuted", tight=False, sampler=_growing,
+              sizes=({"keys": 16, "count": 4, "width": 1},), searchable=False),
 )  # fmt: skip

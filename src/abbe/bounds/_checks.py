@@ -74,7 +74,7 @@ def checked_weights(weights: Tensor, mask: Tensor | None = None) -> tuple[Tensor
     visible = checked_mask(mask, weights)
     weights = torch.where(visible, weights, 0.0)
     low, total = weights.detach().amin(), weights.detach().sum(-1).amax()
-    if weights.numel() and (low < 0 or total > 1 + 1e-6):
+    if weights.numel() and (low < 0 or total > 1 + 1e-6):  # float32 weights of a long row sum to 1 within some eps
         raise AbbeError(f"weights must be >= 0 and sum to at most 1, got a smallest of {low:g} and a sum of {total:g}")
     return weights, visible
 

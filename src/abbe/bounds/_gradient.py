@@ -14,7 +14,7 @@ from .._errors import AbbeError
 from ..normalizers import normalizer
 from ._checks import Number, as_tensor, checked_weights, fraction, key_count, not_negative, positive, root
 
-_MOST_KEYS_TO_ENUMERATE = 20
+_MOST_KEYS_TO_ENUMERATE = 20  # half a million sets, as a set and its complement count alike
 
 
 def _largest_share(weights: Tensor) -> Tensor:

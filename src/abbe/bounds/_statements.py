@@ -59,7 +59,7 @@ class Statement:
     sizes: tuple[Sizes, ...] = ()
     searchable: bool = True
     noise: Quantity | None = None
-    tolerance: float = 1e-9
+    tolerance: float = 1e-9  # of the ratio: float64 rounding of sums over some thousand keys, with room to spare
 
     def ratio(self, point: Point) -> Tensor:
         """measured/bound for an upper bound, bound/measured for a lower one: above 1 it does not hold.
@@ -77,7 +77,7 @@ class Statement:
 
 
 def _quotient(part: Tensor, whole: Tensor) -> Tensor:
-    """part/whole; against a whole below 0 any larger part is far too much."""
+    """part/whole; against a whole below 0 any larger part is far too much (1e6: finite, so that a search can go on)."""
     below = whole <= 0  # False for NaN, which must come through
     return torch.where(below, torch.where(part <= whole, 0.0, 1e6), part / torch.where(below, 1.0, whole))
 

@@ -2,97 +2,49 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from . import _complete
-from ._invocation import RESUMES, current
-from ._options import (
-    MEASURED,
-    Debug,
-    Model,
-    Opened,
-    Queries,
-    Seed,
-    TextFiles,
-    count_or_all,
-    folder_for,
-    json_option,
-    out_option,
-    quiet_option,
-)
-from ._shown import show_result
+from ._options import Queries, count_or_all, measured, with_option
+from ._study import Asked, Measured, study
 
 EXAMPLES = (
     "abbe calibrate --with entmax:alpha=1.5,learn=false",
     "abbe calibrate smollm2 --with topk:k=32 --text book.txt --finetune 50 --out fitted",
-    "abbe calibrate --with 'layers.2-5=sparsemax; layers.0.heads.3=topk:k=32'",
+    "abbe calibrate --with 'layers.2-5=sparsemax; layers.0.heads.3=topk:k=32' --figures figures",
 )
 
 
+@study(json="Print losses, errors, parameters and manifest as JSON.", named_by="normalizer")
 def calibrate(
-    spec: Annotated[
+    *,
+    normalizer: Annotated[
         str,
-        typer.Option(
-            "--with",
-            help="The normalizer, or 'PATTERN=SPEC; ...' for some layers or heads; learn=false in it keeps what could "
-            "be fitted.",
-            autocompletion=_complete.normalizers,
-            rich_help_panel=MEASURED,
+        with_option(
+            "The normalizer, or 'PATTERN=SPEC; ...' for some layers or heads; learn=false in it keeps what could "
+            "be fitted."
         ),
     ],
-    model: Model = "embedded",
-    text: TextFiles = None,
-    length: Annotated[
-        int | None,
-        typer.Option(help="Tokens per window; 512, or the model's context if less.", rich_help_panel=MEASURED),
-    ] = None,
-    windows: Annotated[int, typer.Option(help="Windows to fit on.", rich_help_panel=MEASURED)] = 8,
-    held_out: Annotated[
-        int,
-        typer.Option(help="Further windows, for the losses; six or more can show a change.", rich_help_panel=MEASURED),
-    ] = 8,
+    asked: Asked,
+    length: Annotated[int | None, measured("Tokens per window; 512, or the model's context if less.")] = None,
+    windows: Annotated[int, measured("Windows to fit on.")] = 8,
+    held_out: Annotated[int, measured("Further windows, for the losses; six or more can show a change.")] = 8,
     queries: Queries = "32",
-    steps: Annotated[int, typer.Option(help="Steps of the fit at most.", rich_help_panel=MEASURED)] = 20,
-    finetune: Annotated[
-        int,
-        typer.Option(
-            help="Then fine-tune the same parameters on the loss, for so many steps.", rich_help_panel=MEASURED
-        ),
-    ] = 0,
-    seed: Seed = 0,
-    out: Annotated[Path | None, out_option("calibrate")] = None,
-    opened: Opened = False,
-    as_json: Annotated[bool, json_option("Print losses, errors, parameters and manifest as JSON.")] = False,
-    quiet: Annotated[bool, quiet_option("No cost line, no bar, no table; only the path of the page.")] = False,
-    debug: Debug = False,
-) -> None:
+    steps: Annotated[int, measured("Steps of the fit at most.")] = 20,
+    finetune: Annotated[int, measured("Then fine-tune the same parameters on the loss, for so many steps.")] = 0,
+) -> Measured:
     """Swap a normalizer in and fit its temperature, alpha, ... head by head to the outputs of the unchanged model."""
     from ..studies import calibrate as run_calibrate
-    from ..views import calibration_table
 
-    current.if_stopped = RESUMES
-    folder = out or folder_for("calibrate", model, _short(spec))
-    found = run_calibrate(
-        model,
-        text,
-        normalizer=spec,
+    calibration = run_calibrate(
+        asked.model,
+        asked.text,
+        normalizer=normalizer,
         length=length,
         windows=windows,
         held_out=held_out,
         queries=count_or_all("--queries", queries),
         steps=steps,
         finetune=finetune,
-        seed=seed,
-        folder=folder,
-        progress=not quiet,
+        **asked.shared,
     )
-    more = f"swap: {found.file}"
-    show_result(found, calibration_table(found), folder, as_json=as_json, quiet=quiet, opened=opened, more=more)
-
-
-def _short(spec: str) -> str:
-    """The spec as part of a file name."""
-    return "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in spec)
+    return Measured(calibration, "calibration_table", "save_calibration_figures", (f"swap: {calibration.file}",))

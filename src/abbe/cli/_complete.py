@@ -52,10 +52,10 @@ def _on_disk(incomplete: str) -> list[str]:
     start = incomplete.rpartition("/")[2]
     before = incomplete.removesuffix(start)
     try:
-        found = sorted(path for path in Path(before or ".").expanduser().iterdir() if path.name.startswith(start))
+        beside = sorted(path for path in Path(before or ".").expanduser().iterdir() if path.name.startswith(start))
     except OSError:
         return []
-    return [before + shown for path in found if (shown := _shown(path, start))]
+    return [before + shown for path in beside if (shown := _shown(path, start))]
 
 
 def _shown(path: Path, start: str) -> str:
@@ -71,9 +71,9 @@ def _pull_cache() -> Any:
     name = "abbe.models._pull.cache"
     if name in sys.modules:
         return sys.modules[name]
-    found = PathFinder.find_spec(name, [str(Path(__file__).parents[1] / "models" / "_pull")])
-    if found is None or found.loader is None:
+    spec = PathFinder.find_spec(name, [str(Path(__file__).parents[1] / "models" / "_pull")])
+    if spec is None or spec.loader is None:
         raise ImportError(f"no module {name}")
-    made = module_from_spec(found)
-    found.loader.exec_module(made)
-    return made
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -18,7 +18,7 @@ def doctor(
     quiet: Annotated[bool, quiet_option("Only what needs your attention.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Look at this installation: versions, devices, threads, caches, models, and what could still be installed.
+    """Check this installation: versions, kernels, threads, memory, the embedded model and the cache, and what to do.
 
     Exit code 0 when everything that abbe needs is there and works, else 1.
     """

@@ -1,8 +1,12 @@
-"""What `main` must know about the command that is going on, to tell its errors."""
+"""What `main` must know about the command that is running, to report its errors; and `main` where typer is missing."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+
+from .._later import has
+from ._names import EXTRA_OF
 
 FAILED, MISTAKE, STOPPED, PIPE_CLOSED = 1, 2, 130, 141  # exit codes
 
@@ -22,3 +26,14 @@ class Invocation:
 
 
 current = Invocation()
+
+
+def main_without_typer() -> None:
+    """Where typer or rich are not installed: one line names the extra of the command, which brings them along."""
+    command = next((word for word in sys.argv[1:] if word in EXTRA_OF), "")
+    extra = EXTRA_OF.get(command, "")
+    if has(extra):
+        print("abbe needs typer and rich, which are not installed: pip install --upgrade abbe", file=sys.stderr)
+    else:
+        print(f'abbe {command} needs abbe[{extra}]: pip install "abbe[{extra}]"', file=sys.stderr)
+    sys.exit(MISTAKE)

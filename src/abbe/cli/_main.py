@@ -1,4 +1,4 @@
-"""The program: runs a command, and tells what went wrong in one line."""
+"""The program: runs a command, and says what went wrong in one line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import NoReturn
 import typer
 
 from .._errors import AbbeError
+from .._later import MissingExtraError
 from .._stored import CannotWrite
 from ._app import app
 from ._invocation import FAILED, MISTAKE, PIPE_CLOSED, STOPPED, current
@@ -31,15 +32,17 @@ def main() -> None:
             app()
     except SystemExit as stop:
         if stop.code == STOPPED or stop.code in _ENDED:  # how typer ends after Ctrl-C, and `_end`
-            _tell_stopped()
+            _say_stopped()
         if isinstance(stop.__context__, BrokenPipeError):  # typer and rich end with 1 then
             sys.exit(PIPE_CLOSED)
         raise
     except KeyboardInterrupt:
-        _tell_stopped()
+        _say_stopped()
         sys.exit(STOPPED)
     except CannotWrite as error:
         _fail(f"{error}; {current.if_stopped}", MISTAKE)
+    except MissingExtraError as error:
+        _fail(str(error), MISTAKE, prefix="")  # begins with the command
     except AbbeError as error:
         _fail(str(error), MISTAKE)
     except OSError as error:
@@ -69,16 +72,16 @@ def _end(number: int, _: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _tell_stopped() -> None:
+def _say_stopped() -> None:
     typer.echo(f"abbe: stopped; {current.if_stopped}", err=True)
 
 
-def _fail(line: str, code: int) -> NoReturn:
+def _fail(line: str, code: int, prefix: str = "abbe: ") -> NoReturn:
     """One line, or with --debug the whole traceback, which ends with the same words."""
     if current.debug:
         traceback.print_exc()
     else:
-        typer.echo(f"abbe: {line}", err=True)
+        typer.echo(f"{prefix}{line}", err=True)
     sys.exit(code)
 
 

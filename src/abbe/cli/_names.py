@@ -1,10 +1,18 @@
-"""Names that the shell completes, read or written down here because their own modules load torch. A test compares."""
+"""Names that the shell completes, and extras; read or written down here because their own modules load torch.
+
+A test compares.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+# Commands that need more than normalizers, attention and bounds; `all` where a page is what they are for.
+EXTRA_OF = {
+    "report": "all", "reproduce": "all", "compare": "all",
+    "diagnose": "models", "capacity": "models", "calibrate": "models", "pull": "models",
+}  # fmt: skip
 FIGURES = ("2a", "2b", "2c", "3", "4")
 VECTORS = ("value", "output", "hidden", "embedding")
 STATEMENTS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar, overload
 
 import typer
 
@@ -16,6 +16,18 @@ Number = TypeVar("Number", int, float)
 
 MEASURED = "What is measured"
 OUTPUT = "Output"
+
+
+def measured(help: str, *names: str, **more: Any) -> typer.models.OptionInfo:
+    """An option that decides what is measured."""
+    option: typer.models.OptionInfo = typer.Option(*names, help=help, rich_help_panel=MEASURED, **more)
+    return option
+
+
+def output(help: str, *names: str, **more: Any) -> typer.models.OptionInfo:
+    """An option that decides what is written and shown."""
+    option: typer.models.OptionInfo = typer.Option(*names, help=help, rich_help_panel=OUTPUT, **more)
+    return option
 
 
 def _remember_debug(given: bool) -> bool:
@@ -33,69 +45,54 @@ Model = Annotated[
 ]
 TextFiles = Annotated[
     list[str] | None,
-    typer.Option(
-        "--text",
-        help="Text file, - for standard input, or the text itself in quotes if it has a space; may be repeated. "
+    measured(
+        "Text file, - for standard input, or the text itself in quotes if it has a space; may be repeated. "
         "Without one, the sample that comes with abbe.",
-        rich_help_panel=MEASURED,
+        "--text",
     ),
 ]
-Lengths = Annotated[
-    str | None, typer.Option(help="Window lengths in tokens, such as 64,256,1024.", rich_help_panel=MEASURED)
-]
-Windows = Annotated[
-    int, typer.Option(help="Windows of each length; intervals come from them.", rich_help_panel=MEASURED)
-]
-Queries = Annotated[str, typer.Option(help='Queries per window, or "all".', rich_help_panel=MEASURED)]
-Sizes = Annotated[
-    str | None, typer.Option(help="Sizes N of the selected set, such as 1,5,20,100.", rich_help_panel=MEASURED)
-]
+Lengths = Annotated[str | None, measured("Window lengths in tokens, such as 64,256,1024.")]
+Windows = Annotated[int, measured("Windows of each length; intervals come from them.")]
+Queries = Annotated[str, measured('Queries per window, or "all".')]
+Sizes = Annotated[str | None, measured("Sizes N of the selected set, such as 1,5,20,100.")]
 Vectors = Annotated[
-    str,
-    typer.Option(
-        help="Token vectors: value, output, hidden or embedding.",
-        autocompletion=_complete.vectors,
-        rich_help_panel=MEASURED,
-    ),
+    str, measured("Token vectors: value, output, hidden or embedding.", autocompletion=_complete.vectors)
 ]
-Seed = Annotated[int, typer.Option(help="Random seed.", rich_help_panel=MEASURED)]
+Seed = Annotated[int, measured("Random seed.")]
+Figures = Annotated[Path | None, output("Folder for the charts as PNG and SVG.")]
+Opened = Annotated[bool, output("Open the page in your browser.", "--open/--no-open")]
 Debug = Annotated[
     bool,
-    typer.Option(
-        "--debug",
-        help="Show where an error came from: the traceback instead of one line.",
-        callback=_remember_debug,
-        rich_help_panel=OUTPUT,
-    ),
-]
-
-
-Figures = Annotated[Path | None, typer.Option(help="Folder for the charts as PNG and SVG.", rich_help_panel=OUTPUT)]
-Opened = Annotated[
-    bool, typer.Option("--open/--no-open", help="Open the page in your browser.", rich_help_panel=OUTPUT)
+    output("Show where an error came from: the traceback instead of one line.", "--debug", callback=_remember_debug),
 ]
 
 
 def out_option(command: str) -> typer.models.OptionInfo:
     """The folder of a run: the same rule for every command."""
-    option: typer.models.OptionInfo = typer.Option(
-        help=f"Folder for run and page; abbe-{command}-MODEL if none is named. A stopped run resumes from it.",
-        rich_help_panel=OUTPUT,
-    )
-    return option
+    return output(f"Folder for run and page; abbe-{command}-MODEL if none is named. A stopped run resumes from it.")
 
 
 def json_option(what: str) -> typer.models.OptionInfo:
-    found: typer.models.OptionInfo = typer.Option("--json", help=what, rich_help_panel=OUTPUT)
-    return found
+    return output(what, "--json")
 
 
 def quiet_option(what: str) -> typer.models.OptionInfo:
-    found: typer.models.OptionInfo = typer.Option("--quiet", help=what, rich_help_panel=OUTPUT)
-    return found
+    return output(what, "--quiet")
 
 
-def numbers(option: str, given: str, kind: type[Number]) -> list[Number]:
+def with_option(what: str) -> typer.models.OptionInfo:
+    """Which normalizer, or normalizers."""
+    return measured(what, "--with", autocompletion=_complete.normalizers)
+
+
+@overload
+def numbers(option: str, given: str, kind: type[Number]) -> list[Number]: ...
+@overload
+def numbers(option: str, given: str | None, kind: type[Number]) -> list[Number] | None: ...
+def numbers(option: str, given: str | None, kind: type[Number]) -> list[Number] | None:
+    """Numbers between commas; none where the option was not given."""
+    if given is None:
+        return None
     try:
         return [kind(part) for part in given.split(",")]
     except ValueError:

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
+from .._later import need
 from . import _complete
 from ._invocation import current
+from ._names import EXTRA_OF
 from ._options import Debug, json_option, quiet_option
 from ._shown import print_json
 
@@ -24,6 +26,7 @@ def pull(
 
     The cache is $ABBE_CACHE, else $XDG_CACHE_HOME/abbe, else ~/.cache/abbe. Your own settings of pip are used.
     """
+    need("abbe pull", EXTRA_OF["pull"])
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from .._later import has
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,38 +20,50 @@ def print_json(content: Any) -> None:
     """JSON that every reader takes."""
     import json
 
-    from ..results import finite
+    from .._stored import finite
 
     typer.echo(json.dumps(finite(content), indent=1, allow_nan=False))
 
 
 def show_result(
-    result: Result, table: RenderableType, folder: Path, *, as_json: bool, quiet: bool, opened: bool, more: str = ""
+    result: Result,
+    table: RenderableType,
+    folder: Path,
+    *,
+    as_json: bool,
+    quiet: bool,
+    opened: bool,
+    lines: Sequence[str] = (),
 ) -> None:
-    """The end of every study: JSON or a table, then the path of the page, which is written if the study did not."""
-    page = folder / result.page
-    if not page.is_file():
-        result.to_html(page)
+    """The end of every study: JSON or a table, then the path of the page, which is written if the study did not.
+
+    Without the extra `report` there is no page: the last path is that of the run.
+    """
+    page: Path | None = folder / result.page
+    if page is not None and not page.is_file():
+        page = page if has("report") else None
+        if page is not None:
+            result.to_html(page)
     if as_json:
         typer.echo(result.to_json())
-    show_page(page, table, more, as_json, quiet)
-    if opened:
+    last = f"page: {page}" if page else f'run: {folder} (its page needs abbe[report]: pip install "abbe[report]")'
+    show_paths(page or folder, table, [*lines, last], as_json, quiet)
+    if opened and page is not None:
         open_in_browser(page)
 
 
-def show_page(page: Path, table: RenderableType, more: str, as_json: bool, quiet: bool) -> None:
-    """On standard output, which with --json is the JSON's alone: then the paths go to standard error."""
+def show_paths(path: Path, table: RenderableType, lines: Sequence[str], as_json: bool, quiet: bool) -> None:
+    """On standard output, which with --json is the JSON's alone: then the lines go to standard error."""
     if quiet:
         if not as_json:
-            typer.echo(page)
+            typer.echo(path)
         return
     if not as_json:
         from rich.console import Console
 
         Console().print(table)
-    if more:
-        typer.echo(more, err=as_json)
-    typer.echo(f"page: {page}", err=as_json)
+    for line in lines:
+        typer.echo(line, err=as_json)
 
 
 def open_in_browser(page: Path) -> None:

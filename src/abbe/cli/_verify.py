@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from .._later import need
 from . import _complete
-from ._options import OUTPUT, Debug, check_file, json_option, quiet_option
+from ._options import Debug, check_file, json_option, output, quiet_option
 from ._shown import print_json
 
 EXAMPLES = (
@@ -28,9 +29,7 @@ def verify(
     trials: Annotated[int, typer.Option(help="Random draws per statement; the search grows with it.")] = 2000,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     listing: Annotated[bool, typer.Option("--list", help="Only list the statements.")] = False,
-    html: Annotated[
-        Path | None, typer.Option(help="Also write the table as one offline page.", rich_help_panel=OUTPUT)
-    ] = None,
+    html: Annotated[Path | None, output("Also write the table as one offline page.")] = None,
     as_json: Annotated[bool, json_option("Print a JSON list instead of a table.")] = False,
     quiet: Annotated[bool, quiet_option("No bar; only the line that counts what holds.")] = False,
     debug: Debug = False,
@@ -39,20 +38,23 @@ def verify(
 
     Exit code 0 when every shipped bound holds and every statement marked refuted is refuted again, else 1.
     """
-    from ..bounds import catalogue
-    from ..studies import verify as run_verify
-    from ..studies import watching
-    from ..views import verify_page, verify_summary, verify_table
-
     if listing:
         _list(as_json)
         return
     if html is not None:
+        need("abbe verify --html", "report")
         check_file("--html", html)
+    from ..bounds import catalogue
+    from ..studies import verify as run_verify
+    from ..studies import watching
+    from ..views import verify_summary, verify_table
+
     with watching(not quiet) as watch:
         watch.expect(len(names or catalogue()))
         verdicts = run_verify(names or (), trials, seed, watch.step)
     if html is not None:
+        from ..views import verify_page
+
         html.write_text(verify_page(verdicts, trials, seed), encoding="utf-8")
     if as_json:
         print_json([asdict(verdict) for verdict in verdicts])

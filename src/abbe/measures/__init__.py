@@ -10,22 +10,26 @@ Every reading has a value, and where they exist a proved limit and a random cont
 """
 
 from ._bootstrap import bootstrap_interval, enough_windows, interval_ends, resampled_counts, resampled_means
-from ._critical import CriticalN, critical_n, ks_test
+from ._critical import CriticalN, critical_n
 from ._critical_units import critical_of_units
 from ._decay import DecayReading, decay, decay_exponent, mean_decay_exponent
 from ._differences import differences
 from ._dispersion import dispersion, selection
 from ._expected import distance_formula, expected_distance
 from ._geometry import geometry
+from ._ks import ks_test
+from ._patterns import last_occurrence, pattern_keys, patterns
 from ._registry import GROUPS, MeasureInfo, list_measures, list_tests
 from ._rows import Rows
 from ._sensitivity import sensitivity
-from ._sets import DEFAULT_GRID, Sets, checked_grid, choose_sets, random_order
+from ._separable import active_keys, by_groups, separable_weight
+from ._sets import DEFAULT_GRID, USUAL_SIZE, Sets, checked_grid, choose_sets, random_order
 from ._state import Reading, State, Summary, compute, merge, summarize, update
 
 __all__ = [
     "DEFAULT_GRID",
     "GROUPS",
+    "USUAL_SIZE",
     "CriticalN",
     "DecayReading",
     "MeasureInfo",
@@ -34,7 +38,9 @@ __all__ = [
     "Sets",
     "State",
     "Summary",
+    "active_keys",
     "bootstrap_interval",
+    "by_groups",
     "checked_grid",
     "choose_sets",
     "compute",
@@ -50,15 +56,19 @@ __all__ = [
     "geometry",
     "interval_ends",
     "ks_test",
+    "last_occurrence",
     "list_measures",
     "list_tests",
     "mean_decay_exponent",
     "merge",
+    "pattern_keys",
+    "patterns",
     "random_order",
     "resampled_counts",
     "resampled_means",
     "selection",
     "sensitivity",
+    "separable_weight",
     "summarize",
     "update",
 ]

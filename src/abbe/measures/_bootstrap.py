@@ -91,10 +91,12 @@ def expanded_tail(windows: int, level: float) -> float:
     percentile of t * sqrt(n/(n-1)) instead of z (Hesterberg 2015). No percentile lies beyond the windows themselves:
     with fewer than six the interval is still too narrow. Fewer than two have no interval; the tail is then 0.
     """
+    from scipy.stats import norm, t  # takes long to import
+
     if windows < 2:
         return 0.0
-    t = student_quantile(level, windows - 1) * math.sqrt(windows / (windows - 1))
-    return math.erfc(t / math.sqrt(2)) / 2
+    _, student = t.interval(level, windows - 1)
+    return float(norm.sf(student * math.sqrt(windows / (windows - 1))))
 
 
 def enough_windows(level: float) -> int:
@@ -104,27 +106,6 @@ def enough_windows(level: float) -> int:
     more: 1 - 2^(1-n) has to reach the level. It is 6 at 0.95, 8 at 0.99.
     """
     return next(n for n in itertools.count(2) if 1 - 2.0 ** (1 - n) >= level)
-
-
-def student_quantile(level: float, freedom: int) -> float:
-    """The t that |T| exceeds with probability 1 - level, by bisection of the angle atan(t / sqrt(freedom))."""
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _student_within(middle, freedom) < level else (low, middle)
-    return math.tan((low + high) / 2) * math.sqrt(freedom)
-
-
-def _student_within(angle: float, freedom: int) -> float:
-    """P(|T| <= t) for whole degrees of freedom: a finite sum of powers of cos(angle)."""
-    sine, square = math.sin(angle), math.cos(angle) ** 2
-    odd = freedom % 2
-    term = math.cos(angle) if odd else 1.0
-    total = 0.0
-    for power in range(odd, freedom - 1, 2):
-        total += term
-        term *= square * (power + 1) / (power + 2)
-    return 2 / math.pi * (angle + sine * total) if odd else sine * total
 
 
 def _windows(flat: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
-"""Critical N where there are many tests: one a query, or one a window, instead of one of the heads' means."""
+"""Critical N where there are many tests: one per query, or one per window, instead of one of the heads' means."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
+from ._ks import ks_heights, ks_p_value
 
 
 def critical_of_units(true: Tensor, control: Tensor, grid: Sequence[int], level: float) -> Tensor:
@@ -31,37 +31,11 @@ def critical_of_units(true: Tensor, control: Tensor, grid: Sequence[int], level:
     return torch.where((sizes > 0).any(-1), first, torch.nan)
 
 
-def ks_heights(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """m D of two samples of m along the last dimension, and m; those with NaN on either side are left out.
-
-    Both are sorted together; walking through them, first goes one up and second one down. Equal values are one step.
-    """
-    there = ~(first.isnan() | second.isnan())
-    values = torch.cat([torch.where(there, x, torch.inf) for x in (first, second)], -1)
-    steps = torch.cat([there.int(), -there.int()], -1)
-    ordered, order = values.sort(-1)
-    walk = steps.gather(-1, order).cumsum(-1).abs()
-    at_step = torch.ones_like(walk, dtype=torch.bool)
-    at_step[..., :-1] = ordered[..., 1:] != ordered[..., :-1]
-    return torch.where(at_step, walk, 0).amax(-1), there.sum(-1)
-
-
 @lru_cache(maxsize=1 << 16)
 def least_height(size: int, level: float) -> int:
-    """The least h = m D at which two samples of m = size are told apart at this level; m + 1 if they never are."""
+    """The least h = m D at which two samples of m = size differ at this level; m + 1 if they never do."""
     low, high = 1, size + 1
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if p_value(size, middle) <= level else (middle + 1, high)
+        low, high = (low, middle) if ks_p_value(size, middle) <= level else (middle + 1, high)
     return low
-
-
-def p_value(size: int, height: int) -> float:
-    """As in `ks_test`, from logarithms: C(2m, m - kh)/C(2m, m) without numbers of thousands of digits."""
-    whole, total = 2 * math.lgamma(size + 1), 0.0
-    for k in range(1, size // height + 1):
-        term = math.exp(whole - math.lgamma(size - k * height + 1) - math.lgamma(size + k * height + 1))
-        total += term if k % 2 else -term
-        if term < 1e-15:  # they fall fast
-            break
-    return min(1.0, 2 * total)

@@ -55,10 +55,10 @@ def _checked(name: str, given: Sequence[float]) -> tuple[float, ...]:
     for x in given:
         if not isinstance(x, int | float) or isinstance(x, bool) or not 0 < x < math.inf:
             raise AbbeError(f"{name} must be positive finite numbers, got {x!r}")
-    found = tuple(float(x) for x in given)
-    if len(set(found)) < len(found):
-        raise AbbeError(f"{name} must be different numbers, got {list(found)}")
-    return found
+    numbers = tuple(float(x) for x in given)
+    if len(set(numbers)) < len(numbers):
+        raise AbbeError(f"{name} must be different numbers, got {list(numbers)}")
+    return numbers
 
 
 def _short(x: float) -> str:
@@ -68,16 +68,16 @@ def _short(x: float) -> str:
 def _lengths(rows: Rows, temperatures: Sequence[float], steps: Sequence[float], directions: Tensor) -> Tensor:
     """||softmax((l + eps u)/T) - softmax(l/T)||, (temperature, step, direction, head, query)."""
     shape = (len(temperatures), len(steps), 2, rows.heads, rows.queries)
-    found = torch.empty(shape, dtype=torch.float64, device=rows.logits.device)
+    ratios = torch.empty(shape, dtype=torch.float64, device=rows.logits.device)
     with torch.no_grad():
         for head, row in enumerate(_heads(rows, directions)):  # one at a time stays in the cache
             for i, t in enumerate(temperatures):
                 scaled = row.logits / t
                 weights, top = torch.softmax(scaled, -1), _top_two(row, scaled)
                 for j, step in enumerate(steps):
-                    found[i, j, 0, head] = _moved(row, scaled, weights, step / t)
-                    found[i, j, 1, head] = _exchanged(top, step / t)
-    return found
+                    ratios[i, j, 0, head] = _moved(row, scaled, weights, step / t)
+                    ratios[i, j, 1, head] = _exchanged(top, step / t)
+    return ratios
 
 
 class _Head(NamedTuple):

@@ -22,7 +22,7 @@ def dispersion(rows: Rows) -> dict[str, Reading]:
     safe = torch.where(alive, total, 1.0)
     entropy = torch.log(safe) - facts.log_moment.double() / safe
     effective = safe**2 / torch.where(alive, facts.squares.double(), 1.0)
-    ceiling = _weight_ceiling(rows, n)
+    ceiling = weight_ceiling(rows, n)
     readings = {
         "entropy": Reading(entropy, alive, torch.log(n)),
         "effective_tokens": Reading(effective, alive, n),
@@ -37,7 +37,8 @@ def dispersion(rows: Rows) -> dict[str, Reading]:
     return readings
 
 
-def _weight_ceiling(rows: Rows, n: Tensor) -> Tensor | None:
+def weight_ceiling(rows: Rows, n: Tensor) -> Tensor | None:
+    """The largest weight that softmax can give to one of n keys at this spread of the logits."""
     return bounds.weight_range(rows.facts.spread.double(), n)[1] if rows.softmax else None
 
 

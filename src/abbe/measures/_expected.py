@@ -29,7 +29,7 @@ def expected_distance(rows: Rows, sets: Sets) -> dict[str, Reading]:
     i. expected_net_distance is the root of the mean square of `net_distance`. Any weights and vectors.
     """
     defined = sets.defined(rows)
-    found = torch.zeros(3, *defined.shape, dtype=torch.float64, device=defined.device)
+    means = torch.zeros(3, *defined.shape, dtype=torch.float64, device=defined.device)
     x = rows.vectors.detach().double()
     squares = _squares(x)
     used = max(1, int(rows.facts.last.max()))
@@ -37,9 +37,9 @@ def expected_distance(rows: Rows, sets: Sets) -> dict[str, Reading]:
         group = head // (rows.heads // len(x))
         products = _products(rows, head, x[group, :used], squares[group, :used])
         for i, size in enumerate(sets.grid):
-            found[:2, head, :, i] = _sandwich(products, size)
-            found[2, head, :, i] = _net(products, size)
-    low, high, net = torch.where(defined, found, 0.0)
+            means[:2, head, :, i] = _sandwich(products, size)
+            means[2, head, :, i] = _net(products, size)
+    low, high, net = torch.where(defined, means, 0.0)
     readings = {"expected_distance_low": low, "expected_distance_high": high, "expected_net_distance": net}
     return {name: Reading(value, defined) for name, value in readings.items()}
 
@@ -62,12 +62,12 @@ def _fused_formula(rows: Rows, sets: Sets) -> Tensor:
     sums = (z.double() ** 2).sum(-1).float().view(-1)
     whole = torch.stack([rows.facts.keys, rows.facts.first, rows.facts.last], -1).flatten(0, 1)
     place = torch.tensor([rows.queries, rows.heads // len(x)])
-    found = torch.empty(len(dots), len(sets.grid))
+    sums_of_means = torch.empty(len(dots), len(sets.grid))
     over_rows(
         load("abbe.measures._kernels.expected", "formula_rows"), len(dots), flat(rows.logits), flat(weights), dots,
-        squares.contiguous(), sums, whole, torch.tensor(sets.grid), place, found,
+        squares.contiguous(), sums, whole, torch.tensor(sets.grid), place, sums_of_means,
     )  # fmt: skip
-    return found.view(rows.heads, rows.queries, -1)
+    return sums_of_means.view(rows.heads, rows.queries, -1)
 
 
 def _squares(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Geometry: how far the selected tokens lie from the rest, and whether a ball or a cone tells them apart.
+"""Geometry: how far the selected tokens lie from the rest, and whether a ball or a cone separates them.
 
 Sources: distance and separability arXiv 2508.17821; recall, precision and F "Geometric Analysis of Token Selection in
 Multi-Head Attention" (arXiv 2602.01893), in value space with a random control as in "Retrieval Capacity of
@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._geometry_parts import LimitParts, SetParts, geometry_parts
 from ._rows import Rows
+from ._set_geometry import LimitTerms, SetGeometry, row_geometry
 from ._sets import Sets
 from ._state import Reading
 
@@ -24,7 +24,7 @@ def geometry(rows: Rows, sets: Sets) -> dict[str, Reading]:
     from an unselected vector; its place is taken by a larger number that costs no pairs: max ||x - c|| over the row
     plus the same maximum over the selected, c the weighted mean of the row. They hold for weights that sum to 1.
     """
-    parts, defined = geometry_parts(rows, sets), sets.defined(rows)
+    parts, defined = row_geometry(rows, sets), sets.defined(rows)
     size = torch.tensor(sets.grid, device=defined.device)
     rest = (rows.count.unsqueeze(-1) - size).clamp(min=1)
     values, controls = _measures(parts.selected, size, rest), _measures(parts.random, size, rest)
@@ -32,8 +32,8 @@ def geometry(rows: Rows, sets: Sets) -> dict[str, Reading]:
     return {name: Reading(values[name], defined, limits.get(name), controls[name]) for name in values}
 
 
-def _measures(parts: SetParts, size: Tensor, rest: Tensor) -> dict[str, Tensor]:
-    found = {
+def _measures(parts: SetGeometry, size: Tensor, rest: Tensor) -> dict[str, Tensor]:
+    shares = {
         "distance": parts.distance,
         "distance_per_token": parts.distance / rest,
         "net_distance": parts.net_distance,
@@ -44,14 +44,14 @@ def _measures(parts: SetParts, size: Tensor, rest: Tensor) -> dict[str, Tensor]:
     }
     for metric, (closed, strict, intruders) in by_metric.items():
         recall, precision = strict / size, size / (size + intruders)
-        found[f"separability{metric}"] = closed / size
-        found[f"recall{metric}"] = recall
-        found[f"precision{metric}"] = precision
-        found[f"f_score{metric}"] = 2 * recall * precision / (recall + precision)
-    return found
+        shares[f"separability{metric}"] = closed / size
+        shares[f"recall{metric}"] = recall
+        shares[f"precision{metric}"] = precision
+        shares[f"f_score{metric}"] = 2 * recall * precision / (recall + precision)
+    return shares
 
 
-def _limits(parts: LimitParts, rest: Tensor, holds: Tensor) -> dict[str, Tensor]:
+def _limits(parts: LimitTerms, rest: Tensor, holds: Tensor) -> dict[str, Tensor]:
     left = (1 - parts.mass).clamp(min=0)
     distance = left * parts.reach + parts.longest * (parts.mass * rest - left)
     net = left * parts.reach + (2 * parts.mass - 1).abs() * parts.longest

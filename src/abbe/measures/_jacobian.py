@@ -45,15 +45,15 @@ def largest_eigenvalue(square: Callable[[Tensor], Tensor], start: Tensor) -> Ten
     diagonal: list[Tensor] = []
     beside: list[Tensor] = []
     tolerance = max(_TOLERANCE, 256 * torch.finfo(start.dtype).eps)
-    found = torch.zeros(start.shape[:-1], dtype=torch.float64, device=start.device)
+    largest = torch.zeros(start.shape[:-1], dtype=torch.float64, device=start.device)
     for step in range(1, _MOST_STEPS + 1):
         after = square(here) - beta * before
         alpha = (here * after).sum(-1, keepdim=True)
         after = after - alpha * here
         diagonal.append(alpha.squeeze(-1))
         if step % _BETWEEN_TESTS == 0:
-            last, found = found, _largest_ritz(diagonal, beside)
-            if bool((found - last <= tolerance * found).all()):
+            last, largest = largest, _largest_ritz(diagonal, beside)
+            if bool((largest - last <= tolerance * largest).all()):
                 break
         beta = after.norm(dim=-1, keepdim=True)
         # What is left of an invariant space is rounding: from there on the row adds nothing.
@@ -61,7 +61,7 @@ def largest_eigenvalue(square: Callable[[Tensor], Tensor], start: Tensor) -> Ten
         beta = torch.where(going, beta, 0.0)
         before, here = here, torch.where(going, after / _or_one(beta), 0.0)
         beside.append(beta.squeeze(-1))
-    return found
+    return largest
 
 
 def _largest_ritz(diagonal: list[Tensor], beside: list[Tensor]) -> Tensor:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DISPERSION, SELECTION, DISTANCE = "Dispersion of the weights", "Weight of the selected set", "Distance from the rest"
+DISPERSION, PATTERNS, SELECTION = "Dispersion of the weights", "Attention patterns", "Weight of the selected set"
+DISTANCE = "Distance from the rest"
 SEPARABILITY, SENSITIVITY, TEST = "Separability", "Sensitivity", "Test against random sets"
-GROUPS = (DISPERSION, SELECTION, DISTANCE, SEPARABILITY, SENSITIVITY, TEST)
+GROUPS = (DISPERSION, PATTERNS, SELECTION, DISTANCE, SEPARABILITY, SENSITIVITY, TEST)
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class MeasureInfo:
 
 
 _THEOREM, _RANDOM, _LOGITS = "Theorem 1", "random set", "tight, from the range of the logits"
+_ONE_KEY = ("that of the largest weight", "1/n")  # of a measure that is the weight of some key
 _OF_ROWS = (
     ("entropy", "entropy", "nats", "high means that the weight is spread over many keys, low that few hold it",
      "ln n"),
@@ -41,14 +43,21 @@ _OF_ROWS = (
      _LOGITS, "1/n"),
     ("logit_range", "range of the logits", "logits",
      "high means that the logits allow sharp weights, low that they must be flat", "2 scale ‖q‖ max ‖k‖"),
-    ("sink_mass", "weight on the first key", "weight",
-     "high means that the first visible key serves as a sink, low that it does not", "that of the largest weight",
-     "1/n"),
-    ("learned_sink_mass", "weight on a learned sink", "weight",
-     "high means that the head attends to nothing, low that keys get all the weight"),
     ("decay_exponent", "decay exponent", "exponent",
      "high (1) means that the largest weight fades like a uniform head's as the context grows, low that it holds",
      "", "1, a uniform head"),
+)  # fmt: skip
+
+_PATTERNS = (
+    ("sink_mass", "weight on the first key", "weight",
+     "high means that the first visible key serves as a sink, low that it does not", *_ONE_KEY),
+    ("learned_sink_mass", "weight on a learned sink", "weight",
+     "high means that the head attends to nothing, low that keys get all the weight"),
+    ("previous_token", "weight on the previous token", "weight",
+     "high means that the head looks at the token just before the query, low that it does not", *_ONE_KEY),
+    ("induction", "weight after the previous copy (induction)", "weight",
+     "high means that the head looks at the token that followed the previous occurrence of the query's token, low "
+     "that it does not; queries without such a token do not count", *_ONE_KEY),
 )  # fmt: skip
 
 _DIRECTIONS = (
@@ -119,8 +128,9 @@ def list_measures() -> tuple[MeasureInfo, ...]:
     Sensitivities at a temperature T carry the suffix "@T=...", differences always "@T=...,eps=...".
     """
     listed = [
-        MeasureInfo(name, meaning, unit, False, label, DISPERSION, *beside)
-        for name, label, unit, meaning, *beside in _OF_ROWS
+        MeasureInfo(name, meaning, unit, False, label, group, *beside)
+        for group, of_group in ((DISPERSION, _OF_ROWS), (PATTERNS, _PATTERNS))
+        for name, label, unit, meaning, *beside in of_group
     ]
     listed += [
         MeasureInfo(

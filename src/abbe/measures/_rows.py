@@ -79,15 +79,15 @@ class Rows:
 
     @cached_property
     def facts(self) -> RowFacts:
-        found = _facts(self)
+        facts = _facts(self)
         for bad, what in (
-            (~torch.isfinite(found.total), "must be finite, got NaN or infinity"),
-            (found.stray > 0, "must be 0 at invisible keys (logit -inf), got others"),
+            (~torch.isfinite(facts.total), "must be finite, got NaN or infinity"),
+            (facts.stray > 0, "must be 0 at invisible keys (logit -inf), got others"),
         ):
             if bool(bad.any()):
                 head, query = bad.nonzero()[0].tolist()
                 raise AbbeError(f"weights {what} at head {head}, query {query} of the block")
-        return found
+        return facts
 
     @property
     def visible(self) -> Tensor:
@@ -147,8 +147,8 @@ def _check(rows: Rows) -> None:
     if logits.shape[0] % vectors.shape[0]:
         raise AbbeError(f"vectors have {vectors.shape[0]} groups, which do not divide {logits.shape[0]} heads")
     if rows.range_limit is not None and rows.range_limit.shape != logits.shape[:2]:
-        found = tuple(rows.range_limit.shape)
-        raise AbbeError(f"range_limit must be (head, query) = {tuple(logits.shape[:2])}, got {found}")
+        shape = tuple(rows.range_limit.shape)
+        raise AbbeError(f"range_limit must be (head, query) = {tuple(logits.shape[:2])}, got {shape}")
     if rows.sink_logits is not None and (not rows.sink or rows.sink_logits.shape != logits.shape[:1]):
         raise AbbeError(f"sink_logits go with sink=True and must be ({logits.shape[0]} heads,)")
     if rows.softmax and rows.sink:

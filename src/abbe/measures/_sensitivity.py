@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .._attention.blocks import with_sink
 from .._errors import AbbeError
 from ..normalizers import Normalizer
 from ..normalizers import normalizer as make_normalizer
@@ -81,12 +82,13 @@ def _sink_form(rows: Rows, t: float) -> _RankOne:
     if t == 1:
         return _RankOne(rows.weights, missing, 1.0)
     if rows.sink_logits is not None:
-        sink = rows.sink_logits.to(rows.logits.dtype)[:, None].expand(rows.logits.shape[:2])
+        sink = rows.sink_logits.to(rows.logits.dtype)
     else:
         top, largest = rows.logits.amax(-1), torch.where(rows.facts.largest > 0, rows.facts.largest, 1.0)
         sink = torch.where(rows.count > 0, top, 0.0) + torch.log(missing) - torch.log(largest)
-    weights = torch.softmax(torch.cat([rows.logits, sink.unsqueeze(-1)], -1) / t, -1)
-    return _RankOne(weights[..., :-1].contiguous(), weights[..., -1], 1.0)
+    # With the sink's own weight: 1 minus the sum of the others would lose a small one.
+    weights = make_normalizer("softmax")(with_sink(rows.logits / t, sink / t))
+    return _RankOne(weights[..., 1:].contiguous(), weights[..., 0], 1.0)
 
 
 def _form(rows: Rows, normalizer: Normalizer, t: float) -> _RankOne | None:

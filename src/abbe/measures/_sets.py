@@ -16,6 +16,7 @@ from .._kernels.threads import over_rows
 from ._rows import Rows, flat, row_kernel
 
 DEFAULT_GRID = (1, 2, 5, 10, 20, 50, 100)  # holds the sizes of arXiv 2508.17821, figure 2b
+USUAL_SIZE = 20  # of a selected set, where one size stands for all
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +51,10 @@ def choose_sets(rows: Rows, grid: Sequence[int], generator: torch.Generator) -> 
 
 
 def checked_grid(grid: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(grid)
-    if not found or any(not is_whole(n) or not 1 <= n < 2**63 for n in found) or sorted(set(found)) != list(found):
-        raise AbbeError(f"sizes must hold whole numbers >= 1 in rising order, got {shown(list(found))}")
-    return found
+    sizes = tuple(grid)
+    if not sizes or any(not is_whole(n) or not 1 <= n < 2**63 for n in sizes) or sorted(set(sizes)) != list(sizes):
+        raise AbbeError(f"sizes must hold whole numbers >= 1 in rising order, got {shown(list(sizes))}")
+    return sizes
 
 
 def random_order(rows: Rows, draws: Tensor) -> Tensor:

@@ -34,12 +34,12 @@ def rank_one_norms(rows: Rows, p: Tensor, missing: Tensor, directions: Tensor) -
 
 
 def _fused(rows: Rows, p: Tensor, missing: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
-    found = torch.empty(rows.heads * rows.queries, 2)
+    norms = torch.empty(rows.heads * rows.queries, 2)
     missing = missing.detach().expand(rows.heads, rows.queries).reshape(-1).contiguous()
     over_rows(
-        row_kernel("rank_one_norms"), len(found), flat(rows.logits), flat(p), missing, directions.contiguous(), found
+        row_kernel("rank_one_norms"), len(norms), flat(rows.logits), flat(p), missing, directions.contiguous(), norms
     )
-    worst, random = found.view(rows.heads, rows.queries, 2).unbind(-1)
+    worst, random = norms.view(rows.heads, rows.queries, 2).unbind(-1)
     return worst, random
 
 

@@ -100,7 +100,7 @@ def summarize(readings: Mapping[str, Summable]) -> dict[str, Summary]:
 def compute(state: State) -> dict[str, Summary]:
     """The means; for readings with quantiles three summaries, named _mean, _p95 and _max (before an "@", if any)."""
     names = [name.removesuffix("/value") for name in state if name.endswith("/value")]
-    found: dict[str, Summary] = {}
+    summaries: dict[str, Summary] = {}
     for name in names:
         part = {key.rpartition("/")[2]: x for key, x in state.items() if key.rpartition("/")[0] == name}
         mean = Summary(
@@ -109,8 +109,8 @@ def compute(state: State) -> dict[str, Summary]:
             part["control"] / _or_nan(part["control_rows"]) if "control" in part else None,
             part["rows"],
         )
-        found |= {name: mean} if "histogram" not in part else _with_quantiles(name, mean, part)
-    return found
+        summaries |= {name: mean} if "histogram" not in part else _with_quantiles(name, mean, part)
+    return summaries
 
 
 def _with_quantiles(name: str, mean: Summary, part: Mapping[str, Tensor]) -> dict[str, Summary]:

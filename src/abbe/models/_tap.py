@@ -17,10 +17,11 @@ from torch import Tensor
 
 from .._errors import AbbeError
 from ._session.call import AttentionCall
+from ._session.given import Given
 from ._session.modules import TAP_PREFIX, checked_network, readable_modules
 from ._session.output import model_attention
 from ._session.selfcheck import check_finite, own_attention
-from ._session.session import Given, Session
+from ._session.session import Session
 
 Consumer = Callable[[AttentionCall], object]
 

@@ -29,8 +29,8 @@ class Window:
 class Windows(list[Window]):
     """A list of windows; `skipped` says, one line each, which lengths the text was too short for."""
 
-    def __init__(self, found: Iterable[Window], too_short: Mapping[int, str]) -> None:
-        super().__init__(found)
+    def __init__(self, windows: Iterable[Window], too_short: Mapping[int, str]) -> None:
+        super().__init__(windows)
         self._too_short = dict(too_short)
 
     @property

@@ -66,7 +66,7 @@ def _ranks(z: Tensor) -> Tensor:
 
 def log1p_ratio(t: Tensor) -> Tensor:
     """ln(1 + t)/t for t > -1, smooth through 0 in all derivatives."""
-    near = t.abs() < 0.25
+    near = t.abs() < 0.25  # |v| <= 1/7 below, so 12 terms of the series in v^2 reach float64
     v = torch.where(near, t, 0.0) / (2 + torch.where(near, t, 0.0))
     series = torch.zeros_like(t)
     for k in range(11, -1, -1):
@@ -88,13 +88,13 @@ def _log_peak(z: Tensor, beta: Tensor, visible: Tensor) -> Tensor:
     """s, the log of the largest weight: Newton on the 1/beta-norm, convex, so it comes down to the root from 0."""
     s = torch.zeros_like(z[..., :1])
     unrolled = torch.compiler.is_compiling() or inside_transform()
-    safe = beta.clamp(min=1e-12)
+    safe = beta.clamp(min=1e-12)  # beta = 0 is softmax, whose root the formula meets in the limit
     for _ in range(12 if unrolled else 100):  # 9 were the most seen on adversarial rows
         w, slope = _entmax_at(z, beta, s, visible)
         total, slope = w.sum(-1, keepdim=True), slope.sum(-1, keepdim=True)
         total = torch.where(total > 0, total, 1.0)
         drop = total * torch.expm1(-safe * total.log()) / torch.where(slope > 0, slope, 1.0)
-        change = torch.log1p(drop.clamp(min=-0.999999)) / safe
+        change = torch.log1p(drop.clamp(min=-0.999999)) / safe  # rounding may reach -1, a logarithm of 0
         s = (s + change).clamp(max=0)
         if not unrolled and bool((change.abs() <= 4 * torch.finfo(s.dtype).eps * (1 - s)).all()):
             break
@@ -152,14 +152,18 @@ def entmax_lipschitz(alpha: float, keys: int) -> float:
     m = torch.unique(torch.cat([torch.arange(2, 66), torch.logspace(0, math.log10(keys), 200).round().long()]))
     m = torch.cat([m[(m >= 2) & (m <= keys)], torch.tensor([keys])]).double().unsqueeze(-1)
     low, high = torch.zeros_like(m), torch.ones_like(m)
-    for _ in range(6):
+    for _ in range(6):  # each round narrows p to a two hundredth
         p = low + (high - low) * torch.linspace(0, 1, 401, dtype=torch.float64)
         a, b = p ** (2 - alpha), ((1 - p) / (m - 1)) ** (2 - alpha)
         norm = a + b - (a**2 + (m - 1) * b**2) / (a + (m - 1) * b)
         best = p.gather(-1, norm.argmax(-1, keepdim=True))
         width = (high - low) / 400
         low, high = (best - width).clamp(min=0), (best + width).clamp(max=1)
-    return min(float(norm.max()) * (1 + 1e-9), 1.0)
+    return min(float(norm.max()) * (1 + 1e-9), 1.0)  # not below the supremum by rounding, which a test would see
+
+
+_ALPHA = Option("alpha", 1.5, "sparsity", low=1, high=2, closed="high", shown=True)
+_USUAL_ALPHAS = (1.1, 1.2, 1.25, 1.3, 1.5, 1.75, 1.9, 2)
 
 
 class Sparsemax(Normalizer):
@@ -197,12 +201,8 @@ class Entmax(Normalizer):
     meaning = "tunable sparsity; high alpha means few keys (2 is sparsemax), low alpha means many (1 is softmax)"
     paper = "1905.05702, 1909.00015"
     example = "entmax:alpha=1.5"
-    options = (
-        Option("alpha", 1.5, "sparsity", low=1, high=2, closed="high", shown=True),
-        learn_option(),
-        heads_option(),
-    )
-    usual = (1.1, 1.2, 1.25, 1.3, 1.5, 1.75, 1.9, 2)
+    options = (_ALPHA, learn_option(), heads_option())
+    usual = _USUAL_ALPHAS
     learnable = ("alpha",)
     alpha: PerHead
 
@@ -235,14 +235,14 @@ class AdaptiveScalableEntmax(Normalizer):
     paper = "2506.16640"
     example = "asentmax:alpha=1.5,beta=0.5"
     options = (
-        Option("alpha", 1.5, "sparsity", low=1, high=2, closed="high", shown=True),
+        _ALPHA,
         Option("delta", 1.0, "scale without regard to length", low=0, closed="low"),
         Option("beta", 1.0, "strength of the growth with length", low=0, closed="low"),
         Option("gamma", 1.0, "power of ln n", low=-3, high=3),
         learn_option(),
         heads_option(),
     )
-    usual = (1.1, 1.2, 1.25, 1.3, 1.5, 1.75, 1.9, 2)
+    usual = _USUAL_ALPHAS
     learnable = ("delta", "beta", "gamma")
     alpha: float
     delta: PerHead

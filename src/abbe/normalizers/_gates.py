@@ -24,7 +24,7 @@ def relu_reference(logits: Tensor, params: Tensor) -> Tensor:
     power, eps = params[..., 0:1], params[..., 1:2]
     visible = visible_keys(logits)
     top = row_top(logits, visible)
-    unit = top.clamp(min=1e-30)
+    unit = top.clamp(min=1e-30)  # a row without positive logits has no unit, and needs none
     positive = visible & (logits > 0)
     raised = torch.where(positive, torch.where(positive, logits / unit, 1.0) ** power, 0.0)
     total = raised.sum(-1, keepdim=True) + torch.where(eps > 0, eps / unit**power, 0.0)

@@ -1,5 +1,6 @@
 """What studies give: a table, a manifest, and the same ways to save, show and open them again."""
 
+from .._stored import finite
 from ._result import (
     FORMAT,
     MANIFEST,
@@ -7,7 +8,6 @@ from ._result import (
     as_parquet,
     as_text,
     checked_manifest,
-    finite,
     read_content,
     read_manifest,
     read_table,

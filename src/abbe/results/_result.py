@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import io
 import json
-import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ import polars as pl
 
 from .._errors import AbbeError
 from .._held import held
-from .._stored import CHECKED, check_file, checked, read_bytes, read_json, write_json, write_whole
+from .._stored import CHECKED, check_file, checked, finite, read_bytes, read_json, write_json, write_whole
 
 MANIFEST = "manifest.json"
 FORMAT = 3  # of run folders
@@ -104,15 +103,6 @@ class Result(ABC):
         return ()
 
 
-def finite(content: Any) -> Any:
-    """JSON knows neither NaN nor infinity: they become null."""
-    if isinstance(content, Mapping):
-        return {str(key): finite(value) for key, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        return [finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
-
-
 def as_parquet(table: pl.DataFrame) -> bytes:
     buffer = io.BytesIO()
     table.write_parquet(buffer)
@@ -161,7 +151,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     stored = read_json(path)
     manifest = checked_manifest(path, stored)
     if not manifest.get("finished"):
-        raise AbbeError(f"the run in {folder} is not finished: start the same run again with this folder to go on")
+        raise AbbeError(f"the run in {folder} is not finished: the same run with this folder resumes it")
     if absent := [key for key in _NEEDED if key not in manifest]:
         raise AbbeError(f"{path} is not whole: it lacks {', '.join(absent)}")
     return manifest, stored
@@ -177,4 +167,4 @@ def checked_manifest(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return checked(path, content)
     except AbbeError as error:
-        raise AbbeError(f"{error}; delete it, and the same command goes on with what is whole in the folder") from None
+        raise AbbeError(f"{error}; delete it, and the same command resumes with what is whole in the folder") from None

@@ -67,7 +67,7 @@ class Run(Result):
 def opened_run(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Run:
     """From a folder whose manifest was read; `stored` is it with its checksums."""
     if not (folder / TABLE).exists() and not (folder / TABLE).is_symlink():
-        raise AbbeError(f"the run in {folder} is not finished: start the same run again with this folder to go on")
+        raise AbbeError(f"the run in {folder} is not finished: the same run with this folder resumes it")
     return Run(read_table(folder / TABLE, stored, SCHEMA), manifest)
 
 

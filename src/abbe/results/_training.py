@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import polars as pl
 
 from .._errors import AbbeError
-from .._stored import read_bytes
-from ._result import Result, finite
+from .._stored import finite, read_bytes
+from ._result import Result
 
 STEPS = "steps.jsonl"
 TRAINING_SCHEMA: dict[str, Any] = {

@@ -1,24 +1,29 @@
 """What a command does, as a function."""
 
+import typing as _typing
+
+from .._later import later as _on_first_use
 from ..words.finding import Finding, KeyNumber
 from ..words.paper import FIGURES
-from ._calibrate.result import Calibration, Interval
-from ._calibrate.study import calibrate
-from ._capacity.result import Capacity
-from ._capacity.study import capacity
-from ._compare.result import Comparison
-from ._compare.study import compare
-from ._diagnose.study import diagnose
-from ._doctor.check import Check
-from ._doctor.study import doctor
-from ._engine.watch import watching
-from ._open import open
-from ._report.result import Ball, HeadVerdict, Report, Sample, SampleRow
-from ._report.study import report
-from ._reproduce.result import Claim, Figure, Reproduction
-from ._reproduce.study import reproduce
-from ._try_normalizers import NormalizerTrial, try_normalizers
-from ._verify import Verdict, verify
+
+if _typing.TYPE_CHECKING:
+    from ._calibrate.result import Calibration, Interval
+    from ._calibrate.study import calibrate
+    from ._capacity.result import Capacity
+    from ._capacity.study import capacity
+    from ._compare.result import Comparison
+    from ._compare.study import compare
+    from ._diagnose.study import diagnose
+    from ._doctor.check import Check
+    from ._doctor.study import doctor
+    from ._engine.watch import watching
+    from ._open import open
+    from ._report.result import Ball, HeadVerdict, Report, Sample, SampleRow
+    from ._report.study import report
+    from ._reproduce.result import Claim, Figure, Reproduction
+    from ._reproduce.study import reproduce
+    from ._try_normalizers import NormalizerTrial, try_normalizers
+    from ._verify import Verdict, verify
 
 __all__ = [
     "FIGURES",
@@ -51,3 +56,31 @@ __all__ = [
     "verify",
     "watching",
 ]
+
+_NAMES = {
+    "": {
+        "._doctor.check": ("Check",),
+        "._doctor.study": ("doctor",),
+        "._engine.watch": ("watching",),
+        "._try_normalizers": ("NormalizerTrial", "try_normalizers"),
+        "._verify": ("Verdict", "verify"),
+    },
+    "models": {
+        "._calibrate.result": ("Calibration", "Interval"),
+        "._calibrate.study": ("calibrate",),
+        "._capacity.result": ("Capacity",),
+        "._capacity.study": ("capacity",),
+        "._compare.result": ("Comparison",),
+        "._diagnose.study": ("diagnose",),
+        "._open": ("open",),
+        "._report.result": ("Ball", "HeadVerdict", "Report", "Sample", "SampleRow"),
+        "._reproduce.result": ("Claim", "Figure", "Reproduction"),
+    },
+    "all": {  # they write pages
+        "._compare.study": ("compare",),
+        "._report.study": ("report",),
+        "._reproduce.study": ("reproduce",),
+    },
+}
+if not _typing.TYPE_CHECKING:  # types are those of the imports above
+    __getattr__, __dir__ = _on_first_use(__name__, _NAMES)

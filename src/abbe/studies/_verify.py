@@ -23,7 +23,7 @@ _CLEARLY = 1e-6  # a counterexample must break its statement by this much, not b
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found about one statement.
+    """What was measured about one statement.
 
     `worst` is the largest ratio seen, measured/bound for an upper bound and bound/measured for a lower one: at most 1
     when it holds, near 1 when it is tight. `expected` says whether that agrees with the status in the catalogue.

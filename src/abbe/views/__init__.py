@@ -1,27 +1,34 @@
 """What a person sees: tables, charts and pages."""
 
-from ._calibration import calibration_table
-from ._capacity.charts import capacity_chart
-from ._capacity.figures import save_capacity_figures
-from ._capacity.table import capacity_table
-from ._compare.page import compare_page, save_compare_figures
-from ._compare.table import compare_table
-from ._diagnosis import diagnosis_table, summary
-from ._diagnosis_figures import save_diagnosis_figures
-from ._doctor import doctor_table
-from ._normalizers import normalizers_table, trials_table
-from ._report.figures import save_report_figures
-from ._report.page import report_page
-from ._report.table import report_table
-from ._reproduce.figures import figure_chart
-from ._reproduce.page import reproduction_page, save_figures
-from ._reproduce.table import reproduction_table
-from ._results import card_of, page_of
-from ._shared.charts import equal_selectivity_chart
-from ._verify import summary as verify_summary
-from ._verify import verify_page, verify_table
+import typing as _typing
+
+from .._later import later as _on_first_use
+
+if _typing.TYPE_CHECKING:
+    from ._calibrate.charts import calibration_chart
+    from ._calibrate.page import save_calibration_figures
+    from ._calibrate.table import calibration_table
+    from ._capacity.charts import capacity_chart
+    from ._capacity.page import save_capacity_figures
+    from ._capacity.table import capacity_table
+    from ._compare.page import compare_page, save_compare_figures
+    from ._compare.table import compare_table
+    from ._diagnosis import diagnosis_table, summary
+    from ._diagnosis_figures import save_diagnosis_figures
+    from ._doctor import doctor_table
+    from ._normalizers import normalizers_table, trials_table
+    from ._report.figures import save_report_figures
+    from ._report.page import report_page
+    from ._report.table import report_table
+    from ._reproduce.figures import figure_chart
+    from ._reproduce.page import reproduction_page, save_figures
+    from ._reproduce.table import reproduction_table
+    from ._results import card_of, page_of
+    from ._shared.charts import equal_selectivity_chart
+    from ._verify import verify_page, verify_summary, verify_table
 
 __all__ = [
+    "calibration_chart",
     "calibration_table",
     "capacity_chart",
     "capacity_table",
@@ -38,6 +45,7 @@ __all__ = [
     "report_table",
     "reproduction_page",
     "reproduction_table",
+    "save_calibration_figures",
     "save_capacity_figures",
     "save_compare_figures",
     "save_diagnosis_figures",
@@ -49,3 +57,35 @@ __all__ = [
     "verify_summary",
     "verify_table",
 ]
+
+_NAMES = {
+    "": {
+        "._doctor": ("doctor_table",),
+        "._normalizers": ("normalizers_table", "trials_table"),
+        "._verify": ("verify_summary", "verify_table"),
+    },
+    "models": {
+        "._calibrate.table": ("calibration_table",),
+        "._capacity.table": ("capacity_table",),
+        "._diagnosis": ("diagnosis_table", "summary"),
+    },
+    "report": {"._shared.charts": ("equal_selectivity_chart",), "._verify": ("verify_page",)},
+    "all": {
+        "._calibrate.charts": ("calibration_chart",),
+        "._calibrate.page": ("save_calibration_figures",),
+        "._capacity.charts": ("capacity_chart",),
+        "._capacity.page": ("save_capacity_figures",),
+        "._compare.page": ("compare_page", "save_compare_figures"),
+        "._compare.table": ("compare_table",),
+        "._diagnosis_figures": ("save_diagnosis_figures",),
+        "._report.figures": ("save_report_figures",),
+        "._report.page": ("report_page",),
+        "._report.table": ("report_table",),
+        "._reproduce.figures": ("figure_chart",),
+        "._reproduce.page": ("reproduction_page", "save_figures"),
+        "._reproduce.table": ("reproduction_table",),
+        "._results": ("card_of", "page_of"),
+    },
+}
+if not _typing.TYPE_CHECKING:  # types are those of the imports above
+    __getattr__, __dir__ = _on_first_use(__name__, _NAMES)

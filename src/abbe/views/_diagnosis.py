@@ -30,14 +30,13 @@ def diagnosis_table(run: Run) -> Table:
     return table
 
 
-def summary(heads: pl.DataFrame) -> pl.DataFrame:
-    """Mean over all heads at the largest length, for measures without a set size and for the middle set size."""
-    of_heads = heads.filter(pl.col("head").is_not_null() & pl.col("value").is_not_nan())
-    longest = pl.col("length").is_null() | (pl.col("length") == pl.col("length").max())
-    sizes = sorted(of_heads.filter(longest)["n"].drop_nulls().unique())
-    wanted = pl.col("n").is_null()
-    if sizes:
-        wanted |= pl.col("n") == sizes[len(sizes) // 2]
-    chosen = of_heads.filter(longest & wanted)
+def summary(heads: pl.DataFrame, size: int | None = None) -> pl.DataFrame:
+    """Mean over all heads at the largest length, for measures without a set size and for one size: else the middle."""
+    of_heads = heads.filter(pl.col("head").is_not_null() & pl.col("value").is_finite())
+    longest = of_heads.filter(pl.col("length").is_null() | (pl.col("length") == pl.col("length").max()))
+    sizes = sorted(longest["n"].drop_nulls().unique())
+    if size is None and sizes:
+        size = sizes[len(sizes) // 2]
+    chosen = longest.filter(pl.col("n").is_null() | pl.col("n").eq_missing(pl.lit(size, pl.Int32)))  # no size: nulls
     means = [pl.col(name).mean() for name in ("value", "limit", "control")]
     return chosen.group_by("measure", "length", "n", maintain_order=True).agg(*means, heads=pl.len())

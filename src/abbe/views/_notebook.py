@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
 from ..words.finding import NOTICE, Finding, KeyNumber
 from ..words.measures import measure_words
 from ..words.numbers import MISSING, interval, number
+from ._diagnosis import summary
 from ._report.charts_growth import growth_chart
 from ._report.charts_map import map_chart
 from ._report.charts_table import about_lines, of_heads, shown_size
@@ -30,8 +29,8 @@ _CARD = (
 )
 _CELL = f"padding:2px 14px 2px 0;border:0;border-bottom:1px solid {LIGHT.line};background:none;color:{LIGHT.ink}"
 _MAIN = (  # what a first look needs; the table of the run holds all
-    "effective_tokens", "entropy", "max_weight", "sink_mass", "top_mass", "separability", "distance_per_token",
-    "selected_divergence", "sensitivity_worst_mean", "decay_exponent",
+    "effective_tokens", "entropy", "max_weight", "sink_mass", "previous_token", "induction", "top_mass",
+    "separability", "distance_per_token", "selected_divergence", "sensitivity_worst_mean", "decay_exponent",
 )  # fmt: skip
 _DEFINED = re.compile(r'\bid="([^"]+)"')
 _USED = re.compile(r'(\bid="|url\(#|href="#)([^")]+)(["\)])')
@@ -45,11 +44,18 @@ def run_html(run: Run) -> str:
 
 
 def report_html(report: Report) -> str:
-    """The numbers that matter, the verdicts, the advice, and the charts of all heads."""
-    parts = [_about(report.run), _numbers(report.numbers)]
+    """The answer, the numbers that matter, the verdicts, the advice, and the charts of all heads."""
+    parts = [_answer(report), _about(report.run), _numbers(report.numbers)]
     notice = [] if report.learned or not report.advice else [f"<b>{escape(NOTICE)}</b>"]
     parts += [_list("Verdict", _sentences(report.verdicts)), _list("Advice", [*notice, *_sentences(report.advice)])]
     return card([*parts, _charts(report.run)])
+
+
+def _answer(report: Report) -> str:
+    answer = report.answer
+    colour = {"good": LIGHT.good, "look": LIGHT.bad, "bad": LIGHT.alarm}[answer.grade]
+    style = f"margin:0 0 8px;padding-left:10px;border-left:4px solid {colour};font-size:17px"
+    return f'<p style="{style}" title="{escape(answer.rule)}"><b>{escape(answer.sentence)}</b></p>'
 
 
 def card(parts: Iterable[str]) -> str:
@@ -60,14 +66,14 @@ def _about(run: Run) -> str:
     """One line: what was measured on what."""
     heads = of_heads(run.table).select("layer", "head").unique().height
     name, *rest = about_lines(run)
-    told = [f"{heads:,} {'head' if heads == 1 else 'heads'}", *rest, f"{len(run.table):,} rows"]
+    details = [f"{heads:,} {'head' if heads == 1 else 'heads'}", *rest, f"{len(run.table):,} rows"]
     error = (run.manifest.get("self_check") or {}).get("error")
     if isinstance(error, float):
-        told.append(f"self-check error {error:.1e}")
+        details.append(f"self-check error {error:.1e}")
     about = (run.manifest.get("model") or {}).get("about")
     if about:
-        told.insert(0, str(about))
-    return f'<p style="margin:0 0 8px"><b>{escape(name)}</b>: {escape(", ".join(told))}</p>'
+        details.insert(0, str(about))
+    return f'<p style="margin:0 0 8px"><b>{escape(name)}</b>: {escape(", ".join(details))}</p>'
 
 
 def _charts(run: Run) -> str:
@@ -76,25 +82,22 @@ def _charts(run: Run) -> str:
 
 def svg(chart: Spec) -> str:
     """The chart, as wide as there is room."""
-    drawn = _own_names(as_svg(chart))
+    drawn = _unique_names(as_svg(chart))
     label = escape(str(chart["description"]))
     return drawn.replace("<svg ", f'<svg role="img" aria-label="{label}" style="max-width:100%;height:auto" ', 1)
 
 
-def _own_names(drawn: str) -> str:
+def _unique_names(drawn: str) -> str:
     """Names that no other drawing has, as a notebook holds many, and the same ones each time: Vega counts them on."""
     order = {name: str(i) for i, name in enumerate(dict.fromkeys(_DEFINED.findall(drawn)))}
-    counted = _USED.sub(lambda found: found[1] + order.get(found[2], found[2]) + found[3], drawn)
-    own = f"abbe-{hashlib.sha256(counted.encode()).hexdigest()[:10]}-"
-    return _USED.sub(lambda found: found[1] + own + found[2] + found[3], counted)
+    counted = _USED.sub(lambda use: use[1] + order.get(use[2], use[2]) + use[3], drawn)
+    prefix = f"abbe-{hashlib.sha256(counted.encode()).hexdigest()[:10]}-"
+    return _USED.sub(lambda use: use[1] + prefix + use[2] + use[3], counted)
 
 
 def _main_measures(run: Run) -> str:
     """Means over heads at the longest length and the size that the charts show; of the main measures, if any is."""
-    at = (pl.col("length").is_null() | (pl.col("length") == pl.col("length").max())) & pl.col("value").is_finite()
-    sized = pl.col("n").is_null() | (pl.col("n") == shown_size(run))
-    means = [pl.col(name).mean() for name in ("value", "limit", "control")]
-    rows = of_heads(run.table).filter(at & sized).group_by("measure", "n", maintain_order=True).agg(means).to_dicts()
+    rows = summary(run.table, shown_size(run)).to_dicts()
     main = sorted((row for row in rows if row["measure"] in _MAIN), key=lambda row: _MAIN.index(row["measure"]))
     titles = ("mean over heads", "N", "value", "limit", "control")
     cells = [

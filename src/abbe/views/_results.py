@@ -10,7 +10,10 @@ import polars as pl
 from markupsafe import Markup
 
 from ..words.manifest import model_name, text_name
+from ._calibrate.charts import calibration_chart
+from ._calibrate.page import calibration_page
 from ._capacity.charts import capacity_chart
+from ._capacity.page import capacity_page
 from ._compare.charts import pareto_chart
 from ._compare.page import compare_page
 from ._notebook import card, finding_list, report_html, run_html, svg, table_of
@@ -31,6 +34,8 @@ def page_of(result: Result) -> str:
         "report": report_page,
         "reproduce": reproduction_page,
         "compare": compare_page,
+        "capacity": capacity_page,
+        "calibrate": calibration_page,
     }
     if (page := pages.get(result.study)) is not None:
         return page(result)
@@ -68,11 +73,11 @@ def _comparison(result: Any) -> str:
 
 def _calibration(result: Any) -> str:
     rows = [
-        {"stage": one.stage, "loss": one.loss.value, "over the baseline": one.over_own and one.over_own.value}
+        {"stage": one.stage, "loss": one.loss.value, "over the baseline": one.over_baseline and one.over_baseline.value}
         for one in result.losses
     ]
     losses = pl.DataFrame(rows, schema={"stage": pl.String, "loss": pl.Float64, "over the baseline": pl.Float64})
-    parts = [_measured(result), finding_list("What it means", result.findings)]
+    parts = [_measured(result), finding_list("What it means", result.findings), svg(calibration_chart(result))]
     return card([*parts, _table(losses), _table(result.layers)])
 
 
@@ -90,7 +95,7 @@ def _training(result: Any) -> str:
 
 def _reproduction(result: Any) -> str:
     charts = [svg(specification(figure, "light")) for figure in result.figures.values()]
-    return card([_measured(result), _table(result.table.select("figure", "topic", "answer", "found")), *charts])
+    return card([_measured(result), _table(result.table.select("figure", "topic", "answer", "measured")), *charts])
 
 
 def _measured(result: Result) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ._shared.page import render
 from ._shared.terminal import new_table
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def verify_table(verdicts: Sequence[Verdict]) -> RenderableType:
                 Text(f"{verdict.name}: {verdict.text}", style=_style(verdict)),
                 Text(f"  {verdict.counterexample}\n"),
             ]
-    return Group(*parts, Text(summary(verdicts), style="bold"))
+    return Group(*parts, Text(verify_summary(verdicts), style="bold"))
 
 
 def _style(verdict: Verdict) -> str:
@@ -59,7 +58,7 @@ def _style(verdict: Verdict) -> str:
     return "green" if verdict.holds else "yellow"
 
 
-def summary(verdicts: Sequence[Verdict]) -> str:
+def verify_summary(verdicts: Sequence[Verdict]) -> str:
     """One line: how many hold, how many are refuted, whether that is as the catalogue says."""
     holding = sum(verdict.holds for verdict in verdicts)
     surprises = [verdict.name for verdict in verdicts if not verdict.expected]
@@ -73,7 +72,9 @@ def summary(verdicts: Sequence[Verdict]) -> str:
 
 def verify_page(verdicts: Sequence[Verdict], trials: int, seed: int) -> str:
     """One self-contained HTML page."""
+    from ._shared.page import render  # needs the extra `report`, the table does not
+
     rows = [(verdict, sentence(verdict)) for verdict in verdicts]
     sections = list(dict.fromkeys(verdict.section for verdict in verdicts))
-    counts = summary(verdicts)
+    counts = verify_summary(verdicts)
     return render("verify.html.jinja", rows=rows, sections=sections, summary=counts, trials=trials, seed=seed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ..measures import GROUPS, list_measures, list_tests
+from ..measures import GROUPS, USUAL_SIZE, list_measures, list_tests
 from .numbers import sentence
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "is_end",
     "measure_words",
     "measures_of",
+    "usual_size",
     "without_temperature",
 ]
 
@@ -26,7 +27,7 @@ _INFO = {info.name: info for info in (*list_measures(), *list_tests())}
 _COLUMNS = {
     "decay": "decay exponent", "uniform_from": "uniform from length", "random_from": "random from length",
     "weight": "largest weight", "faint_at": "faint from length", "half_until": "keys among which one can have half",
-    "floor": "fragile below T", "lowest": "lowest T measured", "told_apart": "separable weight",
+    "floor": "fragile below T", "lowest": "lowest T measured", "separable": "separable weight",
     "output_change": "change of the output", "active": "active tokens",
 }  # fmt: skip
 
@@ -87,6 +88,13 @@ def glossary(measures: list[MeasureWords]) -> list[tuple[str, list[tuple[str, Me
         once.setdefault(base, measure_words(base))
     entries = [(group, [(name, words) for name, words in once.items() if words.group == group]) for group in GROUPS]
     return [(group, in_group) for group, in_group in entries if in_group]
+
+
+def usual_size(table: pl.DataFrame) -> int | None:
+    """The set size that stands for all: 20, or the measured one nearest to it at the largest length."""
+    sized = table.filter(pl.col("n").is_not_null() & pl.col("head").is_not_null() & pl.col("value").is_finite())
+    sizes = sized.filter(pl.col("length") == pl.col("length").max())["n"].unique().to_list()
+    return min(sizes, key=lambda size: (abs(size - USUAL_SIZE), size), default=None)
 
 
 def column_words(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them. The script of the pages (`views/templates/numbers.js`) gives the same text."""
+"""Numbers as a person reads them. The script of the pages (`views/scripts/numbers.js`) gives the same text."""
 
 from __future__ import annotations
 

@@ -7,4 +7,7 @@ SINK = 0.5  # of the weight on the first visible key
 FADING = 0.5  # decay exponent; a uniform head has 1
 SHARP = 3.0  # effective tokens
 FAINT = 0.1  # a largest weight that no longer stands out
+PREVIOUS_TOKEN = 0.3  # of the weight on the token before the query
+INDUCTION = 0.1  # of the weight on what followed the last copy; in text, most copies predict nothing
+TIMES_UNIFORM = 5  # what a pattern has at least, over a uniform head: in short windows any head has some weight there
 FRAGILE = 1.0  # weight per logit: twice what any softmax row can reach at T = 1

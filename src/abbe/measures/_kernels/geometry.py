@@ -6,21 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..._kernels.vector import (
-    LONG_BLOCK,
-    NEG_INF,
-    ONE,
-    POS_INF,
-    ZERO,
-    block_end,
-    f32,
-    kernel,
-    larger,
-    maximum,
-    minimum,
-    row_dot,
-    smaller,
-)
+from ..._kernels.compiled import kernel
+from ..._kernels.sums import LONG_BLOCK, block_end, row_dot
+from ..._kernels.vector import NEG_INF, ONE, POS_INF, ZERO, f32, larger, maximum, minimum, smaller
 
 _TWO = f32(2.0)
 _NEAR = f32(0.15)  # of ||s||: a key this close to s is measured again, as the difference of large numbers rounds
@@ -72,7 +60,7 @@ def set_parts(
     dots: Any, place: Any, logits: Any, weights: Any, all_x: Any, all_squares: Any, whole: Any, selected: Any,
     random: Any, sizes: Any, sums: Any, parts: Any, limits: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
-    """parts[r] = the fields of SetParts for both orders and every N, limits[r] = those of LimitParts.
+    """parts[r] = the fields of SetGeometry for both orders and every N, limits[r] = those of LimitTerms.
 
     dots and sums have the rows of a block of queries, as in `set_sums`.
     """
@@ -126,7 +114,7 @@ def one_set(
     t: Any, a: Any, x: Any, order: Any, low: int, s: Any, z: Any,
     own: Any, over: Any, outside: Any, blocked: Any, far: Any, near: Any, close: Any, out: Any,
 ) -> None:  # fmt: skip
-    """The fields of SetParts for one set; t = x . s. The visible keys that are no members have outside = 1 and
+    """The fields of SetGeometry for one set; t = x . s. The visible keys that are no members have outside = 1 and
     blocked = 0, the others 0 and +inf: a loop with conditions instead would not become vector code."""
     square = row_dot(s, s)
     length = np.sqrt(square)
@@ -256,7 +244,7 @@ def measure_again(t: Any, a: Any, x: Any, s: Any, own: Any, blocked: Any, length
 def limit_parts(
     t: Any, a: Any, squares: Any, order: Any, low: int, sizes: Any, count: int, z: Any, shown: Any, out: Any
 ) -> None:  # fmt: skip
-    """The fields of LimitParts for every N; t = x . z, and the radii are rounded up."""
+    """The fields of LimitTerms for every N; t = x . z, and the radii are rounded up."""
     square, widest = row_dot(z, z), ZERO
     for j in range(t.shape[0]):
         radius = (squares[j] + square) * (ONE + _ROUNDING) - _TWO * t[j]

@@ -8,28 +8,13 @@ from typing import Any
 import numpy as np
 from numba import int32
 
-from ..._kernels.vector import (
-    BLOCK,
-    LONG_BLOCK,
-    NEG_INF,
-    ONE,
-    POS_INF,
-    TINY,
-    ZERO,
-    bits,
-    block_end,
-    f32,
-    kernel,
-    log,
-    maximum,
-    minimum,
-    row_dot,
-    row_sum,
-)
+from ..._kernels.compiled import inlined, kernel
+from ..._kernels.sums import BLOCK, LONG_BLOCK, Row, block_end, row_dot, row_sum, sum_over_keys
+from ..._kernels.vector import NEG_INF, ONE, POS_INF, TINY, ZERO, bits, f32, log, maximum, minimum
 
 _TWO, _FOUR = f32(2.0), f32(4.0)
 _STOP = f32(2e-7)  # of an eigenvalue: steps smaller than this are rounding
-_MOST_STEPS = 60
+_MOST_STEPS = 60  # a handful is taken; the bound is for rows in which rounding keeps steps alive
 
 
 @kernel
@@ -188,20 +173,16 @@ def rank_one_norms(logits: Any, p: Any, missing: Any, directions: Any, out: Any,
         out[r, 1] = moved_length(logits[r], p[r], directions[r % directions.shape[0]])
 
 
+@sum_over_keys(LONG_BLOCK, sums=2, rounded=False, within=inlined)
+def squares_moved(j: int, row: Row, p: Row, direction: Row, dot: Any) -> Any:
+    g = direction[j] if row[j] != NEG_INF else ZERO
+    change = p[j] * (direction[j] - dot)
+    return g * g, change * change
+
+
 @kernel
 def moved_length(row: Any, p: Any, direction: Any) -> Any:
-    keys, start, dot, square, moved = row.shape[0], 0, row_dot(p, direction), 0.0, 0.0
-    while start < keys:
-        stop = block_end(start, keys, LONG_BLOCK)
-        row_, p_, direction_, part, part_moved = row[start:stop], p[start:stop], direction[start:stop], ZERO, ZERO
-        for j in range(stop - start):
-            g = direction_[j] if row_[j] != NEG_INF else ZERO
-            part += g * g
-            change = p_[j] * (direction_[j] - dot)
-            part_moved += change * change
-        square += part
-        moved += part_moved
-        start = stop
+    square, moved = squares_moved(row, p, direction, row_dot(p, direction))
     return f32(np.sqrt(moved / square) if square > 0.0 else 0.0)
 
 
@@ -232,19 +213,15 @@ def largest_eigenvalue(p: Any, missing: Any, rest: Any) -> Any:
     return second + x
 
 
+@sum_over_keys(LONG_BLOCK, sums=2, rounded=False, within=inlined)
+def shares(j: int, rest: Row, x: Any, second: Any) -> Any:
+    share = x / (x + (second - rest[j]))
+    return rest[j] * share, rest[j] * share * share
+
+
 @kernel
 def sums_of_shares(rest: Any, x: Any, second: Any, missing: Any) -> Any:
     """sum p_i c_i and sum p_i c_i^2, c_i = x/(x + p_2 - p_i), with the sink as a key at 0."""
-    keys, start, value, s = rest.shape[0], 0, 0.0, 0.0
-    while start < keys:
-        stop = block_end(start, keys, LONG_BLOCK)
-        rest_, part, part_s = rest[start:stop], ZERO, ZERO
-        for j in range(stop - start):
-            share = x / (x + (second - rest_[j]))
-            part += rest_[j] * share
-            part_s += rest_[j] * share * share
-        value += part
-        s += part_s
-        start = stop
+    value, s = shares(rest, x, second)
     share = x / (x + second)
     return f32(value + missing * share), f32(s + missing * share * share)

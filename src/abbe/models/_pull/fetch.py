@@ -13,7 +13,7 @@ from typing import IO
 
 from ..._errors import AbbeError
 
-BLOCK = 1 << 20
+BLOCK = 1 << 20  # bytes read at once
 UNREACHABLE = "no network, or the index cannot be reached"
 SIGNS = {
     "No space left": "the disk is full",

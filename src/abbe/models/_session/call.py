@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..._attention.blocks import compute_dtype, full_precision, grouped_scores, soft_cap, with_sink
+from ..._attention.blocks import beside_sink, compute_dtype, full_precision, grouped_scores, soft_cap, with_sink
 from ..._errors import AbbeError
 from ...normalizers import Normalizer
 from ...normalizers import normalizer as make_normalizer
@@ -108,8 +108,7 @@ class AttentionCall:
             queries = torch.arange(self.query.shape[-2], device=self.query.device)
         made = make_normalizer("softmax" if normalizer is None else normalizer)
         with full_precision(self.query):
-            weights: Tensor = made(self.logits(queries, sink=True))
-        return weights if self.sink is None else weights[..., 1:]
+            return beside_sink(made, self.logits(queries), self.sink)
 
     def value_to_output(self) -> Tensor:
         """(heads, value width, hidden size): the part of the output projection's weight that each head has."""

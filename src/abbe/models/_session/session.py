@@ -7,16 +7,16 @@ of undo steps, also when opening fails half-way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
 from .call import AttentionCall
-from .keywords import Keywords, checked_mask, read_keywords
+from .given import Attend, Given, attention_function
+from .keywords import Keywords
 from .layers import LayerKey
 from .masks import MaskPolicy
 from .modules import PrivateConfigs, use_text_part
@@ -26,22 +26,7 @@ from .selfcheck import check_complete, check_ready, tolerance
 from .selfcheck_output import Output, checked_output, output_error
 from .trial import Trial
 
-Attend = Callable[["Given"], Tensor]
-
 _numbers = count(1)
-
-
-class Given(NamedTuple):
-    """One call of the attention function, read and checked; `where` names model and layer in errors."""
-
-    where: str
-    module: nn.Module
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    mask: Tensor | None
-    causal: bool
-    options: Keywords
 
 
 class Session:
@@ -86,7 +71,8 @@ class Session:
             undo.callback(self._configs.restore)
             self._configs.install(self._name)
             self._policy = MaskPolicy(self._configs.implementations(), modules)
-            register(self._name, self._function(attend), self._policy.make_mask, undo)
+            function = attention_function(self._where, self._is_causal, attend)
+            register(self._name, function, self._policy.make_mask, undo)
             if watch:
                 self.reader.watch(modules, undo)
             refuse_requests_for_weights(self.network, self._configs, undo)
@@ -152,20 +138,8 @@ class Session:
                 f"{type(self.network).__name__} does not run on {', '.join(inputs)} alone{advice}"
             ) from error
 
-    def _function(self, attend: Attend) -> Callable[..., tuple[Tensor, None]]:
-        """What transformers calls; the signature is its own."""
+    def _where(self, module: nn.Module) -> str:
+        return f"{type(self.network).__name__} ({self.modules.get(module, type(module).__name__)})"
 
-        def attention_function(
-            module: nn.Module,
-            query: Tensor,
-            key: Tensor,
-            value: Tensor,
-            attention_mask: Tensor | None,
-            **keywords: Any,
-        ) -> tuple[Tensor, None]:
-            where = f"{type(self.network).__name__} ({self.modules.get(module, type(module).__name__)})"
-            options, mask = read_keywords(where, query, keywords), checked_mask(where, attention_mask)
-            causal = mask is None and self._policy.is_causal(module, options.is_causal, query.shape[-2])
-            return attend(Given(where, module, query, key, value, mask, causal, options)), None
-
-        return attention_function
+    def _is_causal(self, module: nn.Module, query: Tensor, mask: Tensor | None, options: Keywords) -> bool:
+        return mask is None and self._policy.is_causal(module, options.is_causal, query.shape[-2])

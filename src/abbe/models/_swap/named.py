@@ -8,13 +8,13 @@ built, and a call without one that should have had one is refused.
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import Any
 
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
 from ...normalizers import Normalizer, kernels_from, normalizer, usual_specs
-from .._session.keywords import checked_mask, read_keywords
+from .._session.given import Given, attention_function
+from .._session.keywords import Keywords
 from .._session.masks import MaskPolicy, is_causal, is_lower_triangle
 from .._session.modules import LOADED_PREFIX
 from .attention import KERNELS_FROM, swapped_attention
@@ -34,30 +34,29 @@ def register_attention_names() -> None:
     from transformers.modeling_utils import AttentionInterface
 
     for name, spec in attention_names().items():
-        AttentionInterface.register(name, partial(_attend_with, spec))
+        function = attention_function(lambda module: type(module).__name__, _is_causal, partial(_attend_with, spec))
+        AttentionInterface.register(name, function)
         AttentionMaskInterface.register(name, _full_mask)
 
 
-def _attend_with(
-    spec: str,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    **keywords: Any,
-) -> tuple[Tensor, None]:
-    """The attention function of a spec; the signature from `module` on is transformers' own."""
-    where, made = type(module).__name__, _made(spec)
-    options, mask = read_keywords(where, query, keywords), checked_mask(where, attention_mask)
-    if needs_order(made) and not is_causal(module):
-        raise AbbeError(f"{made} needs keys in causal order, and {where} is an encoder's or a cross attention")
-    if mask is None and query.shape[-2] > 1 and is_causal(module):
-        raise AbbeError(f"unsupported: {where} came without a mask, so later keys would be seen; use abbe.swap instead")
-    causal = mask is not None and is_lower_triangle(mask)
-    groups = (HeadGroup("*", tuple(range(query.shape[1])), made),)
+def _is_causal(module: nn.Module, query: Tensor, mask: Tensor | None, options: Keywords) -> bool:
+    return mask is not None and is_lower_triangle(mask)
+
+
+def _attend_with(spec: str, given: Given) -> Tensor:
+    """Attention with the normalizer of a spec."""
+    made, heads = _made(spec), tuple(range(given.query.shape[1]))
+    if needs_order(made) and not is_causal(given.module):
+        raise AbbeError(f"{made} needs keys in causal order, and {given.where} is an encoder's or a cross attention")
+    if given.mask is None and given.query.shape[-2] > 1 and is_causal(given.module):
+        raise AbbeError(
+            f"unsupported: {given.where} came without a mask, so later keys would be seen; use abbe.swap instead"
+        )
+    groups, mask = (HeadGroup("*", heads, made),), None if given.causal else given.mask
     with kernels_from(KERNELS_FROM):
-        return swapped_attention(module, groups, query, key, value, None if causal else mask, causal, options), None
+        return swapped_attention(
+            given.module, groups, given.query, given.key, given.value, mask, given.causal, given.options
+        )
 
 
 @lru_cache(maxsize=256)

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from ..._errors import AbbeError
 from ...normalizers import Softmax, kernels_from
 from .._session.call import AttentionCall
+from .._session.given import Given
 from .._session.modules import SWAP_PREFIX, checked_network
-from .._session.session import Given, Session
+from .._session.session import Session
 from .attention import KERNELS_FROM, check_order, swapped_attention, swapped_weights
 from .groups import HeadGroup, What, as_module, make_groups
 from .plan import Plan

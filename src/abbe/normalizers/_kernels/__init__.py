@@ -8,6 +8,8 @@ Every map has two kernels with fixed signatures, both over rows ``start <= r < s
     backward(grad, logits, weights, params, grad_logits, grad_params, start, stop)
 
 ``logits``, ``weights`` and ``grad`` are C-ordered (rows, keys); ``params`` is (rows, P), or (1, P) when all
-rows share it; ``grad_params`` is (rows, P), or (0, P) when nobody asks for it. A logit of -inf is an absent key.
-A kernel holds no state and releases the GIL, so rows can be split over threads.
+rows share it; ``grad_params`` is (rows, P) and holds zeros, or (0, P) when nobody asks for it. A logit of -inf is an
+absent key. A kernel holds no state and releases the GIL, so rows can be split over threads.
+
+`rows` makes both from a function of one row, `abbe._kernels.sums` the sums over a row from the term of one key.
 """

@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..._kernels.vector import BLOCK, NEG_INF, ONE, TINY, ZERO, block_end, f32, kernel, log, row_dot, row_max, usable
-from .shaped import softmax_row, visible_count
+from ..._kernels.compiled import kernel
+from ..._kernels.sums import BLOCK, Row, row_dot, sum_over_keys
+from ..._kernels.vector import NEG_INF, ONE, TINY, ZERO, f32, log, row_max, usable
+from .rows import backward_rows, forward_rows
+from .shaped import softmax_below, softmax_row, visible_count
 from .softmax import exponentials, multiply, scale_gradient
 
 # beta(H) of arXiv 2410.01104, highest power first.
@@ -25,48 +28,31 @@ def sharpening(entropy: Any) -> Any:
     return ONE, ZERO
 
 
-@kernel
-def row_entropy(weights: Any) -> Any:
-    """In float64."""
-    keys, total = weights.shape[0], 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, BLOCK)
-        weights_ = weights[start:stop]
-        part = ZERO
-        for j in range(stop - start):
-            w = weights_[j]
-            part -= w * log(w if w > TINY else ONE)
-        total += part
-        start = stop
-    return total
+@sum_over_keys(BLOCK, rounded=False)
+def row_entropy(j: int, weights: Row) -> Any:
+    w = weights[j]
+    return -(w * log(w if w > TINY else ONE))
 
 
-@kernel
-def entropy_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
-    for r in range(start, stop):
-        row, out = logits[r], weights[r]
-        if softmax_row(row, out):
-            beta, _ = sharpening(row_entropy(out))
-            if beta > ONE:
-                multiply(out, ONE / exponentials(row, row_max(row), beta, ZERO, out))
+@forward_rows()
+def entropy_forward(row: Any, top: Any, params: Any, out: Any) -> None:
+    softmax_below(row, top, out)
+    beta, _ = sharpening(row_entropy(out))
+    if beta > ONE:
+        multiply(out, ONE / exponentials(row, top, beta, ZERO, out))
 
 
-@kernel
-def entropy_backward(
-    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
-) -> None:
-    for r in range(start, stop):
-        row, w, g, out = logits[r], weights[r], grad[r], grad_logits[r]
-        if not softmax_row(row, out):
-            continue
-        exact = row_entropy(out)
-        beta, slope = sharpening(exact)
-        entropy, dot = f32(exact), row_dot(w, g)
-        to_entropy = slope * scale_gradient(g, row, w, dot, row_max(row)) if slope != ZERO else ZERO
-        for j in range(row.shape[0]):
-            a = out[j]
-            out[j] = beta * w[j] * (g[j] - dot) - to_entropy * a * (log(a if a > TINY else ONE) + entropy)
+@backward_rows()
+def entropy_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
+    if not softmax_row(row, out):
+        return
+    exact = row_entropy(out)
+    beta, slope = sharpening(exact)
+    entropy, dot = f32(exact), row_dot(weights, grad)
+    to_entropy = slope * scale_gradient(grad, row, weights, dot, row_max(row)) if slope != ZERO else ZERO
+    for j in range(row.shape[0]):
+        a = out[j]
+        out[j] = beta * weights[j] * (grad[j] - dot) - to_entropy * a * (log(a if a > TINY else ONE) + entropy)
 
 
 @kernel
@@ -84,39 +70,25 @@ def deviation(row: Any, top: Any) -> Any:
     return mean, f32(np.sqrt(variance / n)), n
 
 
-@kernel
-def deviation_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
+@forward_rows()
+def deviation_forward(row: Any, top: Any, params: Any, out: Any) -> None:
     """params (gamma,)."""
-    for r in range(start, stop):
-        row, out, gamma = logits[r], weights[r], params[r if params.shape[0] > 1 else 0, 0]
-        top = row_max(row)
-        if usable(top, out):
-            _, sd, _ = deviation(row, top)
-            scale = ONE / min(sd, gamma) if sd > TINY else ZERO
-            multiply(out, ONE / exponentials(row, top, scale, ZERO, out))
+    _, sd, _ = deviation(row, top)
+    scale = ONE / min(sd, params[0]) if sd > TINY else ZERO
+    multiply(out, ONE / exponentials(row, top, scale, ZERO, out))
 
 
-@kernel
-def deviation_backward(
-    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
-) -> None:
-    for r in range(start, stop):
-        row, w, g, out, gamma = (
-            logits[r],
-            weights[r],
-            grad[r],
-            grad_logits[r],
-            params[r if params.shape[0] > 1 else 0, 0],
-        )
-        top = row_max(row)
-        if not usable(top, out):
-            continue
-        mean, sd, n = deviation(row, top)
-        scale = ONE / min(sd, gamma) if sd > TINY else ZERO
-        dot = row_dot(w, g)
-        # scale = 1/sd falls with each logit by (l - mean) / (n sd) scale^2
-        to_scale = scale_gradient(g, row, w, dot, top) if TINY < sd < gamma else ZERO
-        pull = to_scale * scale * scale * scale / n
-        for j in range(row.shape[0]):
-            d = f32(float(row[j] - top) - mean) if row[j] > NEG_INF else ZERO
-            out[j] = scale * w[j] * (g[j] - dot) - pull * d
+@backward_rows()
+def deviation_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
+    top, gamma = row_max(row), params[0]
+    if not usable(top, out):
+        return
+    mean, sd, n = deviation(row, top)
+    scale = ONE / min(sd, gamma) if sd > TINY else ZERO
+    dot = row_dot(weights, grad)
+    # scale = 1/sd falls with each logit by (l - mean) / (n sd) scale^2
+    to_scale = scale_gradient(grad, row, weights, dot, top) if TINY < sd < gamma else ZERO
+    pull = to_scale * scale * scale * scale / n
+    for j in range(row.shape[0]):
+        d = f32(float(row[j] - top) - mean) if row[j] > NEG_INF else ZERO
+        out[j] = scale * weights[j] * (grad[j] - dot) - pull * d

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numba import carray, types
 
-from ..._kernels.entries import as_pointer, from_source
-from ..._kernels.vector import ONE, kernel
+from ..._kernels.compiled import from_source, kernel
+from ..._kernels.entries import as_pointer
+from ..._kernels.vector import ONE
 
 _TILE = 1 << 14  # numbers of one array that both maps work on before they are mixed
 

@@ -11,35 +11,36 @@ from typing import Any
 
 import numpy as np
 
+from ..._kernels.compiled import inlined, kernel
+from ..._kernels.sums import BLOCK, Row, sum_over_keys
 from ..._kernels.vector import (
-    BLOCK,
     ONE,
     TINY,
     ZERO,
     below,
-    block_end,
     exp,
     f32,
-    kernel,
     log,
     maximum,
     minimum,
     on_or_off_edge,
     rough_power,
     row_max,
-    usable,
 )
-from .thresholds import LANES, centre, lane_maxima, scale_share
+from .rows import backward_rows, forward_rows
+from .thresholds import LANES, finish_gradient, lane_maxima, two_parts
 
 _SEGMENT = 8 * LANES  # where lanes shall lead to single keys, a long row has lanes in each segment
-_ROUNDS = 60
+_ROUNDS = 60  # at most: a handful is taken, unless rounding keeps steps alive
 _VECTOR = 32  # the gathered keys are filled up to a multiple of this, so that no loop over them runs key by key
+_EDGE = f32(1e-30)  # a key with u at most this is off the support: 1/u must stay finite in float32
 _HALF = f32(0.5)
 _ROUGH_FROM = 0.03  # 1/beta magnifies the error of the rough power
 _SETTLED = 6e-8  # half an eps, of the sum of a row
 _SUMMED = 3e-7  # a sum this near to 1 only needs to be divided out,
 _ROUNDED = 1e-5  # and so does one like this that steps no longer improve: logarithms of tiny weights round
 _QUARTER = f32(0.25)
+_HALLEY = 8  # steps; where they have not settled by then, the safe Newton begins
 
 
 @kernel
@@ -54,7 +55,7 @@ def gather(row: Any, top: Any, scale: Any, gap: Any, lanes: Any, near: Any, inde
     for c in range(width):  # no branches here and below: they would be mispredicted
         index[hot] = c
         hot += 1 if below(lanes[c], top, scale) > -gap else 0
-    if 8 * hot > 7 * width:
+    if 8 * hot > 7 * width:  # to gather nearly all costs more than to take all
         for j in range(keys):
             near[j] = maximum(below(row[j], top, scale), -gap - gap)  # an absent key is far, not infinitely far
         near[keys : keys + _VECTOR] = -gap - gap
@@ -75,6 +76,20 @@ def gather(row: Any, top: Any, scale: Any, gap: Any, lanes: Any, near: Any, inde
     return count
 
 
+@sum_over_keys(BLOCK, sums=3, rounded=False, within=inlined)
+def entmax_terms(
+    j: int, near: Row, slope_of_u: Any, slope_of_c: Any, high: Any, low: Any, over_c: Any, inverse: Any, peak: Any,
+    weights: Row,
+) -> Any:  # fmt: skip
+    """weights = e^peak u^inverse; sums of w, w/u and w/u^2, u = 1 + slope_of_u near."""
+    u, exact_t = on_or_off_edge(slope_of_u * near[j], near[j], slope_of_c, high, low, over_c)
+    inside = u > _EDGE
+    over = ONE / (u if inside else ONE)
+    w = exp(peak + inverse * (log(u if inside else ONE) + (exact_t - (u - ONE)) * over)) if inside else ZERO
+    weights[j] = w
+    return w, w * over, w * over * over
+
+
 @kernel
 def entmax_sums(near: Any, beta: Any, s: float, weights: Any) -> Any:
     """w = [c + beta near]_+^(1/beta), c = e^(beta s); sums of w, w/u and w/u^2, u = 1 + beta near/c.
@@ -82,30 +97,9 @@ def entmax_sums(near: Any, beta: Any, s: float, weights: Any) -> Any:
     The weights are those of s rounded to float32, the sums those of s itself: a factor between them.
     """
     c = math.exp(beta * s)
-    slope_of_u, over_c, slope_of_c = f32(beta / c), f32(1.0 / c), f32(beta)
-    high = f32(c)
-    low = f32(c - high)
+    high, low = two_parts(c)
     inverse, peak = f32(1.0 / beta), f32(s)
-    keys, total, slope, bend = near.shape[0], 0.0, 0.0, 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, BLOCK)
-        near_, weights_ = near[start:stop], weights[start:stop]
-        part, part_slope, part_bend = ZERO, ZERO, ZERO
-        for j in range(stop - start):
-            t = slope_of_u * near_[j]
-            u, exact_t = on_or_off_edge(t, near_[j], slope_of_c, high, low, over_c)
-            inside = u > f32(1e-30)
-            over = ONE / (u if inside else ONE)
-            w = exp(peak + inverse * (log(u if inside else ONE) + (exact_t - (u - ONE)) * over)) if inside else ZERO
-            weights_[j] = w
-            part += w
-            part_slope += w * over
-            part_bend += w * over * over
-        total += part
-        slope += part_slope
-        bend += part_bend
-        start = stop
+    total, slope, bend = entmax_terms(near, f32(beta / c), f32(beta), high, low, f32(1.0 / c), inverse, peak, weights)
     rounded = math.exp(s - peak)
     return rounded * total, rounded * slope, rounded * bend
 
@@ -119,7 +113,7 @@ def rough_sums(near: Any, beta: Any, s: float) -> Any:
     total, slope, bend = ZERO, ZERO, ZERO
     for j in range(near.shape[0]):
         u = ONE + slope_of_u * near[j]
-        inside = u > f32(1e-30)
+        inside = u > _EDGE
         over = ONE / (u if inside else ONE)
         w = rough_power(u if inside else ONE, inverse, peak) if inside else ZERO
         total += w
@@ -138,6 +132,7 @@ def entmax_weights(near: Any, beta: float, weights: Any) -> None:
     s, change, total, off, keys = 0.0, 0.0, 1.0, 1.0, near.shape[0]
     for attempt in range(_ROUNDS):
         s = min(s + change, 0.0)
+        # After a change of 1.5 in s the next one is large, too: three digits will do once more.
         rough = beta > _ROUGH_FROM and (attempt == 0 or (attempt == 1 and abs(change) > 1.5))
         total, slope, bend = rough_sums(near, beta, s) if rough else entmax_sums(near, beta, s, weights)
         excess, g1, before = math.log(total), slope / total, off
@@ -145,10 +140,10 @@ def entmax_weights(near: Any, beta: float, weights: Any) -> None:
         if off < _SUMMED or (off >= before and off < _ROUNDED):
             change = 0.0
             break
-        if attempt < 8:
+        if attempt < _HALLEY:
             g2 = (beta * slope + (1.0 - beta) * bend) / total - g1 * g1
             change = -2.0 * excess * g1 / (2.0 * g1 * g1 - excess * g2)
-        elif attempt == 8:
+        elif attempt == _HALLEY:
             s, change = 0.0, 0.0
             continue
         else:
@@ -167,37 +162,44 @@ def shift_weights(near: Any, beta: float, s: float, change: float, factor: Any, 
     first, second = f32(change), f32(0.5 * beta * change * change)
     for j in range(near.shape[0]):
         u = ONE + slope_of_u * near[j]
-        over = ONE / u if u > f32(1e-30) else ZERO
+        over = ONE / u if u > _EDGE else ZERO
         shift = over * (first + second * over * (u - ONE))
         shift = maximum(minimum(shift, _QUARTER), -_QUARTER)  # the series is for small numbers
         weights[j] *= factor * (ONE + shift * (ONE + shift * (_HALF + shift * f32(1.0 / 6.0))))
 
 
 @kernel
-def forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
-    keys = logits.shape[1]
+def search_room(keys: int) -> Any:
+    """Lanes, near keys, their weights and their places."""
     lanes = np.empty((keys + _SEGMENT - 1) // _SEGMENT * LANES, np.float32)
     near, packed = np.empty(keys + _VECTOR, np.float32), np.empty(keys + _VECTOR, np.float32)
-    index = np.empty(keys + 2 * lanes.shape[0], np.int64)
-    for r in range(start, stop):
-        q = r if params.shape[0] > 1 else 0
-        row, out, scale, beta = logits[r], weights[r], params[q, 0], maximum(params[q, 1], f32(1e-7))
-        for g in range(lanes.shape[0] // LANES):
-            lane_maxima(row[g * _SEGMENT : (g + 1) * _SEGMENT], lanes[g * LANES : (g + 1) * LANES])
-        top = row_max(lanes)
-        if usable(top, out):
-            count = gather(row, top, scale, ONE / beta, lanes, near, index)
-            filled = (abs(count) + _VECTOR - 1) // _VECTOR * _VECTOR
-            if count < 0 and keys % _VECTOR == 0:
-                entmax_weights(near[:keys], float(beta), out)
-                continue
-            entmax_weights(near[:filled], float(beta), packed)
-            if count < 0:
-                out[:] = packed[:keys]
-            else:
-                out[:] = ZERO
-                for c in range(count):
-                    out[index[c]] = packed[c]
+    return lanes, near, packed, np.empty(keys + 2 * lanes.shape[0], np.int64)
+
+
+@kernel
+def top_of_segments(row: Any, room: Any) -> Any:
+    lanes = room[0]
+    for g in range(lanes.shape[0] // LANES):
+        lane_maxima(row[g * _SEGMENT : (g + 1) * _SEGMENT], lanes[g * LANES : (g + 1) * LANES])
+    return row_max(lanes)
+
+
+@forward_rows(room=search_room, top=top_of_segments)
+def forward(row: Any, top: Any, params: Any, out: Any, room: Any) -> None:
+    lanes, near, packed, index = room
+    keys, beta = row.shape[0], maximum(params[1], f32(1e-7))  # 1/beta is needed, and stays finite
+    count = gather(row, top, params[0], ONE / beta, lanes, near, index)
+    if count < 0 and keys % _VECTOR == 0:
+        entmax_weights(near[:keys], float(beta), out)
+        return
+    filled = (abs(count) + _VECTOR - 1) // _VECTOR * _VECTOR
+    entmax_weights(near[:filled], float(beta), packed)
+    if count < 0:
+        out[:] = packed[:keys]
+    else:
+        out[:] = ZERO
+        for c in range(count):
+            out[index[c]] = packed[c]
 
 
 @kernel
@@ -217,7 +219,7 @@ def log_weight_slope(d: Any, beta: Any, s: Any) -> Any:
     E1(x) = (1 - e^-x)/x and E2(x) = (e^-x - 1 + x)/x^2 have no pole at 0, which is how alpha -> 1 stays right.
     """
     x = beta * d
-    near_zero = x > f32(-0.3)
+    near_zero = x > f32(-0.3)  # there the series below are exact to float32, and the closed forms cancel
     x = x if near_zero or x < ZERO else ZERO
     y = x if near_zero else ZERO
     e1 = ONE - y * (f32(1 / 2) - y * (f32(1 / 6) - y * (f32(1 / 24) - y * (f32(1 / 120) - y * f32(1 / 720)))))
@@ -229,35 +231,24 @@ def log_weight_slope(d: Any, beta: Any, s: Any) -> Any:
     return -d * (d * e2 + s * e1)
 
 
+@sum_over_keys(BLOCK, within=inlined)
+def alpha_terms(j: int, weights: Row, grad: Row, beta: Any, s: Any, mean: Any) -> Any:
+    w = weights[j]
+    inside = w > TINY
+    slope = log_weight_slope(log(w) - s if inside else ZERO, beta, s)
+    return w * slope * (grad[j] - mean) if inside else w * ZERO  # as in support_weights
+
+
 @kernel
 def alpha_gradient(grad: Any, weights: Any, beta: Any, mean: Any) -> Any:
     """sum_i w_i slope_i (grad_i - mean): the mean under u takes out the change of the largest weight."""
     s = log(maximum(row_max(weights), TINY))
-    keys, total = weights.shape[0], 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, BLOCK)
-        weights_, grad_ = weights[start:stop], grad[start:stop]
-        part = ZERO
-        for j in range(stop - start):
-            w = weights_[j]
-            inside = w > TINY
-            slope = log_weight_slope(log(w) - s if inside else ZERO, beta, s)
-            part += w * slope * (grad_[j] - mean) if inside else w * ZERO  # as in support_weights
-        total += part
-        start = stop
-    return f32(total)
+    return alpha_terms(weights, grad, beta, s, mean)
 
 
-@kernel
-def backward(
-    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
-) -> None:
-    for r in range(start, stop):
-        q = r if params.shape[0] > 1 else 0
-        scale, beta = params[q, 0], params[q, 1]
-        support_weights(weights[r], beta, grad_logits[r])
-        mean = centre(grad[r], scale, grad_logits[r])
-        if grad_params.shape[0] > 0:
-            grad_params[r, 0] = scale_share(logits[r], grad_logits[r], scale)
-            grad_params[r, 1] = alpha_gradient(grad[r], weights[r], beta, mean)
+@backward_rows()
+def backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
+    support_weights(weights, params[1], out)
+    mean = finish_gradient(grad, row, params[0], out, of_params)
+    if of_params.shape[0] > 0:
+        of_params[0, 1] = alpha_gradient(grad, weights, params[1], mean)

@@ -11,21 +11,10 @@ from typing import Any
 import numpy as np
 from numba import int32, int64
 
-from ..._kernels.vector import (
-    LONG_BLOCK,
-    NEG_INF,
-    ONE,
-    ZERO,
-    bits,
-    block_end,
-    f32,
-    from_bits,
-    kernel,
-    minimum,
-    row_max,
-    row_sum,
-    usable,
-)
+from ..._kernels.compiled import inlined, kernel
+from ..._kernels.sums import LONG_BLOCK, Row, row_sum, sum_over_keys
+from ..._kernels.vector import NEG_INF, ONE, ZERO, bits, f32, from_bits, minimum
+from .rows import forward_rows
 from .shaped import (
     kept_backward,  # noqa: F401  (gradient of the kept full weights)
     visible_count,
@@ -33,26 +22,15 @@ from .shaped import (
 from .softmax import backward as selected_backward  # noqa: F401  (softmax of the selected keys)
 from .softmax import exponentials, multiply
 
-_FEW = 24
+_FEW = 24  # keys in doubt: so many are put in order by insertion
 _BY_VALUE = 14  # steps by value come first; steps by bit pattern then end within 32
 
 
-@kernel
-def above(row: Any, mass: Any, cut: Any) -> Any:
+@sum_over_keys(LONG_BLOCK, sums=2, rounded=False)
+def above(j: int, row: Row, mass: Row, cut: Any) -> Any:
     """Mass and number of the keys above the cut."""
-    keys, amount, count = row.shape[0], 0.0, 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, LONG_BLOCK)
-        mass_, row_ = mass[start:stop], row[start:stop]
-        part, part_count = ZERO, ZERO
-        for j in range(stop - start):
-            part += mass_[j] if row_[j] > cut else ZERO
-            part_count += ONE if row_[j] > cut else ZERO
-        amount += part
-        count += part_count
-        start = stop
-    return amount, count
+    kept = row[j] > cut
+    return mass[j] if kept else ZERO, ONE if kept else ZERO
 
 
 @kernel
@@ -64,6 +42,7 @@ def ordered(x: Any) -> Any:
 
 @kernel
 def unordered(i: Any) -> Any:
+    """The float of such an integer."""
     b = int32(i)
     return from_bits(b ^ ((b >> int32(31)) & int32(0x7FFFFFFF)))
 
@@ -85,7 +64,7 @@ def narrow(row: Any, mass: Any, target: Any, top: Any) -> Any:
     for step in range(_BY_VALUE + 33):
         if count_low - count_high <= _FEW:
             break
-        middle = f32(0.5) * low + f32(0.5) * high
+        middle = f32(0.5) * low + f32(0.5) * high  # not of the sum, which could overflow
         if step >= _BY_VALUE or not low < middle < high:
             middle = unordered((ordered(low) + ordered(high)) // 2)
             if middle in (low, high):
@@ -145,53 +124,43 @@ def renormalize(out: Any) -> None:
 
 
 @kernel
-def topk_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
-    ones = np.ones(logits.shape[1], np.float32)
-    for r in range(start, stop):
-        row, out, k = logits[r], weights[r], params[r if params.shape[0] > 1 else 0, 1]
-        top = row_max(row)
-        if usable(top, out):
-            exponentials(row, top, ONE, ZERO, out)
-            if visible_count(row) > k:
-                keep_largest(row, ones, k, top, out)
-            renormalize(out)
+def ones_room(keys: int) -> Any:
+    return np.ones(keys, np.float32)
 
 
-@kernel
-def topk_kept_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
+@inlined
+def keep_k(row: Any, top: Any, k: Any, out: Any, ones: Any) -> Any:
+    """out = exponentials of the k largest keys, 0 elsewhere; returns the sum over all keys."""
+    total = exponentials(row, top, ONE, ZERO, out)
+    if visible_count(row) > k:
+        keep_largest(row, ones, k, top, out)
+    return total
+
+
+@forward_rows(room=ones_room)
+def topk_forward(row: Any, top: Any, params: Any, out: Any, ones: Any) -> None:
+    keep_k(row, top, params[1], out, ones)
+    renormalize(out)
+
+
+@forward_rows(room=ones_room)
+def topk_kept_forward(row: Any, top: Any, params: Any, out: Any, ones: Any) -> None:
     """Top-k that keeps the full softmax weights."""
-    ones = np.ones(logits.shape[1], np.float32)
-    for r in range(start, stop):
-        row, out, k = logits[r], weights[r], params[r if params.shape[0] > 1 else 0, 1]
-        top = row_max(row)
-        if usable(top, out):
-            total = exponentials(row, top, ONE, ZERO, out)
-            if visible_count(row) > k:
-                keep_largest(row, ones, k, top, out)
-            multiply(out, ONE / total)
+    multiply(out, ONE / keep_k(row, top, params[1], out, ones))
 
 
-@kernel
-def topp_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
-    mass = np.empty(logits.shape[1], np.float32)
-    for r in range(start, stop):
-        row, out, p = logits[r], weights[r], params[r if params.shape[0] > 1 else 0, 1]
-        top = row_max(row)
-        if usable(top, out):
-            total = exponentials(row, top, ONE, ZERO, mass)
-            out[:] = mass
-            if p < ONE:
-                keep_largest(row, mass, p * total, top, out)
-            renormalize(out)
+@forward_rows(room=ones_room)
+def topp_forward(row: Any, top: Any, params: Any, out: Any, mass: Any) -> None:
+    total = exponentials(row, top, ONE, ZERO, mass)
+    out[:] = mass
+    if params[1] < ONE:
+        keep_largest(row, mass, params[1] * total, top, out)
+    renormalize(out)
 
 
-@kernel
-def threshold_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
-    for r in range(start, stop):
-        row, out, rel = logits[r], weights[r], params[r if params.shape[0] > 1 else 0, 1]
-        top = row_max(row)
-        if usable(top, out):
-            exponentials(row, top, ONE, ZERO, out)
-            for j in range(row.shape[0]):
-                out[j] = out[j] if out[j] >= rel else ZERO
-            renormalize(out)
+@forward_rows()
+def threshold_forward(row: Any, top: Any, params: Any, out: Any) -> None:
+    exponentials(row, top, ONE, ZERO, out)
+    for j in range(row.shape[0]):
+        out[j] = out[j] if out[j] >= params[1] else ZERO
+    renormalize(out)

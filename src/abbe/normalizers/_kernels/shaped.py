@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._kernels.vector import (
-    BLOCK,
-    LONG_BLOCK,
-    NEG_INF,
-    ONE,
-    TINY,
-    ZERO,
-    block_end,
-    f32,
-    kernel,
-    maximum,
-    minimum,
-    row_max,
-    usable,
-)
+from ..._kernels.compiled import inlined, kernel
+from ..._kernels.sums import BLOCK, LONG_BLOCK, Row, sum_over_keys
+from ..._kernels.vector import NEG_INF, ONE, TINY, ZERO, f32, maximum, minimum, row_max, usable
+from .rows import backward_rows, forward_rows
 from .softmax import exponentials, multiply
+
+
+@inlined
+def softmax_below(row: Any, top: Any, out: Any) -> None:
+    """Plain softmax into out, of a row whose largest logit is known."""
+    multiply(out, ONE / exponentials(row, top, ONE, ZERO, out))
 
 
 @kernel
@@ -28,7 +23,7 @@ def softmax_row(row: Any, out: Any) -> Any:
     top = row_max(row)
     if not usable(top, out):
         return False
-    multiply(out, ONE / exponentials(row, top, ONE, ZERO, out))
+    softmax_below(row, top, out)
     return True
 
 
@@ -46,100 +41,69 @@ def count_forward(logits: Any, counts: Any, start: int, stop: int) -> None:
         counts[r, 0] = visible_count(logits[r])
 
 
-@kernel
-def clipped_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
+@forward_rows()
+def clipped_forward(row: Any, top: Any, params: Any, out: Any) -> None:
     """params (zeta, gamma): clip((zeta - gamma) softmax + gamma, 0, 1)."""
-    for r in range(start, stop):
-        q = r if params.shape[0] > 1 else 0
-        zeta, gamma, out = params[q, 0], params[q, 1], weights[r]
-        if softmax_row(logits[r], out):
-            for j in range(out.shape[0]):
-                out[j] = minimum(maximum((zeta - gamma) * out[j] + gamma, ZERO), ONE)
+    zeta, gamma = params[0], params[1]
+    softmax_below(row, top, out)
+    for j in range(out.shape[0]):
+        out[j] = minimum(maximum((zeta - gamma) * out[j] + gamma, ZERO), ONE)
 
 
-@kernel
-def dot_where_between(a: Any, b: Any, w: Any) -> Any:
+@sum_over_keys(LONG_BLOCK)
+def dot_where_between(j: int, a: Row, b: Row, w: Row) -> Any:
     """sum of a b over the keys with 0 < w < 1."""
-    keys, total = a.shape[0], 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, LONG_BLOCK)
-        a_, b_, w_ = a[start:stop], b[start:stop], w[start:stop]
-        part = ZERO
-        for j in range(stop - start):
-            part += a_[j] * b_[j] if ZERO < w_[j] < ONE else ZERO
-        total += part
-        start = stop
-    return f32(total)
+    between = ZERO < w[j] < ONE
+    return a[j] * (b[j] if between else ZERO)
 
 
-@kernel
-def clipped_backward(
-    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
-) -> None:
-    for r in range(start, stop):
-        q = r if params.shape[0] > 1 else 0
-        stretch, g, w, out = params[q, 0] - params[q, 1], grad[r], weights[r], grad_logits[r]
-        if softmax_row(logits[r], out):
-            dot = dot_where_between(out, g, w)
-            for j in range(g.shape[0]):
-                passed = g[j] if ZERO < w[j] < ONE else ZERO
-                out[j] = stretch * out[j] * (passed - dot)
-
-
-@kernel
-def elastic_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
-    """params (tau,): relu(softmax + tau / n), n the visible keys."""
-    for r in range(start, stop):
-        row, out = logits[r], weights[r]
-        if softmax_row(row, out):
-            offset = params[r if params.shape[0] > 1 else 0, 0] / visible_count(row)
-            for j in range(out.shape[0]):
-                out[j] = maximum(out[j] + offset, ZERO) if row[j] > NEG_INF else ZERO
-
-
-@kernel
-def kept_gradient(row: Any, g: Any, w: Any, out: Any) -> Any:
-    """Gradient through softmax of the keys with w > 0; returns their summed gradient."""
-    total = 0.0
+@backward_rows()
+def clipped_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
+    stretch = params[0] - params[1]
     if softmax_row(row, out):
-        dot, keys = 0.0, g.shape[0]
-        start = 0
-        while start < keys:
-            stop = block_end(start, keys, LONG_BLOCK)
-            g_, w_, out_ = g[start:stop], w[start:stop], out[start:stop]
-            part_dot, part = ZERO, ZERO
-            for j in range(stop - start):
-                passed = g_[j] if w_[j] > ZERO else ZERO
-                part_dot += out_[j] * passed
-                part += passed
-            dot += part_dot
-            total += part
-            start = stop
-        mean = f32(dot)
-        for j in range(keys):
-            out[j] *= (g[j] if w[j] > ZERO else ZERO) - mean
-    else:
-        total = float(out[0])  # 0 of a row without keys, NaN of one that is not finite
-    return f32(total)
+        dot = dot_where_between(out, grad, weights)
+        for j in range(grad.shape[0]):
+            passed = grad[j] if ZERO < weights[j] < ONE else ZERO
+            out[j] = stretch * out[j] * (passed - dot)
+
+
+@forward_rows()
+def elastic_forward(row: Any, top: Any, params: Any, out: Any) -> None:
+    """params (tau,): relu(softmax + tau / n), n the visible keys."""
+    softmax_below(row, top, out)
+    offset = params[0] / visible_count(row)
+    for j in range(out.shape[0]):
+        out[j] = maximum(out[j] + offset, ZERO) if row[j] > NEG_INF else ZERO
+
+
+@sum_over_keys(LONG_BLOCK, sums=2, within=inlined)
+def kept_sums(j: int, grad: Row, weights: Row, p: Row) -> Any:
+    """sums of p grad and of grad over the keys with a weight."""
+    passed = grad[j] if weights[j] > ZERO else ZERO
+    return p[j] * passed, passed
 
 
 @kernel
-def kept_backward(
-    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
-) -> None:
-    for r in range(start, stop):
-        kept_gradient(logits[r], grad[r], weights[r], grad_logits[r])
+def kept_gradient(row: Any, grad: Any, weights: Any, out: Any) -> Any:
+    """Gradient through softmax of the keys with w > 0; returns their summed gradient."""
+    if not softmax_row(row, out):
+        return out[0]  # 0 of a row without keys, NaN of one that is not finite
+    mean, total = kept_sums(grad, weights, out)
+    for j in range(row.shape[0]):
+        out[j] *= (grad[j] if weights[j] > ZERO else ZERO) - mean
+    return total
 
 
-@kernel
-def elastic_backward(
-    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
-) -> None:
-    for r in range(start, stop):
-        total = kept_gradient(logits[r], grad[r], weights[r], grad_logits[r])
-        if grad_params.shape[0] > 0:
-            grad_params[r, 0] = total / maximum(visible_count(logits[r]), ONE)
+@backward_rows()
+def kept_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
+    kept_gradient(row, grad, weights, out)
+
+
+@backward_rows()
+def elastic_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
+    total = kept_gradient(row, grad, weights, out)
+    if of_params.shape[0] > 0:
+        of_params[0, 0] = total / maximum(visible_count(row), ONE)
 
 
 @kernel
@@ -157,57 +121,42 @@ def ratio_of(x: Any, low: Any, inverse: Any) -> Any:
     return ((x if x > NEG_INF else ZERO) - low) * inverse if inverse > ZERO else ONE
 
 
-@kernel
-def self_adjusted_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
-    for r in range(start, stop):
-        row, out = logits[r], weights[r]
-        low, high = low_and_high(row)
-        if softmax_row(row, out) and high - low > TINY:
-            inverse = ONE / (high - low)
-            for j in range(out.shape[0]):
-                out[j] *= (row[j] - low) * inverse if row[j] > NEG_INF else ZERO
+@forward_rows()
+def self_adjusted_forward(row: Any, top: Any, params: Any, out: Any) -> None:
+    low, high = low_and_high(row)
+    softmax_below(row, top, out)
+    if high - low > TINY:  # a row of zeros, where the ratio is 0/0, stays plain softmax
+        inverse = ONE / (high - low)
+        for j in range(out.shape[0]):
+            out[j] *= (row[j] - low) * inverse if row[j] > NEG_INF else ZERO
+
+
+@sum_over_keys(BLOCK, sums=4, rounded=False, within=inlined)
+def key_sums(j: int, row: Row, grad: Row, weights: Row, low: Any, high: Any, inverse: Any) -> Any:
+    """sums of g w ratio and g w (ratio - 1), and how many keys are the lowest and the highest."""
+    share, ratio = grad[j] * weights[j], ratio_of(row[j], low, inverse)
+    return share * ratio, share * (ratio - ONE), ONE if row[j] == low else ZERO, ONE if row[j] == high else ZERO
 
 
 @kernel
-def self_adjusted_sums(row: Any, g: Any, weights: Any, low: Any, high: Any, inverse: Any) -> Any:
+def self_adjusted_sums(row: Any, grad: Any, weights: Any, low: Any, high: Any, inverse: Any) -> Any:
     """The mean gradient of the row, and the gradients to each key that is the lowest or the highest."""
-    keys, dot, at_low, at_high, rest = row.shape[0], 0.0, 0.0, 0.0, 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, BLOCK)
-        g_, weights_, row_ = g[start:stop], weights[start:stop], row[start:stop]
-        part, part_rest, part_low, part_high = ZERO, ZERO, ZERO, ZERO
-        for j in range(stop - start):
-            share = g_[j] * weights_[j]
-            ratio = ratio_of(row_[j], low, inverse)
-            part += share * ratio
-            part_rest += share * (ratio - ONE)
-            part_low += ONE if row_[j] == low else ZERO
-            part_high += ONE if row_[j] == high else ZERO
-        dot += part
-        rest += part_rest
-        at_low += part_low
-        at_high += part_high
-        start = stop
+    dot, rest, at_low, at_high = key_sums(row, grad, weights, low, high, inverse)
     to_low = rest * inverse / at_low if low < ZERO else 0.0
     to_high = -dot * inverse / at_high if high > ZERO else 0.0
     return f32(dot), f32(to_low), f32(to_high)
 
 
-@kernel
-def self_adjusted_backward(
-    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
-) -> None:
-    for r in range(start, stop):
-        row, g, out = logits[r], grad[r], grad_logits[r]
-        low, high = low_and_high(row)
-        if not softmax_row(row, out):
-            continue
-        inverse = ONE / (high - low) if high - low > TINY else ZERO
-        dot, to_low, to_high = self_adjusted_sums(row, g, out, low, high, inverse)
-        for j in range(row.shape[0]):
-            ratio = ratio_of(row[j], low, inverse)
-            change = out[j] * (g[j] * ratio - dot + g[j] * inverse)
-            change += to_low if row[j] == low else ZERO
-            change += to_high if row[j] == high else ZERO
-            out[j] = change
+@backward_rows()
+def self_adjusted_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
+    low, high = low_and_high(row)
+    if not softmax_row(row, out):
+        return
+    inverse = ONE / (high - low) if high - low > TINY else ZERO
+    dot, to_low, to_high = self_adjusted_sums(row, grad, out, low, high, inverse)
+    for j in range(row.shape[0]):
+        ratio = ratio_of(row[j], low, inverse)
+        change = out[j] * (grad[j] * ratio - dot + grad[j] * inverse)
+        change += to_low if row[j] == low else ZERO
+        change += to_high if row[j] == high else ZERO
+        out[j] = change

@@ -4,40 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._kernels.vector import (
-    BLOCK,
-    LONG_BLOCK,
-    NEG_INF,
-    ONE,
-    ZERO,
-    block_end,
-    exp,
-    f32,
-    kernel,
-    maximum,
-    row_dot,
-    row_max,
-    row_sum,
-    usable,
-)
+from ..._kernels.compiled import inlined, kernel
+from ..._kernels.sums import BLOCK, LONG_BLOCK, Row, row_dot, row_sum, sum_over_keys
+from ..._kernels.vector import NEG_INF, ONE, ZERO, exp, f32, maximum, row_max
+from .rows import backward_rows, forward_rows
 
 
-@kernel
-def exponentials(row: Any, top: Any, scale: Any, shift: Any, out: Any) -> Any:
+@sum_over_keys(BLOCK)
+def exponentials(j: int, row: Row, top: Any, scale: Any, shift: Any, out: Row) -> Any:
     """out = exp(scale (row - top) - shift); returns its sum."""
-    keys, total = row.shape[0], 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, BLOCK)
-        row_, out_ = row[start:stop], out[start:stop]
-        part = ZERO
-        for j in range(stop - start):
-            e = exp(scale * (row_[j] - top) - shift)
-            out_[j] = e
-            part += e
-        total += part
-        start = stop
-    return f32(total)
+    e = exp(scale * (row[j] - top) - shift)
+    out[j] = e
+    return e
 
 
 @kernel
@@ -46,13 +24,9 @@ def multiply(out: Any, factor: Any) -> None:
         out[j] *= factor
 
 
-@kernel
-def forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
-    for r in range(start, stop):
-        row, out, scale = logits[r], weights[r], params[r if params.shape[0] > 1 else 0, 0]
-        top = row_max(row)
-        if usable(top, out):
-            multiply(out, ONE / exponentials(row, top, scale, ZERO, out))
+@forward_rows()
+def forward(row: Any, top: Any, params: Any, out: Any) -> None:
+    multiply(out, ONE / exponentials(row, top, params[0], ZERO, out))
 
 
 @kernel
@@ -61,66 +35,46 @@ def centred(grad: Any, weights: Any, scale: Any, dot: Any, out: Any) -> None:
         out[j] = scale * weights[j] * (grad[j] - dot)
 
 
-@kernel
-def scale_gradient(grad: Any, row: Any, weights: Any, dot: Any, top: Any) -> Any:
+@sum_over_keys(LONG_BLOCK)
+def scale_gradient(j: int, grad: Row, row: Row, weights: Row, dot: Any, top: Any) -> Any:
     """sum_j w_j (g_j - dot) (l_j - top) over visible keys: the gradient to a common scale of the row."""
-    keys, total = row.shape[0], 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, LONG_BLOCK)
-        row_, weights_, grad_ = row[start:stop], weights[start:stop], grad[start:stop]
-        part = ZERO
-        for j in range(stop - start):
-            offset = row_[j] - top if row_[j] > NEG_INF else ZERO
-            part += weights_[j] * (grad_[j] - dot) * offset
-        total += part
-        start = stop
-    return f32(total)
+    offset = row[j] - top if row[j] > NEG_INF else ZERO
+    return weights[j] * (grad[j] - dot) * offset
 
 
-@kernel
-def backward(
-    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
-) -> None:
-    for r in range(start, stop):
-        scale = params[r if params.shape[0] > 1 else 0, 0]
-        dot = row_dot(weights[r], grad[r])
-        centred(grad[r], weights[r], scale, dot, grad_logits[r])
-        if grad_params.shape[0] > 0:
-            top = maximum(row_max(logits[r]), f32(-3e38))  # a row without keys has no top
-            grad_params[r, 0] = scale_gradient(grad[r], logits[r], weights[r], dot, top)
+@inlined
+def row_gradient(grad: Any, row: Any, weights: Any, scale: Any, out: Any, of_params: Any) -> Any:
+    """Gradient to the logits and, if wanted, to the scale; returns w . grad."""
+    dot = row_dot(weights, grad)
+    centred(grad, weights, scale, dot, out)
+    if of_params.shape[0] > 0:
+        top = maximum(row_max(row), f32(-3e38))  # a row without keys has no top, and -inf - -inf is NaN
+        of_params[0, 0] = scale_gradient(grad, row, weights, dot, top)
+    return dot
 
 
-@kernel
-def sink_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
-    for r in range(start, stop):
-        q = r if params.shape[0] > 1 else 0
-        row, out, scale, sink = logits[r], weights[r], params[q, 0], params[q, 1]
-        top = row_max(row)
-        if usable(top, out):
-            above = sink - scale * top
-            shift = maximum(above, ZERO)
-            total = exponentials(row, top, scale, shift, out) + exp(above - shift)
-            multiply(out, ONE / total)
+@backward_rows()
+def backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
+    row_gradient(grad, row, weights, params[0], out, of_params)
 
 
-@kernel
-def sink_backward(
-    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
-) -> None:
-    backward(grad, logits, weights, params, grad_logits, grad_params, start, stop)
-    if grad_params.shape[0] == 0:
+@forward_rows()
+def sink_forward(row: Any, top: Any, params: Any, out: Any) -> None:
+    above = params[1] - params[0] * top
+    shift = maximum(above, ZERO)  # from the sink down where it is the largest: its exponential could overflow
+    total = exponentials(row, top, params[0], shift, out) + exp(above - shift)
+    multiply(out, ONE / total)
+
+
+@backward_rows()
+def sink_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
+    dot = row_gradient(grad, row, weights, params[0], out, of_params)
+    if of_params.shape[0] == 0:
         return
-    for r in range(start, stop):
-        q = r if params.shape[0] > 1 else 0
-        row, w, scale, sink = logits[r], weights[r], params[q, 0], params[q, 1]
-        grad_params[r, 1] = ZERO
-        top = row_max(row)
-        if top == NEG_INF:
-            continue
-        dot = row_dot(w, grad[r])
+    top = row_max(row)
+    if top != NEG_INF:
         # The sink's weight from the largest one's: 1 - kept would cancel, and serves where that one underflows.
-        above = sink - scale * top
-        lost = row_max(w) * exp(above) if above < f32(40.0) else f32(1.0 - row_sum(w))
-        grad_params[r, 0] += top * dot * lost
-        grad_params[r, 1] = -lost * dot
+        above = params[1] - params[0] * top
+        lost = row_max(weights) * exp(above) if above < f32(40.0) else f32(1.0 - row_sum(weights))
+        of_params[0, 0] += top * dot * lost
+        of_params[0, 1] = -lost * dot

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ..._kernels.entries import from_source
-from ..._kernels.vector import ZERO, f32, kernel
+from ..._kernels.compiled import from_source, kernel
+from ..._kernels.vector import ZERO, f32
 from .blend import rows_of
 
-_GATHERED = 48  # 12 passes of four keys: see the sums of `_vector`
+_GATHERED = 48  # 12 passes of four keys: 12 terms per float32 sum, as in `sums`
 
 _SOURCE = """
 def {name}(key, query, value, params, scale, output, start, stop):

@@ -12,22 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ..._kernels.vector import (
-    LONG_BLOCK,
-    NEG_INF,
-    ONE,
-    ZERO,
-    above,
-    block_end,
-    f32,
-    kernel,
-    maximum,
-    row_max,
-    usable,
-)
+from ..._kernels.compiled import inlined, kernel
+from ..._kernels.sums import LONG_BLOCK, Row, sum_over_keys
+from ..._kernels.vector import NEG_INF, ONE, ZERO, above, f32, maximum, row_max
+from .rows import backward_rows, forward_rows
 
-LANES = 64
-_ROUNDS = 60
+LANES = 64  # four vectors of 512 bits: enough independent maxima to hide the latency of one
+_ROUNDS = 60  # of Newton; a handful is taken, the rest keeps a loop over bad rows finite
 _HALF = f32(0.5)
 _SETTLED = 6e-8  # half an eps, of the sum of a row
 
@@ -46,25 +37,37 @@ def lane_maxima(row: Any, lanes: Any) -> None:
 
 
 @kernel
+def lanes_room(keys: int) -> Any:
+    return np.empty(LANES, np.float32)
+
+
+@kernel
+def top_of_lanes(row: Any, lanes: Any) -> Any:
+    lane_maxima(row, lanes)
+    return row_max(lanes)
+
+
+@inlined
+def two_parts(tau: float) -> Any:
+    """tau as the sum of two float32."""
+    high = f32(tau)
+    return high, f32(tau - high)
+
+
+@sum_over_keys(LONG_BLOCK, sums=2, rounded=False, within=inlined)
+def sparsemax_sums(j: int, row: Row, top: Any, scale: Any, high: Any, low: Any) -> Any:
+    """sum of [scale (row - top) - tau]_+, and how many keys are above tau = high + low."""
+    d = above(row[j], top, scale, high, low)
+    return maximum(d, ZERO), ONE if d > ZERO else ZERO
+
+
+@kernel
 def sparsemax_threshold(row: Any, top: Any, scale: Any, tau: float) -> float:
     """Raise tau to the root of sum [scale (row - top) - tau]_+ = 1: finitely many Newton steps from its left."""
-    keys, before = row.shape[0], 0.0
+    before = 0.0
     for _ in range(_ROUNDS):
-        high = f32(tau)
-        low = f32(tau - high)
-        total, support = 0.0, 0.0
-        start = 0
-        while start < keys:
-            stop = block_end(start, keys, LONG_BLOCK)
-            row_ = row[start:stop]
-            part, part_support = ZERO, ZERO
-            for j in range(stop - start):
-                d = above(row_[j], top, scale, high, low)
-                part += maximum(d, ZERO)
-                part_support += ONE if d > ZERO else ZERO
-            total += part
-            support += part_support
-            start = stop
+        high, low = two_parts(tau)
+        total, support = sparsemax_sums(row, top, scale, high, low)
         tau += (total - 1.0) / support
         if support == before:  # the support has settled, so the step was exact
             break
@@ -72,20 +75,20 @@ def sparsemax_threshold(row: Any, top: Any, scale: Any, tau: float) -> float:
     return tau
 
 
-@kernel
-def sparsemax_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
-    lanes = np.empty(LANES, np.float32)
-    for r in range(start, stop):
-        row, out, scale = logits[r], weights[r], params[r if params.shape[0] > 1 else 0, 0]
-        lane_maxima(row, lanes)
-        top = row_max(lanes)
-        if usable(top, out):
-            tau = sparsemax_threshold(lanes, top, scale, -1.0)
-            tau = sparsemax_threshold(row, top, scale, tau)
-            high = f32(tau)
-            low = f32(tau - high)
-            for j in range(row.shape[0]):
-                out[j] = maximum(above(row[j], top, scale, high, low), ZERO)
+@forward_rows(room=lanes_room, top=top_of_lanes)
+def sparsemax_forward(row: Any, top: Any, params: Any, out: Any, lanes: Any) -> None:
+    scale = params[0]
+    tau = sparsemax_threshold(lanes, top, scale, -1.0)
+    high, low = two_parts(sparsemax_threshold(row, top, scale, tau))
+    for j in range(row.shape[0]):
+        out[j] = maximum(above(row[j], top, scale, high, low), ZERO)
+
+
+@sum_over_keys(LONG_BLOCK, sums=2, rounded=False, within=inlined)
+def entmax15_sums(j: int, row: Row, top: Any, half_scale: Any, high: Any, low: Any) -> Any:
+    """sums of d = [half_scale (row - top) - tau]_+ and of d^2, tau = high + low."""
+    d = maximum(above(row[j], top, half_scale, high, low), ZERO)
+    return d, d * d
 
 
 @kernel
@@ -93,21 +96,8 @@ def entmax15_threshold(row: Any, top: Any, half_scale: Any, tau: float) -> float
     """Raise tau to the root of ||[half_scale (row - top) - tau]_+||_2 = 1: Newton, the norm is convex in tau."""
     keys = row.shape[0]
     for _ in range(_ROUNDS):
-        high = f32(tau)
-        low = f32(tau - high)
-        total, squares = 0.0, 0.0
-        start = 0
-        while start < keys:
-            stop = block_end(start, keys, LONG_BLOCK)
-            row_ = row[start:stop]
-            part, part_squares = ZERO, ZERO
-            for j in range(stop - start):
-                d = maximum(above(row_[j], top, half_scale, high, low), ZERO)
-                part += d
-                part_squares += d * d
-            total += part
-            squares += part_squares
-            start = stop
+        high, low = two_parts(tau)
+        total, squares = entmax15_sums(row, top, half_scale, high, low)
         step = (squares - math.sqrt(squares)) / total
         tau += step
         # Convergence is quadratic: what this step leaves of the sum is at most keys step^2.
@@ -116,81 +106,60 @@ def entmax15_threshold(row: Any, top: Any, half_scale: Any, tau: float) -> float
     return tau
 
 
-@kernel
-def entmax15_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
-    lanes = np.empty(LANES, np.float32)
-    for r in range(start, stop):
-        row, out, half_scale = logits[r], weights[r], _HALF * params[r if params.shape[0] > 1 else 0, 0]
-        lane_maxima(row, lanes)
-        top = row_max(lanes)
-        if usable(top, out):
-            tau = entmax15_threshold(lanes, top, half_scale, -1.0)
-            tau = entmax15_threshold(row, top, half_scale, tau)
-            high = f32(tau)
-            low = f32(tau - high)
-            for j in range(row.shape[0]):
-                d = maximum(above(row[j], top, half_scale, high, low), ZERO)
-                out[j] = d * d
+@forward_rows(room=lanes_room, top=top_of_lanes)
+def entmax15_forward(row: Any, top: Any, params: Any, out: Any, lanes: Any) -> None:
+    half_scale = _HALF * params[0]
+    tau = entmax15_threshold(lanes, top, half_scale, -1.0)
+    high, low = two_parts(entmax15_threshold(row, top, half_scale, tau))
+    for j in range(row.shape[0]):
+        d = maximum(above(row[j], top, half_scale, high, low), ZERO)
+        out[j] = d * d
+
+
+@sum_over_keys(LONG_BLOCK, sums=2, rounded=False, within=inlined)
+def sum_and_dot(j: int, u: Row, grad: Row) -> Any:
+    return u[j], u[j] * grad[j]
 
 
 @kernel
 def centre(grad: Any, scale: Any, out: Any) -> Any:
     """out = scale u (grad - mean of grad under u), given u in out; returns that mean."""
-    keys, total, dot = grad.shape[0], 0.0, 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, LONG_BLOCK)
-        out_, grad_ = out[start:stop], grad[start:stop]
-        part, part_dot = ZERO, ZERO
-        for j in range(stop - start):
-            part += out_[j]
-            part_dot += out_[j] * grad_[j]
-        total += part
-        dot += part_dot
-        start = stop
+    total, dot = sum_and_dot(out, grad)
     mean = f32(dot / total if total > 0.0 else 0.0)
     for j in range(grad.shape[0]):
         out[j] = scale * out[j] * (grad[j] - mean)
     return mean
 
 
+@sum_over_keys(LONG_BLOCK, rounded=False, within=inlined)
+def dot_with_offsets(j: int, out: Row, row: Row, top: Any) -> Any:
+    return out[j] * (row[j] - top if row[j] > NEG_INF else ZERO)
+
+
 @kernel
 def scale_share(row: Any, out: Any, scale: Any) -> Any:
     """Gradient to the scale, from the gradient to the logits."""
-    keys, top, total = row.shape[0], row_max(row), 0.0
-    start = 0
-    while start < keys:
-        stop = block_end(start, keys, LONG_BLOCK)
-        out_, row_ = out[start:stop], row[start:stop]
-        part = ZERO
-        for j in range(stop - start):
-            part += out_[j] * (row_[j] - top if row_[j] > NEG_INF else ZERO)
-        total += part
-        start = stop
-    return f32(total / scale if scale > ZERO else 0.0)
+    return f32(dot_with_offsets(out, row, row_max(row)) / scale if scale > ZERO else 0.0)
 
 
-@kernel
-def sparsemax_backward(
-    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
-) -> None:
-    for r in range(start, stop):
-        w, out, scale = weights[r], grad_logits[r], params[r if params.shape[0] > 1 else 0, 0]
-        for j in range(w.shape[0]):
-            out[j] = ONE if w[j] > ZERO else w[j]  # 0, or NaN of a row that was NaN
-        centre(grad[r], scale, out)
-        if grad_params.shape[0] > 0:
-            grad_params[r, 0] = scale_share(logits[r], out, scale)
+@inlined
+def finish_gradient(grad: Any, row: Any, scale: Any, out: Any, of_params: Any) -> Any:
+    """Gradients to the logits and, if wanted, to the scale, given u in out; returns the mean of `centre`."""
+    mean = centre(grad, scale, out)
+    if of_params.shape[0] > 0:
+        of_params[0, 0] = scale_share(row, out, scale)
+    return mean
 
 
-@kernel
-def entmax15_backward(
-    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, start: int, stop: int
-) -> None:
-    for r in range(start, stop):
-        w, out, scale = weights[r], grad_logits[r], params[r if params.shape[0] > 1 else 0, 0]
-        for j in range(w.shape[0]):
-            out[j] = np.sqrt(w[j])
-        centre(grad[r], scale, out)
-        if grad_params.shape[0] > 0:
-            grad_params[r, 0] = scale_share(logits[r], out, scale)
+@backward_rows()
+def sparsemax_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
+    for j in range(row.shape[0]):
+        out[j] = ONE if weights[j] > ZERO else weights[j]  # 0, or NaN of a row that was NaN
+    finish_gradient(grad, row, params[0], out, of_params)
+
+
+@backward_rows()
+def entmax15_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
+    for j in range(row.shape[0]):
+        out[j] = np.sqrt(weights[j])
+    finish_gradient(grad, row, params[0], out, of_params)

@@ -12,7 +12,7 @@ from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from ...words.numbers import heads_of, percent, sentence
 from .result import Interval, StageLoss, pooled
 
-_WAS_SPARSE, _IS_DENSE = 0.1, 0.01  # shares of zeros
+_WAS_SPARSE, _IS_DENSE = 0.1, 0.01  # shares of zeros: far enough apart that no small change counts
 
 
 def calibration_findings(
@@ -20,23 +20,23 @@ def calibration_findings(
 ) -> tuple[Finding, ...]:
     """`fitted` are the names of the parameters, `windows` is the number of those held out."""
     needed = enough_windows(level)
-    found = [_outputs(heads)]
+    findings = [_outputs(heads)]
     if losses:
-        found.insert(0, _loss(losses, windows, needed))
+        findings.insert(0, _loss(losses, windows, needed))
         if any(loss.stage == FINETUNED for loss in losses):
-            found.insert(1, _tuning(losses, windows, needed))
-    return (*found, *_lost_zeros(heads, fitted))
+            findings.insert(1, _tuning(losses, windows, needed))
+    return (*findings, *_lost_zeros(heads, fitted))
 
 
 def _loss(losses: Sequence[StageLoss], windows: int, needed: int) -> Finding:
     stages = {loss.stage: loss for loss in losses}
-    own, bare, fitted = (stages[name] for name in (BASELINE, SWAPPED, FITTED))
-    what = _too_few(needed) if windows < needed else _calibration_words(bare.over_own, fitted.gain)
+    baseline, bare, fitted = (stages[name] for name in (BASELINE, SWAPPED, FITTED))
+    what = _too_few(needed) if windows < needed else _calibration_words(bare.over_baseline, fitted.gain)
     held_out = f"{windows} held-out window{'' if windows == 1 else 's'}"
     return Finding(
         "loss",
         sentence(
-            f"the loss on {held_out} is {own.loss.value:.3f} nats as the model is, "
+            f"the loss on {held_out} is {baseline.loss.value:.3f} nats as the model is, "
             f"{bare.loss.value:.3f} after the swap and {fitted.loss.value:.3f} calibrated: {what}."
         ),
         _change_rule(needed),
@@ -85,21 +85,21 @@ def _change_rule(needed: int) -> str:
 
 
 def _numbers(stage: StageLoss) -> dict[str, Fact]:
-    found: dict[str, Fact] = {"loss": stage.loss.value}
-    for name, interval in (("over_own", stage.over_own), ("gain", stage.gain)):
+    facts: dict[str, Fact] = {"loss": stage.loss.value}
+    for name, interval in (("over_baseline", stage.over_baseline), ("gain", stage.gain)):
         if interval is not None:
-            found |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-    return found
+            facts |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    return facts
 
 
 def _outputs(heads: pl.DataFrame) -> Finding:
     stages = ("before", "after", "tuned") if _is_tuned(heads) else ("before", "after")
     errors = {stage: float(heads.select(pooled(f"error_{stage}")).item()) for stage in stages}
-    tuned = f", by {percent(errors['tuned'])} {FINETUNED}" if "tuned" in errors else ""
+    tuned = f", {percent(errors['tuned'])} {FINETUNED}" if "tuned" in errors else ""
     return Finding(
         "outputs",
         f"The outputs of the heads are off by {percent(errors['before'])} of their size after the swap, "
-        f"by {percent(errors['after'])} {FITTED}{tuned}.",
+        f"{percent(errors['after'])} {FITTED}{tuned}.",
         "Sum of squares of the difference from the model's outputs before the swap, over that of those outputs, on the "
         "queries that were fitted.",
         {**errors, "heads": len(heads)},

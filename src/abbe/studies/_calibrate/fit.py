@@ -17,8 +17,8 @@ from ...normalizers import Learned, Normalizer
 from .rows import LayerRows
 
 _GRID = (-2.0, -1.5, -1.0, -0.6, -0.3, 0.3, 0.6, 1.0, 1.5, 2.0)  # added to a raw parameter
-_STEP = 2e-3  # of the differences, in the raw parameter
-_LONGEST = 1.0  # step of a raw parameter
+_STEP = 2e-3  # of the differences, in the raw parameter: large beside float32 rounding, small beside its curvature
+_LONGEST = 1.0  # step of a raw parameter: farther out the linear model says nothing
 _EDGE = 12.0  # raw parameters of a bounded range stay within: beyond, nothing changes and nothing could learn
 _SMALL_GAIN = 1e-3  # of the error; after some rounds in which no head gains more, the search ends
 _PATIENCE = 2
@@ -28,7 +28,7 @@ _PATIENCE = 2
 class HeadFits:
     """For each head: error before and after, relative to `energy`; shares of visible keys with weight exactly 0."""
 
-    energy: Tensor  # sum of squares of the own outputs
+    energy: Tensor  # sum of squares of the baseline's outputs
     before: Tensor
     after: Tensor
     zeros_before: Tensor
@@ -63,6 +63,7 @@ class _Problem:
         bounded = [part.low > -torch.inf for part in made.modules() if isinstance(part, Learned)]
         self._edge = torch.tensor([_EDGE if is_bounded else torch.inf for is_bounded in bounded])[:, None]
         self.energy = rows.outputs.double().square().sum((0, 2, 3))
+        # A head whose outputs are all 0 has no size to be relative to: its differences are 0, too, in any unit.
         self._unit = self.energy.clamp(min=1e-30).sqrt().float()[:, None, None]
 
     def point(self) -> Tensor:
@@ -78,7 +79,7 @@ class _Problem:
         return torch.maximum(torch.minimum(point, reach), -reach)
 
     def outputs(self, point: Tensor) -> Tensor:
-        """Difference from the own outputs, in units of their size: (window, head, query, width)."""
+        """Difference from the baseline's outputs, in units of their size: (window, head, query, width)."""
         self.set(point)
         return (self._rows.averaged(self._made(self._rows.logits)) - self._rows.outputs) / self._unit
 
@@ -96,22 +97,22 @@ def _search_grid(problem: _Problem, start: Tensor, error: Tensor) -> tuple[Tenso
             trial = base.clone()
             trial[number] = start[number] + offset
             trial = problem.within(trial, start)
-            found = problem.error(problem.outputs(trial))
-            better = found < error
-            best, error = torch.where(better, trial, best), torch.where(better, found, error)
+            error_there = problem.error(problem.outputs(trial))
+            better = error_there < error
+            best, error = torch.where(better, trial, best), torch.where(better, error_there, error)
     return best, error
 
 
 def _descend(problem: _Problem, point: Tensor, error: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Damped least squares, with a damping of its own for each head."""
+    """Damped least squares, with its own damping for each head."""
     outputs, damping, idle = problem.outputs(point), torch.full_like(error, 1e-2), 0
     for _ in range(steps):
         trial = problem.within(point + _move(problem, point, outputs, damping).to(point), point)
         there = problem.outputs(trial)
-        found = problem.error(there)
-        better = found < error
-        idle = 0 if bool((error - found > _SMALL_GAIN * error).any()) else idle + 1
-        point, error = torch.where(better, trial, point), torch.where(better, found, error)
+        error_there = problem.error(there)
+        better = error_there < error
+        idle = 0 if bool((error - error_there > _SMALL_GAIN * error).any()) else idle + 1
+        point, error = torch.where(better, trial, point), torch.where(better, error_there, error)
         outputs = torch.where(better[:, None, None], there, outputs)
         damping = torch.where(better, damping / 4, damping * 8).clamp(1e-8, 1e8)
         if idle == _PATIENCE:
@@ -128,6 +129,7 @@ def _move(problem: _Problem, point: Tensor, outputs: Tensor, damping: Tensor) ->
         columns.append((problem.outputs(beside) - outputs) / _STEP)
     slopes = torch.stack([_dot(column, outputs) for column in columns], -1)
     gram = torch.stack([torch.stack([_dot(a, b) for b in columns], -1) for a in columns], -1)
+    # A parameter that changes nothing has a row of zeros: the small addend keeps the system solvable.
     ridge = damping[:, None] * gram.diagonal(dim1=-2, dim2=-1) + 1e-12
     solved: Tensor = torch.linalg.solve(gram + torch.diag_embed(ridge), slopes)
     return -torch.clamp(solved.T, -_LONGEST, _LONGEST)

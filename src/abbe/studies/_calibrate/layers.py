@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...models import HeadGroup
 from ...normalizers import Learned, Normalizer
+from .._engine.parts import Parts
 from .fit import HeadFits, fit, judge
-from .folder import CalibrationFolder
 from .result import HEADS_SCHEMA, PARAMETERS_SCHEMA
 from .rows import LayerRows
 
@@ -41,14 +41,14 @@ class FittedGroup:
 
 
 def groups_to_fit(normalizers: Mapping[str, Sequence[HeadGroup]]) -> dict[int, list[FittedGroup]]:
-    """By layer, what a swap would put in; heads that keep the model's own attention are left out."""
-    found: dict[int, list[FittedGroup]] = {}
+    """By layer, what a swap would put in; heads that keep the baseline's attention are left out."""
+    by_layer: dict[int, list[FittedGroup]] = {}
     for layer, (name, groups) in enumerate(normalizers.items()):
         for group in groups:
             if group.normalizer is not None:
                 made = group.normalizer
-                found.setdefault(layer, []).append(FittedGroup(layer, name, group.heads, made, values_of(made)))
-    return found
+                by_layer.setdefault(layer, []).append(FittedGroup(layer, name, group.heads, made, values_of(made)))
+    return by_layer
 
 
 def values_of(made: Normalizer) -> dict[str, list[float]]:
@@ -73,25 +73,29 @@ def judge_layer(groups: Sequence[FittedGroup], rows: LayerRows) -> list[FittedGr
     return [replace(group, tuned=judge(group.made, rows.of_heads(group.heads))) for group in groups]
 
 
-def keep_layer(folder: CalibrationFolder, groups: Sequence[FittedGroup]) -> None:
+def keep_layer(parts: Parts, groups: Sequence[FittedGroup]) -> None:
     tensors: dict[str, Tensor] = {}
     for number, group in enumerate(groups):
         tensors |= {f"{number}.state.{key}": value for key, value in group.made.state_dict().items()}
         tensors |= {f"{number}.{key}": getattr(group.facts, key) for key in _FACTS}
-    folder.keep_layer(groups[0].layer, tensors)
+    parts.keep_tensors(_part(groups), tensors)
 
 
-def kept_layer(folder: CalibrationFolder, groups: Sequence[FittedGroup]) -> list[FittedGroup] | None:
+def kept_layer(parts: Parts, groups: Sequence[FittedGroup]) -> list[FittedGroup] | None:
     """The layer as an earlier call fitted it, None if it did not."""
-    tensors = folder.layer(groups[0].layer)
-    if tensors is None:
+    kept = parts.tensors(_part(groups))
+    if kept is None:
         return None
-    found = []
+    tensors, fitted = kept[0], []
     for number, group in enumerate(groups):
         start = f"{number}.state."
         group.made.load_state_dict({key.removeprefix(start): x for key, x in tensors.items() if key.startswith(start)})
-        found.append(replace(group, facts=HeadFits(*(tensors[f"{number}.{key}"] for key in _FACTS))))
-    return found
+        fitted.append(replace(group, facts=HeadFits(*(tensors[f"{number}.{key}"] for key in _FACTS))))
+    return fitted
+
+
+def _part(groups: Sequence[FittedGroup]) -> str:
+    return f"layers/{groups[0].layer}"
 
 
 def heads_table(groups: Sequence[FittedGroup]) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""What a calibration found: losses on held-out windows, errors and parameters of every head."""
+"""The result of a calibration: losses on held-out windows, errors and parameters of every head."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class CalibrationSettings:
     def as_json(self) -> dict[str, Any]:
         base = self.base.as_json()
         shared = {key: base[key] for key in ("queries", "seed", "level", "resamples")}
-        own = {key: getattr(self, key) for key in ("windows", "held_out", "steps", "finetune")}
+        counts = {key: getattr(self, key) for key in ("windows", "held_out", "steps", "finetune")}
         rules = self.rules if isinstance(self.rules, str) else dict(self.rules)
-        return {"spec": rules, "length": self.base.lengths[0]} | own | shared
+        return {"spec": rules, "length": self.base.lengths[0]} | counts | shared
 
 
 @dataclass(frozen=True)
@@ -67,28 +67,28 @@ class Interval:
 class StageLoss:
     """The loss of one stage on the held-out windows, in nats per token.
 
-    `over_own` is what it has more than the model's own attention, `gain` what it has less than the stage before; both
-    come from paired windows. They are None for the model's own attention.
+    `over_baseline` is what it has more than the baseline, `gain` what it has less than the stage before; both
+    come from paired windows. They are None for the baseline.
     """
 
     stage: str
     loss: Interval
-    over_own: Interval | None = None
+    over_baseline: Interval | None = None
     gain: Interval | None = None
 
 
 def stage_losses(losses: Mapping[str, Sequence[float]], settings: Settings) -> tuple[StageLoss, ...]:
-    """Stages in the order in which they were measured, own first."""
-    found: list[StageLoss] = []
+    """Stages in the order in which they were measured, the baseline first."""
+    stages: list[StageLoss] = []
     before: Tensor | None = None
-    own: Tensor | None = None
+    baseline: Tensor | None = None
     for stage, values in losses.items():
         now = torch.tensor(values, dtype=torch.float64)
-        over = None if own is None else _interval(now - own, settings)
+        over = None if baseline is None else _interval(now - baseline, settings)
         gain = None if before is None else _interval(before - now, settings)
-        found.append(StageLoss(stage, _interval(now, settings), over, gain))
-        own, before = now if own is None else own, now
-    return tuple(found)
+        stages.append(StageLoss(stage, _interval(now, settings), over, gain))
+        baseline, before = now if baseline is None else baseline, now
+    return tuple(stages)
 
 
 def _interval(values: Tensor, settings: Settings) -> Interval:
@@ -106,14 +106,14 @@ def pooled(error: str) -> pl.Expr:
 
 @dataclass(frozen=True, eq=False)
 class Calibration(Result):
-    """What `calibrate` found.
+    """The result of `calibrate`.
 
     Attributes:
         spec: what was asked for.
-        normalizers: for each pattern its fitted normalizer; `swap(model, found.normalizers)` applies them. Empty if it
-            was opened from a folder: `file` holds them.
+        normalizers: for each pattern its fitted normalizer; `swap(model, calibration.normalizers)` applies them. Empty
+            if it was opened from a folder: `file` holds them.
         losses: on held-out windows, stage by stage; empty for a model without a loss.
-        table: a row for each fitted head: error of its output over the size of the own output (`energy`, a sum of
+        table: a row for each fitted head: error of its output over the size of the baseline's (`energy`, a sum of
             squares), and the share of visible keys with a weight of exactly 0; each after the bare swap (`_before`),
             calibrated (`_after`) and fine-tuned (`_tuned`, null without fine-tuning).
         parameters: a row for each fitted number, as it is after the last stage; so are normalizers and file.
@@ -168,7 +168,7 @@ def opened_calibration(folder: Path, manifest: Mapping[str, Any], stored: Mappin
     content = read_content(folder / FINDINGS, stored)
     parameters = pl.DataFrame(content["parameters"], schema=PARAMETERS_SCHEMA, orient="row")
     losses = tuple(
-        StageLoss(one["stage"], *(one[key] and Interval(**one[key]) for key in ("loss", "over_own", "gain")))
+        StageLoss(one["stage"], *(one[key] and Interval(**one[key]) for key in ("loss", "over_baseline", "gain")))
         for one in content["losses"]
     )
     return Calibration(

@@ -1,4 +1,4 @@
-"""Rows to calibrate on: logits, values and own outputs of some queries of every layer, taken from the original model.
+"""Rows to calibrate on: logits, values and outputs of some queries of every layer of the unchanged model.
 
 What is special: a layer's rows are kept until it is fitted, so the layers are read in portions that fit in memory.
 """
@@ -27,7 +27,7 @@ class LayerRows:
     Attributes:
         logits: (window, head, query, key); a learned sink of the model is one key more, the first, whose value is 0.
         values: (window, head or key head, key, width).
-        outputs: (window, head, query, width), the model's own.
+        outputs: (window, head, query, width), those of the baseline.
     """
 
     logits: Tensor
@@ -54,18 +54,18 @@ class RowReader:
     def __init__(self, model: LoadedModel, tap: Tap, windows: Sequence[Window], settings: Settings) -> None:
         self._model, self._windows, self._settings = model, windows, settings
         self._wanted: Collection[str] = ()
-        self._found: dict[str, list[LayerRows]] = {}
+        self._rows: dict[str, list[LayerRows]] = {}
         tap.listen(self._read)
 
     @torch.no_grad()
     def read(self, names: Collection[str]) -> dict[str, LayerRows]:
         """The rows of these layers, all windows together."""
-        self._wanted, self._found = set(names), {name: [] for name in names}
+        self._wanted, self._rows = set(names), {name: [] for name in names}
         for window in self._windows:
             self._window = window
             run_model(self._model, window.tokens)
-        found, self._found = self._found, {}
-        return {name: _joined(parts) for name, parts in found.items() if parts}
+        by_layer, self._rows = self._rows, {}
+        return {name: _joined(parts) for name, parts in by_layer.items() if parts}
 
     def _read(self, call: AttentionCall) -> None:
         if call.name not in self._wanted:
@@ -76,7 +76,7 @@ class RowReader:
         if call.sink is not None:
             values = torch.cat([torch.zeros_like(values[..., :1, :]), values], -2)
         rows = LayerRows(logits, values, values[:0])
-        self._found[call.name].append(LayerRows(logits, values, rows.averaged(normalizer("softmax")(logits))))
+        self._rows[call.name].append(LayerRows(logits, values, rows.averaged(normalizer("softmax")(logits))))
 
 
 def _joined(parts: Sequence[LayerRows]) -> LayerRows:

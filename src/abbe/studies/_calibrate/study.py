@@ -1,4 +1,4 @@
-"""calibrate: after a swap, fit every head's temperature and what else can learn to the model's own attention outputs.
+"""calibrate: after a swap, fit every head's temperature and what else can learn to the outputs of the baseline.
 
 text -> windows, some held out -> rows of the original model -> fit, layer by layer -> losses on the held-out windows ->
 optionally fine-tuning of the same few numbers.
@@ -6,14 +6,11 @@ optionally fine-tuning of the same few numbers.
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from torch import nn
 
 from ..._asked import whole
 from ..._errors import AbbeError
@@ -24,14 +21,13 @@ from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from .._engine.calibrated import learnable_rules
 from .._engine.cost import estimate
 from .._engine.folder import claim_folder
-from .._engine.given import as_folder, as_model, as_text, windows_for
+from .._engine.given import FolderLike, ModelLike, TextLike, given, windows_for
 from .._engine.loss import check_causal, window_losses
-from .._engine.measuring import finished_manifest, manifest_facts
+from .._engine.measuring import finished_manifest, manifest_facts, window_places
 from .._engine.settings import settings_for
 from .._engine.watch import Watch, watching
 from .._engine.window import check_model, check_tokens
 from .findings import calibration_findings
-from .folder import CalibrationFolder
 from .layers import (
     FittedGroup,
     fit_layer,
@@ -47,30 +43,20 @@ from .rows import LayerRows, RowReader, portions
 from .tune import fine_tune
 
 _LENGTH = 512
+_LOSSES, _TUNING = "losses", "tuning"  # parts in the folder, beside the layers
 _TUNING_PASSES = 4  # a step of fine-tuning takes about as long as so many forward passes
 
 
 def calibrate(
-    model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
-    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
-    *,
-    normalizer: str | Mapping[str, str] = "entmax:alpha=1.5",
-    windows: int = 8,
-    held_out: int = 8,
-    length: int | None = None,
-    queries: int | str = 32,
-    steps: int = 20,
-    finetune: int = 0,
-    seed: int = 0,
-    level: float = 0.95,
-    resamples: int = 1000,
-    folder: str | os.PathLike[str] | None = None,
-    tokenizer: Any = None,
+    model: ModelLike = "embedded", text: TextLike | None = None, *,
+    normalizer: str | Mapping[str, str] = "entmax:alpha=1.5", windows: int = 8, held_out: int = 8,
+    length: int | None = None, queries: int | str = 32, steps: int = 20, finetune: int = 0,
+    seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
     progress: bool = True,
-) -> Calibration:
-    """Give a model another normalizer, fitted head by head to what its own attention put out.
+) -> Calibration:  # fmt: skip
+    """Give a model another normalizer, fitted head by head to the attention outputs of the baseline.
 
-    Each head gets a scale of its logits, and a value of its own of every parameter that can learn (alpha, b, beta, ...)
+    Each head gets a scale of its logits, and its value of every parameter that can learn (alpha, b, beta, ...)
     unless the spec says learn=false. They minimise the squared difference from the original output of the head, on the
     original model's logits and values. An encoder is fitted likewise; it has no loss and cannot be fine-tuned.
 
@@ -88,14 +74,13 @@ def calibrate(
         progress: say the cost and show a bar on standard error.
 
     Example:
-        >>> found = abbe.calibrate("smollm2", "book.txt", normalizer="topk:k=32", folder="fitted")
-        >>> with abbe.swap(model, f"file:{found.file}"):
+        >>> calibration = abbe.calibrate("smollm2", "book.txt", normalizer="topk:k=32", folder="fitted")
+        >>> with abbe.swap(model, f"file:{calibration.file}"):
         ...     model.generate(**inputs)
     """
     started = time.perf_counter()
     rules = learnable_rules(normalizer)
-    place, source = as_folder(folder), as_text(text)
-    loaded = as_model(model, tokenizer, progress)
+    place, source, loaded = given(model, text, folder, tokenizer, progress)
     length = min(_LENGTH, loaded.context or _LENGTH) if length is None else whole("length", length)
     base = settings_for(
         loaded.context, lengths=[length], windows=windows, queries=queries, sizes=None, vectors="value",
@@ -110,14 +95,10 @@ def calibrate(
 
 
 class _Job:
-    """One calibration, from the windows to what was found."""
+    """One calibration, from the windows to the result."""
 
     def __init__(
-        self,
-        model: LoadedModel,
-        text: Text,
-        settings: CalibrationSettings,
-        rules: str | Mapping[str, str],
+        self, model: LoadedModel, text: Text, settings: CalibrationSettings, rules: str | Mapping[str, str]
     ) -> None:
         self.model, self.text, self.settings = model, text, settings
         self.skipped: list[str] = []
@@ -129,16 +110,15 @@ class _Job:
     def run(self, place: Path | None, watch: Watch, started: float) -> Calibration:
         with tap(self.model) as open_tap:
             a_pass = self._check(open_tap)
-            parts = claim_folder(
+            self.parts = claim_folder(
                 place, Calibration.study, self.model, self.text, self.settings.as_json(), watch.announce
             )
-            self.folder = CalibrationFolder(parts)
             groups = self._fitted(open_tap, a_pass, watch)
         normalizers: dict[str, Normalizer] = {group.pattern: group.made for group in groups}
         losses = self._losses(normalizers, watch)
         groups = self._judged(groups, watch) if self.settings.finetune else groups
         heads, parameters = heads_table(groups), parameters_table(groups)
-        found = Calibration(
+        calibration = Calibration(
             spec=self.settings.rules,
             normalizers=normalizers,
             losses=losses,
@@ -150,9 +130,9 @@ class _Job:
             manifest=self._manifest(time.perf_counter() - started),
             file=self._file(TUNED if self.settings.finetune else CALIBRATED),
         )
-        if self.folder.path is not None:
-            found.save(self.folder.path)
-        return found
+        if self.parts.folder is not None:
+            calibration.save(self.parts.folder)
+        return calibration
 
     def _why_no_loss(self) -> str | None:
         try:
@@ -182,14 +162,14 @@ class _Job:
     def _fitted(self, open_tap: Any, a_pass: float, watch: Watch) -> list[FittedGroup]:
         done: dict[int, list[FittedGroup]] = {}
         for layer, groups in self.groups.items():
-            if (kept := kept_layer(self.folder, groups)) is not None:
+            if (kept := kept_layer(self.parts, groups)) is not None:
                 done[layer] = kept
         left = {groups[0].name: layer for layer, groups in self.groups.items() if layer not in done}
-        self._tell_cost(a_pass, len(left), watch)
+        self._say_cost(a_pass, len(left), watch)
 
         def fit_one(name: str, rows: LayerRows) -> None:
             done[left[name]] = fit_layer(self.groups[left[name]], rows, self.settings.steps)
-            keep_layer(self.folder, done[left[name]])
+            keep_layer(self.parts, done[left[name]])
             watch.step(f"fitting {name}")
 
         self._for_rows(open_tap, left, fit_one)
@@ -230,7 +210,7 @@ class _Job:
         self.error = check_model(self.model, open_tap, check_tokens(self.model, self.windows))
         return (time.perf_counter() - checked) / 2
 
-    def _tell_cost(self, a_pass: float, layers: int, watch: Watch) -> None:
+    def _say_cost(self, a_pass: float, layers: int, watch: Watch) -> None:
         """Say the cost, show the bar."""
         probe = check_tokens(self.model, self.windows)
         tuned = bool(self.settings.finetune)
@@ -243,7 +223,7 @@ class _Job:
 
     def _losses(self, normalizers: Mapping[str, Normalizer], watch: Watch) -> Any:
         """Measure every stage; leaves the normalizers as they are after the last one."""
-        losses = self.folder.losses()
+        losses: dict[str, list[float]] = self.parts.json(_LOSSES) or {}
         if self.no_loss is None:
             self._measure(BASELINE, losses, watch)
             with swap(self.model, self.settings.rules):
@@ -255,9 +235,11 @@ class _Job:
                 self._measure(FITTED, losses, watch)
             self._save(handle, CALIBRATED)
             if self.settings.finetune:
+                kept = self.parts.tensors(_TUNING)
                 fine_tune(
-                    self.model, list(handle.parameters()), self.windows, self.settings.finetune, self.folder.tuning(),
-                    self.folder.keep_tuning, lambda step: watch.step(f"fine-tuning, step {step}"),
+                    self.model, list(handle.parameters()), self.windows, self.settings.finetune, kept and kept[0],
+                    lambda state: self.parts.keep_tensors(_TUNING, state),
+                    lambda step: watch.step(f"fine-tuning, step {step}"),
                 )  # fmt: skip
                 self._measure(FINETUNED, losses, watch)
                 self._save(handle, TUNED)
@@ -267,26 +249,23 @@ class _Job:
     def _measure(self, stage: str, losses: dict[str, list[float]], watch: Watch) -> None:
         if stage not in losses:
             losses[stage] = window_losses(self.model, self.held_out, lambda _: watch.step(f"loss, {stage}")).tolist()
-            self.folder.keep_losses(losses)
+            self.parts.keep_json(_LOSSES, losses)
 
     def _save(self, handle: Any, name: str) -> None:
-        if self.folder.path is not None:
-            handle.save(self.folder.path / name)
+        if self.parts.folder is not None:
+            handle.save(self.parts.folder / name)
 
     def _file(self, name: str) -> Path | None:
-        return None if self.folder.path is None else self.folder.path / name
+        return None if self.parts.folder is None else self.parts.folder / name
 
     def _manifest(self, seconds: float) -> dict[str, Any]:
-        places = {
-            name: [{"length": w.length, "index": w.index, "start": w.start, "end": w.end} for w in some]
-            for name, some in (("windows", self.windows), ("held_out", self.held_out))
-        }
         facts = manifest_facts(Calibration.study, self.model, self.text, self.settings.as_json()) | {
             "self_check": {"error": self.error, "tokens": len(check_tokens(self.model, self.windows))},
-            **places,
+            "windows": window_places(self.windows),
+            "held_out": window_places(self.held_out),
             "skipped": self.skipped,
         }
-        return finished_manifest(facts, self.folder.parts, {"total": seconds})
+        return finished_manifest(facts, self.parts, {"total": seconds})
 
 
 def _drawn(seed: int, count: int) -> list[float]:

@@ -28,7 +28,7 @@ def fine_tune(
     keep: Callable[[State], object],
     on_step: Callable[[int], object],
 ) -> None:
-    """Steps of Adam, each on one window, in turn; goes on from `start`, what `keep` was given last."""
+    """Steps of Adam, each on one window, in turn; resumes from `start`, what `keep` was given last."""
     optimizer = torch.optim.Adam(parameters, lr=_RATE)
     done = _restore(optimizer, parameters, start) if start is not None else 0
     with _only(model.network, parameters):
@@ -69,12 +69,12 @@ def _loss(model: LoadedModel, tokens: Tensor) -> Tensor:
 
 
 def _state(optimizer: torch.optim.Adam, parameters: Sequence[nn.Parameter], steps: int) -> State:
-    found = {"steps": torch.tensor(steps)}
+    state = {"steps": torch.tensor(steps)}
     for number, parameter in enumerate(parameters):
         kept = optimizer.state[parameter]
-        found |= {f"{number}.raw": parameter.detach().clone()}
-        found |= {f"{number}.{name}": kept[name].clone() for name in ("step", "exp_avg", "exp_avg_sq")}
-    return found
+        state |= {f"{number}.raw": parameter.detach().clone()}
+        state |= {f"{number}.{name}": kept[name].clone() for name in ("step", "exp_avg", "exp_avg_sq")}
+    return state
 
 
 def _restore(optimizer: torch.optim.Adam, parameters: Sequence[nn.Parameter], state: State) -> int:

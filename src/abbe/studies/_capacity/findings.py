@@ -8,10 +8,10 @@ from ...words.finding import Finding
 from ...words.names import DELETION, RENORMALISED
 from ...words.numbers import number, percent, sentence, with_interval
 from ...words.paper import PAPER_CRITICAL_SHARE
+from .._engine.capacity.search import EXACT
 from .._engine.targets import targets_words
-from .layer_findings import layer_findings
+from .layer_findings import READ_OFF, Row, layer_findings, needed_keys
 from .settings import CapacitySettings
-from .words import Row, needed_keys
 
 _HOW = {DELETION: "with their weights as they are", RENORMALISED: "with their weights renormalised"}
 _LEAST = "The least N at which keeping only the top N keys per query, in every head and layer, raises"
@@ -24,21 +24,23 @@ def findings(
     of_model = table.filter(pl.col("layer").is_null())
     longest = of_model.filter(pl.col("length") == settings.lengths[-1])
     scored = targets_words(settings.targets)
-    found = [_capacity(longest.filter(pl.col("way") == way).to_dicts(), way, scored) for way in settings.ways]
+    rule = f"{_LEAST} the mean loss of {scored} by at most tau, relative to the baseline on the same windows."
+    rule += "" if settings.grid == EXACT else READ_OFF
+    sentences = [_capacity(longest.filter(pl.col("way") == way).to_dicts(), way, rule) for way in settings.ways]
     grown = growth.filter(pl.col("layer").is_null() & (pl.col("tau") == settings.taus[0]))
-    found += [_growth(of_model, row) for row in grown.to_dicts()]
-    found += layer_findings(table, correlation, settings) if settings.layers else []
-    return (*found, *_not_monotone(table))
+    sentences += [_growth(of_model, row) for row in grown.to_dicts()]
+    sentences += layer_findings(table, correlation, settings) if settings.layers else []
+    return (*sentences, *_not_monotone(table))
 
 
-def _capacity(rows: list[Row], way: str, scored: str) -> Finding:
+def _capacity(rows: list[Row], way: str, rule: str) -> Finding:
     first, *others = [(f"the top {needed_keys(row)}", f"by at most {percent(row['tau'], 2)}") for row in rows]
     more = "".join(f"; {keys} {rise}" for keys, rise in others)
     length = rows[0]["length"]
     return Finding(
         "capacity",
         f"At {length:,} tokens, keeping only {first[0]} per query, {_HOW[way]}, raises the loss {first[1]}{more}.",
-        f"{_LEAST} the mean loss of {scored} by at most tau, relative to the baseline on the same windows.",
+        rule,
         {"length": length, "way": way, "windows": rows[0]["windows"]}
         | {f"N at {percent(row['tau'], 2)}": row["capacity"] for row in rows},
     )
@@ -51,7 +53,7 @@ def _growth(of_model: pl.DataFrame, row: Row) -> Finding:
     shares = f"{percent(first['share'])} of {first['length']:,} tokens, {percent(last['share'])} of {last['length']:,}"
     return Finding(
         "growth",
-        f"{sentence(row['way'])}: N* for {percent(row['tau'], 2)} grows as L to the power of {exponent}: "
+        f"{sentence(row['way'])}: N* for {percent(row['tau'], 2)} scales as L to the power of {exponent}: "
         f"{_growth_words(row)}. It is {shares}{_share_words(row)}.",
         "Least squares of ln N* on ln L, with N* not rounded up but read off between the sizes that were tried; the "
         "interval resamples the windows of each length. Below 1 the share N*/L falls, an interval that holds 0 "

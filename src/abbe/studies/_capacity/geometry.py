@@ -47,7 +47,7 @@ def with_separability(
 ) -> list[dict[str, Any]]:
     """The rows with separability beside them. `layer_numbers`: those of the run, in the order of the model's layers."""
     table = Lookup(run)
-    found = []
+    completed = []
     for row in rows:
         if row["layer"] is None:
             size = shown_size(row["capacity"], row["length"])
@@ -55,8 +55,8 @@ def with_separability(
         else:
             size = common[row["length"], row["way"]]
             beside = _of_layer(table, row["length"], size, layer_numbers[row["layer"]])
-        found.append({**row, "separability_n": size, **beside})
-    return found
+        completed.append({**row, "separability_n": size, **beside})
+    return completed
 
 
 def _of_model(table: Lookup, length: int, size: int) -> dict[str, float | None]:
@@ -79,7 +79,7 @@ def _of_layer(table: Lookup, length: int, size: int, layer: int) -> dict[str, fl
 
 def correlation_table(rows: Sequence[Mapping[str, Any]], settings: CapacitySettings) -> pl.DataFrame:
     """Over layers: ranks of capacity against ranks of separability, for every way, length and allowed rise."""
-    found, cells = [], defaultdict(list)
+    correlations, cells = [], defaultdict(list)
     for row in rows:
         if row["layer"] is not None:
             cells[row["way"], row["tau"], row["allowed"], row["length"]].append(row)
@@ -87,5 +87,5 @@ def correlation_table(rows: Sequence[Mapping[str, Any]], settings: CapacitySetti
         known = [row["separability"] if row["separability"] is not None else math.nan for row in some]
         ranked = rank_correlation([row["capacity"] for row in some], known, settings.seed)
         size = some[0]["separability_n"]
-        found.append((*where, size, ranked.value, ranked.p_value, ranked.exact, ranked.count))
-    return pl.DataFrame(found, schema=CORRELATION_SCHEMA, orient="row")
+        correlations.append((*where, size, ranked.value, ranked.p_value, ranked.exact, ranked.count))
+    return pl.DataFrame(correlations, schema=CORRELATION_SCHEMA, orient="row")

@@ -1,4 +1,4 @@
-"""What is found when layers are truncated alone, and whether their geometry says the same.
+"""What truncating layers alone shows, and whether their geometry says the same.
 
 Reported is one length and way, decided beforehand: the longest of the layers, renormalised, at the equal share of the
 smallest tau. The other lengths and ways are only counted, as among many tests some succeed by chance.
@@ -7,17 +7,19 @@ smallest tau. The other lengths and ways are only counted, as among many tests s
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import polars as pl
 
 from ...measures import enough_windows
 from ...words.finding import Finding
-from ...words.numbers import percent, sentence
+from ...words.numbers import interval, number, percent, sentence
 from .ranks import least_p_value
 from .result import at_equal_share, reported_way
 from .settings import CapacitySettings
-from .words import Row, needed_keys
 
+Row = dict[str, Any]
+READ_OFF = " N is read off between powers of 2, by straight lines over ln N."
 LEVEL = 0.05  # of the test for a relation between geometry and function
 
 
@@ -26,9 +28,17 @@ def layer_findings(table: pl.DataFrame, correlation: pl.DataFrame, settings: Cap
     of_layers = at_equal_share(table.filter(pl.col("layer").is_not_null()), settings.taus[0])
     related = at_equal_share(correlation, settings.taus[0])
     reported = (pl.col("length") == settings.layer_lengths[-1]) & (pl.col("way") == reported_way(settings.ways))
-    found = [_layers(of_layers.filter(reported).sort("layer").to_dicts(), settings.level)]
-    found.append(_geometry(related.filter(reported).row(0, named=True)))
-    return found + ([_all_cells(related.to_dicts())] if related.height > 1 else [])
+    sentences = [_layers(of_layers.filter(reported).sort("layer").to_dicts(), settings.level)]
+    sentences.append(_geometry(related.filter(reported).row(0, named=True)))
+    return sentences + ([_all_cells(related.to_dicts())] if related.height > 1 else [])
+
+
+def needed_keys(row: Row) -> str:
+    """ "61 keys (55 to 70)"; a smaller N at which the loss holds, too, is named."""
+    remarks = [interval(row["low"], row["high"])] if row["low"] is not None else []
+    remarks += [] if row["monotone"] else [f"the first N that holds is {row['first']:,}"]
+    keys = f"{number(row['capacity'], 3)} {'key' if row['capacity'] == 1 else 'keys'}"
+    return f"{keys} ({'; '.join(remarks)})" if remarks else keys
 
 
 def _layers(rows: list[Row], level: float) -> Finding:
@@ -40,9 +50,8 @@ def _layers(rows: list[Row], level: float) -> Finding:
         f"Truncated alone at {most['length']:,} tokens, {most['way']}, layer {most['layer']} needs most: "
         f"{needed_keys(most)} for a rise of at most {percent(most['allowed'], 2)}, its equal share of "
         f"{percent(most['tau'], 2)}; {with_one}.",
-        f"Only that layer is truncated, on {most['windows']} windows of the length, evenly spaced; N is read off "
-        "between powers of 2, by straight lines over ln N. The equal share is tau over the number of layers."
-        + _too_narrow(most["windows"], level),
+        f"Only that layer is truncated, on {most['windows']} windows of the length, evenly spaced.{READ_OFF} "
+        "The equal share is tau over the number of layers." + _too_narrow(most["windows"], level),
         {"length": most["length"], "way": most["way"], "windows": most["windows"]}
         | {f"N of layer {row['layer']}": row["capacity"] for row in rows},
     )
@@ -97,9 +106,9 @@ def _all_cells_words(rows: list[Row], judged: list[Row], shown: list[Row]) -> st
     signs = f" (more keys with higher separability in {more}, fewer in {len(shown) - more})" if shown else ""
     unjudged = f"; {len(rows) - len(judged)} cannot be judged" if len(judged) < len(rows) else ""
     return (
-        f"Over all {len(rows)} pairs of way and length such a relation is shown in {len(shown)}{signs}{unjudged}. "
-        f"{len(judged)} tests give up to {LEVEL * len(judged):.2g} by chance alone, on average: only the one above was "
-        "decided beforehand."
+        f"Of {len(rows)} pairs of way and length, {len(shown) or 'none'} {'shows' if len(shown) < 2 else 'show'} such "
+        f"a relation{signs}{unjudged}. By chance alone {len(judged)} tests give up to {LEVEL * len(judged):.2g} on "
+        "average: only the one above was decided beforehand."
     )
 
 

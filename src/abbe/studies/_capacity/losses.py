@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from ..._errors import AbbeError
 from ...models import LoadedModel, Window, swap
-from ...words.names import RENORMALISED
+from ...words.names import BASELINE
+from .._engine.capacity.truncation import top_keys
 from .._engine.loss import window_losses
 from .._engine.parts import Parts
 
@@ -28,8 +30,8 @@ class Truncation:
 
     @property
     def what(self) -> str | dict[str, str]:
-        """For `swap`; a sink counts as a key: it takes a place among the kept if its logit is large enough."""
-        spec = f"topk:k={self.size},renormalize={'true' if self.way == RENORMALISED else 'false'}"
+        """For `swap`."""
+        spec = top_keys(self.size, self.way)
         return spec if self.layer is None else {f"layers.{self.layer}": spec}
 
     @property
@@ -37,82 +39,57 @@ class Truncation:
         where = "" if self.layer is None else f"layer{self.layer}-"
         return f"{where}{self.way}-{self.size}"
 
+    @property
+    def words(self) -> str:
+        return f"{self.way}, N = {self.size}" + ("" if self.layer is None else f", layer {self.layer}")
+
 
 class Losses:
     """Mean losses of windows, (window,) in nats, by what was truncated; those of some windows are known from all."""
 
     def __init__(
-        self,
-        model: LoadedModel,
-        parts: Parts,
-        on_window: Callable[[Window, str], object],
-        last: int | None = None,
+        self, model: LoadedModel, parts: Parts, on_window: Callable[[Window, str], object], last: int | None = None
     ) -> None:
         """`last` targets of every window are scored, None for all."""
         self._model, self._parts, self._on_window, self._last = model, parts, on_window, last
-        self._own: dict[int, dict[int, float]] = {}  # by length and number of the window
+        self._known: dict[str, dict[int, float]] = {}  # by part and number of the window
 
-    def own(self, windows: Sequence[Window]) -> Tensor:
+    def baseline(self, windows: Sequence[Window]) -> Tensor:
         """Of the model as it is."""
-        known = self._own.setdefault(windows[0].length, {})
-        found = _chosen(known, windows)
-        if found is None:
-            found = self._kept(windows, "own")
-        if found is None:
-            found = window_losses(
-                self._model, windows, lambda window: self._on_window(window, "baseline loss"), self._last
-            )
-            self._keep(windows, "own", found)
-        if not 0 < float(found.mean()) < float("inf"):
+        losses = self._of(windows, BASELINE, "baseline loss", None)
+        if not 0 < float(losses.mean()) < float("inf"):
             raise AbbeError(
-                f"{self._model.name} has a loss of {float(found.mean()):g} at length {windows[0].length}: "
+                f"{self._model.name} has a loss of {float(losses.mean()):g} at length {windows[0].length}: "
                 "a rise relative to it has no meaning"
             )
-        known.update(_by_window(windows, found))
-        return found
+        return losses
 
     def truncated(self, windows: Sequence[Window], how: Truncation) -> Tensor:
-        found = self._kept(windows, how.name)
-        if found is None:
-            step = f"{how.way}, N = {how.size}" + ("" if how.layer is None else f", layer {how.layer}")
-            with swap(self._model, how.what):
-                found = window_losses(self._model, windows, lambda window: self._on_window(window, step), self._last)
-            self._keep(windows, how.name, found)
-        return found
+        return self._of(windows, how.name, how.words, how.what)
 
     def kept_lengths(self) -> Counter[int]:
         """How many windows of each length an earlier call left."""
-        found: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         folder = self._parts.folder
         for path in sorted((folder / _FOLDER).glob("*-*.json")) if folder is not None else ():
             length, _, _ = path.name.partition("-")
             if length.isdecimal():
-                found[int(length)] += len(self._read(path.stem))
-        return found
+                counts[int(length)] += len(self._read(f"{_FOLDER}/{path.stem}"))
+        return counts
 
-    def _kept(self, windows: Sequence[Window], name: str) -> Tensor | None:
-        """What an earlier call left; None if it is not there, damaged, or not of all these windows."""
-        return _chosen(self._read(_name(windows, name)), windows)
+    def _of(self, windows: Sequence[Window], name: str, step: str, what: str | dict[str, str] | None) -> Tensor:
+        """As they are known, from this call or an earlier one, or else evaluated, under a swap if there is one."""
+        part = f"{_FOLDER}/{windows[0].length}-{name}"
+        known = self._known.get(part) or self._read(part)
+        if any(window.index not in known for window in windows):
+            with nullcontext() if what is None else swap(self._model, what):
+                losses = window_losses(self._model, windows, lambda window: self._on_window(window, step), self._last)
+            known = known | dict(zip((window.index for window in windows), losses.tolist(), strict=True))
+            self._parts.keep_json(part, {"by_window": known})
+        self._known[part] = known
+        return torch.tensor([known[window.index] for window in windows], dtype=torch.float64)
 
-    def _read(self, name: str) -> dict[int, float]:
-        """By number of the window."""
-        kept = self._parts.json(f"{_FOLDER}/{name}") or {"by_window": {}}
+    def _read(self, part: str) -> dict[int, float]:
+        """What an earlier call left, by number of the window; nothing if it is not there, or damaged."""
+        kept = self._parts.json(part) or {"by_window": {}}
         return {int(index): float(loss) for index, loss in kept["by_window"].items()}
-
-    def _keep(self, windows: Sequence[Window], name: str, losses: Tensor) -> None:
-        self._parts.keep_json(f"{_FOLDER}/{_name(windows, name)}", {"by_window": _by_window(windows, losses)})
-
-
-def _name(windows: Sequence[Window], name: str) -> str:
-    return f"{windows[0].length}-{name}"
-
-
-def _by_window(windows: Sequence[Window], losses: Tensor) -> dict[int, float]:
-    return dict(zip((window.index for window in windows), losses.tolist(), strict=True))
-
-
-def _chosen(known: Mapping[int, float], windows: Sequence[Window]) -> Tensor | None:
-    """The losses of these windows, if all are known."""
-    if any(window.index not in known for window in windows):
-        return None
-    return torch.tensor([known[window.index] for window in windows], dtype=torch.float64)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 EXACT_UP_TO = 8  # 40,320 orders
 PERMUTATIONS = 10_000
-_TIE = 1e-12
+_TIE = 1e-12  # correlations of the same ranks in another order of summation differ by less: they count as equal
 
 
 @dataclass(frozen=True)
@@ -26,30 +26,26 @@ class RankCorrelation:
     count: int
 
 
-def ranks(values: Tensor) -> Tensor:
-    """From 1 on; equal values share the mean of their ranks."""
-    below = (values.unsqueeze(-1) > values).sum(-1)
-    equal = (values.unsqueeze(-1) == values).sum(-1)
-    return below + (equal + 1).double() / 2
-
-
 def rank_correlation(first: Sequence[float], second: Sequence[float], seed: int = 0) -> RankCorrelation:
     """Of two numbers of the same things, over those that have both; with the p-value of no relation.
 
-    All orders are tried for up to 8 things, else 10,000 drawn ones, among which the one that was found counts, too.
+    All orders are tried for up to 8 things, else 10,000 drawn ones, among which the observed one counts, too.
     """
+    from scipy.stats import rankdata, spearmanr  # takes long to import
+
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if math.isfinite(a) and math.isfinite(b)]
     exact = len(pairs) <= EXACT_UP_TO
     if len(pairs) < 3:
         return RankCorrelation(None, None, exact, len(pairs))
-    x, y = (_standard(ranks(torch.tensor(side, dtype=torch.float64))) for side in zip(*pairs, strict=True))
-    if x is None or y is None:
+    sides = list(zip(*pairs, strict=True))
+    if any(len(set(side)) == 1 for side in sides):
         return RankCorrelation(None, None, exact, len(pairs))
-    value = float(x @ y)
+    value = float(spearmanr(*sides).statistic)
+    x, y = (_standard(torch.from_numpy(rankdata(side))) for side in sides)
     orders = _all_orders(len(x)) if exact else _some_orders(len(x), seed)
     as_far = int(((x[orders] @ y).abs() >= abs(value) - _TIE).sum())
     p_value = as_far / len(orders) if exact else (as_far + 1) / (len(orders) + 1)
-    return RankCorrelation(max(-1.0, min(1.0, value)), p_value, exact, len(pairs))
+    return RankCorrelation(value, p_value, exact, len(pairs))
 
 
 def least_p_value(count: int) -> float:
@@ -57,10 +53,11 @@ def least_p_value(count: int) -> float:
     return min(1.0, 2 / math.factorial(count)) if count <= EXACT_UP_TO else 1 / (PERMUTATIONS + 1)
 
 
-def _standard(ranked: Tensor) -> Tensor | None:
+def _standard(ranked: Tensor) -> Tensor:
+    """So that a product of two is their correlation: that of thousands of orders is one product of matrices."""
     centred = ranked - ranked.mean()
-    length = centred.norm()
-    return centred / length if length > 0 else None
+    length: Tensor = centred.norm()
+    return centred / length
 
 
 @lru_cache(maxsize=1)  # every length and way has as many layers

@@ -36,7 +36,7 @@ TABLE_SCHEMA: dict[str, Any] = {
     "separability_low": pl.Float64, "separability_high": pl.Float64, "control": pl.Float64,
 }  # fmt: skip
 CURVE_SCHEMA: dict[str, Any] = {
-    "layer": pl.Int32, "length": pl.Int32, "way": pl.String, "n": pl.Int32, "loss": pl.Float64, "own": pl.Float64,
+    "layer": pl.Int32, "length": pl.Int32, "way": pl.String, "n": pl.Int32, "loss": pl.Float64, "baseline": pl.Float64,
     "rise": pl.Float64, "low": pl.Float64, "high": pl.Float64,
 }  # fmt: skip
 GROWTH_SCHEMA: dict[str, Any] = {
@@ -51,7 +51,7 @@ CORRELATION_SCHEMA: dict[str, Any] = {
 
 @dataclass(frozen=True, eq=False)
 class Capacity(Result):
-    """What `capacity` found.
+    """The result of `capacity`.
 
     Attributes:
         table: a row for each length, way and tau of the whole model (layer is null), and of each layer truncated alone.
@@ -97,7 +97,7 @@ class Capacity(Result):
     def as_json(self) -> dict[str, Any]:
         """Everything, tables as lists of rows."""
         tables = {name: table.to_dicts() for name, table in self._tables().items()}
-        return tables | {"findings": [asdict(found) for found in self.findings], "manifest": dict(self.manifest)}
+        return tables | {"findings": [asdict(finding) for finding in self.findings], "manifest": dict(self.manifest)}
 
     def _files(self) -> dict[str, bytes | str]:
         """Every table as CSV, and all of it as one JSON file."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ..._asked import positive, several, shown, whole, whole_numbers, yes_or_no
 from ..._errors import AbbeError
 from ...models import LoadedModel
-from .._engine.settings import Settings, settings_for
+from .._engine.capacity.search import EXACT, checked_grid
+from .._engine.settings import Settings, plain_settings, settings_for
 from .._engine.targets import ALL, check_targets, last_targets
 from .result import WAYS
 
@@ -32,6 +33,7 @@ class CapacitySettings:
     level: float
     resamples: int
     targets: str = ALL
+    grid: str = EXACT  # of the whole model; layers have the coarse one
 
     def __post_init__(self) -> None:
         """Lengths and windows are checked when they are cut; queries, seed and level as for a diagnosis."""
@@ -45,6 +47,7 @@ class CapacitySettings:
             if len(set(given)) < len(given):
                 raise AbbeError(f"{what} has duplicates: {list(given)}")
         check_targets(self.targets, min(self.lengths, default=2))
+        checked_grid(self.grid)
 
     def _check_layer_lengths(self) -> None:
         there = ", ".join(str(length) for length in self.lengths)
@@ -59,7 +62,7 @@ class CapacitySettings:
             raise AbbeError(f"layer_lengths is empty: name some of the lengths {there}, or leave the layers out")
 
     def as_json(self) -> dict[str, Any]:
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        return plain_settings(self)
 
     def diagnosis(self, context: int | None, grid: Sequence[int]) -> Settings:
         """The same windows, for separability."""
@@ -72,12 +75,12 @@ class CapacitySettings:
 def capacity_settings(
     model: LoadedModel, *, lengths: int | Sequence[int] | None, tau: float | Sequence[float], way: str | Sequence[str],
     layers: bool, layer_lengths: int | Sequence[int] | None, windows: int, layer_windows: int, queries: int,
-    targets: str = ALL, **others: Any,
+    targets: str = ALL, grid: str = EXACT, **others: Any,
 ) -> CapacitySettings:  # fmt: skip
     """Fill in what depends on the model: lengths of 128, 256, 512 and 1024 tokens, as far as its context goes.
 
-    Those that have fewer targets than are scored are left out. Layers are truncated at all of them, unless told
-    otherwise.
+    Those that have fewer targets than are scored are left out. Layers are truncated at all of them, unless
+    `layer_lengths` names some.
     """
     if lengths is None:
         scored = last_targets(targets) or 0
@@ -94,6 +97,7 @@ def capacity_settings(
         layer_windows=whole("layer_windows", layer_windows, least=1),
         queries=whole("queries", queries, least=1),
         targets=targets,
+        grid=grid,
         **others,
     )
     settings.diagnosis(model.context, (1,))
@@ -104,8 +108,8 @@ def _layer_lengths(given: int | Sequence[int] | None, lengths: tuple[int, ...]) 
     """In the order of the lengths; what is none of them is refused later."""
     if given is None:
         return lengths
-    found = several("layer_lengths", given)
-    return tuple(sorted(found, key=lambda length: lengths.index(length) if length in lengths else -1))
+    named = several("layer_lengths", given)
+    return tuple(sorted(named, key=lambda length: lengths.index(length) if length in lengths else -1))
 
 
 def _ways(given: str | Sequence[str]) -> tuple[str, ...]:

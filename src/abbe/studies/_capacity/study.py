@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor
 
 from ..._errors import AbbeError
 from ..._held import held
 from ...models import LoadedModel, Text, Window, Windows, evaluating, swap
 from ...results import Run
+from .._engine.capacity.curve import Curve, trace
+from .._engine.capacity.search import COARSE, EXACT, Sizes
+from .._engine.capacity.truncation import has_sinks
 from .._engine.cost import estimate
 from .._engine.folder import claim_folder
-from .._engine.given import as_folder, as_model, as_text, windows_for
+from .._engine.given import FolderLike, ModelLike, TextLike, given, windows_for
 from .._engine.loss import check_causal, next_token_losses
 from .._engine.measuring import finished_manifest, manifest_facts, measure_run
 from .._engine.parts import Parts
 from .._engine.targets import ALL, last_targets
 from .._engine.watch import Watch, watching
 from .._engine.window import check_tokens
-from .curves import Curve, trace
 from .findings import findings
 from .geometry import common_sizes, correlation_table, sizes_for, with_separability
-from .losses import Losses
+from .losses import Losses, Truncation
 from .result import SUMMARY, WAYS, Capacity
-from .search import Sizes
 from .settings import CapacitySettings, capacity_settings
 from .tables import allowed_rises, capacity_rows, capacity_table, curve_table, growth_table
 
@@ -38,33 +38,23 @@ _RUN = "separability"  # folder of the run beside
 
 
 def capacity(
-    model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
-    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
-    *,
-    tau: float | Sequence[float] = TAUS,
-    lengths: int | Sequence[int] | None = None,
-    windows: int = 8,
-    way: str | Sequence[str] = WAYS,
-    layers: bool = True,
-    layer_lengths: int | Sequence[int] | None = None,
-    layer_windows: int = 4,
-    queries: int = 64,
-    targets: str = ALL,
-    seed: int = 0,
-    level: float = 0.95,
-    resamples: int = 1000,
-    folder: str | os.PathLike[str] | None = None,
-    tokenizer: Any = None,
+    model: ModelLike = "embedded", text: TextLike | None = None, *,
+    tau: float | Sequence[float] = TAUS, lengths: int | Sequence[int] | None = None, windows: int = 8,
+    way: str | Sequence[str] = WAYS, grid: str = EXACT, layers: bool = True,
+    layer_lengths: int | Sequence[int] | None = None, layer_windows: int = 4, queries: int = 64, targets: str = ALL,
+    seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
     progress: bool = True,
-) -> Capacity:
+) -> Capacity:  # fmt: skip
     """The least N at which keeping only the N keys of largest weight at every query raises the loss by at most tau.
 
     Args:
         model, text, seed, level, resamples, tokenizer: as for `diagnose`; the model has to predict the next token.
-        tau: the rise that is allowed, relative to the model's own loss on the same windows; one or several.
+        tau: the rise that is allowed, relative to the baseline's loss on the same windows; one or several.
         lengths: window lengths in tokens; by default 128, 256, 512 and 1024, as far as the model's context goes.
         windows: how many windows of each length; intervals come from resampling them in pairs.
         way: "deletion" keeps the weights of the N keys as they are, "renormalised" makes them sum to 1 again; or both.
+        grid: "exact" searches the least whole N; "coarse" tries powers of 2 only and reads N off between them, in about
+            half the time. Layers have the coarse one.
         layers: also truncate every layer alone.
         layer_lengths: at which of the lengths; by default all.
         layer_windows: how many of the windows, evenly spaced among them, are used for that; separability beside layers
@@ -81,24 +71,24 @@ def capacity(
     "Retrieval Capacity of Self-Attention Under Competition" (arXiv 2609.37879).
 
     Example:
-        >>> found = abbe.capacity("smollm2", "book.txt", tau=0.01, folder="smollm2-capacity")
-        >>> [finding.sentence for finding in found.findings]
+        >>> result = abbe.capacity("smollm2", "book.txt", tau=0.01, folder="smollm2-capacity")
+        >>> [finding.sentence for finding in result.findings]
     """
-    place, source = as_folder(folder), as_text(text)
-    loaded = as_model(model, tokenizer, progress)
+    place, source, loaded = given(model, text, folder, tokenizer, progress)
     check_causal(loaded, "capacity")
     settings = capacity_settings(
         loaded, lengths=lengths, tau=tau, way=way, windows=windows, layers=layers, layer_lengths=layer_lengths,
-        layer_windows=layer_windows, queries=queries, targets=targets, seed=seed, level=level, resamples=resamples,
+        layer_windows=layer_windows, queries=queries, targets=targets, grid=grid, seed=seed, level=level,
+        resamples=resamples,
     )  # fmt: skip
     cut = _windows(loaded, source, settings)
     with held(place), watching(progress) as watch, evaluating(loaded.network):
         checked = _check(loaded, cut, watch)
         parts = claim_folder(place, Capacity.study, loaded, source, settings.as_json(), watch.announce)
-        found = _Study(loaded, source, settings, cut, checked, parts, watch).run()
+        result = _Study(loaded, source, settings, cut, checked, parts, watch).run()
         if place is not None:
-            found.save(place)
-    return found
+            result.save(place)
+    return result
 
 
 def _windows(model: LoadedModel, text: Text, settings: CapacitySettings) -> Windows:
@@ -129,8 +119,8 @@ class _Checked:
 
 
 def _check(model: LoadedModel, cut: Windows, watch: Watch) -> _Checked:
-    """Softmax swapped in gives the model's own output; then one truncated pass is timed."""
-    tokens, sinks = check_tokens(model, cut), []
+    """Softmax swapped in gives the model's output as it is; then one truncated pass is timed."""
+    tokens = check_tokens(model, cut)
     network: Any = model.network
     with swap(model, "topk:k=8") as swapped:
         try:
@@ -141,16 +131,14 @@ def _check(model: LoadedModel, cut: Windows, watch: Watch) -> _Checked:
         started = time.perf_counter()
         next_token_losses(model, tokens)
         seconds = time.perf_counter() - started
-        swapped.listen(lambda call, _: sinks.append(call.sink is not None))
-        next_token_losses(model, tokens)
-        layers = swapped.layers
+        sinks, layers = has_sinks(model, swapped, tokens), swapped.layers
     watch.say(f"{model.name}: self-check error {error:.1e} (allowed 1e-3)")
-    return _Checked(layers, any(sinks), error, len(tokens), seconds)
+    return _Checked(layers, sinks, error, len(tokens), seconds)
 
 
 @dataclass(frozen=True)
 class _Study:
-    """One study while it goes on."""
+    """One study in progress."""
 
     model: LoadedModel
     text: Text
@@ -161,88 +149,91 @@ class _Study:
     watch: Watch
 
     def run(self) -> Capacity:
-        started = time.perf_counter()
-        checked = self.checked
+        started, layers = time.perf_counter(), len(self.checked.layers)
         losses = Losses(self.model, self.parts, self._on_window, last_targets(self.settings.targets))
-        self._tell_cost(checked, losses)
-        curves = self._of_model(losses, checked) + self._of_layers(losses, checked)
-        rows = capacity_rows(curves, len(checked.layers), self.settings)
+        self._say_cost(losses.kept_lengths())
+        curves = self._curves(losses, self.settings.lengths, [None])
+        curves += self._curves(losses, self.settings.layer_lengths, range(layers))
+        rows = capacity_rows(curves, layers, self.settings)
         run = self._separability(sizes_for(rows))
-        numbers = [run.manifest["layers"].index(path) for path in checked.layers]
+        numbers = [run.manifest["layers"].index(path) for path in self.checked.layers]
         rows = with_separability(rows, run, numbers, common_sizes(rows, self.settings))
-        table, growth = capacity_table(rows), growth_table(curves, len(checked.layers), self.settings)
+        table, growth = capacity_table(rows), growth_table(curves, layers, self.settings)
         correlation = correlation_table(rows, self.settings)
-        manifest = self._manifest(run, checked, time.perf_counter() - started)
         sentences = findings(table, growth, correlation, self.settings)
+        manifest = self._manifest(run, time.perf_counter() - started)
         return Capacity(table, curve_table(curves, self.settings), growth, correlation, sentences, manifest)
 
-    def _tell_cost(self, checked: _Checked, losses: Losses) -> None:
+    def _say_cost(self, kept: Counter[int]) -> None:
         """Of what is left; a finished study left a summary, beside losses that can still be read."""
-        kept = losses.kept_lengths()
         if kept.total() and self.parts.folder is not None and (self.parts.folder / SUMMARY).is_file():
             self.watch.say("all losses were evaluated before")
             return
-        left = list((Counter(self._planned(checked)) - kept).elements())
-        self.watch.say(str(estimate(self.model, left, checked.tokens, checked.seconds, 1.0, losses=True)))
+        left = list((self._planned() - kept).elements())
+        cost = estimate(self.model, left, self.checked.tokens, self.checked.seconds, 1.0, losses=True)
+        self.watch.say(str(cost))
         self.watch.expect(len(left))
 
-    def _planned(self, checked: _Checked) -> list[int]:
-        """Lengths of all windows that will be evaluated, about: how long a search goes on depends on the losses."""
-        settings, found = self.settings, []
-        for length in settings.lengths:
-            tried = 1 + len(settings.ways) * Sizes.every(length).expected(len(settings.taus))
-            found += [length] * (tried * len(self._of_length(length)))
-        levels = len(self._allowed(checked))
-        for length in settings.layer_lengths:
-            tried = len(settings.ways) * len(checked.layers) * Sizes.coarse(length).expected(levels)
-            found += [length] * (tried * len(self._for_layers(length)))
-        return found
+    def _planned(self) -> Counter[int]:
+        """How many windows of each length will be evaluated, about: how far a search goes depends on the losses."""
+        planned: Counter[int] = Counter()
+        ways, layers = len(self.settings.ways), len(self.checked.layers)
+        for length in self.settings.lengths:
+            tried = 1 + ways * self._sizes(length, None).expected(len(self._allowed(None)))
+            planned[length] += tried * len(self._windows(length, None))
+        for length in self.settings.layer_lengths:
+            tried = ways * layers * self._sizes(length, 0).expected(len(self._allowed(0)))
+            planned[length] += tried * len(self._windows(length, 0))
+        return planned
 
-    def _of_length(self, length: int) -> list[Window]:
-        return [window for window in self.cut if window.length == length]
+    def _windows(self, length: int, layer: int | None) -> list[Window]:
+        """Of the whole model all. They stand in the order of the text: the first ones would be those of its start."""
+        windows = [window for window in self.cut if window.length == length]
+        return windows if layer is None else evenly_spaced(windows, self.settings.layer_windows)
 
-    def _for_layers(self, length: int) -> list[Window]:
-        """Windows stand in the order of the text: the first ones would be those of its first part."""
-        return evenly_spaced(self._of_length(length), self.settings.layer_windows)
+    def _sizes(self, length: int, layer: int | None) -> Sizes:
+        """Of the whole model on the grid that was asked for, of a layer on the coarse one."""
+        return Sizes.of(self.settings.grid if layer is None else COARSE, length + self.checked.sinks)
 
-    def _allowed(self, checked: _Checked) -> list[float]:
-        return [allowed for tau in self.settings.taus for allowed in allowed_rises(tau, len(checked.layers))]
+    def _allowed(self, layer: int | None) -> list[float]:
+        layers = 1 if layer is None else len(self.checked.layers)
+        return [allowed for tau in self.settings.taus for allowed in allowed_rises(tau, layers)]
 
     def _on_window(self, window: Window, what: str) -> None:
         self.watch.step(f"length {window.length}, {what}")
 
-    def _of_model(self, losses: Losses, checked: _Checked) -> list[Curve]:
+    def _curves(self, losses: Losses, lengths: Sequence[int], layers: Sequence[int | None]) -> list[Curve]:
         """The longest windows first, so that the time left is rather over- than underestimated."""
-        found = [
-            trace(losses, self._of_length(length), way, None, self.settings.taus, Sizes.every(length + checked.sinks))
-            for length in reversed(self.settings.lengths)
+        curves = [
+            self._curve(losses, length, way, layer)
+            for length in reversed(lengths)
             for way in self.settings.ways
+            for layer in layers
         ]
-        return sorted(found, key=lambda curve: curve.length)
+        return sorted(curves, key=lambda curve: curve.length)
 
-    def _of_layers(self, losses: Losses, checked: _Checked) -> list[Curve]:
-        """Each alone; the longest windows first, as for the model."""
-        found = [
-            trace(
-                losses, self._for_layers(length), way, layer, self._allowed(checked),
-                Sizes.coarse(length + checked.sinks),
-            )
-            for length in reversed(self.settings.layer_lengths)
-            for way in self.settings.ways
-            for layer in range(len(checked.layers))
-        ]  # fmt: skip
-        return sorted(found, key=lambda curve: curve.length)
+    def _curve(self, losses: Losses, length: int, way: str, layer: int | None) -> Curve:
+        windows = self._windows(length, layer)
+        baseline = losses.baseline(windows)
+
+        def losses_with(size: int) -> Tensor:
+            return losses.truncated(windows, Truncation(way, size, layer))
+
+        return trace(
+            losses_with, baseline, baseline, self._allowed(layer), self._sizes(length, layer), length=length, way=way,
+            layer=layer,
+        )  # fmt: skip
 
     def _separability(self, sizes: Sequence[int]) -> Run:
         place = None if self.parts.folder is None else self.parts.folder / _RUN
         asked = self.settings.diagnosis(self.model.context, sizes)
         return measure_run(self.model, self.text, asked, place, self.watch)
 
-    def _manifest(self, run: Run, checked: _Checked, seconds: float) -> dict[str, Any]:
+    def _manifest(self, run: Run, seconds: float) -> dict[str, Any]:
         facts = manifest_facts(Capacity.study, self.model, self.text, self.settings.as_json()) | {
-            "layers": checked.layers,
-            "sinks": checked.sinks,
-            "self_check": {"error": checked.error, "tokens": checked.tokens},
+            "layers": self.checked.layers,
+            "sinks": self.checked.sinks,
+            "self_check": {"error": self.checked.error, "tokens": self.checked.tokens},
             "windows": run.manifest["windows"],
             "skipped": list(run.manifest["skipped"]),
         }

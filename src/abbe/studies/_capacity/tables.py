@@ -8,9 +8,10 @@ from typing import Any
 
 import polars as pl
 import torch
+from torch import Tensor
 
-from .curves import Curve
-from .intervals import Ends, growth_exponent, interval, whole_interval
+from .._engine.capacity.curve import Curve
+from .._engine.capacity.intervals import interval
 from .result import CURVE_SCHEMA, GROWTH_SCHEMA, TABLE_SCHEMA
 from .settings import CapacitySettings
 
@@ -24,35 +25,22 @@ def capacity_rows(curves: Sequence[Curve], layers: int, settings: CapacitySettin
     """The whole model first, then its layers."""
     of_model = [curve for curve in curves if curve.layer is None]
     of_layers = [curve for curve in curves if curve.layer is not None]
-    rows = [model_row(curve, tau, settings) for curve in of_model for tau in settings.taus]
-    return rows + [row for curve in of_layers for row in layer_rows(curve, layers, settings)]
+    return [row for curve in (*of_model, *of_layers) for row in curve_rows(curve, layers, settings)]
 
 
-def model_row(curve: Curve, tau: float, settings: CapacitySettings) -> dict[str, Any]:
-    """N* of the whole model: a whole number; its interval, of whole numbers too, holds those of resampled windows."""
-    drawn = curve.resampled(settings.resamples, settings.seed)
-    needed = None if drawn is None else curve.needed(tau, drawn)
-    return _row(curve, tau, tau, whole_interval(needed, settings.level, len(curve.own)))
-
-
-def layer_rows(curve: Curve, layers: int, settings: CapacitySettings) -> list[dict[str, Any]]:
-    """N of one layer for every tau and for its equal share of it: read off between the sizes that were tried."""
+def curve_rows(curve: Curve, layers: int, settings: CapacitySettings) -> list[dict[str, Any]]:
+    """N* for every tau; of one layer for its equal share of it, too."""
     drawn = curve.resampled(settings.resamples, settings.seed)
     rows = []
     for tau in settings.taus:
-        for allowed in allowed_rises(tau, layers):
-            needed = None if drawn is None else curve.needed(allowed, drawn)
-            rows.append(_row(curve, tau, allowed, interval(needed, settings.level, len(curve.own))))
+        for allowed in (tau,) if curve.layer is None else allowed_rises(tau, layers):
+            value, (low, high) = float(curve.needed(allowed)), curve.ends(allowed, drawn, settings.level)
+            rows.append({
+                "layer": curve.layer, "length": curve.length, "way": curve.way, "tau": tau, "allowed": allowed,
+                "capacity": value, "low": low, "high": high, "share": value / curve.length,
+                "monotone": curve.monotone(allowed), "first": curve.first(allowed), "windows": len(curve.baseline),
+            })  # fmt: skip
     return rows
-
-
-def _row(curve: Curve, tau: float, allowed: float, ends: Ends) -> dict[str, Any]:
-    value = float(curve.needed(allowed))
-    return {
-        "layer": curve.layer, "length": curve.length, "way": curve.way, "tau": tau, "allowed": allowed,
-        "capacity": value, "low": ends[0], "high": ends[1], "share": value / curve.length,
-        "monotone": curve.monotone(allowed), "first": curve.first(allowed), "windows": len(curve.own),
-    }  # fmt: skip
 
 
 def capacity_table(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
@@ -64,10 +52,10 @@ def curve_table(curves: Sequence[Curve], settings: CapacitySettings) -> pl.DataF
     rows = []
     for curve in curves:
         drawn = curve.resampled(settings.resamples, settings.seed)
-        own, means = float(curve.own.mean()), curve.truncated.mean(-1).tolist()
-        for place, (n, loss, rise) in enumerate(zip(curve.sizes, means, curve.rises.tolist(), strict=True)):
-            ends = interval(None if drawn is None else drawn[:, place], settings.level, len(curve.own))
-            rows.append((curve.layer, curve.length, curve.way, n, loss, own, rise, *ends))
+        baseline, means = float(curve.baseline.mean()), curve.truncated.mean(-1).tolist()
+        for place, (n, loss, rise) in enumerate(zip(curve.sizes, means, curve.rises[:-1].tolist(), strict=True)):
+            ends = interval(None if drawn is None else drawn[:, place], settings.level, len(curve.baseline))
+            rows.append((curve.layer, curve.length, curve.way, n, loss, baseline, rise, *ends))
     return pl.DataFrame(rows, schema=CURVE_SCHEMA, orient="row")
 
 
@@ -85,10 +73,10 @@ def growth_table(curves: Sequence[Curve], layers: int, settings: CapacitySetting
 
 def _over_lengths(curves: Sequence[Curve]) -> dict[tuple[int | None, str], list[Curve]]:
     """By layer and way, in the order of the curves."""
-    found = defaultdict(list)
+    by_place = defaultdict(list)
     for curve in curves:
-        found[curve.layer, curve.way].append(curve)
-    return found
+        by_place[curve.layer, curve.way].append(curve)
+    return by_place
 
 
 def _growth(curves: Sequence[Curve], allowed: float, settings: CapacitySettings) -> tuple[float | None, ...]:
@@ -100,6 +88,13 @@ def _growth(curves: Sequence[Curve], allowed: float, settings: CapacitySettings)
     value = growth_exponent(torch.stack([curve.crossing(allowed) for curve in curves]), lengths)
     drawn = [curve.resampled(settings.resamples, settings.seed) for curve in curves]
     again = [curve.crossing(allowed, one) for curve, one in zip(curves, drawn, strict=True) if one is not None]
-    fewest = min(len(curve.own) for curve in curves)
+    fewest = min(len(curve.baseline) for curve in curves)
     several = growth_exponent(torch.stack(again, -1), lengths) if len(again) == len(curves) else None
     return float(value), *interval(several, settings.level, fewest)
+
+
+def growth_exponent(capacities: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Least squares of ln N* on ln L: (..., length) -> (...)."""
+    x = torch.tensor(lengths, dtype=torch.float64).log()
+    x = x - x.mean()
+    return (capacities.double().log() @ x) / (x @ x)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from ..._errors import AbbeError
-from ...models import LoadedModel, Text, rules_in
+from ...models import LoadedModel, Text
 from ...normalizers import format_spec, normalizer, parse_spec
+from ...words.names import CALIBRATED
 from .._engine.calibrated import learnable_rules
+from .alternatives import Alternative, Rules
 
 _KEPT = ("entmax", "asentmax")  # a learned alpha goes to softmax, and would be compared under the name of entmax
 
@@ -38,27 +39,27 @@ def kept_alpha(spec: str) -> str:
     return spec if filled == given else format_spec(made.name, filled)
 
 
-def fitted_rules(spec: str) -> str | dict[str, str]:
-    """What is swapped in while this spec is fitted; refused if there is nothing to fit."""
-    return learnable_rules(_kept_alphas(spec))
+def fitted_rules(rules: Rules) -> Rules:
+    """What is swapped in while these rules are fitted; refused if there is nothing to fit."""
+    return learnable_rules(_kept_alphas(rules))
 
 
-def _kept_alphas(spec: str) -> str | dict[str, str]:
-    rules = rules_in(spec)
-    return kept_alpha(rules) if isinstance(rules, str) else {key: kept_alpha(one) for key, one in rules.items()}
+def _kept_alphas(rules: Rules) -> Rules:
+    return kept_alpha(rules) if isinstance(rules, str) else {key: kept_alpha(spec) for key, spec in rules.items()}
 
 
-def calibrated_swap(
-    model: LoadedModel, spec: str, text: Text, *, length: int, windows: int, seed: int, folder: Path
-) -> tuple[str, list[str]]:
-    """What to swap after this spec was fitted to the model, all but the alpha of entmax; and what that skipped."""
+def calibrated(
+    model: LoadedModel, name: str, rules: Rules, text: Text, *, length: int, windows: int, seed: int, folder: Path
+) -> tuple[Alternative, list[str]]:
+    """The alternative after its rules were fitted to the model, all but the alpha of entmax; and what that skipped."""
     from ... import studies
 
     calibrate: Any = studies.calibrate
-    found = calibrate(
-        model, text, normalizer=_kept_alphas(spec), length=length, windows=windows, held_out=1, seed=seed,
+    calibration = calibrate(
+        model, text, normalizer=_kept_alphas(rules), length=length, windows=windows, held_out=1, seed=seed,
         folder=folder, progress=False,
     )  # fmt: skip
-    if found.file is None:
-        raise AbbeError(f"calibration of {spec} left no file to swap in {folder}")
-    return f"file:{os.fspath(found.file)}", [str(why) for why in found.manifest["skipped"]]
+    if calibration.file is None:
+        raise AbbeError(f"calibration of {name} left no file to swap in {folder}")
+    fitted = Alternative(name + CALIBRATED, calibration.file)
+    return fitted, [f"{fitted.name}: {why}" for why in calibration.manifest["skipped"]]

@@ -21,7 +21,7 @@ from .needle_gain import paired_gain
 from .needle_prompts import Prompt
 from .result import NEEDLE_SCHEMA
 
-_TOKENS_AT_ONCE = 4096
+_TOKENS_AT_ONCE = 4096  # of a batch: its activations stay small
 
 
 @torch.no_grad()
@@ -29,25 +29,25 @@ def margins(
     model: LoadedModel, prompts: Sequence[Prompt], on_batch: Callable[[int], object] | None = None
 ) -> list[float]:
     """The logit of each right answer less that of the best wrong candidate; above 0 the answer is right."""
-    found: list[float] = []
+    of_prompts: list[float] = []
     for batch in batches(prompts):
         logits = _last_logits(model, torch.stack([prompt.tokens for prompt in batch]))
-        found += [_margin(row, prompt) for row, prompt in zip(logits, batch, strict=True)]
+        of_prompts += [_margin(row, prompt) for row, prompt in zip(logits, batch, strict=True)]
         if on_batch is not None:
             on_batch(len(batch))
-    return found
+    return of_prompts
 
 
 def batches(prompts: Sequence[Prompt]) -> list[list[Prompt]]:
     """Prompts of one length that stand together, as many as fit."""
-    found: list[list[Prompt]] = []
+    filled: list[list[Prompt]] = []
     for prompt in prompts:
-        last = found[-1] if found else []
+        last = filled[-1] if filled else []
         if last and last[0].length == prompt.length and (len(last) + 1) * prompt.length <= _TOKENS_AT_ONCE:
             last.append(prompt)
         else:
-            found.append([prompt])
-    return found
+            filled.append([prompt])
+    return filled
 
 
 def _last_logits(model: LoadedModel, tokens: Tensor) -> Tensor:
@@ -68,14 +68,14 @@ def needle_table(
 ) -> pl.DataFrame:
     """A row for every normalizer and cell: kind, length and depth, and all of them together where one is null.
 
-    All answered the same prompts; gains are those over own, which has none itself.
+    All answered the same prompts; gains are those over the baseline, which has none itself.
     """
-    cells, own = _cells(prompts), margins_of[BASELINE]
+    cells, baseline = _cells(prompts), margins_of[BASELINE]
     rows = []
-    for name, found in margins_of.items():
+    for name, of_prompts in margins_of.items():
         for key, places in cells.items():
             chance = sum(prompts[place].chance for place in places) / len(places)
-            mine, before = ([each[place] for place in places] for each in (found, own))
+            mine, before = ([each[place] for place in places] for each in (of_prompts, baseline))
             numbers = cell_numbers(mine, level, resamples, seed)
             numbers |= {} if name == BASELINE else gain_numbers(before, mine, level)
             kind, length, depth = key
@@ -90,41 +90,40 @@ Cell = tuple[str | None, int | None, float | None]
 
 def _cells(prompts: Sequence[Prompt]) -> dict[Cell, list[int]]:
     """All; each kind; each kind and length; each kind and depth; each kind, length and depth."""
-    found: dict[Cell, list[int]] = {(None, None, None): []} if prompts else {}
+    cells: dict[Cell, list[int]] = {(None, None, None): []} if prompts else {}
     for place, prompt in enumerate(prompts):
         kind, length, depth = prompt.kind, prompt.length, prompt.depth
         keys: tuple[Cell, ...] = (
             (None, None, None), (kind, None, None), (kind, length, None), (kind, None, depth), (kind, length, depth),
         )  # fmt: skip
         for key in keys:
-            found.setdefault(key, []).append(place)
-    return found
+            cells.setdefault(key, []).append(place)
+    return cells
 
 
-def cell_numbers(found: Sequence[float], level: float, resamples: int, seed: int) -> dict[str, Any]:
+def cell_numbers(of_prompts: Sequence[float], level: float, resamples: int, seed: int) -> dict[str, Any]:
     """Accuracy with a Wilson interval, mean margin with one by resampling prompts."""
-    right = sum(margin > 0 for margin in found)
-    low, high = wilson(right, len(found), level)
-    values = torch.tensor(found, dtype=torch.float64)
+    right = sum(margin > 0 for margin in of_prompts)
+    low, high = wilson(right, len(of_prompts), level)
+    values = torch.tensor(of_prompts, dtype=torch.float64)
     ends = [float(end) for end in bootstrap_interval(values, level, resamples, seed)]
     numbers = [float(values.mean()), *ends]
     margin, margin_low, margin_high = (x if math.isfinite(x) else None for x in numbers)
     return {
-        "prompts": len(found), "accuracy": right / len(found), "accuracy_low": low, "accuracy_high": high,
+        "prompts": len(of_prompts), "accuracy": right / len(of_prompts), "accuracy_low": low, "accuracy_high": high,
         "margin": margin, "margin_low": margin_low, "margin_high": margin_high,
     }  # fmt: skip
 
 
-def gain_numbers(own: Sequence[float], found: Sequence[float], level: float) -> dict[str, float | None]:
-    """Accuracy less own's on the same prompts, with its paired interval."""
-    before, after = ([margin > 0 for margin in each] for each in (own, found))
+def gain_numbers(baseline: Sequence[float], other: Sequence[float], level: float) -> dict[str, float | None]:
+    """Accuracy less the baseline's on the same prompts, with its paired interval."""
+    before, after = ([margin > 0 for margin in each] for each in (baseline, other))
     return dict(zip(("gain", "gain_low", "gain_high"), paired_gain(before, after, level), strict=True))
 
 
 def wilson(right: int, total: int, level: float = 0.95) -> tuple[float, float]:
     """Interval of a share, by the score test: never empty, also where all or none are right."""
-    z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
-    share = right / total
-    centre = (share + z * z / (2 * total)) / (1 + z * z / total)
-    half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    from scipy.stats import binomtest  # takes long to import
+
+    ends = binomtest(right, total).proportion_ci(level, "wilson")
+    return float(ends.low), float(ends.high)

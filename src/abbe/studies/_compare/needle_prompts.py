@@ -57,22 +57,22 @@ class PromptMaker:
         self._seed, self._text = seed, text.name
         self._before = special_tokens(tokenizer)[0]
         self._hay = _ids(tokenizer, text.content[:_READ])
-        self._separator = next(([found[0]] for s in _SEPARATORS if len(found := _ids(tokenizer, s)) == 1), [])
+        self._separator = next(([ids[0]] for s in _SEPARATORS if len(ids := _ids(tokenizer, s)) == 1), [])
         self._begin, self._middle, self._end = (_ids(tokenizer, part) for part in (_BEGIN, _MIDDLE, _END))
 
     def make(self, lengths: Sequence[int], prompts: int, depths: Sequence[float] = DEPTHS) -> list[Prompt]:
         """`prompts` of each kind, length and depth."""
-        found: list[Prompt] = []
+        made: list[Prompt] = []
         for kind, make in zip(KINDS, (self._key_value, self._needle), strict=True):
             for length in lengths:
                 places = [(length, depth, number) for depth in depths for number in range(prompts)]
-                found += self._made(kind, length, make, places)
-        return found
+                made += self._made(kind, length, make, places)
+        return made
 
     def _made(self, kind: str, length: int, make: Maker, places: Sequence[tuple[int, float, int]]) -> list[Prompt]:
         """From words that stand in the text twice, else once, else anywhere in the vocabulary; `skipped` lists that."""
         for words in (self.twice, self.once, self.words):
-            if found := _all(make, words, places):
+            if made := _all(make, words, places):
                 if words is self.words:
                     self.skipped.append(
                         f"{kind} prompts of {length} tokens: words of the whole vocabulary, because only "
@@ -80,7 +80,7 @@ class PromptMaker:
                     )
                 if kind == KINDS[1] and (decoys := self._decoys(length)) < DECOYS:
                     self.skipped.append(f"{kind} prompts of {length} tokens: {decoys} of {DECOYS} decoys have room")
-                return found
+                return made
         self.skipped.append(f"{kind} prompts of {length} tokens: {self._why(kind, length)}")
         return []
 
@@ -168,9 +168,9 @@ def _with(hay: Sequence[int], planted: Sequence[tuple[int, Sequence[int]]]) -> I
 
 def _all(make: Maker, words: list[int], places: Sequence[tuple[int, float, int]]) -> list[Prompt]:
     """The prompt of every place, or none at all."""
-    made = [make(words, *place) for place in places]
-    found = [prompt for prompt in made if prompt is not None]
-    return found if len(found) == len(made) else []
+    tried = [make(words, *place) for place in places]
+    prompts = [prompt for prompt in tried if prompt is not None]
+    return prompts if len(prompts) == len(tried) else []
 
 
 def plain_words(tokenizer: Any) -> list[int]:
@@ -200,8 +200,8 @@ def _tokens(tokenizer: Any) -> Iterator[tuple[int, str]]:
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:
-    found: list[int] = tokenizer(
+    ids: list[int] = tokenizer(
         text, add_special_tokens=False, truncation=False, padding=False, return_attention_mask=False,
         return_token_type_ids=False, verbose=False,
     )["input_ids"]  # fmt: skip
-    return found
+    return ids

@@ -7,14 +7,24 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...measures import Reading, Rows, State, choose_sets, compute, dispersion, geometry, update
+from ...measures import (
+    Reading,
+    Rows,
+    State,
+    active_keys,
+    choose_sets,
+    compute,
+    dispersion,
+    geometry,
+    separable_weight,
+    update,
+)
 from ...models import AttentionCall, LoadedModel, Swap, Window
 from .._engine.loss import next_token_losses
 from .._engine.settings import Settings
-from .._engine.told_apart import told_apart
 from .._engine.window import BLOCK, query_positions, seeded
 
-SELECTIVITY = ("effective_tokens", "active", "zeros", "separability", "told_apart", "distance_per_token")
+SELECTIVITY = ("effective_tokens", "active", "zeros", "separability", "separable", "distance_per_token")
 
 
 class SwapReader:
@@ -59,9 +69,9 @@ def readings(rows: Rows, grid: tuple[int, ...], chance: torch.Generator) -> dict
     of_sets = geometry(rows, choose_sets(rows, grid, chance))
     return {
         "effective_tokens": dispersion(rows)["effective_tokens"],
-        "active": Reading((rows.weights > 0).sum(-1), some),
+        "active": active_keys(rows),
         "zeros": Reading(zero / keys.clamp(min=1), some),
-        "told_apart": told_apart(rows, grid[0]),
+        "separable": separable_weight(rows, grid[0]),
         "separability": of_sets["separability"],
         "distance_per_token": of_sets["distance_per_token"],
     }
@@ -71,5 +81,5 @@ def _mean_over_heads(states: list[State]) -> dict[str, float]:
     """Every head of every layer counts the same; heads without a value are left out."""
     of_layers = [compute(state) for state in states]
     return {
-        name: float(torch.cat([found[name].value.flatten() for found in of_layers]).nanmean()) for name in SELECTIVITY
+        name: float(torch.cat([layer[name].value.flatten() for layer in of_layers]).nanmean()) for name in SELECTIVITY
     }

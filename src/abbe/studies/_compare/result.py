@@ -11,12 +11,13 @@ import polars as pl
 
 from ..._asked import between, is_whole, several, shown, whole
 from ..._errors import AbbeError
+from ...measures import USUAL_SIZE
 from ...results import Result, as_text, read_content
 from ...words.finding import Finding, findings_from
 from ...words.names import BASELINE, JUMPS
-from .._engine.settings import Settings
-from .._engine.told_apart import SIZE
-from .alternatives import check_alternative, file_hashes
+from .._engine.capacity.search import COARSE, checked_grid
+from .._engine.settings import Settings, plain_settings
+from .alternatives import Alternative
 from .needle_prompts import DECOYS, DEPTHS
 
 SUMMARY = "compare.json"
@@ -28,7 +29,7 @@ MOST_PROMPTS = 100_000  # they are all made before the first one is read
 # Of the table: each has an interval, columns _low and _high.
 MEASURED = (
     *("loss", "perplexity", "loss_change", "loss_rise"),
-    *("effective_tokens", "active", "zeros", "separability", "told_apart", "told_apart_gain", "distance_per_token"),
+    *("effective_tokens", "active", "zeros", "separability", "separable", "separable_gain", "distance_per_token"),
     *("capacity", "capacity_ratio", "sensitivity", "sensitivity_own", "sensitivity_ratio"),
     *("needle_accuracy", "needle_gain", "needle_margin"),
 )
@@ -42,7 +43,7 @@ NEEDLE_SCHEMA: dict[str, Any] = {
     "margin": pl.Float64, "margin_low": pl.Float64, "margin_high": pl.Float64,
 }  # fmt: skip
 JUDGEMENT_SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(
-    ("affordable", "lowers_loss", "tells_apart", "needs_fewer", "retrieves", "helps"), pl.Boolean
+    ("affordable", "lowers_loss", "separates", "needs_fewer", "retrieves", "helps"), pl.Boolean
 )
 
 
@@ -50,7 +51,7 @@ JUDGEMENT_SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(
 class CompareSettings:
     """Everything that decides the numbers, beside model and text."""
 
-    alternatives: tuple[str, ...]
+    alternatives: tuple[Alternative, ...]
     length: int
     windows: int
     queries: int
@@ -61,14 +62,10 @@ class CompareSettings:
     seed: int
     level: float
     resamples: int
+    grid: str = COARSE  # on which the capacity is searched
 
     def __post_init__(self) -> None:
-        if not self.alternatives:
-            raise AbbeError("there is nothing to compare with: name a normalizer, such as entmax:alpha=1.5")
-        for spec in self.alternatives:
-            check_alternative(spec)
-            if self.alternatives.count(spec) > 1:
-                raise AbbeError(f"{spec} is given twice: name each normalizer once")
+        checked_grid(self.grid)
         whole("prompts", self.prompts, least=1, most=MOST_PROMPTS)
         between("tau", self.tau, 0, 1, example=0.05)
         self.reading()  # checks the rest
@@ -76,16 +73,15 @@ class CompareSettings:
     def reading(self) -> Settings:
         """How windows are read."""
         return Settings(
-            lengths=(self.length,), windows=self.windows, queries=self.queries, sizes=(SIZE,), vectors="value",
+            lengths=(self.length,), windows=self.windows, queries=self.queries, sizes=(USUAL_SIZE,), vectors="value",
             normalizer=None, temperatures=(), seed=self.seed, level=self.level, resamples=self.resamples,
         )  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
-        found = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-        files = file_hashes(self.alternatives)
-        found |= {"files": files} if files else {}
-        return found | {
-            "size": SIZE, "depths": list(DEPTHS), "capacity_over": BASELINE, "needle_words": "of the text",
+        files = {one.name: one.digest for one in self.alternatives if one.digest}
+        return plain_settings(self) | ({"files": files} if files else {}) | {
+            "alternatives": [one.name for one in self.alternatives],
+            "size": USUAL_SIZE, "depths": list(DEPTHS), "capacity_over": BASELINE, "needle_words": "of the text",
             "needle_decoys": DECOYS,
         }  # fmt: skip
 
@@ -95,26 +91,26 @@ def needle_lengths_for(length: int, given: int | Sequence[int] | None, context: 
     if given is None:
         usual = [n for n in NEEDLE_LENGTHS if context is None or n <= context]
         return (*usual, length) if length > max(usual, default=0) else tuple(usual)
-    found = several("needle_lengths", given)
-    if not found or any(not is_whole(n) or n < 1 for n in found) or sorted(set(found)) != list(found):
+    lengths = several("needle_lengths", given)
+    if not lengths or any(not is_whole(n) or n < 1 for n in lengths) or sorted(set(lengths)) != list(lengths):
         raise AbbeError(
-            f"needle_lengths must be whole numbers in rising order, such as 128, 512; got {shown(list(found))}"
+            f"needle_lengths must be whole numbers in rising order, such as 128, 512; got {shown(list(lengths))}"
         )
-    if context is not None and found[-1] > context:
-        raise AbbeError(f"needle length {found[-1]} is above the model's context of {context} tokens")
-    return found
+    if context is not None and lengths[-1] > context:
+        raise AbbeError(f"needle length {lengths[-1]} is above the model's context of {context} tokens")
+    return lengths
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Result):
-    """What `compare` found.
+    """The result of `compare`.
 
     Attributes:
-        table: a row for "own", the model's own attention, and for every alternative; `docs/comparing.md` explains the
-            columns. Intervals are in columns with _low and _high; what could not be measured is null.
-        needle: accuracy, gain over own and margin by normalizer, kind of prompt, length and depth; null is all of
-            them together.
-        judgements: what each alternative does better, by the rule of the recommendation; `tells_apart` is shown, but is
+        table: a row for the baseline and for every alternative; `docs/comparing.md` explains the columns.
+            Intervals are in columns with _low and _high; what could not be measured is null.
+        needle: accuracy, gain over the baseline and margin by normalizer, kind of prompt, length and depth; null is
+            all of them together.
+        judgements: what each alternative does better, by the rule of the recommendation; `separates` is shown, but is
             no reason.
         recommendation: which one to take, or that none helps; with its rule and numbers.
         manifest: on what, how, how long, and what was skipped.

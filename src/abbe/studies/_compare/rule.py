@@ -18,7 +18,7 @@ from .result import JUDGEMENT_SCHEMA
 
 ALLOWED = 0.01  # relative rise of the loss
 WORTH = 0.01  # of separable weight: a smaller gain is real, but nobody would notice
-FEWER = 0.95  # of the baseline's capacity, which is found coarsely
+FEWER = 0.95  # of the baseline's capacity: on the coarse grid less may be an error of reading off
 _USUAL = 0.95
 # How often an interval of nominal 95 % from so many windows holds the true mean, simulated: of skewed numbers
 # (log-normal, sigma 0.5) and of normal ones. The table of docs/measuring.md.
@@ -63,25 +63,25 @@ Row = Mapping[str, Any]
 def judge(table: pl.DataFrame, windows: int, level: float) -> tuple[pl.DataFrame, Finding]:
     """What each alternative of a comparison's table from so many windows does better, and which one to take."""
     rows = table.to_dicts()
-    own = next(row for row in rows if row["normalizer"] == BASELINE)
+    baseline = next(row for row in rows if row["normalizer"] == BASELINE)
     others = [row for row in rows if row["normalizer"] != BASELINE]
     judged = [judgement(row, windows >= enough_windows(level)) for row in others]
     pairs = list(zip(others, judged, strict=True))
-    found = _answer(own, pairs) if windows >= enough_windows(level) else _too_few(windows, level, others)
-    return pl.DataFrame(judged, schema=JUDGEMENT_SCHEMA), Finding("recommendation", found[0], rule(level), found[1])
+    answer = _answer(baseline, pairs) if windows >= enough_windows(level) else _too_few(windows, level, others)
+    return pl.DataFrame(judged, schema=JUDGEMENT_SCHEMA), Finding("recommendation", answer[0], rule(level), answer[1])
 
 
 def judgement(row: Row, enough: bool) -> dict[str, Any]:
     """Each part of the rule by itself; what has no interval does not hold, and nothing helps from too few windows."""
-    found: dict[str, Any] = {
+    parts: dict[str, Any] = {
         "normalizer": row["normalizer"],
         "affordable": _below(row["loss_rise_high"], ALLOWED) or row["loss_rise_high"] == ALLOWED,
         "lowers_loss": _below(row["loss_change_high"], 0.0),
-        "tells_apart": _below(WORTH, row["told_apart_gain_low"]),
+        "separates": _below(WORTH, row["separable_gain_low"]),
         "needs_fewer": _below(row["capacity_ratio_high"], FEWER),
         "retrieves": _below(0.0, row["needle_gain_low"]),
     }
-    return found | {"helps": enough and found["affordable"] and any(found[name] for name in _REASONS)}
+    return parts | {"helps": enough and parts["affordable"] and any(parts[name] for name in _REASONS)}
 
 
 def _below(one: float | None, other: float | None) -> bool:
@@ -91,14 +91,14 @@ def _below(one: float | None, other: float | None) -> bool:
 Answer = tuple[str, dict[str, Fact]]  # a sentence and the numbers that it rests on
 
 
-def _answer(own: Row, pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> Answer:
-    helpful = [(row, found) for row, found in pairs if found["helps"]]
+def _answer(baseline: Row, pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> Answer:
+    helpful = [(row, judged) for row, judged in pairs if judged["helps"]]
     if helpful:
         return _take(*min(helpful, key=lambda pair: (-sum(pair[1][name] for name in _REASONS), pair[0]["loss"])))
-    cheap = [row for row, found in pairs if found["affordable"]]
-    sparser = [row for row in cheap if _below(row["active_high"], own["active_low"])]
+    cheap = [row for row, judged in pairs if judged["affordable"]]
+    sparser = [row for row in cheap if _below(row["active_high"], baseline["active_low"])]
     if sparser:
-        return _sparser(min(sparser, key=lambda row: (row["active"], row["loss"])), own)
+        return _sparser(min(sparser, key=lambda row: (row["active"], row["loss"])), baseline)
     why = "none of those that cost little gains anything" if cheap else "they cost too much"
     return f"None of these helps this model: {why}.", _rises([row for row, _ in pairs])
 
@@ -113,18 +113,18 @@ def _too_few(windows: int, level: float, others: list[dict[str, Any]]) -> Answer
     return f"Too few windows to judge: {why}; take at least {enough_windows(level)}.", _rises(others)
 
 
-def _take(row: Row, found: Row) -> Answer:
-    reasons = [words for name, words in _REASONS.items() if found[name]]
+def _take(row: Row, judged: Row) -> Answer:
+    reasons = [words for name, words in _REASONS.items() if judged[name]]
     listed = " and ".join(filter(None, [", ".join(reasons[:-1]), reasons[-1]]))
     sentence = f"{row['normalizer']} helps this model: it {listed}, and its loss changes by {_change(row)}."
     names = ("loss_change", "loss_rise", "capacity_ratio", "needle_gain")
     return sentence, _numbers(row, names)
 
 
-def _sparser(row: Row, own: Row) -> Answer:
+def _sparser(row: Row, baseline: Row) -> Answer:
     sentence = (
         f"{row['normalizer']} is sparser at little cost ({_count(row['active'])} active tokens instead of "
-        f"{_count(own['active'])}, loss {_rise(row['loss_rise'])}), but nothing here shows that it helps."
+        f"{_count(baseline['active'])}, loss {_rise(row['loss_rise'])}), but nothing here shows that it helps."
     )
     return sentence, _numbers(row, ("active", "loss_change", "loss_rise", "capacity_ratio", "needle_gain"))
 
@@ -134,10 +134,10 @@ def _count(tokens: float) -> str:
 
 
 def _rises(others: list[dict[str, Any]]) -> dict[str, Fact]:
-    found: dict[str, Fact] = {}
+    facts: dict[str, Fact] = {}
     for row in others:
-        found |= {f"{row['normalizer']}: {name}": x for name, x in _numbers(row, ("loss_rise",)).items()}
-    return found
+        facts |= {f"{row['normalizer']}: {name}": x for name, x in _numbers(row, ("loss_rise",)).items()}
+    return facts
 
 
 def _change(row: Row) -> str:
@@ -149,8 +149,8 @@ def _rise(share: float) -> str:
 
 
 def _numbers(row: Row, names: tuple[str, ...]) -> dict[str, Fact]:
-    found: dict[str, Fact] = {}
+    facts: dict[str, Fact] = {}
     for name in names:
         words = name.replace("_", " ")
-        found |= {words: row[name], f"{words}, from": row[f"{name}_low"], f"{words}, to": row[f"{name}_high"]}
-    return found
+        facts |= {words: row[name], f"{words}, from": row[f"{name}_low"], f"{words}, to": row[f"{name}_high"]}
+    return facts

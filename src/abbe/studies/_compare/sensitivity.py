@@ -1,7 +1,7 @@
-"""Sensitivity at equal selectivity: every head of an alternative at the temperature at which it is as selective as own.
+"""Sensitivity at equal selectivity: each head at the temperature at which it is as selective as the baseline.
 
 What is special: a normalizer can always be made calm by making it flat. So each head's temperature is chosen, on the
-model's own logits, so that its mean effective number of tokens is that of the model's own softmax, and only then the
+logits of the baseline, so that its mean effective number of tokens is that of the baseline's softmax, and only then the
 Jacobians are compared. A learned sink counts as one more key, for both.
 """
 
@@ -24,8 +24,9 @@ from .._engine.settings import Settings
 from .._engine.window import query_positions, seeded
 
 WINDOWS, QUERIES = 8, 8
-_HOTTEST, _GRID, _STEPS = 1e3, 25, 11  # temperatures from 1/hottest on; an odd number, so that 1 is among them
-_TOLERANCE = 0.02  # of the effective number: farther off, a head is not matched
+_HOTTEST, _GRID = 1e3, 25  # temperatures from 1/hottest on; an odd number, so that 1 is among them
+_STEPS = 11  # of a bisection: a step of the grid, ln T = 0.58, is narrowed to 0.0003, far below the tolerance
+_TOLERANCE = 0.02  # of the effective number: farther off it jumps there, and the head is not matched
 _THEORY = {"softmax": "softmax", "sparsemax": "sparsemax", "entmax:alpha=1.5": "entmax15"}
 
 Logits = dict[str, Tensor]  # by path of the layer: (head, window, query, key)
@@ -33,20 +34,20 @@ Brackets = tuple[Tensor, Tensor, Tensor, Tensor]  # low and high ln T, sign at t
 
 
 @torch.no_grad()
-def own_logits(model: LoadedModel, windows: Sequence[Window], settings: Settings) -> Logits:
+def baseline_logits(model: LoadedModel, windows: Sequence[Window], settings: Settings) -> Logits:
     """Of some queries of some windows, layer by layer."""
-    found: dict[str, list[Tensor]] = {}
+    by_layer: dict[str, list[Tensor]] = {}
     sampled = replace(settings, queries=QUERIES)
     for window in spread(windows, WINDOWS):
 
         def hear(call: AttentionCall, _: Callable[[Tensor], Tensor], window: Window = window) -> None:
             logits = call.logits(query_positions(call.query.shape[-2], sampled, window), sink=True)[0]
-            found.setdefault(call.name, []).append(logits.float().cpu())
+            by_layer.setdefault(call.name, []).append(logits.float().cpu())
 
         with swap(model, "softmax") as swapped:
             swapped.listen(hear)
             run_model(model, window.tokens)
-    return {path: torch.stack(parts, 1) for path, parts in found.items()}
+    return {path: torch.stack(of_windows, 1) for path, of_windows in by_layer.items()}
 
 
 def spread(windows: Sequence[Window], most: int) -> list[Window]:
@@ -58,11 +59,11 @@ def spread(windows: Sequence[Window], most: int) -> list[Window]:
 def at_equal_selectivity(
     logits: Logits, groups_of: Mapping[str, Sequence[HeadGroup]], settings: Settings, window: Window
 ) -> dict[str, Any]:
-    """Mean sensitivity in the worst direction by window, of the alternative and of own, over the heads that match.
+    """Mean sensitivity in the worst direction by window, of alternative and baseline, over the heads that match.
 
-    Heads that keep the model's own attention are no part of it.
+    Heads that are not swapped do not count.
     """
-    softmax, parts = normalizer("softmax"), []
+    softmax, groups = normalizer("softmax"), []
     generator = seeded(settings, window, "directions at equal selectivity")
     swapped = [
         (logits[path][list(group.heads)], group.normalizer)
@@ -70,19 +71,20 @@ def at_equal_selectivity(
         for group in groups_of[path]
         if group.normalizer is not None
     ]
-    for own, made in swapped:
-        temperature, matched = matched_temperatures(made, own, effective_tokens(softmax, own))
+    for of_heads, made in swapped:
+        temperature, matched = matched_temperatures(made, of_heads, effective_tokens(softmax, of_heads))
         calm = torch.ones_like(temperature)
-        found = _sensitivities(made, own, temperature, generator), _sensitivities(softmax, own, calm, generator)
-        parts.append((temperature, matched, *found))
-    temperature, matched, alternative, own_ones = (torch.cat(column) for column in zip(*parts, strict=True))
+        of_made = _sensitivities(made, of_heads, temperature, generator)
+        of_softmax = _sensitivities(softmax, of_heads, calm, generator)
+        groups.append((temperature, matched, of_made, of_softmax))
+    temperature, matched, alternative, baseline = (torch.cat(column) for column in zip(*groups, strict=True))
     chosen = temperature[matched]
     return {
         "heads": len(matched),
         "matched": int(matched.sum()),
         "temperature": float(chosen.log().mean().exp()) if len(chosen) else None,
         "alternative": alternative[matched].mean(0).tolist() if len(chosen) else [],
-        "own": own_ones[matched].mean(0).tolist() if len(chosen) else [],
+        "baseline": baseline[matched].mean(0).tolist() if len(chosen) else [],
         "jumps": any(not made.continuous for _, made in swapped),
     }
 
@@ -94,8 +96,8 @@ def effective_tokens(made: Normalizer, logits: Tensor, temperature: Tensor | Non
         logits = logits / temperature[:, None, None, None].to(logits.dtype)
     weights = _weights(made, logits).double()
     squares = (weights**2).sum(-1)
-    found = weights.sum(-1) ** 2 / torch.where(squares > 0, squares, torch.nan)
-    return found.flatten(1).nanmean(1)
+    effective = weights.sum(-1) ** 2 / torch.where(squares > 0, squares, torch.nan)
+    return effective.flatten(1).nanmean(1)
 
 
 def matched_temperatures(made: Normalizer, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,8 +111,8 @@ def matched_temperatures(made: Normalizer, logits: Tensor, target: Tensor) -> tu
         middle = (low + high) / 2
         beyond = _above(made, logits, middle, target) * sign <= 0
         low, high = torch.where(beyond, low, middle), torch.where(beyond, middle, high)
-    found = (low + high) / 2
-    return found.exp(), there & ((_above(made, logits, found, target) / target).abs() <= _TOLERANCE)
+    log_temperature = (low + high) / 2
+    return log_temperature.exp(), there & ((_above(made, logits, log_temperature, target) / target).abs() <= _TOLERANCE)
 
 
 def _above(made: Normalizer, logits: Tensor, log_temperature: Tensor, target: Tensor) -> Tensor:
@@ -121,14 +123,14 @@ def _nearest_brackets(made: Normalizer, logits: Tensor, target: Tensor) -> Brack
     """From ln T = 0 outwards, until every head has one or the grid ends."""
     grid = torch.linspace(-math.log(_HOTTEST), math.log(_HOTTEST), _GRID, dtype=target.dtype)
     above = torch.full((_GRID, len(target)), torch.nan, dtype=target.dtype)
-    found = _brackets(grid, above)
+    brackets = _brackets(grid, above)
     for step in range(_GRID // 2 + 1):
         for place in {_GRID // 2 - step, _GRID // 2 + step}:
             above[place] = _above(made, logits, grid[place].expand_as(target), target)
-        found = _brackets(grid, above)
-        if found[-1].all():
+        brackets = _brackets(grid, above)
+        if brackets[-1].all():
             break
-    return found
+    return brackets
 
 
 def _brackets(grid: Tensor, above: Tensor) -> Brackets:
@@ -162,8 +164,8 @@ def _sensitivities(made: Normalizer, logits: Tensor, temperature: Tensor, genera
 
 def _weights(made: Normalizer, logits: Tensor) -> Tensor:
     """Of (head, window, query, key); a normalizer with a value for each head wants the heads third from the end."""
-    found: Tensor = made(logits.flatten(1, 2))
-    return found.view(logits.shape)
+    weights: Tensor = made(logits.flatten(1, 2))
+    return weights.view(logits.shape)
 
 
 def theory(spec: str, keys: int) -> float | None:

@@ -1,4 +1,4 @@
-"""What a normalizer costs: the time of a forward pass beside the model's own, and the memory that it needs beside."""
+"""What a normalizer costs: the time of a forward pass beside the baseline's, and the memory that it needs beside."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from ...models import LoadedModel, swap
+from .alternatives import Rules
 
-ROUNDS = 5
+ROUNDS = 5  # the best of them is taken: what disturbs a pass only makes it slower
 
 
 @torch.no_grad()
 def costs(
-    model: LoadedModel, tokens: Tensor, contenders: Mapping[str, str | None], on_pass: Callable[[], object]
+    model: LoadedModel, tokens: Tensor, contenders: Mapping[str, Rules | None], on_pass: Callable[[], object]
 ) -> dict[str, dict[str, Any]]:
     """Best time of a forward pass, and largest memory of its tensors in MB, of each: what to swap by name, or None.
 
@@ -36,7 +37,7 @@ def costs(
                 _forward(model, tokens)
                 times[name].append(time.perf_counter() - start)
             on_pass()
-    return {"seconds": {name: min(found) for name, found in times.items()}, "megabytes": memory}
+    return {"seconds": {name: min(seconds) for name, seconds in times.items()}, "megabytes": memory}
 
 
 def _forward(model: LoadedModel, tokens: Tensor) -> None:
@@ -49,8 +50,8 @@ def peak_megabytes(work: Callable[[], object]) -> float | None:
     try:
         with _quiet_profiler(), torch.autograd.profiler.profile(profile_memory=True) as seen:
             work()
-        found: Any = seen.kineto_results
-        changes = sorted((event.start_ns(), event.nbytes()) for event in found.events() if event.name() == "[memory]")
+        results: Any = seen.kineto_results
+        changes = sorted((event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]")
     except (AttributeError, RuntimeError):
         return None
     now = most = 0
@@ -62,7 +63,7 @@ def peak_megabytes(work: Callable[[], object]) -> float | None:
 
 @contextmanager
 def _quiet_profiler() -> Iterator[None]:
-    """The profiler would write lines of its own on standard error."""
+    """Without this the profiler writes lines on standard error."""
     name = "KINETO_LOG_LEVEL"
     before = os.environ.get(name)
     os.environ[name] = "99"

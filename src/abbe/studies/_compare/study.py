@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
-
 from ..._asked import between, whole, yes_or_no
-from ...models import LoadedModel, Text, evaluating
-from .._engine.given import as_folder, as_model, as_text
+from ...models import evaluating
+from .._engine.capacity.search import COARSE
+from .._engine.given import FolderLike, ModelLike, TextLike, given
 from .._engine.loss import check_causal
 from .._engine.settings import MOST_RESAMPLES, checked_seed
 from .._engine.watch import watching
-from .alternatives import as_lines, check_alternative
+from .alternatives import NormalizersLike, as_alternatives
 from .result import ALTERNATIVES, LENGTH, CompareSettings, Comparison, needle_lengths_for
 from .work import Study
 
 
 def compare(
-    model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
-    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
-    *,
-    normalizers: str | Mapping[str, str] | Sequence[str | Mapping[str, str]] | None = None,
-    length: int | None = None,
-    windows: int = 8,
-    queries: int = 32,
-    tau: float = 0.05,
-    needle_lengths: int | Sequence[int] | None = None,
-    prompts: int = 4,
-    calibrate: bool = False,
-    seed: int = 0,
-    level: float = 0.95,
-    resamples: int = 1000,
-    folder: str | os.PathLike[str] | None = None,
-    tokenizer: Any = None,
+    model: ModelLike = "embedded", text: TextLike | None = None, *,
+    normalizers: NormalizersLike | None = None, length: int | None = None, windows: int = 8, queries: int = 32,
+    tau: float = 0.05, grid: str = COARSE,
+    needle_lengths: int | Sequence[int] | None = None, prompts: int = 4, calibrate: bool = False,
+    seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
     progress: bool = True,
-) -> Comparison:
+) -> Comparison:  # fmt: skip
     """What would replacing softmax change in this causal language model: loss, sparsity, speed, retrieval?
 
     Every one is swapped into all layers and heads, or into some of them; all read the same windows.
@@ -51,6 +38,8 @@ def compare(
             recommendation.
         queries: how many of each window selectivity is measured on.
         tau: relative rise of the loss that the capacity allows.
+        grid: on which the capacity is searched, as for `capacity`: "coarse" (powers of 2, N is read off between them)
+            or "exact" (whole numbers, about twice as many passes).
         needle_lengths: of the prompts of the needle test; by default 128, 256, 512 and 1024, as far as the context
             goes, and `length` if it is longer.
         prompts: how many of each kind, length and depth.
@@ -61,21 +50,18 @@ def compare(
         progress: say the cost and show a bar on standard error.
 
     Example:
-        >>> found = abbe.compare("smollm2", "book.txt", normalizers=["entmax:alpha=1.5", "topk:k=32"])
-        >>> found.recommendation.sentence
+        >>> comparison = abbe.compare("smollm2", "book.txt", normalizers=["entmax:alpha=1.5", "topk:k=32"])
+        >>> comparison.recommendation.sentence
     """
-    specs = ALTERNATIVES if normalizers is None else as_lines(normalizers)
-    for spec in specs:
-        check_alternative(spec)  # a mistake is reported before a model is loaded
-    place, source = as_folder(folder), as_text(text)
-    loaded = as_model(model, tokenizer, progress)
+    alternatives = as_alternatives(ALTERNATIVES if normalizers is None else normalizers)
+    place, source, loaded = given(model, text, folder, tokenizer, progress)
     check_causal(loaded, "comparing normalizers")
     length = min(LENGTH, loaded.context or LENGTH) if length is None else whole("length", length)
     settings = CompareSettings(
-        specs, length, whole("windows", windows), whole("queries", queries, least=1), between("tau", tau, 0, 1, 0.05),
-        needle_lengths_for(length, needle_lengths, loaded.context), whole("prompts", prompts),
-        yes_or_no("calibrate", calibrate), checked_seed(seed), between("level", level, 0, 1, 0.95),
-        whole("resamples", resamples, least=1, most=MOST_RESAMPLES),
+        alternatives, length, whole("windows", windows), whole("queries", queries, least=1),
+        between("tau", tau, 0, 1, 0.05), needle_lengths_for(length, needle_lengths, loaded.context),
+        whole("prompts", prompts), yes_or_no("calibrate", calibrate), checked_seed(seed),
+        between("level", level, 0, 1, 0.95), whole("resamples", resamples, least=1, most=MOST_RESAMPLES), grid,
     )  # fmt: skip
     with watching(progress) as watch, evaluating(loaded.network):
         return Study(loaded, source, settings, place, watch).run()

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
-
-from ...models import LoadedModel, Text, evaluating
+from ...models import evaluating
 from ...normalizers import Normalizer
 from ...results import Run
-from .._engine.given import as_folder, as_model, as_text, room_for
+from .._engine.given import FolderLike, ModelLike, TextLike, given, room_for
 from .._engine.measuring import measure_run
 from .._engine.settings import LENGTHS, settings_for
 from .._engine.watch import watching
 
 
 def diagnose(
-    model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
-    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
-    *,
-    lengths: int | Sequence[int] | None = None,
-    normalizer: str | Normalizer | None = None,
-    vectors: str = "value",
-    queries: int | str = 64,
-    windows: int = 8,
-    sizes: int | Sequence[int] | None = None,
+    model: ModelLike = "embedded", text: TextLike | None = None, *,
+    lengths: int | Sequence[int] | None = None, normalizer: str | Normalizer | None = None, vectors: str = "value",
+    queries: int | str = 64, windows: int = 8, sizes: int | Sequence[int] | None = None,
     temperatures: float | Sequence[float] = (1.0,),
-    seed: int = 0,
-    level: float = 0.95,
-    resamples: int = 1000,
-    folder: str | os.PathLike[str] | None = None,
-    tokenizer: Any = None,
+    seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
     progress: bool = True,
-) -> Run:
+) -> Run:  # fmt: skip
     """Measure how selective every attention head of a model is.
 
     Args:
@@ -62,8 +49,7 @@ def diagnose(
         >>> run = abbe.diagnose("smollm2", "book.txt", lengths=[256, 1024])
         >>> run.table.filter(pl.col("measure") == "separability")
     """
-    place, source = as_folder(folder), as_text(text)
-    loaded = as_model(model, tokenizer, progress)
+    place, source, loaded = given(model, text, folder, tokenizer, progress)
     settings = settings_for(
         room_for(loaded, source, LENGTHS[0]), lengths=lengths, windows=windows, queries=queries, sizes=sizes,
         vectors=vectors, normalizer=normalizer, temperatures=temperatures, seed=seed, level=level, resamples=resamples,

@@ -1,1 +1,1 @@
-"""abbe.doctor: what on this machine keeps abbe from working."""
+"""abbe.doctor: what on this machine keeps abbe from working, and what to do about it."""

@@ -5,20 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+# A warning costs time or room, what is missing can be installed if it is wanted, without what is broken nothing works.
 State = Literal["ok", "warning", "missing", "broken"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """What was looked at, how it is, what was found, and what to do about it; `needed` if abbe cannot do without."""
+    """What was looked at, how it is, and what to do where that is not ok."""
 
     name: str
     state: State
-    found: str
+    detail: str
     advice: str = ""
-    group: str = ""
-    needed: bool = True
 
     @property
     def failed(self) -> bool:
-        return self.needed and self.state in ("missing", "broken")
+        return self.state == "broken"

@@ -1,91 +1,78 @@
-"""The machine: processor, threads, vectors, memory and accelerators."""
+"""What abbe works with on this machine: compiled kernels, threads, memory, the embedded model and the cache."""
 
 from __future__ import annotations
 
+import json
 import os
-import platform
+import tempfile
+import warnings
 from pathlib import Path
 
 import torch
 
-from ..._kernels.switch import VARIABLE, switched_on
-from ..._kernels.threads import _openmp_of_torch
+from ..._errors import AbbeError
+from ..._kernels import switch
+from ...models import EMBEDDED_FILES, cache_folder, embedded_about, embedded_folder, read_text
+from ...normalizers import normalizer
 from .check import Check
 
-GROUP = "Machine"
+_SPECS = ("softmax", "entmax:alpha=1.5", "topk:k=8")
+_ROWS, _KEYS = 1024, 128  # enough for the kernels to be taken
+_CLOSE = 1e-5  # of float32 weights to those of the reference in float64
 _LITTLE_MEMORY = 2e9  # bytes: a model of 135 M parameters with its measures, and the libraries
-_WIDTHS = (("avx512f", 512), ("avx", 256), ("sse2", 128), ("neon", 128))
-_CPU_ONLY = "models are measured on the CPU; only abbe.normalizer and abbe.attention would use one"
 
 
-def processor_check() -> Check:
-    return Check("processor", "ok", f"{_processor_name()}, {available_cores()} cores for this process", group=GROUP)
+def kernels_check() -> Check:
+    """They compile, and give what the reference in float64 gives."""
+    if not switch.switched_on():
+        return Check("kernels", "warning", f"{switch.VARIABLE}=off", f"unset {switch.VARIABLE}: it is slower")
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+        return Check("kernels", "broken", "NUMBA_DISABLE_JIT is set", "unset it: it is hundreds of times slower")
+    logits = torch.randn(_ROWS, _KEYS, generator=torch.Generator().manual_seed(0))
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        errors = {spec: _error(spec, logits) for spec in _SPECS}
+    if not switch.usable():
+        why = next((str(one.message) for one in given if one.category is RuntimeWarning), "they could not be compiled")
+        return Check("kernels", "broken", why.partition(" (")[0], "set NUMBA_CACHE_DIR to an empty folder of yours")
+    if wrong := [spec for spec, error in errors.items() if not error <= _CLOSE]:
+        advice = f"set {switch.VARIABLE}=off, and report it with the versions of numba and llvmlite"
+        return Check("kernels", "broken", f"wrong weights of {', '.join(wrong)}", advice)
+    return Check("kernels", "ok", f"compiled; largest error {max(errors.values()):.0e}")
 
 
-def _processor_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()
-
-
-def available_cores() -> int:
-    """Those that this process may use, not those that the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _error(spec: str, logits: torch.Tensor) -> float:
+    made = normalizer(spec)
+    return float((made(logits) - made(logits.double())).abs().max())
 
 
 def threads_check() -> Check:
     """More threads than cores wait for each other."""
     threads, cores = torch.get_num_threads(), available_cores()
-    given = os.environ.get("OMP_NUM_THREADS")
-    team = "rows are shared out over torch's own" if _openmp_of_torch() is not None else "rows use a pool of abbe's"
-    found = f"{threads} of torch, {team}; OMP_NUM_THREADS {'is ' + given if given else 'is not set'}"
     if threads > cores:
-        return Check("threads", "warning", found, f"only {cores} cores: set OMP_NUM_THREADS={cores}", GROUP)
-    return Check("threads", "ok", found, group=GROUP)
+        return Check("threads", "warning", f"{threads} on {cores} cores", f"set OMP_NUM_THREADS={cores}")
+    return Check("threads", "ok", f"{threads} on {cores} cores")
 
 
-def vectors_check() -> Check:
-    """The widest vectors that the compiled kernels may use: those of this processor."""
-    if not switched_on():
-        advice = f"unset {VARIABLE} unless you mean it: the torch path is slower"
-        return Check("kernels", "warning", f"switched off by {VARIABLE}", advice, GROUP)
-    if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
-        advice = "unset NUMBA_DISABLE_JIT: kernels that are not compiled are hundreds of times slower"
-        return Check("kernels", "broken", "compilation is switched off", advice, GROUP)
-    from llvmlite import binding
-
-    features = binding.get_host_cpu_features()
-    width = next((bits for feature, bits in _WIDTHS if features.get(feature)), None)
-    found = f"vectors of {width} bits" if width else "no vector instructions are known"
-    forced = [name for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES") if os.environ.get(name)]
-    if forced:
-        advice = f"unset {forced[0]} unless you mean it: the kernels are compiled for another processor"
-        return Check("kernels", "warning", f"{found}, but {forced[0]} is set", advice, GROUP)
-    return Check("kernels", "ok", found, group=GROUP)
+def available_cores() -> int:
+    """Those that this process may use, not those that the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_check() -> Check:
     free = free_memory()
-    if free is None:
-        return Check("memory", "ok", "free memory is not known on this system", group=GROUP)
-    found = f"{free / 1e9:.1f} GB free"
-    if free < _LITTLE_MEMORY:
-        return Check("memory", "warning", found, "close other programs, or measure shorter windows", GROUP)
-    return Check("memory", "ok", found, group=GROUP)
+    detail = "not known on this system" if free is None else f"{free / 1e9:.1f} GB free"
+    if free is not None and free < _LITTLE_MEMORY:
+        return Check("memory", "warning", detail, "close other programs, or measure shorter windows")
+    return Check("memory", "ok", detail)
 
 
 def free_memory() -> int | None:
     """Bytes that a new program could have, within the limit of the container, if there is one."""
-    inside = (_first_number("/sys/fs/cgroup/memory.max"), _first_number("/sys/fs/cgroup/memory.current"))
-    left = [] if None in inside else [(inside[0] or 0) - (inside[1] or 0)]
+    limit, used = _first_number("/sys/fs/cgroup/memory.max"), _first_number("/sys/fs/cgroup/memory.current")
     available = _first_number("/proc/meminfo", "MemAvailable:")
-    if available is not None:
-        left.append(1024 * available)
+    left = [] if limit is None or used is None else [limit - used]
+    left += [] if available is None else [1024 * available]
     return max(0, min(left)) if left else None
 
 
@@ -98,24 +85,32 @@ def _first_number(file: str, entry: str = "") -> int | None:
     return int(words[0]) if words and words[0].isdigit() else None
 
 
-def cuda_check() -> Check:
-    """Also ROCm, which torch shows under the same name."""
-    if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-        return Check("CUDA or ROCm", "ok", ", ".join(names), "", GROUP, False)
-    if torch.version.cuda or getattr(torch.version, "hip", None):
-        why = "this build of torch supports one, but no device or driver was found"
-        return Check("CUDA or ROCm", "missing", why, f"look at nvidia-smi or rocm-smi; {_CPU_ONLY}", GROUP, False)
-    advice = f"pip install torch, in the build that pytorch.org names for your device; {_CPU_ONLY}"
-    return Check("CUDA or ROCm", "missing", "this build of torch is for the CPU", advice, GROUP, False)
+def embedded_check() -> Check:
+    """All files are there, and the weights are as long as they say."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError:
+        return Check("embedded model", "missing", "cannot be read without safetensors", "pip install 'abbe[models]'")
+    try:
+        folder = embedded_folder()
+        for file in EMBEDDED_FILES:
+            if file.endswith(".json"):
+                json.loads((folder / file).read_text(encoding="utf-8"))
+        safe_open(folder / "model.safetensors", framework="pt")
+        read_text()
+        about = embedded_about().partition(", trained")[0]
+    except (AbbeError, OSError, ValueError, SafetensorError) as error:
+        return Check("embedded model", "broken", str(error), "install abbe again: pip install --force-reinstall abbe")
+    return Check("embedded model", "ok", about)
 
 
-def mps_check() -> Check | None:
-    """Apple's GPU; nothing elsewhere."""
-    if platform.system() != "Darwin":
-        return None
-    if torch.backends.mps.is_available():
-        return Check("MPS", "ok", "there", "", GROUP, False)
-    built = torch.backends.mps.is_built()
-    why = "this Mac or its system is too old for it" if built else "this build of torch has none"
-    return Check("MPS", "missing", why, _CPU_ONLY, GROUP, False)
+def cache_check() -> Check:
+    """Where pulled models go: tried by writing, as the rights alone say nothing of a read-only disk."""
+    folder = cache_folder()
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        advice = "set ABBE_CACHE to a folder that you may write to"
+        return Check("cache", "warning", f"{folder}: {error.strerror or error}", advice)
+    return Check("cache", "ok", str(folder))

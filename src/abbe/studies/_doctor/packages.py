@@ -1,100 +1,67 @@
-"""Versions: Python, abbe, and every package that abbe's own metadata names."""
+"""Versions: Python, and the packages that abbe's metadata names, one line for each extra."""
 
 from __future__ import annotations
 
 import platform
 import re
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
 from importlib import metadata
-
-import torch
 
 from .check import Check
 
 PYTHON = (3, 11)
-_NEEDED, _OPTIONAL = "Versions", "Optional parts"
-_REQUIREMENT = re.compile(r"\s*([\w.-]+)[^;>]*(?:>=\s*([\d.]+))?[^;]*(?:;.*extra\s*==\s*['\"]([\w-]+)['\"])?")
-_PURPOSE = {
-    "beartype": "checks of types in tests",
-    "entmax": "an oracle of tests",
-    "hypothesis": "property tests",
-    "import-linter": "the check of layers",
-    "jaxtyping": "checks of shapes in tests",
-    "mpmath": "exact arithmetic in tests",
-    "mypy": "the check of types",
-    "playwright": "tests of the pages",
-    "pytest": "tests",
-    "pytest-xdist": "tests on several cores",
-    "ruff": "lint and format",
-    "scipy": "an oracle of tests",
-}
+_EXTRAS = ("models", "report")
+# Of a line of the metadata, such as numba<0.69,>=0.60; extra == 'models'
+_PARTS = (r"\s*([\w.-]+)", r">=\s*([\d.]+)", r"<\s*([\d.]+)", r"extra\s*==\s*['\"]([\w-]+)")
 
 
 def python_check() -> Check:
-    found = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
+    version = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     if sys.version_info[:2] < PYTHON:
-        return Check("Python", "broken", found, "abbe needs Python 3.11 or newer", _NEEDED)
-    return Check("Python", "ok", found, group=_NEEDED)
-
-
-def abbe_check() -> Check:
-    """An installation of another version than the code that runs has old metadata."""
-    from ... import __version__
-
-    installed = _version("abbe")
-    if installed is None:
-        advice = "its requirements cannot be checked: install it, for example with pip install --editable ."
-        return Check("abbe", "warning", f"{__version__}, not installed as a package", advice, _NEEDED)
-    if installed != __version__:
-        advice = "install it again, for example with pip install --editable ."
-        return Check("abbe", "warning", f"{__version__}, installed as {installed}", advice, _NEEDED)
-    return Check("abbe", "ok", installed, group=_NEEDED)
+        return Check("Python", "broken", version, "install Python 3.11 or newer")
+    return Check("Python", "ok", version)
 
 
 def package_checks() -> list[Check]:
-    """What abbe cannot do without, then its extras."""
-    every = [_package(*requirement) for requirement in _requirements()]
-    return sorted(every, key=lambda check: not check.needed)
-
-
-def _requirements() -> Iterator[tuple[str, str, str]]:
-    """Name, least version and extra of each."""
+    """What abbe cannot do without, then each of its extras."""
     try:
         lines = metadata.requires("abbe") or []
     except metadata.PackageNotFoundError:
-        return
+        advice = "pip install --editable . in its folder, so that the packages it needs are known"
+        return [Check("packages", "warning", "abbe is not installed as a package", advice)]
+    checks = defaultdict(list)
     for line in lines:
-        if match := _REQUIREMENT.match(line):
-            yield match[1], match[2] or "", match[3] or ""
+        name, least, untested, extra = (match[1] if (match := re.search(one, line)) else "" for one in _PARTS)
+        checks[extra].append(_package(name, least, untested))
+    return [_together(extra, checks[extra]) for extra in ("", *_EXTRAS) if checks[extra]]
 
 
-def _package(name: str, least: str, extra: str) -> Check:
-    group, needed = (_OPTIONAL, False) if extra else (_NEEDED, True)
-    wanted = f"{name}>={least}" if least else name
-    advice = f"pip install '{wanted}'" + (f", or all of this extra: pip install 'abbe[{extra}]'" if extra else "")
-    purpose = f", for {_PURPOSE[name]}" if name in _PURPOSE else ""
-    installed = _version(name)
-    if installed is None:
-        return Check(name, "missing", f"not installed{purpose}", advice, group, needed)
-    if least and _numbers(installed) < _numbers(least):
-        return Check(name, "broken", f"{installed}, but {least} or newer is needed", advice, group, needed)
-    return Check(name, "ok", installed + (f" ({_build()})" if name == "torch" else purpose), "", group, needed)
-
-
-def _build() -> str:
-    if torch.version.cuda:
-        return f"build for CUDA {torch.version.cuda}"
-    if getattr(torch.version, "hip", None):
-        return f"build for ROCm {torch.version.hip}"
-    return "build for the CPU"
-
-
-def _version(name: str) -> str | None:
+def _package(name: str, least: str, untested: str) -> Check:
+    bounds = [sign + version for sign, version in ((">=", least), ("<", untested)) if version]
+    install = f"pip install '{name}{','.join(bounds)}'"
     try:
-        return metadata.version(name)
+        installed = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return None
+        return Check(name, "missing", f"{name} is not installed", install)
+    if least and _numbers(installed) < _numbers(least):
+        return Check(name, "broken", f"{name} {installed} is too old", install)
+    if untested and _numbers(installed) >= _numbers(untested):
+        return Check(name, "warning", f"{name} {installed} is newer than any that was tested", install)
+    return Check(name, "ok", f"{name} {installed}")
+
+
+def _together(extra: str, packages: list[Check]) -> Check:
+    """One line: the versions, or else all that is wrong with them. Only what is no extra keeps abbe from working."""
+    wrong = [one for one in packages if one.state != "ok"]
+    name, detail = f"abbe[{extra}]" if extra else "packages", ", ".join(one.detail for one in wrong or packages)
+    if not wrong:
+        return Check(name, "ok", detail)
+    if extra:
+        absent = any(one.state == "missing" for one in wrong)
+        return Check(name, "missing" if absent else "warning", detail, f"pip install --upgrade 'abbe[{extra}]'")
+    works = all(one.state == "warning" for one in wrong)
+    return Check(name, "warning" if works else "broken", detail, "; ".join(one.advice for one in wrong))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

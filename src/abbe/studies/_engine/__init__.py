@@ -1,1 +1,1 @@
-"""What several studies need: settings, windows, one pass with many readers, a folder that can go on, costs."""
+"""What several studies need: settings, windows, one pass with many readers, a folder that can be resumed, costs."""

@@ -50,7 +50,7 @@ def _checked(spec: object) -> str:
 
 
 def _set_free(spec: str) -> str:
-    """learn=true wherever a normalizer can learn and is not told otherwise."""
+    """learn=true wherever a normalizer can learn and the spec does not say otherwise."""
     made, (_, given) = normalizer(spec), parse_spec(spec)
     if made._given.get("heads", 1) > 1 or "heads" in given:
         raise AbbeError(f"{spec}: leave heads= out, every head of a layer gets a value of its own")

@@ -1,4 +1,4 @@
-"""What a run will cost, told before it starts."""
+"""What a run will cost, shown before it starts."""
 
 from __future__ import annotations
 

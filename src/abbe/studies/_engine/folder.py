@@ -1,4 +1,4 @@
-"""A run folder while the run goes on: finished windows are kept in it, so that a stopped run goes on from there."""
+"""A run folder during the run: finished windows are kept in it, so that a stopped run resumes from there."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 from ..._errors import AbbeError
 from ..._held import LOCK
 from ..._stored import is_unfinished, read_json, write_json
+from ...measures import list_measures
 from ...models import LoadedModel, Text, Window
 from ...results import FORMAT, MANIFEST, Run, checked_manifest
 from .parts import Parts, run_of
@@ -21,6 +22,7 @@ from .tables import Record
 
 _OLDER = "identity.json"  # of folders with several parts, up to format 2
 _WINDOWS = "windows"
+_MEASURES = hashlib.sha256(" ".join(info.name for info in list_measures()).encode()).hexdigest()[:12]  # known here
 _NOTHING = (MANIFEST, LOCK)  # a folder with no other file holds nothing that was finished
 
 
@@ -50,18 +52,23 @@ class RunFolder:
     def record(self, window: Window) -> Record | None:
         """The record of a finished window, None if it is not finished (or its file is damaged)."""
         key = window.length, window.index
-        if key not in self._kept and (found := self.parts.tensors(_name(window))) is not None:
-            self._kept[key], self._notes[key] = found
+        name = _name(window)
+        if key not in self._kept and (stored := self.parts.tensors(name)) is not None:
+            if stored[1].get("measures") != _MEASURES:
+                self.parts.spoil(name, f"{self.path}/{name} was written by a version with other measures")
+            else:
+                self._kept[key], self._notes[key] = stored
         return self._kept.get(key)
 
     def notes(self, window: Window) -> dict[str, Any]:
-        """What was written down when the window was measured: "seconds" and "skipped"."""
+        """What was written down when the window was measured: "seconds", "skipped" and "measures"."""
         return self._notes[window.length, window.index] if window in self else {}
 
     def keep(self, window: Window, record: Record, seconds: float, skipped: Sequence[str]) -> None:
         """Remember a finished window; its file appears whole or not at all."""
         key = window.length, window.index
-        self._kept[key], self._notes[key] = record, {"seconds": round(seconds, 3), "skipped": list(skipped)}
+        notes = {"seconds": round(seconds, 3), "skipped": list(skipped), "measures": _MEASURES}
+        self._kept[key], self._notes[key] = record, notes
         self.parts.keep_tensors(_name(window), record, self._notes[key])
 
 
@@ -139,7 +146,7 @@ def _check_same(path: Path, identity: Mapping[str, Any], study: str) -> dict[str
         raise AbbeError(f"{path} is not empty and holds no run: name a new folder (--out)")
     manifest = checked_manifest(path / MANIFEST, read_json(path / MANIFEST))
     other = manifest.get("study", study)
-    if other != study and {other, study} != {"diagnose", "report"}:  # a report goes on from the run of a diagnosis
+    if other != study and {other, study} != {"diagnose", "report"}:  # a report resumes the run of a diagnosis
         raise AbbeError(f"{path} is a folder of `abbe {other}`: name a new folder (--out)")
     known = _as_dict(manifest.get("identity"))
     if known.get("digest") == identity["digest"]:

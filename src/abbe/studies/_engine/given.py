@@ -24,6 +24,14 @@ _LONG_TOKEN = 32  # characters: a text with more for each token is not counted b
 FolderLike = str | os.PathLike[str]
 
 
+def given(
+    model: ModelLike, text: TextLike | None, folder: FolderLike | None, tokenizer: Any, progress: bool
+) -> tuple[Path | None, Text, LoadedModel]:
+    """Where to keep a study, its text and its model; the model is loaded last, after the quick refusals."""
+    place, source = as_folder(folder), as_text(text)
+    return place, source, as_model(model, tokenizer, progress)
+
+
 def as_model(model: ModelLike, tokenizer: Any, progress: bool = False) -> LoadedModel:
     """Load by name, or take what is in memory, without what torch.compile or a parallel wrapper put around it."""
     if isinstance(model, LoadedModel):

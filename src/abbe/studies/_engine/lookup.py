@@ -9,8 +9,7 @@ import polars as pl
 
 from ...results import Run
 from ...words.finding import Place
-
-USUAL_SIZE = 20  # of a selected set, where one size is shown for all
+from ...words.measures import usual_size
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ class Lookup:
     @cached_property
     def places(self) -> list[Place]:
         """All heads of the table, in order."""
-        found = self.run.table.select("layer", "head").drop_nulls().unique().sort("layer", "head")
-        return list(found.iter_rows())
+        heads = self.run.table.select("layer", "head").drop_nulls().unique().sort("layer", "head")
+        return list(heads.iter_rows())
 
     @cached_property
     def lengths(self) -> list[int]:
@@ -77,14 +76,7 @@ class Lookup:
 
     @property
     def size(self) -> int | None:
-        return shown_size(self.run)
+        return usual_size(self.run.table)
 
 
 _NUMBERS = ("value", "low", "high", "limit", "control")
-
-
-def shown_size(run: Run) -> int | None:
-    """The set size that stands for all: 20, or the measured one nearest to it at the largest length."""
-    sized = run.table.filter(pl.col("n").is_not_null() & pl.col("head").is_not_null())
-    longest = sized.filter(pl.col("length") == pl.col("length").max())
-    return min(longest["n"].unique().to_list(), key=lambda n: (abs(n - USUAL_SIZE), n), default=None)

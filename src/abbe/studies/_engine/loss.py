@@ -52,12 +52,12 @@ def window_losses(
     last: int | None = None,
 ) -> Tensor:
     """Mean loss of the next token in every window, in nats: (window,), float64; of its last targets, if given."""
-    found = []
+    losses = []
     for window in windows:
-        found.append(next_token_losses(model, window.tokens, last).mean())
+        losses.append(next_token_losses(model, window.tokens, last).mean())
         if on_window is not None:
             on_window(window)
-    return torch.stack(found)
+    return torch.stack(losses)
 
 
 @torch.no_grad()

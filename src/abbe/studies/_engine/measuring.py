@@ -1,4 +1,4 @@
-"""One run: all windows of a text through a model, measured by one set of settings, kept in a folder as it goes on."""
+"""One run: all windows of a text through a model, by one set of settings, kept in a folder window by window."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .watch import Watch
 from .window import WindowReader, check_model, check_tokens
 
 NO_QUERY = "because no query sees more keys"
-_PACKAGES = ("abbe", "torch", "transformers", "numba", "numpy", "polars", "safetensors", "tokenizers")
+_PACKAGES = ("abbe", "torch", "transformers", "numba", "numpy", "polars", "safetensors", "scipy", "tokenizers")
 
 
 Beside = Callable[[Tap, RunFolder], Sequence[PassReader]]  # who else reads the passes of a run
@@ -94,7 +94,7 @@ def measure_runs(
         common = {
             "layers": open_tap.layers,
             "self_check": {"error": error, "tokens": len(probe)},
-            "windows": [{"length": w.length, "index": w.index, "start": w.start, "end": w.end} for w in cut],
+            "windows": window_places(cut),
             "peak_extra_megabytes": memory.extra(),
         }
         skipped = [*cut.skipped, *open_tap.skipped]
@@ -128,6 +128,11 @@ def finished_manifest(
         "seconds": {name: round(one, 3) if isinstance(one, float) else one for name, one in seconds.items()},
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def window_places(windows: Sequence[Window], before: int = 0) -> list[dict[str, int]]:
+    """Where they lie in a text, in characters, of which so many come before the part that was read."""
+    return [{"length": w.length, "index": w.index, "start": before + w.start, "end": before + w.end} for w in windows]
 
 
 def windows_of(model: LoadedModel, text: Text, settings: Settings) -> Windows:

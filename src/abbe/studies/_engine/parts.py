@@ -36,7 +36,7 @@ class Parts:
         identity: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder, self.run, self.identity = folder, run, dict(identity or {})
-        self.measured_again: list[str] = []  # a line for each that was found damaged
+        self.measured_again: list[str] = []  # a line for each that was damaged
         self._say = say
         self._spoilt: set[str] = set()
 
@@ -63,7 +63,7 @@ class Parts:
             write_whole(self._ready(name, TENSORS), save(plain, {CHECKED: block}), durable=False)
 
     def read(self, name: str, suffix: str, read: Callable[[Path], Content]) -> Content | None:
-        """What `read` gives; None if the file is not there, or if it is damaged, which is told once."""
+        """What `read` gives; None if the file is not there, or if it is damaged, which is reported once."""
         if self.folder is None or name in self._spoilt:
             return None
         path = self._path(name, suffix)
@@ -72,10 +72,13 @@ class Parts:
         try:
             return read(path)
         except (AbbeError, OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-            why = str(error) if isinstance(error, AbbeError) else f"{path} is damaged"
-            self._spoilt.add(name)
-            self.again(why)
+            self.spoil(name, str(error) if isinstance(error, AbbeError) else f"{path} is damaged")
             return None
+
+    def spoil(self, name: str, why: str) -> None:
+        """A part that cannot be used counts as not there."""
+        self._spoilt.add(name)
+        self.again(why)
 
     def again(self, why: str) -> None:
         """Something is damaged: it is measured again, and a line says so."""
@@ -86,7 +89,7 @@ class Parts:
         """Where to write a part; a folder that stands there is moved aside."""
         path = self._path(name, suffix)
         self._spoilt.discard(name)
-        with suppress(OSError):  # what cannot be done is told by the writer
+        with suppress(OSError):  # what cannot be done is reported by the writer
             path.parent.mkdir(exist_ok=True)
             if path.is_dir() and not path.is_symlink():
                 path.rename(path.with_name(f"{path.name}.moved"))

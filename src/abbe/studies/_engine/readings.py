@@ -71,13 +71,13 @@ class QueryDistances:
         distances = torch.cat(self._layers, 1)[..., usable]  # (kind, head, query, N)
         late = distances[:, :, self._positions >= length // 2]
         units = {"each query": late.permute(0, 2, 3, 1), "all queries": distances.flatten(1, 2).mT[:, None]}
-        found = {}
+        critical = {}
         for (place, expected), test, level in itertools.product(enumerate(EXPECTED, 1), TESTS[1:], LEVELS):
             true, other = units[test][0], units[test][place]
             none = torch.empty(0, dtype=torch.float64)
             some = sizes and len(true)
-            found[units_key(expected, test, level)] = critical_of_units(true, other, sizes, level) if some else none
-        return found
+            critical[units_key(expected, test, level)] = critical_of_units(true, other, sizes, level) if some else none
+        return critical
 
 
 def over_units(critical: Tensor) -> tuple[float | None, float | None]:

@@ -52,8 +52,12 @@ class Settings:
             normalizer(self.normalizer)
 
     def as_json(self) -> dict[str, Any]:
-        found = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-        return found | {"queries": self.queries or "all"}
+        return plain_settings(self) | {"queries": self.queries or "all"}
+
+
+def plain_settings(settings: Any) -> dict[str, Any]:
+    """A dataclass as JSON gives it back."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(settings).items()}
 
 
 def settings_for(

@@ -38,13 +38,13 @@ _PLACES = {info.name: place for place, info in enumerate(list_measures())}
 
 def layer_record(state: State) -> Record:
     """The means of one layer in one window, (head,) or (head, N), and the sums that a slope over lengths needs."""
-    found = {key: x for key, x in state.items() if key.startswith(f"{_DECAY}/")}
+    record = {key: x for key, x in state.items() if key.startswith(f"{_DECAY}/")}
     for name, summary in compute(state).items():
         for part in _PARTS:
             x = getattr(summary, part)
             if x is not None:
-                found[f"{name}/{part}"] = x
-    return found
+                record[f"{name}/{part}"] = x
+    return record
 
 
 def window_record(of_layers: Mapping[int, Record], layers: int) -> Record:
@@ -82,8 +82,8 @@ def table(model: str, records: Mapping[int, Sequence[Record]], settings: Setting
 
 
 def _rows_of_length(length: int, records: Sequence[Record], settings: Settings) -> list[Columns]:
-    found = [key.removesuffix("/value") for key in records[0] if key.endswith("/value")]
-    names = sorted(found, key=lambda name: (_PLACES[name.partition("@")[0]], name))
+    measured = [key.removesuffix("/value") for key in records[0] if key.endswith("/value")]
+    names = sorted(measured, key=lambda name: (_PLACES[name.partition("@")[0]], name))
     return [part for name in names for part in _rows_of_measure(name, length, records, settings)]
 
 
@@ -174,8 +174,8 @@ def _rows(
 def _columns(measures: Sequence[str], numbers: Mapping[str, Any], chosen: Any = slice(None)) -> Columns:
     """Columns of one length, floats but for the names; NaN where a column has nothing."""
     nothing = np.full(len(measures), np.nan)
-    found = {key: (nothing if x is None else np.asarray(x, dtype=np.float64))[chosen] for key, x in numbers.items()}
-    return found | {"measure": np.asarray(measures, dtype=object)[chosen]}
+    columns = {key: (nothing if x is None else np.asarray(x, dtype=np.float64))[chosen] for key, x in numbers.items()}
+    return columns | {"measure": np.asarray(measures, dtype=object)[chosen]}
 
 
 def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -> Columns:
@@ -186,7 +186,7 @@ def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -
     if not grid:
         return _columns([], dict.fromkeys(("layer", "head", "length", "n", *_NUMBERS)))
     samples = {part: _by_size(x.nanmean(0)[..., usable]) for part, x in means.items()}
-    found = critical_n(samples["value"], samples["control"], grid, LEVELS)
+    test = critical_n(samples["value"], samples["control"], grid, LEVELS)
     again = [
         critical_n(_by_size(value[..., usable]), _by_size(control[..., usable]), grid, LEVELS)
         for value, control in zip(
@@ -195,10 +195,10 @@ def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -
     ]
     rows: list[tuple[str, int | None, float | None, list[float | None]]] = []
     for i, size in enumerate(grid):
-        rows.append(("ks_statistic", size, found.statistic[i], [one.statistic[i] for one in again]))
-        rows.append(("ks_p_value", size, found.p_value[i], [one.p_value[i] for one in again]))
+        rows.append(("ks_statistic", size, test.statistic[i], [one.statistic[i] for one in again]))
+        rows.append(("ks_p_value", size, test.p_value[i], [one.p_value[i] for one in again]))
     rows += [
-        (f"critical_n@{level:g}", None, found.critical[level], [one.critical[level] for one in again])
+        (f"critical_n@{level:g}", None, test.critical[level], [one.critical[level] for one in again])
         for level in LEVELS
     ]
     numbers: dict[str, Any] = dict.fromkeys(("layer", "head", "limit", "control"))
@@ -222,8 +222,8 @@ def _reading_rows(length: int, records: Sequence[Record], settings: Settings) ->
             test: torch.cat([record[units_key(expected, test, level)] for record in records]) for test in TESTS[1:]
         }
         true, other = (_by_size(_over_windows(records, name).nanmean(0)[..., usable]) for name in (_DISTANCE, key))
-        found = critical_n(true, other, grid, (level,)).critical[level] if grid else math.nan
-        units[TESTS[0]] = torch.tensor([math.inf if found is None else found], dtype=torch.float64)
+        critical = critical_n(true, other, grid, (level,)).critical[level] if grid else math.nan
+        units[TESTS[0]] = torch.tensor([math.inf if critical is None else critical], dtype=torch.float64)
         for test in TESTS:
             names += [critical_name(level, expected, test), rejecting_name(level, expected, test)]
             values += over_units(units[test])

@@ -1,4 +1,4 @@
-"""What a person sees while a study goes on, on standard error: lines, and a bar on a terminal or a line a minute."""
+"""What a person sees while a study runs, on standard error: lines, and a bar on a terminal or a line per minute."""
 
 from __future__ import annotations
 

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._attention.blocks import beside_sink
 from ..._errors import AbbeError
 from ...measures import (
+    Reading,
     Rows,
     State,
     choose_sets,
@@ -21,6 +23,7 @@ from ...measures import (
     distance_formula,
     expected_distance,
     geometry,
+    patterns,
     selection,
     sensitivity,
     update,
@@ -91,12 +94,14 @@ class WindowReader:
         chance = seeded(self.settings, self.window, f"random sets of layer {number}")
         directions = seeded(self.settings, self.window, f"directions of layer {number}")
         steps = seeded(self.settings, self.window, f"steps of layer {number}")
+        keyed = is_over(call, len(tokens))
         rows_at_once = max(1, BLOCK // (call.query.shape[1] * call.key.shape[-2]))
         states: dict[Vectors, State] = {kind: {} for kind in vectors}
         for start in range(0, len(positions), rows_at_once):
             block = positions[start : start + rows_at_once]
             rows = self._rows(call, block, next(iter(vectors.values())))
-            self._update(states, rows, vectors, chance, directions, steps)
+            of_tokens = patterns(rows, block, tokens) if keyed else {}
+            self._update(states, rows, of_tokens, vectors, chance, directions, steps)
         for kind, state in states.items():
             self.distances[kind].end_layer(positions)
             self.records[kind][number] = layer_record(state)
@@ -105,12 +110,13 @@ class WindowReader:
         self.skipped[why] = None
 
     def _update(
-        self, states: dict[Vectors, State], rows: Rows, vectors: Mapping[Vectors, Tensor], chance: torch.Generator,
-        directions: torch.Generator, steps: torch.Generator,
+        self, states: dict[Vectors, State], rows: Rows, of_tokens: dict[str, Reading],
+        vectors: Mapping[Vectors, Tensor], chance: torch.Generator, directions: torch.Generator,
+        steps: torch.Generator,
     ) -> None:  # fmt: skip
         """Add a block of queries: what the weights alone decide once, the geometry for each kind of vectors."""
         sets = choose_sets(rows, self.settings.sizes, chance)
-        of_weights = dispersion(rows) | selection(rows, sets) | decay(rows)
+        of_weights = dispersion(rows) | of_tokens | selection(rows, sets) | decay(rows)
         if self.settings.temperatures:
             of_weights |= sensitivity(rows, self.normalizer, self.settings.temperatures, directions)
         if self.settings.steps:
@@ -145,13 +151,16 @@ def rows_of_call(call: AttentionCall, queries: Tensor, vectors: Tensor, normaliz
     """The rows of some queries in a layer, weighted by the model's own softmax with its sink, or by this normalizer."""
     logits = call.logits(queries)[0].float()
     limit = _range_limit(call, queries)
-    if call.sink is None or normalizer is not None:
-        chosen = make_normalizer("softmax") if normalizer is None else normalizer
-        return Rows(logits, chosen(logits), vectors, limit, softmax=str(chosen) == "softmax")
-    sink = call.sink.float()
-    with_sink = torch.cat([logits, sink[:, None, None].expand(-1, len(queries), 1)], -1)
-    weights = torch.softmax(with_sink, -1)[..., :-1].contiguous()
-    return Rows(logits, weights, vectors, limit, sink=True, sink_logits=sink)
+    sink = None if call.sink is None or normalizer is not None else call.sink.float()
+    chosen = make_normalizer("softmax") if normalizer is None else normalizer
+    weights = beside_sink(chosen, logits, sink)
+    plain = sink is None and str(chosen) == "softmax"
+    return Rows(logits, weights, vectors, limit, softmax=plain, sink=sink is not None, sink_logits=sink)
+
+
+def is_over(call: AttentionCall, tokens: int) -> bool:
+    """Self-attention whose queries and keys are the tokens of the window, place by place."""
+    return call.kind == "self" and call.query.shape[-2] == call.key.shape[-2] == tokens
 
 
 def lacks_vectors(call: AttentionCall, kind: Vectors) -> bool:

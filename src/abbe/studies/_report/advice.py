@@ -34,18 +34,23 @@ def advice(
     `sparse` are the alternatives with exact zeros, `sharper` is their control: softmax at a lower temperature.
     Attention that has not been `learned` is not helped by more tokens.
     """
-    found = [_active_set(table, learned), _temperature(floors), _sinks(table), _sparse(alternatives, sparse, sharper)]
-    return tuple(finding for finding in found if finding is not None)
+    findings = [
+        _active_set(table, learned),
+        _temperature(floors),
+        _sinks(table),
+        _sparse(alternatives, sparse, sharper),
+    ]
+    return tuple(finding for finding in findings if finding is not None)
 
 
 def smallest_sets(table: Lookup) -> dict[Place, int | None]:
     """For every head the smallest measured size that keeps its weight; None if none does."""
-    found: dict[Place, int | None] = {}
+    sizes: dict[Place, int | None] = {}
     for n in table.sizes:
         for place, cell in table.heads("top_mass", table.longest, n).items():
-            if found.get(place) is None:
-                found[place] = n if cell.value >= KEPT else None
-    return found
+            if sizes.get(place) is None:
+                sizes[place] = n if cell.value >= KEPT else None
+    return sizes
 
 
 def _active_set(table: Lookup, learned: bool) -> Finding | None:
@@ -147,15 +152,15 @@ def gaining(alternatives: pl.DataFrame, sparse: Collection[str]) -> pl.DataFrame
 
 
 def _sparse(alternatives: pl.DataFrame, sparse: Collection[str], sharper: str) -> Finding | None:
-    own = alternatives.filter(pl.col("normalizer") == BASELINE).drop_nulls("told_apart")
-    if own.is_empty():
+    baseline = alternatives.filter(pl.col("normalizer") == BASELINE).drop_nulls("separable")
+    if baseline.is_empty():
         return None
     best, by_sharpening = gaining(alternatives, sparse), gaining(alternatives, [sharper])
     places = tuple((row["layer"], row["head"]) for row in best.iter_rows(named=True))
     numbers: dict[str, Fact] = {
         "heads that might gain": best.height,
-        "heads": own.height,
-        "separable weight now, mean over heads": _mean(own, "told_apart"),
+        "heads": baseline.height,
+        "separable weight now, mean over heads": _mean(baseline, "separable"),
         f"heads that {sharper} might help by the same rule": by_sharpening.height,
     }
     if best.height:
@@ -183,7 +188,7 @@ def _sparse(alternatives: pl.DataFrame, sparse: Collection[str], sharper: str) -
         "logits."
         if not best.height
         else sentence(
-            f"{heads_of(best.height, own.height, 'might', 'might')} gain from the best of {len(sparse)} sparse "
+            f"{heads_of(best.height, baseline.height, 'might', 'might')} gain from the best of {len(sparse)} sparse "
             f"normalizers: another {percent(_mean(best, 'gain'))} of the weight on separable tokens, outputs moved by "
             f"{percent(_mean(best, 'output_change'))}; {sharper} alone might help {by_sharpening.height}. An estimate "
             "from the same logits: swapped in without calibration it can raise the loss."

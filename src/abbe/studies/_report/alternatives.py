@@ -1,6 +1,6 @@
 """What another normalizer would do with the same logits: how much weight is separable, how far outputs move.
 
-An estimate: nothing is trained, and the layers above see what the model's own weights give them.
+An estimate: nothing is trained, and the layers above see what the baseline weights give them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,21 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from ...measures import Reading, Rows, bootstrap_interval, dispersion, sensitivity
+from ...measures import (
+    Rows,
+    active_keys,
+    bootstrap_interval,
+    by_groups,
+    dispersion,
+    sensitivity,
+    separable_weight,
+)
 from ...models import AttentionCall, LoadedModel, Tap, Window
 from ...normalizers import Normalizer
 from ...normalizers import normalizer as make_normalizer
 from ...words.names import BASELINE
 from .._engine.parts import Parts
 from .._engine.settings import Settings
-from .._engine.told_apart import by_groups, told_apart
 from .._engine.vectors import token_vectors
 from .._engine.window import (
     BLOCK,
@@ -41,19 +48,19 @@ ALTERNATIVES = (
     "threshold:rel=0.1",
     "softmax:temperature=0.7",
 )
-SHARPER = ALTERNATIVES[-1]  # the control: as dense as the model's own, only sharper
+SHARPER = ALTERNATIVES[-1]  # the control: as dense as the baseline, only sharper
 SPARSE = frozenset(ALTERNATIVES) - {SHARPER}  # those that give exact zeros
 
-_MEANS = ("told_apart", "active", "effective_tokens", "sensitivity")
+_MEANS = ("separable", "active", "effective_tokens", "sensitivity")
 _COLUMNS = (
-    *("told_apart", "told_apart_low", "told_apart_high", "gain", "gain_low", "gain_high"),
+    *("separable", "separable_low", "separable_high", "gain", "gain_low", "gain_high"),
     *("output_change", "active", "effective_tokens", "sensitivity"),
 )
 SCHEMA: dict[str, Any] = {"layer": pl.Int32, "head": pl.Int32, "normalizer": pl.String} | dict.fromkeys(
     _COLUMNS, pl.Float64
 )
 
-Sums = dict[str, Tensor]  # (normalizer, head); own comes first
+Sums = dict[str, Tensor]  # (normalizer, head); baseline comes first
 
 
 def alternatives_windows(windows: Sequence[Window], most_windows: int = MOST_WINDOWS) -> list[Window]:
@@ -110,8 +117,8 @@ class AlternativesReader:
         rows_at_once = max(1, BLOCK // (call.query.shape[1] * call.key.shape[-2]))
         sums: Sums = {}
         for block in torch.split(positions, rows_at_once):
-            own = rows_of_call(call, block, vectors)
-            sums = _added(sums, block_sums(own, call.value[0].float(), self.normalizers, directions))
+            baseline = rows_of_call(call, block, vectors)
+            sums = _added(sums, block_sums(baseline, call.value[0].float(), self.normalizers, directions))
         self._of_layers[layer] = sums
 
 
@@ -123,24 +130,29 @@ def _by_layer(flat: Mapping[str, Tensor]) -> dict[int, Sums]:
     of_layers: dict[int, Sums] = {}
     for key, x in flat.items():
         layer, _, name = key.partition("/")
-        of_layers.setdefault(int(layer), {})[name] = x
+        of_layers.setdefault(int(layer), {})[newer_name(name)] = x
     return of_layers
 
 
-def block_sums(own: Rows, values: Tensor, normalizers: Sequence[Normalizer], generator: torch.Generator) -> Sums:
-    """Sums over the queries of a block for own weights and all normalizers, and the numbers of queries that count."""
-    found = [_sums(own, own, values, make_normalizer("softmax"), generator)]
+def newer_name(name: str) -> str:
+    """Of a column or sum that folders of older versions call otherwise."""
+    return name.replace("told_apart", "separable")
+
+
+def block_sums(baseline: Rows, values: Tensor, normalizers: Sequence[Normalizer], generator: torch.Generator) -> Sums:
+    """Sums over the queries of a block for the baseline and all normalizers, and the numbers of queries that count."""
+    sums = [_sums(baseline, baseline, values, make_normalizer("softmax"), generator)]
     for normalizer in normalizers:
-        other = Rows(own.logits, normalizer(own.logits), own.vectors, softmax=str(normalizer) == "softmax")
-        found.append(_sums(other, own, values, normalizer, generator))
-    return {name: torch.stack([one[name] for one in found]).cpu() for name in found[0]}
+        logits = baseline.logits
+        other = Rows(logits, normalizer(logits), baseline.vectors, softmax=str(normalizer) == "softmax")
+        sums.append(_sums(other, baseline, values, normalizer, generator))
+    return {name: torch.stack([one[name] for one in sums]).cpu() for name in sums[0]}
 
 
-def _sums(rows: Rows, own: Rows, values: Tensor, normalizer: Normalizer, generator: torch.Generator) -> Sums:
-    some = rows.count > 0
+def _sums(rows: Rows, baseline: Rows, values: Tensor, normalizer: Normalizer, generator: torch.Generator) -> Sums:
     readings = {
-        "told_apart": told_apart(rows),
-        "active": Reading((rows.weights > 0).sum(-1), some),
+        "separable": separable_weight(rows),
+        "active": active_keys(rows),
         "effective_tokens": dispersion(rows)["effective_tokens"],
         "sensitivity": sensitivity(rows, normalizer, (1.0,), generator)["sensitivity_worst"],
     }
@@ -148,8 +160,8 @@ def _sums(rows: Rows, own: Rows, values: Tensor, normalizer: Normalizer, generat
     for name, reading in readings.items():
         sums[name] = torch.where(reading.defined, reading.value, 0.0).sum(1, dtype=torch.float64)
         sums[f"{name}/rows"] = reading.defined.sum(1)
-    sums["changed"] = _squares(rows.weights - own.weights, values)
-    sums["output"] = _squares(own.weights, values)
+    sums["changed"] = _squares(rows.weights - baseline.weights, values)
+    sums["output"] = _squares(baseline.weights, values)
     return sums
 
 
@@ -167,12 +179,12 @@ def alternatives_table(
 ) -> pl.DataFrame:
     """From the sums of every window, (normalizer, head), to a row for every layer, head and normalizer.
 
-    "own" is the model's softmax with its sinks, whatever the run's normalizer; an alternative replaces both. Means are
-    over queries, then over windows.
+    The baseline is the model's softmax with its sinks, whatever the run's normalizer; an alternative replaces
+    both. Means are over queries, then over windows.
 
-    told_apart: share of the weight on separable tokens, see `told_apart`; on the run's vectors.
-    gain: told_apart minus that of own; its interval takes the windows in pairs. 0 for own, without an interval.
-    output_change: root of (sum of ||o - o_own||^2 over sum of ||o_own||^2), o = sum a_i v_i with values v. 0 for own.
+    separable: share of the weight on separable tokens, see `measures.separable_weight`; on the run's vectors.
+    gain: separable minus that of the baseline (there 0, without an interval); its interval takes the windows in pairs.
+    output_change: root of (sum of ||o - b||^2 over sum of ||b||^2), o = sum a_i v_i with values v, b the baseline's o.
     active: keys with a weight above 0. effective_tokens, sensitivity (worst direction, T = 1): as in the run.
 
     Numbers that no query defines are null, and intervals of a single window. Cross attention has no rows where it has
@@ -197,15 +209,15 @@ def _numbers(sums: Sums, settings: Settings) -> dict[str, Tensor]:
     means = {
         name: sums[name] / torch.where(sums[f"{name}/rows"] > 0, sums[f"{name}/rows"], torch.nan) for name in _MEANS
     }
-    found = {name: x.nanmean(0) for name, x in means.items()}
-    gains = means["told_apart"] - means["told_apart"][:, :1]
-    found["gain"] = gains.nanmean(0)
-    for name, x in (("told_apart", means["told_apart"]), ("gain", gains)):
-        found[f"{name}_low"], found[f"{name}_high"] = bootstrap_interval(
+    columns = {name: x.nanmean(0) for name, x in means.items()}
+    gains = means["separable"] - means["separable"][:, :1]
+    columns["gain"] = gains.nanmean(0)
+    for name, x in (("separable", means["separable"]), ("gain", gains)):
+        columns[f"{name}_low"], columns[f"{name}_high"] = bootstrap_interval(
             x, level=settings.level, resamples=settings.resamples, seed=settings.seed
         )
     for end in ("gain_low", "gain_high"):
-        found[end][0] = torch.nan
+        columns[end][0] = torch.nan
     output = sums["output"].sum(0)
-    found["output_change"] = (sums["changed"].sum(0) / torch.where(output > 0, output, torch.nan)).sqrt()
-    return found
+    columns["output_change"] = (sums["changed"].sum(0) / torch.where(output > 0, output, torch.nan)).sqrt()
+    return columns

@@ -67,7 +67,7 @@ def answer(report: Report) -> Answer:
     if not measured:
         return Answer("look", "not measured", "Not measured: no head gave a number", "No head has a verdict.")
     rules = (_hardly_learned, _sinks, _dispersing, _fading)
-    return next((found for rule in rules if (found := rule(report, measured)) is not None), _healthy(report))
+    return next((answered for rule in rules if (answered := rule(report, measured)) is not None), _healthy(report))
 
 
 def _share(verdicts: Sequence[HeadVerdict], kinds: Sequence[str]) -> float:

@@ -24,7 +24,7 @@ def growth(table: Lookup) -> pl.DataFrame:
     """For every head: how fast its largest weight fades, and the lengths at which it crosses its limits.
 
     uniform_from, random_from: the first measured length at which its entropy is near the ceiling, or its separability
-    no better than that of random sets. faint_at: where its largest weight would fall below 0.1 if it went on fading as
+    no better than that of random sets. faint_at: where its largest weight would fall below 0.1 if it kept fading as
     measured (an extrapolation, given up to 100 times the largest length). half_until: a query whose logits have the
     mean range R of this head can give one key half of the weight among at most so many keys, 1 + e^R, by the tight
     bound 1/(1 + (n - 1) e^-R); given up to 10^9. Other queries of the head have other ranges.
@@ -69,5 +69,5 @@ def faint_at(weight: Cell | None, decay: Cell | None, longest: int | None) -> fl
 
 
 def keys_for_half(spread: float) -> float | None:
-    found = math.floor(1 + math.exp(min(spread, 100)))
-    return found if found <= _MOST_KEYS else None
+    keys = math.floor(1 + math.exp(min(spread, 100)))
+    return keys if keys <= _MOST_KEYS else None

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from ...words.finding import Fact, Place
 from ...words.numbers import percent, power_of_n, tokens
-from ...words.thresholds import FADING, NEAR_UNIFORM, SHARP, SINK
+from ...words.thresholds import FADING, INDUCTION, NEAR_UNIFORM, PREVIOUS_TOKEN, SHARP, SINK, TIMES_UNIFORM
 from .._engine.lookup import Cell, Lookup
-from .result import HeadVerdict
+from .result import HeadPattern, HeadVerdict
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,15 @@ class Facts:
     effective: Cell | None
     separability: Cell | None
     decay: Cell | None
+    previous: Cell | None = None
+    induction: Cell | None = None
 
     @property
     def entropy_share(self) -> float | None:
         return share_of_limit(self.entropy)
 
     def numbers(self) -> dict[str, Fact]:
-        found: dict[str, Fact] = {
+        numbers: dict[str, Fact] = {
             "effective tokens": value_of(self.effective),
             "visible keys, on average": None if self.effective is None else self.effective.limit,
             "entropy over its ceiling": self.entropy_share,
@@ -41,10 +43,13 @@ class Facts:
             "decay exponent": value_of(self.decay),
         }
         if self.size is not None:
-            found[f"separability of {self.size} tokens"] = value_of(self.separability)
-            found["its interval from"] = None if self.separability is None else self.separability.low
-            found["of random sets"] = None if self.separability is None else self.separability.control
-        return found
+            numbers[f"separability of {self.size} tokens"] = value_of(self.separability)
+            numbers["its interval from"] = None if self.separability is None else self.separability.low
+            numbers["of random sets"] = None if self.separability is None else self.separability.control
+        for name, cell in (("previous token", self.previous), ("token after the previous copy", self.induction)):
+            if cell is not None:
+                numbers |= {f"weight on the {name}": cell.value, f"{name}, of a uniform head": cell.control}
+        return numbers
 
 
 def share_of_limit(cell: Cell | None) -> float | None:
@@ -61,6 +66,7 @@ def head_facts(table: Lookup) -> dict[Place, Facts]:
         return {}
     sized = table.heads("separability", longest, size)
     sinks, entropy, effective = (table.heads(name, longest) for name in ("sink_mass", "entropy", "effective_tokens"))
+    previous, induction = (table.heads(name, longest) for name in ("previous_token", "induction"))
     decay = table.heads("decay_exponent")
     return {
         place: Facts(
@@ -71,6 +77,8 @@ def head_facts(table: Lookup) -> dict[Place, Facts]:
             effective=effective.get(place),
             separability=sized.get(place),
             decay=decay.get(place),
+            previous=previous.get(place),
+            induction=induction.get(place),
         )
         for place in table.places
     }
@@ -149,6 +157,30 @@ _KINDS = (
 KINDS = (*(kind.name for kind in _KINDS), "not measured")
 
 
+def head_patterns(facts: Facts) -> tuple[HeadPattern, ...]:
+    """Previous-token head, induction head, both or none."""
+    tried = (
+        ("previous-token head", facts.previous, PREVIOUS_TOKEN, "the token just before the query"),
+        (
+            "induction head",
+            facts.induction,
+            INDUCTION,
+            "what followed the previous occurrence of the query's token",
+        ),
+    )
+    return tuple(
+        HeadPattern(
+            name,
+            f"{name.capitalize()}: {percent(cell.value)} of its weight goes to {where}, {percent(cell.control)} of a "
+            "uniform head's.",
+            f"At {facts.tokens:,} tokens at least {percent(least)} of the weight is on {where}, and at least "
+            f"{TIMES_UNIFORM} times as much as a uniform head gives it.",
+        )
+        for name, cell, least, where in tried
+        if cell is not None and cell.control is not None and cell.value >= max(least, TIMES_UNIFORM * cell.control)
+    )
+
+
 def head_verdicts(table: Lookup) -> tuple[HeadVerdict, ...]:
     """One sentence on every head."""
     return tuple(_verdict(place, facts) for place, facts in head_facts(table).items())
@@ -161,5 +193,5 @@ def _verdict(place: Place, facts: Facts) -> HeadVerdict:
             before = f" No earlier rule holds ({tried})." if tried else ""
             sentence = f"{kind.name.capitalize()}: {kind.sentence(facts)}."
             rule = f"At {facts.tokens:,} tokens {kind.rule}.{before}"
-            return HeadVerdict(*place, kind.name, sentence, rule, facts.numbers())
+            return HeadVerdict(*place, kind.name, sentence, rule, facts.numbers(), head_patterns(facts))
     return HeadVerdict(*place, "not measured", "Not measured: no query gave a number.", "", facts.numbers())

@@ -59,18 +59,22 @@ def _number(
 
 def _critical_number(table: Lookup) -> KeyNumber:
     measure = f"critical_n@{LEVEL:g}"
-    found, tested = critical_n(table)
+    critical, tested = critical_n(table)
     name = "critical N"
     if not tested:
         return _number(name, measure, None, str, str)
     if not can_reject(table):
         meaning = f"With so few heads the test cannot distinguish anything from chance at level {LEVEL:g}."
         return KeyNumber(name, measure, None, None, None, None, None, "too few heads", meaning)
-    if found is None:
+    if critical is None:
         meaning = f"Up to {tested[-1]} selected tokens, the heads' distances differ from those of random sets."
         return KeyNumber(name, measure, None, None, None, None, None, f"none up to {tested[-1]}", meaning)
-    meaning = f"With {tokens(found.value)} selected, the heads' distances are first indistinguishable from random sets."
-    return KeyNumber(name, measure, found.value, found.low, found.high, None, None, tokens(found.value), meaning)
+    meaning = (
+        f"With {tokens(critical.value)} selected, the heads' distances are first indistinguishable from random sets."
+    )
+    return KeyNumber(
+        name, measure, critical.value, critical.low, critical.high, None, None, tokens(critical.value), meaning
+    )
 
 
 def can_reject(table: Lookup) -> bool:

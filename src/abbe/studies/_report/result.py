@@ -22,8 +22,20 @@ ALTERNATIVES, SAMPLE, FINDINGS = "alternatives.parquet", "sample.json", "report.
 
 
 @dataclass(frozen=True)
+class HeadPattern:
+    """A pattern that a head shows: "previous-token head" or "induction head"."""
+
+    name: str
+    sentence: str
+    rule: str
+
+
+@dataclass(frozen=True)
 class HeadVerdict:
-    """What one head is, in one sentence. Kinds: sink, uniform, blurred, fading, sharp, selective, not measured."""
+    """What one head is, in one sentence. Kinds: sink, uniform, blurred, fading, sharp, selective, not measured.
+
+    `patterns` are those that it shows beside its kind.
+    """
 
     layer: int
     head: int
@@ -31,6 +43,7 @@ class HeadVerdict:
     sentence: str
     rule: str
     numbers: Mapping[str, Fact]
+    patterns: tuple[HeadPattern, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,7 +104,7 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Report(Result):
-    """What `report` found.
+    """What `report` measured, and what follows from it.
 
     Attributes:
         run: the measurement itself.

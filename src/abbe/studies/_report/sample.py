@@ -14,7 +14,7 @@ from ...words.finding import Place
 from .._engine.loss import loss_and_guessing
 from .._engine.settings import Settings
 from .._engine.vectors import token_vectors
-from .._engine.window import lacks_vectors, rows_of_call, seeded
+from .._engine.window import is_over, lacks_vectors, rows_of_call, seeded
 from .heat import Heat, heat_codes, heat_grid
 from .result import Ball, Sample, SampleRow
 from .sample_ball import ball_of
@@ -105,7 +105,7 @@ class SampleReader:
         rows = _on_cpu(rows_of_call(call, self.positions, vectors, self.normalizer))
         generator = seeded(self.settings, self.window, f"sample of layer {layer}")
         self.of_layers[layer] = sample_rows(rows, layer, self.positions.tolist(), self.sizes, generator)
-        if call.query.shape[-2] == call.key.shape[-2] == self.window.length:  # else a cell would name a wrong token
+        if is_over(call, self.window.length):  # else a cell would name a wrong token
             wide = rows_of_call(call, torch.tensor(self.grid[0]), vectors, self.normalizer)
             codes = heat_codes(wide.weights.cpu(), self.grid[1])
             self.heat_of |= {(layer, head): cells for head, cells in enumerate(codes)}
@@ -120,7 +120,7 @@ def sample_rows(
 ) -> list[SampleRow]:
     """What the heads of a layer do with these queries; one row at a time, so that only (key, feature) is in memory."""
     order, visible, alive = rows.order(max(sizes)), rows.visible, rows.alive
-    found = []
+    sampled = []
     for head in range(rows.heads):
         vectors = rows.group(head).double()
         for place, query in enumerate(queries):
@@ -128,19 +128,19 @@ def sample_rows(
             keys = order[head, place, : int(seen.sum())]
             usable = sizes if bool(alive[head, place]) else ()
             balls = _balls(weights.double()[:, None] * vectors, keys, seen, usable, generator)
-            found.append(SampleRow(layer, head, query, tuple(keys.tolist()), tuple(weights[keys].tolist()), balls))
-    return found
+            sampled.append(SampleRow(layer, head, query, tuple(keys.tolist()), tuple(weights[keys].tolist()), balls))
+    return sampled
 
 
 def _balls(
     weighted: Tensor, keys: Tensor, seen: Tensor, sizes: Sequence[int], generator: torch.Generator
 ) -> tuple[Ball, ...]:
     """Of every size that leaves some of the seen keys out."""
-    found = []
+    balls = []
     for size in sizes:
         left = seen.clone()
         left[keys[:size]] = False
         others = left.nonzero()[:, 0]
         if len(others):
-            found.append(ball_of(weighted, keys[:size], others, generator))
-    return tuple(found)
+            balls.append(ball_of(weighted, keys[:size], others, generator))
+    return tuple(balls)

@@ -19,20 +19,20 @@ def ball_of(weighted: Tensor, members: Tensor, others: Tensor, generator: torch.
     """
     centre = weighted[members].sum(0)
     far = (weighted - centre).norm(dim=-1)
-    own, rest = far[members], far[others]
+    of_members, rest = far[members], far[others]
     radius = rest.amin()
     shown = others[_some(rest, generator)]
     angles = azimuths(weighted[torch.cat([members, shown])], centre).tolist()
     return Ball(
         size=len(members),
         radius=float(radius),
-        inside=tuple((own <= radius).tolist()),
-        distances=tuple(own.tolist()),
+        inside=tuple((of_members <= radius).tolist()),
+        distances=tuple(of_members.tolist()),
         angles=tuple(angles[: len(members)]),
         other_keys=tuple(shown.tolist()),
         other_distances=tuple(far[shown].tolist()),
         other_angles=tuple(angles[len(members) :]),
-        intruders=int((rest <= own.amax()).sum()),
+        intruders=int((rest <= of_members.amax()).sum()),
     )
 
 

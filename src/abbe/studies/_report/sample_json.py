@@ -52,8 +52,8 @@ def _of_size(row: SampleRow, size: int) -> Ball | None:
 
 
 def _ball_columns(balls: Iterable[Ball | None]) -> dict[str, list[Any]]:
-    found = [dict.fromkeys(_BALL) if ball is None else _ball_as_json(ball) for ball in balls]
-    return {name: [ball[name] for ball in found] for name in _BALL}
+    columns = [dict.fromkeys(_BALL) if ball is None else _ball_as_json(ball) for ball in balls]
+    return {name: [ball[name] for ball in columns] for name in _BALL}
 
 
 def _ball_as_json(ball: Ball) -> dict[str, Any]:
@@ -79,24 +79,24 @@ def _digits(number: float, digits: int) -> float:
     return float(f"{number:.{digits}g}")
 
 
-def sample_from_json(found: Mapping[str, Any]) -> Sample:
+def sample_from_json(stored: Mapping[str, Any]) -> Sample:
     """What `sample_as_json` kept."""
-    rows, balls, sizes = found["rows"], found["balls"], found["sizes"]
+    rows, balls, sizes = stored["rows"], stored["balls"], stored["sizes"]
     return Sample(
-        found["length"],
-        found["index"],
-        tuple(found["tokens"]),
+        stored["length"],
+        stored["index"],
+        tuple(stored["tokens"]),
         tuple(sizes),
-        tuple(found["queries"]),
+        tuple(stored["queries"]),
         tuple(
             SampleRow(layer, head, query, tuple(keys), tuple(weights), _balls_of_row(balls, sizes, number))
             for number, (layer, head, query, keys, weights) in enumerate(
                 zip(*(rows[name] for name in (*_PLACES, "keys", "weights")), strict=True)
             )
         ),
-        found["loss"],
-        found["guessing"],
-        None if found.get("heat") is None else heat_from_json(found["heat"]),
+        stored["loss"],
+        stored["guessing"],
+        None if stored.get("heat") is None else heat_from_json(stored["heat"]),
     )
 
 

@@ -41,9 +41,9 @@ def _spans(tokenizer: Any, text: Text, window: Window, ids: Sequence[int]) -> li
     margin = _MARGIN
     while True:
         start, end = max(0, window.start - margin), min(len(text.content), window.end + margin)
-        found = _tokenised(tokenizer, text.content[start:end])
-        spans = [(first + start, last + start) for first, last in found["offset_mapping"]]
-        place = _place(found["input_ids"], spans, ids, window)
+        encoded = _tokenised(tokenizer, text.content[start:end])
+        spans = [(first + start, last + start) for first, last in encoded["offset_mapping"]]
+        place = _place(encoded["input_ids"], spans, ids, window)
         if place is not None:
             return spans[place : place + len(ids)]
         if (start, end) == (0, len(text.content)):
@@ -57,11 +57,11 @@ def _tokenised(tokenizer: Any, part: str) -> Any:
     )
 
 
-def _place(found: Sequence[int], spans: Sequence[Span], ids: Sequence[int], window: Window) -> int | None:
-    """Where the window's tokens stand among those found, with the window's own span."""
+def _place(encoded: Sequence[int], spans: Sequence[Span], ids: Sequence[int], window: Window) -> int | None:
+    """Where the window's tokens stand among the encoded ones, with the span of the window."""
     for place in (place for place, span in enumerate(spans) if span[0] == window.start):
         last = place + len(ids) - 1
-        if last < len(spans) and spans[last][1] == window.end and list(found[place : last + 1]) == list(ids):
+        if last < len(spans) and spans[last][1] == window.end and list(encoded[place : last + 1]) == list(ids):
             return place
     return None
 
@@ -74,11 +74,11 @@ def _shown(content: str, spans: Sequence[Span], names: Sequence[str]) -> list[st
             shown.append(name)
             continue
         gap = content[max(done, start - _LONGEST_GAP) : start]
-        own = content[max(done, start) : min(end, max(done, start) + LONGEST + 1)]
-        shown.append(gap + _cut(own) if own else CONTINUED)
+        part = content[max(done, start) : min(end, max(done, start) + LONGEST + 1)]
+        shown.append(gap + _cut(part) if part else CONTINUED)
         done = max(done, end)
     return shown
 
 
-def _cut(own: str) -> str:
-    return own if len(own) <= LONGEST else own[: LONGEST - 1] + "…"
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -15,6 +15,7 @@ from ..._held import held
 from ...models import LoadedModel, Tap, Text, Windows, evaluating
 from ...results import Run, opened_run, read_content, read_manifest, read_table
 from ...words.finding import NOT_LEARNED
+from ...words.names import BASELINE
 from .._engine.folder import RunFolder
 from .._engine.given import as_folder, as_model, as_text
 from .._engine.lookup import Lookup
@@ -24,7 +25,7 @@ from .._engine.settings import Settings, settings_for
 from .._engine.watch import watching
 from .advice import advice
 from .alternatives import SCHEMA as ALTERNATIVES_SCHEMA
-from .alternatives import SHARPER, SPARSE, AlternativesReader, alternatives_windows
+from .alternatives import SHARPER, SPARSE, AlternativesReader, alternatives_windows, newer_name
 from .floors import floors
 from .growth import growth
 from .head_verdicts import head_verdicts
@@ -67,8 +68,8 @@ def report(
         progress: say the cost and show a bar on standard error.
 
     Example:
-        >>> found = abbe.report("smollm2", "book.txt", folder="smollm2-report")
-        >>> [verdict.sentence for verdict in found.verdicts]
+        >>> report = abbe.report("smollm2", "book.txt", folder="smollm2-report")
+        >>> [verdict.sentence for verdict in report.verdicts]
     """
     place, source = as_folder(folder), as_text(text)
     loaded = as_model(model, tokenizer, progress)
@@ -80,11 +81,11 @@ def report(
         cut = windows_of(loaded, source, settings)
         closer = _CloserLook(loaded, source, settings, cut)
         run = measure_run(loaded, source, settings, place, watch, _OVERHEAD, cut, closer.readers, Report.study)
-        found = make_report(run, *closer.seen())
+        result = make_report(run, *closer.seen())
         if place is not None:
-            found.save(place)
-            found.to_html(place / found.page)
-    return found
+            result.save(place)
+            result.to_html(place / result.page)
+    return result
 
 
 def make_report(run: Run, alternatives: pl.DataFrame | None = None, sample: Sample | None = None) -> Report:
@@ -93,12 +94,12 @@ def make_report(run: Run, alternatives: pl.DataFrame | None = None, sample: Samp
     if alternatives is None:
         alternatives = pl.DataFrame(schema=ALTERNATIVES_SCHEMA)
     fragile = floors(table)
-    found = verdicts(table, fragile, sample)
-    learned = all(finding.topic != NOT_LEARNED for finding in found)
+    findings = verdicts(table, fragile, sample)
+    learned = all(finding.topic != NOT_LEARNED for finding in findings)
     return Report(
         run=run,
         numbers=key_numbers(table),
-        verdicts=found,
+        verdicts=findings,
         heads=head_verdicts(table),
         growth=growth(table),
         floors=fragile,
@@ -154,7 +155,9 @@ def read_beside(folder: Path, stored: Mapping[str, Any]) -> tuple[pl.DataFrame, 
         made = None if sample["sample"] is None else sample_from_json(sample["sample"])
     except (KeyError, TypeError, ValueError, IndexError):
         raise AbbeError(f"{folder / SAMPLE} is damaged: it is not whole") from None
-    return read_table(folder / ALTERNATIVES, stored), made
+    alternatives = read_table(folder / ALTERNATIVES, stored)
+    older_baseline = pl.col("normalizer").replace("own", BASELINE)
+    return alternatives.rename(newer_name).with_columns(older_baseline), made
 
 
 def opened_report(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Report:

@@ -27,7 +27,7 @@ def verdicts(table: Lookup, floors: pl.DataFrame, sample: Sample | None = None) 
     heads = head_facts(table)
     if not heads:
         return ()
-    found = [
+    findings = [
         hardly_learned(table, sample),
         _dispersion(table, heads),
         _forced(table),
@@ -37,7 +37,7 @@ def verdicts(table: Lookup, floors: pl.DataFrame, sample: Sample | None = None) 
         _sinks(table, heads),
         _gradient(table, floors),
     ]
-    return tuple(finding for finding in found if finding is not None)
+    return tuple(finding for finding in findings if finding is not None)
 
 
 def _matching(heads: Mapping[Place, Facts], test: Callable[[Facts], bool]) -> tuple[Place, ...]:
@@ -103,16 +103,16 @@ def _forced(table: Lookup) -> Finding | None:
 
 
 def _random_sets(table: Lookup) -> Finding | None:
-    found, tested = critical_n(table)
+    critical, tested = critical_n(table)
     if not tested or not can_reject(table):
         return None
     longest = table.longest
     statistics = {n: table.overall("ks_statistic", longest, n) for n in tested}
     p_values = {n: table.overall("ks_p_value", longest, n) for n in tested}
-    at = tested[-1] if found is None else int(found.value)
-    numbers: dict[str, Fact] = {"critical N": None if found is None else at, "largest N tested": tested[-1]}
-    if found is not None:
-        numbers |= {"interval from": found.low, "to": found.high}
+    at = tested[-1] if critical is None else int(critical.value)
+    numbers: dict[str, Fact] = {"critical N": None if critical is None else at, "largest N tested": tested[-1]}
+    if critical is not None:
+        numbers |= {"interval from": critical.low, "to": critical.high}
     statistic, p_value = statistics.get(at), p_values.get(at)
     numbers |= {
         f"KS statistic at N = {at}": None if statistic is None else statistic.value,
@@ -123,7 +123,7 @@ def _random_sets(table: Lookup) -> Finding | None:
         f"those of random sets does not reject at level {LEVEL:g} (arXiv 2508.17821). That it does not reject is no "
         "proof of equality."
     )
-    return Finding("random sets", _critical_sentence(at if found else None, p_values), rule, numbers)
+    return Finding("random sets", _critical_sentence(at if critical else None, p_values), rule, numbers)
 
 
 def _critical_sentence(critical: int | None, p_values: Mapping[int, Cell | None]) -> str:
@@ -224,21 +224,21 @@ def _gradient(table: Lookup, floors: pl.DataFrame) -> Finding | None:
     overall = table.overall("sensitivity_worst_mean", table.longest)
     if overall is None or not overall.limit:
         return None
-    found, fragile_heads = highest_and_middle(floors), floors["floor"].drop_nulls().len()
+    highest, fragile_heads = highest_and_middle(floors), floors["floor"].drop_nulls().len()
     numbers: dict[str, Fact] = {
         "worst sensitivity at T = 1, mean": overall.value,
         "interval from": overall.low,
         "to": overall.high,
         "its ceiling": overall.limit,
-        "highest temperature at which a head is fragile": None if found is None else found[0],
-        "the same for the median head": None if found is None else found[1],
+        "highest temperature at which a head is fragile": None if highest is None else highest[0],
+        "the same for the median head": None if highest is None else highest[1],
         "heads that get fragile": fragile_heads,
         "heads": floors.height,
     }
     fragile = (
         "no head becomes fragile at the temperatures that were tried"
-        if found is None
-        else f"the first head becomes fragile below T = {found[0]:.2f}"
+        if highest is None
+        else f"the first head becomes fragile below T = {highest[0]:.2f}"
     )
     return Finding(
         "gradients",

@@ -20,16 +20,16 @@ SUB_LINEAR = (0.05, 0.95)  # exponents that count as growth, but slower than L
 
 def growth(figure: Figure) -> Claim:
     lines = {name: line_of(figure.tables["distance"], "length", name) for name in ("selected", "random")}
-    found = {name: slope(list(line), list(line.values())) for name, line in lines.items()}
-    linear = [inside(value, LINEAR) for value in found.values()]
+    exponents = {name: slope(list(line), list(line.values())) for name, line in lines.items()}
+    linear = [inside(value, LINEAR) for value in exponents.values()]
     return Claim(
         "2a",
         "distance grows with length",
         "the distance of the selected tokens, and its mean over random sets, grow roughly linearly in L",
-        f"like L^{power(found['selected'])} for selected and L^{power(found['random'])} for random sets",
+        f"like L^{power(exponents['selected'])} for selected and L^{power(exponents['random'])} for random sets",
         f"both exponents of a power law over all lengths lie between {LINEAR[0]:g} and {LINEAR[1]:g}",
         answer(None if None in linear else all(linear)),
-        {f"exponent of {name}": value for name, value in found.items()},
+        {f"exponent of {name}": value for name, value in exponents.items()},
     )
 
 

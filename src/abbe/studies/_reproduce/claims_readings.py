@@ -36,13 +36,13 @@ def with_readings(
         holds, value = judge(rows)
         answers[expected, test] = answer(holds if enough_heads or test not in _PER_HEAD else None)
         numbers[f"{number}, {expected}, {test}"] = value
-    return replace(claim, found=f"{claim.found}. {dependence(answers)}", numbers=numbers)
+    return replace(claim, measured=f"{claim.measured}. {dependence(answers)}", numbers=numbers)
 
 
 def dependence(answers: Mapping[tuple[str, str], Answer]) -> str:
     """One sentence: the same under every reading, or under which it is another."""
-    own = answers[DEFAULT]
-    others = [f"{expected} and {test} ({found})" for (expected, test), found in answers.items() if found != own]
+    usual = answers[DEFAULT]
+    others = [f"{expected} and {test} ({verdict})" for (expected, test), verdict in answers.items() if verdict != usual]
     if not others:
         return f"The verdict is the same under all {len(answers)} readings of “expected” and of the test"
     return f"The verdict depends on the reading: another one with {'; '.join(others)}"

@@ -64,14 +64,14 @@ def growth_at_low_temperature(figure: Figure) -> Claim:
     table = figure.tables["sensitivity"].filter(pl.col("temperature") <= LOW_TEMPERATURE)
     smallest = table["step"].min()
     at_step = table.filter(pl.col("step") == smallest)
-    found = {
+    exponents = {
         "random direction, largest head": _exponent(at_step, "random", "paper"),
         "random direction, largest row": _exponent(at_step, "random", "max"),
         "worst direction, mean": _exponent(table.filter(pl.col("step").is_null()), "worst", "mean"),
         "worst direction, largest row": _exponent(table.filter(pl.col("step").is_null()), "worst", "max"),
     }
-    judged = found["random direction, largest head"]
-    others = "; ".join(f"{name} T^{power(value)}" for name, value in list(found.items())[1:])
+    judged = exponents["random direction, largest head"]
+    others = "; ".join(f"{name} T^{power(value)}" for name, value in list(exponents.items())[1:])
     return Claim(
         "4",
         "sensitivity at low temperature",
@@ -80,7 +80,7 @@ def growth_at_low_temperature(figure: Figure) -> Claim:
         f"the exponent below T = {LOW_TEMPERATURE:g} (random direction, smallest step, mean over queries, largest "
         f"head) lies between {-LINEAR[1]:g} and {-LINEAR[0]:g}",
         answer(inside(judged, (-LINEAR[1], -LINEAR[0]))),
-        {f"exponent: {name}": value for name, value in found.items()},
+        {f"exponent: {name}": value for name, value in exponents.items()},
     )
 
 

@@ -47,6 +47,9 @@ class Figure:
     about: Mapping[str, Any] = field(default_factory=dict)  # length, sizes, queries and the like, for captions
 
 
+_OLDER = {"found": "measured"}  # fields of claims in folders of older versions
+
+
 @dataclass(frozen=True)
 class Claim:
     """A statement of the paper, what this model shows, and whether it holds by a rule that is written down."""
@@ -54,7 +57,7 @@ class Claim:
     figure: str
     topic: str
     paper: str
-    found: str
+    measured: str
     rule: str
     answer: Answer
     numbers: Mapping[str, float | None] = field(default_factory=dict)
@@ -62,7 +65,7 @@ class Claim:
 
 @dataclass(frozen=True, eq=False)
 class Reproduction(Result):
-    """What `reproduce` found: the data of the figures, the statements judged, and the seconds of each figure."""
+    """What `reproduce` measured: the data of the figures, the statements judged, and the seconds of each figure."""
 
     study: ClassVar[str] = "reproduce"
     page: ClassVar[str] = "reproduce.html"
@@ -75,7 +78,7 @@ class Reproduction(Result):
     @property
     def table(self) -> pl.DataFrame:
         """A row for every statement of the paper: figure, topic, what it says, what this model shows, the answer."""
-        columns = ("figure", "topic", "answer", "paper", "found", "rule")
+        columns = ("figure", "topic", "answer", "paper", "measured", "rule")
         rows = [[getattr(claim, name) for name in columns] for claim in self.claims]
         return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row")
 
@@ -108,5 +111,5 @@ def opened_reproduction(folder: Path, manifest: Mapping[str, Any], stored: Mappi
             for path in sorted((folder / "data").glob(f"{start}*.parquet"))
         }
         figures[name] = Figure(name, tables, about)
-    claims = tuple(Claim(**claim) for claim in content["claims"])
+    claims = tuple(Claim(**{_OLDER.get(name, name): x for name, x in claim.items()}) for claim in content["claims"])
     return Reproduction(manifest, figures, claims, content["figure_seconds"])

@@ -60,8 +60,8 @@ def reproduce(
         progress: show a bar on standard error.
 
     Example:
-        >>> found = abbe.reproduce("smollm2", "war_and_peace.txt")
-        >>> [(claim.topic, claim.answer) for claim in found.claims]
+        >>> reproduction = abbe.reproduce("smollm2", "war_and_peace.txt")
+        >>> [(claim.topic, claim.answer) for claim in reproduction.claims]
     """
     place, source = as_folder(folder), as_text(text)
     loaded = as_model(model, tokenizer, progress)

@@ -42,16 +42,16 @@ def _about(runs: Runs) -> dict[str, Any]:
     """What a caption says; one length is `length`, several are `lengths`, and so for sizes."""
     run = next(iter(runs.values()))
     settings = run.manifest["settings"]
-    found = {
+    shown = {
         "vectors": list(runs),
         "queries": settings["queries"],
         "windows": _counted(run),
         "heads": run.table.select("layer", "head").drop_nulls().n_unique(),
     }
-    found |= _one_or_many("length", settings["lengths"])
+    shown |= _one_or_many("length", settings["lengths"])
     if settings["steps"]:
-        return found | {"steps": settings["steps"]}
-    return found | _one_or_many("size", settings["sizes"]) | {"more_than": settings["more_than"]}
+        return shown | {"steps": settings["steps"]}
+    return shown | _one_or_many("size", settings["sizes"]) | {"more_than": settings["more_than"]}
 
 
 def _counted(run: Run) -> int | str:
@@ -82,8 +82,8 @@ def _series(run: Run, measure: str, axis: str) -> pl.DataFrame:
 def _one_series(rows: pl.DataFrame, axis: str, name: str, column: str) -> pl.DataFrame:
     """Only the value itself has an interval."""
     ends = [pl.col(end) if column == "value" else pl.lit(None, pl.Float64).alias(end) for end in ("low", "high")]
-    found = rows.select(axis, pl.lit(name).alias("series"), pl.col(column).alias("value"), *ends)
-    return found.filter(pl.col("value").is_not_null()).sort(axis)
+    points = rows.select(axis, pl.lit(name).alias("series"), pl.col(column).alias("value"), *ends)
+    return points.filter(pl.col("value").is_not_null()).sort(axis)
 
 
 def _distances(runs: Runs, axis: str) -> dict[str, pl.DataFrame]:
@@ -127,28 +127,28 @@ def _tests(run: Run) -> pl.DataFrame:
 
 def _critical_sizes(run: Run) -> pl.DataFrame:
     largest = _tests(run).group_by("length").agg(largest_n=pl.col("n").max())
-    found = []
+    by_level = []
     for level in LEVELS:
         rows = _of_all_heads(run, f"critical_n@{level:g}")
         critical_n = rows.select("length", pl.col("value").alias("critical_n"), "low", "high")
         known = largest.join(critical_n, on="length", how="left")
         tried = [pl.when(pl.col("critical_n") <= pl.col("largest_n")).then(x) for x in ("critical_n", "low", "high")]
-        found.append(known.select("length", pl.lit(level).alias("level"), *tried, "largest_n"))
-    return pl.concat(found).sort("length", "level")
+        by_level.append(known.select("length", pl.lit(level).alias("level"), *tried, "largest_n"))
+    return pl.concat(by_level).sort("length", "level")
 
 
 def _readings(run: Run) -> pl.DataFrame:
     """Critical N under every reading, the default one first."""
     largest = _tests(run).group_by("length").agg(largest_n=pl.col("n").max())
-    found = []
+    by_reading = []
     for level, (expected, test) in itertools.product(LEVELS, READINGS):
         critical = _of_all_heads(run, critical_name(level, expected, test)).select("length", critical_n="value")
         rejecting = _of_all_heads(run, rejecting_name(level, expected, test)).select("length", rejecting="value")
         known = largest.join(critical, on="length", how="left").join(rejecting, on="length", how="left")
         named = {"level": level, "expected": expected, "test": test}
         keys = [pl.lit(value).alias(name) for name, value in named.items()]
-        found.append(known.select("length", *keys, "critical_n", "rejecting", "largest_n"))
-    return pl.concat(found).sort("length", "level", maintain_order=True)
+        by_reading.append(known.select("length", *keys, "critical_n", "rejecting", "largest_n"))
+    return pl.concat(by_reading).sort("length", "level", maintain_order=True)
 
 
 def _in_proportion(run: Run) -> pl.DataFrame:
@@ -190,9 +190,9 @@ def _sensitivities(run: Run, t: float, step: float | None, names: Mapping[str, s
     for direction, name in names.items():
         means = run.table.filter((pl.col("measure") == name.format("mean")) & pl.col("head").is_not_null())
         largest = _of_all_heads(run, name.format("max"))["value"]
-        found = {"paper": means["value"].max(), "mean": means["value"].mean(), "max": largest[0]}
+        statistics = {"paper": means["value"].max(), "mean": means["value"].mean(), "max": largest[0]}
         key = {"temperature": t, "step": step, "direction": direction}
-        rows += [key | {"statistic": statistic, "value": value} for statistic, value in found.items()]
+        rows += [key | {"statistic": statistic, "value": value} for statistic, value in statistics.items()]
     return rows
 
 

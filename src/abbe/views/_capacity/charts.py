@@ -25,44 +25,44 @@ _DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3))
 
 
 @unchecked
-def capacity_chart(found: Capacity, theme: ThemeName = "light") -> Spec:
+def capacity_chart(study: Capacity, theme: ThemeName = "light") -> Spec:
     """All panels as one Vega-Lite chart, two in a row: a curve for each way, growth, layers for each way.
 
     Growth of the model stands beside that of the layers; where there is none, it comes last, so that the two ways stay
     side by side.
     """
     colours = THEMES[theme]
-    rises = [_rises(found, way, colours) for way in found.manifest["settings"]["ways"]]
-    growth, of_layers = _over_length(found, colours), layer_panels(found, colours)
-    beside = layer_growth(found, colours)
+    rises = [_rises(study, way, colours) for way in study.manifest["settings"]["ways"]]
+    growth, of_layers = _over_length(study, colours), layer_panels(study, colours)
+    beside = layer_growth(study, colours)
     panels = [*rises, *of_layers, growth] if beside is None else [*rises, growth, beside, *of_layers]
-    chart = finished(panels, "How many tokens does the model need?", _about(found), theme)
+    chart = finished(panels, "How many tokens does the model need?", _about(study), theme)
     apart = dict.fromkeys(("color", "strokeDash", "strokeWidth", "x", "y"), "independent")
     return chart | {"resolve": {"scale": apart}}
 
 
-def _about(found: Capacity) -> list[str]:
-    manifest, settings = found.manifest, found.manifest["settings"]
+def _about(study: Capacity) -> list[str]:
+    manifest, settings = study.manifest, study.manifest["settings"]
     words = plain(f"{model_name(manifest)} on {text_name(manifest)}, {settings['windows']} windows of each length")
     bands = f"; bands: {percent(settings['level'], 3)} intervals over windows" if settings["windows"] > 1 else ""
-    return [f"{words}{bands}", *_about_layers(found), f"loss over {found.scored}"]
+    return [f"{words}{bands}", *_about_layers(study), f"loss over {study.scored}"]
 
 
-def _about_layers(found: Capacity) -> list[str]:
-    of_layers = found.table.filter(pl.col("layer").is_not_null())
+def _about_layers(study: Capacity) -> list[str]:
+    of_layers = study.table.filter(pl.col("layer").is_not_null())
     if not of_layers.height:
         return []
     at = of_layers.filter(pl.col("length") == pl.col("length").max()).row(0, named=True)
     return [f"single layers at L = {at['length']:,}, on {at['windows']} of the windows"]
 
 
-def _rises(found: Capacity, way: str, theme: Theme) -> Spec:
+def _rises(study: Capacity, way: str, theme: Theme) -> Spec:
     """The relative rise of the loss against the keys that are kept; what is allowed as level lines."""
-    rows = rows_of(found.curve.filter(pl.col("layer").is_null() & (pl.col("way") == way)))
+    rows = rows_of(study.curve.filter(pl.col("layer").is_null() & (pl.col("way") == way)))
     for row in rows:
         row |= {name: None if row[name] is None else 100 * row[name] for name in ("rise", "low", "high")}
         row["shown"] = f"L = {row['length']:,}"
-    taus = [{"rise": 100 * tau, "shown": percent(tau, 2)} for tau in found.manifest["settings"]["taus"]]
+    taus = [{"rise": 100 * tau, "shown": percent(tau, 2)} for tau in study.manifest["settings"]["taus"]]
     x = places_axis("n", "kept keys N", numbers(rows, "n"), every=False)
     y = log_axis("rise", "rise of the loss (%)", [*numbers(rows, "rise"), *numbers(taus, "rise")], _DECADES)
     lengths = sorted({row["length"] for row in rows})
@@ -96,10 +96,10 @@ def _between(first: str, last: str, count: int) -> list[str]:
     return ["#" + "".join(f"{round(a + (b - a) * part):02x}" for a, b in zip(*ends, strict=True)) for part in parts]
 
 
-def _over_length(found: Capacity, theme: Theme) -> Spec:
+def _over_length(study: Capacity, theme: Theme) -> Spec:
     """N* against L on two logarithmic axes, and the paper's share of L."""
-    rows = rows_of(found.table.filter(pl.col("layer").is_null()))
-    looks = _looks(found, theme)
+    rows = rows_of(study.table.filter(pl.col("layer").is_null()))
+    looks = _looks(study, theme)
     for row in rows:
         row["shown"] = f"{row['way']}, {percent(row['tau'], 2)}"
     lengths = sorted({row["length"] for row in rows})
@@ -119,9 +119,9 @@ def _over_length(found: Capacity, theme: Theme) -> Spec:
     return panel(layers, "growth with the length")
 
 
-def _looks(found: Capacity, theme: Theme) -> dict[str, Look]:
-    """Ways by colour, taus by dash; what the paper says in its own colour."""
-    settings, hues = found.manifest["settings"], {"deletion": theme.third, "renormalised": theme.selected}
+def _looks(study: Capacity, theme: Theme) -> dict[str, Look]:
+    """Ways by colour, taus by dash; the paper's share in another one."""
+    settings, hues = study.manifest["settings"], {"deletion": theme.third, "renormalised": theme.selected}
     series = {
         f"{way} {tau}": Look(f"{way}, {percent(tau, 2)}", hues[way], _DASHES[place % len(_DASHES)])
         for way in settings["ways"]

@@ -25,25 +25,23 @@ _LAYER_TIPS = [
 ]
 
 
-def layer_panels(found: Capacity, theme: Theme) -> list[Spec]:
+def layer_panels(study: Capacity, theme: Theme) -> list[Spec]:
     """Every layer at its equal share of the smallest tau: capacity, separability, and both together; for each way."""
-    of_layers = found.layers.filter(pl.col("length") == pl.col("length").max())
+    of_layers = study.layers.filter(pl.col("length") == pl.col("length").max())
     if not of_layers.height:
         return []
-    ways = found.manifest["settings"]["ways"]
+    ways = study.manifest["settings"]["ways"]
     by_way = {way: rows_of(of_layers.filter(pl.col("way") == way).sort("layer")) for way in ways}
     keys = _keys_axis(rows_of(of_layers))
-    panels = [_capacities(rows, keys, f"each layer truncated alone, {way}", theme) for way, rows in by_way.items()]
-    panels += [_separabilities(rows, f"separability of each layer, {way}", theme) for way, rows in by_way.items()]
-    return panels + [
-        _together(rows, keys, f"needed keys and separability, {way}", theme) for way, rows in by_way.items()
-    ]
+    panels = [_capacities(rows, keys, f"each layer alone, {way}", theme) for way, rows in by_way.items()]
+    panels += [_separabilities(rows, f"separability, {way}", theme) for way, rows in by_way.items()]
+    return panels + [_together(rows, keys, f"keys by separability, {way}", theme) for way, rows in by_way.items()]
 
 
-def layer_growth(found: Capacity, theme: Theme) -> Spec | None:
+def layer_growth(study: Capacity, theme: Theme) -> Spec | None:
     """Capacity against the length, a line for each layer, in the way that is reported; None with one length."""
-    way = found.reported_way
-    rows = rows_of(found.layers.filter(pl.col("way") == way).sort("layer", "length"))
+    way = study.reported_way
+    rows = rows_of(study.layers.filter(pl.col("way") == way).sort("layer", "length"))
     lengths = sorted({row["length"] for row in rows})
     if len(lengths) < 2:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -10,8 +11,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ...words.manifest import model_name, text_name
 from ...words.numbers import interval, number, percent
 from .._shared.terminal import bullets, new_table, plain, skipped_lines
+from .._shared.text_table import TextTable
 
 if TYPE_CHECKING:
     from ...studies import Capacity
@@ -19,83 +22,98 @@ if TYPE_CHECKING:
 _WHOLE = ("way", "interval", "separability")  # single words, or numbers that are read together
 
 
-def capacity_table(found: Capacity) -> RenderableType:
+def capacity_table(study: Capacity) -> RenderableType:
     """Readable from 80 columns on."""
-    manifest = found.manifest
-    parts: list[RenderableType] = [
-        Text(f"How many tokens does {plain(manifest['model']['name'])} need?", style="bold"),
-        Text(f"on {plain(manifest['text']['name'])}; only the top N* keys per query are kept", style="dim"),
-        Text(f"loss over {found.scored}", style="dim"),
-        _by_length(found),
-    ]
-    if found.growth["layer"].is_null().any():
-        parts.append(_growth(found))
-    parts += _by_layer(found)
+    question, *about = capacity_lines(study)
+    parts: list[RenderableType] = [Text(plain(question), style="bold"), *(Text(plain(x), style="dim") for x in about)]
+    for table in capacity_tables(study):
+        parts += [_drawn(table), *([Text(f"{table.note}\n", style="dim")] if table.note else [])]
     parts.append(Text("What it means", style="bold"))
-    return Group(*parts, *bullets(found.findings), *skipped_lines(manifest))
+    return Group(*parts, *bullets(study.findings), *skipped_lines(study.manifest))
 
 
-def _table(title: str, first: str, *others: str) -> Table:
-    table = new_table(title=title, title_justify="left")
-    table.add_column(first, justify="right")
-    for name in others:
-        table.add_column(name, justify="left" if name == "way" else "right", no_wrap=name in _WHOLE)
-    return table
+def capacity_lines(study: Capacity) -> list[str]:
+    """The question, then what was measured on what."""
+    manifest = study.manifest
+    return [
+        f"How many tokens does {model_name(manifest)} need?",
+        f"on {text_name(manifest)}; only the top N* keys per query are kept",
+        f"loss over {study.scored}",
+    ]
 
 
-def _by_length(found: Capacity) -> Table:
-    table = _table("Whole model", "length", "way", "tau", "N*", "interval", "N*/L", "separability", "random sets")
-    for row in found.table.filter(pl.col("layer").is_null()).iter_rows(named=True):
-        table.add_row(
-            f"{row['length']:,}", row["way"], percent(row["tau"], 2), _needed(row), _ends(row, "low", "high"),
-            percent(row['share'], 3), _beside(row), _share(row["control"]),
-        )  # fmt: skip
-    return table
+def capacity_tables(study: Capacity) -> list[TextTable]:
+    """N* of the whole model, its growth, and a table of layers for each way."""
+    growth = [_growth(study)] if study.growth["layer"].is_null().any() else []
+    return [_by_length(study), *growth, *_by_layer(study)]
 
 
-def _growth(found: Capacity) -> Table:
-    table = _table("Growth, N* ~ L^g", "tau", "way", "g", "interval")
-    for row in found.growth.filter(pl.col("layer").is_null()).iter_rows(named=True):
-        table.add_row(percent(row["tau"], 2), row["way"], *_exponent(row))
-    return table
+def _drawn(table: TextTable) -> Table:
+    drawn = new_table(title=table.title, title_justify="left")
+    for place, name in enumerate(table.columns):
+        drawn.add_column(name, justify="left" if name == "way" else "right", no_wrap=place > 0 and name in _WHOLE)
+    for row in table.rows:
+        drawn.add_row(*row)
+    return drawn
 
 
-def _exponent(row: dict[str, Any]) -> tuple[str, str]:
-    return f"{row['exponent']:.2f}", interval(row["low"], row["high"], "{:.2f}".format)
+def _by_length(study: Capacity) -> TextTable:
+    rows = [
+        (
+            f"{row['length']:,}", row["way"], percent(row["tau"], 2), _needed(row), _ends(row),
+            percent(row["share"], 3), _beside(row), _share(row["control"]),
+        )
+        for row in study.table.filter(pl.col("layer").is_null()).iter_rows(named=True)
+    ]  # fmt: skip
+    return TextTable(
+        "Whole model", ("length", "way", "tau", "N*", "interval", "N*/L", "separability", "random sets"), rows
+    )
 
 
-def _by_layer(found: Capacity) -> list[RenderableType]:
-    """A table for each way, at the longest length; then what g is, and where the other lengths are."""
-    rows = found.table.filter(pl.col("layer").is_not_null())
+def _growth(study: Capacity) -> TextTable:
+    rows = [
+        (
+            percent(row["tau"], 2), row["way"], f"{row['exponent']:.2f}",
+            interval(row["low"], row["high"], "{:.2f}".format),
+        )
+        for row in study.growth.filter(pl.col("layer").is_null()).iter_rows(named=True)
+    ]  # fmt: skip
+    return TextTable("Growth, N* ~ L^g", ("tau", "way", "g", "interval"), rows)
+
+
+def _by_layer(study: Capacity) -> list[TextTable]:
+    """A table for each way, at the longest length; below the last what g is, and where the other lengths are."""
+    rows = study.table.filter(pl.col("layer").is_not_null())
     longest = rows.filter(pl.col("length") == pl.col("length").max())
     tables = [
-        _layers_of(longest.filter(pl.col("way") == way), found.growth)
+        _layers_of(longest.filter(pl.col("way") == way), study.growth)
         for way in longest["way"].unique(maintain_order=True)
     ]
     others = sorted(set(rows["length"].unique()) - set(longest["length"].unique()))
     if not others:
-        return [*tables]
+        return tables
     listed = ", ".join(f"{length:,}" for length in others)
     smallest = percent(min(rows["allowed"].to_list()), 2)
     note = f"g: growth at {smallest}; layers at {listed} tokens: --json, or table.csv of --out"
-    return [*tables, Text(f"{note}\n", style="dim")]
+    return [*tables[:-1], replace(tables[-1], note=note)]
 
 
-def _layers_of(rows: pl.DataFrame, growth: pl.DataFrame) -> Table:
+def _layers_of(rows: pl.DataFrame, growth: pl.DataFrame) -> TextTable:
     """A column for every rise that is allowed: tau, and its equal share among the layers; g is for the smallest."""
     allowed = sorted(rows["allowed"].unique().to_list(), reverse=True)
     way, length = rows["way"][0], rows["length"][0]
     grown = growth.filter(pl.col("layer").is_not_null() & (pl.col("way") == way) & (pl.col("allowed") == allowed[-1]))
     exponents = dict(grown.select("layer", "exponent").iter_rows())
-    title = f"Each layer alone, {way}, {length:,} tokens: keys for a rise of at most"
     more = ["g"] if exponents else []
-    table = _table(title, "layer", *(percent(one, 2) for one in allowed), *more, "separability", "random sets")
+    lines = []
     for layer in sorted(rows["layer"].unique().to_list()):
         some = {row["allowed"]: row for row in rows.filter(pl.col("layer") == layer).iter_rows(named=True)}
         any_row = next(iter(some.values()))
-        cells = [_needed(some[one]) for one in allowed] + [f"{exponents[layer]:.2f}" for _ in more]
-        table.add_row(str(layer), *cells, _beside(any_row), _share(any_row["control"]))
-    return table
+        needed = [_needed(some[one]) for one in allowed] + [f"{exponents[layer]:.2f}" for _ in more]
+        lines.append((str(layer), *needed, _beside(any_row), _share(any_row["control"])))
+    title = f"Each layer alone, {way}, {length:,} tokens: keys for a rise of at most"
+    columns = ("layer", *(percent(one, 2) for one in allowed), *more, "separability", "random sets")
+    return TextTable(title, columns, lines)
 
 
 def _needed(row: dict[str, Any]) -> str:
@@ -104,9 +122,9 @@ def _needed(row: dict[str, Any]) -> str:
     return value if row["monotone"] else f"{value}? (first {row['first']:,})"
 
 
-def _ends(row: dict[str, Any], low: str, high: str) -> str:
+def _ends(row: dict[str, Any]) -> str:
     """Whole numbers that hold the interval."""
-    return "" if row[low] is None else f"{math.floor(row[low]):,} to {math.ceil(row[high]):,}"
+    return "" if row["low"] is None else f"{math.floor(row['low']):,} to {math.ceil(row['high']):,}"
 
 
 def _beside(row: dict[str, Any]) -> str:

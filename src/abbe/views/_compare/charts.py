@@ -16,43 +16,39 @@ from .._shared.labels import Box, Point, place_names
 from .._shared.panels import HEIGHT, WIDTH, Look, Row, numbers, renamed, rows_of, tip
 from .._shared.series import Spec, finished, panel, source, unchecked, x_of
 from .._shared.theme import THEMES, Theme, ThemeName
+from .words import name_of
 
 if TYPE_CHECKING:
     from ...studies import Comparison
 
 QUESTION = "What does each normalizer cost, and what does it gain?"
-_BASELINE_WORDS = "baseline"
 _LONGEST = 27  # letters of a name that has room beside a point
 
 
 def looks_of(comparison: Comparison, theme: Theme) -> dict[str, Look]:
     """One look for every normalizer, through all charts; a calibrated one is dashed in the colour of the plain one."""
     hues = (theme.selected, theme.third, theme.fourth, theme.claim, theme.ramp[0], theme.bad, theme.control)
-    found: dict[str, Look] = {}
+    looks: dict[str, Look] = {}
     labels = short_names(comparison.table["normalizer"].to_list())
     plain = [name for name in comparison.table["normalizer"] if name != BASELINE and CALIBRATED not in name]
     for name in comparison.table["normalizer"]:
         if name == BASELINE:
-            found[name] = Look(_BASELINE_WORDS, theme.proved, width=2.6)
+            looks[name] = Look(BASELINE, theme.proved, width=2.6)
         else:
             base = name.removesuffix(CALIBRATED)
             hue = hues[plain.index(base) % len(hues)] if base in plain else theme.soft
-            found[name] = Look(labels[name], hue, (6, 3) if base != name else (1, 0))
-    return found
+            looks[name] = Look(labels[name], hue, (6, 3) if base != name else (1, 0))
+    return looks
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
     """As they stand in charts: of long ones both ends, made unique by a number; tooltips and tables have them whole."""
-    found: dict[str, str] = {}
+    short_ones: dict[str, str] = {}
     for name in names:
         short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 14]}…{name[-13:]}"
-        same = sum(other == short or other.startswith(f"{short} (") for other in found.values())
-        found[name] = f"{short} ({same + 1})" if same else short
-    return found
-
-
-def full_name(normalizer: str) -> str:
-    return _BASELINE_WORDS if normalizer == BASELINE else normalizer
+        same = sum(other == short or other.startswith(f"{short} (") for other in short_ones.values())
+        short_ones[name] = f"{short} ({same + 1})" if same else short
+    return short_ones
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ def pareto_chart(comparison: Comparison, theme: ThemeName) -> Spec:
     """Two panels, a point for every normalizer, with intervals both ways; a line joins those that none beats."""
     rows, looks = rows_of(comparison.table), looks_of(comparison, THEMES[theme])
     rows = [row | {"shown": looks[row["normalizer"]].label} | _paired(row, rows[0]["loss"]) for row in rows]
-    rows = [row | {"full": full_name(row["normalizer"])} for row in rows]
+    rows = [row | {"full": name_of(row["normalizer"])} for row in rows]
     rows = [row | {"counted": "only between its jumps" if row[JUMPS] else "everywhere"} for row in rows]
     colours = [look.colour for look in looks.values()]
     scale = alt.Scale(domain=[look.label for look in looks.values()], range=colours)
@@ -105,10 +101,11 @@ def pareto_chart(comparison: Comparison, theme: ThemeName) -> Spec:
     return finished(panels, QUESTION, about_lines(comparison), theme)
 
 
-def _paired(row: Row, own: float | None) -> Row:
+def _paired(row: Row, baseline: float | None) -> Row:
     """The interval of the difference from the baseline, around its loss: what windows have in common is not in it."""
     ends = row["loss_change_low"], row["loss_change_high"]
-    low, high = (None if own is None or end is None or row["normalizer"] == BASELINE else own + end for end in ends)
+    alone = row["normalizer"] == BASELINE
+    low, high = (None if baseline is None or alone or end is None else baseline + end for end in ends)
     return {"paired_low": low, "paired_high": high}
 
 
@@ -150,11 +147,11 @@ def _bars(rows: Sequence[Row], low: str, high: str, drawn: Callable[[alt.Chart],
 def frontier(rows: Sequence[Row], field: str) -> list[Row]:
     """Those that no other beats in both: fewer is better, in rising order."""
     ordered = sorted(rows, key=lambda row: (row[field], row["loss"]))
-    found: list[Row] = []
+    best: list[Row] = []
     for row in ordered:
-        if not found or row["loss"] < found[-1]["loss"]:
-            found.append(row)
-    return found
+        if not best or row["loss"] < best[-1]["loss"]:
+            best.append(row)
+    return best
 
 
 def _frontier(rows: Sequence[Row], field: str, x: alt.X, y: alt.Y, theme: Theme) -> list[alt.Chart]:
@@ -179,7 +176,7 @@ def _names(
             lead = source([place | {"x2": row[field], "y2": row["loss"]}])
             rule = lead.mark_rule(color=theme.soft, strokeWidth=0.7)
             layers.append(rule.encode(x=x, y=y, x2="x2:Q", y2="y2:Q"))
-        words = source([place | {"normalizer": row["normalizer"], "label": labels[row["normalizer"]]}])
+        words = source([place | {"normalizer": name_of(row["normalizer"]), "label": labels[row["normalizer"]]}])
         text = words.mark_text(align=name.side, fontSize=10, color=theme.ink)
         layers.append(text.encode(x=x, y=y, text="label:N", tooltip=[tip("normalizer", "normalizer", "N")]))
     return layers
@@ -188,10 +185,10 @@ def _names(
 def _steps(best: Sequence[Row], field: str, across: _Scale, up: _Scale) -> list[Box]:
     """Where the line of the best runs: names keep off it."""
     corners = [(across.place(row[field]), HEIGHT - up.place(row["loss"])) for row in best]
-    found: list[Box] = []
+    boxes: list[Box] = []
     for (left, top), (right, bottom) in pairwise(corners):
-        found += [(left, top - 2, right, top + 2), (right - 2, top, right + 2, bottom)]
-    return found
+        boxes += [(left, top - 2, right, top + 2), (right - 2, top, right + 2, bottom)]
+    return boxes
 
 
 def _bar_boxes(rows: Sequence[Row], points: Sequence[Point], up: _Scale) -> list[Box]:

@@ -11,7 +11,8 @@ import polars as pl
 from .._shared.panels import Look, Row, places_axis, renamed, rows_of, series_style, share_axis, tip
 from .._shared.series import Spec, finished, panel, source, unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
-from .charts import about_lines, full_name, looks_of
+from .charts import about_lines, looks_of
+from .words import name_of
 
 if TYPE_CHECKING:
     from ...studies import Comparison
@@ -75,13 +76,13 @@ def _moved(rows: Sequence[Row], field: str, looks: Mapping[str, Look]) -> list[R
     """Each series a little aside, so that intervals at one place do not overlap."""
     order = list(looks)
     middle = (len(order) - 1) / 2
-    found = []
+    moved = []
     for row in rows:
         aside = order.index(row["normalizer"]) - middle
         place = row[field] * 1.025**aside if field == "length" else row[field] + 0.012 * aside
-        names = {"shown": looks[row["normalizer"]].label, "full": full_name(row["normalizer"])}
-        found.append(row | {field: place, "place": row[field]} | names)
-    return found
+        names = {"shown": looks[row["normalizer"]].label, "full": name_of(row["normalizer"])}
+        moved.append(row | {field: place, "place": row[field]} | names)
+    return moved
 
 
 def _once(rows: Sequence[Row], field: str) -> list[Row]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...words.manifest import for_others, model_name, part_of
-from ...words.names import BASELINE, JUMPS
+from ...words.names import JUMPS
 from ...words.numbers import number
 from .._report.page import numbers_of
 from .._reproduce.figures import save_drawings
@@ -22,13 +22,13 @@ from .._shared.series import Spec
 from .._shared.theme import THEMES, ThemeName
 from .charts import pareto_chart
 from .charts_needle import needle_chart
-from .words import BETWEEN_JUMPS, BY_NAME, COLUMNS, IN_TABLE, PARTS, cell_text, interval, value_text
+from .words import BETWEEN_JUMPS, BY_NAME, COLUMNS, IN_TABLE, PARTS, cell_text, interval, name_of, value_text
 
 if TYPE_CHECKING:
     from ...studies import Comparison
 
-SCRIPTS = ("page.js", "charts.js", "compare_parts.js", "report_sorting.js", "compare_start.js")
-BASELINE_WORDS, ALL = "baseline (softmax)", "all"
+SCRIPTS = ("page.js", "charts.js", "compare_setup.js", "report_sorting.js", "compare_start.js")
+ALL = "all"
 
 
 def compare_page(comparison: Comparison) -> str:
@@ -37,7 +37,7 @@ def compare_page(comparison: Comparison) -> str:
     finding = comparison.recommendation
     page = render(
         "compare.html.jinja",
-        scripts=[vega(), *(script(name) for name in SCRIPTS)],
+        scripts=[vega(), *map(script, SCRIPTS)],
         model=model_name(manifest),
         measured=measured_line(comparison),
         facts=facts(comparison),
@@ -62,8 +62,8 @@ def compare_page(comparison: Comparison) -> str:
 
 
 def compare_charts(comparison: Comparison, theme: ThemeName) -> dict[str, Spec]:
-    found = {"pareto": pareto_chart(comparison, theme)}
-    return found | ({"needle": needle_chart(comparison, theme)} if comparison.needle.height else {})
+    charts = {"pareto": pareto_chart(comparison, theme)}
+    return charts | ({"needle": needle_chart(comparison, theme)} if comparison.needle.height else {})
 
 
 def save_compare_figures(comparison: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
@@ -85,11 +85,11 @@ class Cell:
 
 def cells(row: Mapping[str, Any], columns: Any) -> tuple[str, list[Cell]]:
     """The name of a normalizer and its cells."""
-    found = []
+    in_row = []
     for column in columns:
         value = row[column.name]
-        found.append(Cell(cell_text(column, row), interval(column, row), "" if value is None else str(value)))
-    return name_of(row["normalizer"]), found
+        in_row.append(Cell(cell_text(column, row), interval(column, row), "" if value is None else str(value)))
+    return name_of(row["normalizer"]), in_row
 
 
 def table_rows(comparison: Comparison) -> list[tuple[str, list[Cell]]]:
@@ -112,10 +112,6 @@ def judgement_rows(comparison: Comparison) -> list[tuple[str, list[bool]]]:
     return [(str(row["normalizer"]), [bool(row[name]) for name in PARTS]) for row in rows]
 
 
-def name_of(normalizer: str) -> str:
-    return BASELINE_WORDS if normalizer == BASELINE else normalizer
-
-
 @dataclass(frozen=True)
 class NeedleRow:
     """Of one normalizer, kind of prompt and length: accuracy, gain and margin, all depths together."""
@@ -132,13 +128,13 @@ def needle_rows(needle: pl.DataFrame) -> list[NeedleRow]:
     """For every normalizer and kind each length, and all of them together."""
     rows = needle.filter(pl.col("kind").is_not_null() & pl.col("depth").is_null()).to_dicts()
     columns = [BY_NAME[f"needle_{name}"] for name in ("accuracy", "gain", "margin")]
-    found = []
+    shown = []
     for row in rows:
         name, measured = cells(row | {f"needle_{key}": value for key, value in row.items()}, columns)
         length = ALL if row["length"] is None else number(row["length"])
         chance = value_text(columns[0], row["chance"])
-        found.append(NeedleRow(name, row["kind"], length, number(row["prompts"]), measured, chance))
-    return found
+        shown.append(NeedleRow(name, row["kind"], length, number(row["prompts"]), measured, chance))
+    return shown
 
 
 def _chances(needle: pl.DataFrame) -> str:
@@ -172,11 +168,11 @@ def facts(comparison: Comparison) -> list[tuple[str, str]]:
     model, text, settings = (part_of(manifest, name) for name in ("model", "text", "settings"))
     error, seconds = part_of(manifest, "self_check").get("error"), part_of(manifest, "seconds").get("total")
     threads = part_of(manifest, "machine").get("threads")
-    found = {
+    known = {
         "model": " · ".join(str(part) for part in (model.get("name"), model.get("about"), model.get("class")) if part),
         "text": f"{text.get('name', '')}, {text['characters']:,} characters" if text.get("characters") else "",
         "queries": f"{settings['queries']} per window" if settings.get("queries") else "",
-        "capacity": f"loss rise of {100 * settings['tau']:g} %, on all windows" if settings.get("tau") else "",
+        "capacity": _capacity_words(settings) if settings.get("tau") else "",
         "self-check": "" if error is None else f"softmax swapped in reproduces the model's output within {error:.1e} "
         "of its standard deviation",
         "intervals": f"{100 * settings['level']:g} %, by resampling the same windows in pairs; of needle gains "
@@ -184,4 +180,9 @@ def facts(comparison: Comparison) -> list[tuple[str, str]]:
         "took": "" if seconds is None else f"{seconds:.0f} s on {threads} threads",
         "made": manifest.get("made") or "",
     }  # fmt: skip
-    return [(name, str(value)) for name, value in found.items() if value]
+    return [(name, str(value)) for name, value in known.items() if value]
+
+
+def _capacity_words(settings: Mapping[str, Any]) -> str:
+    exact = settings.get("grid") == "exact"
+    return f"loss rise of {100 * settings['tau']:g} %, on all windows" + ("" if exact else ", between powers of 2")

@@ -11,18 +11,19 @@ from rich.table import Table
 from rich.text import Text
 
 from .._shared.terminal import new_table, plain, skipped_lines
-from .page import judgement_rows, jumps_remark, measured_line, name_of
-from .words import BY_NAME, PARTS, cell_text, interval
+from .page import judgement_rows, jumps_remark, measured_line
+from .words import BY_NAME, PARTS, cell_text, interval, name_of
 
 if TYPE_CHECKING:
     from ...studies import Comparison
 
-_SHOWN = (  # two tables, so that intervals have room in a terminal of 80 columns
-    ("loss", "loss_rise", "active", "told_apart"),
-    ("capacity", "sensitivity_ratio", "needle_accuracy", "needle_gain", "time_ratio"),
+_SHOWN = (  # three tables, so that intervals have room in a terminal of 80 columns
+    ("loss", "loss_rise", "time_ratio"),
+    ("active", "separable", "capacity"),
+    ("sensitivity_ratio", "needle_accuracy", "needle_gain"),
 )
 
-_NAME = 18  # columns for a name: longer ones go on below
+_NAME = 24  # columns for a name: longer ones wrap
 
 
 def _least(comparison: Comparison) -> int:
@@ -62,7 +63,7 @@ def _numbers(comparison: Comparison, names: Sequence[str]) -> Table:
 
 def _judgements(comparison: Comparison) -> Table:
     table = new_table(pad_edge=True, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("alternative", overflow="fold", width=_least(comparison))
+    table.add_column("alternative", overflow="fold", width=min(18, _least(comparison)))
     for words in PARTS.values():
         table.add_column(words, justify="center")
     for name, held in judgement_rows(comparison):

@@ -36,15 +36,15 @@ COLUMNS = (
            share=True),
     Column("separability", "separability of 20",
            "high (1) means that a ball holds the 20 selected tokens and no other; exact zeros tie, and ties count"),
-    Column("told_apart", "separable weight",
+    Column("separable", "separable weight",
            "share of the weight on tokens that the output separates from all unselected ones; ties do not count",
            share=True),
-    Column("told_apart_gain", "gain in separable weight", "above 0 means more than the baseline",
+    Column("separable_gain", "gain in separable weight", "above 0 means more than the baseline",
            share=True, signed=True),
     Column("distance_per_token", "distance per token",
            "high means that an unselected token lies far from the sum of the 20 selected, low that it lies near"),
     Column("capacity", "capacity (tokens)",
-           "how many of the largest weights of a row are enough: with no others the loss rises by {tau}; low means "
+           "how many of the largest weights per query are enough: with no others the loss rises by {tau}; low means "
            "that few tokens carry the model"),
     Column("capacity_ratio", "capacity over baseline",
            "below 1 means that fewer tokens are enough than with the baseline"),
@@ -73,20 +73,26 @@ COLUMNS = (
 )  # fmt: skip
 BY_NAME = {column.name: column for column in COLUMNS}
 IN_TABLE = (
-    *("loss", "perplexity", "loss_rise", "active", "effective_tokens", "zeros", "told_apart"),
+    *("loss", "perplexity", "loss_rise", "active", "effective_tokens", "zeros", "separable"),
     *("capacity", "sensitivity_ratio", "needle_accuracy", "needle_gain", "time_ratio", "extra_megabytes"),
 )
 PARTS = {
     "affordable": "loss not 1 % worse",
     "lowers_loss": "lowers the loss",
-    "tells_apart": "more separable weight",
+    "separates": "more separable weight",
     "needs_fewer": "needs fewer tokens",
     "retrieves": "finds more needles",
     "helps": "helps",
 }
 
 # Against the baseline: of itself they are 0 or 1 by definition, and an interval would look measured.
-_RELATIVE = ("loss_change", "loss_rise", "told_apart_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
+_RELATIVE = ("loss_change", "loss_rise", "separable_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
+
+
+def name_of(normalizer: str) -> str:
+    """In tables and tooltips."""
+    return f"{BASELINE} (softmax)" if normalizer == BASELINE else normalizer
+
 
 MARK = "†"
 _MARKED = ("sensitivity", "sensitivity_ratio")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ESTIMATE = "an estimate: the same logits, normalised anew; layers above and training are left out"
 QUESTION = "What would another normalizer do with the same logits?"
-_NUMBERS = ("told_apart", "gain", "gain_low", "gain_high", "output_change")
+_NUMBERS = ("separable", "gain", "gain_low", "gain_high", "output_change")
 _SHARE_TOP = 1.04  # of `share_axis`
 _VALID_GAIN = "isValid(datum.gain_low) && isValid(datum.gain_high)"
 
@@ -73,9 +73,9 @@ def mean_over_heads(table: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([given, missing])
 
 
-def _own(means: pl.DataFrame) -> float | None:
-    found = means.filter(pl.col("normalizer") == BASELINE)["told_apart"].drop_nulls()
-    return float(found[0]) if len(found) else None
+def _baseline_share(means: pl.DataFrame) -> float | None:
+    shares = means.filter(pl.col("normalizer") == BASELINE)["separable"].drop_nulls()
+    return float(shares[0]) if len(shares) else None
 
 
 def _others(table: pl.DataFrame) -> list[Row]:
@@ -84,32 +84,32 @@ def _others(table: pl.DataFrame) -> list[Row]:
 
 def _trade(single: pl.DataFrame, means: pl.DataFrame, legend: _Legend, chosen: bool) -> Spec:
     """How much weight is separable against how much the output changes."""
-    own = _own(means)
+    baseline = _baseline_share(means)
     edge = 1.12 * max(numbers_in(pl.concat([single, means], how="diagonal"), "output_change"), default=1.0) or 1.0
     scale = alt.Scale(domain=[0, edge], nice=False)
     x = alt.X("output_change:Q", title="change of the head's output", scale=scale, axis=alt.Axis(tickCount=5))
-    y = share_axis("told_apart", "separable share of the weight")
+    y = share_axis("separable", "separable share of the weight")
     rows = _others(means)
-    layers = [_points(source(_others(single)), "heads", legend, x, y), *_reference(own, y, legend.theme)]
-    if own is not None:
+    layers = [_points(source(_others(single)), "heads", legend, x, y), *_reference(baseline, y, legend.theme)]
+    if baseline is not None:
         ends = [
-            row | {"low": own + row["gain_low"], "high": own + row["gain_high"]}
+            row | {"low": baseline + row["gain_low"], "high": baseline + row["gain_high"]}
             for row in rows
             if row["gain_low"] is not None and row["gain_high"] is not None
         ]
         bars = legend.called(source(ends), "mean").mark_rule(strokeWidth=2)
         layers += [bars.encode(x=x, y=renamed(y, "low"), y2="high:Q", color=legend.colour)]
-    layers += [_points(source(rows), "mean", legend, x, y), *_labels(rows, edge, own, x, y, legend.theme)]
+    layers += [_points(source(rows), "mean", legend, x, y), *_labels(rows, edge, baseline, x, y, legend.theme)]
     if chosen:
         layers.append(_points(_alternatives_of("chosen"), "chosen", legend, x, y))
     return panel(layers, "separable weight, against what it changes")
 
 
-def _reference(own: float | None, y: alt.Y, theme: Theme) -> list[alt.Chart]:
-    """The model's own normalizer: a line across."""
-    if own is None:
+def _reference(baseline: float | None, y: alt.Y, theme: Theme) -> list[alt.Chart]:
+    """The baseline: a line across."""
+    if baseline is None:
         return []
-    chart = source([{"told_apart": own}])
+    chart = source([{"separable": baseline}])
     words = chart.mark_text(text="baseline", align="right", baseline="bottom", dy=-3, fontSize=10, color=theme.ink)
     rule = chart.mark_rule(strokeDash=[7, 4], color=theme.proved, strokeWidth=1.3)
     return [rule.encode(y=y), words.encode(y=y, x=alt.value("width"))]
@@ -147,7 +147,7 @@ def _points(chart: alt.Chart, name: str, legend: _Legend, x: alt.X, y: alt.Y) ->
     tips = [
         tip("shown", "series", "N"),
         tip("normalizer", "normalizer", "N"),
-        tip("told_apart", "separable weight"),
+        tip("separable", "separable weight"),
         tip("gain"),
         tip("output_change", "change of the output"),
     ]
@@ -158,16 +158,18 @@ def _points(chart: alt.Chart, name: str, legend: _Legend, x: alt.X, y: alt.Y) ->
     return drawn
 
 
-def _labels(rows: Sequence[Row], edge: float, own: float | None, x: alt.X, y: alt.Y, theme: Theme) -> list[alt.Chart]:
+def _labels(
+    rows: Sequence[Row], edge: float, baseline: float | None, x: alt.X, y: alt.Y, theme: Theme
+) -> list[alt.Chart]:
     """A name beside every mean; a thin line leads to one that stands farther off."""
-    there = [row for row in rows if row["told_apart"] is not None and row["output_change"] is not None]
-    points = [(WIDTH * row["output_change"] / edge, _height(row["told_apart"])) for row in there]
-    names = place_names(points, [row["normalizer"] for row in there], (WIDTH, HEIGHT), _taken(own))
+    there = [row for row in rows if row["separable"] is not None and row["output_change"] is not None]
+    points = [(WIDTH * row["output_change"] / edge, _height(row["separable"])) for row in there]
+    names = place_names(points, [row["normalizer"] for row in there], (WIDTH, HEIGHT), _taken(baseline))
     layers = []
     for row, at, name in zip(there, points, names, strict=True):
-        place = {"output_change": edge * (at[0] + name.dx) / WIDTH, "told_apart": _share(at[1] + name.dy)}
+        place = {"output_change": edge * (at[0] + name.dx) / WIDTH, "separable": _share(at[1] + name.dy)}
         if name.far:
-            lead = source([place | {"x2": row["output_change"], "y2": row["told_apart"]}])
+            lead = source([place | {"x2": row["output_change"], "y2": row["separable"]}])
             rule = lead.mark_rule(color=theme.soft, strokeWidth=0.7)
             layers.append(rule.encode(x=x, y=y, x2="x2:Q", y2="y2:Q"))
         words = source([place | {"normalizer": row["normalizer"]}])
@@ -176,11 +178,11 @@ def _labels(rows: Sequence[Row], edge: float, own: float | None, x: alt.X, y: al
     return layers
 
 
-def _taken(own: float | None) -> list[Box]:
-    """The line of the model's own normalizer, and its name."""
-    if own is None:
+def _taken(baseline: float | None) -> list[Box]:
+    """The line of the baseline, and its name."""
+    if baseline is None:
         return []
-    at = _height(own)
+    at = _height(baseline)
     return [(WIDTH - 90.0, at - 17, float(WIDTH), at), (0.0, at - 1, float(WIDTH), at + 1)]
 
 

@@ -72,13 +72,13 @@ def _legend(run: Run, table: pl.DataFrame, floors: pl.DataFrame, theme: Theme, c
 
 def sensitivities(run: Run) -> pl.DataFrame:
     """Worst-direction sensitivities at the longest length, by temperature and part (mean, p95, max)."""
-    found = run.table.filter(
+    rows = run.table.filter(
         pl.col("measure").str.starts_with(_PREFIX) & pl.col("value").is_finite()
         & (pl.col("length").max() == pl.col("length"))
     )  # fmt: skip
     name = pl.col("measure").str.strip_prefix(_PREFIX).str.split("@T=")
     return (
-        found.with_columns(
+        rows.with_columns(
             part=name.list.get(0),
             temperature=name.list.get(1, null_on_oob=True).cast(pl.Float64, strict=False).fill_null(1.0),
         )
@@ -129,6 +129,6 @@ def _fragile(floors: pl.DataFrame) -> tuple[list[float], int]:
     """The temperatures, and the number of heads that have none."""
     if floors.is_empty() or not {"layer", "head", "floor"} <= set(floors.columns):
         return [], 0
-    found = of_heads(floors)["floor"].cast(pl.Float64)
-    there = found.filter(found.is_finite() & (found > 0)).to_list()
-    return there, len(found) - len(there)
+    temperatures = of_heads(floors)["floor"].cast(pl.Float64)
+    there = temperatures.filter(temperatures.is_finite() & (temperatures > 0)).to_list()
+    return there, len(temperatures) - len(there)

@@ -75,8 +75,8 @@ def map_chart(run: Run, theme: ThemeName) -> Spec:
         _cells(dispersion, theme, "dispersion", "effective tokens", log=True),
         _cells(separability, theme, f"separability, N = {size}", "share of the selected in the ball", log=False),
     ]
-    found = finished(panels, "Which heads select, and which disperse?", about_lines(run), theme)
-    return found | {"resolve": {"scale": {"color": "independent"}}}
+    chart = finished(panels, "Which heads select, and which disperse?", about_lines(run), theme)
+    return chart | {"resolve": {"scale": {"color": "independent"}}}
 
 
 def _cells(table: pl.DataFrame, theme: ThemeName, title: str, unit: str, *, log: bool) -> Spec | None:

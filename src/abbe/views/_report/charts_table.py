@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ...measures import USUAL_SIZE
 from ...words.manifest import model_name, part_of, text_name
+from ...words.measures import usual_size
 
 if TYPE_CHECKING:
     from ...results import Run
 
 
-PREFERRED_SIZE = 20  # tokens in the selected set, where one size has to stand for all
 FAINT_HEADS = 160  # more lines than these show nothing more
 _LONGEST_NAME = 48
 _NUMBERS = ("value", "low", "high", "limit", "control")
@@ -23,16 +24,13 @@ def lengths_of(run: Run) -> list[int]:
 
 
 def shown_size(run: Run) -> int:
-    """The size of selected set that stands for all: 20, or the nearest that was measured at the longest length."""
-    sized = run.table.filter(pl.col("n").is_not_null() & pl.col("head").is_not_null() & pl.col("value").is_finite())
-    sizes = sized.filter(pl.col("length") == pl.col("length").max())["n"].unique().to_list()
-    return min(sizes, key=lambda size: (abs(size - PREFERRED_SIZE), size), default=PREFERRED_SIZE)
+    return usual_size(run.table) or USUAL_SIZE
 
 
 def rows_for(run: Run, measure: str, size: int | None = None) -> pl.DataFrame:
     """All rows of one measure, of one set size if it has any, with what is not finite as null."""
-    found = run.table.filter((pl.col("measure") == measure) & pl.col("n").eq_missing(pl.lit(size, pl.Int32)))
-    return finite(found, *_NUMBERS)
+    rows = run.table.filter((pl.col("measure") == measure) & pl.col("n").eq_missing(pl.lit(size, pl.Int32)))
+    return finite(rows, *_NUMBERS)
 
 
 def finite(table: pl.DataFrame, *columns: str) -> pl.DataFrame:
@@ -49,8 +47,8 @@ def of_all_heads(table: pl.DataFrame) -> pl.DataFrame:
 
 def numbers_in(table: pl.DataFrame, *columns: str) -> list[float]:
     """All finite numbers of these columns."""
-    found = [table[name].cast(pl.Float64) for name in columns or _NUMBERS]
-    together = pl.concat(found) if found else pl.Series([], dtype=pl.Float64)
+    numbers = [table[name].cast(pl.Float64) for name in columns or _NUMBERS]
+    together = pl.concat(numbers) if numbers else pl.Series([], dtype=pl.Float64)
     return together.filter(together.is_finite()).to_list()
 
 

@@ -38,14 +38,14 @@ def save_report_figures(report: Report, folder: str | os.PathLike[str]) -> list[
 def figures(report: Report, theme: ThemeName) -> dict[str, Spec]:
     """All heads, then one head: the one that stands in the middle of all by its separability."""
     run = report.run
-    found = {
+    charts = {
         "map": map_chart(run, theme),
         "growth": growth_chart(run, theme),
         "gradient": gradient_chart(run, report.floors, theme),
         "alternatives": alternatives_chart(run, report.alternatives, theme),
     }
     place = telling_head(run)
-    return found if place is None else found | _of_head(report, place, theme)
+    return charts if place is None else charts | _of_head(report, place, theme)
 
 
 def _of_head(report: Report, place: Place, theme: ThemeName) -> dict[str, Spec]:
@@ -53,7 +53,7 @@ def _of_head(report: Report, place: Place, theme: ThemeName) -> dict[str, Spec]:
     of = f"layer {layer}, head {head}"
     rows = report.run.table.filter((pl.col("layer") == layer) & (pl.col("head") == head))
     sized, length = rows.filter(pl.col("n").is_not_null()), lengths_of(report.run)[-1]
-    found = {
+    charts = {
         "sizes": _filled(
             sizes_chart(report.run, theme),
             f"{of}, L = {length}: up to how many tokens does it select?",
@@ -66,8 +66,8 @@ def _of_head(report: Report, place: Place, theme: ThemeName) -> dict[str, Spec]:
         ),
     }
     if report.sample is not None and (picture := telling_ball(report.sample, place)) is not None:
-        found["ball"] = _ball_figure(ball_chart(report.run, theme), of, report.sample, *picture)
-    return found
+        charts["ball"] = _ball_figure(ball_chart(report.run, theme), of, report.sample, *picture)
+    return charts
 
 
 def _ball_figure(chart: Spec, of: str, sample: Sample, row: SampleRow, ball: Ball) -> Spec:

@@ -22,6 +22,7 @@ from ...words.measures import (
     measures_of,
     without_temperature,
 )
+from ...words.names import BASELINE
 from ...words.numbers import interval, number, percent
 from ...words.thresholds import FAINT, FRAGILE
 from .._shared.data import both_themes, packed_json, packed_table, plain_rows
@@ -59,8 +60,8 @@ def report_page(report: Report) -> str:
         grade_words=grade_words,
         steps=report.next_steps(manifest),
         numbers=[_card(number) for number in report.numbers],
-        verdicts=[_told(finding) for finding in report.verdicts],
-        advice=[_told(finding) for finding in report.advice],
+        verdicts=[_shown(finding) for finding in report.verdicts],
+        advice=[_shown(finding) for finding in report.advice],
         notice="" if report.learned else NOTICE,
         heads=report.heads,
         growth=_cells(report.growth),
@@ -88,6 +89,7 @@ def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -
         "layers": [str(name) for name in report.run.manifest.get("layers") or ()],
         "heads": [_verdict(verdict) for verdict in report.heads],
         "alternatives": plain_rows(report.alternatives),
+        "baseline": BASELINE,
         "columns": _columns(report.alternatives.columns),
     }
     charts = {theme: _interactive(chart_specifications(report, theme)) for theme in THEMES}
@@ -134,14 +136,14 @@ def measured(report: Report) -> list[str]:
     text, settings = part_of(manifest, "text"), part_of(manifest, "settings")
     places = report.run.table.select("layer", "head").drop_nulls().unique()
     lengths = sorted(report.run.table["length"].drop_nulls().unique())
-    told = [f"{_many(places.height, 'head')} in {_many(places['layer'].n_unique(), 'layer')}"]
+    parts = [f"{_many(places.height, 'head')} in {_many(places['layer'].n_unique(), 'layer')}"]
     if lengths:
-        told.append(f"windows of {_listed(lengths)} tokens")
+        parts.append(f"windows of {_listed(lengths)} tokens")
     if text.get("name"):
-        told.append(f"from “{text['name']}”")
+        parts.append(f"from “{text['name']}”")
     if settings.get("windows"):
-        told.append(_windows(manifest))
-    return told
+        parts.append(_windows(manifest))
+    return parts
 
 
 def _windows(manifest: Mapping[str, Any]) -> str:
@@ -166,7 +168,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
     manifest = for_others(report.run.manifest)
     model, text, settings = (part_of(manifest, name) for name in ("model", "text", "settings"))
     characters, error = text.get("characters"), part_of(manifest, "self_check").get("error")
-    found: dict[str, Any] = {
+    details: dict[str, Any] = {
         "model": " · ".join(str(part) for part in (model.get("name"), model.get("about"), model.get("class")) if part),
         "text": text.get("name", "") if characters is None else f"{text.get('name', '')}, {characters:,} characters",
         "queries": f"{settings['queries']} per window" if settings.get("queries") else "",
@@ -178,7 +180,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
         "hold 87 %, 8 hold 93 % of the time)" if settings.get("level") else "",
         "made": manifest.get("made") or "",
     }  # fmt: skip
-    return [(name, str(value)) for name, value in found.items() if value]
+    return [(name, str(value)) for name, value in details.items() if value]
 
 
 @dataclass(frozen=True)
@@ -193,8 +195,8 @@ class _Card:
 
 
 def _card(number: KeyNumber) -> _Card:
-    found = (("limit", number.limit), ("control", number.control))
-    beside = tuple((name, _like(number, value)) for name, value in found if value is not None)
+    known = (("limit", number.limit), ("control", number.control))
+    beside = tuple((name, _like(number, value)) for name, value in known if value is not None)
     ends = [_like(number, end) for end in (number.low, number.high) if end is not None]
     return _Card(number.name, number.shown, " to ".join(ends), beside, number.meaning)
 
@@ -205,7 +207,7 @@ def _like(key: KeyNumber, value: float) -> str:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _ShownFinding:
     """A finding as it is shown."""
 
     topic: str
@@ -216,9 +218,11 @@ class _Told:
     many: bool
 
 
-def _told(finding: Finding) -> _Told:
+def _shown(finding: Finding) -> _ShownFinding:
     numbers = numbers_of(finding.numbers)
-    return _Told(finding.topic, finding.sentence, finding.rule, numbers, finding.heads, len(finding.heads) > _FEW)
+    return _ShownFinding(
+        finding.topic, finding.sentence, finding.rule, numbers, finding.heads, len(finding.heads) > _FEW
+    )
 
 
 def numbers_of(numbers: Mapping[str, Fact]) -> list[tuple[str, str]]:

@@ -126,16 +126,16 @@ def _of_level(rows: list[Row], x: alt.X, y: alt.Y, styles: dict[str, Any], shift
     """Points with their intervals; an arrow from the largest N tried where every test rejects."""
     tips = [tip("test", "test", "N"), tip("length", AXES["length"]), tip("critical_n", "critical N"), *INTERVAL_TIPS]
     tips.append(tip("largest_n", "largest N tried"))
-    found = [row for row in rows if row["critical_n"] is not None]
+    known = [row for row in rows if row["critical_n"] is not None]
     above = [row for row in rows if row["critical_n"] is None]
-    bars = [row for row in found if (row["low"] or 0) > 0 and row["high"] is not None]
+    bars = [row for row in known if (row["low"] or 0) > 0 and row["high"] is not None]
     colour = styles["color"]
     layers = []
     if bars:
         rule = alt.Chart(data(bars)).mark_rule(strokeWidth=1.5, opacity=0.7, xOffset=shift)
         layers.append(rule.encode(x=x, y=renamed(y, "low"), y2="high:Q", color=colour))
-    if found:
-        dots = alt.Chart(data(found)).mark_point(filled=True, size=52, opacity=1, xOffset=shift)
+    if known:
+        dots = alt.Chart(data(known)).mark_point(filled=True, size=52, opacity=1, xOffset=shift)
         layers.append(dots.encode(x=x, y=y, tooltip=tips, **styles))
     if above:
         place = renamed(y, "largest_n")

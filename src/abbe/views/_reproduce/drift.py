@@ -68,5 +68,5 @@ def _curves(table: pl.DataFrame, axis: str, axis_title: str, title: str, theme: 
 
 def _ceilings(rows: list[Row], axis: str) -> list[Row]:
     """ln N, from a value and its share of it."""
-    found = {row[axis]: row["value"] / row["share"] for row in rows if row["value"] and row["share"]}
-    return [{axis: place, "value": round(value, 5), "shown": CEILING} for place, value in sorted(found.items())]
+    ceilings = {row[axis]: row["value"] / row["share"] for row in rows if row["value"] and row["share"]}
+    return [{axis: place, "value": round(value, 5), "shown": CEILING} for place, value in sorted(ceilings.items())]

@@ -56,8 +56,8 @@ def figure_chart(figure: Figure, theme: ThemeName = "light") -> alt.ConcatChart:
 @unchecked
 def specification(figure: Figure, theme: ThemeName) -> dict[str, Any]:
     """The chart as Vega-Lite; not to be changed."""
-    found: dict[str, Any] = figure_chart(figure, theme).to_dict(validate=False)
-    return found
+    chart: dict[str, Any] = figure_chart(figure, theme).to_dict(validate=False)
+    return chart
 
 
 def drawings(chart: dict[str, Any]) -> dict[str, bytes]:

@@ -73,7 +73,7 @@ def facts(reproduction: Reproduction) -> list[tuple[str, str]]:
     manifest = for_others(reproduction.manifest)
     model, text, settings = (part_of(manifest, name) for name in ("model", "text", "settings"))
     heads = next((f.about["heads"] for f in reproduction.figures.values() if f.about.get("heads")), None)
-    found = [
+    details = [
         ("model", _joined(model.get("name"), model.get("about"))),
         ("text", _joined(text.get("name"), _counted(text.get("characters"), "characters"))),
         ("heads", "" if heads is None else str(heads)),
@@ -81,8 +81,8 @@ def facts(reproduction: Reproduction) -> list[tuple[str, str]]:
     ]
     error = part_of(manifest, "self_check").get("error")
     if error is not None:
-        found.append(("self-check", f"the model's output was rebuilt within {error:.1e} of its standard deviation"))
-    return [(name, value) for name, value in found if value]
+        details.append(("self-check", f"the model's output was rebuilt within {error:.1e} of its standard deviation"))
+    return [(name, value) for name, value in details if value]
 
 
 def _joined(*parts: Any) -> str:

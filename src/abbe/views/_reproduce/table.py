@@ -40,7 +40,7 @@ def _claims(reproduction: Reproduction) -> Table:
     for claim in reproduction.claims:
         mark, role = ANSWERS[claim.answer]
         answer = Text(f"{mark} {claim.answer}", style=_STYLES[role])
-        table.add_row(Text(plain(claim.topic)), Text(plain(claim.paper)), Text(plain(claim.found)), answer)
+        table.add_row(Text(plain(claim.topic)), Text(plain(claim.paper)), Text(plain(claim.measured)), answer)
         table.add_section()
     return table
 

@@ -6,13 +6,11 @@ import altair as alt
 import torch
 
 from ...bounds import sensitivity_at_equal_selectivity
-from .series import unchecked
 
 _NAMES = {"softmax": "softmax, ssmax", "entmax15": "entmax 1.5", "sparsemax": "sparsemax"}
 _COLOURS = {"softmax, ssmax": "#c2571a", "entmax 1.5": "#1f6fb4", "sparsemax": "#3a8f5c"}
 
 
-@unchecked
 def equal_selectivity_chart(error: float = 0.1, longest: int = 2**20) -> alt.LayerChart:
     """Sensitivity at equal selectivity: what it costs to give one key of L a weight of 1 - error at a unit margin."""
     lengths = [2**k for k in range(2, longest.bit_length())]

@@ -43,9 +43,9 @@ def packed_table(table: pl.DataFrame) -> Markup:
     """Floats as decimals, all other columns by codes."""
     described, planes = [], []
     for column in table.iter_columns():
-        about, found = _decimals(column) if column.dtype.is_float() else _codes(column)
+        about, of_column = _decimals(column) if column.dtype.is_float() else _codes(column)
         described.append({"name": column.name} | about)
-        planes += found
+        planes += of_column
     head = json.dumps({"rows": table.height, "columns": described}, ensure_ascii=False)
     return packed(head.encode("utf-8", "replace") + b"\n" + b"".join(planes))
 
@@ -97,11 +97,11 @@ def plain_value(value: Any) -> Any:
 
 def both_themes(specifications: Mapping[ThemeName, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
     """From charts by theme to charts by name: both looks, and the data that they have in common once."""
-    found: dict[str, Any] = {}
+    charts: dict[str, Any] = {}
     for theme in THEMES:
         for name, specification in specifications[theme].items():
             look = dict(specification)
-            chart = found.setdefault(name, {"datasets": {}})
+            chart = charts.setdefault(name, {"datasets": {}})
             chart["datasets"] |= look.pop("datasets", {})
             chart[theme] = look
-    return found
+    return charts

@@ -44,14 +44,14 @@ def _environment() -> Environment:
 def _policy(scripts: Sequence[str]) -> str:
     """Nothing may be loaded, sent or framed; charts need styles and pictures made on the page."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{found}'" for found in hashes) or "'none'"
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes) or "'none'"
     kept = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     return f"{kept}; script-src {allowed}"
 
 
 def script(name: str) -> str:
-    """A script of ours, from the folder of templates."""
-    return (files("abbe.views") / "templates" / name).read_text(encoding="utf-8")
+    """A script of ours."""
+    return (files("abbe.views") / "scripts" / name).read_text(encoding="utf-8")
 
 
 @cache

@@ -52,10 +52,10 @@ def data(rows: Sequence[Row]) -> alt.InlineData:
 
 def places_axis(field: str, title: str, places: Iterable[float], *, every: bool = True) -> alt.X:
     """A logarithmic axis with a tick at every place that was measured, or at round numbers."""
-    found = sorted(set(places)) or [1]
-    low, high = _around(found[0], found[-1], 1.12)
+    marks = sorted(set(places)) or [1]
+    low, high = _around(marks[0], marks[-1], 1.12)
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    ticks = found if every else _ticks(low, high * 1.3)
+    ticks = marks if every else _ticks(low, high * 1.3)
     return alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(values=ticks, format="~g", labelSeparation=3))
 
 
@@ -90,15 +90,15 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def intervals(rows: Sequence[Row], x: alt.X, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
     """A band from low to high, or a bar where a band would have no width. Rows without an interval have none."""
-    found = [row for row in rows if row.get("low") is not None and row.get("high") is not None]
-    if not found:
+    whole = [row for row in rows if row.get("low") is not None and row.get("high") is not None]
+    if not whole:
         return []
     floor = min((value for value in numbers(rows, "value", "low") if value > 0), default=0.0)
     if is_log(numbers(rows, "value")):
-        found = [row | {"low": max(row["low"], floor)} for row in found]
+        whole = [row | {"low": max(row["low"], floor)} for row in whole]
     field = str(x.shorthand).split(":")[0]
-    chart = alt.Chart(data(found))
-    flat = len({row[field] for row in found}) == 1
+    chart = alt.Chart(data(whole))
+    flat = len({row[field] for row in whole}) == 1
     marks = chart.mark_rule(strokeWidth=4, opacity=0.35) if flat else chart.mark_area(opacity=0.2)
     return [marks.encode(x=x, y=renamed(y, "low"), y2="high:Q", color=colour)]
 

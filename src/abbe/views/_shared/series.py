@@ -205,7 +205,7 @@ def finished(
     columns: int = 2,
 ) -> Spec:
     """The panels that are there: a question as title, the settings under it, and datasets that are filled later."""
-    there = [dict(found) for found in panels if found is not None] or [nothing(THEMES[theme])]
+    there = [dict(made) for made in panels if made is not None] or [nothing(THEMES[theme])]
     datasets: dict[str, Any] = {name: [] for name in filled}
     _use_all(there, datasets)
     for one in there:

@@ -1,0 +1,183 @@
+"""What the commands that measure a model share: their common options, where they write, and how they end.
+
+A command's function lists only its own options, calls the study and says how the result is shown. `study` makes the
+command that typer sees: options of a group stand in the place of the parameter of that name (`asked`, `heads`), what
+all commands share stands behind.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
+
+from .._later import need
+from ._invocation import RESUMES, current
+from ._names import EXTRA_OF
+from ._options import (
+    Debug,
+    Figures,
+    Lengths,
+    Model,
+    Opened,
+    Queries,
+    Seed,
+    Sizes,
+    TextFiles,
+    Vectors,
+    Windows,
+    check_folder,
+    count_or_all,
+    folder_for,
+    json_option,
+    numbers,
+    out_option,
+    quiet_option,
+)
+from ._shown import show_result
+
+if TYPE_CHECKING:
+    from ..results import Result
+
+_QUIET = "No cost line, no bar, no table; only the path of the page."
+
+
+class Shared(TypedDict):
+    """Arguments that every study takes."""
+
+    seed: int
+    folder: Path
+    progress: bool
+
+
+class Heads(TypedDict):
+    """What the studies of all heads measure."""
+
+    lengths: list[int] | None
+    windows: int
+    queries: int | str
+    sizes: list[int] | None
+    vectors: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is measured, and the arguments that every study takes."""
+
+    model: str
+    text: list[str] | None
+    shared: Shared
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The result of a study, and the functions of `abbe.views` that show it; `lines` stand below the table."""
+
+    result: Result
+    table: str
+    save_figures: str
+    lines: tuple[str, ...] = ()
+
+
+def study(
+    json: str, *, named_by: str = "", figures_in: str = ""
+) -> Callable[[Callable[..., Measured]], Callable[..., None]]:
+    """A command from the function that calls its study.
+
+    Args:
+        json: help of `--json`.
+        named_by: the option that is part of the default folder's name: its value, or of a switch its name.
+        figures_in: the folder within the run's into which charts are drawn without `--figures`; if empty, none are.
+    """
+
+    def as_command(measure: Callable[..., Measured]) -> Callable[..., None]:
+        name = measure.__name__
+
+        def command(
+            *, model: str, text: list[str] | None, seed: int, out: Path | None, figures: Path | None, opened: bool,
+            as_json: bool, quiet: bool, debug: bool, **own: Any,
+        ) -> None:  # fmt: skip
+            from .. import views
+
+            current.if_stopped = RESUMES
+            need(f"abbe {name}", EXTRA_OF[name])
+            if figures is not None:
+                need(f"abbe {name} --figures", "report")
+                check_folder("--figures", figures)
+            if opened:
+                need(f"abbe {name} --open", "report")
+            folder = out or folder_for(name, model, *_in_the_name(named_by, own))
+            shared = Shared(seed=seed, folder=folder, progress=not quiet)
+            measured = measure(asked=Asked(model, text, shared), **_with_heads(own))
+            drawn = figures or (folder / figures_in if figures_in else None)
+            if drawn is not None:
+                getattr(views, measured.save_figures)(measured.result, drawn)
+            table = getattr(views, measured.table)(measured.result)
+            lines = [*measured.lines, *([f"figures: {drawn}"] if drawn is not None else [])]
+            show_result(measured.result, table, folder, as_json=as_json, quiet=quiet, opened=opened, lines=lines)
+
+        signature = _composed(measure, json)
+        command.__name__, command.__doc__ = name, measure.__doc__
+        command.__signature__ = signature  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+        return command
+
+    return as_command
+
+
+def _in_the_name(option: str, own: Mapping[str, Any]) -> list[str]:
+    """What the folder's name ends with, as part of a file name."""
+    value = own.get(option, False)
+    ending = (option if value else "") if isinstance(value, bool) else str(value)
+    return ["".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in ending)] if ending else []
+
+
+def _composed(measure: Callable[..., Measured], json: str) -> inspect.Signature:
+    """The function's own options among the shared ones, in the order of the help."""
+    hints = get_type_hints(measure, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    for one in inspect.signature(measure).parameters.values():
+        parameters += _GROUPS.get(one.name) or [_option(one.name, hints[one.name], one.default)]
+    parameters += [
+        _option("seed", Seed, 0),
+        _option("out", Annotated[Path | None, out_option(measure.__name__)], None),
+        _option("figures", Figures, None),
+        _option("opened", Opened, False),
+        _option("as_json", Annotated[bool, json_option(json)], False),
+        _option("quiet", Annotated[bool, quiet_option(_QUIET)], False),
+        _option("debug", Debug, False),
+    ]
+    return inspect.Signature(parameters)
+
+
+def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+_GROUPS = {
+    "asked": [_option("model", Model, "embedded"), _option("text", TextFiles, None)],
+    "heads": [
+        _option("lengths", Lengths, None),
+        _option("windows", Windows, 8),
+        _option("queries", Queries, "64"),
+        _option("sizes", Sizes, None),
+        _option("vectors", Vectors, "value"),
+    ],
+}
+
+
+def _with_heads(own: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the heads as one argument, where the command has them."""
+    names = [one.name for one in _GROUPS["heads"]]
+    if not set(names) <= set(own):
+        return dict(own)
+    heads = Heads(
+        lengths=numbers("--lengths", own["lengths"], int),
+        windows=own["windows"],
+        queries=count_or_all("--queries", own["queries"]),
+        sizes=numbers("--sizes", own["sizes"], int),
+        vectors=own["vectors"],
+    )
+    return {"heads": heads} | {name: value for name, value in own.items() if name not in names}

@@ -1,0 +1,55 @@
+"""Attention patterns: how much of its weight a query gives to the token before it, and to what followed its last copy.
+
+Induction (Olsson et al., 2022, arXiv 2209.11895): after "A B ... A", the head looks at B.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .._errors import AbbeError
+from ._dispersion import weight_ceiling
+from ._rows import Rows
+from ._state import Reading
+
+
+def patterns(rows: Rows, positions: Tensor, tokens: Tensor) -> dict[str, Reading]:
+    """previous_token and induction of self-attention rows: query i stands at positions[i], key j holds tokens[j].
+
+    previous_token is the weight on the key just before the query; induction that on the key after the last earlier
+    occurrence of the query's token. Both look back alone, also where later keys are visible, so that causal and
+    bidirectional heads compare. A query counts where it sees the key that the pattern expects, which is another one
+    than its own. The limit is that of any single weight, the control a uniform head: 1/n.
+    """
+    if tokens.shape != (rows.keys,) or positions.shape != (rows.queries,):
+        shapes = f"{tuple(positions.shape)} and {tuple(tokens.shape)}"
+        raise AbbeError(f"positions and tokens must be ({rows.queries} queries,) and ({rows.keys} keys,), got {shapes}")
+    device = rows.logits.device
+    n = rows.count.double().clamp(min=1)
+    ceiling = weight_ceiling(rows, n)
+    readings = {}
+    for name, keys in pattern_keys(tokens).items():
+        expected = keys.to(device)[positions.to(device)]
+        at = expected.clamp(min=0).expand(rows.heads, -1).unsqueeze(-1)
+        seen = rows.logits.gather(-1, at).squeeze(-1) != -torch.inf
+        weight = rows.weights.gather(-1, at).squeeze(-1)
+        readings[name] = Reading(weight, seen & (expected >= 0), ceiling, 1 / n)
+    return readings
+
+
+def pattern_keys(tokens: Tensor) -> dict[str, Tensor]:
+    """The key that each pattern expects of the query at every position, -1 where it expects none."""
+    places = torch.arange(len(tokens), device=tokens.device)
+    after = last_occurrence(tokens) + 1
+    # A token that stands twice in a row expects itself, which says nothing about the head.
+    return {"previous_token": places - 1, "induction": torch.where((after > 0) & (after < places), after, -1)}
+
+
+def last_occurrence(tokens: Tensor) -> Tensor:
+    """The position at which the same token stood last before each position, -1 where it did not."""
+    order = tokens.argsort(stable=True)  # equal tokens stand together, in their order
+    again = tokens[order[1:]] == tokens[order[:-1]]
+    earlier = torch.full_like(order, -1)
+    earlier[order[1:]] = torch.where(again, order[:-1], -1)
+    return earlier

@@ -1,0 +1,1 @@
+"""Calibration for people: page, charts, terminal."""

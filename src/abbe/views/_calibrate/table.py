@@ -1,0 +1,65 @@
+"""A calibration in the terminal, and the tables of its page: losses stage by stage, errors layer by layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from ...words.manifest import model_name
+from ...words.names import FINETUNED, FITTED, SWAPPED
+from ...words.numbers import percent, with_interval
+from .._shared.terminal import bullets, new_table, plain, skipped_lines
+from .._shared.text_table import TextTable
+
+if TYPE_CHECKING:
+    from ...studies import Calibration, Interval
+
+
+def calibration_table(calibration: Calibration) -> RenderableType:
+    """Readable from 80 columns on."""
+    parts: list[RenderableType] = [Text(plain(calibration_question(calibration)), style="bold")]
+    for table in calibration_tables(calibration):
+        drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title, title_justify="left")
+        for row in table.rows:
+            drawn.add_row(*(Text(cell.replace(" (", "\n(")) for cell in row))  # the interval below its number
+        parts.append(drawn)
+    return Group(*parts, *bullets(calibration.findings), *skipped_lines(calibration.manifest))
+
+
+def calibration_question(calibration: Calibration) -> str:
+    spec = calibration.spec
+    words = spec if isinstance(spec, str) else ", ".join(f"{pattern}: {one}" for pattern, one in spec.items())
+    return f"{model_name(calibration.manifest)} with {words}"
+
+
+def calibration_tables(calibration: Calibration) -> list[TextTable]:
+    """Losses, then errors and zeros of every layer."""
+    of_layers = _layers(calibration, "error", "Error of the outputs, over their size")
+    zeros = _layers(calibration, "zeros", "Weights that are exactly 0")
+    return [*([_losses(calibration)] if calibration.losses else []), of_layers, zeros]
+
+
+def _losses(calibration: Calibration) -> TextTable:
+    rows = [
+        (stage.stage, *(_cell(x) for x in (stage.loss, stage.over_baseline, stage.gain)))
+        for stage in calibration.losses
+    ]
+    return TextTable("Loss on held-out windows, nats per token", ("stage", "loss", "over baseline", "gain"), rows)
+
+
+def _cell(mean: Interval | None) -> str:
+    return "" if mean is None else with_interval(mean.value, mean.low, mean.high, "{:.3f}".format)
+
+
+def _layers(calibration: Calibration, what: str, title: str) -> TextTable:
+    """A column for each stage after the swap."""
+    layers = calibration.layers
+    stages = {"before": SWAPPED, "after": FITTED}
+    stages |= {} if layers["error_tuned"].is_null().all() else {"tuned": FINETUNED}
+    rows = [
+        (str(row["layer"]), *(percent(row[f"{what}_{stage}"]) for stage in stages))
+        for row in layers.iter_rows(named=True)
+    ]
+    return TextTable(title, ("layer", *stages.values()), rows)

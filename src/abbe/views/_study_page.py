@@ -1,0 +1,45 @@
+"""One offline page for a study of sentences, charts and tables: capacity, calibration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..words.finding import Finding
+from ..words.manifest import for_others, part_of
+from ..words.numbers import duration
+from ._report.page import numbers_of
+from ._shared.data import both_themes
+from ._shared.page import as_json, render, script, vega
+from ._shared.series import Spec
+from ._shared.text_table import TextTable
+from ._shared.theme import ThemeName
+
+if TYPE_CHECKING:
+    from ..results import Result
+
+_SCRIPTS = ("page.js", "charts.js", "compare_start.js")
+
+
+def study_page(
+    result: Result, question: str, about: Sequence[str], findings: Iterable[Finding], tables: Sequence[TextTable],
+    charts: Mapping[ThemeName, Mapping[str, Spec]] | None = None,
+) -> str:  # fmt: skip
+    """The question as its title, then sentences, charts in both themes, tables, manifest."""
+    manifest = for_others(result.manifest)
+    page = render(
+        "study.html.jinja",
+        scripts=[*([vega()] if charts else []), *map(script, _SCRIPTS)],
+        study=result.study,
+        question=question,
+        about=about,
+        took=duration(part_of(manifest, "seconds").get("total")),
+        findings=[(finding, numbers_of(finding.numbers)) for finding in findings],
+        names=list(next(iter(charts.values()))) if charts else [],
+        tables=tables,
+        skipped=[str(why) for why in manifest.get("skipped") or ()],
+        manifest=json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
+        charts=as_json(both_themes(charts) if charts else {}),
+    )
+    return page.encode("utf-8", "replace").decode("utf-8")  # half a character in some text would break the file

@@ -1,0 +1,229 @@
+"""Installations without some extras: what works there, and the one line that says what to install."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from cli_runs import COMMANDS, run_python
+
+import abbe
+import abbe.studies
+import abbe.views
+from abbe import _later
+from abbe.cli import _names
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+IMPORTED_AS = {"vl-convert-python": "vl_convert"}
+BROUGHT_ALONG = {"huggingface_hub": "transformers", "llvmlite": "numba", "markupsafe": "jinja2"}
+
+
+def packages(extra: str) -> set[str]:
+    """What an extra of pyproject.toml installs beside the core, by the names under which it is imported."""
+    names = set()
+    for line in PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]:
+        name = re.split(r"[<>=\[]", line)[0]
+        if name == "abbe":
+            names |= {one for part in re.search(r"\[(.*)\]", line)[1].split(",") for one in packages(part)}  # type: ignore[index]
+        else:
+            names.add(IMPORTED_AS.get(name, name))
+    return names
+
+
+CORE, OPTIONAL = packages(""), packages("all")
+PLAIN = {"numba", "numpy", "torch"}
+
+
+def run_with(present: set[str], code: str) -> subprocess.CompletedProcess[str]:
+    """Code where of all the packages that abbe names only these can be imported."""
+    refused = (CORE | OPTIONAL) - present
+    refused |= {name for name, parent in BROUGHT_ALONG.items() if parent in refused}
+    blocker = f"""
+import sys
+from importlib.machinery import PathFinder
+class Installed(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {refused!r} else PathFinder.find_spec(name, path, target)
+sys.meta_path[:] = [Installed if finder is PathFinder else finder for finder in sys.meta_path]
+"""
+    return run_python(blocker + code)
+
+
+def run_abbe(present: set[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_with(present, f"sys.argv = ['abbe', *{arguments!r}]\nfrom abbe.cli import main\nmain()")
+
+
+# -- Core -------------------------------------------------------------------------------------------------------------
+
+
+def test_normalizers_attention_and_bounds_need_no_more_than_torch_and_numba() -> None:
+    done = run_with(
+        PLAIN,
+        """
+import abbe, torch
+rows, sparsemax = torch.randn(1024, 128), abbe.normalizer("sparsemax")
+print(torch.allclose(sparsemax(rows), sparsemax(rows.double()).float(), atol=1e-5))
+query = torch.randn(1, 2, 8, 16)
+print(abbe.attention(query, query, query, normalizer="entmax:alpha=1.5").shape == query.shape)
+print(len(abbe.bounds.catalogue()) > 20, len(abbe.list_normalizers()) > 20, "diagnose" in dir(abbe))
+print(all(verdict.holds for verdict in abbe.verify(["spectral"], 20)))
+print([check.name for check in abbe.doctor() if check.state == "broken"])
+""",
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["True", "True", "True True True", "True", "[]"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "missing"),
+    [
+        ("", {"diagnose": "models", "load": "models", "Result": "models", "report": "all"}),
+        ("models", {"report": "all"}),
+    ],
+)
+def test_a_name_that_needs_an_extra_says_so(extra: str, missing: dict[str, str]) -> None:
+    present = CORE | (packages(extra) if extra else set())
+    code = """
+import abbe
+try:
+    abbe.{0}
+except abbe.AbbeError as error:
+    print(error)
+"""
+    for name, needed in missing.items():
+        done = run_with(present, code.format(name))
+        assert (done.stderr, done.stdout) == ("", f'abbe.{name} needs abbe[{needed}]: pip install "abbe[{needed}]"\n')
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["report"], 'abbe report needs abbe[all]: pip install "abbe[all]"'),
+        (["calibrate", "--with", "sparsemax"], 'abbe calibrate needs abbe[models]: pip install "abbe[models]"'),
+        (["pull", "smollm2"], 'abbe pull needs abbe[models]: pip install "abbe[models]"'),
+        (["verify", "--html", "x.html"], 'abbe verify --html needs abbe[report]: pip install "abbe[report]"'),
+    ],
+)
+@pytest.mark.parametrize("present", [CORE, PLAIN], ids=["core", "without typer"])
+def test_a_command_that_needs_an_extra_says_so(present: set[str], arguments: list[str], line: str) -> None:
+    done = run_abbe(present, *arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    if present is PLAIN and arguments[0] == "verify":
+        line = "abbe needs typer and rich, which are not installed: pip install --upgrade abbe"
+    assert done.stderr == f"{line}\n"
+
+
+def test_commands_of_the_core() -> None:
+    words = {
+        "--help": "report",
+        "report --help": "--figures",
+        "normalizers softmax topk:k=2": "topk",
+        "normalizers --json": '"entmax"',
+        "verify spectral --trials 20": "1 hold, 0 refuted",
+        "doctor": "Everything that abbe needs is there",
+    }
+    code = f"""
+from abbe.cli import main
+for line in {list(words)!r}:
+    sys.argv = ["abbe", *line.split()]
+    try:
+        main()
+    except SystemExit as stop:
+        print("CODE", stop.code)
+"""
+    done = run_with(CORE, code)
+    assert done.stderr == ""
+    shown = re.split(r"CODE 0\n", done.stdout)
+    assert shown.pop() == ""
+    for (line, word), printed in zip(words.items(), shown, strict=True):
+        assert word in printed, line
+
+
+# -- Models -----------------------------------------------------------------------------------------------------------
+
+
+def test_models_are_measured_without_a_page(tmp_path: Path) -> None:
+    quick = ("--lengths", "32", "--windows", "2", "--queries", "4", "--sizes", "1,2", "--out", str(tmp_path / "run"))
+    done = run_abbe(CORE | packages("models"), "diagnose", *quick)
+    assert done.returncode == 0, done.stderr
+    last = f'run: {tmp_path / "run"} (its page needs abbe[report]: pip install "abbe[report]")'
+    assert done.stdout.splitlines()[-1] == last
+    assert abbe.open(tmp_path / "run").table.height > 100
+    assert not (tmp_path / "run" / "diagnose.html").exists()
+
+
+@pytest.mark.parametrize("option", ["--figures=x", "--open"])
+def test_pages_and_figures_are_refused_before_the_work(option: str) -> None:
+    done = run_abbe(CORE | packages("models"), "diagnose", option)
+    asked = option.partition("=")[0]
+    line = f'abbe diagnose {asked} needs abbe[report]: pip install "abbe[report]"\n'
+    assert (done.returncode, done.stderr) == (2, line)
+
+
+@pytest.mark.parametrize("extra", ["", "models", "report"])
+def test_names_of_an_extra_need_no_other(extra: str) -> None:
+    """Every one can be imported: what its module imports at the top comes with the core and this extra."""
+    code = f"""
+import abbe
+for package in (abbe, abbe.studies, abbe.views):
+    for names in package._NAMES.get({extra!r}, {{}}).values():
+        for name in names:
+            getattr(package, name)
+"""
+    done = run_with(CORE | (packages(extra) if extra else set()), code)
+    assert done.stderr == ""
+
+
+# -- Tables that must agree -------------------------------------------------------------------------------------------
+
+
+def test_extras_are_those_of_the_package() -> None:
+    assert {extra: set(names) for extra, names in _later.EXTRAS.items()} == {
+        extra: packages(extra) for extra in ("models", "report")
+    }
+    assert packages("all") <= packages("dev")
+    assert set(_names.EXTRA_OF) <= set(COMMANDS)
+    assert set(_names.EXTRA_OF.values()) <= set(PROJECT["optional-dependencies"])
+
+
+@pytest.mark.parametrize("package", [abbe, abbe.studies, abbe.views])
+def test_every_public_name_is_imported_from_one_place(package: object) -> None:
+    listed = [name for some in package._NAMES.values() for names in some.values() for name in names]  # type: ignore[attr-defined]
+    assert len(listed) == len(set(listed))
+    assert set(listed) <= set(package.__all__)  # type: ignore[attr-defined]
+    for name in package.__all__:  # type: ignore[attr-defined]
+        assert getattr(package, name) is not None
+
+
+def third_party_imports() -> dict[str, set[str]]:
+    """Packages that the sources import, anywhere in a file, with those files."""
+    files: dict[str, set[str]] = {}
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names:
+                files.setdefault(name, set()).add(path.name)
+    return files
+
+
+def test_every_import_is_covered_by_the_core_or_an_extra() -> None:
+    imported = third_party_imports()
+    assert {"torch", "polars", "altair", "markupsafe"} <= set(imported)
+    uncovered = set(imported) - CORE - OPTIONAL - set(BROUGHT_ALONG) - {"abbe"}
+    assert not uncovered, {name: imported[name] for name in uncovered}
+    for name, parent in BROUGHT_ALONG.items():
+        lines = [line for line in metadata.requires(parent) or [] if "extra" not in line]
+        assert any(line.lower().startswith(name.replace("_", "-")) for line in lines), name
+
+
+def test_nothing_is_required_that_is_not_imported() -> None:
+    assert set(third_party_imports()) >= CORE | OPTIONAL
