@@ -32,7 +32,8 @@ from ._trackers import Tracker, log_to, make_trackers
 from ._values import Grid, Measured, Values, of_model, tracker_metrics, values_of
 
 _log = logging.getLogger("abbe")
-_monitored: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+# Of each network the monitor that reads it; neither is kept alive by this.
+_monitored: weakref.WeakKeyDictionary[Any, weakref.ref[Monitor]] = weakref.WeakKeyDictionary()
 
 
 class Monitor(TrainerEvents):
@@ -132,7 +133,7 @@ class Monitor(TrainerEvents):
     def close(self) -> None:
         """Leave the model and the folder; more than once does no harm."""
         if self._listener is not None:
-            self._listener.close()
+            self._when_dropped()
             _monitored.pop(self._listener.network, None)
             self._listener, self._reading = None, None
         if self._record is not None:
@@ -150,14 +151,19 @@ class Monitor(TrainerEvents):
         """Attach to a model that has this many steps behind it; what is wrong is said here, before training."""
         self.close()
         listener = Listener(model)
-        if _monitored.get(listener.network) is not None:
+        other = _monitored.get(listener.network)
+        if other is not None and other() is not None:
             raise AbbeError(f"this {type(listener.network).__name__} has a monitor already: close it first")
         self.steps_done, self.should_stop, self.silent = done, False, None
         settings = {"every": self.every, "rows": self.rows, "sizes": list(self.sizes), "seed": self.seed}
         manifest = manifest_of(listener.network, settings, listener.skipped)
         self._record = Record(folder if rank() == 0 else None, manifest, done)
         self._listener, self._started = listener, time.perf_counter()
-        _monitored[listener.network] = self
+        _monitored[listener.network] = weakref.ref(self)
+        self._when_dropped = weakref.finalize(
+            self, listener.close
+        )  # a monitor that is forgotten leaves the model plain
+        self._when_dropped.atexit = False
         self._alerts = Alerts()
         for record in self._record.records:  # so that an event before a checkpoint is not raised again
             self._alerts.check(record["step"], _values_in(record), record["loss"])
