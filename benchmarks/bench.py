@@ -4,7 +4,7 @@
     make bench ARGS="--quick"                   two shapes, few repeats
     make bench ARGS="--only entmax,topk"        some normalizers
     make bench ARGS="--part normalizers"        one part: normalizers, package, attention, memory, latency, crossover,
-                                                diagnose, scaling, swap, compare
+                                                diagnose, scaling, swap, compare, monitor
 
 Every row is printed as a JSON line as soon as it is measured, and again in a table at the end. Baseline and
 candidate alternate within a row, and the ratio is that of their best times: what is left of each when nobody
@@ -50,6 +50,7 @@ PARTS = (
     "scaling",
     "swap",
     "compare",
+    "monitor",
 )
 Row = dict[str, object]
 
@@ -291,6 +292,10 @@ def main() -> None:
         import comparing
 
         comparing.compare_rows(emit, 1 if options.quick else 3)
+    if "monitor" in wanted:
+        import watching
+
+        watching.monitor_rows(emit, *((3, (1,)) if options.quick else (8, (1, 2))))
     print_table()
 
 

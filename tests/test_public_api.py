@@ -22,7 +22,7 @@ PUBLIC = {
     *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
     *("Calibration", "Capacity", "Comparison", "calibrate", "capacity", "compare"),
     *("Report", "Reproduction", "Result", "Run", "diagnose", "open", "open_run", "report", "reproduce"),
-    *("doctor", "verify"),
+    *("Monitor", "doctor", "verify"),
 }
 
 
@@ -40,7 +40,7 @@ def test_nothing_else_is_exported() -> None:
 
 @pytest.mark.slow
 def test_submodules_are_found_on_first_use() -> None:
-    names = ("bounds", "measures", "models", "normalizers", "results", "studies", "views")
+    names = ("bounds", "measures", "models", "normalizers", "results", "studies", "training", "views")
     code = f"import abbe, sys; print([getattr(abbe, name).__name__ for name in {names!r}])"
     assert in_a_fresh_process(code) == str([f"abbe.{name}" for name in names])
     assert set(names) <= set(dir(abbe))

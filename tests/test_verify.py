@@ -57,6 +57,7 @@ def test_a_proved_statement_holds_and_is_tight(name: str) -> None:
     assert verdict.seconds > 0
 
 
+@pytest.mark.quick(3)
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", REFUTED)

@@ -88,6 +88,7 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
             *("Calibration", "Capacity", "Comparison", "Report", "Reproduction"),
             *("calibrate", "capacity", "diagnose", "open"),
         ),
+        ".training": ("Monitor",),
     },
     "all": {".studies": ("compare", "report", "reproduce")},  # they write pages
 }

@@ -379,6 +379,7 @@ def test_more_refusals(tmp_path: Path) -> None:
         calibrate("topk:k=3", folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_free_alpha_goes_back_to_softmax_and_this_is_said() -> None:
     found = calibrate("entmax:alpha=1.5", steps=40, queries="all")
     assert found.parameters.filter(parameter="alpha")["value"].max() < 1.01

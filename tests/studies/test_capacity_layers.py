@@ -92,6 +92,7 @@ def test_layers_are_truncated_on_evenly_spaced_windows_of_every_length_and_way(
         assert rows.filter((pl.col("layer") == 1) & (pl.col("n") == 4))["loss"][0] == pytest.approx(truncated)
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("given", [[16], 16])
 def test_layers_only_at_the_lengths_asked_for(given: Any) -> None:

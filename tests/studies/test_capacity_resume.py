@@ -18,6 +18,7 @@ from abbe.studies._engine.loss import window_losses
 from abbe.studies._engine.parts import Parts
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("stopped", [20, 55])
 def test_resumed_is_as_uninterrupted(stopped: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,7 @@ def test_every_normalizer_answers_the_same_prompts(monkeypatch: pytest.MonkeyPat
     assert found.judgements["retrieves"].to_list() == [True, False]
 
 
+@pytest.mark.slow
 def test_from_six_windows_on_there_is_an_answer() -> None:
     comparison = made(windows=6)
     assert "helps this model" in comparison.recommendation.sentence
@@ -167,6 +168,7 @@ def test_an_interrupted_comparison_resumes_and_ends_the_same(
     assert made(folder=tmp_path).table.equals(resumed.table)  # also the times
 
 
+@pytest.mark.slow
 def test_a_damaged_part_is_measured_again(found: Comparison, tmp_path: Path) -> None:
     made(folder=tmp_path)
     for name in ("1-windows.json", "2-needle.json"):
@@ -174,6 +176,7 @@ def test_a_damaged_part_is_measured_again(found: Comparison, tmp_path: Path) -> 
     assert_frame_equal(made(folder=tmp_path).table.drop(TIMED), found.table.drop(TIMED))
 
 
+@pytest.mark.slow
 def test_another_comparison_in_the_folder_is_refused(tmp_path: Path) -> None:
     made(folder=tmp_path)
     with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: alternatives\)"):

@@ -205,6 +205,7 @@ def test_output_vectors_have_the_distances_of_projected_values() -> None:
         torch.testing.assert_close(small.norm(dim=-1), full.norm(dim=-1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("vectors", ["embedding", "hidden", "output"])
 def test_vectors_change_the_geometry_only(vectors: str) -> None:
     plain, other = run().table, run(vectors=vectors).table
@@ -247,6 +248,7 @@ def test_cross_attention_has_no_embeddings_and_says_so() -> None:
 # Queries and blocks
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("block", [1, 700])
 def test_blocks_of_queries_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:

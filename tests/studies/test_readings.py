@@ -89,6 +89,20 @@ def test_readings_that_differ() -> None:
         assert over_units(found[units_key("formula", test, 0.01)]) == (None, 1.0)
 
 
+def test_sets_of_more_than_half_the_window_are_not_tested() -> None:
+    """Only at 24 of 32 keys are the distances those of random sets, so a test that went there would stop there."""
+    grid = (1, 8, 16, 24)
+    made = torch.Generator().manual_seed(0)
+    true, random = (torch.randn(HEADS, len(POSITIONS), len(grid), generator=made) for _ in range(2))
+    random[..., :3] += 100
+    distances = QueryDistances()
+    defined = torch.ones_like(true, dtype=torch.bool)
+    distances.add(Reading(true, defined, control=random), Reading(random, defined))
+    distances.end_layer(POSITIONS)
+    critical = distances.tests(LENGTH, grid)
+    assert all(bool(values.isinf().all()) for values in critical.values())
+
+
 def test_the_middle_test_and_the_share_that_rejects() -> None:
     inf = math.inf
     assert over_units(torch.tensor([4.0, inf, 1.0])) == (4.0, pytest.approx(1 / 3))

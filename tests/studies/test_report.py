@@ -82,6 +82,7 @@ def test_a_folder_is_a_run_and_is_not_measured_again(tmp_path: Path, monkeypatch
     assert [row.keys for row in again.sample.rows] == [row.keys for row in first.sample.rows]
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("name", "content"),
@@ -114,6 +115,7 @@ def test_a_sample_without_its_parts_is_measured_again(tmp_path: Path) -> None:
     assert made(folder=tmp_path).sample is not None
 
 
+@pytest.mark.slow
 def test_stopped_between_run_and_alternatives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_args: object, **_options: object) -> None:
         raise KeyboardInterrupt

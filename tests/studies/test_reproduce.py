@@ -81,6 +81,7 @@ def lines(table: pl.DataFrame, vectors: str, axis: str) -> dict[str, dict[int, f
     return {name: dict(chosen.filter(pl.col("series") == name).select(axis, "value").iter_rows()) for name in names}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(("figure", "axis"), [("2a", "length"), ("2b", "n")])
 @pytest.mark.parametrize("vectors", KINDS)
@@ -179,6 +180,7 @@ def test_sensitivity(found: Reproduction) -> None:
     assert (order["paper"] <= order["max"] * (1 + 1e-6)).all()
 
 
+@pytest.mark.slow
 def test_blocks_of_queries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even the random directions, which are drawn query by query."""
     options: dict[str, Any] = {"figures": ["4"], "windows": 1, "queries": 5, "progress": False}

@@ -68,6 +68,7 @@ def is_recognised(found: Report) -> bool:
     return True
 
 
+@pytest.mark.quick(2)
 @pytest.mark.quick(5)
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("family", list(CLASSES))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from training_cases import batches, gpt2
 
 import abbe
+from abbe.training import _ranks
 
 SCRIPT = """
 import sys
@@ -41,6 +45,57 @@ monitor.close()
 print("silent:", monitor.silent, flush=True)
 dist.destroy_process_group()
 """
+
+
+def side_by_side(monkeypatch: pytest.MonkeyPatch, given: list[Any], **options: Any) -> list[Any]:
+    """`over_ranks` on two threads that stand for two ranks."""
+    barrier, here, shared = threading.Barrier(2, timeout=20), threading.local(), [torch.empty(0), torch.empty(0)]
+
+    def all_reduce(x: torch.Tensor, how: Any = dist.ReduceOp.SUM) -> None:
+        shared[here.rank] = x.clone()
+        barrier.wait()
+        join = {dist.ReduceOp.SUM: torch.add, dist.ReduceOp.MAX: torch.maximum, dist.ReduceOp.MIN: torch.minimum}[how]
+        joined = join(*shared)
+        barrier.wait()
+        x.copy_(joined)
+
+    def run(rank: int) -> Any:
+        here.rank = rank
+        try:
+            return _ranks.over_ranks(
+                given[rank], float(rank), torch.device("cpu"), rank in options.get("interrupted", ())
+            )
+        except Exception as error:
+            return error
+
+    monkeypatch.setattr(_ranks, "world", lambda: 2)
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(run, range(2)))
+
+
+def sums(value: float) -> dict[int, Any]:
+    names = ("entropy/value", "max_logit/largest", "query_gradient/squares")
+    return {layer: {name: torch.full((2,), value + layer) for name in names} for layer in range(2)}
+
+
+def test_sums_are_added_maxima_kept_and_gradients_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    for states, loss in side_by_side(monkeypatch, [sums(1.0), sums(3.0)]):
+        assert loss == 0.5
+        assert states[1]["entropy/value"].tolist() == [6.0, 6.0]
+        assert states[1]["max_logit/largest"].tolist() == [4.0, 4.0]
+        assert states[1]["query_gradient/squares"].tolist() == [1.5, 1.5]
+
+
+def test_ranks_that_cannot_go_on_say_so_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [str(error) for error in side_by_side(monkeypatch, [sums(1.0), None])] == [
+        "the reading failed on a rank",
+        "the reading failed",
+    ]
+    other = side_by_side(monkeypatch, [sums(1.0), {0: sums(1.0)[0]}])
+    assert [str(error) for error in other] == ["the ranks have read different layers"] * 2
+    stopped = side_by_side(monkeypatch, [sums(1.0), None], interrupted=(1,))
+    assert all(isinstance(error, _ranks.Interrupted) for error in stopped)
 
 
 def on_two_ranks(tmp_path: Path, *more: str) -> str:

@@ -29,7 +29,7 @@ class Texts(torch.utils.data.Dataset[dict[str, Tensor]]):
 
 
 def trained(folder: Path, callbacks: list[Any], *, resume: bool = False, **options: Any) -> Any:
-    arguments = {"per_device_train_batch_size": 2, "max_steps": 6, "report_to": "none", "save_strategy": "no"} | options
+    arguments = {"per_device_train_batch_size": 2, "max_steps": 4, "report_to": "none", "save_strategy": "no"} | options
     args = transformers.TrainingArguments(
         output_dir=str(folder), use_cpu=True, disable_tqdm=True, logging_strategy="no", **arguments
     )
@@ -52,7 +52,7 @@ def test_weights_are_bit_identical_and_the_run_is_kept(tmp_path: Path) -> None:
     assert monitor.silent is None
     assert hooks(read.model) == 0
     result: Any = abbe.open(tmp_path / "read" / "abbe")
-    assert result.steps["step"].to_list() == [1, 2, 4, 6]
+    assert result.steps["step"].to_list() == [1, 2, 4]
     assert 3 < result.steps["loss"][0] < 6
     assert result.steps["learning_rate"][0] == pytest.approx(1e-2)
     assert result.steps["learning_rate"][1] < 1e-2
@@ -69,6 +69,7 @@ def test_trainers_own_tensorboard_gets_the_numbers(tmp_path: Path, monkeypatch: 
     assert "train/abbe/layer_1/entropy" in read
 
 
+@pytest.mark.slow
 def test_a_run_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     saving = {"save_strategy": "steps", "save_steps": 3, "max_steps": 5}
     first = abbe.Monitor(every=1)
@@ -94,6 +95,7 @@ def test_an_alert_stops_training(tmp_path: Path) -> None:
     assert trainer.state.global_step == 1
 
 
+@pytest.mark.slow
 def test_an_error_of_the_monitor_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -105,7 +107,7 @@ def test_an_error_of_the_monitor_does_not_end_the_run(
     monkeypatch.setattr(_rows, "dispersion", broken)
     monitor = abbe.Monitor(every=1)
     read = trained(tmp_path / "read", [monitor])
-    assert read.state.global_step == 6
+    assert read.state.global_step == 4
     assert monitor.silent == "ZeroDivisionError: planted"
     assert sum("stopped measuring" in line for line in caplog.messages) == 1
     assert same(trained(tmp_path / "plain", []).model.state_dict(), read.model.state_dict())

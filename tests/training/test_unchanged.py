@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from typing import Any
 
@@ -85,6 +86,41 @@ def test_hooks_are_gone_after_an_exception() -> None:
     from transformers import AttentionInterface
 
     assert all(type(name) is str for name in AttentionInterface._global_mapping)
+
+
+def test_a_loop_that_handles_an_exception_of_the_model_is_read_on() -> None:
+    network = gpt2(dropout=0.0)
+    with abbe.Monitor(network, every=1) as monitor:
+        with pytest.raises(IndexError):
+            network(input_ids=torch.full((1, 8), 10_000))
+        assert type(network.config._attn_implementation) is str  # at once, not only when the monitor is closed
+        network(**next(batches(1))).loss.backward()
+        monitor.step()  # not complete: left out
+        network(**next(batches(1))).loss.backward()
+        monitor.step()
+        assert monitor.silent is None
+        assert monitor.result().steps["step"].to_list() == [2]
+
+
+def test_a_monitor_that_is_forgotten_leaves_the_model() -> None:
+    network = gpt2()
+    abbe.Monitor(network)  # kept by nobody
+    gc.collect()
+    assert hooks(network) == 0
+    assert type(network.config._attn_implementation) is str
+    abbe.Monitor(network).close()
+
+
+def test_short_sequences_have_what_can_be_measured() -> None:
+    network = gpt2(dropout=0.0)
+    with abbe.Monitor(network, every=1) as monitor:
+        for length in (2, 5):
+            network(**next(batches(1, length=length))).loss.backward()
+            monitor.step()
+        assert monitor.silent is None
+        measures = set(monitor.result().table["measure"])
+    assert "entropy" in measures
+    assert "separability@N=20" not in measures  # no row sees more than 20 keys
 
 
 def test_evaluation_and_generation_on_a_read_step_are_not_read() -> None:

@@ -57,7 +57,7 @@ def batches(steps: int, batch: int = 3, length: int = LENGTH, padded: bool = Fal
 
 def train(
     network: Any,
-    steps: int = 5,
+    steps: int = 4,
     monitor: Callable[[Any], abbe.Monitor] | None = None,
     *,
     parts: int = 1,

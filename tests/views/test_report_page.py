@@ -114,6 +114,7 @@ def test_the_page_of_a_large_model_stays_below_its_limit() -> None:
     assert 2_000_000 < len(text.encode()) < LIMIT
 
 
+@pytest.mark.slow
 def test_the_same_report_gives_the_same_page() -> None:
     one = made.small()
     assert report_page(one) == report_page(one)

@@ -118,7 +118,7 @@ class Consumer(Protocol):
         """A layer runs again in the backward pass (gradient checkpointing)."""
 
     def end_pass(self, output: Any) -> None:
-        """The pass is over."""
+        """The pass is over; None says that it ended by an exception, after which nothing more is told."""
 
 
 class Listener:
@@ -142,6 +142,7 @@ class Listener:
         self._inputs: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self._numbers: dict[nn.Module, int] = {}  # of the layer that a module was last
         self._undo: ExitStack | None = None
+        self._undo_inner = ExitStack()  # what can be undone in the middle of a pass, too
         self._consumer: Consumer | None = None
         self._depth, self._reading = 0, False
         self._captured: list[HeardCall] | None = None
@@ -164,18 +165,19 @@ class Listener:
         """Tell the consumer of every training pass from now on."""
         self.close()
         with ExitStack() as undo, lock:
-            self._rename(undo)
+            inner = undo.enter_context(ExitStack())
+            self._rename(inner)
             ear = _Ear(self)
             for module in self.modules:
-                undo.callback(module.register_forward_pre_hook(ear.see_input, with_kwargs=True).remove)
+                inner.callback(module.register_forward_pre_hook(ear.see_input, with_kwargs=True).remove)
+            if "torch._dynamo" in sys.modules:  # else nothing can have been compiled
+                inner.enter_context(torch.compiler.set_stance("force_eager"))
+            inner.callback(self._inputs.clear)
             for name, part in models_within(self.network):
                 begin = _Ear(self, name)
                 undo.callback(part.register_forward_pre_hook(begin.begin, with_kwargs=True).remove)
                 undo.callback(part.register_forward_hook(begin.end, always_call=True).remove)
-            if "torch._dynamo" in sys.modules:  # else nothing can have been compiled
-                undo.enter_context(torch.compiler.set_stance("force_eager"))
-            undo.callback(self._inputs.clear)
-            self._undo, self._consumer = undo.pop_all(), consumer
+            self._undo, self._undo_inner, self._consumer = undo.pop_all(), inner, consumer
         self._depth, self._reading = 0, False
 
     def close(self) -> None:
@@ -293,6 +295,10 @@ class Listener:
             self._reading = False
             if self._consumer is not None:
                 self._consumer.end_pass(output)
+            if output is None:  # an exception; the hooks that torch is walking now go with `close`
+                self._consumer = None
+                with lock:
+                    self._undo_inner.close()
 
 
 class _OwnName(str):

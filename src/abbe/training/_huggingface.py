@@ -25,6 +25,7 @@ class TrainerEvents(TrainerCallback):
 
     folder: Any
     should_stop: bool
+    _spread: bool
 
     @abstractmethod
     def _begin(self, model: Any, done: int, folder: Any) -> None: ...
@@ -50,6 +51,7 @@ class TrainerEvents(TrainerCallback):
             output = Path(args.output_dir)
             folder = (state.global_step and last_folder(output)) or free_folder(output)
         self._begin(kwargs["model"], state.global_step, folder)
+        self._spread = bool(getattr(args, "average_tokens_across_devices", False))
         if getattr(args, "torch_compile", False):
             self._say_compiled()
         if (handler := _calling_handler()) is not None:

@@ -25,14 +25,15 @@ from ..models import Listener, is_compiled
 from ..results import Training, packed, unpacked
 from ._alerts import Alert, Alerts, summary
 from ._huggingface import TrainerEvents
-from ._ranks import over_ranks, rank
+from ._ranks import Interrupted, over_ranks, rank, world
 from ._reading import StepReading
 from ._record import Record, manifest_of
 from ._trackers import Tracker, log_to, make_trackers
 from ._values import Grid, Measured, Values, of_model, tracker_metrics, values_of
 
 _log = logging.getLogger("abbe")
-_monitored: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+# Of each network the monitor that reads it; neither is kept alive by this.
+_monitored: weakref.WeakKeyDictionary[Any, weakref.ref[Monitor]] = weakref.WeakKeyDictionary()
 
 
 class Monitor(TrainerEvents):
@@ -92,6 +93,8 @@ class Monitor(TrainerEvents):
             raise AbbeError(f"on_alert is {shown(on_alert)}, but must be 'stop' or a function of an alert")
         self._on_alert, self._wants_alerts = on_alert, yes_or_no("alerts", alerts)
         self._trackers = make_trackers(trackers)
+        self._reporters: list[Tracker] = []  # of a Trainer
+        self._spread = False  # whether the loss that the model computes is over the tokens of all ranks
         self.steps_done = 0 if resume is None else whole("resume", resume, least=0)
         self.should_stop, self.silent = False, None
         self._listener: Listener | None = None
@@ -130,7 +133,7 @@ class Monitor(TrainerEvents):
     def close(self) -> None:
         """Leave the model and the folder; more than once does no harm."""
         if self._listener is not None:
-            self._listener.close()
+            self._when_dropped()
             _monitored.pop(self._listener.network, None)
             self._listener, self._reading = None, None
         if self._record is not None:
@@ -148,14 +151,19 @@ class Monitor(TrainerEvents):
         """Attach to a model that has this many steps behind it; what is wrong is said here, before training."""
         self.close()
         listener = Listener(model)
-        if _monitored.get(listener.network) is not None:
+        other = _monitored.get(listener.network)
+        if other is not None and other() is not None:
             raise AbbeError(f"this {type(listener.network).__name__} has a monitor already: close it first")
         self.steps_done, self.should_stop, self.silent = done, False, None
         settings = {"every": self.every, "rows": self.rows, "sizes": list(self.sizes), "seed": self.seed}
         manifest = manifest_of(listener.network, settings, listener.skipped)
         self._record = Record(folder if rank() == 0 else None, manifest, done)
         self._listener, self._started = listener, time.perf_counter()
-        _monitored[listener.network] = self
+        _monitored[listener.network] = weakref.ref(self)
+        self._when_dropped = weakref.finalize(
+            self, listener.close
+        )  # a monitor that is forgotten leaves the model plain
+        self._when_dropped.atexit = False
         self._alerts = Alerts()
         for record in self._record.records:  # so that an event before a checkpoint is not raised again
             self._alerts.check(record["step"], _values_in(record), record["loss"])
@@ -166,7 +174,7 @@ class Monitor(TrainerEvents):
         self._say("the model is compiled: on the steps that are read it runs eagerly, whose rounding may differ")
 
     def _report_to(self, trackers: list[Tracker]) -> None:
-        self._trackers = [*self._trackers, *trackers]
+        self._reporters = trackers
 
     def _reads(self, step: int) -> bool:
         return step == 1 or step % self.every == 0
@@ -195,6 +203,8 @@ class Monitor(TrainerEvents):
         reading, self._reading = self._reading, None
         try:
             events = self._numbers_of(reading, loss, lr)
+        except Interrupted:
+            return  # the loop has handled what happened: the next step that is due is read again
         except Exception as error:
             self._silence(reading.failure or error)
             return
@@ -209,14 +219,19 @@ class Monitor(TrainerEvents):
         begun, states = time.perf_counter(), None
         try:
             states = reading.finish(self._listener)
-            if not states and reading.passes == 0:
+            if reading.passes == 0:
                 raise AbbeError("no forward pass in training mode was seen: does the loop call the model itself?")
+            if not states:
+                raise AbbeError("no attention layer was seen in the forward pass")
         except Exception as error:
             reading.failure = reading.failure or error
             states = None
         device = next(self._listener.network.parameters()).device
         own = _mean_loss(loss, reading)
-        states, joined = over_ranks(states, own, device)  # every rank comes here, also one whose reading failed
+        if own is not None and loss is None and reading.summed and self._spread:
+            own *= world()  # each rank's loss is its part of one sum
+        # Every rank comes here, also one whose reading failed.
+        states, joined = over_ranks(states, own, device, reading.interrupted)
         values = values_of(states)
         events = self._alerts.check(self.steps_done, values, joined) if self._wants_alerts else []
         if rank() == 0:
@@ -247,7 +262,9 @@ class Monitor(TrainerEvents):
         self._record.update(layers=list(self._listener.names), **self._self_check(reading))
         for line in summary(events):
             self._say(line)
-        self._trackers = log_to(self._trackers, tracker_metrics(values), self.steps_done, self._say)
+        metrics = tracker_metrics(values)
+        self._trackers = log_to(self._trackers, metrics, self.steps_done, self._say)
+        self._reporters = log_to(self._reporters, metrics, self.steps_done, self._say)
 
     def _self_check(self, reading: StepReading) -> dict[str, Any]:
         if self._checked:

@@ -18,6 +18,7 @@ from .._errors import AbbeError
 from ..measures import State
 
 States = dict[int, State]
+_INTERRUPTED = 0.5  # between failed, 0, and ready, 1: what the least of the ranks says holds for all
 
 
 def world() -> int:
@@ -28,14 +29,22 @@ def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def over_ranks(states: States | None, loss: float | None, device: torch.device) -> tuple[States, float | None]:
+class Interrupted(Exception):
+    """A pass of this step ended by an exception, here or on another rank: its numbers would not be complete."""
+
+
+def over_ranks(
+    states: States | None, loss: float | None, device: torch.device, interrupted: bool = False
+) -> tuple[States, float | None]:
     """The sums of all ranks, and their mean loss; None says that this rank has nothing because its reading failed."""
     if world() == 1:
+        if interrupted:
+            raise Interrupted
         if states is None:
             raise AbbeError("the reading failed")
         return {layer: _on_cpu(state) for layer, state in states.items()}, loss
     names = [] if states is None else [(layer, name) for layer, state in states.items() for name in sorted(state)]
-    _agree(states is not None, names, states, device)
+    _agree(_INTERRUPTED if interrupted else float(states is not None), names, states, device)
     assert states is not None
     largest = [one for one in names if one[1].endswith("/largest")]
     summed = [one for one in names if one not in set(largest)]
@@ -55,14 +64,16 @@ def _on_cpu(state: State) -> State:
     return {name: x.double().cpu() for name, x in state.items()}
 
 
-def _agree(ready: bool, names: Sequence[tuple[int, str]], states: States | None, device: torch.device) -> None:
+def _agree(ready: float, names: Sequence[tuple[int, str]], states: States | None, device: torch.device) -> None:
     """Whether all ranks have sums of the same layout."""
     shapes = [(layer, name, tuple(states[layer][name].shape)) for layer, name in names] if states else []
     layout = zlib.crc32(repr(shapes).encode())
-    said = torch.tensor([float(ready), float(layout), -float(layout)], dtype=torch.float64, device=device)
+    said = torch.tensor([ready, float(layout), -float(layout)], dtype=torch.float64, device=device)
     dist.all_reduce(said, dist.ReduceOp.MIN)
     if said[0] == 0:
         raise AbbeError("the reading failed on a rank" if ready else "the reading failed")
+    if said[0] == _INTERRUPTED:
+        raise Interrupted
     if said[1] != -said[2]:
         raise AbbeError("the ranks have read different layers")
 

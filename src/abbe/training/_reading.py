@@ -28,6 +28,7 @@ class StepReading:
     def __init__(self, step: int, *, rows: int, sizes: tuple[int, ...], seed: int, keep: bool, check: bool) -> None:
         self.step, self.wanted, self.sizes, self.seed = step, rows, sizes, seed
         self.failure: Exception | None = None
+        self.interrupted = False  # a pass ended by an exception of the model, which the loop may have handled
         self.losses: list[Tensor] = []
         self.summed = False
         self.error: float | None = None
@@ -53,6 +54,7 @@ class StepReading:
         self.summed = self.summed or inputs.get("num_items_in_batch") is not None
 
     def end_pass(self, output: Any) -> None:
+        self.interrupted = self.interrupted or output is None
         loss = getattr(output, "loss", None)
         if isinstance(loss, Tensor) and loss.numel() == 1:
             self.losses.append(loss.detach())
