@@ -83,7 +83,6 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
             *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
         ),
         ".results": ("Result", "Run", "open_run"),
-        ".training": ("Monitor",),
         ".studies": (
             *("Calibration", "Capacity", "Comparison", "Report", "Reproduction"),
             *("calibrate", "capacity", "diagnose", "open"),

@@ -12,6 +12,7 @@ import pytest
 import tiny_models
 
 import abbe
+from abbe.results import FORMAT, Training
 
 COMMIT = "0123456789" * 4
 VOCABULARY = 2048  # of the embedded tokenizer
@@ -50,6 +51,16 @@ def move_in(place: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(place / "hub"))
     patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     patch.chdir(place / "here")
+
+
+def save_training(folder: Path) -> None:
+    """A run folder as `abbe.Monitor` leaves it after two steps."""
+    heads = {"entropy": {"value": [[1.0, 2.0]], "limit": 3.0}, "max_logit": {"value": [[4.0, 5.0]]}}
+    model = {f"{name}_{end}": 2.0 for name in heads for end in ("min", "mean", "max")}
+    same = {"loss": 2.0, "layout": [2], "model": model, "heads": heads, "alerts": []}
+    manifest = {"format": FORMAT, "study": "watch", "finished": True, "model": {"name": "tiny"}}
+    empty = {"text": {}, "settings": {}, "self_check": {}, "skipped": []}
+    Training([{"step": step, **same} for step in (1, 50)], manifest | empty).save(folder)
 
 
 def save_swap(path: Path, what: str) -> None:

@@ -77,11 +77,12 @@ def _read(folder: Path) -> Training:
 def _opened(folder: Path) -> Training:
     """The run of a monitor so far; a folder of another study is refused by its name."""
     from ..results import Training, read_manifest
-    from ..studies import open as open_result
 
     study = read_manifest(folder)[0].get("study") or "diagnose"
     if study != Training.study:
         raise AbbeError(f"{folder} is a folder of `abbe {study}`: abbe watch shows folders of abbe.Monitor")
+    from ..studies import open as open_result
+
     training = open_result(folder)
     assert isinstance(training, Training)
     return training
