@@ -28,7 +28,7 @@ from ._huggingface import TrainerEvents
 from ._ranks import Interrupted, over_ranks, rank, world
 from ._reading import StepReading
 from ._record import Record, manifest_of
-from ._trackers import Tracker, log_to, make_trackers
+from ._trackers import OwnWriter, Tracker, log_to, make_trackers
 from ._values import Grid, Measured, Values, of_model, tracker_metrics, values_of
 
 _log = logging.getLogger("abbe")
@@ -138,6 +138,9 @@ class Monitor(TrainerEvents):
             self._listener, self._reading = None, None
         if self._record is not None:
             self._record.close()
+        for tracker in self._trackers:
+            if isinstance(tracker, OwnWriter):
+                tracker.close()
 
     def __enter__(self) -> Self:
         return self
@@ -160,9 +163,8 @@ class Monitor(TrainerEvents):
         self._record = Record(folder if rank() == 0 else None, manifest, done)
         self._listener, self._started = listener, time.perf_counter()
         _monitored[listener.network] = weakref.ref(self)
-        self._when_dropped = weakref.finalize(
-            self, listener.close
-        )  # a monitor that is forgotten leaves the model plain
+        # A monitor that is forgotten leaves the model plain.
+        self._when_dropped = weakref.finalize(self, listener.close)
         self._when_dropped.atexit = False
         self._alerts = Alerts()
         for record in self._record.records:  # so that an event before a checkpoint is not raised again

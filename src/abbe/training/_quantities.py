@@ -9,7 +9,7 @@ SATURATED = 0.99  # a row with a larger weight than this is saturated: softmax's
 
 @dataclass(frozen=True)
 class Quantity:
-    """A measured quantity; `reductions` are those that are logged for a layer and for the model."""
+    """A measured quantity: its name in tables, for people, its unit, what high and low mean, its limit and control."""
 
     name: str
     label: str
@@ -17,7 +17,6 @@ class Quantity:
     meaning: str
     limit: str = ""
     control: str = ""
-    reductions: tuple[str, ...] = ("min", "mean", "max")
 
 
 QUANTITIES = (

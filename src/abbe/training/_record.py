@@ -12,6 +12,7 @@ import os
 import platform
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +24,8 @@ from .._errors import AbbeError
 from .._held import LOCK, held
 from .._stored import is_unfinished, read_json, write_json, write_whole
 from ..results import FORMAT, MANIFEST, STEPS, Training, checked_manifest, decoded_steps, encoded_step, kept_until
+from ._alerts import list_rules
+from ._quantities import list_quantities
 
 _PACKAGES = ("abbe", "torch", "transformers", "numba", "polars")
 
@@ -51,6 +54,8 @@ def manifest_of(network: Any, settings: Mapping[str, Any], skipped: list[str]) -
         "settings": dict(settings),
         "self_check": {"error": None, "why": "nothing was read yet"},
         "layers": [],
+        "quantities": [asdict(quantity) for quantity in list_quantities()],
+        "rules": [asdict(rule) for rule in list_rules()],
         "skipped": list(skipped),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }

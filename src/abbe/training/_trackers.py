@@ -43,9 +43,7 @@ def _named(name: str) -> Tracker:
     kind, colon, place = name.partition(":")
     if kind == "tensorboard" and place:
         _import("tensorboard")
-        from torch.utils.tensorboard import SummaryWriter
-
-        return _to_writer(SummaryWriter(place))
+        return OwnWriter(place)
     if kind in ("wandb", "trackio") and not colon:
         module = _import(kind)
         return lambda metrics, step: module.log(dict(metrics), step=step)
@@ -57,6 +55,26 @@ def _import(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise AbbeError(f"trackers: {name} is not installed: pip install {name}") from None
+
+
+class OwnWriter:
+    """Event files of TensorBoard that the monitor itself writes, from its first numbers until it is closed."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._writer: Any = None
+
+    def __call__(self, metrics: Mapping[str, float], step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        if self._writer is None:
+            self._writer = SummaryWriter(self._folder)
+        _to_writer(self._writer)(metrics, step)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
 
 def _to_writer(writer: Any) -> Tracker:
