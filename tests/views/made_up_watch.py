@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from abbe.results import FORMAT, Training
+from abbe.training import list_quantities, list_rules
 
 MEASURES = ("entropy", "max_logit", "max_weight", "separability@N=20", "query_gradient")
 MANIFEST: dict[str, Any] = {
     "format": FORMAT, "study": "watch", "finished": True, "model": {"name": "tiny-gpt2"},
     "text": {"name": "the batches of the training run"}, "settings": {"every": 50, "rows": 8, "sizes": [20]},
     "self_check": {"error": 1e-7}, "layers": ["h.0", "h.1"], "skipped": [],
+    "quantities": [asdict(one) for one in list_quantities()], "rules": [asdict(one) for one in list_rules()],
 }  # fmt: skip
 ALERTS = (
     (350, "entropy_collapse", 1, 2, 0.031, 0.05),

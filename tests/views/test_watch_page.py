@@ -54,14 +54,18 @@ def test_the_grade_is_bad_only_where_training_rarely_recovers() -> None:
     assert grade("sink", "logit_growth_10000") == grade("non_finite") == "bad"
 
 
-def test_words_are_those_of_the_monitor() -> None:
-    """The monitor lies above the pages, so its words are written down below them, too."""
-    for quantity in abbe.training.list_quantities():
-        words = watched_words(quantity.name)
-        for name in ("name", "label", "unit", "meaning", "limit", "control"):
-            assert getattr(words, name) == getattr(quantity, name)
+def test_every_rule_has_words_and_a_measure_that_shows_it() -> None:
     assert list(ALERTS) == [rule.name for rule in abbe.training.list_rules()]
-    assert watched_words("separability@N=20").label == "separability N_s/N, N = 20"
+    assert {words.measure for words in ALERTS.values()} <= {one.name for one in abbe.training.list_quantities()}
+
+
+def test_words_are_those_of_the_manifest() -> None:
+    assert watched_words(made.MANIFEST, "separability@N=20").label == "separability N_s/N, N = 20"
+    assert watched_words(made.MANIFEST, "entropy").limit == "ln n, n the visible keys"
+    assert watched_words({}, "max_logit").label == "max logit"
+    page = watch_page(made.training())
+    assert "entropy below 0.05 of its ceiling ln n; armed again: above 0.1" in page
+    assert "max_logit" not in watch_page(made.training(quantities=None, rules=None)).partition("Manifest")[0]
 
 
 def test_the_page_holds_every_value_of_a_short_run() -> None:
@@ -93,7 +97,7 @@ def test_the_text_is_there_without_scripts() -> None:
                   "tiny-gpt2", "largest logit", "6 heads in 2 layers", "layer 7: no tap"):  # fmt: skip
         assert words in page
     assert 'http-equiv="refresh"' not in page
-    assert "None: no rule" in watch_page(made.training(alerts=()))
+    assert "None was raised." in watch_page(made.training(alerts=()))
 
 
 def test_only_a_page_that_is_kept_fresh_loads_itself_again() -> None:

@@ -1,7 +1,4 @@
-"""Words for what a monitor of a training run measures, and for its alerts.
-
-`abbe.training` lies above the pages and cannot be asked there; a test compares its quantities and rules with these.
-"""
+"""Words for what a monitor of a training run measures, which its manifest explains, and for its alerts."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .manifest import Manifest
 from .numbers import number
 
 
@@ -24,52 +22,19 @@ class Watched:
     control: str = ""
 
 
-_WATCHED = (
-    Watched("entropy", "entropy", "nats", "high means that the weight is spread over many keys, low that few hold it",
-            "ln n, n the visible keys"),
-    Watched("effective_tokens", "effective tokens", "tokens",
-            "high means that many keys share the weight, low (1) that one has it", "n"),
-    Watched("max_logit", "largest logit", "logits",
-            "high means that the scores have grown, low that the weights cannot be sharp"),
-    Watched("logit_change", "change of the logits by the update", "logits (root mean square)",
-            "high means that one step moves attention a lot, low that it hardly does"),
-    Watched("logit_change_max", "largest change of a logit by the update", "logits",
-            "high means that one step moves some score a lot, low that it moves none"),
-    Watched("max_weight", "largest weight", "weight", "high means that one key stands out, low that none does",
-            "tight, from the range of the logits", "1/n"),
-    Watched("sink_mass", "weight on the first key", "weight",
-            "high means that the first visible key serves as a sink, low that it does not",
-            "that of the largest weight", "1/n"),
-    Watched("separability", "separability N_s/N", "share",
-            "high (1) means that a ball up to the nearest other token holds all of the selected, low few", "",
-            "random set"),
-    Watched("sensitivity_worst_mean", "sensitivity, worst direction: mean", "weight per logit",
-            "high means that some small change of the logits moves the weights a lot, low that none does",
-            "Lipschitz constant, 1/2"),
-    Watched("sensitivity_worst_max", "sensitivity, worst direction: largest row", "weight per logit",
-            "high means that a row is easily moved, low that none is", "Lipschitz constant, 1/2"),
-    Watched("saturated", "rows with a weight above 0.99", "share",
-            "high means that softmax passes hardly any gradient to the logits, low that it does"),
-    Watched("query_gradient", "gradient norm of the queries", "loss per query",
-            "high means that the loss changes with the queries, low that the head learns nothing by them"),
-    Watched("key_gradient", "gradient norm of the keys", "loss per key",
-            "high means that the loss changes with the keys, low that the head learns nothing by them"),
-    Watched("value_gradient", "gradient norm of the values", "loss per value",
-            "high means that the loss changes with the values, low that the head learns nothing by them"),
-    Watched("gradient_ratio", "gradient of queries and keys over that of values", "ratio",
-            "high means that the head learns where to look, low that it only learns what to copy"),
-    Watched("nonfinite", "rows with NaN or infinite logits or values; 1 for a gradient that is not finite", "share",
-            "high means that numbers overflowed, low (0) that all are finite"),
-)  # fmt: skip
-_BY_NAME = {words.name: words for words in _WATCHED}
-
-
-def watched_words(measure: str) -> Watched:
-    """Words for a measure, also with a set size behind "@"; a name that is not known stands for itself."""
+def watched_words(manifest: Manifest, measure: str) -> Watched:
+    """Words of the manifest for a measure, also with a set size behind "@"; one that it lacks stands for itself."""
     base, _, size = measure.partition("@")
-    words = _BY_NAME.get(base, Watched(base, base.replace("_", " "), "", ""))
-    label = f"{words.label}, {size.replace('=', ' = ')}" if size else words.label
-    return Watched(measure, label, words.unit, words.meaning, words.limit, words.control)
+    given = next((one for one in listed(manifest, "quantities") if one.get("name") == base), {})
+    label = str(given.get("label") or base.replace("_", " "))
+    unit, meaning, limit, control = (str(given.get(part) or "") for part in ("unit", "meaning", "limit", "control"))
+    return Watched(measure, f"{label}, {size.replace('=', ' = ')}" if size else label, unit, meaning, limit, control)
+
+
+def listed(manifest: Manifest, name: str) -> list[Mapping[str, Any]]:
+    """What the manifest explains: its quantities, or its rules; nothing in a folder of an older version."""
+    given = manifest.get(name)
+    return [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
 
 
 @dataclass(frozen=True)

@@ -75,11 +75,11 @@ def last_values(training: Training) -> list[Last]:
     if not training.records:
         return []
     record = training.records[-1]
-    return [_last(record, name, parts) for name, parts in record["heads"].items()]
+    return [_last(training, name, parts) for name, parts in record["heads"].items()]
 
 
-def _last(record: Mapping[str, Any], name: str, parts: Mapping[str, Any]) -> Last:
-    words = watched_words(name)
+def _last(training: Training, name: str, parts: Mapping[str, Any]) -> Last:
+    record, words = training.records[-1], watched_words(training.manifest, name)
     least, mean, largest = (record["model"].get(reduced(name, how)) for how in ("min", "mean", "max"))
     limit = shared_by([x for heads in grid(parts.get("limit"), record["layout"]) for x in heads])
     return Last(name, words.label, words.unit, least, mean, largest, limit)

@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 
 from ...words.manifest import model_name
-from ...words.training import watched_words
+from ...words.training import Watched, watched_words
 from .._shared.panels import Row, numbers, renamed, rows_of, tip
 from .._shared.series import Spec, finished, linear_axis, log_axis, panel, source, unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
@@ -38,7 +38,7 @@ def watch_chart(training: Training, theme: ThemeName = "light") -> Spec:
     x = _step_axis(kept.steps)
     panels = [_line(model, name, title, x, events, colours) for name, title in _PLAIN]
     named = [name for wanted in _SHOWN for name in kept.measures if name.partition("@")[0] == wanted]
-    panels += [_measure(kept, model, name, x, events, colours) for name in named]
+    panels += [_measure(kept, watched_words(training.manifest, name), model, x, events, colours) for name in named]
     return finished(panels, question, about, theme)
 
 
@@ -65,8 +65,8 @@ def _line(rows: Sequence[Row], name: str, title: str, x: alt.X, events: Sequence
     return panel([*_alerts(events, x, theme), drawn.mark_line(color=theme.selected).encode(x, y, tooltip=tips)], title)
 
 
-def _measure(kept: Kept, model: Sequence[Row], name: str, x: alt.X, events: Sequence[Row], theme: Theme) -> Spec:
-    words = watched_words(name)
+def _measure(kept: Kept, words: Watched, model: Sequence[Row], x: alt.X, events: Sequence[Row], theme: Theme) -> Spec:
+    name = words.name
     per_step = len(kept.places)
     limit = f"{name} limit"
     values, limits = kept.heads[name].to_list(), kept.heads[limit].to_list() if limit in kept.heads.columns else []

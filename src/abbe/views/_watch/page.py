@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._stored import write_whole
 from ...words.manifest import for_others, model_name
-from ...words.training import alert_numbers, alert_place, alert_words, watched_words
+from ...words.training import Watched, alert_numbers, alert_place, alert_words, listed, watched_words
 from .._reproduce.figures import save_drawings
 from .._shared.data import packed_json, packed_table, plain_value
 from .._shared.page import render, script
@@ -35,6 +35,7 @@ def watch_page(training: Training, reload: int | None = None) -> str:
     manifest, answer, alerts = for_others(training.manifest), answer_of(training), alerts_of(training)
     kept = kept_of(training) if training.records else None
     sign, grade_words = _SIGNS[answer.grade]
+    measures = [watched_words(manifest, name) for name in kept.measures] if kept else []
     page = render(
         "watch.html.jinja",
         scripts=[script(name) for name in SCRIPTS] if kept else [script("page.js")],
@@ -45,14 +46,15 @@ def watch_page(training: Training, reload: int | None = None) -> str:
         grade_words=grade_words,
         numbers=key_numbers(training),
         kept=kept,
-        measures=[watched_words(name) for name in kept.measures] if kept else [],
+        measures=measures,
+        rules=_rules(manifest),
         values=values_table(training),
         alerts=[_alert(place, alert) for place, alert in enumerate(alerts)][-_LISTED:][::-1],
         unlisted=max(0, len(alerts) - _LISTED),
         reload=reload,
         skipped=[str(why) for why in manifest.get("skipped") or ()],
         manifest=json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
-        **_data(kept, alerts, reload),
+        **_data(kept, measures, alerts, reload),
     )
     return page.encode("utf-8", "replace").decode("utf-8")  # half a character in some text would break the file
 
@@ -67,6 +69,15 @@ def save_watch_figures(training: Training, folder: str | os.PathLike[str]) -> li
     return save_drawings(folder, lambda theme: {"watch": watch_chart(training, theme)})
 
 
+def _rules(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
+    """What raises each alert, what arms it again, and where the number is from."""
+    parts = ("fires", "again", "source")
+    return [
+        (alert_words(str(rule.get("name"))).event, *(str(rule.get(part) or "") for part in parts))
+        for rule in listed(manifest, "rules")
+    ]
+
+
 def _alert(place: int, alert: dict[str, Any]) -> dict[str, Any]:
     words = alert_words(alert["rule"])
     return {
@@ -76,7 +87,9 @@ def _alert(place: int, alert: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _data(kept: Kept | None, alerts: list[dict[str, Any]], reload: int | None) -> dict[str, Any]:
+def _data(
+    kept: Kept | None, measures: list[Watched], alerts: list[dict[str, Any]], reload: int | None
+) -> dict[str, Any]:
     """What the scripts read, compressed."""
     if kept is None:
         return {"about_data": "", "table_data": "", "model_data": ""}
@@ -84,7 +97,7 @@ def _data(kept: Kept | None, alerts: list[dict[str, Any]], reload: int | None) -
     about = {
         "steps": kept.steps,
         "places": [{"layer": layer, "head": head} for layer, head in kept.places],
-        "measures": [asdict(watched_words(name)) for name in kept.measures],
+        "measures": [asdict(words) for words in measures],
         "alerts": shown,
         "read": kept.read,
         "reload": reload,
