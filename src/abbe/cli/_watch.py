@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EXAMPLES = ("abbe watch run --open", "abbe watch run --follow", "abbe watch run --json --out watch.html")
 _LOOK = 3.0  # seconds from one look at the run folder to the next
 _RELOAD = 5  # seconds after which a page that is kept fresh loads itself again
-_SHARE = 5  # a page that takes long is written so much less often: watching must not take a core from the training
+_SHARE, _LONGEST = 5, 60.0  # a page that takes long is written less often: the core belongs to the training run
 
 
 def watch(
@@ -90,8 +90,9 @@ def _opened(folder: Path) -> Training:
 
 def _follow(folder: Path, page: Path, opened: bool, quiet: bool) -> Training | None:
     """Write the page whenever there are new steps, until Ctrl-C; then once more, without loading itself again."""
-    from .. import views
+    from .. import studies, views
 
+    write, _ = views.write_watch_page, studies.open  # loaded here, before the time that a page takes is measured
     current.if_stopped = "the page stays as it is"
     training: Training | None = None
     written, said = 0, 0
@@ -103,20 +104,20 @@ def _follow(folder: Path, page: Path, opened: bool, quiet: bool) -> Training | N
             begun = time.monotonic()
             size = _size(folder)
             if size and size != written and (latest := _opened(folder)).records:
-                views.write_watch_page(latest, page, _RELOAD)
+                write(latest, page, _RELOAD)
                 if training is None:
                     _say(f"page: {page}", quiet)
                     if opened:
                         open_in_browser(page)
                 training, written = latest, size
                 said = _say_alerts(training, said, quiet)
-            time.sleep(max(_LOOK, _SHARE * (time.monotonic() - begun)))
+            time.sleep(min(max(_LOOK, _SHARE * (time.monotonic() - begun)), _LONGEST))
     except KeyboardInterrupt:
         pass
     finally:  # also when the program is ended by a signal
         if training is not None:
             training = _read(folder)
-            views.write_watch_page(training, page)
+            write(training, page)
     return training
 
 
