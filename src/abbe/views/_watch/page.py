@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ...results import Training
 
 SCRIPTS = (
-    "page.js", "numbers.js", "map_cells.js", "report_data.js", "watch_data.js", "watch_draw.js", "watch_curves.js",
-    "watch_map.js", "watch_alerts.js", "watch_address.js", "watch_start.js",
+    "page.js", "numbers.js", "map_cells.js", "report_data.js", "watch/data.js", "watch/draw.js", "watch/curves.js",
+    "watch/map.js", "watch/alerts.js", "watch/address.js", "watch/start.js",
 )  # fmt: skip
 _SIGNS = {"good": ("✓", "good"), "look": ("!", "to look at"), "bad": ("✕", "bad")}  # seen without colours, too
 _LISTED = 400  # alerts in the list of the page
