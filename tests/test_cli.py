@@ -59,7 +59,7 @@ def test_a_surprise_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, made_up(name="other", expected=False, holds=False, counterexample="logits=(0, 0)"))
     result = run("verify", "--json")
     assert result.exit_code == 1
-    assert json.loads(result.stdout)[0]["expected"] is False
+    assert json.loads(result.stdout)["verdicts"][0]["expected"] is False
     answering(monkeypatch, made_up(), made_up(status="refuted", holds=False))
     assert run("verify").exit_code == 0
 
@@ -77,7 +77,7 @@ def test_trials_and_seed_reach_the_study(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_json() -> None:
     result = run("verify", "spectral", "spectral-paper", "--trials", "60", "--seed", "2", "--json")
     assert result.exit_code == 0
-    found = json.loads(result.stdout)
+    found = json.loads(result.stdout)["verdicts"]
     wanted = verify(["spectral", "spectral-paper"], 60, 2)
     for record, verdict in zip(found, wanted, strict=True):
         assert {**record, "seconds": 0} == {**dataclasses.asdict(verdict), "seconds": 0}
@@ -141,7 +141,7 @@ def test_html_is_self_contained(tmp_path: Path) -> None:
 def test_html_goes_with_json(tmp_path: Path) -> None:
     page = tmp_path / "theory.html"
     result = run("verify", "spectral", "--trials", "10", "--json", "--html", str(page))
-    assert json.loads(result.stdout)[0]["name"] == "spectral"
+    assert json.loads(result.stdout)["verdicts"][0]["name"] == "spectral"
     assert page.exists()
 
 
@@ -181,7 +181,7 @@ def test_a_bad_page_is_told_before_the_work(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_list_as_json() -> None:
-    found = json.loads(run("verify", "--list", "--json").stdout)
+    found = json.loads(run("verify", "--list", "--json").stdout)["statements"]
     assert [one["name"] for one in found] == NAMES
     assert {one["status"] for one in found} == {statement.status for statement in catalogue()}
 
@@ -226,7 +226,7 @@ def test_version() -> None:
 
 def test_main_gives_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_main(monkeypatch, "verify", "spectral", "--trials", "5", "--json") == 0
-    assert json.loads(capsys.readouterr().out)[0]["holds"]
+    assert json.loads(capsys.readouterr().out)["verdicts"][0]["holds"]
     answering(monkeypatch, made_up(expected=False))
     assert run_main(monkeypatch, "verify", "--json") == 1
 

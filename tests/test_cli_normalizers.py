@@ -35,7 +35,7 @@ def test_nothing_is_cut_off(columns: int) -> None:
 
 
 def test_the_list_as_json_and_as_names() -> None:
-    found = json.loads(run("normalizers", "--json").stdout)
+    found = json.loads(run("normalizers", "--json").stdout)["normalizers"]
     assert [one["name"] for one in found] == [info.name for info in INFOS]
     (entmax,) = [one for one in found if one["name"] == "entmax"]
     assert entmax["parameters"][0]["default"] == 1.5
@@ -48,7 +48,7 @@ def test_the_list_as_json_and_as_names() -> None:
 def test_every_normalizer_can_be_tried(spec: str) -> None:
     result = run("normalizers", spec, "--json")
     assert result.exit_code == 0, result.output
-    (found,) = json.loads(result.stdout)
+    (found,) = json.loads(result.stdout)["trials"]
     assert "Infinity" not in result.stdout
     assert found["logits"] == [3, 2, 1, 0, -1]
     assert len(found["weights"]) == 5
@@ -74,12 +74,12 @@ def test_closed_forms() -> None:
 def test_a_masked_key_gets_nothing() -> None:
     (trial,) = try_normalizers(["softmax"], [1.0, 1.0, -math.inf])
     assert trial.weights == pytest.approx((0.5, 0.5, 0))
-    (found,) = json.loads(run("normalizers", "softmax", "--logits", "1,1,-inf", "--json").stdout)
+    (found,) = json.loads(run("normalizers", "softmax", "--logits", "1,1,-inf", "--json").stdout)["trials"]
     assert found["logits"] == [1.0, 1.0, None]
 
 
 def test_a_constant_that_is_infinite_is_null() -> None:
-    (found,) = json.loads(run("normalizers", "norm-softmax", "--json").stdout)
+    (found,) = json.loads(run("normalizers", "norm-softmax", "--json").stdout)["trials"]
     assert found["lipschitz"] is None
     assert "Lipschitz constant for 5 keys: none" in run("normalizers", "norm-softmax").stdout
 

@@ -90,7 +90,7 @@ def test_run_that_is_not_finished(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "not valid JSON"), ("[]", "not a JSON object"), ('{"format": 99}', "format 99, this version reads 3")],
+    [("{", "not valid JSON"), ("[]", "not a JSON object"), ('{"format": 99}', "format 99, this version reads 1, 2, 3")],
 )
 def test_damaged_manifest(tmp_path: Path, content: str, message: str) -> None:
     made().save(tmp_path)

@@ -15,25 +15,46 @@ from abbe._attention.attend import attention
 
 ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     "two dims": (
-        {"q": torch.zeros(6, 4)},
-        r"q must be a floating tensor \(\.\.\., heads, length, width\); got .*\(6, 4\)",
+        {"query": torch.zeros(6, 4)},
+        r"query must be a floating tensor \(\.\.\., heads, length, width\); got .*\(6, 4\)",
     ),
-    "integers": ({"q": torch.zeros(4, 6, 4, dtype=torch.int64)}, "q must be a floating tensor .* got torch.int64"),
-    "a list": ({"v": [1.0]}, r"v must be a floating tensor .* got \[1.0\]"),
-    "dtypes": ({"k": torch.zeros(2, 6, 4)}, "q, k and v must have one dtype; got torch.float64, torch.float32"),
+    "integers": (
+        {"query": torch.zeros(4, 6, 4, dtype=torch.int64)},
+        "query must be a floating tensor .* got torch.int64",
+    ),
+    "a list": ({"value": [1.0]}, r"value must be a floating tensor .* got \[1.0\]"),
+    "dtypes": (
+        {"key": torch.zeros(2, 6, 4)},
+        "query, key and value must have one dtype; got torch.float64, torch.float32",
+    ),
     "width": (
-        {"q": torch.zeros(4, 6, 3).double()},
-        r"q and k must have the same last dim.* got q \(4, 6, 3\), k \(2, 6, 4\)",
+        {"query": torch.zeros(4, 6, 3).double()},
+        r"query and key must have the same last dim.* got query \(4, 6, 3\), key \(2, 6, 4\)",
     ),
-    "no width": ({"q": torch.zeros(4, 6, 0).double(), "k": torch.zeros(2, 6, 0).double()}, "same last dim, at least 1"),
-    "lengths": ({"v": torch.zeros(2, 5, 4).double()}, r"k and v must have the same length .* v \(2, 5, 4\)"),
-    "no keys": ({"k": torch.zeros(2, 0, 4).double(), "v": torch.zeros(2, 0, 4).double()}, "same length .*at least 1"),
-    "heads": ({"q": torch.zeros(3, 6, 4).double()}, r"q a multiple of them; got q \(3, 6, 4\), k \(2, 6, 4\)"),
-    "heads of v": ({"v": torch.zeros(4, 6, 4).double()}, "k and v must have the same heads"),
-    "no heads": ({"k": torch.zeros(0, 6, 4).double(), "v": torch.zeros(0, 6, 4).double()}, "q a multiple of them"),
+    "no width": (
+        {"query": torch.zeros(4, 6, 0).double(), "key": torch.zeros(2, 6, 0).double()},
+        "same last dim, at least 1",
+    ),
+    "lengths": (
+        {"value": torch.zeros(2, 5, 4).double()},
+        r"key and value must have the same length .* value \(2, 5, 4\)",
+    ),
+    "no keys": (
+        {"key": torch.zeros(2, 0, 4).double(), "value": torch.zeros(2, 0, 4).double()},
+        "same length .*at least 1",
+    ),
+    "heads": (
+        {"query": torch.zeros(3, 6, 4).double()},
+        r"query a multiple of them; got query \(3, 6, 4\), key \(2, 6, 4\)",
+    ),
+    "heads of v": ({"value": torch.zeros(4, 6, 4).double()}, "key and value must have the same heads"),
+    "no heads": (
+        {"key": torch.zeros(0, 6, 4).double(), "value": torch.zeros(0, 6, 4).double()},
+        "query a multiple of them",
+    ),
     "batch": (
-        {"q": torch.zeros(2, 4, 6, 4).double(), "k": torch.zeros(3, 2, 6, 4).double()},
-        r"batch dims .* must broadcast; got q \(2, 4, 6, 4\), k \(3, 2, 6, 4\)",
+        {"query": torch.zeros(2, 4, 6, 4).double(), "key": torch.zeros(3, 2, 6, 4).double()},
+        r"batch dims .* must broadcast; got query \(2, 4, 6, 4\), key \(3, 2, 6, 4\)",
     ),
     "float mask": ({"mask": torch.zeros(6, 6)}, r"mask must be a bool \(True = attend\) tensor; got torch.float32"),
     "mask shape": ({"mask": torch.ones(5, 6) > 0}, r"mask must broadcast to .* = \(4, 6, 6\); got shape \(5, 6\)"),
@@ -58,7 +79,7 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
 def test_bad_input_is_named_in_one_line(wrong: dict[str, Any], message: str) -> None:
     q, k, v = make()
     with pytest.raises(abbe.AbbeError, match=message) as caught:
-        attention(**{"q": q, "k": k, "v": v, **wrong})
+        attention(**{"query": q, "key": k, "value": v, **wrong})
     assert "\n" not in str(caught.value)
 
 

@@ -58,11 +58,17 @@ def test_the_numbers_are_those_of_torch(call: dict[str, Any], queries: int, keys
         assert_close(mine.grad, yours.grad, rtol=1e-9, atol=1e-11)
 
 
+def test_tensors_have_torchs_names() -> None:
+    q, k, v = torch.randn(3, 1, 2, 5, 4, generator=torch.Generator().manual_seed(0))
+    by_name = abbe.attention(query=q, key=k, value=v, is_causal=True)
+    assert_close(by_name, torch.nn.functional.scaled_dot_product_attention(query=q, key=k, value=v, is_causal=True))
+
+
 def test_grouped_heads() -> None:
     q, k, v = inputs(heads=6, kv_heads=2)
     wanted = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     assert_close(abbe.attention(q, k, v, is_causal=True, enable_gqa=True), wanted, rtol=1e-10, atol=1e-12)
-    with pytest.raises(AbbeError, match=r"^enable_gqa is False, but q has 6 heads and k has 2: leave it out"):
+    with pytest.raises(AbbeError, match=r"^enable_gqa is False, but query has 6 heads and key has 2: leave it out"):
         abbe.attention(q, k, v, enable_gqa=False)
 
 
@@ -112,5 +118,5 @@ def test_both_names_at_once(given: dict[str, Any], named: str) -> None:
 def test_a_mask_of_another_kind(mask: Any) -> None:
     with pytest.raises(AbbeError, match=r"^attn_mask must be a bool tensor"):
         abbe.attention(*inputs(), attn_mask=mask)
-    with pytest.raises(AbbeError, match=r"^q must be a floating tensor"):
+    with pytest.raises(AbbeError, match=r"^query must be a floating tensor"):
         abbe.attention(None, None, None, is_causal=True)  # type: ignore[call-overload]

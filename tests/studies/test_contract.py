@@ -132,6 +132,22 @@ def test_folder_of_another_study_is_refused_by_name(saved: Saved) -> None:
         abbe.open_run(folder)
 
 
+def test_a_diagnosis_does_not_take_over_a_report(saved: Saved) -> None:
+    """A report may take up the run of a diagnosis, never the other way round: its page and findings would lie there."""
+    result, folder = saved("report")
+    settings = {name: result.manifest["settings"][name] for name in ("lengths", "queries", "sizes", "temperatures")}
+    with pytest.raises(abbe.AbbeError, match="is a folder of `abbe report`: name a new folder"):
+        abbe.diagnose(tiny_runs.model(), tiny_runs.TEXT, folder=folder, **(SHORT | settings))
+    assert type(abbe.open(folder)) is type(result)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_other_settings_are_refused_by_name(study: str, saved: Saved) -> None:
+    _, folder = saved(study)
+    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: .*seed.*\): name a new folder"):
+        STUDIES[study](folder=folder, seed=1)
+
+
 def test_folder_of_an_older_version_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "identity.json").write_text("{}")
     with pytest.raises(abbe.AbbeError, match=r"was written by an older version of abbe \(identity\.json\)"):

@@ -34,7 +34,7 @@ from .sdpa import Options, from_sdpa
 
 @overload
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer = ..., *, mask: Tensor | None = ...,
+    query: Tensor, key: Tensor, value: Tensor, normalizer: str | Normalizer = ..., *, mask: Tensor | None = ...,
     causal: bool = ..., window: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
     sink: Tensor | float | None = ..., position_bias: Tensor | None = ..., dropout: float = ...,
     return_weights: Literal[False] = ..., attn_mask: Tensor | None = ..., is_causal: bool | None = ...,
@@ -42,16 +42,16 @@ def attention(
 ) -> Tensor: ...  # fmt: skip
 @overload
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer = ..., *, mask: Tensor | None = ...,
+    query: Tensor, key: Tensor, value: Tensor, normalizer: str | Normalizer = ..., *, mask: Tensor | None = ...,
     causal: bool = ..., window: int | None = ..., scale: float | None = ..., softcap: float | None = ...,
     sink: Tensor | float | None = ..., position_bias: Tensor | None = ..., dropout: float = ...,
     return_weights: Literal[True], attn_mask: Tensor | None = ..., is_causal: bool | None = ...,
     dropout_p: float | None = ..., enable_gqa: bool | None = ...,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     normalizer: str | Normalizer = "softmax",
     *,
     mask: Tensor | None = None,
@@ -68,22 +68,22 @@ def attention(
     dropout_p: float | None = None,
     enable_gqa: bool | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attend with queries q to keys k and average the values v with the normalizer's weights.
+    """Attend with queries to keys and average the values with the normalizer's weights.
 
-    The weights of a query are normalizer(softcap * tanh(scale * q.k / softcap) + position_bias) over its visible
+    The weights of a query are normalizer(softcap * tanh(scale * query.key / softcap) + position_bias) over its visible
     keys. A query that sees no key gives zeros, with zero gradients.
 
     Args:
-        q: (..., H, Lq, D), floating.
-        k: (..., Hkv, Lk, D) of q's dtype. H is a multiple of Hkv, and query head h reads kv head h // (H / Hkv),
-            without k and v being repeated. Leading batch dims broadcast.
-        v: (..., Hkv, Lk, Dv) of q's dtype.
+        query: (..., H, Lq, D), floating.
+        key: (..., Hkv, Lk, D) of the query's dtype. H is a multiple of Hkv, and query head h reads kv head
+            h // (H / Hkv), without key and value being repeated. Leading batch dims broadcast.
+        value: (..., Hkv, Lk, Dv) of the query's dtype.
         normalizer: a spec such as "entmax:alpha=1.5", or an instance (for learnable parameters: an instance).
         mask: bool, True = attend, broadcastable to (..., H, Lq, Lk).
         causal: hide later keys. The last query sits at the last key: query i has position i + Lk - Lq.
         window: hide keys at a distance of window or more from the query's position; with causal, the last
             `window` keys remain, the query's own included.
-        scale: of q.k; D ** -0.5 if not given.
+        scale: of query.key; D ** -0.5 if not given.
         softcap: bound of the scores, > 0.
         sink: (H,), or a number: the logit of one key more, before all others, that takes weight and has no value.
         position_bias: floating, broadcastable to (..., H, Lq, Lk), added to the scores; may need gradients.
@@ -96,7 +96,7 @@ def attention(
             names, give one.
 
     Returns:
-        (..., H, Lq, Dv) in v's dtype; with return_weights a pair of that and the weights (..., H, Lq, Lk).
+        (..., H, Lq, Dv) in the value's dtype; with return_weights a pair of that and the weights (..., H, Lq, Lk).
 
     float16 and bfloat16 are computed in float32, also under autocast. Memory is O(block x Lk), but O(Lq x Lk) in
     torch.func transforms and, other than for softmax, in torch.compile. Outside of transforms there are second
@@ -109,6 +109,7 @@ def attention(
         >>> attention(q, k, v, is_causal=True, enable_gqa=True).shape  # as torch's own function
         torch.Size([8, 1024, 64])
     """
+    q, k, v = query, key, value
     _check_qkv(q, k, v)
     options = Options(mask, position_bias, causal, dropout, window, scale, softcap, sink)
     if attn_mask is not None or is_causal is not None or dropout_p is not None or enable_gqa is not None:
@@ -202,22 +203,24 @@ def _checked(q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer, opti
 
 
 def _check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
-    for name, t in {"q": q, "k": k, "v": v}.items():
+    for name, t in {"query": q, "key": k, "value": v}.items():
         if not isinstance(t, Tensor) or t.dim() < 3 or not t.is_floating_point():
             raise AbbeError(f"{name} must be a floating tensor (..., heads, length, width); got {_named(t)}")
-    got = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    got = f"got query {tuple(q.shape)}, key {tuple(k.shape)}, value {tuple(v.shape)}"
     if not q.dtype == k.dtype == v.dtype:
-        raise AbbeError(f"q, k and v must have one dtype; got {q.dtype}, {k.dtype} and {v.dtype}")
+        raise AbbeError(f"query, key and value must have one dtype; got {q.dtype}, {k.dtype} and {v.dtype}")
     if q.shape[-1] != k.shape[-1] or q.shape[-1] == 0:
-        raise AbbeError(f"q and k must have the same last dim, at least 1; {got}")
+        raise AbbeError(f"query and key must have the same last dim, at least 1; {got}")
     if k.shape[-2] != v.shape[-2] or k.shape[-2] == 0:
-        raise AbbeError(f"k and v must have the same length (dim -2), at least 1; {got}")
+        raise AbbeError(f"key and value must have the same length (dim -2), at least 1; {got}")
     if k.shape[-3] != v.shape[-3] or k.shape[-3] == 0 or q.shape[-3] == 0 or q.shape[-3] % k.shape[-3]:
-        raise AbbeError(f"k and v must have the same heads (dim -3), and q a multiple of them; {got}")
+        raise AbbeError(f"key and value must have the same heads (dim -3), and query a multiple of them; {got}")
     try:
         batch_shape(Inputs(q, k, v))
     except RuntimeError:
-        raise AbbeError(f"the batch dims (all before the last three) of q, k and v must broadcast; {got}") from None
+        raise AbbeError(
+            f"the batch dims (all before the last three) of query, key and value must broadcast; {got}"
+        ) from None
 
 
 def _check_extra(name: str, extra: Tensor | None, full: torch.Size, floating: bool) -> None:

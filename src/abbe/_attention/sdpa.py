@@ -68,7 +68,9 @@ def _check_same_heads(q: Tensor, k: Tensor) -> None:
     """One head of keys for all queries is a broadcast in torch, too."""
     heads, of_keys = q.shape[-3], k.shape[-3]
     if of_keys not in (1, heads):
-        raise AbbeError(f"enable_gqa is False, but q has {heads} heads and k has {of_keys}: leave it out, or say True")
+        raise AbbeError(
+            f"enable_gqa is False, but query has {heads} heads and key has {of_keys}: leave it out, or say True"
+        )
 
 
 def _refuse_both(ours: str, given: bool, torchs: str) -> None:

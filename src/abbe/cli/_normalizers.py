@@ -31,7 +31,7 @@ def normalizers(
         ),
     ] = None,
     logits: Annotated[str, typer.Option(help="One row of logits to try them on.")] = "3,2,1,0,-1",
-    as_json: Annotated[bool, json_option("Print a JSON list instead of a table.")] = False,
+    as_json: Annotated[bool, json_option("Print a JSON object instead of a table.")] = False,
     quiet: Annotated[bool, quiet_option("Only the names, or only the weights.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -46,7 +46,7 @@ def _list(as_json: bool, quiet: bool) -> None:
     from ..normalizers import list_normalizers
 
     if as_json:
-        print_json([_described(info) for info in list_normalizers()])
+        print_json({"normalizers": [_described(info) for info in list_normalizers()]})
     elif quiet:
         typer.echo("\n".join(info.name for info in list_normalizers()))
     else:
@@ -73,7 +73,7 @@ def _try(specs: list[str], logits: list[float], as_json: bool, quiet: bool) -> N
 
     trials = try_normalizers(specs, logits)
     if as_json:
-        print_json([asdict(trial) for trial in trials])
+        print_json({"trials": [asdict(trial) for trial in trials]})
     elif quiet:
         for trial in trials:
             typer.echo(",".join(f"{weight:.6g}" for weight in trial.weights))

@@ -10,13 +10,13 @@ import typer
 
 from .._later import need
 from . import _complete
-from ._options import Debug, check_file, json_option, output, quiet_option
-from ._shown import print_json
+from ._options import Debug, Opened, check_file, json_option, output, quiet_option
+from ._shown import open_in_browser, print_json
 
 EXAMPLES = (
     "abbe verify",
     "abbe verify spectral spectral-paper --trials 20000",
-    "abbe verify --html theory.html",
+    "abbe verify --html theory.html --open",
     "abbe verify --list",
 )
 
@@ -30,7 +30,8 @@ def verify(
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     listing: Annotated[bool, typer.Option("--list", help="Only list the statements.")] = False,
     html: Annotated[Path | None, output("Also write the table as one offline page.")] = None,
-    as_json: Annotated[bool, json_option("Print a JSON list instead of a table.")] = False,
+    opened: Opened = False,
+    as_json: Annotated[bool, json_option("Print a JSON object instead of a table.")] = False,
     quiet: Annotated[bool, quiet_option("No bar; only the line that counts what holds.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -41,6 +42,7 @@ def verify(
     if listing:
         _list(as_json)
         return
+    html = html or (Path("abbe-verify.html") if opened else None)
     if html is not None:
         need("abbe verify --html", "report")
         check_file("--html", html)
@@ -57,7 +59,7 @@ def verify(
 
         html.write_text(verify_page(verdicts, trials, seed), encoding="utf-8")
     if as_json:
-        print_json([asdict(verdict) for verdict in verdicts])
+        print_json({"trials": trials, "seed": seed, "verdicts": [asdict(verdict) for verdict in verdicts]})
     elif quiet:
         typer.echo(verify_summary(verdicts))
     else:
@@ -66,6 +68,8 @@ def verify(
         Console().print(verify_table(verdicts))
     if html is not None and not quiet:
         typer.echo(f"wrote {html}", err=True)
+    if html is not None and opened:
+        open_in_browser(html)
     raise typer.Exit(0 if all(verdict.expected for verdict in verdicts) else 1)
 
 
@@ -75,7 +79,7 @@ def _list(as_json: bool) -> None:
     if as_json:
         fields = ("name", "section", "text", "status", "source")
         shown = [{field: getattr(statement, field) for field in fields} for statement in catalogue()]
-        print_json(shown)
+        print_json({"statements": shown})
         return
     for statement in catalogue():
         typer.echo(f"{statement.name:28} {statement.status:14} {statement.text}")

@@ -161,7 +161,7 @@ def checked_manifest(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """A manifest that was read from a file, without its checksum, which the first format had not."""
     written = content.get("format", _WITHOUT_CHECKSUMS)
     if written not in _READ:
-        raise AbbeError(f"{path} has format {written!r}, this version reads {FORMAT}")
+        raise AbbeError(f"{path} has format {written!r}, this version reads {', '.join(map(str, _READ))}")
     if written == _WITHOUT_CHECKSUMS and CHECKED not in content:
         return dict(content)
     try:

@@ -44,14 +44,14 @@ class Verdict:
 
 
 def verify(
-    names: Iterable[str] = (), trials: int = 2000, seed: int = 0, progress: Callable[[str], None] | None = None
+    names: str | Iterable[str] = (), trials: int = 2000, seed: int = 0, progress: Callable[[str], None] | None = None
 ) -> list[Verdict]:
     """Try the named statements (all of them by default) with about `trials` random draws each."""
     trials, seed = whole("trials", trials, least=1, most=_MOST_TRIALS), checked_seed(seed)
     verdicts, threads = [], torch.get_num_threads()
     torch.set_num_threads(1)  # many small operations: a second thread would only wait
     try:
-        for statement in _chosen(tuple(names)):
+        for statement in _chosen((names,) if isinstance(names, str) else tuple(names)):
             verdicts.append(_try(statement, trials, seed))
             if progress is not None:
                 progress(statement.name)

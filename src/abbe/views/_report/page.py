@@ -196,12 +196,12 @@ class _Card:
 
 def _card(number: KeyNumber) -> _Card:
     known = (("limit", number.limit), ("control", number.control))
-    beside = tuple((name, _like(number, value)) for name, value in known if value is not None)
-    ends = [_like(number, end) for end in (number.low, number.high) if end is not None]
+    beside = tuple((name, beside_value(number, value)) for name, value in known if value is not None)
+    ends = [beside_value(number, end) for end in (number.low, number.high) if end is not None]
     return _Card(number.name, number.shown, " to ".join(ends), beside, number.meaning)
 
 
-def _like(key: KeyNumber, value: float) -> str:
+def beside_value(key: KeyNumber, value: float) -> str:
     """In the unit in which the number is shown."""
     return percent(value) if key.shown.endswith("%") else number(value, 3)
 

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from ...words.finding import NOTICE, Finding, KeyNumber
 from ...words.manifest import model_name
-from ...words.numbers import interval, number
+from ...words.numbers import interval
 from .._shared.terminal import bullets, plain, skipped_lines
-from .page import SIGNS, measured_line
+from .page import SIGNS, beside_value, measured_line
 
 _INDENT = "     "
 _COLOURS = {"good": "bold green", "look": "bold yellow", "bad": "bold red"}
@@ -84,8 +84,9 @@ def _numbers(report: Report) -> Table:
 def _beside(key: KeyNumber) -> str:
     """Interval, limit and control, as far as they are known."""
     named = (("limit", key.limit), ("control", key.control))
-    known = [f"{name} {number(value, 3)}" for name, value in named if value is not None]
-    words = ", ".join(part for part in (interval(key.low, key.high), *known) if part)
+    known = [f"{name} {beside_value(key, value)}" for name, value in named if value is not None]
+    ends = interval(key.low, key.high, lambda end: beside_value(key, end))
+    words = ", ".join(part for part in (ends, *known) if part)
     return f"  ({words})" if words else ""
 
 

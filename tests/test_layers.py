@@ -1,0 +1,64 @@
+"""What import-linter does not check: no package reaches into another one's private modules, and folders stay small."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import abbe
+
+ROOT = Path(abbe.__file__).parent
+PACKAGES = sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
+# What every package stands on, though its name has an underscore.
+GROUND = {"_attention", "_kernels"}
+
+
+def imported(file: Path) -> Iterator[tuple[str, ...]]:
+    """The parts of every module that a file imports from abbe, without "abbe"."""
+    package = file.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            start = package[: len(package) - node.level + 1]
+            module = (*start, *(node.module or "").split(".")) if node.module else start
+            yield from ((*module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "abbe":
+            yield from ((*(node.module or "").split(".")[1:], alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (tuple(alias.name.split(".")[1:]) for alias in node.names if alias.name.startswith("abbe."))
+
+
+def is_module(parts: tuple[str, ...]) -> bool:
+    path = ROOT.joinpath(*parts)
+    return path.with_suffix(".py").exists() or path.is_dir()
+
+
+def is_reach(home: str, parts: tuple[str, ...]) -> bool:
+    """Whether a module of package `home` that imports this reaches into another package's private modules."""
+    private = any(part.startswith("_") and is_module(parts[: i + 1]) for i, part in enumerate(parts) if i)
+    return bool(parts) and parts[0] in PACKAGES and parts[0] not in GROUND | {home} and private
+
+
+def test_no_package_imports_private_modules_of_another() -> None:
+    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    assert len(files) > 200
+    reaches = [
+        (str(file.relative_to(ROOT)), ".".join(parts))
+        for file in files
+        for parts in imported(file)
+        if is_reach(file.relative_to(ROOT).parts[0], parts)
+    ]
+    assert reaches == []
+
+
+def test_a_reach_would_be_seen() -> None:
+    assert ("words", "manifest", "model_name") in set(imported(ROOT / "views" / "_results.py"))
+    assert is_reach("views", ("studies", "_engine", "folder", "claim"))
+    assert not is_reach("studies", ("studies", "_engine", "folder", "claim"))
+    assert not is_reach("views", ("words", "manifest", "model_name"))
+
+
+def test_folders_have_at_most_20_files() -> None:
+    folders = [ROOT, *(path for path in ROOT.rglob("*") if path.is_dir() and path.name != "__pycache__")]
+    crowded = {str(path): sum(one.is_file() for one in path.iterdir()) for path in folders}
+    assert {path: files for path, files in crowded.items() if files > 20} == {}
