@@ -22,7 +22,7 @@ from ._reproduce.figures import specification
 from ._reproduce.page import reproduction_page
 from ._shared.page import render
 from ._shared.text_table import TextTable
-from ._watch.answer import answer_of
+from ._watch.answer import about_line, answer_of
 from ._watch.page import watch_page
 from ._watch.table import alert_table, values_table
 
@@ -88,7 +88,10 @@ def _calibration(result: Any) -> str:
 
 def _training(result: Any) -> str:
     """What happened, the latest alerts, and each measure over all heads at the last step."""
-    parts = [_measured(result), f"<p>{escape(answer_of(result).sentence)}</p>"]
+    parts = [
+        _measured(result),
+        *(f"<p>{escape(words)}</p>" for words in (answer_of(result).sentence, _watched(result))),
+    ]
     return card([*parts, *(_text_table(one) for one in (alert_table(result, _MOST_ROWS), values_table(result)))])
 
 

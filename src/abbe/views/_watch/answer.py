@@ -110,8 +110,7 @@ def key_numbers(training: Training) -> list[tuple[str, str, str]]:
         return []
     record, last = training.records[-1], {one.measure: one for one in last_values(training)}
     every = part_of(training.manifest, "settings").get("every")
-    read = f"{many(len(training.records), 'step')} read" + (f", every {number(every)}" if every else "")
-    cards = [("step", number(record["step"]), read)]
+    cards = [("step", number(record["step"]), f"read every {number(every)}" if every else "")]
     if (loss := record.get("loss")) is not None:
         first = training.records[0].get("loss")
         cards.append(("loss", number(loss), "" if first is None else f"at first {number(first)}"))
@@ -132,7 +131,10 @@ def about_line(training: Training) -> list[str]:
         return []
     layout = training.records[-1]["layout"]
     first, last = training.records[0]["step"], training.records[-1]["step"]
-    parts = [f"{many(sum(layout), 'head')} in {many(len(layout), 'layer')}", f"steps {first:,} to {last:,}"]
+    parts = [
+        f"{many(sum(layout), 'head')} in {many(len(layout), 'layer')}",
+        f"steps read: {len(training.records):,} ({first:,} to {last:,})",
+    ]
     rows = part_of(training.manifest, "settings").get("rows")
     return [*parts, f"{number(rows)} query rows of every sequence"] if rows else parts
 
