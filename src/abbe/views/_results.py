@@ -88,10 +88,8 @@ def _calibration(result: Any) -> str:
 
 def _training(result: Any) -> str:
     """What happened, the latest alerts, and each measure over all heads at the last step."""
-    parts = [
-        _measured(result),
-        *(f"<p>{escape(words)}</p>" for words in (answer_of(result).sentence, _watched(result))),
-    ]
+    sentences = answer_of(result).sentence, ", ".join(about_line(result))
+    parts = [_measured(result), *(f"<p>{escape(words)}</p>" for words in sentences if words)]
     return card([*parts, *(_text_table(one) for one in (alert_table(result, _MOST_ROWS), values_table(result)))])
 
 
