@@ -1,7 +1,8 @@
 """Models and text: load a transformer, pull one into the cache, cut text into windows, tap the attention."""
 
 from ._head import logits_in_pieces
-from ._listening import Consumer, HeardCall, Listener
+from ._heard import HeardCall
+from ._listening import Consumer, Listener
 from ._load.embedded import FILES as EMBEDDED_FILES
 from ._load.embedded import about as embedded_about
 from ._load.embedded import embedded_folder

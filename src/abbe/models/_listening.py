@@ -12,98 +12,20 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import count
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from .._errors import AbbeError
-from ._session.call import AttentionCall
-from ._session.keywords import Keywords, checked_mask, read_keywords
+from ._heard import HeardCall
 from ._session.layers import Layers
-from ._session.masks import causal_flag
 from ._session.modules import attention_kind, configs_within, readable_modules, refuse_if_in_use
 from ._session.reader import lock, models_within
 from ._unwrap import unwrapped
 
 _numbers = count(1)
-
-
-@dataclass(frozen=True, eq=False)
-class HeardCall:
-    """One call of an attention function in a training step: queries, keys and values carry their gradients' graph.
-
-    `layer` counts attention layers in the order of their first call; `inputs` are the arguments of the attention
-    module's own forward; `keywords` and `mask` are what its attention function got, `output` what it gave.
-    """
-
-    layer: int
-    name: str
-    kind: Literal["self", "cross"]
-    module: nn.Module
-    inputs: tuple[tuple[Any, ...], dict[str, Any]]
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    mask: Any
-    keywords: Mapping[str, Any]
-    eager: bool
-    output: Tensor | None = None
-
-    @property
-    def dropout(self) -> float:
-        return float(self.keywords.get("dropout") or 0.0)
-
-    def rows(self, positions: Tensor, start: int = 0, stop: int | None = None) -> AttentionCall:
-        """The call cut to these query positions (its queries 0, 1, ...) and to the sequences from start to stop."""
-        positions, part = positions.to(self.query.device), slice(start, stop)
-        query = self.query.detach()[part][:, :, positions]
-        options = self._options
-        return AttentionCall(
-            self.layer, self.name, self.kind, query, self.key.detach()[part], self.value.detach()[part], options.scale,
-            options.softcap, None if options.sink is None else options.sink.detach(),
-            _cut(None if options.position_bias is None else options.position_bias.detach(), positions, part),
-            options.window, self._row_mask(positions, part),
-        )  # fmt: skip
-
-    @cached_property
-    def _options(self) -> Keywords:
-        known = {name: value for name, value in self.keywords.items() if name != "output_attentions"}
-        return read_keywords(self.name, self.query, known)
-
-    def _row_mask(self, positions: Tensor, part: slice) -> Tensor | None:
-        """Which keys these rows see. Flash attention gets padding as (batch, key), and the rest from flags."""
-        if isinstance(self.mask, Tensor) and self.mask.dim() == 4:
-            return _cut(checked_mask(self.name, self.mask.detach()), positions, part)
-        keys = torch.arange(self.key.shape[-2], device=positions.device)
-        seen = torch.ones(1, 1, len(positions), len(keys), dtype=torch.bool, device=positions.device)
-        if self._is_causal:
-            seen &= keys <= positions[:, None]
-        if self._options.window is not None and self._is_causal:
-            seen &= keys > positions[:, None] - self._options.window
-        if isinstance(self.mask, Tensor) and self.mask.dim() == 2:
-            seen = seen & self.mask.detach()[part, None, None, : len(keys)].bool()
-        elif self.mask is not None:
-            checked_mask(self.name, self.mask)
-        return seen
-
-    @property
-    def _is_causal(self) -> bool:
-        """Of a call without a mask of four dims; eager attention hides keys by its mask alone."""
-        if self.eager or self.query.shape[-2] == 1:
-            return False
-        asked = self._options.is_causal
-        return causal_flag(self.module) is not False if asked is None else asked
-
-
-def _cut(table: Tensor | None, positions: Tensor, part: slice) -> Tensor | None:
-    if table is None:
-        return None
-    table = table if len(table) == 1 else table[part]
-    return table if table.shape[-2] == 1 else table[..., positions, :]
 
 
 class Consumer(Protocol):
