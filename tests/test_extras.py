@@ -64,6 +64,7 @@ def run_abbe(present: set[str], *arguments: str) -> subprocess.CompletedProcess[
 # -- Core -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_normalizers_attention_and_bounds_need_no_more_than_torch_and_numba() -> None:
     done = run_with(
         PLAIN,
@@ -150,6 +151,7 @@ for line in {list(words)!r}:
 # -- Models -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_models_are_measured_without_a_page(tmp_path: Path) -> None:
     quick = ("--lengths", "32", "--windows", "2", "--queries", "4", "--sizes", "1,2", "--out", str(tmp_path / "run"))
     done = run_abbe(CORE | packages("models"), "diagnose", *quick)

@@ -78,7 +78,7 @@ def _taken(path: Path, shown: Path) -> int:
         except BlockingIOError:
             os.close(lock)
             raise AbbeError(
-                f"{shown} is in use by {_holder(path)}: wait until it is done, or name another folder"
+                f"{shown} is in use by {_holder(path)}: wait until it is done, or name another folder (--out)"
             ) from None
         if _is_there(path, lock):
             break

@@ -45,6 +45,7 @@ def saved_bytes() -> Iterator[list[int]]:
         yield saved
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("spec", ["entmax:alpha=1.5", "softmax", "topk:k=8", "sigmoid", "hybrid:a=softmax,b=sparsemax"])
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ def test_every_path_is_the_reference(problem: Problem, size: BlockSize) -> None:
         )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(problem=problems(torch.float32), size=st.builds(BlockSize, st.integers(1, 4), st.integers(1, 3)))
 @pytest.mark.usefixtures("fused")

@@ -20,7 +20,17 @@ WITH_PYTHON = [name for name in DOCUMENTS if read(name).of("python")]
 ONLY_WITH_FINETUNE = {"tuned.safetensors", "tuning.safetensors"}
 
 
-@pytest.mark.parametrize("name", WITH_PYTHON)
+SLOW = {
+    "docs/comparing.md",
+    "docs/measuring.md",
+    "docs/capacity.md",
+    "docs/swapping.md",
+}  # a second or more of measuring
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in WITH_PYTHON]
+)
 def test_the_python_of_a_document_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = read(name)
     build(tmp_path, SHAPES.get(name, Shape()), document.texts)

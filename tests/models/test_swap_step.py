@@ -88,6 +88,7 @@ def test_every_normalizer_gives_what_it_gave(case: Case, steps: list[str]) -> No
     torch.testing.assert_close(found, dense(made, inputs), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150))
 @given(
     case=st.sampled_from([case for case in CASES if not case.spec.startswith(LONGER_WAY)]),

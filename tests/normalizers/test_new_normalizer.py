@@ -173,6 +173,6 @@ def test_swaps_and_names(tmp_path: Path) -> None:
 def test_the_command_line() -> None:
     assert run("normalizers", "--quiet").stdout.split()[-1] == "cauchy"
     assert "gap at which a weight has halved" in run("normalizers", columns=200).stdout
-    (tried,) = json.loads(run("normalizers", "cauchy", "--logits", "1,0", "--json").stdout)
+    (tried,) = json.loads(run("normalizers", "cauchy", "--logits", "1,0", "--json").stdout)["trials"]
     assert tried["weights"] == pytest.approx([2 / 3, 1 / 3])
     assert _complete.normalizers("cau") == ["cauchy"]

@@ -82,6 +82,7 @@ def resume(study: str, folder: Path, abbe_commands: Commands, whole: Whole, dama
     assert results(study, folder) == results(study, whole(study))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("study", "first"),
     [

@@ -13,6 +13,7 @@ Whole = Callable[[str], Path]
 KEPT = "; finished work is kept: run the same command again to resume\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("study", "moment"),
     [

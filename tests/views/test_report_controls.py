@@ -279,6 +279,7 @@ def test_the_text_of_the_window_is_whole_and_whitespace_is_seen(seen: Seen, foun
     assert seen.page.locator("#token-text bdi").count() == tokens.count()
 
 
+@pytest.mark.slow
 def test_selected_tokens_are_marked_and_listed(seen: Seen, found: Report) -> None:
     seen.cell(1, 2).click()
     sample = found.sample

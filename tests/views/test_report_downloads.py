@@ -51,6 +51,7 @@ def test_growth_is_sorted_with_what_is_absent_last(seen: Seen) -> None:
     assert seen.page.locator("#growth th[aria-sort=none]").count() == 7
 
 
+@pytest.mark.slow
 def test_the_table_is_filtered_sorted_and_paged(seen: Seen, found: Report) -> None:
     everything = "#everything"
     total = f"{found.run.table.height:,}"

@@ -126,6 +126,7 @@ def chosen(seen: Seen) -> dict[str, Any]:
     return state
 
 
+@pytest.mark.slow
 def test_a_link_restores_the_choice_and_a_choice_changes_the_link(opened: Opened) -> None:
     seen = opened(link=LINK).ready()
     assert chosen(seen) == {"layer": 1, "head": 2, "measure": "separability", "length": 256, "size": 5}

@@ -88,7 +88,7 @@ def test_the_terminal_tells_numbers_verdicts_and_advice(found: Report, width: in
     flat = " ".join(lines.split())
     for words in (
         "How selective is the attention of gpt2-like?", "6 heads in 2 layers", "7.9 tokens", "(7.1 to 8.8, limit 512)",
-        "0.4999 (limit 0.5)", "(0.69 to 0.73, control 0.44)", made.NUMBERS[0].meaning.split(";")[0],
+        "0.4999 (limit 0.5)", "(69 to 73 %, control 44 %)", made.NUMBERS[0].meaning.split(";")[0],
         "Selecting more than 58 tokens is no better than random.", "Keep at most 32 keys a query", "Verdict", "Advice",
         "skipped: length 2048: the model's context has 1024 tokens",
     ):  # fmt: skip

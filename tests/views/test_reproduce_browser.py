@@ -66,6 +66,7 @@ def phone(browser: Any, file: Path) -> Iterator[Seen]:
     found.context.close()
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 def test_opens_from_disk_without_an_error_or_a_request(seen: Seen, file: Path) -> None:
     page = seen.page

@@ -32,6 +32,7 @@ def widths(seen: Seen, place: str) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_what_a_statement_says_can_be_read_on_a_phone(browser: Any, file: Path, scheme: str) -> None:

@@ -14,7 +14,7 @@ from .window import BLOCK
 DIAGNOSIS = 1.5  # time with measures over time without; `make bench ARGS="--part diagnose"` measures it
 
 # Bytes, measured as the peak of processes of their own: one test compares estimate and peak of three models.
-_KERNELS = 112e6  # numba and the compiled kernels, once per process
+_KERNELS = 150e6  # numba, compiled kernels and what is mapped of their libraries, once per process: 110 to 190 MB
 _PER_MEASURED_LOGIT = 36  # of a block: logits, weights, orders, and the dot products of all set sizes
 _PER_COMPARED_LOGIT = 8  # float32, of two passes
 _PER_PIECE = 22e6  # of the comparison, in float64

@@ -112,7 +112,7 @@ def claim(path: Path, identity: Mapping[str, Any], study: str) -> bool:
     Refused if it is that of another run, unless nothing in it was finished.
     """
     if (path / _OLDER).exists():
-        raise AbbeError(f"{path} was written by an older version of abbe ({_OLDER}): name a new folder")
+        raise AbbeError(f"{path} was written by an older version of abbe ({_OLDER}): name a new folder (--out)")
     known = {} if _may_be_taken(path) else _check_same(path, identity, study)
     for left in filter(is_unfinished, (*path.iterdir(), *path.glob("*/.*"))):
         with suppress(OSError):
@@ -143,15 +143,15 @@ def _check_same(path: Path, identity: Mapping[str, Any], study: str) -> dict[str
     if not (path / MANIFEST).exists() and not (path / MANIFEST).is_symlink():
         if any(run_of(one) == identity["digest"] for one in path.rglob("*")):
             return {}  # only the file that says so was lost
-        raise AbbeError(f"{path} is not empty and holds no run: name a new folder")
+        raise AbbeError(f"{path} is not empty and holds no run: name a new folder (--out)")
     manifest = checked_manifest(path / MANIFEST, read_json(path / MANIFEST))
     other = manifest.get("study", study)
     if other != study and (other, study) != ("diagnose", "report"):  # a report takes up the run of a diagnosis
-        raise AbbeError(f"{path} is a folder of `abbe {other}`: name a new folder")
+        raise AbbeError(f"{path} is a folder of `abbe {other}`: name a new folder (--out)")
     known = _as_dict(manifest.get("identity"))
     if known.get("digest") == identity["digest"]:
         return manifest
     different = [key for key in identity if key not in ("settings", "digest") and known.get(key) != identity[key]]
     before, wanted = _as_dict(known.get("settings")), identity["settings"]
     different += [key for key in wanted if before.get(key) != wanted[key]]
-    raise AbbeError(f"{path} holds another run (different: {', '.join(different)}): name a new folder")
+    raise AbbeError(f"{path} holds another run (different: {', '.join(different)}): name a new folder (--out)")

@@ -71,6 +71,8 @@ def measure_runs(
     settings = asked[0]
     # Hashes the weights, so it comes first: pages of a file that are read for the first time would count as memory.
     facts = [manifest_facts(study, model, text, one.as_json()) for one in asked]
+    import scipy.stats  # noqa: F401 - used for the tables, and large: loaded now, it does not count as memory either
+
     with ExitStack() as stack:
         for folder in folders:
             stack.enter_context(held(folder))
