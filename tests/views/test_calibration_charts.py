@@ -6,27 +6,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
+from made_up_calibration import made_up
 
-from abbe.studies import Calibration
-from abbe.studies._calibrate.result import HEADS_SCHEMA, PARAMETERS_SCHEMA, Interval, StageLoss
 from abbe.views import calibration_chart, save_calibration_figures
-
-
-def made_up(tuned: bool) -> Calibration:
-    """Two layers of one head each, with another number for every stage."""
-    errors = {"error_before": [0.84, 0.56], "error_after": [0.04, 0.03], "error_tuned": [0.07, 0.05]}
-    zeros = {"zeros_before": [0.83, 0.82], "zeros_after": [0.22, 0.16], "zeros_tuned": [0.23, 0.15]}
-    places = {"layer": [0, 1], "name": ["a", "b"], "head": [0, 0], "spec": ["x", "x"], "energy": [1.0, 2.0]}
-    heads = pl.DataFrame(places | errors | zeros, HEADS_SCHEMA)
-    if not tuned:
-        heads = heads.with_columns(pl.lit(None, pl.Float64).alias(name) for name in ("error_tuned", "zeros_tuned"))
-    interval = Interval(18.321, 17.89, 18.752)
-    stages = ("baseline", "swapped", "calibrated", "fine-tuned")[: 3 + tuned]
-    losses = tuple(StageLoss(stage, interval, interval, interval) for stage in stages)
-    manifest = {"model": {"name": "made-up"}, "skipped": []}
-    return Calibration("sparsemax", {}, losses, heads, pl.DataFrame(schema=PARAMETERS_SCHEMA), (), manifest, None)
 
 
 def drawn_rows(chart: dict[str, Any], panel: str) -> list[dict[str, Any]]:

@@ -27,7 +27,8 @@ _SHARE, _LONGEST = 5, 60.0  # a page that takes long is written less often: the 
 def watch(
     folder: Annotated[Path, typer.Argument(help="Folder of abbe.Monitor(folder=...); of Trainer, OUTPUT_DIR/abbe.")],
     follow: Annotated[
-        bool, output("Keep the page fresh while the run goes on, until Ctrl-C; waits for its first step.", "--follow")
+        bool,
+        output("Keep the page fresh while training continues, until Ctrl-C; waits for a first step.", "--follow"),
     ] = False,
     out: Annotated[Path | None, output("File for the page; watch.html in the run folder if none is named.")] = None,
     figures: Figures = None,

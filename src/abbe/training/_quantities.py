@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ..words.training import Quantity
 
 SATURATED = 0.99  # a row with a larger weight than this is saturated: softmax's derivative is below 0.01 there
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A measured quantity: its name in tables, for people, its unit, what high and low mean, its limit and control."""
-
-    name: str
-    label: str
-    unit: str
-    meaning: str
-    limit: str = ""
-    control: str = ""
-
 
 QUANTITIES = (
     Quantity("entropy", "entropy", "nats", "high means that the weight is spread over many keys, low that few hold it",

@@ -11,8 +11,8 @@ from .numbers import number
 
 
 @dataclass(frozen=True)
-class Watched:
-    """How a person reads a quantity of a training run."""
+class Quantity:
+    """What a monitor measures: its name in tables, for people, its unit, what high and low mean, limit and control."""
 
     name: str
     label: str
@@ -22,13 +22,13 @@ class Watched:
     control: str = ""
 
 
-def watched_words(manifest: Manifest, measure: str) -> Watched:
+def watched_words(manifest: Manifest, measure: str) -> Quantity:
     """Words of the manifest for a measure, also with a set size behind "@"; one that it lacks stands for itself."""
     base, _, size = measure.partition("@")
     given = next((one for one in listed(manifest, "quantities") if one.get("name") == base), {})
     label = str(given.get("label") or base.replace("_", " "))
     unit, meaning, limit, control = (str(given.get(part) or "") for part in ("unit", "meaning", "limit", "control"))
-    return Watched(measure, f"{label}, {size.replace('=', ' = ')}" if size else label, unit, meaning, limit, control)
+    return Quantity(measure, f"{label}, {size.replace('=', ' = ')}" if size else label, unit, meaning, limit, control)
 
 
 def listed(manifest: Manifest, name: str) -> list[Mapping[str, Any]]:

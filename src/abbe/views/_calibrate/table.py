@@ -50,9 +50,8 @@ def _losses(calibration: Calibration) -> TextTable:
 
 
 def _cell(mean: Interval | None) -> str:
-    return (
-        "" if mean is None else with_interval(mean.value, mean.low, mean.high, "{:z.3f}".format)
-    )  # z: no minus before 0.000
+    """Without a minus before 0.000, which is what z says."""
+    return "" if mean is None else with_interval(mean.value, mean.low, mean.high, "{:z.3f}".format)
 
 
 def _layers(calibration: Calibration, what: str, title: str) -> TextTable:

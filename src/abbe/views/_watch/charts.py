@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 
 from ...words.manifest import model_name
-from ...words.training import Watched, watched_words
+from ...words.training import Quantity, watched_words
 from .._shared.panels import Row, numbers, renamed, rows_of, tip
 from .._shared.series import Spec, finished, linear_axis, log_axis, panel, source, unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
@@ -65,7 +65,7 @@ def _line(rows: Sequence[Row], name: str, title: str, x: alt.X, events: Sequence
     return panel([*_alerts(events, x, theme), drawn.mark_line(color=theme.selected).encode(x, y, tooltip=tips)], title)
 
 
-def _measure(kept: Kept, words: Watched, model: Sequence[Row], x: alt.X, events: Sequence[Row], theme: Theme) -> Spec:
+def _measure(kept: Kept, words: Quantity, model: Sequence[Row], x: alt.X, events: Sequence[Row], theme: Theme) -> Spec:
     name = words.name
     per_step = len(kept.places)
     limit = f"{name} limit"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._stored import write_whole
 from ...words.manifest import for_others, model_name
-from ...words.training import Watched, alert_numbers, alert_place, alert_words, listed, watched_words
+from ...words.training import Quantity, alert_numbers, alert_place, alert_words, listed, watched_words
 from .._reproduce.figures import save_drawings
 from .._shared.data import packed_json, packed_table, plain_value
 from .._shared.page import render, script
@@ -88,7 +88,7 @@ def _alert(place: int, alert: dict[str, Any]) -> dict[str, Any]:
 
 
 def _data(
-    kept: Kept | None, measures: list[Watched], alerts: list[dict[str, Any]], reload: int | None
+    kept: Kept | None, measures: list[Quantity], alerts: list[dict[str, Any]], reload: int | None
 ) -> dict[str, Any]:
     """What the scripts read, compressed."""
     if kept is None:
