@@ -15,6 +15,7 @@ from torch import Tensor
 from .._errors import AbbeError
 from ..measures import Reading, Rows, Sets, State, dispersion, geometry, random_order, sensitivity, update
 from ..models import AttentionCall, HeardCall, self_check_tolerance
+from ..normalizers import Normalizer
 from ..normalizers import normalizer as make_normalizer
 from ._quantities import SATURATED
 
@@ -42,7 +43,7 @@ def query_positions(length: int, wanted: int, generator: torch.Generator) -> Ten
 
 
 @dataclass(frozen=True)
-class _Largest:
+class Largest:
     """The largest of (head, row); -inf where no row is defined."""
 
     value: Tensor
@@ -73,16 +74,29 @@ def read_rows(
 
 def _readings(
     call: AttentionCall, real: Tensor | None, sizes: tuple[int, ...], chance: Tensor
-) -> dict[str, Reading | _Largest]:
-    batch, heads, queries = call.query.shape[:3]
+) -> dict[str, Reading | Largest]:
+    queries = call.query.shape[2]
     logits = call.logits(torch.arange(queries)).float()
+    sink = None if call.sink is None else call.sink.float()
+    return row_readings(logits, call.value.float(), real, sizes, chance, sink=sink)
+
+
+def row_readings(
+    logits: Tensor, values: Tensor, real: Tensor | None, sizes: tuple[int, ...], chance: Tensor, *,
+    sink: Tensor | None = None, normalizer: Normalizer | None = None,
+) -> dict[str, Reading | Largest]:  # fmt: skip
+    """Measures of logits (batch, head, query, key), -inf for hidden keys, and values (batch, key head, key, feature).
+
+    `real` (batch, query) leaves padding out; `chance` (query, head, size) draws the random sets; the normalizer is
+    softmax unless one is given, with `sink` (head,) its learned logits.
+    """
+    batch, heads, queries = logits.shape[:3]
     some = torch.ones(batch, 1, queries, dtype=torch.bool, device=logits.device) if real is None else real[:, None]
-    values = call.value.float()
     bad = _nonfinite(logits, values)
     if bool(bad.any()):  # such rows are counted, and measured nowhere
         logits = torch.where(bad[..., None] & (logits != -torch.inf), 0.0, logits)
         values = torch.nan_to_num(values, 0.0, 0.0, 0.0)
-    rows = _rows(call, logits, values)
+    rows = _rows(logits, values, sink, normalizer)
 
     def by_head(x: Tensor) -> Tensor:
         """(batch * head, query, ...) as (head, batch * query, ...)."""
@@ -101,8 +115,9 @@ def _readings(
         return Reading(value, defined & by_head(used), limit, control)
 
     of_weights = dispersion(rows)
+    map_of_rows = make_normalizer("softmax") if normalizer is None else normalizer
     # The random direction that `sensitivity` also measures is not reported, so its seed is of no effect.
-    worst = sensitivity(rows, make_normalizer("softmax"), (1.0,), torch.Generator().manual_seed(0))["sensitivity_worst"]
+    worst = sensitivity(rows, map_of_rows, (1.0,), torch.Generator().manual_seed(0))["sensitivity_worst"]
     draws = chance.transpose(0, 1).repeat(batch, 1, 1).to(logits.device)
     sets = Sets(sizes, rows.order(sizes[-1]), random_order(rows, draws))
     separability = geometry(rows, sets)["separability"]
@@ -113,9 +128,9 @@ def _readings(
         **{name: reading(of_weights[name]) for name in _OF_WEIGHTS},
         **{f"separability@N={size}": reading(separability, place) for place, size in enumerate(sizes)},
         "sensitivity_worst_mean": reading(worst),
-        "sensitivity_worst_max": _Largest(by_head(worst.value), by_head(worst.defined & used)),
+        "sensitivity_worst_max": Largest(by_head(worst.value), by_head(worst.defined & used)),
         "saturated": reading(Reading(saturated, visible)),
-        "max_logit": _Largest(by_head(largest), by_head(visible & used)),
+        "max_logit": Largest(by_head(largest), by_head(visible & used)),
         "nonfinite": Reading(by_head(bad.flatten(0, 1).double()), by_head(counted)),
     }
 
@@ -127,15 +142,18 @@ def _nonfinite(logits: Tensor, values: Tensor) -> Tensor:
     return ~(logits.amax(-1) < torch.inf) | of_values[..., None]  # the comparison is false for NaN, too
 
 
-def _rows(call: AttentionCall, logits: Tensor, values: Tensor) -> Rows:
+def _rows(logits: Tensor, values: Tensor, sink: Tensor | None, normalizer: Normalizer | None) -> Rows:
     """All sequences side by side: (batch * head, query, key), with the values of (batch * key head)."""
     flat, vectors = logits.flatten(0, 1), values.flatten(0, 1)
-    if call.sink is None:
+    if normalizer is not None:
+        is_softmax = str(normalizer) == "softmax"
+        return Rows(flat, normalizer(logits).flatten(0, 1).contiguous(), vectors, softmax=is_softmax)
+    if sink is None:
         return Rows(flat, make_normalizer("softmax")(flat), vectors, softmax=True)
-    sink = call.sink.float().repeat(len(logits))
-    with_sink = torch.cat([flat, sink[:, None, None].expand(-1, flat.shape[1], 1)], -1)
+    sinks = sink.repeat(len(logits))
+    with_sink = torch.cat([flat, sinks[:, None, None].expand(-1, flat.shape[1], 1)], -1)
     weights = torch.softmax(with_sink, -1)[..., :-1].contiguous()
-    return Rows(flat, weights, vectors, sink=True, sink_logits=sink)
+    return Rows(flat, weights, vectors, sink=True, sink_logits=sinks)
 
 
 def self_check(heard: HeardCall, positions: Tensor) -> float | None:

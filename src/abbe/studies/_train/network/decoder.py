@@ -1,0 +1,60 @@
+"""A causal transformer: token and position tables, layers of attention and perceptron, scores of all tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .attention import Attention, AttentionSettings
+from .layers import Embedding, Generators, Linear, Perceptron, unit_rms
+
+
+@dataclass(frozen=True)
+class DecoderShape:
+    tokens: int
+    context: int
+    layers: int = 2
+    perceptron: int = 4  # hidden features over width; 0 for layers of attention alone
+
+
+class Decoder(nn.Module):
+    """Pre-norm, without biases in attention; norms have no gains, so that every scale lies in a map."""
+
+    def __init__(
+        self, generators: Generators, settings: AttentionSettings, shape: DecoderShape, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        width = settings.width
+        self.tokens = Embedding(generators, shape.tokens, width, dtype=dtype, scale=0.5)
+        self.positions = Embedding(generators, shape.context, width, dtype=dtype, scale=0.5)
+        self.layers = nn.ModuleList(_Layer(generators, settings, shape, dtype) for _ in range(shape.layers))
+        self.scores = Linear(generators, width, shape.tokens, bias=False, dtype=dtype)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores of the next token, (seed, batch, position, token)."""
+        length = tokens.shape[-1]
+        places = torch.arange(length, device=tokens.device).expand(len(tokens), 1, length)
+        x = self.tokens(tokens) + self.positions(places)
+        visible = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
+        for layer in self.layers:
+            x = layer(x, visible)
+        scores: Tensor = self.scores(unit_rms(x))
+        return scores
+
+
+class _Layer(nn.Module):
+    def __init__(
+        self, generators: Generators, settings: AttentionSettings, shape: DecoderShape, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        width = settings.width
+        self.attention = Attention(generators, settings, dtype)
+        hidden = shape.perceptron * width
+        self.perceptron = Perceptron(generators, width, hidden, width, dtype=dtype) if hidden else None
+
+    def forward(self, x: Tensor, visible: Tensor) -> Tensor:
+        inner = unit_rms(x)
+        x = x + self.attention(inner, inner, inner, visible)
+        return x if self.perceptron is None else x + self.perceptron(unit_rms(x))

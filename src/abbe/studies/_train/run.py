@@ -1,0 +1,211 @@
+"""One training run: all seeds of one configuration, from untrained networks to accuracy on unseen data."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .configuration import Configuration
+from .network.attention import Attention, AttentionSettings
+from .optimizers import Factors, Optimizer, compensation
+from .reading import Reader, attentions, snapshot, watch
+from .tasks import IGNORED, Batch, Task
+from .tasks.task import stacked
+from .temperature import temperature
+
+_HELD_OUT = 1 << 40  # added to a seed for the data that is never trained on
+_LENGTHS = 1 << 41
+_ITEMS_AT_ONCE = 1 << 19  # of a long test, by seed
+
+
+def train(task: Task, choice: Configuration, alive: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Train and test; gives what a part holds: steps that were read, and by seed curves, alerts and accuracy.
+
+    `alive` is called at every step, and may raise to end the run.
+    """
+    started = time.perf_counter()
+    run = _Run(task, choice)
+    for step in range(1, choice.steps + 1):
+        alive()
+        run.step(step)
+    return run.content() | {"seconds": round(time.perf_counter() - started, 2)}
+
+
+class _Run:
+    def __init__(self, task: Task, choice: Configuration) -> None:
+        self.task, self.choice = task, choice
+        dtype = getattr(torch, choice.precision)
+        self.dtype: torch.dtype = dtype
+        settings = AttentionSettings(
+            choice.width, choice.heads, choice.normalizer, temperature(choice.temperature), choice.qk_norm,
+            choice.compensated,
+        )  # fmt: skip
+        self.network = task.network([_generator(seed, "weights") for seed in choice.seeds], settings, dtype)
+        self.optimizer = Optimizer(choice.optimizer, _groups(self.network, choice), choice.decay)
+        self.data = [_generator(seed, "data") for seed in choice.seeds]
+        self.lengths = torch.Generator().manual_seed(_LENGTHS + choice.seeds[0])
+        self.reader = Reader(self.network, len(choice.seeds))
+        self.read_at = reading_steps(choice.steps, choice.readings)
+        self.steps: list[int] = []
+        self.losses: list[list[float]] = []  # mean since the last reading, by seed
+        self.readings: list[list[dict[str, Any]]] = []
+        self._sum, self._count = torch.zeros(len(choice.seeds), dtype=torch.float64), 0
+        self.start: list[float] = []
+
+    def step(self, step: int) -> None:
+        reads = step in self.read_at
+        for part in attentions(self.network):
+            part.progress = (step - 1) / max(1, self.choice.steps - 1)
+        batch = self._batch()
+        watch(self.network, reads)
+        losses = self._losses(batch)
+        losses.sum().backward()
+        before = snapshot(self.network)
+        self.optimizer.step(self.choice.rate)
+        self._sum += losses.detach().double()
+        self._count += 1
+        if step == 1:
+            self.start = losses.detach().tolist()
+        if reads:
+            self._read(step, batch, before)
+        for parameter in self.network.parameters():
+            parameter.grad = None
+
+    def _read(self, step: int, batch: Batch, before: list[Any]) -> None:
+        with torch.no_grad():
+            self._losses(batch)  # the same rows after the update
+        after = snapshot(self.network)
+        means = (self._sum / self._count).tolist()
+        self._sum, self._count = torch.zeros_like(self._sum), 0
+        self.readings.append(self.reader.read(step, before, after, means))
+        self.steps.append(step)
+        self.losses.append([_kept(x) for x in means])
+        watch(self.network, False)
+
+    def _batch(self) -> Batch:
+        length = self.task.training_length(self.lengths)
+        return self._typed([self.task.sample(one, self.choice.batch, length, held_out=False) for one in self.data])
+
+    def _typed(self, batches: list[Batch]) -> Batch:
+        batch = stacked(batches)
+        inputs = tuple(x.to(self.dtype) if x.is_floating_point() else x for x in batch.inputs)
+        return Batch(inputs, batch.targets)
+
+    def _losses(self, batch: Batch) -> Tensor:
+        """Mean cross-entropy of each seed, in nats."""
+        scores = self.network(*batch.inputs)
+        targets = batch.targets
+        flat = nn.functional.cross_entropy(
+            scores.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none"
+        )
+        asked = (targets != IGNORED).flatten(1).sum(1)
+        return flat.view(len(targets), -1).sum(1) / asked
+
+    def content(self) -> dict[str, Any]:
+        tested = self._test(None)
+        seeds = []
+        for place, seed in enumerate(self.choice.seeds):
+            names = self.readings[0][place]["values"]
+            seeds.append(
+                {
+                    "seed": seed,
+                    "start": self.start[place],
+                    "losses": [losses[place] for losses in self.losses],
+                    "quantities": {
+                        name: [reading[place]["values"].get(name) for reading in self.readings] for name in names
+                    },
+                    "alerts": _first_alerts(self.steps, [reading[place]["alerts"] for reading in self.readings]),
+                    "temperature": [_kept(part.temperatures()[place]) for part in attentions(self.network)],
+                    "learned": _learned(self.network, place),
+                    "accuracy": tested[place][0],
+                    "loss": tested[place][1],
+                    "lengths": {},
+                }
+            )
+        for length in self.task.test_lengths:
+            for place, (accuracy, _) in enumerate(self._test(length)):
+                seeds[place]["lengths"][str(length)] = accuracy
+        return {"steps": self.steps, "seeds": seeds}
+
+    @torch.no_grad()
+    def _test(self, length: int | None) -> list[tuple[float, float | None]]:
+        """Accuracy and loss of every seed on data that was never trained on."""
+        for part in attentions(self.network):
+            part.progress = 1.0
+        generators = [_generator(seed, "test") for seed in self.choice.seeds]
+        left, right, lost, asked = self.choice.test_size, 0.0, 0.0, 0.0
+        at_once = max(1, _ITEMS_AT_ONCE // ((length or 64) * self.choice.width))
+        while left > 0:
+            size = min(left, at_once)
+            left -= size
+            batch = self._typed([self.task.sample(one, size, length, held_out=True) for one in generators])
+            scores = self.network(*batch.inputs)
+            targets = batch.targets.flatten(1)
+            count = (targets != IGNORED).sum(1).double()
+            hit = (scores.flatten(1, -2).argmax(-1) == targets).sum(1).double()
+            lost = lost + self._losses(batch).double() * count
+            right, asked = right + hit, asked + count
+        accuracies, losses = (right / asked).tolist(), (lost / asked).tolist()
+        return [(_rounded(a), _kept(b)) for a, b in zip(accuracies, losses, strict=True)]
+
+
+def reading_steps(steps: int, readings: int) -> frozenset[int]:
+    """Half of them in the first tenth of the run, where it is decided; the first and the last step always."""
+    early = {round(1 + (steps / 10) * i / max(1, readings // 2)) for i in range(readings // 2)}
+    late = {round(steps / 10 + 0.9 * steps * i / max(1, readings - readings // 2)) for i in range(1, readings)}
+    return frozenset(min(max(1, step), steps) for step in early | late | {1, steps} if step <= steps)
+
+
+def _groups(network: nn.Module, choice: Configuration) -> list[tuple[nn.Parameter, Factors, bool]]:
+    undone = compensation(choice.optimizer, temperature(choice.temperature).start) if choice.compensated else Factors()
+    queries = {id(part.query.weight) for part in attentions(network)}
+    inner = {
+        id(parameter)
+        for part in network.modules()
+        if isinstance(part, Attention)
+        for parameter in part.parameters()
+        if parameter.dim() == 3
+    }
+    inner |= {
+        id(parameter)
+        for name, parameter in network.named_parameters()
+        if "perceptron" in name and parameter.dim() == 3 and name.endswith("weight")
+    }
+    return [
+        (parameter, undone if id(parameter) in queries else Factors(), id(parameter) in inner)
+        for parameter in network.parameters()
+    ]
+
+
+def _generator(seed: int, use: str) -> torch.Generator:
+    """Weights, training data and test data of a seed, each from a stream of its own."""
+    offset = {"weights": 0, "data": _HELD_OUT >> 1, "test": _HELD_OUT}[use]
+    return torch.Generator().manual_seed(seed + offset)
+
+
+def _first_alerts(steps: list[int], rules: list[list[str]]) -> dict[str, int]:
+    """The step at which each rule was first raised."""
+    first: dict[str, int] = {}
+    for step, raised in zip(steps, rules, strict=True):
+        for rule in raised:
+            first.setdefault(rule, step)
+    return first
+
+
+def _learned(network: nn.Module, seed: int) -> list[str]:
+    """The normalizers as they are now, where they have learned something."""
+    parts = [part.normalizer_of(seed) for part in attentions(network)]
+    return [str(one) for one in parts if any(True for _ in one.parameters())]
+
+
+def _kept(x: float) -> float | None:  # type: ignore[return]
+    return float(f"{x:.6g}") if math.isfinite(x) else None
+
+
+def _rounded(x: float) -> float:
+    return float(f"{x:.6g}")

@@ -1,0 +1,43 @@
+"""Maximum retrieval (arXiv 2410.01104): which class has the item of the highest priority? Short sets, then long ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..network.attention import AttentionSettings
+from ..network.layers import Generators
+from ..network.reader import SetReader
+from .task import Batch, Task, describe
+
+
+class Maximum(Task):
+    """Items of a priority in (0, 1) and one of ten classes; trained on sets of up to 16 items, tested on longer ones."""
+
+    name = "maximum"
+    meaning = "maximum retrieval, trained on up to 16 items and tested on up to 16,384"
+    steps, batch, width, heads = 4000, 128, 64, 1
+    test_lengths = (16, 64, 256, 1024, 4096, 16384)
+
+    def __init__(self, longest: int = 16, classes: int = 10) -> None:
+        self.longest, self.classes = longest, classes
+        self.chance = 1 / classes
+
+    def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:
+        return SetReader(generators, settings, 1 + self.classes, self.classes, dtype)
+
+    def training_length(self, generator: torch.Generator) -> int:
+        return int(torch.randint(1, self.longest + 1, (), generator=generator))
+
+    def sample(self, generator: torch.Generator, size: int, length: int | None = None, *, held_out: bool) -> Batch:
+        items = length or self.longest
+        priority = torch.rand(size, items, generator=generator)
+        kind = torch.randint(self.classes, (size, items), generator=generator)
+        one_hot = nn.functional.one_hot(kind, self.classes).to(priority.dtype)
+        best = priority.argmax(1, keepdim=True)
+        return Batch((torch.cat([priority[..., None], one_hot], -1),), kind.gather(1, best))
+
+    def facts(self) -> dict[str, Any]:
+        return describe(self, {"longest": self.longest, "classes": self.classes})

@@ -1,0 +1,83 @@
+"""Key-value recall: which value stood beside this key? For one head, and (MQAR) for a transformer that reads tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..network.attention import AttentionSettings
+from ..network.decoder import Decoder, DecoderShape
+from ..network.layers import Generators
+from ..network.reader import SymbolReader
+from .task import IGNORED, Batch, Task, describe
+
+
+class Recall(Task):
+    """Pairs of symbols, then every key in another order: one head has to find the value of each.
+
+    Keys of a sequence are distinct; the table from keys to values is new in every sequence, so nothing but attention
+    can solve it.
+    """
+
+    name = "recall"
+    meaning = "key-value recall with one head"
+    steps, batch, width, heads = 600, 32, 16, 1
+
+    def __init__(self, pairs: int = 24, symbols: int = 128) -> None:
+        self.pairs, self.symbols = pairs, symbols
+        self.chance = 1 / symbols
+
+    def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:
+        return SymbolReader(generators, settings, self.symbols, dtype)
+
+    def sample(self, generator: torch.Generator, size: int, length: int | None = None, *, held_out: bool) -> Batch:
+        pairs = length or self.pairs
+        keys = _distinct(generator, size, self.symbols, pairs)
+        values = torch.randint(self.symbols, (size, pairs), generator=generator)
+        order = _distinct(generator, size, pairs, pairs)
+        return Batch((keys.gather(1, order), keys, values), values.gather(1, order))
+
+    def facts(self) -> dict[str, Any]:
+        return describe(self, {"pairs": self.pairs, "symbols": self.symbols})
+
+
+class Mqar(Task):
+    """Multi-query associative recall (arXiv 2312.04927): k v k v ... then blanks, among them keys that are asked again.
+
+    The answer is due at the position of the key. The first half of the symbols are keys, the second values; the last
+    one is the blank.
+    """
+
+    name = "mqar"
+    meaning = "multi-query associative recall with a causal transformer"
+    steps, batch, width, heads = 400, 64, 128, 1
+
+    def __init__(self, pairs: int = 4, symbols: int = 256, length: int = 64, layers: int = 2) -> None:
+        self.pairs, self.symbols, self.length, self.layers = pairs, symbols, length, layers
+        self.kinds = (symbols - 1) // 2  # as many keys as values, and a blank
+        self.chance = 1 / pairs  # who copies any value of the sequence
+
+    def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:
+        shape = DecoderShape(self.symbols, self.length, self.layers, perceptron=2)
+        return Decoder(generators, settings, shape, dtype)
+
+    def sample(self, generator: torch.Generator, size: int, length: int | None = None, *, held_out: bool) -> Batch:
+        pairs, whole = self.pairs, length or self.length
+        keys = _distinct(generator, size, self.kinds, pairs)
+        values = self.kinds + torch.randint(self.kinds, (size, pairs), generator=generator)
+        tokens = torch.full((size, whole), self.symbols - 1)
+        tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
+        places = 2 * pairs + _distinct(generator, size, whole - 2 * pairs, pairs)
+        targets = torch.full((size, whole), IGNORED)
+        return Batch((tokens.scatter(1, places, keys),), targets.scatter(1, places, values))
+
+    def facts(self) -> dict[str, Any]:
+        sizes = {"pairs": self.pairs, "symbols": self.symbols, "length": self.length, "layers": self.layers}
+        return describe(self, sizes)
+
+
+def _distinct(generator: torch.Generator, size: int, of: int, count: int) -> torch.Tensor:
+    """For each sequence, `count` different whole numbers below `of`."""
+    return torch.rand(size, of, generator=generator).argsort(1)[:, :count]

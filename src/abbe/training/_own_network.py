@@ -1,0 +1,70 @@
+"""The quantities and alerts of a monitor for a network that gives its logits, values and gradients itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..measures import State, update
+from ..normalizers import Normalizer
+from ._gradients import PARTS
+from ._rows import row_readings, seeded
+from ._update import no_change
+from ._values import Values, values_of
+
+
+@dataclass(frozen=True, eq=False)
+class LayerRows:
+    """What is known of one attention layer at one step.
+
+    Attributes:
+        logits: (batch, head, query, key), -inf for hidden keys, any temperature included.
+        values: (batch, head, key, feature).
+        normalizer: what makes weights of the logits.
+        gradients: of "query", "key" and "value", each (batch, head, position, feature), as far as known.
+        after: the logits of the same rows after the update, if known.
+    """
+
+    logits: Tensor
+    values: Tensor
+    normalizer: Normalizer
+    gradients: Mapping[str, Tensor] = field(default_factory=dict)
+    after: Tensor | None = None
+
+
+@torch.no_grad()
+def measure_layers(layers: Sequence[LayerRows], *, sizes: tuple[int, ...], seed: int = 0, step: int = 0) -> Values:
+    """What a `Monitor` would measure of these rows, by layer and head."""
+    return values_of({number: _state(number, layer, sizes, seed, step) for number, layer in enumerate(layers)})
+
+
+def _state(number: int, layer: LayerRows, sizes: tuple[int, ...], seed: int, step: int) -> State:
+    heads, queries, keys = layer.logits.shape[1:]
+    chance = torch.rand(
+        queries, heads, min(sizes[-1], keys), dtype=torch.float64,
+        generator=seeded(seed, step, f"random sets of layer {number}"),
+    )  # fmt: skip
+    values = layer.values.float()
+    readings = row_readings(layer.logits.float(), values, None, sizes, chance, normalizer=layer.normalizer)
+    return update({}, readings) | _gradients(layer) | _change(layer)
+
+
+def _gradients(layer: LayerRows) -> State:
+    known = {part: layer.gradients[part] for part in PARTS if part in layer.gradients}
+    return {f"{part}_gradient/squares": x.double().square().sum((0, 2, 3)) for part, x in known.items()}
+
+
+def _change(layer: LayerRows) -> State:
+    """Of the logits of visible keys, by head."""
+    if layer.after is None:
+        return no_change(layer.logits.shape[1])
+    seen = layer.logits != -torch.inf
+    moved = torch.where(seen, layer.after.double() - layer.logits.double(), 0.0)
+    return {
+        "logit_change/squares": moved.square().sum((0, 2, 3)),
+        "logit_change/entries": seen.double().sum((0, 2, 3)),
+        "logit_change/largest": moved.abs().amax((0, 2, 3)),
+    }
