@@ -22,6 +22,8 @@ if _typing.TYPE_CHECKING:
     from ._report.study import report
     from ._reproduce.result import Claim, Figure, Reproduction
     from ._reproduce.study import reproduce
+    from ._train.result import Experiment
+    from ._train.temperature_study import train_temperature
     from ._try_normalizers import NormalizerTrial, try_normalizers
     from ._verify import Verdict, verify
 
@@ -33,6 +35,7 @@ __all__ = [
     "Check",
     "Claim",
     "Comparison",
+    "Experiment",
     "Figure",
     "Finding",
     "HeadVerdict",
@@ -52,6 +55,7 @@ __all__ = [
     "open",
     "report",
     "reproduce",
+    "train_temperature",
     "try_normalizers",
     "verify",
     "watching",
@@ -75,6 +79,8 @@ _NAMES = {
         "._open": ("open",),
         "._report.result": ("Ball", "HeadVerdict", "Report", "Sample", "SampleRow"),
         "._reproduce.result": ("Claim", "Figure", "Reproduction"),
+        "._train.result": ("Experiment",),
+        "._train.temperature_study": ("train_temperature",),
     },
     "all": {  # they write pages
         "._compare.study": ("compare",),

@@ -15,6 +15,7 @@ from ._compare.result import Comparison, opened_comparison
 from ._report.result import SAMPLE, Report
 from ._report.study import opened_report
 from ._reproduce.result import Reproduction, opened_reproduction
+from ._train.result import Experiment, opened_experiment
 
 _OPENERS: dict[str, Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Result]] = {
     Run.study: opened_run,
@@ -24,6 +25,7 @@ _OPENERS: dict[str, Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Resul
     Comparison.study: opened_comparison,
     Calibration.study: opened_calibration,
     Training.study: opened_training,
+    Experiment.study: opened_experiment,
 }
 
 

@@ -78,13 +78,31 @@ def _name(window: Window) -> str:
 
 def identity_of(model: Mapping[str, Any], text: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """What two runs must share to have the same table."""
+    facts = {"model": model["fingerprint"], "configuration": model["configuration"], "text": text["fingerprint"]}
+    return _identity(facts, settings, ("torch", "transformers", "tokenizers", "numba"))
+
+
+def _identity(facts: Mapping[str, Any], settings: Mapping[str, Any], packages: Sequence[str]) -> dict[str, Any]:
     from ... import __version__
 
-    parts = {"model": model["fingerprint"], "configuration": model["configuration"], "text": text["fingerprint"]}
-    parts |= {"settings": dict(settings), "abbe": __version__}
-    parts |= {name: version(name) for name in ("torch", "transformers", "tokenizers", "numba")}
+    parts = dict(facts) | {"settings": dict(settings), "abbe": __version__}
+    parts |= {name: version(name) for name in packages}
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return parts | {"digest": digest}
+
+
+def claim_without_model(
+    path: Path | None,
+    study: str,
+    facts: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    say: Callable[[str], object] = lambda line: None,
+) -> Parts:
+    """The folder of a study that makes its own models: it belongs to these facts and settings."""
+    identity = _identity(facts, settings, ("torch", "numba"))
+    if path is not None:
+        claim(path, identity, study)
+    return Parts(path, identity["digest"], say, identity)
 
 
 def claim_folder(

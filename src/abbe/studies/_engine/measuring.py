@@ -142,12 +142,8 @@ def windows_of(model: LoadedModel, text: Text, settings: Settings) -> Windows:
 
 
 def manifest_facts(study: str, model: LoadedModel, text: Text, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What every manifest begins with: study, versions, machine, model, text and settings."""
-    return {
-        "format": FORMAT,
-        "study": study,
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
-        "machine": {"system": platform.platform(terse=True), "threads": torch.get_num_threads()},
+    """What the manifest of a study of one model begins with."""
+    return study_facts(study, settings) | {
         "model": {
             "name": model.name,
             "about": model.about,
@@ -158,6 +154,16 @@ def manifest_facts(study: str, model: LoadedModel, text: Text, settings: Mapping
             "configuration": model.configuration,
         },
         "text": {"name": text.name, "characters": len(text.content), "fingerprint": text.fingerprint},
+    }
+
+
+def study_facts(study: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What every manifest begins with: study, versions, machine and settings."""
+    return {
+        "format": FORMAT,
+        "study": study,
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
+        "machine": {"system": platform.platform(terse=True), "threads": torch.get_num_threads()},
         "settings": dict(settings),
     }
 

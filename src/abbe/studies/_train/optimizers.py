@@ -46,9 +46,7 @@ def compensation(optimizer: str, start: float) -> Factors:
 class Optimizer:
     """One of `OPTIMIZERS`; `rate` is given at each step."""
 
-    def __init__(
-        self, name: str, parameters: Iterable[tuple[nn.Parameter, Factors, bool]], decay: float = 0.0
-    ) -> None:
+    def __init__(self, name: str, parameters: Iterable[tuple[nn.Parameter, Factors, bool]], decay: float = 0.0) -> None:
         """Parameters with their factors, and whether they are matrices within the network, which Muon orthogonalises.
 
         Muon leaves tables, output maps and vectors to AdamW, as is usual.

@@ -6,14 +6,14 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from ...training import Alerts, LayerRows, Values, measure_layers
+from ...training import Alerts, LayerRows, Measured, Values, measure_layers
 from .network.attention import Attention, Seen
 
 SIZE = 4  # of the selected sets whose separability is measured: small tasks have few keys
-_SEQUENCES, _ROWS = 8, 16  # that are read, at most
+_SEQUENCES, _ROWS = 4, 16  # that are read, at most
 # Name in the tables: quantity of the monitor, and how heads are reduced to one number.
 QUANTITIES: dict[str, tuple[str, str]] = {
     "max_logit": ("max_logit", "max"),
@@ -48,42 +48,62 @@ class Reader:
     """Reads the seeds of one configuration and keeps the state of their alerts."""
 
     def __init__(self, network: nn.Module, seeds: int) -> None:
-        self._network = network
+        self._layers = attentions(network)
+        self._seeds = seeds
         self._alerts = [Alerts() for _ in range(seeds)]
 
     def read(self, step: int, before: list[Seen], after: list[Seen], losses: list[float]) -> list[dict[str, Any]]:
         """By seed: its quantities, and the rules that fired first at this step."""
-        return [self._of_seed(seed, step, before, after, loss) for seed, loss in enumerate(losses)]
+        readings = []
+        for seed, values in enumerate(self._values(step, before, after)):
+            events = self._alerts[seed].check(step, values, losses[seed]) if values else []
+            readings.append({"values": _reduced(values), "alerts": sorted({event.rule for event in events})})
+        return readings
 
-    def _of_seed(self, seed: int, step: int, before: list[Seen], after: list[Seen], loss: float) -> dict[str, Any]:
-        layers = [
-            _rows(layer, seed, one, then)
-            for layer, one, then in zip(attentions(self._network), before, after, strict=True)
-        ]
+    def _values(self, step: int, before: list[Seen], after: list[Seen]) -> list[Values]:
+        """Of every seed; seeds that share a normalizer are measured at once, as if they were heads."""
+        everyone = range(self._seeds)
+        shared = all(layer.normalizer_of(0) is layer.normalizer_of(seed) for layer in self._layers for seed in everyone)
+        groups = [list(everyone)] if shared else [[seed] for seed in everyone]
+        return [values for group in groups for values in self._of_group(group, step, before, after)]
+
+    def _of_group(self, seeds: list[int], step: int, before: list[Seen], after: list[Seen]) -> list[Values]:
+        layers = [_rows(layer, seeds, one, then) for layer, one, then in zip(self._layers, before, after, strict=True)]
         try:
-            values = measure_layers(layers, sizes=(SIZE,), step=step)
+            together = measure_layers(layers, sizes=(SIZE,), step=step)
         except AbbeError:  # weights that are not finite have no measures
-            values = {}
-        events = self._alerts[seed].check(step, values, loss) if values else []
-        return {"values": _reduced(values), "alerts": sorted({event.rule for event in events})}
+            return [{} for _ in seeds]
+        heads = self._layers[0].settings.heads
+        return [_part(together, slice(place * heads, (place + 1) * heads)) for place in range(len(seeds))]
 
 
-def _rows(layer: Attention, seed: int, before: Seen, after: Seen) -> LayerRows:
+def _part(values: Values, heads: slice) -> Values:
+    def cut(grid: list[list[float]] | None) -> list[list[float]] | None:
+        return None if grid is None else [layer[heads] for layer in grid]
+
+    return {name: Measured(cut(one.value) or [], cut(one.limit), cut(one.control)) for name, one in values.items()}
+
+
+def _rows(layer: Attention, seeds: list[int], before: Seen, after: Seen) -> LayerRows:
+    """Rows of all these seeds side by side: (batch, seed * head, query, ...)."""
     queries = before.logits.shape[-2]
     # The last rows see most keys; a causal first row sees one.
     rows = torch.linspace(min(1, queries - 1), queries - 1, min(_ROWS, queries)).round().long()
-    part = slice(0, _SEQUENCES)
+
+    def as_heads(x: Tensor, sequences: int | None = _SEQUENCES) -> Tensor:
+        return x[seeds, :sequences].transpose(0, 1).flatten(1, 2)
+
     gradients = {
-        name: tensor.grad[seed]
+        name: as_heads(tensor.grad, None)
         for name, tensor in (("query", before.query), ("key", before.key), ("value", before.value))
         if tensor.grad is not None
     }
     return LayerRows(
-        before.logits[seed][part, :, rows],
-        before.value.detach()[seed][part],
-        layer.normalizer_of(seed),
+        as_heads(before.logits)[:, :, rows],
+        as_heads(before.value.detach()),
+        layer.normalizer_of(seeds[0]),
         gradients,
-        after.logits[seed][part, :, rows],
+        as_heads(after.logits)[:, :, rows],
     )
 
 

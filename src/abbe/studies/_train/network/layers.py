@@ -55,9 +55,7 @@ class Embedding(nn.Module):
 class Perceptron(nn.Module):
     """Linear, GELU, linear."""
 
-    def __init__(
-        self, generators: Generators, inputs: int, hidden: int, outputs: int, *, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, generators: Generators, inputs: int, hidden: int, outputs: int, *, dtype: torch.dtype) -> None:
         super().__init__()
         self.first = Linear(generators, inputs, hidden, bias=True, dtype=dtype)
         self.second = Linear(generators, hidden, outputs, bias=True, dtype=dtype)

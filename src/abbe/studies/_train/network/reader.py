@@ -15,9 +15,7 @@ class SymbolReader(nn.Module):
     Width is that of head and tables alike, so `keys` (the table of questions and keys), maps and `symbols` suffice.
     """
 
-    def __init__(
-        self, generators: Generators, settings: AttentionSettings, symbols: int, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, generators: Generators, settings: AttentionSettings, symbols: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.keys = Embedding(generators, symbols, settings.width, dtype=dtype)
         self.values = Embedding(generators, symbols, settings.width, dtype=dtype)

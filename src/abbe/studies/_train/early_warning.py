@@ -1,0 +1,209 @@
+"""Which monitored quantity tells early that a run will fail, against false alarms in runs that do not.
+
+A run fails if its training loss ends above half of the first one. Its loss shows that, at the latest, when the slow
+ones (90 %) of the healthy runs have halved theirs, with as many steps again in reserve; earlier if it rises above the
+first loss by a twentieth. Only what a quantity did before that step counts as a warning; in a healthy run every
+crossing, at any step, is a false alarm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from scipy import stats
+
+from .result import WARNING_SCHEMA
+
+ROSE = 1.05  # times the first loss: it has risen
+SLOW, RESERVE = 0.9, 2.0  # quantile of the healthy runs' half_step, and how often that is waited for
+ALLOWED = 0.05  # false alarms at the threshold that is suggested
+_RESAMPLES, _SEED, _LEVEL = 400, 0, 0.95
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A number per step whose large values might warn: a level, or its change since the first step."""
+
+    quantity: str
+    direction: str  # "high" or "low"
+    kind: str  # "level" or "change"
+
+    def of(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """So that large means alarming; NaN where nothing was measured."""
+        moved = values - values[0] if self.kind == "change" else values
+        return moved if self.direction == "high" else -moved
+
+    def threshold(self, score: float) -> float:
+        return score if self.direction == "high" else -score
+
+
+SIGNALS = (
+    Signal("entropy_share", "low", "level"),
+    Signal("entropy_share", "high", "level"),
+    Signal("entropy_share", "high", "change"),
+    Signal("separability", "low", "change"),
+    Signal("separability", "low", "level"),
+    Signal("max_logit", "high", "level"),
+    Signal("logit_change", "high", "level"),
+    Signal("saturated", "high", "level"),
+    Signal("sensitivity", "low", "level"),
+    Signal("gradient_ratio", "low", "level"),
+    Signal("query_gradient", "low", "level"),
+)
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """One run of one seed: its steps, whether it failed, and when its loss shows it."""
+
+    run: int
+    failed: bool
+    shown: float  # step; infinite for a healthy run
+    steps: np.ndarray[Any, Any]
+    values: dict[str, np.ndarray[Any, Any]]
+
+    def score(self, signal: Signal) -> float:
+        """The most alarming value before the loss shows it; -inf if there is none."""
+        some = signal.of(self.values[signal.quantity])[self.steps < self.shown]
+        return float(np.nanmax(some)) if len(some) and not np.isnan(some).all() else -math.inf
+
+    def first(self, signal: Signal, score: float) -> float | None:
+        """The first step that reaches this score."""
+        reached = self.steps[np.nan_to_num(signal.of(self.values[signal.quantity]), nan=-math.inf) >= score]
+        return float(reached[0]) if len(reached) and reached[0] < self.shown else None
+
+
+def warning_table(table: pl.DataFrame, curves: pl.DataFrame, alerts: pl.DataFrame, steps: int) -> pl.DataFrame:
+    """A row for each signal with the threshold that it would need, and for each alert of the monitor as it is."""
+    followed = _followed(table, curves, steps)
+    failing, healthy = [x for x in followed if x.failed], [x for x in followed if not x.failed]
+    if not failing or not healthy:
+        return pl.DataFrame(schema=WARNING_SCHEMA)
+    rows = [_signal_row(signal, failing, healthy) for signal in SIGNALS]
+    rows += [_rule_row(rule, steps_of, table, failing, healthy) for rule, steps_of in _raised(alerts, table)]
+    return pl.DataFrame(rows, schema=WARNING_SCHEMA, orient="row")
+
+
+def shown_at(table: pl.DataFrame, steps: int) -> float:
+    """The step at which, at the latest, a failing run's loss shows that it fails."""
+    halves = table.filter(~pl.col("failed"))["half_step"].drop_nulls()
+    slow = halves.quantile(SLOW, "higher") if len(halves) else None
+    return min(float(steps), RESERVE * slow) if slow is not None else float(steps)
+
+
+def _followed(table: pl.DataFrame, curves: pl.DataFrame, steps: int) -> list[_Followed]:
+    latest = shown_at(table, steps)
+    by_run = {(run, seed): rows for (run, seed), rows in curves.group_by("run", "seed", maintain_order=True)}
+    followed = []
+    for row in table.iter_rows(named=True):
+        rows = by_run[row["run"], row["seed"]]
+        step = rows["step"].to_numpy()
+        shown = math.inf
+        if row["failed"]:
+            losses = rows["loss"].fill_null(math.inf).to_numpy()
+            risen = step[(losses > ROSE * row["start_loss"]) & (step > 1)]
+            shown = min([latest, *risen[:1].astype(float)])
+        values = {
+            signal.quantity: rows[signal.quantity].cast(pl.Float64).fill_null(math.nan).to_numpy() for signal in SIGNALS
+        }
+        followed.append(_Followed(row["run"], row["failed"], shown, step, values))
+    return followed
+
+
+def _signal_row(signal: Signal, failing: Sequence[_Followed], healthy: Sequence[_Followed]) -> dict[str, Any]:
+    bad = np.array([x.score(signal) for x in failing])
+    good = np.array([x.score(signal) for x in healthy])
+    least = _least_score(bad, good)
+    warned = [x.shown - first for x in failing if (first := x.first(signal, least)) is not None]
+    shares = [(x.shown - first) / x.shown for x in failing if (first := x.first(signal, least)) is not None]
+    low, high = _auc_interval(signal, failing, healthy)
+    return {
+        "quantity": signal.quantity, "direction": signal.direction, "kind": signal.kind,
+        "threshold": signal.threshold(least) if math.isfinite(least) else None, "failing": len(bad),
+        "healthy": len(good), "warned": len(warned) / len(bad), "false_alarms": float((good >= least).mean()),
+        "auc": auc(bad, good), "auc_low": low, "auc_high": high, "lead": _median(warned), "lead_share": _median(shares),
+    }  # fmt: skip
+
+
+def _least_score(bad: np.ndarray[Any, Any], good: np.ndarray[Any, Any]) -> float:
+    """The lowest score that at most `ALLOWED` of the healthy runs reach: halfway to the next failing one above."""
+    for candidate in np.unique(bad[np.isfinite(bad)]):
+        if (good >= candidate).mean() <= ALLOWED:
+            below = good[good < candidate]
+            return float(
+                candidate
+                if not len(below)
+                else (candidate + below.max()) / 2
+                if np.isfinite(below.max())
+                else candidate
+            )
+    return math.inf
+
+
+def _rule_row(
+    rule: str, raised: dict[tuple[int, int], int], table: pl.DataFrame, failing: Sequence[_Followed],
+    healthy: Sequence[_Followed],
+) -> dict[str, Any]:  # fmt: skip
+    keys = list(table.select("run", "seed").iter_rows())
+    of = dict(zip(keys, _in_order(table, failing, healthy), strict=True))
+    leads = [
+        (x.shown - raised[key], x.shown)
+        for key, x in of.items()
+        if x.failed and key in raised and raised[key] < x.shown
+    ]
+    alarms = sum(1 for key, x in of.items() if not x.failed and key in raised)
+    return {
+        "quantity": rule, "direction": None, "kind": "alert", "threshold": None, "failing": len(failing),
+        "healthy": len(healthy), "warned": len(leads) / len(failing), "false_alarms": alarms / len(healthy),
+        "auc": None, "auc_low": None, "auc_high": None, "lead": _median([lead for lead, _ in leads]),
+        "lead_share": _median([lead / shown for lead, shown in leads]),
+    }  # fmt: skip
+
+
+def _in_order(table: pl.DataFrame, failing: Sequence[_Followed], healthy: Sequence[_Followed]) -> Iterable[_Followed]:
+    bad, good = iter(failing), iter(healthy)
+    return [next(bad) if failed else next(good) for failed in table["failed"]]
+
+
+def _raised(alerts: pl.DataFrame, table: pl.DataFrame) -> list[tuple[str, dict[tuple[int, int], int]]]:
+    from ...training import list_rules
+
+    by_rule: dict[str, dict[tuple[int, int], int]] = {rule.name: {} for rule in list_rules()}
+    for run, seed, rule, step in alerts.iter_rows():
+        by_rule[rule][run, seed] = step
+    return list(by_rule.items())
+
+
+def auc(bad: np.ndarray[Any, Any], good: np.ndarray[Any, Any]) -> float:
+    """How often a failing run has a higher score than a healthy one, ties counted half."""
+    return float(stats.mannwhitneyu(bad, good).statistic) / (len(bad) * len(good))
+
+
+def _auc_interval(
+    signal: Signal, failing: Sequence[_Followed], healthy: Sequence[_Followed]
+) -> tuple[float | None, float | None]:
+    """By resampling runs: the seeds of one run are much alike, so they go together."""
+    groups: dict[int, tuple[list[float], list[float]]] = {}
+    for one in (*failing, *healthy):
+        groups.setdefault(one.run, ([], []))[not one.failed].append(one.score(signal))
+    runs = list(groups.values())
+    random = np.random.default_rng(_SEED)
+    drawn = []
+    for _ in range(_RESAMPLES):
+        chosen = [runs[i] for i in random.integers(len(runs), size=len(runs))]
+        bad, good = (np.array([x for one in chosen for x in one[place]]) for place in (0, 1))
+        if len(bad) and len(good):
+            drawn.append(auc(bad, good))
+    if len(runs) < 3 or not drawn:
+        return None, None
+    low, high = np.quantile(drawn, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return float(low), float(high)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if values else None

@@ -1,0 +1,158 @@
+"""An experiment: many runs of one task as parts of one resumable folder, then tables, judgements and a result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..._asked import whole
+from ..._errors import AbbeError
+from ..._held import held
+from ..._later import has
+from ...normalizers import normalizer as make_normalizer
+from ...words.finding import Finding
+from .._engine.folder import claim_without_model
+from .._engine.given import FolderLike, as_folder
+from .._engine.measuring import finished_manifest, study_facts
+from .._engine.parts import Parts
+from .._engine.watch import Watch, duration, watching
+from .configuration import Configuration
+from .early_warning import warning_table
+from .result import Experiment
+from .run import train
+from .side_by_side import one_thread, train_all, usual_workers
+from .tables import Part, Tables, alert_table, curve_table, length_table, run_table, summary_table
+from .tasks import Task
+
+LEVEL = 0.95
+_TIMED = 12  # steps of a run that is timed before the first real one
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained and how it is judged. `settings` are the user's, as the manifest shows them."""
+
+    experiment: str
+    task: Task
+    choices: Sequence[Configuration]
+    settings: Mapping[str, Any]
+    judge: Callable[[Tables, float], tuple[Finding, ...]]
+    skipped: Sequence[str] = field(default_factory=tuple)
+
+
+def run_experiment(plan: Plan, folder: FolderLike | None, workers: int | None, progress: bool) -> Experiment:
+    """Train what is not finished yet, side by side, and make the result; with a folder it is saved there."""
+    started, place = time.perf_counter(), as_folder(folder)
+    crew = usual_workers() if workers is None else whole("workers", workers, least=1)
+    settings = {"experiment": plan.experiment, **plan.settings, "level": LEVEL}
+    with held(place), watching(progress) as watch:
+        parts = claim_without_model(place, Experiment.study, {"task": plan.task.facts()}, settings, watch.announce)
+        finished = _train(plan, parts, crew, watch)
+        tables = _tables(finished)
+        manifest = study_facts(Experiment.study, settings) | {
+            "model": {"name": "small transformers", "parameters": None},
+            "text": {"name": plan.task.meaning} | plan.task.facts(),
+            "self_check": {"error": None, "why": "nothing of a given model is read"},
+            "skipped": list(plan.skipped),
+        }
+        seconds = {
+            "total": time.perf_counter() - started,
+            "training": sum(content["seconds"] for _, content in finished),
+        }
+        result = Experiment(
+            **vars(tables), findings=plan.judge(tables, LEVEL), manifest=finished_manifest(manifest, parts, seconds)
+        )
+        if place is not None:
+            result.save(place)
+            if has("report"):
+                result.to_html(place / result.page)
+    return result
+
+
+def _train(plan: Plan, parts: Parts, workers: int, watch: Watch) -> list[Part]:
+    kept = {choice.key: parts.json(choice.key) for choice in plan.choices}
+    left = [choice for choice in plan.choices if kept[choice.key] is None]
+    if left:
+        seconds = _estimate(plan.task, left) / min(workers, len(left))
+        seeds = len(plan.choices[0].seeds)
+        watch.say(
+            f"{len(left)} runs of {seeds} seeds on {plan.task.meaning}, {min(workers, len(left))} at a time: "
+            f"about {duration(seconds)}"
+        )
+    else:
+        watch.say("all runs were trained before")
+    watch.expect(len(left))
+
+    def keep(choice: Configuration, content: dict[str, Any]) -> None:
+        parts.keep_json(choice.key, content, indent=None)
+        kept[choice.key] = content
+        watch.step(choice.label)
+
+    if left:
+        # The slowest maps first, so that no core waits for one at the end.
+        train_all(plan.task, left, workers, keep)
+    return [(choice, _content(kept[choice.key])) for choice in plan.choices]
+
+
+def _content(content: dict[str, Any] | None) -> dict[str, Any]:
+    assert content is not None
+    return content
+
+
+def _estimate(task: Task, left: Sequence[Configuration]) -> float:
+    """Seconds on one core: a few steps of one run of each normalizer, scaled by the number of steps."""
+    total = 0.0
+    by_normalizer: dict[str, list[Configuration]] = {}
+    for choice in left:
+        by_normalizer.setdefault(choice.normalizer, []).append(choice)
+    with one_thread():
+        for choices in by_normalizer.values():
+            short = replace(choices[0], steps=_TIMED, readings=2, test_size=1)
+            train(_shortened(task), replace(short, steps=1))  # loads kernels
+            begun = time.perf_counter()
+            train(_shortened(task), short)
+            each = (time.perf_counter() - begun) / _TIMED
+            total += each * sum(choice.steps + 6 * choice.readings for choice in choices)
+    return total
+
+
+def _shortened(task: Task) -> Task:
+    """The same task without its long tests."""
+    import copy
+
+    short = copy.copy(task)
+    short.test_lengths = ()
+    return short
+
+
+def _tables(parts: Sequence[Part]) -> Tables:
+    table, curves, alerts = run_table(parts), curve_table(parts), alert_table(parts)
+    steps = max(choice.steps for choice, _ in parts)
+    return Tables(
+        table,
+        curves,
+        length_table(parts),
+        alerts,
+        summary_table(table, LEVEL),
+        warning_table(table, curves, alerts, steps),
+    )
+
+
+def seeds_from(seeds: int, seed: int) -> tuple[int, ...]:
+    count, first = whole("seeds", seeds, least=1, most=1000), whole("seed", seed, least=0, most=2**31)
+    return tuple(range(first, first + count))
+
+
+def checked_normalizers(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Specs of normalizers, each tried; `known` is what abbe calls them."""
+    specs = (given,) if isinstance(given, str) else tuple(given)
+    if not specs:
+        raise AbbeError("there is no normalizer to train: name at least one, such as softmax")
+    for spec in specs:
+        if make_normalizer(spec).needs_order:
+            raise AbbeError(f"{spec} needs keys in causal order, which the tasks of the lab do not have: leave it out")
+    if len(set(specs)) < len(specs):
+        raise AbbeError(f"a normalizer is named twice: {', '.join(specs)}")
+    return specs

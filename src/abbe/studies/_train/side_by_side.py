@@ -1,0 +1,74 @@
+"""Runs side by side on the cores: what is finished is kept at once, so that a stopped experiment resumes."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .configuration import Configuration
+from .run import train
+from .tasks import Task
+from .worker import Worker
+
+Keep = Callable[[Configuration, dict[str, Any]], None]
+
+
+def train_all(task: Task, choices: Sequence[Configuration], workers: int, keep: Keep) -> None:
+    """Train each; `keep` is called as they finish, in any order, by this thread."""
+    if workers == 1 or len(choices) == 1:
+        with one_thread():
+            for choice in choices:
+                keep(choice, train(task, choice))
+        return
+    jobs: queue.SimpleQueue[Configuration] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[Configuration, dict[str, Any]] | BaseException] = queue.SimpleQueue()
+    for choice in choices:
+        jobs.put(choice)
+    crew = [Worker(task) for _ in range(min(workers, len(choices)))]
+    threads = [threading.Thread(target=_feed, args=(worker, jobs, done), daemon=True) for worker in crew]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in choices:
+            answer = done.get()
+            if isinstance(answer, BaseException):
+                raise answer
+            keep(*answer)
+    finally:
+        for worker in crew:
+            worker.close()
+        for thread in threads:
+            thread.join()
+
+
+def _feed(worker: Worker, jobs: Any, done: Any) -> None:
+    try:
+        while True:
+            choice = jobs.get_nowait()
+            done.put((choice, worker.train(choice)))
+    except queue.Empty:
+        return
+    except BaseException as error:  # the thread that waits raises it
+        done.put(error)
+
+
+def usual_workers() -> int:
+    """One per core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As in a worker: sums of other numbers of threads round differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,116 @@
+"""train_temperature: is low temperature hard to train, and what of it is left when its scale is compensated?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..._asked import positive, whole, yes_or_no
+from ..._errors import AbbeError
+from .._engine.given import FolderLike, TextLike, as_text
+from .configuration import Configuration, can_be_compensated
+from .experiment import Plan, checked_normalizers, run_experiment, seeds_from
+from .optimizers import OPTIMIZERS
+from .result import Experiment
+from .statements import judge_temperature
+from .tasks import make_task
+from .temperature import temperature
+
+NORMALIZERS = ("softmax", "ssmax", "sparsemax", "entmax:alpha=1.5")
+TEMPERATURES = (1.0, 0.1, 0.01)
+RATES = {"sgd": (0.1, 1.0, 10.0), "adamw": (1e-3, 1e-2, 1e-1), "muon": (1e-3, 1e-2, 1e-1)}
+_QUICK: dict[str, Any] = {
+    "normalizers": ("softmax", "sparsemax"),
+    "temperatures": (1.0, 0.01),
+    "seeds": 3,
+    "steps": 150,
+}
+
+
+def train_temperature(
+    *, task: str = "recall", temperatures: float | str | Sequence[float | str] | None = None,
+    normalizers: str | Sequence[str] | None = None, optimizers: str | Sequence[str] = ("sgd", "adamw", "muon"),
+    rates: float | Sequence[float] | None = None, seeds: int | None = None, steps: int | None = None,
+    qk_norm: bool = True, decay: float = 0.0, text: TextLike | None = None, quick: bool = False, seed: int = 0,
+    workers: int | None = None, folder: FolderLike | None = None, progress: bool = True,
+) -> Experiment:  # fmt: skip
+    """Train small transformers at several temperatures, each beside its compensated control.
+
+    A temperature in front of softmax is a re-parametrisation: with the first values of the query map times T and its
+    rate times T^2 (SGD) or T (AdamW, Muon), training at T is training at T = 1, step by step. So what is hard at low
+    temperature and easy in the control is a matter of scale, not of softmax.
+
+    Args:
+        task: "recall" (key-value recall with one head), "mqar", "maximum" or "text".
+        temperatures: fixed ones, "learned", or schedules such as "geometric:1:0.1". 1 is the baseline, and is added.
+        normalizers: specs; by default softmax, ssmax, sparsemax and entmax:alpha=1.5.
+        optimizers: of "sgd", "adamw" and "muon".
+        rates: learning rates for all optimizers; by default three for each, ten times apart.
+        seeds: how many seeds, from `seed` on; intervals come from them.
+        steps: of each run; by default that of the task.
+        qk_norm: also train softmax with normed queries and keys, whose scale nothing can absorb.
+        decay: decoupled weight decay.
+        text: of the task "text".
+        quick: fewer normalizers, temperatures, seeds and steps: below a minute.
+        workers: runs at a time, by default one per core.
+        folder: keep finished runs there; a stopped experiment resumes from it.
+        progress: say the cost and show a bar on standard error.
+
+    Example:
+        >>> result = abbe.train_temperature(quick=True)
+        >>> [finding.sentence for finding in result.findings]
+    """
+    made = make_task(task, text=as_text(text) if task == "text" else None)
+    quick = yes_or_no("quick", quick)
+    asked = _temperatures(
+        temperatures if temperatures is not None else _QUICK["temperatures"] if quick else TEMPERATURES
+    )
+    specs = checked_normalizers(
+        normalizers if normalizers is not None else _QUICK["normalizers"] if quick else NORMALIZERS
+    )
+    names = checked_optimizers(optimizers)
+    numbers = seeds_from(seeds if seeds is not None else _QUICK["seeds"] if quick else 5, seed)
+    length = whole("steps", steps if steps is not None else _QUICK["steps"] if quick else made.steps, least=10)
+    usual = dict(steps=length, batch=made.batch, width=made.width, heads=made.heads, seeds=numbers, decay=decay)
+    chosen = {name: rates_for(name, rates) for name in names}
+
+    def runs(spec: str, normed: bool) -> list[Configuration]:
+        return [
+            Configuration(
+                normalizer=spec, temperature=words, optimizer=name, rate=rate, qk_norm=normed, compensated=compensated,
+                **usual,
+            )
+            for name in names
+            for words in asked
+            for compensated in (False, True)
+            if not compensated or can_be_compensated(temperature(words), normed)
+            for rate in chosen[name]
+        ]  # fmt: skip
+
+    choices = [choice for spec in specs for choice in runs(spec, False)]
+    if yes_or_no("qk_norm", qk_norm) and "softmax" in specs:
+        choices += runs("softmax", True)
+    settings = {
+        "normalizers": list(specs), "temperatures": list(asked), "optimizers": list(names), "qk_norm": qk_norm,
+        "rates": {name: list(some) for name, some in chosen.items()}, "seeds": list(numbers), "steps": length,
+        "batch": made.batch, "width": made.width, "heads": made.heads, "decay": decay,
+    }  # fmt: skip
+    return run_experiment(Plan("temperature", made, choices, settings, judge_temperature), folder, workers, progress)
+
+
+def _temperatures(given: float | str | Sequence[float | str]) -> tuple[str, ...]:
+    some = (given,) if isinstance(given, str | int | float) else tuple(given)
+    words = dict.fromkeys(str(temperature(one)) for one in ("1", *some))
+    return tuple(words)
+
+
+def checked_optimizers(given: str | Sequence[str]) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        if name not in OPTIMIZERS:
+            raise AbbeError(f"there is no optimizer {name!r}: choose one of {', '.join(OPTIMIZERS)}")
+    return tuple(dict.fromkeys(names))
+
+
+def rates_for(optimizer: str, given: float | Sequence[float] | None) -> tuple[float, ...]:
+    return RATES[optimizer] if given is None else positive("rates", given, ", such as 0.001,0.01")

@@ -1,0 +1,107 @@
+"""A worker: trains one configuration after the other, in a process of its own with one thread.
+
+What is special: jobs and answers are lines of JSON on its standard input and output, so nothing of the caller's program
+runs again here, as it would with multiprocessing. A worker whose caller is gone ends by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import IO, Any, cast
+
+from ..._errors import AbbeError
+from ...models import Text
+from .configuration import Configuration
+from .run import train
+from .tasks import Task, make_task
+
+_START = "from abbe.studies._train.worker import main; main()"
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+
+
+def main() -> None:
+    """Answer every line until there are no more; the first one says which task."""
+    import torch
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the caller, who ends the workers
+    caller = os.getppid()
+
+    def alive() -> None:
+        if os.getppid() != caller:
+            os._exit(1)
+
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever a library prints does not mix with the answers
+    task = _task(json.loads(sys.stdin.readline()))
+    for line in sys.stdin:
+        try:
+            answer = {"content": train(task, Configuration.from_json(json.loads(line)), alive)}
+        except AbbeError as error:
+            answer = {"refused": str(error)}
+        except Exception as error:
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def described(task: Task) -> dict[str, Any]:
+    """What another process needs to make the same task."""
+    facts = task.facts()
+    text = getattr(task, "text", None)
+    sizes = {name: value for name, value in facts.items() if name not in ("task", "text")}
+    content = None if text is None else {"name": text.name, "content": text.content}
+    return {"task": task.name, "sizes": sizes, "text": content}
+
+
+def _task(content: Mapping[str, Any]) -> Task:
+    text = None if content["text"] is None else Text(**content["text"])
+    return make_task(content["task"], content["sizes"], text)
+
+
+class Worker:
+    """The process, seen from the caller."""
+
+    def __init__(self, task: Task) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=os.environ | _ONE_THREAD, text=True, encoding="utf-8",
+        )  # fmt: skip
+        self._send(described(task))
+
+    def train(self, choice: Configuration) -> dict[str, Any]:
+        """What the run gives; blocks until it is over."""
+        self._send(choice.as_json())
+        line = cast(IO[str], self._process.stdout).readline()
+        if not line:
+            raise AbbeError(f"a worker ended while it trained {choice.label} (out of memory?): run again to resume")
+        answer: dict[str, Any] = json.loads(line)
+        if "refused" in answer:
+            raise AbbeError(answer["refused"])
+        if "failed" in answer:
+            raise RuntimeError(f"{choice.label}: {answer['failed']}")
+        content: dict[str, Any] = answer["content"]
+        return content
+
+    def close(self) -> None:
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except OSError:  # what was still to be sent has no reader
+                    pass
+        self._process.wait()
+
+    def _send(self, content: Mapping[str, Any]) -> None:
+        pipe = cast(IO[str], self._process.stdin)
+        try:
+            pipe.write(json.dumps(content) + "\n")
+            pipe.flush()
+        except BrokenPipeError:
+            raise AbbeError("a worker could not start: run with --workers 1 to see why") from None
