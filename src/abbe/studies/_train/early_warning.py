@@ -3,7 +3,7 @@
 A run fails if its training loss ends above half of the first one. Its loss shows that, at the latest, when the slow
 ones (90 %) of the healthy runs have halved theirs, with as many steps again in reserve; earlier if it rises above the
 first loss by a twentieth. Only what a quantity did before that step counts as a warning; in a healthy run every
-crossing, at any step, is a false alarm.
+crossing, at any step, is a false alarm. Runs that are only too slow are left out (`not_too_slow`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import polars as pl
 from scipy import stats
 
 from .result import WARNING_SCHEMA
+from .tables import best_run
 
 ROSE = 1.05  # times the first loss: it has risen
 SLOW, RESERVE = 0.9, 2.0  # quantile of the healthy runs' half_step, and how often that is waited for
@@ -80,6 +81,7 @@ class _Followed:
 
 def warning_table(table: pl.DataFrame, curves: pl.DataFrame, alerts: pl.DataFrame, steps: int) -> pl.DataFrame:
     """A row for each signal with the threshold that it would need, and for each alert of the monitor as it is."""
+    table = not_too_slow(table)
     followed = _followed(table, curves, steps)
     failing, healthy = [x for x in followed if x.failed], [x for x in followed if not x.failed]
     if not failing or not healthy:
@@ -87,6 +89,19 @@ def warning_table(table: pl.DataFrame, curves: pl.DataFrame, alerts: pl.DataFram
     rows = [_signal_row(signal, failing, healthy) for signal in SIGNALS]
     rows += [_rule_row(rule, steps_of, table, failing, healthy) for rule, steps_of in _raised(alerts, table)]
     return pl.DataFrame(rows, schema=WARNING_SCHEMA, orient="row")
+
+
+def not_too_slow(table: pl.DataFrame) -> pl.DataFrame:
+    """Without rates below the best one of the same normalizer and optimizer at its first temperature.
+
+    Such runs fail by being slow, which no quantity has to warn of: a larger rate is what they need.
+    """
+    kept = []
+    for rows in table.partition_by("normalizer", "qk_norm", "optimizer", maintain_order=True):
+        plain = rows.filter((pl.col("temperature") == rows["temperature"][0]) & ~pl.col("compensated"))
+        best = best_run(plain)
+        kept.append(rows.filter(pl.col("rate") >= plain.filter(pl.col("run") == best)["rate"][0]))
+    return pl.concat(kept)
 
 
 def shown_at(table: pl.DataFrame, steps: int) -> float:

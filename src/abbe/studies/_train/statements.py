@@ -1,10 +1,282 @@
-"""The paper's statements about training, judged."""
+"""The paper's statements about training (arXiv 2508.17821), each judged by a rule that is fixed before any run.
+
+(i) low temperature is hard to train, (ii) sparse or length-aware normalizers decouple selectivity from the health of
+gradients, (iii) rising entropy and (iv) falling N_s/N warn early, (v) N_s/N of 70 to 80 % marks a saturated head.
+"""
 
 from __future__ import annotations
 
-from ...words.finding import Finding
-from .tables import Tables
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from ...words.finding import Fact, Finding
+from ...words.numbers import percent
+from .tables import Tables, best_run, mean_interval
+from .temperature import temperature
+
+HARD = 0.05  # loss of accuracy that counts
+SLOW = 2.0  # times as many steps to half the loss, which counts, too
+LOW = 0.1  # temperatures up to this are low, as the paper has it
+WARNS = 0.5  # share of failing runs that a warning has to find at the false alarms that are allowed
+BAND, SATURATED = (0.7, 0.8), 0.5  # N_s/N of statement (v); share of saturated rows from which a head counts as such
+_SOFTMAX = "softmax"
+_RESAMPLES, _SEED = 1000, 0
 
 
 def judge_temperature(tables: Tables, level: float) -> tuple[Finding, ...]:
-    return ()
+    """The five statements, as far as what was trained says something about them."""
+    table = tables.table
+    low = [t for t in table["temperature"].unique(maintain_order=True) if temperature(t).fixed and _value(t) <= LOW]
+    low = sorted(low, key=_value)
+    found: list[Finding] = []
+    if low and _SOFTMAX in set(table["normalizer"]):
+        found += [
+            _hard(table, optimizer, low[0], level) for optimizer in table["optimizer"].unique(maintain_order=True)
+        ]
+        found += _normed(table, low[0], level)
+        found += _decoupled(table, low[0], level)
+    found += _warning(tables.warnings, "(iii) rising entropy", "entropy_share", "high", "Rising entropy")
+    found += _warning(tables.warnings, "(iv) falling N_s/N", "separability", "low", "A falling N_s/N")
+    return (*found, *_marks(table, tables.curves, level))
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Accuracy of one run minus that of another, over the same seeds."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    slower: float | None  # steps to half the loss over those of the other; None where one never came there
+
+    @property
+    def hard(self) -> bool:
+        lost = self.mean < -HARD and self.high is not None and self.high < 0
+        return lost or (self.slower is not None and self.slower > SLOW)
+
+    def __str__(self) -> str:
+        ends = "" if self.low is None else f" ({_points(self.low)} to {_points(self.high)})"
+        pace = (
+            "" if self.slower is None or self.slower <= SLOW else f" and {self.slower:.1f} times the steps to half loss"
+        )
+        return f"{_points(self.mean)} points{ends}{pace}"
+
+
+def _points(x: float | None) -> str:
+    return "" if x is None else f"{100 * x:+.0f}"
+
+
+def _value(words: str) -> float:
+    return temperature(words).start
+
+
+def _of(table: pl.DataFrame, *, normalizer: str = _SOFTMAX, normed: bool = False, **chosen: object) -> pl.DataFrame:
+    same = (pl.col("normalizer") == normalizer) & (pl.col("qk_norm") == normed)
+    for name, value in chosen.items():
+        same &= pl.col(name) == value
+    return table.filter(same)
+
+
+def _change(rows: pl.DataFrame, baseline: pl.DataFrame, level: float) -> _Change:
+    """Of two runs, paired by seed."""
+    before = dict(baseline.select("seed", "accuracy").iter_rows())
+    after = dict(rows.select("seed", "accuracy").iter_rows())
+    mean, low, high = mean_interval([after[seed] - before[seed] for seed in before], level, (-1.0, 1.0))
+    steps = [_median(x["half_step"]) for x in (rows, baseline)]
+    slower = steps[0] / steps[1] if steps[0] is not None and steps[1] else None
+    return _Change(mean, low, high, slower)
+
+
+def _median(steps: pl.Series) -> float | None:
+    """None unless all seeds came there."""
+    return None if steps.is_null().any() else float(np.median(steps.to_numpy()))
+
+
+def _run(rows: pl.DataFrame, run: int | None = None) -> pl.DataFrame:
+    return rows.filter(pl.col("run") == (best_run(rows) if run is None else run))
+
+
+def _hard(table: pl.DataFrame, optimizer: str, low: str, level: float) -> Finding:
+    """(i): the same rate as at T = 1, the best rate, and the control at the same rate."""
+    some = _of(table, optimizer=optimizer)
+    baseline = _run(_of(some, temperature="1"))
+    rate = baseline["rate"][0]
+    plain = _of(some, temperature=low, compensated=False)
+    control = _of(some, temperature=low, compensated=True).filter(pl.col("rate") == rate)
+    same, own = _change(plain.filter(pl.col("rate") == rate), baseline, level), _change(_run(plain), baseline, level)
+    undone = _change(control, baseline, level)
+    if own.hard:
+        verdict = "holds" if undone.hard else "holds, by scale alone"
+    elif own.mean < -HARD:
+        verdict = "the seeds do not tell"
+    else:
+        verdict = "holds only at an unchanged rate" if same.hard else "does not hold"
+    best = _run(plain)["rate"][0]
+    sentence = (
+        f"Low temperature is hard to train ({optimizer}, T = {low}): {verdict}. Against T = 1 at rate {rate:g}, "
+        f"accuracy changes by {same} at the same rate, by {own} at its own best rate ({best:g}), and by {undone} in "
+        "the control whose query map undoes the temperature."
+    )
+    rule = (
+        f"Hard: accuracy falls by more than {percent(HARD)} with an interval below 0, or half the loss takes more than "
+        f"{SLOW:g} times the steps. It holds if it is hard at its own best rate; by scale alone if the control is not. "
+        "The seeds do not tell if that fall of accuracy has an interval that reaches 0."
+    )
+    numbers: dict[str, Fact] = {
+        "optimizer": optimizer, "temperature": low, "rate": rate, "best_rate": best, "same_rate": same.mean,
+        "own_rate": own.mean, "control": undone.mean, "accuracy_at_1": baseline["accuracy"].mean(),  # type: ignore[dict-item]
+        "verdict": verdict,
+    }  # fmt: skip
+    return Finding(f"(i) low temperature, {optimizer}", sentence, rule, numbers)
+
+
+def _normed(table: pl.DataFrame, low: str, level: float) -> list[Finding]:
+    """What is left when the scale cannot be absorbed, because queries and keys are normed."""
+    parts, numbers = [], dict[str, Fact]()
+    for optimizer in table["optimizer"].unique(maintain_order=True):
+        some = _of(table, normed=True, optimizer=optimizer)
+        if some.is_empty():
+            continue
+        baseline, rows = _run(_of(some, normed=True, temperature="1")), _of(some, normed=True, temperature=low)
+        change = _change(_run(rows), baseline, level)
+        parts.append(f"{optimizer} {change}")
+        numbers |= {f"{optimizer}": change.mean, f"{optimizer}_hard": str(change.hard).lower()}
+    if not parts:
+        return []
+    sentence = (
+        f"With normed queries and keys, whose scale no map can absorb, T = {low} at its best rate changes accuracy by "
+        f"{'; '.join(parts)} against T = 1."
+    )
+    rule = "As for (i), each temperature at its own best rate; there is no control, since nothing can undo T."
+    return [Finding("(i) with QK-norm", sentence, rule, numbers)]
+
+
+def _decoupled(table: pl.DataFrame, low: str, level: float) -> list[Finding]:
+    """(ii): does another normalizer lose less accuracy at low temperature than softmax does?"""
+    others = [one for one in table["normalizer"].unique(maintain_order=True) if one != _SOFTMAX]
+    holds, numbers, parts = [], dict[str, Fact](), []
+    for normalizer in others:
+        gains = [
+            gain
+            for optimizer in table["optimizer"].unique(maintain_order=True)
+            for gain in _gains(table, normalizer, optimizer, low)
+        ]
+        mean, least, most = mean_interval(_by_seed(gains), level, (-2.0, 2.0))
+        numbers |= {normalizer: mean, f"{normalizer}_low": least, f"{normalizer}_high": most}
+        ends = "" if least is None else f" ({_points(least)} to {_points(most)})"
+        parts.append(f"{normalizer} {_points(mean)}{ends}")
+        if least is not None and least > 0:
+            holds.append(normalizer)
+    if not parts:
+        return []
+    verdict = f"holds for {', '.join(holds)}" if holds else "does not hold"
+    sentence = (
+        f"Sparse or length-aware normalizers decouple selectivity from gradient health: {verdict}. Going from T = 1 to "
+        f"{low}, each at its best rate, they lose less accuracy than softmax by (points, mean over optimizers): "
+        f"{'; '.join(parts)}."
+    )
+    rule = (
+        "By seed, the change of accuracy from T = 1 to the lowest T at each one's best rate, minus that of softmax, "
+        "mean over optimizers. It holds where the interval over seeds lies above 0."
+    )
+    return [Finding("(ii) other normalizers", sentence, rule, numbers | {"verdict": verdict})]
+
+
+def _gains(table: pl.DataFrame, normalizer: str, optimizer: str, low: str) -> Iterable[tuple[int, float]]:
+    def change(spec: str) -> dict[int, float]:
+        some = _of(table, normalizer=spec, optimizer=optimizer, compensated=False)
+        here, there = (
+            dict(_run(some.filter(pl.col("temperature") == t)).select("seed", "accuracy").iter_rows())
+            for t in (low, "1")
+        )
+        return {seed: here[seed] - there[seed] for seed in here}
+
+    of_softmax = change(_SOFTMAX)
+    return [(seed, x - of_softmax[seed]) for seed, x in change(normalizer).items()]
+
+
+def _by_seed(gains: Sequence[tuple[int, float]]) -> list[float]:
+    sums: dict[int, list[float]] = {}
+    for seed, gain in gains:
+        sums.setdefault(seed, []).append(gain)
+    return [math.fsum(some) / len(some) for some in sums.values()]
+
+
+def _warning(warnings: pl.DataFrame, topic: str, quantity: str, direction: str, words: str) -> list[Finding]:
+    """(iii) and (iv): does the change of a quantity tell failing runs from healthy ones before the loss does?"""
+    rows = warnings.filter(
+        (pl.col("quantity") == quantity) & (pl.col("direction") == direction) & (pl.col("kind") == "change")
+    )
+    if rows.is_empty():
+        return []
+    row = rows.row(0, named=True)
+    better = row["auc_low"] is not None and row["auc_low"] > 0.5
+    verdict = "holds" if better and row["warned"] >= WARNS else "holds weakly" if better else "does not hold"
+    lead = "" if row["lead"] is None else f", {row['lead']:.0f} steps (median) before the loss"
+    ends = "" if row["auc_low"] is None else f" ({row['auc_low']:.2f} to {row['auc_high']:.2f})"
+    sentence = (
+        f"{words} warns early of runs that fail: {verdict}. Its AUC is {row['auc']:.2f}{ends}, 0.5 is chance; with at "
+        f"most 5 % false alarms it finds {percent(row['warned'])} of {row['failing']} failing runs{lead}."
+    )
+    rule = (
+        f"It holds if the interval of the AUC lies above 0.5 and at least {percent(WARNS)} of the failing runs are "
+        "found with at most 5 % false alarms among the healthy ones; weakly if only the first is true."
+    )
+    numbers: dict[str, Fact] = {
+        name: row[name] for name in ("auc", "auc_low", "auc_high", "warned", "false_alarms", "lead")
+    }
+    return [Finding(topic, sentence, rule, numbers | {"verdict": verdict})]
+
+
+def _marks(table: pl.DataFrame, curves: pl.DataFrame, level: float) -> list[Finding]:
+    """(v): of the steps read of softmax runs, how often is attention saturated inside the band, and outside?"""
+    runs = _of(table)["run"].unique()
+    rows = curves.filter(
+        pl.col("run").is_in(runs) & pl.col("separability").is_not_null() & pl.col("saturated").is_not_null()
+    )
+    counts = rows.select(
+        "run",
+        pl.col("separability").is_between(*BAND).alias("inside"),
+        (pl.col("saturated") >= SATURATED).alias("saturated"),
+    )
+    by_run = counts.group_by("run", maintain_order=True).agg(
+        (pl.col("inside") & pl.col("saturated")).sum().alias("both"), pl.col("inside").sum(),
+        pl.col("saturated").sum(), pl.len(),
+    ).select("both", "inside", "saturated", "len").to_numpy().astype(float)  # fmt: skip
+    if not len(by_run) or by_run[:, 1].sum() == 0 or by_run[:, 1].sum() == by_run[:, 3].sum():
+        return []
+    inside, outside = _shares(by_run.sum(0))
+    drawn = np.random.default_rng(_SEED).integers(len(by_run), size=(_RESAMPLES, len(by_run)))
+    differences = [a - b for a, b in (_shares(by_run[some].sum(0)) for some in drawn)]
+    low, high = np.nanquantile(differences, [(1 - level) / 2, (1 + level) / 2])
+    verdict = "holds" if low > 0 and inside > 0.5 else "does not hold"
+    sentence = (
+        f"Separability of 70 to 80 % marks a saturated head: {verdict}. {percent(inside)} of the steps inside that "
+        f"band are saturated, {percent(outside)} of those outside (difference {_points(low)} to {_points(high)} points "
+        "over runs)."
+    )
+    rule = (
+        f"Steps of softmax runs; saturated: at least {percent(SATURATED)} of the rows have a weight above 0.99. It "
+        "holds if most steps inside the band are saturated, and more than outside, by an interval from resampled runs."
+    )
+    numbers: dict[str, Fact] = {
+        "inside": inside,
+        "outside": outside,
+        "low": float(low),
+        "high": float(high),
+        "verdict": verdict,
+    }
+    return [Finding("(v) 70 to 80 %", sentence, rule, numbers)]
+
+
+def _shares(counts: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
+    both, inside, saturated, everything = counts
+    outside = everything - inside
+    return (
+        both / inside if inside else math.nan,
+        (saturated - both) / outside if outside else math.nan,
+    )

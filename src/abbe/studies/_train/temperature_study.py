@@ -18,20 +18,23 @@ from .temperature import temperature
 
 NORMALIZERS = ("softmax", "ssmax", "sparsemax", "entmax:alpha=1.5")
 TEMPERATURES = (1.0, 0.1, 0.01)
-RATES = {"sgd": (0.1, 1.0, 10.0), "adamw": (1e-3, 1e-2, 1e-1), "muon": (1e-3, 1e-2, 1e-1)}
+# Half a decade apart around what trains at T = 1; the best ones differ a lot between maps and temperatures.
+RATES = {"sgd": (0.1, 0.3, 1.0, 3.0), "adamw": (3e-3, 1e-2, 3e-2, 1e-1), "muon": (3e-3, 1e-2, 3e-2, 1e-1)}
+_STEPS = {"recall": 400}  # of each run; other tasks have their own number
+_USUAL: dict[str, Any] = {
+    "normalizers": NORMALIZERS, "temperatures": TEMPERATURES, "optimizers": tuple(RATES), "seeds": 5, "qk_norm": True,
+}  # fmt: skip
 _QUICK: dict[str, Any] = {
-    "normalizers": ("softmax", "sparsemax"),
-    "temperatures": (1.0, 0.01),
-    "seeds": 3,
-    "steps": 150,
-}
+    "normalizers": ("softmax", "sparsemax"), "temperatures": (1.0, 0.01), "optimizers": ("sgd", "adamw"), "seeds": 3,
+    "qk_norm": False, "steps": 150,
+}  # fmt: skip
 
 
 def train_temperature(
     *, task: str = "recall", temperatures: float | str | Sequence[float | str] | None = None,
-    normalizers: str | Sequence[str] | None = None, optimizers: str | Sequence[str] = ("sgd", "adamw", "muon"),
+    normalizers: str | Sequence[str] | None = None, optimizers: str | Sequence[str] | None = None,
     rates: float | Sequence[float] | None = None, seeds: int | None = None, steps: int | None = None,
-    qk_norm: bool = True, decay: float = 0.0, text: TextLike | None = None, quick: bool = False, seed: int = 0,
+    qk_norm: bool | None = None, decay: float = 0.0, text: TextLike | None = None, quick: bool = False, seed: int = 0,
     workers: int | None = None, folder: FolderLike | None = None, progress: bool = True,
 ) -> Experiment:  # fmt: skip
     """Train small transformers at several temperatures, each beside its compensated control.
@@ -44,11 +47,11 @@ def train_temperature(
         task: "recall" (key-value recall with one head), "mqar", "maximum" or "text".
         temperatures: fixed ones, "learned", or schedules such as "geometric:1:0.1". 1 is the baseline, and is added.
         normalizers: specs; by default softmax, ssmax, sparsemax and entmax:alpha=1.5.
-        optimizers: of "sgd", "adamw" and "muon".
-        rates: learning rates for all optimizers; by default three for each, ten times apart.
+        optimizers: of "sgd", "adamw" and "muon"; by default all.
+        rates: learning rates for all optimizers; by default four for each.
         seeds: how many seeds, from `seed` on; intervals come from them.
         steps: of each run; by default that of the task.
-        qk_norm: also train softmax with normed queries and keys, whose scale nothing can absorb.
+        qk_norm: also train softmax with normed queries and keys, whose scale nothing can absorb; by default yes.
         decay: decoupled weight decay.
         text: of the task "text".
         quick: fewer normalizers, temperatures, seeds and steps: below a minute.
@@ -61,39 +64,38 @@ def train_temperature(
         >>> [finding.sentence for finding in result.findings]
     """
     made = make_task(task, text=as_text(text) if task == "text" else None)
-    quick = yes_or_no("quick", quick)
-    asked = _temperatures(
-        temperatures if temperatures is not None else _QUICK["temperatures"] if quick else TEMPERATURES
-    )
-    specs = checked_normalizers(
-        normalizers if normalizers is not None else _QUICK["normalizers"] if quick else NORMALIZERS
-    )
-    names = checked_optimizers(optimizers)
-    numbers = seeds_from(seeds if seeds is not None else _QUICK["seeds"] if quick else 5, seed)
-    length = whole("steps", steps if steps is not None else _QUICK["steps"] if quick else made.steps, least=10)
-    usual = dict(steps=length, batch=made.batch, width=made.width, heads=made.heads, seeds=numbers, decay=decay)
+    usual = {"steps": _STEPS.get(task, made.steps)} | (_QUICK if yes_or_no("quick", quick) else _USUAL)
+    given = {
+        "normalizers": normalizers, "temperatures": temperatures, "optimizers": optimizers, "seeds": seeds,
+        "steps": steps, "qk_norm": qk_norm,
+    }  # fmt: skip
+    asked = usual | {name: value for name, value in given.items() if value is not None}
+    words = _temperatures(asked["temperatures"])
+    specs, names = checked_normalizers(asked["normalizers"]), checked_optimizers(asked["optimizers"])
+    normed = yes_or_no("qk_norm", asked["qk_norm"]) and "softmax" in specs
+    shared: dict[str, Any] = {
+        "steps": whole("steps", asked["steps"], least=10), "batch": made.batch, "width": made.width,
+        "heads": made.heads, "seeds": seeds_from(asked["seeds"], seed), "decay": decay,
+    }  # fmt: skip
     chosen = {name: rates_for(name, rates) for name in names}
 
-    def runs(spec: str, normed: bool) -> list[Configuration]:
+    def runs(spec: str, qk_norm: bool) -> list[Configuration]:
         return [
             Configuration(
-                normalizer=spec, temperature=words, optimizer=name, rate=rate, qk_norm=normed, compensated=compensated,
-                **usual,
+                normalizer=spec, temperature=one, optimizer=name, rate=rate, qk_norm=qk_norm, compensated=compensated,
+                **shared,
             )
             for name in names
-            for words in asked
+            for one in words
             for compensated in (False, True)
-            if not compensated or can_be_compensated(temperature(words), normed)
+            if not compensated or can_be_compensated(temperature(one), qk_norm)
             for rate in chosen[name]
         ]  # fmt: skip
 
-    choices = [choice for spec in specs for choice in runs(spec, False)]
-    if yes_or_no("qk_norm", qk_norm) and "softmax" in specs:
-        choices += runs("softmax", True)
-    settings = {
-        "normalizers": list(specs), "temperatures": list(asked), "optimizers": list(names), "qk_norm": qk_norm,
-        "rates": {name: list(some) for name, some in chosen.items()}, "seeds": list(numbers), "steps": length,
-        "batch": made.batch, "width": made.width, "heads": made.heads, "decay": decay,
+    choices = [choice for spec in specs for choice in runs(spec, False)] + (runs("softmax", True) if normed else [])
+    settings = shared | {
+        "normalizers": list(specs), "temperatures": list(words), "optimizers": list(names), "qk_norm": normed,
+        "rates": {name: list(some) for name, some in chosen.items()}, "seeds": list(shared["seeds"]),
     }  # fmt: skip
     return run_experiment(Plan("temperature", made, choices, settings, judge_temperature), folder, workers, progress)
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import IO, Any, cast
 
 from ..._errors import AbbeError
@@ -92,10 +93,8 @@ class Worker:
         self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                try:
+                with suppress(OSError):  # what was still to be sent has no reader
                     pipe.close()
-                except OSError:  # what was still to be sent has no reader
-                    pass
         self._process.wait()
 
     def _send(self, content: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
@@ -24,7 +24,7 @@ class AttentionSettings:
     width: int
     heads: int
     normalizer: str = "softmax"
-    temperature: Temperature = Temperature()
+    temperature: Temperature = field(default_factory=Temperature)
     qk_norm: bool = False
     compensated: bool = False
 

@@ -1,4 +1,4 @@
-"""Maximum retrieval (arXiv 2410.01104): which class has the item of the highest priority? Short sets, then long ones."""
+"""Maximum retrieval (arXiv 2410.01104): which class has the item of the highest priority?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .task import Batch, Task, describe
 
 
 class Maximum(Task):
-    """Items of a priority in (0, 1) and one of ten classes; trained on sets of up to 16 items, tested on longer ones."""
+    """Items of a priority in (0, 1) and one of ten classes; trained on up to 16 items, tested on many more."""
 
     name = "maximum"
     meaning = "maximum retrieval, trained on up to 16 items and tested on up to 16,384"
