@@ -4,7 +4,15 @@ import itertools
 
 import polars as pl
 import pytest
-from abbe.studies._train.result import ALERT_SCHEMA, CURVE_SCHEMA, LENGTH_SCHEMA, TABLE_SCHEMA, WARNING_SCHEMA
+
+from abbe.studies._train.result import (
+    ALERT_SCHEMA,
+    CURVE_SCHEMA,
+    LENGTH_SCHEMA,
+    ROC_SCHEMA,
+    TABLE_SCHEMA,
+    WARNING_SCHEMA,
+)
 from abbe.studies._train.statements import judge_temperature
 from abbe.studies._train.tables import Tables, summary_table
 
@@ -27,7 +35,7 @@ def tables(runs, curves=(), warnings=()):
     """From (accuracy, choice) of each run."""
     rows = [row for number, (accuracy, choice) in enumerate(runs) for row in run_rows(number, accuracy, **choice)]
     table = pl.DataFrame(rows, schema=TABLE_SCHEMA)
-    empty = {"lengths": LENGTH_SCHEMA, "alerts": ALERT_SCHEMA}
+    empty = {"lengths": LENGTH_SCHEMA, "alerts": ALERT_SCHEMA, "roc": ROC_SCHEMA}
     return Tables(
         table=table,
         curves=pl.DataFrame(list(curves), schema=CURVE_SCHEMA),

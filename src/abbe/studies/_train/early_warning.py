@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
-from .result import WARNING_SCHEMA
+from .result import ROC_SCHEMA, WARNING_SCHEMA
 from .tables import best_run
 
 ROSE = 1.05  # times the first loss: it has risen
@@ -89,6 +89,20 @@ def warning_table(table: pl.DataFrame, curves: pl.DataFrame, alerts: pl.DataFram
     rows = [_signal_row(signal, failing, healthy) for signal in SIGNALS]
     rows += [_rule_row(rule, steps_of, table, failing, healthy) for rule, steps_of in _raised(alerts, table)]
     return pl.DataFrame(rows, schema=WARNING_SCHEMA, orient="row")
+
+
+def roc_table(table: pl.DataFrame, curves: pl.DataFrame, steps: int) -> pl.DataFrame:
+    """For each signal, threshold by threshold: shares of the healthy runs that it accuses and of failing ones found."""
+    followed = _followed(not_too_slow(table), curves, steps)
+    failing, healthy = [x for x in followed if x.failed], [x for x in followed if not x.failed]
+    rows = []
+    for signal in SIGNALS if failing and healthy else ():
+        bad, good = (np.array([x.score(signal) for x in some]) for some in (failing, healthy))
+        scores = np.unique(np.concatenate([bad, good]))[::-1]
+        for score in scores[np.isfinite(scores)]:
+            shares = float((good >= score).mean()), float((bad >= score).mean())
+            rows.append((signal.quantity, signal.direction, signal.kind, signal.threshold(float(score)), *shares))
+    return pl.DataFrame(rows, schema=ROC_SCHEMA, orient="row")
 
 
 def not_too_slow(table: pl.DataFrame) -> pl.DataFrame:

@@ -19,7 +19,7 @@ from .._engine.measuring import finished_manifest, study_facts
 from .._engine.parts import Parts
 from .._engine.watch import Watch, duration, watching
 from .configuration import Configuration
-from .early_warning import warning_table
+from .early_warning import roc_table, warning_table
 from .result import Experiment
 from .run import train
 from .side_by_side import one_thread, train_all, usual_workers
@@ -130,14 +130,8 @@ def _shortened(task: Task) -> Task:
 def _tables(parts: Sequence[Part]) -> Tables:
     table, curves, alerts = run_table(parts), curve_table(parts), alert_table(parts)
     steps = max(choice.steps for choice, _ in parts)
-    return Tables(
-        table,
-        curves,
-        length_table(parts),
-        alerts,
-        summary_table(table, LEVEL),
-        warning_table(table, curves, alerts, steps),
-    )
+    warnings, roc = warning_table(table, curves, alerts, steps), roc_table(table, curves, steps)
+    return Tables(table, curves, length_table(parts), alerts, summary_table(table, LEVEL), warnings, roc)
 
 
 def seeds_from(seeds: int, seed: int) -> tuple[int, ...]:

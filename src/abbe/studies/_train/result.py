@@ -42,8 +42,13 @@ WARNING_SCHEMA: dict[str, Any] = {
     "healthy": pl.Int32, "warned": pl.Float64, "false_alarms": pl.Float64, "auc": pl.Float64, "auc_low": pl.Float64,
     "auc_high": pl.Float64, "lead": pl.Float64, "lead_share": pl.Float64,
 }  # fmt: skip
+ROC_SCHEMA: dict[str, Any] = {
+    "quantity": pl.String, "direction": pl.String, "kind": pl.String, "threshold": pl.Float64,
+    "false_alarms": pl.Float64, "warned": pl.Float64,
+}  # fmt: skip
 _SCHEMAS = {
     "summary": SUMMARY_SCHEMA, "lengths": LENGTH_SCHEMA, "alerts": ALERT_SCHEMA, "warnings": WARNING_SCHEMA,
+    "roc": ROC_SCHEMA,
 }  # fmt: skip
 TABLE, CURVES = "runs.parquet", "curves.parquet"
 
@@ -66,7 +71,8 @@ class Experiment(Result):
             interval over seeds, and the sensitivity to the rate (arXiv 2309.14322): the mean over rates of the
             training loss above the best, losses cut off at the first one.
         warnings: for each monitored quantity, how well it tells runs that will fail from healthy ones before their
-            loss does.
+            loss does, at the threshold that gives at most 5 % false alarms, and how well the monitor's alerts do.
+        roc: for each quantity, share of failing runs found and of healthy ones accused, threshold by threshold.
         findings: statements, each judged by its rule.
         manifest: task, settings, versions, machine, seconds.
     """
@@ -80,6 +86,7 @@ class Experiment(Result):
     alerts: pl.DataFrame = field(repr=False)
     summary: pl.DataFrame = field(repr=False)
     warnings: pl.DataFrame = field(repr=False)
+    roc: pl.DataFrame = field(repr=False)
     findings: tuple[Finding, ...]
     manifest: Mapping[str, Any] = field(repr=False)
 
@@ -100,6 +107,7 @@ class Experiment(Result):
     def _tables(self) -> dict[str, pl.DataFrame]:
         return {
             "summary": self.summary, "lengths": self.lengths, "alerts": self.alerts, "warnings": self.warnings,
+            "roc": self.roc,
         }  # fmt: skip
 
     def _files(self) -> dict[str, bytes | str]:

@@ -28,6 +28,7 @@ class Tables:
     alerts: pl.DataFrame
     summary: pl.DataFrame
     warnings: pl.DataFrame
+    roc: pl.DataFrame
 
 
 def run_table(parts: Sequence[Part]) -> pl.DataFrame:
