@@ -33,7 +33,7 @@ def train(task: Task, choice: Configuration, alive: Callable[[], None] = lambda:
     for step in range(1, choice.steps + 1):
         alive()
         run.step(step)
-    return run.content() | {"seconds": round(time.perf_counter() - started, 2)}
+    return run.content() | {"seconds": round(time.perf_counter() - started, 3)}
 
 
 class _Run:

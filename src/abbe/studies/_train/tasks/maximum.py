@@ -19,7 +19,7 @@ class Maximum(Task):
 
     name = "maximum"
     meaning = "maximum retrieval, trained on up to 16 items and tested on up to 16,384"
-    steps, batch, width, heads = 4000, 128, 64, 1
+    steps, batch, width, heads = 3000, 128, 32, 1
     test_lengths: tuple[int, ...] = (16, 64, 256, 1024, 4096, 16384)
 
     def __init__(self, longest: int = 16, classes: int = 10, lengths: Sequence[int] | None = None) -> None:
