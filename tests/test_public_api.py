@@ -22,7 +22,8 @@ PUBLIC = {
     *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
     *("Calibration", "Capacity", "Comparison", "calibrate", "capacity", "compare"),
     *("Report", "Reproduction", "Result", "Run", "diagnose", "open", "open_run", "report", "reproduce"),
-    *("Monitor", "doctor", "verify"),
+    *("Experiment", "Monitor", "doctor", "verify"),
+    *("train_length", "train_recall", "train_temperature", "train_text"),
 }
 
 

@@ -15,6 +15,7 @@ if _typing.TYPE_CHECKING:
         Calibration,
         Capacity,
         Comparison,
+        Experiment,
         Report,
         Reproduction,
         calibrate,
@@ -25,6 +26,10 @@ if _typing.TYPE_CHECKING:
         open,
         report,
         reproduce,
+        train_length,
+        train_recall,
+        train_temperature,
+        train_text,
         verify,
     )
     from .training import Monitor
@@ -36,6 +41,7 @@ __all__ = [
     "Calibration",
     "Capacity",
     "Comparison",
+    "Experiment",
     "LoadedModel",
     "Monitor",
     "Normalizer",
@@ -67,6 +73,10 @@ __all__ = [
     "reproduce",
     "swap",
     "tap",
+    "train_length",
+    "train_recall",
+    "train_temperature",
+    "train_text",
     "verify",
     "windows",
 ]
@@ -84,8 +94,9 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         ".results": ("Result", "Run", "open_run"),
         ".studies": (
-            *("Calibration", "Capacity", "Comparison", "Report", "Reproduction"),
+            *("Calibration", "Capacity", "Comparison", "Experiment", "Report", "Reproduction"),
             *("calibrate", "capacity", "diagnose", "open"),
+            *("train_length", "train_recall", "train_temperature", "train_text"),
         ),
         ".training": ("Monitor",),
     },

@@ -22,8 +22,11 @@ if _typing.TYPE_CHECKING:
     from ._report.study import report
     from ._reproduce.result import Claim, Figure, Reproduction
     from ._reproduce.study import reproduce
+    from ._train.length_study import train_length
+    from ._train.recall_study import train_recall
     from ._train.result import Experiment
     from ._train.temperature_study import train_temperature
+    from ._train.text_study import train_text
     from ._try_normalizers import NormalizerTrial, try_normalizers
     from ._verify import Verdict, verify
 
@@ -55,7 +58,10 @@ __all__ = [
     "open",
     "report",
     "reproduce",
+    "train_length",
+    "train_recall",
     "train_temperature",
+    "train_text",
     "try_normalizers",
     "verify",
     "watching",
@@ -80,7 +86,10 @@ _NAMES = {
         "._report.result": ("Ball", "HeadVerdict", "Report", "Sample", "SampleRow"),
         "._reproduce.result": ("Claim", "Figure", "Reproduction"),
         "._train.result": ("Experiment",),
+        "._train.length_study": ("train_length",),
+        "._train.recall_study": ("train_recall",),
         "._train.temperature_study": ("train_temperature",),
+        "._train.text_study": ("train_text",),
     },
     "all": {  # they write pages
         "._compare.study": ("compare",),

@@ -17,6 +17,8 @@ class Configuration:
     Attributes:
         temperature: in front of the normalizer, as words ("0.1", "learned", "geometric:1:0.1").
         compensated: the control: first values and rate of the query map undo the temperature.
+        cooldown: the rate falls linearly to 0 over this share of the run, at its end.
+        trained_with: the normalizer while training, where `normalizer` is one for inference alone; "" for the same.
         readings: how many steps of the run are read, about evenly spread.
         precision: "float32" or "float64".
     """
@@ -33,9 +35,16 @@ class Configuration:
     qk_norm: bool = False
     compensated: bool = False
     decay: float = 0.0
+    cooldown: float = 0.0
+    trained_with: str = ""
     readings: int = 40
     test_size: int = 512
     precision: str = "float32"
+
+    def rate_at(self, step: int) -> float:
+        """Of this step, the first being 1."""
+        left = (self.steps - step + 1) / (self.cooldown * self.steps + 1) if self.cooldown else 1.0
+        return self.rate * min(1.0, left)
 
     @property
     def key(self) -> str:

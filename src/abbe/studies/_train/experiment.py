@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,8 @@ from .tables import Part, Tables, alert_table, curve_table, length_table, run_ta
 from .tasks import Task
 
 LEVEL = 0.95
-_TIMED = 12  # steps of a run that is timed before the first real one
+_TIMED, _TESTED = 12, 8  # steps and test sequences of a run that is timed before the first real one
+_PER_READING = 6  # steps that a reading takes as long as
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,9 @@ def _train(plan: Plan, parts: Parts, workers: int, watch: Watch) -> list[Part]:
     kept = {choice.key: parts.json(choice.key) for choice in plan.choices}
     left = [choice for choice in plan.choices if kept[choice.key] is None]
     if left:
-        seconds = _estimate(plan.task, left) / min(workers, len(left))
+        each = _estimate(plan.task, left)
+        seconds = sum(each[choice.normalizer] for choice in left) / min(workers, len(left))
+        left.sort(key=lambda choice: -each[choice.normalizer])  # the slowest first: no core waits for one at the end
         seeds = len(plan.choices[0].seeds)
         watch.say(
             f"{len(left)} runs of {seeds} seeds on {plan.task.meaning}, {min(workers, len(left))} at a time: "
@@ -91,7 +95,6 @@ def _train(plan: Plan, parts: Parts, workers: int, watch: Watch) -> list[Part]:
         watch.step(choice.label)
 
     if left:
-        # The slowest maps first, so that no core waits for one at the end.
         train_all(plan.task, left, workers, keep)
     return [(choice, _content(kept[choice.key])) for choice in plan.choices]
 
@@ -101,30 +104,21 @@ def _content(content: dict[str, Any] | None) -> dict[str, Any]:
     return content
 
 
-def _estimate(task: Task, left: Sequence[Configuration]) -> float:
-    """Seconds on one core: a few steps of one run of each normalizer, scaled by the number of steps."""
-    total = 0.0
-    by_normalizer: dict[str, list[Configuration]] = {}
-    for choice in left:
-        by_normalizer.setdefault(choice.normalizer, []).append(choice)
+def _estimate(task: Task, left: Sequence[Configuration]) -> dict[str, float]:
+    """Seconds on one core of a run with each normalizer: a few steps and a short test, scaled."""
+    without_lengths = copy.copy(task)
+    without_lengths.test_lengths = ()
+    each = {}
     with one_thread():
-        for choices in by_normalizer.values():
-            short = replace(choices[0], steps=_TIMED, readings=2, test_size=1)
-            train(_shortened(task), replace(short, steps=1))  # loads kernels
-            begun = time.perf_counter()
-            train(_shortened(task), short)
-            each = (time.perf_counter() - begun) / _TIMED
-            total += each * sum(choice.steps + 6 * choice.readings for choice in choices)
-    return total
-
-
-def _shortened(task: Task) -> Task:
-    """The same task without its long tests."""
-    import copy
-
-    short = copy.copy(task)
-    short.test_lengths = ()
-    return short
+        for choice in {choice.normalizer: choice for choice in left}.values():
+            one = replace(choice, steps=1, readings=1, test_size=_TESTED)
+            train(without_lengths, one)  # loads kernels
+            base = train(without_lengths, one)["seconds"]
+            step = (train(without_lengths, replace(one, steps=1 + _TIMED))["seconds"] - base) / _TIMED
+            tests = train(task, one)["seconds"] - base if task.test_lengths else 0.0
+            steps = choice.steps + _PER_READING * choice.readings
+            each[choice.normalizer] = max(0.0, step) * steps + max(0.0, tests) * choice.test_size / _TESTED
+    return each
 
 
 def _tables(parts: Sequence[Part]) -> Tables:
@@ -139,14 +133,16 @@ def seeds_from(seeds: int, seed: int) -> tuple[int, ...]:
     return tuple(range(first, first + count))
 
 
-def checked_normalizers(given: str | Sequence[str]) -> tuple[str, ...]:
-    """Specs of normalizers, each tried; `known` is what abbe calls them."""
+def checked_normalizers(given: str | Sequence[str], task: Task | None = None) -> tuple[str, ...]:
+    """Specs of normalizers, each tried; those that need an order only for a task whose keys have one."""
     specs = (given,) if isinstance(given, str) else tuple(given)
     if not specs:
         raise AbbeError("there is no normalizer to train: name at least one, such as softmax")
     for spec in specs:
-        if make_normalizer(spec).needs_order:
-            raise AbbeError(f"{spec} needs keys in causal order, which the tasks of the lab do not have: leave it out")
+        parts = make_normalizer(spec).modules()  # a hybrid has others inside
+        if any(getattr(part, "needs_order", False) for part in parts) and not (task is not None and task.ordered):
+            which = "the tasks of the lab do" if task is None else f"{task.name} does"
+            raise AbbeError(f"{spec} needs keys in causal order, which {which} not have: leave it out")
     if len(set(specs)) < len(specs):
         raise AbbeError(f"a normalizer is named twice: {', '.join(specs)}")
     return specs

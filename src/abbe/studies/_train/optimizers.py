@@ -91,7 +91,7 @@ def orthogonalised(matrices: Tensor, eps: float = 1e-7) -> Tensor:
     """Nearly the orthogonal factor of each (..., m, n), by five steps of a Newton-Schulz iteration."""
     (a, b, c), steps = _NEWTON_SCHULZ
     wide = matrices if matrices.shape[-2] <= matrices.shape[-1] else matrices.transpose(-1, -2)
-    x = wide / wide.flatten(-2).norm(dim=-1).clamp(min=eps)[..., None, None]
+    x: Tensor = wide / torch.linalg.matrix_norm(wide, keepdim=True).clamp(min=eps)
     for _ in range(steps):
         gram = x @ x.transpose(-1, -2)
         x = a * x + (b * gram + c * gram @ gram) @ x

@@ -29,30 +29,30 @@ def train(task: Task, choice: Configuration, alive: Callable[[], None] = lambda:
     `alive` is called at every step, and may raise to end the run.
     """
     started = time.perf_counter()
-    run = _Run(task, choice)
+    run = _Run(task, choice, alive)
     for step in range(1, choice.steps + 1):
         alive()
         run.step(step)
-    return run.content() | {"seconds": round(time.perf_counter() - started, 2)}
+    return run.content() | {"seconds": round(time.perf_counter() - started, 3)}
 
 
 class _Run:
-    def __init__(self, task: Task, choice: Configuration) -> None:
-        self.task, self.choice = task, choice
+    def __init__(self, task: Task, choice: Configuration, alive: Callable[[], None]) -> None:
+        self.task, self.choice, self.alive = task, choice, alive
         dtype = getattr(torch, choice.precision)
         self.dtype: torch.dtype = dtype
         settings = AttentionSettings(
-            choice.width, choice.heads, choice.normalizer, temperature(choice.temperature), choice.qk_norm,
-            choice.compensated,
+            choice.width, choice.heads, choice.trained_with or choice.normalizer, temperature(choice.temperature),
+            choice.qk_norm, choice.compensated,
         )  # fmt: skip
         self.network = task.network([_generator(seed, "weights") for seed in choice.seeds], settings, dtype)
         self.optimizer = Optimizer(choice.optimizer, _groups(self.network, choice), choice.decay)
         self.data = [_generator(seed, "data") for seed in choice.seeds]
-        self.lengths = torch.Generator().manual_seed(_LENGTHS + choice.seeds[0])
+        self.lengths = torch.Generator().manual_seed(_LENGTHS)  # the same for all seeds, whichever are trained at once
         self.reader = Reader(self.network, len(choice.seeds))
         self.read_at = reading_steps(choice.steps, choice.readings)
         self.steps: list[int] = []
-        self.losses: list[list[float]] = []  # mean since the last reading, by seed
+        self.losses: list[list[float | None]] = []  # mean since the last reading, by seed
         self.readings: list[list[dict[str, Any]]] = []
         self._sum, self._count = torch.zeros(len(choice.seeds), dtype=torch.float64), 0
         self.start: list[float] = []
@@ -64,9 +64,9 @@ class _Run:
         batch = self._batch()
         watch(self.network, reads)
         losses = self._losses(batch)
-        losses.sum().backward()
+        torch.autograd.backward(losses.sum())
         before = snapshot(self.network)
-        self.optimizer.step(self.choice.rate)
+        self.optimizer.step(self.choice.rate_at(step))
         self._sum += losses.detach().double()
         self._count += 1
         if step == 1:
@@ -98,17 +98,16 @@ class _Run:
 
     def _losses(self, batch: Batch) -> Tensor:
         """Mean cross-entropy of each seed, in nats."""
-        scores = self.network(*batch.inputs)
-        targets = batch.targets
-        flat = nn.functional.cross_entropy(
-            scores.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none"
-        )
-        asked = (targets != IGNORED).flatten(1).sum(1)
-        return flat.view(len(targets), -1).sum(1) / asked
+        asked = (batch.targets != IGNORED).flatten(1).sum(1)
+        return _lost(self.network(*batch.inputs), batch.targets) / asked
 
     def content(self) -> dict[str, Any]:
+        learned = [_learned(self.network, place) for place in range(len(self.choice.seeds))]
+        if self.choice.trained_with:
+            for part in attentions(self.network):
+                part.use(self.choice.normalizer)
         tested = self._test(None)
-        seeds = []
+        seeds: list[dict[str, Any]] = []
         for place, seed in enumerate(self.choice.seeds):
             names = self.readings[0][place]["values"]
             seeds.append(
@@ -121,7 +120,7 @@ class _Run:
                     },
                     "alerts": _first_alerts(self.steps, [reading[place]["alerts"] for reading in self.readings]),
                     "temperature": [_kept(part.temperatures()[place]) for part in attentions(self.network)],
-                    "learned": _learned(self.network, place),
+                    "learned": learned[place],
                     "accuracy": tested[place][0],
                     "loss": tested[place][1],
                     "lengths": {},
@@ -138,20 +137,26 @@ class _Run:
         for part in attentions(self.network):
             part.progress = 1.0
         generators = [_generator(seed, "test") for seed in self.choice.seeds]
-        left, right, lost, asked = self.choice.test_size, 0.0, 0.0, 0.0
+        right, lost, asked = torch.zeros(3, len(generators), dtype=torch.float64)
+        left = self.choice.test_size
         at_once = max(1, _ITEMS_AT_ONCE // ((length or 64) * self.choice.width))
         while left > 0:
+            self.alive()
             size = min(left, at_once)
             left -= size
             batch = self._typed([self.task.sample(one, size, length, held_out=True) for one in generators])
-            scores = self.network(*batch.inputs)
-            targets = batch.targets.flatten(1)
-            count = (targets != IGNORED).sum(1).double()
-            hit = (scores.flatten(1, -2).argmax(-1) == targets).sum(1).double()
-            lost = lost + self._losses(batch).double() * count
-            right, asked = right + hit, asked + count
+            scores, targets = self.network(*batch.inputs), batch.targets
+            right += (scores.argmax(-1) == targets).flatten(1).sum(1)
+            lost += _lost(scores, targets)
+            asked += (targets != IGNORED).flatten(1).sum(1)
         accuracies, losses = (right / asked).tolist(), (lost / asked).tolist()
         return [(_rounded(a), _kept(b)) for a, b in zip(accuracies, losses, strict=True)]
+
+
+def _lost(scores: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy summed over all questions of a seed."""
+    flat = nn.functional.cross_entropy(scores.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none")
+    return flat.view(len(targets), -1).sum(1)
 
 
 def reading_steps(steps: int, readings: int) -> frozenset[int]:
@@ -203,7 +208,7 @@ def _learned(network: nn.Module, seed: int) -> list[str]:
     return [str(one) for one in parts if any(True for _ in one.parameters())]
 
 
-def _kept(x: float) -> float | None:  # type: ignore[return]
+def _kept(x: float) -> float | None:
     return float(f"{x:.6g}") if math.isfinite(x) else None
 
 

@@ -13,6 +13,7 @@ _KINDS: dict[str, Callable[[float, float, float], float]] = {
     "geometric": lambda a, b, done: a * (b / a) ** done,
     "cosine": lambda a, b, done: b + (a - b) * (1 + math.cos(math.pi * done)) / 2,
 }
+_LEAST = 1e-30  # logits over a smaller one overflow in float32
 _ALLOWED = "a number > 0, learned, learned:0.1, or a schedule such as geometric:1:0.1 (linear, geometric, cosine)"
 
 
@@ -49,7 +50,7 @@ def temperature(given: str | float) -> Temperature:
     except ValueError:
         raise AbbeError(f"temperature {str(given)!r} is none: {_ALLOWED}") from None
     if kind == "learned" and len(values) <= 1:
-        return Temperature(*values, learned=True)
+        return Temperature(values[0] if values else 1.0, learned=True)
     if kind in _KINDS and len(values) == 2:
         return Temperature(values[0], schedule=kind, end=values[1])
     if not numbers and len(values) == 1:
@@ -59,6 +60,6 @@ def temperature(given: str | float) -> Temperature:
 
 def _positive(number: str) -> float:
     value = float(number)
-    if not 0 < value < math.inf:
+    if not _LEAST <= value <= 1 / _LEAST:
         raise ValueError
     return value

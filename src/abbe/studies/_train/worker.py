@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -30,7 +29,6 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the caller, who ends the workers
     caller = os.getppid()
 
     def alive() -> None:
@@ -41,6 +39,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a library prints does not mix with the answers
     task = _task(json.loads(sys.stdin.readline()))
     for line in sys.stdin:
+        answer: dict[str, Any]
         try:
             answer = {"content": train(task, Configuration.from_json(json.loads(line)), alive)}
         except AbbeError as error:
@@ -72,6 +71,7 @@ class Worker:
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env=os.environ | _ONE_THREAD, text=True, encoding="utf-8",
+            process_group=0,  # Ctrl-C is the caller's matter
         )  # fmt: skip
         self._send(described(task))
 

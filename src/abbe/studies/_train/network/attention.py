@@ -84,13 +84,43 @@ class Attention(nn.Module):
                 if part.requires_grad:
                     part.retain_grad()
             self.seen = Seen(q, k, v, logits.detach())
-        if len(self.normalizers) == 1:
-            weights = self.normalizers[0](logits)
-        else:
-            each = [made(of_seed) for made, of_seed in zip(self.normalizers, logits.unbind(0), strict=True)]
-            weights = torch.stack(each)
-        y: Tensor = self.out((weights @ v).transpose(2, 3).flatten(-2))
+        y: Tensor = self.out((self._weights(logits) @ v).transpose(2, 3).flatten(-2))
         return y
+
+    def folded(self, x: Tensor, hidden: Tensor, items: Linear) -> Tensor:
+        """forward(x, y, y) of y = items(hidden) for few queries and many keys, which has no need of y.
+
+        The maps of keys and values meet the one query and the weighted mean instead of every key. `x` (seed, 1, query,
+        width) is the same in the whole batch.
+        """
+        seeds, batch, keys = hidden.shape[:3]
+        heads = self.settings.heads
+        q = self._by_head(self.query(x))[:, 0]  # (seed, head, query, feature)
+        to_keys = q @ self.key.weight.view(seeds, -1, heads, q.shape[-1]).permute(0, 2, 3, 1)
+        asked = (to_keys @ items.weight.transpose(1, 2)[:, None]).flatten(1, 2)  # (seed, head * query, hidden)
+        # One product per seed: torch's batched one is slow where the result has few columns.
+        logits = torch.stack([rows.flatten(0, 1) @ one.T for rows, one in zip(hidden, asked, strict=True)])
+        logits = logits.view(seeds, batch, keys, heads, -1).permute(0, 1, 3, 4, 2)
+        bias = 0.0 if items.bias is None else (to_keys @ items.bias.transpose(1, 2)[:, None])[:, None]
+        weights = self._weights((logits + bias) * q.shape[-1] ** -0.5 / self._temperature())
+        mean = (weights.flatten(2, 3) @ hidden).view(seeds, batch, heads, -1, hidden.shape[-1])
+        y = mean @ items.weight[:, None, None]
+        if items.bias is not None:  # weights need not sum to 1
+            y = y + weights.sum(-1, keepdim=True) * items.bias[:, None, None]
+        values = y @ self.value.weight.view(seeds, 1, -1, heads, q.shape[-1]).transpose(2, 3)
+        read: Tensor = self.out(values.transpose(2, 3).flatten(-2))
+        return read
+
+    def use(self, normalizer: str) -> None:
+        """Another normalizer, with nothing learned, from now on."""
+        self.normalizers = nn.ModuleList([make_normalizer(normalizer)]).to(self.query.weight.dtype)
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        if len(self.normalizers) == 1:
+            weights: Tensor = self.normalizers[0](logits)
+            return weights
+        each = [made(of_seed) for made, of_seed in zip(self.normalizers, logits.unbind(0), strict=True)]
+        return torch.stack(each)
 
     def temperatures(self) -> list[float]:
         """Of each seed, now."""
@@ -104,4 +134,4 @@ class Attention(nn.Module):
         return self.settings.temperature.at(self.progress)
 
     def _by_head(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.settings.heads, -1)).transpose(2, 3)
+        return x.view(*x.shape[:-1], self.settings.heads, -1).transpose(2, 3)

@@ -33,7 +33,7 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(1, -2)
         y = flat @ self.weight if self.bias is None else torch.baddbmm(self.bias, flat, self.weight)
-        return y.unflatten(1, x.shape[1:-1])
+        return y.view(len(y), *x.shape[1:-1], -1)
 
 
 class Embedding(nn.Module):

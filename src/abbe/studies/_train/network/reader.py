@@ -48,7 +48,11 @@ class SetReader(nn.Module):
     def forward(self, items: Tensor) -> Tensor:
         """Scores of all classes, (seed, batch, 1, class)."""
         seeds, batch = items.shape[:2]
-        inner = self.items(items)
-        asked = self.question(torch.zeros(seeds, 1, 1, dtype=torch.long, device=items.device)).expand(-1, batch, -1, -1)
-        scores: Tensor = self.answer(self.attention(asked, inner, inner))
+        asked = self.question(torch.zeros(seeds, 1, 1, dtype=torch.long, device=items.device))
+        if torch.is_grad_enabled() or self.attention.watched or self.attention.settings.qk_norm:
+            inner = self.items(items)
+            read = self.attention(asked.expand(-1, batch, -1, -1), inner, inner)
+        else:  # long tests, 20 times faster
+            read = self.attention.folded(asked, nn.functional.gelu(self.items.first(items)), self.items.second)
+        scores: Tensor = self.answer(read)
         return scores

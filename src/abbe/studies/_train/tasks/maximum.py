@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,11 +19,12 @@ class Maximum(Task):
 
     name = "maximum"
     meaning = "maximum retrieval, trained on up to 16 items and tested on up to 16,384"
-    steps, batch, width, heads = 4000, 128, 64, 1
-    test_lengths = (16, 64, 256, 1024, 4096, 16384)
+    steps, batch, width, heads = 3000, 128, 32, 1
+    test_lengths: tuple[int, ...] = (16, 64, 256, 1024, 4096, 16384)
 
-    def __init__(self, longest: int = 16, classes: int = 10) -> None:
+    def __init__(self, longest: int = 16, classes: int = 10, lengths: Sequence[int] | None = None) -> None:
         self.longest, self.classes = longest, classes
+        self.test_lengths = self.test_lengths if lengths is None else tuple(lengths)
         self.chance = 1 / classes
 
     def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:
@@ -40,4 +42,4 @@ class Maximum(Task):
         return Batch((torch.cat([priority[..., None], one_hot], -1),), kind.gather(1, best))
 
     def facts(self) -> dict[str, Any]:
-        return describe(self, {"longest": self.longest, "classes": self.classes})
+        return describe(self, {"longest": self.longest, "classes": self.classes, "lengths": list(self.test_lengths)})

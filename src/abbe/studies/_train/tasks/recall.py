@@ -53,6 +53,7 @@ class Mqar(Task):
     name = "mqar"
     meaning = "multi-query associative recall with a causal transformer"
     steps, batch, width, heads = 400, 64, 128, 1
+    ordered = True
 
     def __init__(self, pairs: int = 4, symbols: int = 256, length: int = 64, layers: int = 2) -> None:
         self.pairs, self.symbols, self.length, self.layers = pairs, symbols, length, layers

@@ -32,6 +32,7 @@ class Task(ABC):
         width, heads: of a usual network.
         chance: accuracy of who always guesses.
         test_lengths: lengths at which accuracy is also measured, if the task has any.
+        ordered: its keys stand in causal order.
     """
 
     name: ClassVar[str]
@@ -42,6 +43,7 @@ class Task(ABC):
     heads: int
     chance: float
     test_lengths: tuple[int, ...] = ()
+    ordered: ClassVar[bool] = False
 
     @abstractmethod
     def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:

@@ -25,6 +25,7 @@ class NextCharacter(Task):
     name = "text"
     meaning = "a character model of a text"
     steps, batch, width, heads = 400, 16, 128, 4
+    ordered = True
 
     def __init__(self, text: Text, length: int = 96, layers: int = 2) -> None:
         self.text, self.length, self.layers = text, length, layers

@@ -1,0 +1,136 @@
+"""train_length, judged: does softmax decay as published, what keeps more, what only fits, and what was learned?"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from ....words.finding import Fact, Finding
+from ....words.numbers import number, percent, with_interval
+from ..tables import Tables, mean_interval
+from .paired import BETTER, WORSE, at_best_rate, baseline_of, by_optimizer, gain, rate_finding
+
+# arXiv 2410.01104, table 1: accuracy by number of items, trained on up to 16.
+PUBLISHED: dict[str, dict[int, float]] = {
+    "softmax": {16: 0.986, 64: 0.943, 256: 0.813, 1024: 0.538, 4096: 0.226, 16384: 0.124},
+    "adaptive-temperature": {16: 0.986, 64: 0.945, 256: 0.821, 1024: 0.577, 4096: 0.249, 16384: 0.140},
+}
+FITS = 0.9  # accuracy at the trained length from which a normalizer has fitted its data
+NOTHING = 2.0  # times chance: accuracy up to this is generalising to nothing
+CHANCE = 0.1  # of ten classes
+_ByLength = dict[int, dict[int, float]]  # length, seed: accuracy
+
+
+def judge_length(tables: Tables, level: float) -> tuple[Finding, ...]:
+    made: list[Finding] = []
+    for more, rows in by_optimizer(tables):
+        best = at_best_rate(rows)
+        by_length = {name: _by_length(tables.lengths, some["run"][0]) for name, some in best.items()}
+        made += [_decay(name, by_length[name], more, level) for name in PUBLISHED if name in by_length]
+        made += [*_against(by_length, more, level), _fit(by_length, more, level), *_learned(best, more)]
+        made.append(rate_finding(rows, more, level))
+    return tuple(made)
+
+
+def _by_length(lengths: pl.DataFrame, run: int) -> _ByLength:
+    by_length: _ByLength = {}
+    for seed, length, accuracy in lengths.filter(pl.col("run") == run).select("seed", "length", "accuracy").iter_rows():
+        by_length.setdefault(length, {})[seed] = accuracy
+    return dict(sorted(by_length.items()))
+
+
+def _shown(value: tuple[float, float | None, float | None]) -> str:
+    return with_interval(*value, lambda x: percent(x, 3))
+
+
+def _decay(name: str, by_length: _ByLength, more: str, level: float) -> Finding:
+    """One row beside the published one."""
+    rows = {n: mean_interval(list(some.values()), level, (0.0, 1.0)) for n, some in by_length.items()}
+    first, last = min(rows), max(rows)
+    fall = gain(by_length[last], by_length[first], level)
+    falls = all(rows[a][0] >= rows[b][0] for a, b in zip(list(rows)[:-1], list(rows)[1:], strict=True))
+    halved = rows[last][0] < rows[first][0] / 2
+    shared = [n for n in rows if n in PUBLISHED[name]]
+    apart = sum(abs(rows[n][0] - PUBLISHED[name][n]) for n in shared) / len(shared) if shared else None
+    if fall.verdict != WORSE:
+        verdict = "does not decay"
+    else:
+        verdict = "decays as published" if falls and halved else "decays, but less than published"
+    published = ", ".join(f"{n:,}: {percent(PUBLISHED[name][n], 3)}" for n in shared)
+    sentence = (
+        f"{name} {verdict} on sets longer than those it was trained on: "
+        + "; ".join(f"{n:,} items {_shown(value)}" for n, value in rows.items())
+        + (f". Published: {published}; on average {number(100 * (apart or 0.0), 3)} points apart." if shared else ".")
+    )
+    rule = (
+        "At the rate of the lowest training loss. It decays if accuracy at the longest sets is below that at the "
+        f"shortest, paired by seed, with a {level:.0%} interval beyond 0; as published if it also falls at every "
+        "length and by more than half."
+    )
+    numbers: dict[str, Fact] = {f"accuracy_{n}": value[0] for n, value in rows.items()}
+    numbers |= {f"published_{n}": PUBLISHED[name][n] for n in shared} | fall.numbers("fall")
+    return Finding(f"{name} by length{more}", sentence, rule, numbers | {"apart": apart, "verdict": verdict})
+
+
+def _against(by_length: dict[str, _ByLength], more: str, level: float) -> list[Finding]:
+    """Accuracy on the longest sets against that of softmax, by seed; both are tested on the same sets."""
+    baseline = baseline_of(list(by_length))
+    last = max(by_length[baseline])
+    gains = {
+        name: gain(rows[last], by_length[baseline][last], level) for name, rows in by_length.items() if name != baseline
+    }
+    if not gains:
+        return []
+    higher = [name for name, one in gains.items() if one.verdict == BETTER]
+    lower = [name for name, one in gains.items() if one.verdict == WORSE]
+    sentence = (
+        f"With {last:,} items, more accurate than {baseline}: {', '.join(higher) or 'none'}; less: "
+        f"{', '.join(lower) or 'none'}. Differences in points: "
+        + "; ".join(f"{name} {one.points()}" for name, one in gains.items())
+        + "."
+    )
+    rule = (
+        f"Accuracy minus that of {baseline}, paired by seed and tested on the same sets, each at the rate of its "
+        f"lowest training loss; more or less where the {level:.0%} interval over seeds leaves 0 out. Intervals are not "
+        "widened for the number of comparisons."
+    )
+    numbers: dict[str, Fact] = {"length": last, "higher": ", ".join(higher), "lower": ", ".join(lower)}
+    for name, one in gains.items():
+        numbers |= one.numbers(name)
+    return [Finding(f"normalizers against {baseline} on the longest sets{more}", sentence, rule, numbers)]
+
+
+def _fit(by_length: dict[str, _ByLength], more: str, level: float) -> Finding:
+    """Both ends for every normalizer: what is fitted is not yet generalised."""
+    ends = {
+        name: [mean_interval(list(rows[n].values()), level, (0.0, 1.0)) for n in (min(rows), max(rows))]
+        for name, rows in by_length.items()
+    }
+    some = next(iter(by_length.values()))
+    first, last = min(some), max(some)
+    only = [name for name, (fit, far) in ends.items() if fit[0] >= FITS and far[0] <= NOTHING * CHANCE]
+    misfit = [name for name, (fit, _) in ends.items() if fit[0] < FITS]
+    sentence = (
+        f"Accuracy with {first:,} items and with {last:,}: "
+        + "; ".join(f"{name} {_shown(fit)}, then {_shown(far)}" for name, (fit, far) in ends.items())
+        + f". Fitted, but generalised to nothing: {', '.join(only) or 'none'}; "
+        + f"not fitted: {', '.join(misfit) or 'none'}."
+    )
+    rule = (
+        f"Fitted: at least {percent(FITS)} on the shortest sets. Generalised to nothing: at most {NOTHING:g} times "
+        f"chance ({percent(CHANCE)}) on the longest. Means over seeds, each at the rate of its lowest training loss."
+    )
+    numbers: dict[str, Fact] = {}
+    for name, (fit, far) in ends.items():
+        numbers |= {f"{name}_{first}": fit[0], f"{name}_{last}": far[0]}
+    numbers |= {"only_fitted": ", ".join(only), "not_fitted": ", ".join(misfit)}
+    return Finding(f"fit and generalisation{more}", sentence, rule, numbers)
+
+
+def _learned(best: dict[str, pl.DataFrame], more: str) -> list[Finding]:
+    values = {name: rows["learned"].drop_nulls().to_list() for name, rows in best.items()}
+    values = {name: some for name, some in values.items() if some}
+    if not values:
+        return []
+    sentence = "Learned, seed by seed: " + "; ".join(f"{name}: {' | '.join(some)}" for name, some in values.items())
+    rule = "The normalizers at the end of training, as specs, at the rate of the lowest training loss."
+    return [Finding(f"learned values{more}", f"{sentence}.", rule, {name: " | ".join(x) for name, x in values.items()})]

@@ -1,0 +1,82 @@
+"""train_length: which normalizer finds the maximum of sets a thousand times as long as those it was trained on?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..._asked import whole_numbers, yes_or_no
+from ..._errors import AbbeError
+from .._engine.given import FolderLike
+from .experiment import Plan, run_experiment
+from .grid import Asked, Usual, grid
+from .judges import judge_length
+from .result import Experiment
+from .tasks import make_task
+from .tasks.maximum import Maximum
+
+MOST_ITEMS = 1 << 17  # of one test set: a row of logits and its features have to fit
+USUAL = Usual(
+    normalizers=(
+        "softmax", "adaptive-temperature", "learned-temperature", "ssmax:learn=true", "sparsemax", "entmax:alpha=1.5",
+        "entmax:alpha=1.5,learn=true", "asentmax:alpha=1.5,learn=true", "topk:k=4", "hybrid:a=softmax,b=sparsemax",
+    ),
+    rates={"sgd": (0.03, 0.1, 0.3), "adamw": (3e-3, 1e-2, 3e-2), "muon": (3e-3, 1e-2, 3e-2)},
+    steps=Maximum.steps,
+    seeds=5,
+    decay=1e-3,
+    cooldown=1.0,
+    readings=20,
+    test_size=256,
+    for_inference={"adaptive-temperature": "softmax"},
+)  # fmt: skip
+QUICK = USUAL.quick(
+    normalizers=("softmax", "adaptive-temperature", "sparsemax"), steps=500, readings=10, test_size=128,
+    rates={"sgd": (0.1, 0.3), "adamw": (3e-3, 1e-2), "muon": (3e-3, 1e-2)},
+)  # fmt: skip
+_QUICK_LENGTHS = (16, 64, 256, 1024, 4096)
+
+
+def train_length(
+    *, normalizers: str | Sequence[str] | None = None, rates: float | Sequence[float] | None = None,
+    optimizers: str | Sequence[str] = "adamw", seeds: int | None = None, steps: int | None = None,
+    lengths: int | Sequence[int] | None = None, quick: bool = False, seed: int = 0, workers: int | None = None,
+    folder: FolderLike | None = None, progress: bool = True,
+) -> Experiment:  # fmt: skip
+    """Train one head to find the item of the highest priority among up to 16, and test it on up to 16,384.
+
+    The task of arXiv 2410.01104, whose row for softmax (98.6, 94.3, 81.3, 53.8, 22.6, 12.4 %) stands beside the result.
+    Each normalizer is trained at several rates and judged at its best one; accuracy at the trained length is reported
+    beside that at longer ones, since a map can fit what it is trained on and generalise to nothing. As in that paper,
+    adaptive-temperature is not trained: networks are trained with softmax and tested with it.
+
+    Args:
+        normalizers: specs; by default softmax, adaptive and learned temperature, ssmax, sparsemax, entmax (fixed and
+            learned alpha), asentmax, topk and a hybrid of softmax and sparsemax.
+        rates: learning rates for all optimizers; by default three. They fall linearly to 0 over the run.
+        optimizers: of "sgd", "adamw" and "muon".
+        seeds: how many seeds, from `seed` on; intervals come from them.
+        steps: of each run.
+        lengths: items per set in the tests, 16 being the longest of training.
+        quick: fewer normalizers, rates and steps: below a minute.
+        workers: runs at a time, by default one per core.
+        folder: keep finished runs there; a stopped experiment resumes from it.
+        progress: say the cost and show a bar on standard error.
+
+    Example:
+        >>> result = abbe.train_length(quick=True)
+        >>> result.lengths.join(result.table.select("run", "normalizer").unique(), on="run")
+    """
+    usual = QUICK if yes_or_no("quick", quick) else USUAL
+    tested = _lengths(lengths if lengths is not None else _QUICK_LENGTHS if quick else Maximum.test_lengths)
+    task = make_task(Maximum.name, {"lengths": tested})
+    asked = Asked(normalizers, optimizers, rates, seeds, steps, seed=seed)
+    choices, settings = grid(task, asked, usual)
+    plan = Plan("length", task, choices, settings | {"lengths": list(tested)}, judge_length)
+    return run_experiment(plan, folder, workers, progress)
+
+
+def _lengths(given: int | Sequence[int]) -> tuple[int, ...]:
+    numbers = whole_numbers("lengths", given, "a length")
+    if not numbers or min(numbers) < 1 or max(numbers) > MOST_ITEMS:
+        raise AbbeError(f"lengths must be whole numbers from 1 to {MOST_ITEMS:,}, such as 16,256,4096")
+    return tuple(sorted(set(numbers)))

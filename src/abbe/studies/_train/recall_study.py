@@ -1,0 +1,67 @@
+"""train_recall: how well do normalizers learn to look up a value by its key?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..._asked import yes_or_no
+from ..._errors import AbbeError
+from .._engine.given import FolderLike
+from .experiment import Plan, run_experiment
+from .grid import Asked, Usual, grid
+from .judges import judge_accuracy
+from .result import Experiment
+from .tasks import make_task
+from .tasks.recall import Mqar, Recall
+from .temperature_study import NORMALIZERS, RATES
+
+USUAL = {
+    Recall.name: Usual((*NORMALIZERS, "topk:k=4"), RATES, steps=Recall.steps, seeds=5),
+    Mqar.name: Usual(
+        NORMALIZERS, {"sgd": (0.1, 0.3, 1.0), "adamw": (1e-3, 3e-3, 1e-2), "muon": (1e-3, 3e-3, 1e-2)},
+        steps=Mqar.steps, readings=20,
+    ),
+}  # fmt: skip
+QUICK = {
+    Recall.name: USUAL[Recall.name].quick(normalizers=("softmax", "sparsemax"), steps=200, seeds=3),
+    Mqar.name: USUAL[Mqar.name].quick(
+        normalizers=("softmax", "sparsemax"), steps=100, readings=10, test_size=128,
+        rates={"sgd": (0.3,), "adamw": (3e-3,), "muon": (3e-3,)},
+    ),
+}  # fmt: skip
+
+
+def train_recall(
+    *, task: str = "recall", normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
+    optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,
+    steps: int | None = None, qk_norm: bool = False, quick: bool = False, seed: int = 0, workers: int | None = None,
+    folder: FolderLike | None = None, progress: bool = True,
+) -> Experiment:  # fmt: skip
+    """Train small networks to recall values by their keys, with each normalizer at its own best rate.
+
+    Args:
+        task: "recall" (one head, 24 pairs) or "mqar" (multi-query associative recall, a causal transformer of two
+            layers, arXiv 2312.04927).
+        normalizers: specs; by default softmax, ssmax, sparsemax and entmax:alpha=1.5, for "recall" also topk:k=4.
+        temperature: in front of the normalizer: a number, "learned", or a schedule such as "geometric:1:0.1".
+        optimizers: of "sgd", "adamw" and "muon".
+        rates: learning rates for all optimizers; by default three or four for each.
+        seeds: how many seeds, from `seed` on; intervals come from them.
+        steps: of each run; by default that of the task.
+        qk_norm: norm queries and keys.
+        quick: fewer normalizers, seeds and steps: below a minute.
+        workers: runs at a time, by default one per core.
+        folder: keep finished runs there; a stopped experiment resumes from it.
+        progress: say the cost and show a bar on standard error.
+
+    Example:
+        >>> result = abbe.train_recall(quick=True)
+        >>> result.summary.select("normalizer", "best_rate", "accuracy", "low", "high")
+    """
+    if task not in USUAL:
+        raise AbbeError(f"there is no recall task {task!r}: choose one of {', '.join(USUAL)}")
+    made = make_task(task)
+    usual = (QUICK if yes_or_no("quick", quick) else USUAL)[task]
+    asked = Asked(normalizers, optimizers, rates, seeds, steps, temperature, qk_norm, seed)
+    choices, settings = grid(made, asked, usual)
+    return run_experiment(Plan("recall", made, choices, settings, judge_accuracy), folder, workers, progress)

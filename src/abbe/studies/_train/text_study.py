@@ -1,0 +1,57 @@
+"""train_text: a character model of any text, trained with each normalizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..._asked import yes_or_no
+from .._engine.given import FolderLike, TextLike, as_text
+from .experiment import Plan, run_experiment
+from .grid import Asked, Usual, grid
+from .judges import judge_loss
+from .result import Experiment
+from .tasks import make_task
+from .tasks.text import NextCharacter
+from .temperature_study import NORMALIZERS
+
+USUAL = Usual(
+    NORMALIZERS, {"sgd": (0.1, 0.3, 1.0), "adamw": (1e-3, 3e-3, 1e-2), "muon": (1e-3, 3e-3, 1e-2)},
+    steps=NextCharacter.steps, readings=20, test_size=128,
+)  # fmt: skip
+QUICK = USUAL.quick(
+    normalizers=("softmax", "sparsemax"), steps=60, readings=10, test_size=32,
+    rates={"sgd": (0.3,), "adamw": (3e-3,), "muon": (3e-3,)},
+)  # fmt: skip
+
+
+def train_text(
+    text: TextLike | None = None, *, normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
+    optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,
+    steps: int | None = None, qk_norm: bool = False, quick: bool = False, seed: int = 0, workers: int | None = None,
+    folder: FolderLike | None = None, progress: bool = True,
+) -> Experiment:  # fmt: skip
+    """Train character models of a text, with each normalizer at its own best rate, and compare their held-out loss.
+
+    Args:
+        text: whatever `abbe.read_text` takes; by default the built-in sample. The last tenth is held out.
+        normalizers: specs; by default softmax, ssmax, sparsemax and entmax:alpha=1.5.
+        temperature: in front of the normalizer: a number, "learned", or a schedule such as "geometric:1:0.1".
+        optimizers: of "sgd", "adamw" and "muon".
+        rates: learning rates for all optimizers; by default three for each.
+        seeds: how many seeds, from `seed` on; intervals come from them.
+        steps: of each run.
+        qk_norm: norm queries and keys.
+        quick: fewer normalizers, rates and steps: below a minute.
+        workers: runs at a time, by default one per core.
+        folder: keep finished runs there; a stopped experiment resumes from it.
+        progress: say the cost and show a bar on standard error.
+
+    Example:
+        >>> result = abbe.train_text("book.txt", quick=True)
+        >>> result.summary.select("normalizer", "best_rate", "loss", "accuracy")
+    """
+    usual = QUICK if yes_or_no("quick", quick) else USUAL
+    task = make_task(NextCharacter.name, text=as_text(text))
+    asked = Asked(normalizers, optimizers, rates, seeds, steps, temperature, qk_norm, seed)
+    choices, settings = grid(task, asked, usual)
+    return run_experiment(Plan("text", task, choices, settings, judge_loss), folder, workers, progress)
