@@ -63,9 +63,7 @@ def _content(choice: Configuration, experiment: str, fails: bool) -> dict[str, A
 def _seed(choice: Configuration, seed: int, experiment: str, fails: bool) -> dict[str, Any]:
     value = temperature(choice.temperature).start
     hard = 1.0 if choice.compensated or not fails else value
-    place = (
-        RATES.get(choice.optimizer, (choice.rate,)).index(choice.rate) if choice.rate in RATES[choice.optimizer] else 1
-    )
+    place = RATES[choice.optimizer].index(choice.rate)
     diverges = fails and place == 2 and choice.optimizer == "sgd"
     speed = (0.02, 0.15, 0.1)[place] * (0.2 + 0.8 * hard) * (1 + 0.1 * seed)
     losses: list[float | None] = [4.8 * math.exp(-speed * step) for step in STEPS]

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
-from .._shared.panels import Look, Row, numbers, places_axis, renamed, rows_of, series_style, share_axis, tip
-from .._shared.series import Spec, finished, log_axis, panel, source
+from .._shared.panels import Look, Row, numbers, places_axis, rows_of, series_style, share_axis, tip
+from .._shared.series import Spec, finished, log_axis, panel, source, x_of
 from .._shared.theme import THEMES, Theme, ThemeName
 from .looks import MEANS, SEEDS, looks_of, over_seeds
 from .named import length_rows, named_table, with_names
-from .warning_charts import renamed_x
 from .words import PUBLISHED, PUBLISHED_PAPER
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def _dots(
     ends = [{"shown": name, "low": low, "high": high} for name, (low, high) in intervals.items()
             if low is not None and high is not None]  # fmt: skip
     bars = source(ends).mark_rule(strokeWidth=3, opacity=0.35)
-    layers = [bars.encode(x=renamed_x(x, "low"), x2="high:Q", y=y, color=colour)] if ends else []
+    layers = [bars.encode(x=x_of(x, "low"), x2="high:Q", y=y, color=colour)] if ends else []
     tips = [tip("shown", "run", "N"), tip(value)]
     layers += [
         source(there).mark_point(**SEEDS).encode(x, y, colour, tooltip=[*tips, tip("seed"), tip("rate")]),
@@ -157,6 +156,6 @@ def _one(
         source(reference).mark_line(strokeDash=list(_PUBLISHED_DASH), color=theme.soft, strokeWidth=1.4).encode(x, y),
         source(mean).mark_line().encode(x, y, tooltip=tips, **style),
         source(mean).mark_point(**MEANS).encode(x, y, style["color"], tooltip=tips),
-        source(own).mark_point(**SEEDS).encode(x, renamed(y, "accuracy"), style["color"], tooltip=[*tips, tip("seed")]),
+        source(own).mark_point(**SEEDS).encode(x, y, style["color"], tooltip=[*tips, tip("seed")]),
     ]
     return panel(layers, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import polars as pl
 
@@ -12,8 +13,8 @@ from .._shared.theme import Theme
 _DASHES = ((1, 0), (6, 3), (2, 3))
 CONTROL_DASH = (5, 3)
 BROAD = 4.5  # pixels of a line on which its controls lie: it stays visible below them
-SEEDS = {"filled": True, "size": 22, "opacity": 0.6}  # points of single seeds
-MEANS = {"filled": True, "size": 46, "opacity": 1}
+SEEDS: dict[str, Any] = {"filled": True, "size": 22, "opacity": 0.6}  # points of single seeds
+MEANS: dict[str, Any] = {"filled": True, "size": 46, "opacity": 1}
 
 
 def hues(theme: Theme) -> tuple[str, ...]:

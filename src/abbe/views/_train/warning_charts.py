@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import altair as alt
 
 from .._shared.panels import Row, rows_of, tip
-from .._shared.series import Spec, finished, panel, source
+from .._shared.series import Spec, finished, panel, source, x_of
 from .._shared.theme import THEMES, Theme, ThemeName
 from .words import signal_name
 
@@ -56,15 +56,9 @@ def _auc(rows: list[Row], theme: Theme) -> Spec | None:
     known = [row for row in rows if row["auc_low"] is not None]
     bars = source(known).mark_rule(color=theme.selected, strokeWidth=3, opacity=0.45)
     layers = [source([{"auc": 0.5}]).mark_rule(color=theme.control, strokeDash=[4, 3]).encode(x=x)]
-    layers += [bars.encode(x=renamed_x(x, "auc_low"), x2="auc_high:Q", y=y)] if known else []
+    layers += [bars.encode(x=x_of(x, "auc_low"), x2="auc_high:Q", y=y)] if known else []
     dots = source(rows).mark_point(filled=True, size=60, opacity=1, color=theme.selected)
     return panel([*layers, dots.encode(x, y, tooltip=tips)], "quantities of the monitor", height=_LINE * len(rows))
-
-
-def renamed_x(x: alt.X, field: str) -> alt.X:
-    other: alt.X = x.copy()
-    other.shorthand = f"{field}:Q"
-    return other
 
 
 def _alerts(rows: list[Row], theme: Theme) -> Spec | None:
@@ -85,7 +79,7 @@ def _alerts(rows: list[Row], theme: Theme) -> Spec | None:
     tips = [tip("signal", "alert", "N"), tip("shown", "of", "N"), tip("share"), tip("lead", "median lead (steps)")]
     between = source(rows).mark_rule(color=theme.control, opacity=0.6)
     layers = [
-        between.encode(x=renamed_x(x, "warned"), x2="false_alarms:Q", y=y),
+        between.encode(x=x_of(x, "warned"), x2="false_alarms:Q", y=y),
         source(points).mark_point(filled=True, size=60, opacity=1).encode(x, y, colour, shape, tooltip=tips),
     ]
     return panel(layers, "alerts of the monitor, as they are", height=_LINE * len(rows))
