@@ -108,7 +108,7 @@ def length_chart(experiment: Experiment, theme: ThemeName) -> Spec:
     """All means in one panel beside what was published; then a panel for each choice with all seeds."""
     colours, table = THEMES[theme], length_rows(experiment)
     rows = [row | {"shown": row["name"]} for row in rows_of(table)]
-    published = [
+    published: list[Row] = [
         {"shown": _published(name), "length": length, "accuracy": accuracy}
         for name, values in PUBLISHED.items()
         for length, accuracy in values.items()
