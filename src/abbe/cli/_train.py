@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -88,6 +89,8 @@ def temperature(
     """Is low temperature hard to train? Every T beside its compensated control, over rates and seeds."""
     if text is not None and task != "text":
         raise AbbeError(f"--text is read by --task text only, and the task is {task}: leave one of them out")
+    if not 0 <= decay < math.inf:
+        raise AbbeError(f"--decay is {decay:g}, but must be a number >= 0")
     listed = None if temperatures is None else [one.strip() for one in temperatures.split(",")]
     return _trained(
         "train_temperature", shared, task=task, temperatures=listed, normalizers=normalizers, optimizers=optimizers,
