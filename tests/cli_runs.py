@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 import abbe
@@ -22,11 +23,23 @@ COMMANDS = (
     "compare",
     "calibrate",
     "watch",
+    "train temperature",
+    "train length",
+    "train recall",
+    "train text",
     "verify",
     "normalizers",
     "pull",
     "doctor",
 )
+
+
+def command_of(name: str) -> Any:
+    """The command of that name, which may stand below another one."""
+    found: Any = typer.main.get_command(cli.app)
+    for word in name.split():
+        found = found.commands[word]
+    return found
 
 
 def run(*arguments: str | Path, columns: int = 200, typed: str | None = None) -> Result:

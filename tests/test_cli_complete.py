@@ -13,6 +13,8 @@ from abbe.cli import _complete, _names
 from abbe.models._load import load as _load
 from abbe.studies import FIGURES
 from abbe.studies._engine import settings as _settings
+from abbe.studies._train.optimizers import OPTIMIZERS
+from abbe.studies._train.tasks import TASKS
 
 SHELL = """
 import sys
@@ -40,6 +42,7 @@ def test_names_are_those_of_the_modules() -> None:
     assert [statement.name for statement in catalogue()] == list(_names.STATEMENTS)
     assert FIGURES == _names.FIGURES
     assert set(_settings.get_args(_settings.Vectors)) == set(_names.VECTORS)
+    assert (tuple(TASKS), OPTIMIZERS) == (_names.TASKS, _names.OPTIMIZERS)
 
 
 def test_commands_and_options() -> None:
@@ -81,6 +84,9 @@ def test_a_completed_name_can_be_loaded() -> None:
 
 def test_values_of_options() -> None:
     assert offered("abbe diagnose --vectors o") == ["output"]
+    assert offered("abbe train temperature --task m") == ["mqar", "maximum"]
+    assert offered("abbe train recall --task m") == ["mqar"]
+    assert offered("abbe train text --optimizer a") == ["adamw"]
     assert offered("abbe diagnose --with spar") == ["sparsemax"]
     assert offered("abbe normalizers top") == ["topk", "topp"]
     assert offered("abbe verify spectral-") == ["spectral-paper", "spectral-row-upper", "spectral-row-lower"]

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import typer
-from cli_runs import COMMANDS, run, run_main, run_python
+from cli_runs import COMMANDS, command_of, run, run_main, run_python
 
 from abbe import AbbeError, cli, models, normalizers, results, studies
 
@@ -24,6 +24,7 @@ BASE = {
     "compare": (studies, "compare", []),
     "calibrate": (studies, "calibrate", ["--with", "sparsemax"]),
     "watch": (results, "read_manifest", ["."]),
+    **{f"train {name}": (studies, f"train_{name}", []) for name in ("temperature", "length", "recall", "text")},
     "verify": (studies, "verify", []),
     "normalizers": (normalizers, "list_normalizers", []),
     "pull": (models, "pull", ["minilm"]),
@@ -36,6 +37,10 @@ ON = {
     "capacity": "finished work is kept: run the same command again to resume",
     "compare": "finished work is kept: run the same command again to resume",
     "calibrate": "finished work is kept: run the same command again to resume",
+    **{
+        f"train {name}": "finished work is kept: run the same command again to resume"
+        for name in ("temperature", "length", "recall", "text")
+    },
     "pull": "nothing was left behind, the same command starts again",
 }
 
@@ -51,11 +56,13 @@ def failing(monkeypatch: pytest.MonkeyPatch, command: str, error: BaseException)
     if command == "report":
         for view in ("report_page", "report_table", "save_report_figures"):
             monkeypatch.setattr(f"abbe.views.{view}", fail, raising=False)
-    return [command, *arguments]
+    return [*command.split(), *arguments]
 
 
 @pytest.mark.quick(4)
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS)])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], *([*command.split(), "--help"] for command in COMMANDS)]
+)
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = f"""
 import sys
@@ -73,9 +80,11 @@ print(sorted({{name.partition(".")[0] for name in sys.modules}} & set({HEAVY!r})
 
 
 def test_the_table_above_names_every_command() -> None:
-    assert set(BASE) == set(COMMANDS) == set(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
+    top = list(dict.fromkeys(command.split()[0] for command in COMMANDS))
+    assert set(BASE) == set(COMMANDS)
+    assert set(top) == set(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
     shown = run("--help").stdout
-    places = [shown.index(f"│ {command} ") for command in COMMANDS]
+    places = [shown.index(f"│ {command} ") for command in top]
     assert places == sorted(places)
     for panel in ("Measure a model", "Theory and normalizers", "Models and machine"):
         assert panel in shown
@@ -84,15 +93,16 @@ def test_the_table_above_names_every_command() -> None:
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_examples_and_the_common_options(command: str) -> None:
-    found = typer.main.get_command(cli.app).commands[command]  # type: ignore[attr-defined]
+    found = command_of(command)
     known = {name for parameter in found.params for name in (*parameter.opts, *parameter.secondary_opts)}
     assert {"--json", "--quiet", "--debug"} <= known
-    shown = run(command, "--help").stdout
+    shown = run(*command.split(), "--help").stdout
     examples = [line.strip() for line in shown.partition("Examples:")[2].splitlines() if line.strip()]
     assert len(examples) >= 2
     for example in examples:
-        program, name, *rest = shlex.split(example)
-        assert (program, name) == ("abbe", command)
+        words, depth = shlex.split(example), 1 + len(command.split())
+        assert words[:depth] == ["abbe", *command.split()]
+        rest = words[depth:]
         assert {word for word in rest if word.startswith("-")} <= known
     assert "[bold]" not in shown
     for parameter in found.params:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-from cli_runs import COMMANDS, run_main
+from cli_runs import COMMANDS, command_of, run_main
 
-from abbe import cli
+from abbe import studies
 
 pytest_plugins = ("cli_fixtures",)
 
@@ -22,8 +20,11 @@ ALLOWED = {
     "--logits": {"-1", "0", "1.5"},
     "--steps": {"0"},
     "--finetune": {"0"},
+    "--rates": {"1.5"},
+    "--decay": {"0", "1.5"},
 }
 NO_NUMBERS = ("--text", "--with", "--out", "--figures", "--html", "--vectors", "--way", "--figure")
+WITHOUT_MODEL = ("verify", "normalizers", "pull", "doctor", "watch", "train")
 ALWAYS = {
     "calibrate": ["--with", "sparsemax"],
     "pull": [],
@@ -35,11 +36,11 @@ ALWAYS = {
 
 def options() -> list[tuple[str, str]]:
     """All options with a value, of all commands."""
-    commands: Any = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
     return [
         (command, parameter.opts[0])
         for command in COMMANDS
-        for parameter in commands[command].params
+        if not command.startswith("train ") or hasattr(studies, command.replace(" ", "_"))
+        for parameter in command_of(command).params
         if parameter.opts[0].startswith("--") and not parameter.is_flag and parameter.opts[0] != "--help"
     ]
 
@@ -61,9 +62,9 @@ def test_one_line_and_exit_code_2(
     on_model = [str(folder)] + ([] if option == "--text" else ["--text", str(book)])
     before = sorted(path.name for path in tmp_path.iterdir())
     for value in wrong:
-        words = [*(on_model if command not in ("verify", "normalizers", "pull", "doctor", "watch") else [])]
+        words = [] if command.split()[0] in WITHOUT_MODEL else list(on_model)
         words += [word for word in ALWAYS.get(command, []) if option != "--with"]
-        code = run_main(monkeypatch, command, *words, f"{option}={value}")
+        code = run_main(monkeypatch, *command.split(), *words, f"{option}={value}")
         told = capsys.readouterr()
         assert code == 2, (value, told)
         assert told.out == "", value

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import _calibrate, _capacity, _compare, _doctor, _heads, _normalizers, _pull, _reproduce, _verify, _watch
+from . import _calibrate, _capacity, _compare, _doctor, _heads, _normalizers, _pull, _reproduce, _train, _verify, _watch
 from ._options import Debug
 from ._usage import OneLineGroup
 
@@ -35,9 +35,16 @@ def _top(
         raise typer.Exit
 
 
+def _examples(examples: Sequence[str]) -> str:
+    return "\n".join(["Examples:", *(f"[bold]{example}[/]" for example in examples)])
+
+
 def _add(panel: str, command: Callable[..., None], examples: Sequence[str]) -> None:
-    shown = "\n".join(["Examples:", *(f"[bold]{example}[/]" for example in examples)])
-    app.command(epilog=shown, rich_help_panel=panel)(command)
+    app.command(epilog=_examples(examples), rich_help_panel=panel)(command)
+
+
+def _add_to(group: typer.Typer, command: Callable[..., None], examples: Sequence[str]) -> None:
+    group.command(epilog=_examples(examples))(command)
 
 
 _MODEL, _THEORY, _MACHINE = "Measure a model", "Theory and normalizers", "Models and machine"
@@ -48,6 +55,7 @@ _add(_MODEL, _capacity.capacity, _capacity.EXAMPLES)
 _add(_MODEL, _compare.compare, _compare.EXAMPLES)
 _add(_MODEL, _calibrate.calibrate, _calibrate.EXAMPLES)
 _add(_MODEL, _watch.watch, _watch.EXAMPLES)
+app.add_typer(_train.make_group(_add_to), rich_help_panel=_MODEL)
 _add(_THEORY, _verify.verify, _verify.EXAMPLES)
 _add(_THEORY, _normalizers.normalizers, _normalizers.EXAMPLES)
 _add(_MACHINE, _pull.pull, _pull.EXAMPLES)

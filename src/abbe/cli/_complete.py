@@ -8,7 +8,7 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
 
-from ._names import FIGURES, STATEMENTS, VECTORS, normalizer_names
+from ._names import FIGURES, OPTIMIZERS, STATEMENTS, TASKS, VECTORS, normalizer_names
 
 
 def models(incomplete: str) -> list[str]:
@@ -32,6 +32,18 @@ def normalizers(incomplete: str) -> list[str]:
 
 def vectors(incomplete: str) -> list[str]:
     return _starting(VECTORS, incomplete)
+
+
+def tasks(incomplete: str) -> list[str]:
+    return _starting(TASKS, incomplete)
+
+
+def recall_tasks(incomplete: str) -> list[str]:
+    return _starting(TASKS[:2], incomplete)
+
+
+def optimizers(incomplete: str) -> list[str]:
+    return _starting(OPTIMIZERS, incomplete)
 
 
 def figures(incomplete: str) -> list[str]:

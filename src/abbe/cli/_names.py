@@ -11,9 +11,11 @@ from pathlib import Path
 # Commands that need more than normalizers, attention and bounds; `all` where a page is what they are for.
 EXTRA_OF = {
     "report": "all", "reproduce": "all", "compare": "all", "watch": "all",
-    "diagnose": "models", "capacity": "models", "calibrate": "models", "pull": "models",
+    "diagnose": "models", "capacity": "models", "calibrate": "models", "train": "models",
+    "pull": "models",
 }  # fmt: skip
 FIGURES = ("2a", "2b", "2c", "3", "4")
+TASKS, OPTIMIZERS = ("recall", "mqar", "maximum", "text"), ("sgd", "adamw", "muon")
 VECTORS = ("value", "output", "hidden", "embedding")
 STATEMENTS = (
     "weight-upper", "weight-lower", "vanishing-paper", "vanishing", "general-weight-paper", "general-weight",

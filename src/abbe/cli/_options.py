@@ -67,9 +67,9 @@ Debug = Annotated[
 ]
 
 
-def out_option(command: str) -> typer.models.OptionInfo:
+def out_option(folder: str) -> typer.models.OptionInfo:
     """The folder of a run: the same rule for every command."""
-    return output(f"Folder for run and page; abbe-{command}-MODEL if none is named. A stopped run resumes from it.")
+    return output(f"Folder for run and page; abbe-{folder} if none is named. A stopped run resumes from it.")
 
 
 def json_option(what: str) -> typer.models.OptionInfo:

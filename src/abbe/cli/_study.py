@@ -1,8 +1,8 @@
-"""What the commands that measure a model share: their common options, where they write, and how they end.
+"""What the commands that measure or train a model share: their common options, where they write, and how they end.
 
 A command's function lists only its own options, calls the study and says how the result is shown. `study` makes the
 command that typer sees: options of a group stand in the place of the parameter of that name (`asked`, `heads`), what
-all commands share stands behind.
+all commands share stands behind. A command without a given model takes `shared` in place of `asked`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Measured:
 
 
 def study(
-    json: str, *, named_by: str = "", figures_in: str = ""
+    json: str, *, named_by: str = "", figures_in: str = "", group: str = ""
 ) -> Callable[[Callable[..., Measured]], Callable[..., None]]:
     """A command from the function that calls its study.
 
@@ -90,27 +90,34 @@ def study(
         json: help of `--json`.
         named_by: the option that is part of the default folder's name: its value, or of a switch its name.
         figures_in: the folder within the run's into which charts are drawn without `--figures`; if empty, none are.
+        group: the command above this one, such as train.
     """
 
     def as_command(measure: Callable[..., Measured]) -> Callable[..., None]:
-        name = measure.__name__
+        name = f"{group} {measure.__name__}" if group else measure.__name__
+        own_model = "asked" in inspect.signature(measure).parameters
 
         def command(
-            *, model: str, text: list[str] | None, seed: int, out: Path | None, figures: Path | None, opened: bool,
-            as_json: bool, quiet: bool, debug: bool, **own: Any,
+            *, seed: int, out: Path | None, figures: Path | None, opened: bool, as_json: bool, quiet: bool, debug: bool,
+            **own: Any,
         ) -> None:  # fmt: skip
             from .. import views
 
             current.if_stopped = RESUMES
-            need(f"abbe {name}", EXTRA_OF[name])
+            need(f"abbe {name}", EXTRA_OF[group or name])
             if figures is not None:
                 need(f"abbe {name} --figures", "report")
                 check_folder("--figures", figures)
             if opened:
                 need(f"abbe {name} --open", "report")
-            folder = out or folder_for(name, model, *_in_the_name(named_by, own))
+            of = own["model"] if own_model else measure.__name__
+            folder = out or folder_for(group or name, of, *_in_the_name(named_by, own))
             shared = Shared(seed=seed, folder=folder, progress=not quiet)
-            measured = measure(asked=Asked(model, text, shared), **_with_heads(own))
+            if own_model:
+                own["asked"] = Asked(own.pop("model"), own.pop("text"), shared)
+            else:
+                own["shared"] = shared
+            measured = measure(**_with_heads(own))
             drawn = figures or (folder / figures_in if figures_in else None)
             if drawn is not None:
                 getattr(views, measured.save_figures)(measured.result, drawn)
@@ -118,8 +125,8 @@ def study(
             lines = [*measured.lines, *([f"figures: {drawn}"] if drawn is not None else [])]
             show_result(measured.result, table, folder, as_json=as_json, quiet=quiet, opened=opened, lines=lines)
 
-        signature = _composed(measure, json)
-        command.__name__, command.__doc__ = name, measure.__doc__
+        signature = _composed(measure, json, f"{name.replace(' ', '-')}{'-MODEL' if own_model else ''}")
+        command.__name__, command.__doc__ = measure.__name__, measure.__doc__
         command.__signature__ = signature  # type: ignore[attr-defined]
         command.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
         return command
@@ -134,15 +141,16 @@ def _in_the_name(option: str, own: Mapping[str, Any]) -> list[str]:
     return ["".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in ending)] if ending else []
 
 
-def _composed(measure: Callable[..., Measured], json: str) -> inspect.Signature:
+def _composed(measure: Callable[..., Measured], json: str, folder: str) -> inspect.Signature:
     """The function's own options among the shared ones, in the order of the help."""
     hints = get_type_hints(measure, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for one in inspect.signature(measure).parameters.values():
-        parameters += _GROUPS.get(one.name) or [_option(one.name, hints[one.name], one.default)]
+        own = [_option(one.name, hints[one.name], one.default)] if one.name not in _GROUPS else []
+        parameters += _GROUPS.get(one.name, own)
     parameters += [
         _option("seed", Seed, 0),
-        _option("out", Annotated[Path | None, out_option(measure.__name__)], None),
+        _option("out", Annotated[Path | None, out_option(folder)], None),
         _option("figures", Figures, None),
         _option("opened", Opened, False),
         _option("as_json", Annotated[bool, json_option(json)], False),
@@ -156,7 +164,8 @@ def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
-_GROUPS = {
+_GROUPS: dict[str, list[inspect.Parameter]] = {
+    "shared": [],
     "asked": [_option("model", Model, "embedded"), _option("text", TextFiles, None)],
     "heads": [
         _option("lengths", Lengths, None),

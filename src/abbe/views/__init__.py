@@ -25,6 +25,9 @@ if _typing.TYPE_CHECKING:
     from ._reproduce.table import reproduction_table
     from ._results import card_of, page_of
     from ._shared.charts import equal_selectivity_chart
+    from ._train.charts import train_charts
+    from ._train.page import save_train_figures
+    from ._train.table import train_table
     from ._verify import verify_page, verify_summary, verify_table
     from ._watch.answer import watch_summary
     from ._watch.page import save_watch_figures, watch_page, write_watch_page
@@ -54,8 +57,11 @@ __all__ = [
     "save_diagnosis_figures",
     "save_figures",
     "save_report_figures",
+    "save_train_figures",
     "save_watch_figures",
     "summary",
+    "train_charts",
+    "train_table",
     "trials_table",
     "verify_page",
     "verify_summary",
@@ -76,6 +82,7 @@ _NAMES = {
         "._calibrate.table": ("calibration_table",),
         "._capacity.table": ("capacity_table",),
         "._diagnosis": ("diagnosis_table", "summary"),
+        "._train.table": ("train_table",),
     },
     "report": {"._shared.charts": ("equal_selectivity_chart",), "._verify": ("verify_page",)},
     "all": {
@@ -93,6 +100,8 @@ _NAMES = {
         "._reproduce.page": ("reproduction_page", "save_figures"),
         "._reproduce.table": ("reproduction_table",),
         "._results": ("card_of", "page_of"),
+        "._train.charts": ("train_charts",),
+        "._train.page": ("save_train_figures",),
         "._watch.answer": ("watch_summary",),
         "._watch.page": ("save_watch_figures", "watch_page", "write_watch_page"),
         "._watch.table": ("watch_table",),

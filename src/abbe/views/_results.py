@@ -22,6 +22,9 @@ from ._reproduce.figures import specification
 from ._reproduce.page import reproduction_page
 from ._shared.page import render
 from ._shared.text_table import TextTable
+from ._train.charts import train_charts
+from ._train.page import train_page
+from ._train.table import main_tables, warning_tables
 from ._watch.answer import about_line, answer_of
 from ._watch.page import watch_page
 from ._watch.table import alert_table, values_table
@@ -41,6 +44,7 @@ def page_of(result: Result) -> str:
         "capacity": capacity_page,
         "calibrate": calibration_page,
         "watch": watch_page,
+        "train": train_page,
     }
     if (page := pages.get(result.study)) is not None:
         return page(result)
@@ -58,6 +62,7 @@ def card_of(result: Result) -> str:
         "compare": _comparison,
         "calibrate": _calibration,
         "watch": _training,
+        "train": _experiment,
     }
     drawn: str = cards[result.study](result)
     return drawn
@@ -91,6 +96,13 @@ def _training(result: Any) -> str:
     sentences = answer_of(result).sentence, ", ".join(about_line(result))
     parts = [_measured(result), *(f"<p>{escape(words)}</p>" for words in sentences if words)]
     return card([*parts, *(_text_table(one) for one in (alert_table(result, _MOST_ROWS), values_table(result)))])
+
+
+def _experiment(result: Any) -> str:
+    """The judged statements, the first chart, what the best rates reach, and what warned."""
+    first = next(iter(train_charts(result).values()))
+    parts = [_measured(result), finding_list("What it means", result.findings), svg(first)]
+    return card([*parts, *(_text_table(one) for one in (*main_tables(result), *warning_tables(result)))])
 
 
 def _text_table(table: TextTable) -> str:

@@ -1,10 +1,10 @@
-"""One offline page for a study of sentences, charts and tables: capacity, calibration."""
+"""One offline page for a study of sentences, charts and tables: capacity, calibration, experiments of the lab."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..words.finding import Finding
 from ..words.manifest import for_others, part_of
@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 _SCRIPTS = ("page.js", "charts.js", "compare_start.js")
 
 
+def _shown(charts: Mapping[ThemeName, Mapping[str, Spec]] | None) -> list[dict[str, Any]]:
+    """Name, columns, and where there are several, the heading of each: scripts draw a chart without its title."""
+    drawn = next(iter(charts.values())) if charts else {}
+    return [
+        {
+            "name": name,
+            "columns": chart["columns"] if len(drawn) > 1 else 2,
+            "title": chart["title"]["text"] if len(drawn) > 1 else "",
+            "about": chart["title"]["subtitle"] if len(drawn) > 1 else [],
+        }
+        for name, chart in drawn.items()
+    ]
+
+
 def study_page(
     result: Result, question: str, about: Sequence[str], findings: Iterable[Finding], tables: Sequence[TextTable],
     charts: Mapping[ThemeName, Mapping[str, Spec]] | None = None,
@@ -36,7 +50,7 @@ def study_page(
         about=about,
         took=duration(part_of(manifest, "seconds").get("total")),
         findings=[(finding, numbers_of(finding.numbers)) for finding in findings],
-        names=list(next(iter(charts.values()))) if charts else [],
+        charts_shown=_shown(charts),
         tables=tables,
         skipped=[str(why) for why in manifest.get("skipped") or ()],
         manifest=json.dumps(manifest, indent=2, ensure_ascii=False, default=str),

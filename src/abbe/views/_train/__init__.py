@@ -1,0 +1,1 @@
+"""Experiments of the lab for people: page, charts, terminal."""

@@ -1,0 +1,161 @@
+"""Charts of experiments that compare normalizers: what each reaches at its best rate, over rates, over lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import polars as pl
+
+from .._shared.panels import Look, Row, numbers, places_axis, rows_of, series_style, share_axis, tip
+from .._shared.series import Spec, finished, log_axis, panel, source, x_of
+from .._shared.theme import THEMES, Theme, ThemeName
+from .looks import MEANS, SEEDS, looks_of, over_seeds
+from .named import length_rows, named_table, with_names
+from .words import PUBLISHED, PUBLISHED_PAPER
+
+if TYPE_CHECKING:
+    from ...studies import Experiment
+
+_LINE = 24  # pixels of a row
+_VALUES = {"accuracy": "accuracy on new data", "loss": "loss on new data"}
+_DECADES = 5.0
+_PUBLISHED_DASH = (4, 3)
+
+
+def best_chart(experiment: Experiment, theme: ThemeName) -> Spec:
+    """Accuracy and loss at the best rate: every seed a point, the mean and its interval."""
+    rows = rows_of(named_table(experiment).filter("best").rename({"name": "shown"}))
+    intervals = {row["name"]: (row["low"], row["high"]) for row in rows_of(with_names(experiment))}
+    looks = looks_of((row["shown"] for row in rows), THEMES[theme])
+    panels = [_dots(rows, value, looks, intervals if value == "accuracy" else {}) for value in _VALUES]
+    about = ["on data that was never trained on; small points: single seeds, large ones: their mean"
+             "; bars: intervals over seeds"]  # fmt: skip
+    return finished(panels, "What does each reach at its best rate?", about, theme)
+
+
+def _dots(
+    rows: list[Row], value: str, looks: Mapping[str, Look], intervals: Mapping[str, tuple[float | None, float | None]]
+) -> Spec | None:
+    there = [row for row in rows if row[value] is not None]
+    if not there:
+        return None
+    names = list(looks)
+    if value == "accuracy":
+        x = alt.X("accuracy:Q", title="accuracy", scale=alt.Scale(domain=[0, 1.02], nice=False),
+                  axis=alt.Axis(tickCount=5))  # fmt: skip
+    else:
+        like = log_axis(value, "", numbers(there, value), _DECADES)
+        x = alt.X("loss:Q", title="loss (nats)", scale=like["scale"], axis=like["axis"])
+    y = alt.Y("shown:N", title=None, sort=names, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=230))
+    scale = alt.Scale(domain=names, range=[look.colour for look in looks.values()])
+    colour = alt.Color("shown:N", legend=None, scale=scale)
+    schema: dict[str, Any] = {"shown": pl.String, value: pl.Float64}
+    means = over_seeds(pl.DataFrame(there, schema=schema, strict=False), ["shown"], value)
+    ends = [{"shown": name, "low": low, "high": high} for name, (low, high) in intervals.items()
+            if low is not None and high is not None]  # fmt: skip
+    bars = source(ends).mark_rule(strokeWidth=3, opacity=0.35)
+    layers = [bars.encode(x=x_of(x, "low"), x2="high:Q", y=y, color=colour)] if ends else []
+    tips = [tip("shown", "run", "N"), tip(value)]
+    layers += [
+        source(there).mark_point(**SEEDS).encode(x, y, colour, tooltip=[*tips, tip("seed"), tip("rate")]),
+        source(means).mark_point(**MEANS).encode(x, y, colour, tooltip=tips),
+    ]
+    return panel(layers, _VALUES[value], height=_LINE * len(names))
+
+
+def rate_chart(experiment: Experiment, theme: ThemeName) -> Spec:
+    """Accuracy and training loss over the rate, a line for each choice."""
+    rows = rows_of(named_table(experiment).rename({"name": "shown"}))
+    for row in rows:
+        ended = row["train_loss"]
+        row["ended"] = row["start_loss"] if ended is None else min(ended, row["start_loss"])
+    looks = looks_of((row["shown"] for row in rows), THEMES[theme])
+    style = series_style(looks, looks)
+    losses = log_axis("ended", "training loss at the end (nats)", numbers(rows, "ended"), _DECADES)
+    panels = [
+        _over_rates(rows, "accuracy", share_axis("accuracy", "accuracy"), style, "accuracy on new data"),
+        _over_rates(rows, "ended", losses, style, "training loss"),
+    ]
+    about = ["small points: single seeds, lines: their mean; a cross: a seed that diverged"]
+    chart = finished(panels, "How much does the learning rate matter?", about, theme)
+    chart["config"]["legend"]["columns"] = 3
+    return chart
+
+
+def _over_rates(rows: list[Row], value: str, y: alt.Y, style: Mapping[str, Any], title: str) -> Spec | None:
+    there = [row for row in rows if row[value] is not None]
+    if not there:
+        return None
+    x = places_axis("rate", "learning rate", {row["rate"] for row in there})
+    schema: dict[str, Any] = {"shown": pl.String, "rate": pl.Float64, value: pl.Float64}
+    means = over_seeds(pl.DataFrame(there, schema=schema, strict=False), ["shown", "rate"], value)
+    tips = [tip("shown", "run", "N"), tip("rate"), tip(value, title)]
+    each = [*tips, tip("seed")]
+    layers = [
+        source(means).mark_line().encode(x, y, tooltip=tips, **style),
+        source(means).mark_point(**MEANS).encode(x, y, style["color"], tooltip=tips),
+    ]
+    for broken in (False, True):
+        some = [row for row in there if bool(row["diverged"]) is broken]
+        mark: dict[str, Any] = {"shape": "cross", "angle": 45, "filled": True, "size": 34} if broken else SEEDS
+        layers += [source(some).mark_point(**mark).encode(x, y, style["color"], tooltip=each)] if some else []
+    return panel(layers, title)
+
+
+def length_chart(experiment: Experiment, theme: ThemeName) -> Spec:
+    """All means in one panel beside what was published; then a panel for each choice with all seeds."""
+    colours, table = THEMES[theme], length_rows(experiment)
+    rows = [row | {"shown": row["name"]} for row in rows_of(table)]
+    published: list[Row] = [
+        {"shown": _published(name), "length": length, "accuracy": accuracy}
+        for name, values in PUBLISHED.items()
+        for length, accuracy in values.items()
+    ]
+    looks = looks_of((row["shown"] for row in rows), colours)
+    dashed = {
+        _published(name): Look(_published(name), colour, _PUBLISHED_DASH, 1.6)
+        for name, colour in zip(PUBLISHED, (colours.ink, colours.control), strict=True)
+    }
+    places = sorted({row["length"] for row in rows} | {row["length"] for row in published})
+    x, y = places_axis("length", "items in the list", places), share_axis("accuracy", "accuracy")
+    style = series_style(looks | dashed, looks | dashed)
+    means = over_seeds(table.rename({"name": "shown"}), ["shown", "length"], "accuracy")
+    tips = [tip("shown", "run", "N"), tip("length", "items"), tip("accuracy")]
+    lines = source([*means, *published])
+    overview = panel(
+        [lines.mark_line().encode(x, y, tooltip=tips, **style),
+         source(means).mark_point(**MEANS).encode(x, y, style["color"], tooltip=tips)],
+        "all, means over seeds",
+    )  # fmt: skip
+    reference = [row for row in published if row["shown"] == _published("softmax")]
+    panels = [_one(name, rows, means, reference, x, y, style, colours) for name in looks]
+    about = [
+        "each at its best rate; small points: single seeds, lines: their mean",
+        f"dashed: {PUBLISHED_PAPER}, trained on up to 16 items as here",
+    ]
+    question = "How far does accuracy hold beyond the lengths of training?"
+    chart = finished([overview, *panels], question, about, theme, columns=3)
+    chart["config"]["legend"]["columns"] = 3
+    return chart
+
+
+def _published(name: str) -> str:
+    return f"{name}, published"
+
+
+def _one(
+    name: str, rows: list[Row], means: list[Row], reference: list[Row], x: alt.X, y: alt.Y, style: Mapping[str, Any],
+    theme: Theme,
+) -> Spec:  # fmt: skip
+    """One choice with all its seeds, before what was published for softmax."""
+    own, mean = ([row for row in some if row["shown"] == name] for some in (rows, means))
+    tips = [tip("length", "items"), tip("accuracy")]
+    layers = [
+        source(reference).mark_line(strokeDash=list(_PUBLISHED_DASH), color=theme.soft, strokeWidth=1.4).encode(x, y),
+        source(mean).mark_line().encode(x, y, tooltip=tips, **style),
+        source(mean).mark_point(**MEANS).encode(x, y, style["color"], tooltip=tips),
+        source(own).mark_point(**SEEDS).encode(x, y, style["color"], tooltip=[*tips, tip("seed")]),
+    ]
+    return panel(layers, name)

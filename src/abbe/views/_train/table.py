@@ -1,0 +1,178 @@
+"""An experiment in the terminal, and the tables of its page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ...words.numbers import MISSING, number, percent, with_interval
+from .._shared.terminal import bullets, new_table, plain, skipped_lines
+from .._shared.text_table import TextTable
+from .named import length_rows, with_names
+from .words import (
+    PUBLISHED,
+    PUBLISHED_PAPER,
+    about_lines,
+    in_order,
+    normalizer_name,
+    optimizer_name,
+    question_of,
+    signal_name,
+)
+
+if TYPE_CHECKING:
+    from ...studies import Experiment
+
+_FAILED = "the training loss ended above half of the first one"
+_WARNED = (
+    "warned: share of failing runs that cross the threshold before their loss shows the failure; false alarms: of "
+    "healthy ones, at any step; lead: median steps in between. Thresholds allow 5 % false alarms; alerts are as they "
+    "are. Entropy is the share of its ceiling, fallen and risen are since the first step, rows are saturated above a "
+    "weight of 0.99, the gradient ratio is that of queries and keys over values"
+)
+
+
+def train_table(experiment: Experiment) -> RenderableType:
+    """Readable from 80 columns on: the statements first, then what the best rates reach."""
+    heading = [Text(plain(question_of(experiment)), style="bold")]
+    about = [Text(plain(line), style="dim") for line in about_lines(experiment)]
+    parts: list[RenderableType] = [*heading, *about, *bullets(experiment.findings)]
+    for table in (*main_tables(experiment), *warning_tables(experiment)):
+        parts += [_drawn(table), *([Text(f"{table.note}\n", style="dim")] if table.note else [])]
+    return Group(*parts, *skipped_lines(experiment.manifest))
+
+
+def _drawn(table: TextTable) -> Table:
+    drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title, title_justify="left")
+    drawn.columns[0].overflow = "fold"  # names of normalizers are long words
+    for row in table.rows:
+        cells = (plain(cell).replace(" (", "\n(").replace(" @ ", "\n@ ") for cell in row)  # below its number
+        drawn.add_row(*map(Text, cells))
+    return drawn
+
+
+def train_tables(experiment: Experiment) -> list[TextTable]:
+    """For the page: also every choice with all its numbers."""
+    return [*main_tables(experiment), *warning_tables(experiment), _choices(experiment)]
+
+
+def main_tables(experiment: Experiment) -> list[TextTable]:
+    """What the best rates reach."""
+    if experiment.experiment == "temperature":
+        return [_by_temperature(experiment)]
+    return [*([_by_length(experiment)] if experiment.lengths.height else []), _reached(experiment)]
+
+
+def _by_temperature(experiment: Experiment) -> TextTable:
+    """Accuracy and best rate: a column for each T, and one for its control."""
+    rows = experiment.summary.to_dicts()
+    controlled = {row["temperature"] for row in rows if row["compensated"]}
+    columns = [
+        (one, compensated)
+        for one in in_order(list({row["temperature"]: None for row in rows}))
+        for compensated in ((False, True) if one in controlled else (False,))
+    ]
+    lines = []
+    for optimizer in dict.fromkeys(row["optimizer"] for row in rows):
+        for name in dict.fromkeys(normalizer_name(row) for row in rows):
+            own = {
+                (row["temperature"], row["compensated"]): row
+                for row in rows
+                if (normalizer_name(row), row["optimizer"]) == (name, optimizer)
+            }
+            if own:
+                lines.append([f"{optimizer_name(optimizer)}, {name}", *(_reach(own.get(one)) for one in columns)])
+    titles = [f"T {one} control" if compensated else f"T {one}" for one, compensated in columns]
+    note = "control: first values and rate of the query map undo the temperature" if controlled else ""
+    return TextTable("Accuracy at the best rate, and that rate", ("trained with", *titles), lines, note)
+
+
+def _reach(row: Mapping[str, Any] | None) -> str:
+    return "" if row is None else f"{percent(row['accuracy'])} @ {row['best_rate']:g}"
+
+
+def _by_length(experiment: Experiment) -> TextTable:
+    """Means over seeds beside what was published."""
+    table = length_rows(experiment)
+    means = table.group_by("name", "length", maintain_order=True).agg(pl.col("accuracy").mean())
+    by_name: dict[str, dict[int, float]] = {}
+    for name, length, accuracy in means.iter_rows():
+        by_name.setdefault(name, {})[length] = accuracy
+    by_name |= {f"{name}, published": values for name, values in PUBLISHED.items()}
+    lengths = sorted({length for values in by_name.values() for length in values})
+    rows = [[name, *(_share(values.get(length)) for length in lengths)] for name, values in by_name.items()]
+    columns = ("normalizer", *(f"{length:,}" for length in lengths))
+    return TextTable("Accuracy by items in the list, at the best rate", columns, rows, f"published: {PUBLISHED_PAPER}")
+
+
+def _share(value: float | None) -> str:
+    return MISSING if value is None else f"{100 * value:.1f} %"
+
+
+def _reached(experiment: Experiment) -> TextTable:
+    rows = [
+        [
+            row["name"], f"{row['best_rate']:g}", _accuracy(row), number(row["loss"], 3), number(row["half_step"]),
+            f"{row['failed']} of {row['runs']}",
+        ]
+        for row in with_names(experiment).to_dicts()
+    ]  # fmt: skip
+    columns = ("normalizer", "best rate", "accuracy", "loss", "half loss", "failed")
+    note = f"half loss: the first step that was read with half of the first loss; failed, over all rates: {_FAILED}"
+    return TextTable("At the best rate, on new data", columns, rows, note)
+
+
+def _accuracy(row: Mapping[str, Any]) -> str:
+    return with_interval(row["accuracy"], row["low"], row["high"], lambda share: f"{100 * share:.1f} %")
+
+
+def _choices(experiment: Experiment) -> TextTable:
+    rows = [
+        [
+            optimizer_name(row["optimizer"]), normalizer_name(row), row["temperature"],
+            "yes" if row["compensated"] else "", f"{row['best_rate']:g}", _accuracy(row), number(row["loss"], 3),
+            number(row["half_step"]), str(row["runs"]), str(row["failed"]), str(row["diverged"]), _sensitivity(row),
+            number(row["largest_logit"], 3),
+        ]
+        for row in experiment.summary.to_dicts()
+    ]  # fmt: skip
+    columns = (
+        "optimizer", "normalizer", "T", "compensated", "best rate", "accuracy", "loss", "half loss at", "runs",
+        "failed", "diverged", "rate sensitivity", "largest logit",
+    )  # fmt: skip
+    note = "accuracy, loss, step and logit at the best rate; runs of single seeds over all rates; "
+    note += f"failed: {_FAILED}; diverged: above it, or not finite"
+    return TextTable("Every choice", columns, rows, note)
+
+
+def _sensitivity(row: Mapping[str, Any]) -> str:
+    low, high = row["rate_sensitivity_low"], row["rate_sensitivity_high"]
+    return with_interval(row["rate_sensitivity"], low, high, lambda value: number(value, 3))
+
+
+def warning_tables(experiment: Experiment) -> list[TextTable]:
+    """None where nothing failed, or all did."""
+    rows = experiment.warnings.to_dicts()
+    if not rows:
+        return []
+    signals = sorted((row for row in rows if row["kind"] != "alert"), key=lambda row: -(row["auc"] or 0.0))
+    alerts = [row for row in rows if row["kind"] == "alert"]
+    shown = [[signal_name(row), *_warning(row)] for row in (*signals, *alerts)]
+    columns = ("what warns", "AUC", "threshold", "warned", "false alarms", "lead")
+    first = rows[0]
+    title = f"Early warning: {first['failing']:,} failing, {first['healthy']:,} healthy runs of single seeds"
+    return [TextTable(title, columns, shown, _WARNED)]
+
+
+def _warning(row: Mapping[str, Any]) -> list[str]:
+    auc = row["auc"]
+    return [
+        "" if auc is None else with_interval(auc, row["auc_low"], row["auc_high"], "{:.2f}".format),
+        "alert" if row["kind"] == "alert" else number(row["threshold"], 3),
+        percent(row["warned"]), percent(row["false_alarms"]), number(row["lead"], 3),
+    ]  # fmt: skip

@@ -1,0 +1,85 @@
+"""Early warning as a chart: how well each quantity ranks failing runs first, and what each alert would have done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import altair as alt
+
+from .._shared.panels import Row, rows_of, tip
+from .._shared.series import Spec, finished, panel, source, x_of
+from .._shared.theme import THEMES, Theme, ThemeName
+from .words import signal_name
+
+if TYPE_CHECKING:
+    from ...studies import Experiment
+
+_LINE = 19  # pixels of a row
+_WARNED, _FALSE = "failing runs warned", "healthy runs alarmed"
+
+
+def warning_chart(experiment: Experiment, theme: ThemeName) -> Spec | None:
+    """None where no run failed, or all did: then there is nothing to warn of, or nothing to compare with."""
+    rows = [row | {"signal": signal_name(row)} for row in rows_of(experiment.warnings)]
+    if not rows:
+        return None
+    failing, healthy = rows[0]["failing"], rows[0]["healthy"]
+    about = [
+        f"{failing:,} failing and {healthy:,} healthy runs of single seeds; only what happens before the loss shows "
+        "the failure counts",
+        "AUC: how often a failing run ranks above a healthy one, 0.5 is chance; bars: intervals over runs",
+    ]
+    colours = THEMES[theme]
+    panels = [_auc([row for row in rows if row["auc"] is not None], colours)]
+    panels += [_alerts([row for row in rows if row["kind"] == "alert"], colours)]
+    chart = finished(panels, "Which quantity warns before the loss does?", about, theme)
+    return chart | {"resolve": {"scale": dict.fromkeys(("color", "shape", "x", "y"), "independent")}}
+
+
+def _auc(rows: list[Row], theme: Theme) -> Spec | None:
+    """The best first, with its interval, against chance."""
+    if not rows:
+        return None
+    order = [row["signal"] for row in sorted(rows, key=lambda row: -row["auc"])]
+    x = alt.X(
+        "auc:Q",
+        title="AUC",
+        scale=alt.Scale(domain=[0, 1]),
+        axis=alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".2f"),
+    )
+    y = alt.Y("signal:N", title=None, sort=order, axis=alt.Axis(labelLimit=200))
+    tips = [
+        tip("signal", "warns", "N"), tip("auc", "AUC"), tip("auc_low", "from"), tip("auc_high", "to"),
+        tip("threshold", "threshold for at most 5 % false alarms"), tip("warned", "warned then"),
+        tip("false_alarms", "false alarms then"), tip("lead", "median lead (steps)"),
+    ]  # fmt: skip
+    known = [row for row in rows if row["auc_low"] is not None]
+    bars = source(known).mark_rule(color=theme.selected, strokeWidth=3, opacity=0.45)
+    layers = [source([{"auc": 0.5}]).mark_rule(color=theme.control, strokeDash=[4, 3]).encode(x=x)]
+    layers += [bars.encode(x=x_of(x, "auc_low"), x2="auc_high:Q", y=y)] if known else []
+    dots = source(rows).mark_point(filled=True, size=60, opacity=1, color=theme.selected)
+    return panel([*layers, dots.encode(x, y, tooltip=tips)], "quantities of the monitor", height=_LINE * len(rows))
+
+
+def _alerts(rows: list[Row], theme: Theme) -> Spec | None:
+    """The alerts as they are: how many failing runs they warn of, and how many healthy ones they alarm."""
+    if not rows:
+        return None
+    points = [
+        {"signal": row["signal"], "share": row[column], "shown": words, "lead": row["lead"]}
+        for row in rows
+        for column, words in (("warned", _WARNED), ("false_alarms", _FALSE))
+    ]
+    order = [row["signal"] for row in sorted(rows, key=lambda row: row["false_alarms"] - row["warned"])]
+    x = alt.X("share:Q", title="share of runs", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5))
+    y = alt.Y("signal:N", title=None, sort=order, axis=alt.Axis(labelLimit=200))
+    hues = alt.Scale(domain=[_WARNED, _FALSE], range=[theme.third, theme.claim])
+    colour = alt.Color("shown:N", title=None, scale=hues)
+    shape = alt.Shape("shown:N", title=None, scale=alt.Scale(domain=[_WARNED, _FALSE], range=["circle", "diamond"]))
+    tips = [tip("signal", "alert", "N"), tip("shown", "of", "N"), tip("share"), tip("lead", "median lead (steps)")]
+    between = source(rows).mark_rule(color=theme.control, opacity=0.6)
+    layers = [
+        between.encode(x=x_of(x, "warned"), x2="false_alarms:Q", y=y),
+        source(points).mark_point(filled=True, size=60, opacity=1).encode(x, y, colour, shape, tooltip=tips),
+    ]
+    return panel(layers, "alerts of the monitor, as they are", height=_LINE * len(rows))

@@ -1,0 +1,98 @@
+"""What the page of an experiment asks, what its runs and quantities are called, and what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...words.manifest import part_of, text_name
+from ...words.numbers import many
+from ...words.training import alert_words
+
+if TYPE_CHECKING:
+    from ...studies import Experiment
+
+CONTROL = "compensated control"
+QUESTIONS = {
+    "temperature": "Is low temperature hard to train?",
+    "length": "Which normalizer finds the maximum in lists longer than it was trained on?",
+    "recall": "Which normalizer learns to recall?",
+    "text": "Which normalizer trains the better language model?",
+}
+_OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}
+QUANTITIES = {
+    "loss": "training loss",
+    "entropy_share": "entropy, share of its ceiling",
+    "max_logit": "largest logit",
+    "logit_change": "change of the logits by a step",
+    "saturated": "rows with a weight above 0.99",
+    "separability": "separability N_s/N",
+    "sensitivity": "sensitivity, worst direction",
+    "gradient_ratio": "gradient, queries and keys over values",
+    "query_gradient": "gradient of the queries",
+}
+_SIGNALS = {  # short, for the rows of a chart; the note of the table says what they are
+    "entropy_share": "entropy", "max_logit": "largest logit", "logit_change": "logit change",
+    "saturated": "saturated rows", "separability": "N_s/N", "sensitivity": "sensitivity",
+    "gradient_ratio": "gradient ratio", "query_gradient": "query gradient",
+}  # fmt: skip
+_DIRECTIONS = {
+    ("low", "level"): "low", ("high", "level"): "high", ("low", "change"): "fallen", ("high", "change"): "risen",
+}  # fmt: skip
+# Accuracy by test length in arXiv 2410.01104, whose networks were trained on up to 16 items.
+PUBLISHED_PAPER = "arXiv 2410.01104"
+PUBLISHED = {
+    "softmax": {16: 0.986, 64: 0.943, 256: 0.813, 1024: 0.538, 4096: 0.226, 16384: 0.124},
+    "adaptive temperature": {16: 0.986, 64: 0.945, 256: 0.821, 1024: 0.577, 4096: 0.249, 16384: 0.140},
+}
+
+
+def question_of(experiment: Experiment) -> str:
+    return QUESTIONS.get(experiment.experiment, "What did the runs learn?")
+
+
+def about_lines(experiment: Experiment) -> list[str]:
+    """What was trained on what, and how often."""
+    settings = part_of(experiment.manifest, "settings")
+    runs, seeds = experiment.table["run"].n_unique(), experiment.table["seed"].n_unique()
+    steps = f" of {many(settings['steps'], 'step')}" if isinstance(settings.get("steps"), int) else ""
+    return [
+        f"small transformers on {text_name(experiment.manifest)}",
+        f"{many(runs, 'run')}{steps}, each with {many(seeds, 'seed')}",
+    ]
+
+
+def optimizer_name(optimizer: str) -> str:
+    return _OPTIMIZERS.get(optimizer, optimizer)
+
+
+def normalizer_name(row: Mapping[str, Any]) -> str:
+    return f"{row['normalizer']}, QK-norm" if row["qk_norm"] else str(row["normalizer"])
+
+
+def temperature_name(temperature: str) -> str:
+    """ "T = 0.1", "learned T", "T geometric:1:0.1"."""
+    kind, _, start = temperature.partition(":")
+    if kind == "learned":
+        return f"learned T from {start}" if start else "learned T"
+    return f"T {temperature}" if start else f"T = {temperature}"
+
+
+def in_order(temperatures: Mapping[str, Any] | list[str]) -> list[str]:
+    """From high to low; what changes in training comes last."""
+    return sorted(temperatures, key=lambda one: (as_number(one) is None, -(as_number(one) or 0.0)))
+
+
+def as_number(temperature: str) -> float | None:
+    try:
+        return float(temperature)
+    except ValueError:
+        return None
+
+
+def signal_name(row: Mapping[str, Any]) -> str:
+    """What warns: an alert of the monitor by its event, a quantity with the direction that alarms."""
+    if row["kind"] == "alert":
+        return alert_words(row["quantity"]).event
+    label = _SIGNALS.get(row["quantity"], str(row["quantity"]).replace("_", " "))
+    return f"{label}, {_DIRECTIONS.get((row['direction'], row['kind']), row['direction'])}"
