@@ -79,8 +79,12 @@ def temperature(
     seeds: Seeds = None,
     steps: Steps = None,
     qk_norm: Annotated[
-        bool, measured("Also train softmax with normed queries and keys.", "--qk-norm/--no-qk-norm")
-    ] = True,
+        bool | None,
+        measured(
+            "Also train softmax with normed queries and keys; by default yes, not with --quick.",
+            "--qk-norm/--no-qk-norm",
+        ),
+    ] = None,
     decay: Annotated[float, measured("Decoupled weight decay.")] = 0.0,
     text: TextFiles = None,
     quick: Quick = False,

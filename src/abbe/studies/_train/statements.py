@@ -67,7 +67,8 @@ class _Change:
 
 
 def _points(x: float | None) -> str:
-    return "" if x is None else f"{100 * x:+.0f}"
+    """A change in percent points; one that rounds to 0 has no sign."""
+    return "" if x is None else f"{round(100 * x):+d}" if round(100 * x) else "0"
 
 
 def _value(words: str) -> float:
