@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import zlib
 
@@ -35,6 +36,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = [item for item in items if zlib.crc32(f"{seed} {item.nodeid}".encode()) % 10_000 < 100 * float(percent)]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected by now, a million objects, stays to the end: no later search for garbage reads it.
+
+    It was a twentieth of the time of all tests.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _mark_all_but_the_first(items: list[pytest.Item]) -> None:

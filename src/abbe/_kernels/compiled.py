@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from numba import njit
+from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.lowering import Lower
@@ -31,9 +32,30 @@ class _WideLower(Lower):  # type: ignore[misc]
         set.add(self.function.attributes, '"prefer-vector-width"="512"')  # its own `add` knows no such attribute
 
 
+class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """Code that others link and inline and nobody calls: it is optimised, but no machine code is made of it."""
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _WideLowering(NativeLowering):  # type: ignore[misc]
     _name = "abbe_wide_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        flags, context, name = state.flags, state.targetctx, state.func_id.func_qualname
+        if not (flags.no_cpython_wrapper and flags.no_cfunc_wrapper):
+            return bool(super().run_pass(state))
+        state.library, flags.no_compile = _PartLibrary(context.codegen(), name), True
+        super().run_pass(state)
+        made = state["cr"]
+        # numba looks a function up by what Python would call: a method of a text of its own, which refuses every call.
+        key = f"{{{name} can only be called by compiled code}}".format
+        context.insert_user_function(key, made.fndesc, [state.library])
+        state["cr"] = made._replace(cfunc=key)
+        return True
 
     @property
     def lowering_class(self) -> Any:
@@ -51,16 +73,19 @@ class WideCompiler(CompilerBase):  # type: ignore[misc]
         return [steps]
 
 
+def part(function: Any, **options: Any) -> Any:
+    """Compile a function that only other compiled functions call: no way in from Python, no machine code, no cache."""
+    nobody_calls = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return njit(**options, **nobody_calls, error_model="numpy", pipeline_class=WideCompiler)(function)
+
+
 def kernel(function: Any) -> Any:
-    """Compile a kernel or a helper called once per row: cached on disk, GIL released.
+    """Compile a kernel or a helper called once per row. Only the C function around a kernel (`entries`) is cached.
 
     Always inlined. Otherwise a helper exists twice, compiled by itself and once more inside its caller, with rounding
     of its own; the process that compiles would call the first copy, those that load from the cache the second.
     """
-    options = {"cache": True, "nogil": True, "fastmath": SUMS, "error_model": "numpy", "forceinline": True}
-    made = njit(**options, pipeline_class=WideCompiler)(function)
-    stamp_cache(made, function)
-    return made
+    return part(function, nogil=True, fastmath=SUMS, forceinline=True)
 
 
 def inlined(function: Any) -> Any:

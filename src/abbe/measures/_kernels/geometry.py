@@ -8,7 +8,7 @@ import numpy as np
 
 from ..._kernels.compiled import kernel
 from ..._kernels.sums import LONG_BLOCK, block_end, row_dot
-from ..._kernels.vector import NEG_INF, ONE, POS_INF, ZERO, f32, larger, maximum, minimum, smaller
+from ..._kernels.vector import NEG_INF, ONE, POS_INF, ZERO, copy_row, f32, larger, maximum, minimum, smaller
 
 _TWO = f32(2.0)
 _NEAR = f32(0.15)  # of ||s||: a key this close to s is measured again, as the difference of large numbers rounds
@@ -79,7 +79,7 @@ def set_parts(
         prepare(logits[r, low:high], a, squares[low:high], own, over, shown)
         for which in range(2):
             order = random[r] if which else selected[r]
-            outside[:] = shown
+            copy_row(shown, outside)
             for j in range(here):
                 blocked[j] = ZERO if shown[j] > ZERO else POS_INF
             done = 0

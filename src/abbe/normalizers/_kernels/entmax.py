@@ -18,6 +18,7 @@ from ..._kernels.vector import (
     TINY,
     ZERO,
     below,
+    copy_row,
     exp,
     f32,
     log,
@@ -195,7 +196,7 @@ def forward(row: Any, top: Any, params: Any, out: Any, room: Any) -> None:
     filled = (abs(count) + _VECTOR - 1) // _VECTOR * _VECTOR
     entmax_weights(near[:filled], float(beta), packed)
     if count < 0:
-        out[:] = packed[:keys]
+        copy_row(packed, out)
     else:
         out[:] = ZERO
         for c in range(count):

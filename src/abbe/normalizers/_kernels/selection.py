@@ -13,7 +13,7 @@ from numba import int32, int64
 
 from ..._kernels.compiled import inlined, kernel
 from ..._kernels.sums import LONG_BLOCK, Row, row_sum, sum_over_keys
-from ..._kernels.vector import NEG_INF, ONE, ZERO, bits, f32, from_bits, minimum
+from ..._kernels.vector import NEG_INF, ONE, ZERO, bits, copy_row, f32, from_bits, minimum
 from .rows import forward_rows
 from .shaped import (
     kept_backward,  # noqa: F401  (gradient of the kept full weights)
@@ -152,7 +152,7 @@ def topk_kept_forward(row: Any, top: Any, params: Any, out: Any, ones: Any) -> N
 @forward_rows(room=ones_room)
 def topp_forward(row: Any, top: Any, params: Any, out: Any, mass: Any) -> None:
     total = exponentials(row, top, ONE, ZERO, mass)
-    out[:] = mass
+    copy_row(mass, out)
     if params[1] < ONE:
         keep_largest(row, mass, params[1] * total, top, out)
     renormalize(out)

@@ -108,7 +108,7 @@ def _written(inked: Sequence[tuple[Row, str]], x: alt.X, y: alt.Y) -> list[alt.C
     layers = []
     for ink in sorted({ink for _, ink in inked}):
         shown = [row | {"words": _short(row["value"])} for row, used in inked if used == ink]
-        layers.append(source(shown).mark_text(fontSize=9, color=ink).encode(x=x, y=y, text="words:N"))
+        layers.append(source(shown).mark_text(fontSize=9, color=ink).encode(x=x, y=y, text=alt.Text("words:N")))
     return layers
 
 

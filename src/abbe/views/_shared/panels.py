@@ -100,7 +100,7 @@ def intervals(rows: Sequence[Row], x: alt.X, y: alt.Y, colour: alt.Color) -> lis
     chart = alt.Chart(data(whole))
     flat = len({row[field] for row in whole}) == 1
     marks = chart.mark_rule(strokeWidth=4, opacity=0.35) if flat else chart.mark_area(opacity=0.2)
-    return [marks.encode(x=x, y=renamed(y, "low"), y2="high:Q", color=colour)]
+    return [marks.encode(x=x, y=renamed(y, "low"), y2=alt.Y2("high:Q"), color=colour)]
 
 
 def renamed(y: alt.Y, field: str) -> alt.Y:
