@@ -144,45 +144,6 @@ def test_one_window_has_no_intervals_and_proves_nothing() -> None:
 # -- A folder ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_interrupted_comparison_resumes_and_ends_the_same(
-    found: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_args: object, **_options: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(study, "margins", stop)
-        with pytest.raises(KeyboardInterrupt):
-            made(folder=tmp_path)
-    kept = sorted(path.name for path in (tmp_path / "parts").iterdir())
-    assert kept == sorted(f"{i}-{part}.json" for i in range(3) for part in ("windows", "capacity", "sensitivity"))
-
-    def never(*_args: object, **_options: object) -> None:
-        raise AssertionError("measured again")
-
-    monkeypatch.setattr(study, "SwapReader", never)
-    resumed = made(folder=tmp_path)
-    assert_frame_equal(resumed.table.drop(TIMED), found.table.drop(TIMED))
-    assert_frame_equal(resumed.needle, found.needle)
-    assert json.loads((tmp_path / "compare.json").read_text())["recommendation"]["rule"] == found.recommendation.rule
-    assert made(folder=tmp_path).table.equals(resumed.table)  # also the times
-
-
-@pytest.mark.slow
-def test_a_damaged_part_is_measured_again(found: Comparison, tmp_path: Path) -> None:
-    made(folder=tmp_path)
-    for name in ("1-windows.json", "2-needle.json"):
-        (tmp_path / "parts" / name).write_text("{")
-    assert_frame_equal(made(folder=tmp_path).table.drop(TIMED), found.table.drop(TIMED))
-
-
-@pytest.mark.slow
-def test_another_comparison_in_the_folder_is_refused(tmp_path: Path) -> None:
-    made(folder=tmp_path)
-    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: alternatives\)"):
-        made(folder=tmp_path, normalizers=["sparsemax"])
-
-
 def test_a_comparison_with_prompts_of_another_form_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:
         before.setattr(parts, "DECOYS", 0)
