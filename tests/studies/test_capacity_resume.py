@@ -31,15 +31,23 @@ def test_the_cost_is_that_of_what_is_left(tmp_path: Path, capsys: pytest.Capture
         made(layers=False, lengths=[16], way="deletion", tau=0.05, progress=True, **options)
         return capsys.readouterr().err
 
-    planned = 7  # the own loss, N = 1, 2, 4 and 8, and two steps of the search
+    planned = 8  # the baseline's loss, N = 1, 2, 4 and 8, and two steps of the search; separability
     assert f"{3 * planned} windows, {48 * planned} tokens: about" in told()
     told(folder=tmp_path)
-    assert "all losses were evaluated before" in told(folder=tmp_path)
+    assert "all windows were measured before" in told(folder=tmp_path)
     (tmp_path / "capacity.json").unlink()
+    (tmp_path / "separability" / "windows" / "16-1.safetensors").unlink()
     kept = len(list((tmp_path / "losses").iterdir()))
-    left = planned - kept
-    assert left >= 0
-    assert f"{3 * left} windows, {48 * left} tokens: about" in told(folder=tmp_path)
+    left = 3 * (planned - 1 - kept) + 1
+    assert left >= 1
+    assert f"{left} windows, {16 * left} tokens: about" in told(folder=tmp_path)
+
+
+def test_check_and_cost_are_said_once_for_losses_and_separability(capsys: pytest.CaptureFixture[str]) -> None:
+    made(layers=False, lengths=[16], progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["tiny gpt2", "54 windows, 864 tokens"]
+    assert "self-check error" in lines[0]
 
 
 def test_losses_of_some_windows_are_taken_from_those_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,4 +77,4 @@ def test_a_folder_that_does_not_say_of_which_windows_it_is_costs_all(
         path.write_text('{"losses": [9.0, 9.0, 9.0]}')
     capsys.readouterr()
     assert_frame_equal(made(**options).table, first.table)
-    assert "all losses were evaluated before" not in capsys.readouterr().err
+    assert "all windows were measured before" not in capsys.readouterr().err

@@ -108,7 +108,7 @@ class Study:
         per_token = (time.perf_counter() - start) / self.settings.length
         alternatives = self.settings.alternatives
         count = 1 + len(alternatives) + self.settings.calibrate * sum(one.rules is not None for one in alternatives)
-        self.watch.say(f"{self.model.name}: softmax swapped in differs by {error:.1e} (allowed 1e-3)")
+        self.watch.say_checked(self.model.name, error)
         self.watch.say(_cost(count, count * self._tokens(), per_token))
         self.watch.expect(count * (self._passes() + len(batches(self.prompts))))
         return error

@@ -85,7 +85,7 @@ def measure_runs(
         identities = [identity_of(one["model"], one["text"], one["settings"]) for one in facts]
         kept = [RunFolder(*pair, watch.announce, study) for pair in zip(folders, identities, strict=True)]
         left = [window.length for window in cut if any(window not in run for run in kept)]
-        watch.say(f"{model.name}: self-check error {error:.1e} (allowed 1e-3)")
+        watch.say_checked(model.name, error)
         watch.say(
             str(estimate(model, left, len(probe), a_pass, overhead, queries=settings.queries, warm=warm))
             if left
