@@ -170,6 +170,18 @@ def test_pages_and_figures_are_refused_before_the_work(option: str) -> None:
     assert (done.returncode, done.stderr) == (2, line)
 
 
+def test_a_page_that_cannot_be_drawn_names_what_was_called() -> None:
+    code = """
+import abbe, polars
+try:
+    abbe.Run(polars.DataFrame(), {}).to_html("page.html")
+except abbe.AbbeError as error:
+    print(error)
+"""
+    done = run_with(CORE | packages("models"), code)
+    assert (done.stderr, done.stdout) == ("", 'Run.to_html needs abbe[report]: pip install "abbe[report]"\n')
+
+
 @pytest.mark.parametrize("extra", ["", "models", "report"])
 def test_names_of_an_extra_need_no_other(extra: str) -> None:
     """Every one can be imported: what its module imports at the top comes with the core and this extra."""
