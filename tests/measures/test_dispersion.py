@@ -134,7 +134,7 @@ def test_kernels_refuse_the_same(bad: float, kernels: None) -> None:
         dispersion(changed(rows, weights=weights))
 
 
-@pytest.mark.parametrize("case", ["random", "ties", "negative"])
+@pytest.mark.parametrize("case", ["random", "ties", "negative", "zeros of both signs"])
 @pytest.mark.parametrize("mask", ["all", "causal", "window", "some"])
 def test_order_is_that_of_a_stable_sort(case: str, mask: str, kernels: None) -> None:
     rows = random_rows(5, heads=3, queries=9, keys=70, mask=mask, dtype=torch.float32)
@@ -143,6 +143,8 @@ def test_order_is_that_of_a_stable_sort(case: str, mask: str, kernels: None) -> 
         weights = (weights * 20).round() / 20
     if case == "negative":
         weights = torch.where(rows.visible, torch.randn(weights.shape, generator=seeded(1)), 0.0)
+    if case == "zeros of both signs":
+        weights = torch.where(torch.rand(weights.shape, generator=seeded(2)) < 0.5, 0.0, -0.0)
     rows = changed(rows, weights=weights)
     for largest in (1, 13, 500):
         order = rows.order(largest)

@@ -113,10 +113,11 @@ def weight_codes(row: Any, weights: Any, codes: Any) -> Any:
     """
     count, low, high = ZERO, int32(0x7FFFFFFF), int32(-0x7FFFFFFF)
     for j in range(row.shape[0]):
-        # Adding 0 turns -0 into 0: the two are equal, but not their bits.
-        pattern = bits(weights[j] + ZERO)
+        pattern = bits(weights[j])
         there = row[j] != NEG_INF
         code = int32(pattern ^ int32((pattern >> int32(31)) & int32(0x7FFFFFFF)))
+        # -0 and 0 are equal, but not their bits. (To add 0 does nothing: sums may ignore the sign of a zero.)
+        code = int32(0) if code == int32(-1) else code
         codes[j] = code if there else int32(-0x80000000)
         count += ONE if there else ZERO
         low = min(low, code if there else int32(0x7FFFFFFF))
