@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from cli_runs import COMMANDS, run_python
+from inside import cli_names as _names
+from inside import later_module as _later
 
 import abbe
 import abbe.studies
 import abbe.views
-from abbe import _later
-from abbe.cli import _names
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import reference_facts
 from plain import plain_row
 from row_cases import as_type, changed, nasty_rows, random_rows, seeded
 
 from abbe import AbbeError
 from abbe.measures import Rows, choose_sets, dispersion, selection, summarize
-from abbe.measures._rows import reference_facts
 
 SPECS = ["softmax", "sparsemax", "sink:b=0.5", "sigmoid", "topk:k=3", "relu"]
 

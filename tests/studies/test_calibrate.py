@@ -12,19 +12,13 @@ import pytest
 import tiny_models
 import tiny_runs
 import torch
+from inside import LayerRows, RowReader, fit, for_heads, learnable, settings_for, values_of, window_losses
+from inside import calibrate_tune as _calibrate_tune
 from torch import Tensor
 
 import abbe
 from abbe.models import LoadedModel, tap
 from abbe.models import windows as cut_windows
-from abbe.models._swap.groups import for_heads
-from abbe.studies._calibrate import tune as _calibrate_tune
-from abbe.studies._calibrate.fit import fit
-from abbe.studies._calibrate.layers import values_of
-from abbe.studies._calibrate.rows import LayerRows, RowReader
-from abbe.studies._engine.calibrated import learnable
-from abbe.studies._engine.loss import window_losses
-from abbe.studies._engine.settings import settings_for
 
 QUICK: dict[str, Any] = {"windows": 3, "held_out": 2, "length": 40, "queries": 12, "resamples": 50, "progress": False}
 

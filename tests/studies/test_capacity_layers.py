@@ -13,17 +13,24 @@ import scipy.stats
 import tiny_runs
 import torch
 from capacity_runs import QUICK, asked, curve_of, made, model_row
+from inside import (
+    GROWTH_SCHEMA,
+    WAYS,
+    capacity_table,
+    correlation_table,
+    curve_rows,
+    evenly_spaced,
+    findings,
+    growth_table,
+    reported_way,
+    window_losses,
+)
+from inside import capacity_shown_size as shown_size
 
 import abbe
 from abbe.models import Window
 from abbe.models import windows as cut_windows
 from abbe.studies import Capacity, capacity
-from abbe.studies._capacity.findings import findings
-from abbe.studies._capacity.geometry import correlation_table, shown_size
-from abbe.studies._capacity.result import GROWTH_SCHEMA, WAYS, reported_way
-from abbe.studies._capacity.study import evenly_spaced
-from abbe.studies._capacity.tables import capacity_table, curve_rows, growth_table
-from abbe.studies._engine.loss import window_losses
 from abbe.words.finding import Finding
 
 CELLS = [(length, way) for length in (16, 40) for way in WAYS]

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import tiny_runs
 from capacity_runs import made
+from inside import Parts, window_losses
+from inside import capacity_losses as _capacity_losses
 from polars.testing import assert_frame_equal
 
 from abbe.models import windows as cut_windows
-from abbe.studies._capacity import losses as _capacity_losses
-from abbe.studies._engine.loss import window_losses
-from abbe.studies._engine.parts import Parts
 
 
 def test_what_is_kept_is_not_evaluated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,19 +10,17 @@ import polars as pl
 import pytest
 import tiny_runs
 from compare_runs import QUICK, made, row, word_model
+from inside import Prompt, needle_lengths_for, window_losses
+from inside import compare_judge as judge
+from inside import compare_result as parts
+from inside import compare_work as study
 from needle_models import TEXT
 from polars.testing import assert_frame_equal
 
 import abbe
 from abbe.models import swap
 from abbe.models import windows as cut_windows
-from abbe.studies import compare
-from abbe.studies._compare import result as parts
-from abbe.studies._compare import work as study
-from abbe.studies._compare.needle_prompts import Prompt
-from abbe.studies._compare.result import Comparison, needle_lengths_for
-from abbe.studies._compare.rule import judge
-from abbe.studies._engine.loss import window_losses
+from abbe.studies import Comparison, compare
 from abbe.words.names import BASELINE
 
 TIMED = ("time_ratio", "seconds")

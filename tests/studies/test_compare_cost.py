@@ -8,14 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from compare_runs import word_model
+from inside import PromptMaker, _plain, batches, costs, peak_megabytes
+from inside import compare_cost as announced
 from needle_models import TEXT
 
 import abbe
-from abbe.studies._compare import cost as announced
-from abbe.studies._compare.needle import batches
-from abbe.studies._compare.needle_prompts import PromptMaker
-from abbe.studies._compare.speed import costs, peak_megabytes
-from abbe.studies._compare.tables import _plain
 from abbe.words.names import BASELINE
 
 TEXT_TOKENS = torch.arange(10, 50)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+from inside import engine_folder as _folder
 from tiny_runs import QUICK, TEXT, model, run
 
 import abbe
 from abbe.models import wrap
-from abbe.studies._engine import folder as _folder
 
 # Resuming
 
@@ -190,7 +190,7 @@ def test_nan_activations_are_named(tmp_path: Path) -> None:
 
 
 def test_failing_self_check_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from abbe.models import _tap
+    from inside import models_tap as _tap
 
     monkeypatch.setattr(_tap, "own_attention", lambda call: torch.zeros_like(call.query).transpose(1, 2).contiguous())
     with pytest.raises(abbe.AbbeError, match="self-check failed"):

@@ -8,10 +8,10 @@ import compare_runs
 import pytest
 import tiny_models
 import tiny_runs
+from inside import RunFolder
+from inside import compare_work as _compare_study
 
 import abbe
-from abbe.studies._compare import work as _compare_study
-from abbe.studies._engine.folder import RunFolder
 
 
 def stopped(*_: object, **__: object) -> None:

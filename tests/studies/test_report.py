@@ -10,11 +10,11 @@ from typing import Any
 import polars as pl
 import pytest
 import tiny_runs
+from inside import report_study as study
 from polars.testing import assert_frame_equal
 
 import abbe
 from abbe.studies import Report, report
-from abbe.studies._report import study
 
 QUICK: dict[str, Any] = tiny_runs.QUICK | {"lengths": [16, 40], "temperatures": (0.1, 1.0)}
 
