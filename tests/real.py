@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from abbe.models._pull.cache import is_pulled
+from abbe.models import is_pulled
 
 SHARED = Path(os.environ.get("ABBE_SHARED") or Path(__file__).resolve().parents[2] / "shared")
 

@@ -267,7 +267,7 @@ def test_wrong_usage_is_exit_code_2_without_traceback(arguments: list[str]) -> N
 def test_nan_is_an_error_for_the_program_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from abbe.studies import _verify as engine
+    from inside import studies_verify as engine
 
     broken = [
         dataclasses.replace(statement, bound=lambda point, old=statement.bound: old(point) * float("nan"))

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 from cli_runs import run_python
+from inside import cli_complete as _complete
+from inside import cli_names as _names
+from inside import engine_settings as _settings
+from inside import load_module as _load
 
 import abbe
 from abbe.bounds import catalogue
-from abbe.cli import _complete, _names
-from abbe.models._load import load as _load
 from abbe.studies import FIGURES
-from abbe.studies._engine import settings as _settings
 from abbe.studies._train.optimizers import OPTIMIZERS
 from abbe.studies._train.tasks import TASKS
 

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import huggingface_hub
 import pytest
 from cli_runs import run_main
-
-from abbe.cli import _options
+from inside import cli_options as _options
 
 pytest_plugins = ("cli_fixtures",)
 ON_MODELS = ("diagnose", "report", "reproduce")

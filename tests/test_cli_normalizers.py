@@ -7,11 +7,11 @@ import math
 
 import pytest
 from cli_runs import run, run_main
+from inside import bar
 
 import abbe
 from abbe import AbbeError
 from abbe.studies import try_normalizers
-from abbe.views._normalizers import bar
 
 INFOS = abbe.list_normalizers()
 E = math.e

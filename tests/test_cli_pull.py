@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from cli_runs import run, run_main
+from inside import pull_module as _pull
 
 from abbe import AbbeError
-from abbe.models._pull import pull as _pull
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli_runs import run, run_main
-
-from abbe.studies._engine import watch as _progress
+from inside import engine_watch as _progress
 
 pytest_plugins = ("cli_fixtures",)
 

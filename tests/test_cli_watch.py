@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from cli_runs import run, run_main
+from inside import cli_watch as _watch
 
-from abbe.cli import _watch
 from abbe.results import STEPS, Training, encoded_step
 
 sys.path.insert(0, str(Path(__file__).parent / "views"))

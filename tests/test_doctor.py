@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 from cli_runs import run, run_main
+from inside import doctor_machine as machine
+from inside import doctor_packages as packages
+from inside import load_embedded as _embedded
 
 import abbe
 from abbe import normalizers, studies
-from abbe.models._load import embedded as _embedded
 from abbe.studies import Check
-from abbe.studies._doctor import machine, packages
 
 LINES = [
     "Python",

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from cli_runs import COMMANDS, run_python
+from inside import cli_names as _names
+from inside import later_module as _later
 
 import abbe
 import abbe.studies
 import abbe.views
-from abbe import _later
-from abbe.cli import _names
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -168,6 +168,18 @@ def test_pages_and_figures_are_refused_before_the_work(option: str) -> None:
     asked = option.partition("=")[0]
     line = f'abbe diagnose {asked} needs abbe[report]: pip install "abbe[report]"\n'
     assert (done.returncode, done.stderr) == (2, line)
+
+
+def test_a_page_that_cannot_be_drawn_names_what_was_called() -> None:
+    code = """
+import abbe, polars
+try:
+    abbe.Run(polars.DataFrame(), {}).to_html("page.html")
+except abbe.AbbeError as error:
+    print(error)
+"""
+    done = run_with(CORE | packages("models"), code)
+    assert (done.stderr, done.stdout) == ("", 'Run.to_html needs abbe[report]: pip install "abbe[report]"\n')
 
 
 @pytest.mark.parametrize("extra", ["", "models", "report"])

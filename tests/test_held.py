@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from inside import LOCK, held
 
 import abbe
-from abbe._held import LOCK, held
 
 
 def held_by_another_thread(folder: Path) -> str:
@@ -63,7 +63,7 @@ def test_a_holder_that_says_nothing(tmp_path: Path) -> None:
 
 def test_a_file_that_its_holder_took_away_is_not_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between opening and locking, the holder may end: who then locks its file must not hold the folder with that."""
-    from abbe import _held
+    from inside import held_module as _held
 
     real, opened = _held._lock, []
 

@@ -1,10 +1,13 @@
-"""What import-linter does not check: no package reaches into another one's private modules, and folders stay small."""
+"""What import-linter does not check: no package reaches into another one's private modules, folders stay small, and
+tests know the inside of abbe through one file."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+
+import inside
 
 import abbe
 
@@ -16,7 +19,7 @@ GROUND = {"_attention", "_kernels"}
 
 def imported(file: Path) -> Iterator[tuple[str, ...]]:
     """The parts of every module that a file imports from abbe, without "abbe"."""
-    package = file.relative_to(ROOT).parent.parts
+    package = file.relative_to(ROOT).parent.parts if ROOT in file.parents else ()
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:
             start = package[: len(package) - node.level + 1]
@@ -62,3 +65,35 @@ def test_folders_have_at_most_20_files() -> None:
     folders = [ROOT, *(path for path in ROOT.rglob("*") if path.is_dir() and path.name != "__pycache__")]
     crowded = {str(path): sum(one.is_file() for one in path.iterdir()) for path in folders}
     assert {path: files for path, files in crowded.items() if files > 20} == {}
+
+
+# -- Tests ------------------------------------------------------------------------------------------------------------
+
+TESTS = Path(__file__).parent
+# Tests of the kernels and of the monitor, which live inside; the server of faults, which is a program of its own.
+MAY_REACH = ("conftest.py", "normalizers/test_kernel*.py", "reliability/fork_server.py", "training/*.py")
+
+
+def test_tests_reach_inside_through_one_door() -> None:
+    files = {file for file in TESTS.rglob("*.py") if file.name != "inside.py"}
+    files -= {file for pattern in MAY_REACH for file in TESTS.glob(pattern)}
+    assert len(files) > 150
+    reaches = {
+        str(file.relative_to(TESTS)): ".".join(parts)
+        for file in files
+        for parts in imported(file)
+        if any(part.startswith("_") and is_module(parts[: i + 1]) for i, part in enumerate(parts))
+    }
+    assert reaches == {}, "import it from where it is public, or through tests/inside.py"
+
+
+def test_the_door_is_no_wider_than_needed() -> None:
+    used = {
+        alias.name
+        for file in TESTS.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == "inside"
+        for alias in node.names
+    }
+    assert used == {*inside.MODULES, *inside.PLACES}
+    assert all(getattr(inside, name) is not None for name in used)

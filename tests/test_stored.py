@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 
 import pytest
+from inside import CHECKED, CannotWrite, checked, is_unfinished, read_json, write_json, write_whole
 
 import abbe
-from abbe._stored import CHECKED, CannotWrite, checked, is_unfinished, read_json, write_json, write_whole
 
 
 def test_what_was_read_is_what_was_written(tmp_path: Path) -> None:

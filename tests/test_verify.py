@@ -8,11 +8,11 @@ import re
 
 import pytest
 import torch
+from inside import studies_verify as engine
 
 import abbe
 from abbe.bounds import Point, Statement, catalogue
 from abbe.studies import Verdict, verify
-from abbe.studies import _verify as engine
 
 STATEMENTS = {statement.name: statement for statement in catalogue()}
 FEW = 120

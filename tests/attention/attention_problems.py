@@ -10,12 +10,12 @@ import torch
 from attention_reference import reference
 from beartype import beartype
 from hypothesis import strategies as st
+from inside import BlockSize
 from jaxtyping import Float, jaxtyped
 from torch import Tensor
 
 import abbe
-from abbe._attention.attend import attention
-from abbe._attention.blocks import BlockSize
+from abbe import attention
 
 SPECS = [
     "softmax",

@@ -11,7 +11,7 @@ from attention_problems import make
 from attention_reference import near
 
 import abbe
-from abbe._attention.attend import attention
+from abbe import attention
 
 ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     "two dims": (

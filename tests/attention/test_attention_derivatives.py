@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from attention_problems import TINY, make
+from inside import _blockwise
 from torch import Tensor
 from torch.testing import assert_close
 
 import abbe
-from abbe._attention.attend import _blockwise, attention
+from abbe import attention
 
 
 @pytest.mark.parametrize("spec", ["softmax", "entmax:alpha=1.5", "stick-breaking"])

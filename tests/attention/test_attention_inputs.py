@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 from attention_problems import TINY, make
+from inside import BlockSize, _blockwise
 from torch import Tensor
 from torch.testing import assert_close
 
 import abbe
-from abbe._attention.attend import _blockwise, attention
-from abbe._attention.blocks import BlockSize
+from abbe import attention
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 import torch
 from attention_problems import make
+from inside import BlockSize, Options, _blockwise
+from inside import attention_attend as public
+from inside import attention_blocks as engine
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from abbe._attention import attend as public
-from abbe._attention import blocks as engine
-from abbe._attention.attend import _blockwise, attention
-from abbe._attention.blocks import BlockSize
-from abbe._attention.sdpa import Options
+from abbe import attention
 
 
 class LargestStorage(TorchDispatchMode):

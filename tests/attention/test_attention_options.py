@@ -10,13 +10,13 @@ from attention_problems import TINY, Problem, make, problems, specified, typed_a
 from attention_reference import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import BlockSize, _blockwise
 from tiers import examples
 from torch import Tensor
 from torch.testing import assert_close
 
 import abbe
-from abbe._attention.attend import _blockwise, attention
-from abbe._attention.blocks import BlockSize
+from abbe import attention
 
 
 @settings(max_examples=examples(300))

@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attention_problems import SPECS, TINY, make
+from inside import BlockSize, _blockwise
 from torch import Tensor
 from torch.testing import assert_close
 
 import abbe
-from abbe._attention.attend import _blockwise, attention
-from abbe._attention.blocks import BlockSize
+from abbe import attention
 
 
 def count_kernel_calls(monkeypatch: pytest.MonkeyPatch) -> list[None]:

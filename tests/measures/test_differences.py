@@ -10,13 +10,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import _directions
 from row_cases import as_type, nasty_rows, random_rows, seeded
 from torch import Tensor
 
 import abbe
 from abbe import bounds
 from abbe.measures import Reading, Rows, State, differences, list_measures, sensitivity, summarize, update
-from abbe.measures._sensitivity import _directions
 
 TEMPERATURES = (0.003, 0.1, 1.0, 10.0)
 STEPS = (1e-3, 0.1, 10.0)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import reference_facts
 from plain import plain_row
 from row_cases import as_type, changed, nasty_rows, random_rows, seeded
 
 from abbe import AbbeError
 from abbe.measures import Rows, choose_sets, dispersion, selection, summarize
-from abbe.measures._rows import reference_facts
 
 SPECS = ["softmax", "sparsemax", "sink:b=0.5", "sigmoid", "topk:k=3", "relu"]
 
@@ -134,7 +134,7 @@ def test_kernels_refuse_the_same(bad: float, kernels: None) -> None:
         dispersion(changed(rows, weights=weights))
 
 
-@pytest.mark.parametrize("case", ["random", "ties", "negative"])
+@pytest.mark.parametrize("case", ["random", "ties", "negative", "zeros of both signs"])
 @pytest.mark.parametrize("mask", ["all", "causal", "window", "some"])
 def test_order_is_that_of_a_stable_sort(case: str, mask: str, kernels: None) -> None:
     rows = random_rows(5, heads=3, queries=9, keys=70, mask=mask, dtype=torch.float32)
@@ -143,6 +143,8 @@ def test_order_is_that_of_a_stable_sort(case: str, mask: str, kernels: None) -> 
         weights = (weights * 20).round() / 20
     if case == "negative":
         weights = torch.where(rows.visible, torch.randn(weights.shape, generator=seeded(1)), 0.0)
+    if case == "zeros of both signs":
+        weights = torch.where(torch.rand(weights.shape, generator=seeded(2)) < 0.5, 0.0, -0.0)
     rows = changed(rows, weights=weights)
     for largest in (1, 13, 500):
         order = rows.order(largest)

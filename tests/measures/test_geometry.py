@@ -10,13 +10,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import fused_geometry, reference_geometry, row_geometry
 from plain import least_gap, plain_geometry
 from row_cases import as_type, changed, nasty_rows, random_rows, seeded
 from torch import Tensor
 
 from abbe import AbbeError, bounds
 from abbe.measures import Reading, Rows, Sets, choose_sets, geometry, selection
-from abbe.measures._set_geometry import fused_geometry, reference_geometry, row_geometry
 
 GRID = (1, 2, 3, 5, 8)
 COUNTED = ("separability", "recall", "precision", "f_score")

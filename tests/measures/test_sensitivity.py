@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import largest_eigenvalue
 from normalizer_cases import Case, every_case, generic_logits, random_mask
 from row_cases import as_type, changed, nasty_rows, random_rows, seeded
 from torch import Tensor
@@ -15,7 +16,6 @@ from torch import Tensor
 import abbe
 from abbe import bounds
 from abbe.measures import Rows, sensitivity, summarize
-from abbe.measures._spectral import largest_eigenvalue
 
 SOFTMAX = abbe.normalizer("softmax")
 
@@ -104,7 +104,7 @@ def test_kernel_gives_the_same_within_1e_5(scale: float, sink: bool, kernels: No
 
 
 def test_kernel_moves_a_direction_like_the_jacobian(kernels: None) -> None:
-    from abbe.measures._spectral import rank_one_norms
+    from inside import rank_one_norms
 
     rows = random_rows(7, heads=2, queries=5, keys=40, mask="some", dtype=torch.float32)
     directions = torch.randn(5, 40, generator=seeded(8))

@@ -10,6 +10,7 @@ import scipy.stats
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import expanded_tail
 from row_cases import random_rows, seeded
 
 from abbe import AbbeError
@@ -20,16 +21,13 @@ from abbe.measures import (
     critical_n,
     decay,
     decay_exponent,
+    enough_windows,
+    interval_ends,
     ks_test,
     mean_decay_exponent,
+    resampled_counts,
     resampled_means,
     update,
-)
-from abbe.measures._bootstrap import (
-    enough_windows,
-    expanded_tail,
-    interval_ends,
-    resampled_counts,
 )
 
 
@@ -288,7 +286,7 @@ def test_bootstrap_of_the_maximum() -> None:
 
 
 def test_bootstrap_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from abbe.measures import _bootstrap
+    from inside import measures_bootstrap as _bootstrap
 
     values = torch.randn(5, 40, generator=seeded(5), dtype=torch.float64)
     whole = bootstrap_interval(values, resamples=50)

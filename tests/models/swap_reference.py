@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from inside import main_output
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from abbe import Normalizer, normalizer
-from abbe.models._session.selfcheck import main_output
 
 NAME = "test-reference"
 Choice = Callable[[str, int], Normalizer | str | None]  # of a layer's path and a head; None is softmax

@@ -17,12 +17,12 @@ import torch
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import load_embedded as _embedded
 from safetensors import safe_open
 
 import abbe
 from abbe import AbbeError
 from abbe.models import LoadedModel, load
-from abbe.models._load import embedded as _embedded
 
 FOLDER = Path(str(resources.files("abbe").joinpath("embedded")))
 NAMES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "facts.json")

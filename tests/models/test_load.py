@@ -17,13 +17,13 @@ import torch
 import transformers
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import LocalEntryNotFoundError
+from inside import quiet
 from safetensors.torch import load_file, save_file
 from tiny_models import byte_tokenizer
 from transformers.utils import logging
 
 from abbe import AbbeError
 from abbe.models import load, swap
-from abbe.models._load.quiet import quiet
 
 IDS = torch.tensor([[72, 101, 108, 108, 111, 33]])
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}

@@ -13,14 +13,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import load_gguf as _load_gguf
+from inside import read_settings
 from safetensors import SafetensorError
 from small_gguf import small_llama, write_gguf
 from torch import Tensor
 
 from abbe import AbbeError
 from abbe.models import load
-from abbe.models._load import gguf as _load_gguf
-from abbe.models._load.gguf_header import read_settings
 
 IDS = torch.tensor([[72, 101, 108, 108, 111, 33]])
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from inside import model_folder
 from real import pulled, shared_model, shared_text
 
 from abbe.models import LoadedModel, Text, Window, load, pulled_facts, read_text, windows
-from abbe.models._pull.cache import model_folder
 
 pytestmark = pytest.mark.real
 

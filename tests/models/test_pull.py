@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 import torch
+from inside import model_folder
+from inside import pull_fetch as _pull_fetch
+from inside import pull_minilm as _pull_minilm
+from inside import pull_module as _pull
+from inside import pull_smollm2 as _pull_smollm2
 from safetensors import SafetensorError
 from small_gguf import small_llama, write_gguf
 from tiny_models import byte_tokenizer
 from transformers import BertConfig, BertModel
 
 from abbe import AbbeError
-from abbe.models import load, pull, pulled_facts
-from abbe.models._pull import fetch as _pull_fetch
-from abbe.models._pull import minilm as _pull_minilm
-from abbe.models._pull import pull as _pull
-from abbe.models._pull import smollm2 as _pull_smollm2
-from abbe.models._pull.cache import cache_folder, is_pulled, model_folder
+from abbe.models import cache_folder, is_pulled, load, pull, pulled_facts
 
 
 def sha256(path: Path) -> str:

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from inside import check_finite, main_output, relative_error, tolerance
+from inside import models_tap as _tap
+from inside import session_selfcheck_output as _selfcheck_output
 from tiny_models import FAMILIES, SMALL, bert, gemma2, gpt2, gpt_oss, llama, make, mistral, t5, text_pair, tokens
 from torch import Tensor
 
 from abbe import AbbeError
-from abbe.models import _tap, checked_logits, swap
-from abbe.models._session import selfcheck_output as _selfcheck_output
-from abbe.models._session.call import AttentionCall
-from abbe.models._session.selfcheck import check_finite, main_output, relative_error, tolerance
-from abbe.models._tap import tap
+from abbe.models import AttentionCall, checked_logits, swap, tap
 
 
 @pytest.fixture(autouse=True)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from inside import swap_module as _swap
+from inside import swapped_attention
 from test_tap_capture import listen as tapped
 from tiny_models import FAMILIES, LENGTH, gpt2, gpt_oss, llama, t5, text_pair, tokens
 from torch import Tensor
 
 from abbe import AbbeError, normalizer, swap
 from abbe.models import AttentionCall
-from abbe.models._swap import swap as _swap
-from abbe.models._swap.attention import swapped_attention
 
 RULES = {"*.heads.0,3": "entmax:alpha=1.5", "layers.1.heads.1": "topk:k=2"}
 Heard = list[tuple[AttentionCall, Tensor]]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from inside import main_output, relative_error
 from swap_reference import reference_output
 from tiny_models import FAMILIES, bert, gpt2, llama, t5, tokens
 from transformers import AutoModelForCausalLM, StaticCache
 
 from abbe import AbbeError, list_normalizers, normalizer, swap, tap
 from abbe.models import attention_names
-from abbe.models._session.selfcheck import main_output, relative_error
 
 NAMES = attention_names()
 CAUSAL = [name for name, family in FAMILIES.items() if family.causal]

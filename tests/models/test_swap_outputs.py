@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from inside import main_output, relative_error
+from inside import normalizers_dispatch as _dispatch
+from inside import swap_module as _swap
 from swap_reference import reference, reference_output
 from tiny_models import (
     FAMILIES,
@@ -26,9 +29,6 @@ from tiny_models import (
 from transformers import DynamicCache, StaticCache
 
 from abbe import AbbeError, normalizer, swap
-from abbe.models._session.selfcheck import main_output, relative_error
-from abbe.models._swap import swap as _swap
-from abbe.normalizers import _dispatch
 
 CAUSAL = [name for name, family in FAMILIES.items() if family.causal]
 SPECS = ("entmax:alpha=1.5", "sparsemax", "topk:k=3", "entmax:alpha=1.3", "sigmoid", "sink:b=1", "ssmax:s=0.5")

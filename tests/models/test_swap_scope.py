@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from inside import relative_error
+from inside import session_module as _session
 from swap_reference import reference_output
 from test_tap_scope import NoTensorAsLargeAs, state
 from tiny_models import bert, gpt2, llama, mistral, t5, text_pair, tokens
@@ -17,8 +19,6 @@ from torch import nn
 from transformers import AttentionInterface, GPT2LMHeadModel
 
 from abbe import AbbeError, swap, tap
-from abbe.models._session import session as _session
-from abbe.models._session.selfcheck import relative_error
 
 LEARNED = "entmax:alpha=1.5,learn=true"
 

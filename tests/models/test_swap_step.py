@@ -9,6 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import Keywords, swapped_attention
+from inside import kernels_threads as _threads
+from inside import normalizers_dispatch as _dispatch
+from inside import normalizers_step as _step
+from inside import swap_attention as _swap_attention
+from inside import swap_module as _swap
 from normalizer_cases import CASES, Case, every_case, slow
 from swap_reference import reference, reference_output
 from tiers import examples
@@ -17,14 +23,8 @@ from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
 from abbe import AbbeError, Normalizer, normalizer, swap
-from abbe._kernels import threads as _threads
 from abbe.models import HeadGroup
-from abbe.models._session.keywords import Keywords
-from abbe.models._swap import attention as _swap_attention
-from abbe.models._swap import swap as _swap
-from abbe.models._swap.attention import swapped_attention
-from abbe.normalizers import _dispatch, _step
-from abbe.normalizers._softmax import Softmax
+from abbe.normalizers import Softmax
 
 # Of all cases those that are more than one map.
 LONGER_WAY = ("hybrid", "scaled:of=clipped", "scaled:of=sigmoid", "scaled:of=topk", "scaled:of=stick-breaking")

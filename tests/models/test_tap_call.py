@@ -10,12 +10,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import own_attention
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from abbe import AbbeError, normalizer
 from abbe.models import AttentionCall
-from abbe.models._session.selfcheck import own_attention
 
 
 def random(generator: torch.Generator, *shape: int) -> Tensor:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from inside import main_output
 from tiny_models import FAMILIES, Family, eager_twin, gpt2, llama, make, t5, text_pair, tokens
 from torch import Tensor, nn
 
 from abbe import normalizer, swap, tap
 from abbe.models import AttentionCall
-from abbe.models._session.selfcheck import main_output
 
 CASES = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 

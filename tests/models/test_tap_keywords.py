@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from inside import HARMLESS, checked_mask, read_keywords
 from tiny_models import gpt2, llama, make, tokens
 from torch import nn
 
 from abbe import AbbeError
-from abbe.models._session.keywords import HARMLESS, checked_mask, read_keywords
-from abbe.models._tap import tap
+from abbe.models import tap
 
 QUERY = torch.zeros(1, 4, 3, 16)
 HONOURED = {"scaling", "dropout", "is_causal", "softcap", "s_aux", "position_bias", "sliding_window"}

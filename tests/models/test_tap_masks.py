@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from inside import main_output
 from test_tap_capture import eager_weights, listen
 from tiny_models import (
     FAMILIES,
@@ -26,9 +27,7 @@ from tiny_models import (
 from torch import Tensor, nn
 from transformers import DynamicCache, StaticCache
 
-from abbe.models._session.call import AttentionCall
-from abbe.models._session.selfcheck import main_output
-from abbe.models._tap import tap
+from abbe.models import AttentionCall, tap
 
 CAUSAL = [name for name, family in FAMILIES.items() if family.causal]
 

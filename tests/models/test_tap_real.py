@@ -12,7 +12,7 @@ from test_tap_capture import eager_weights, listen
 from torch import Tensor
 
 from abbe import AbbeError
-from abbe.models._tap import tap
+from abbe.models import tap
 
 pytestmark = pytest.mark.real
 

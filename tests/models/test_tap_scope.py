@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from inside import session_module as _session
 from tiny_models import LENGTH, UNROUTED, bert, gpt2, gpt_oss, llama, make, mistral, t5, text_pair, tokens
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface, GPT2LMHeadModel
 
 from abbe import AbbeError
-from abbe.models._session import session as _session
-from abbe.models._session.call import AttentionCall
-from abbe.models._tap import tap
+from abbe.models import AttentionCall, tap
 
 
 @pytest.fixture(autouse=True)

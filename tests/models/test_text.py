@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import models_text as _text
 
 from abbe import AbbeError
-from abbe.models import Text, _text, read_text
+from abbe.models import Text, read_text
 
 
 def test_a_file_is_read_as_it_is(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from inside import normalizers_dispatch as _dispatch
 from normalizer_cases import CASES, CORE, Case, every_case, random_logits, random_mask, slow
 from torch import Tensor
 
 import abbe
-from abbe.normalizers import _dispatch
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 

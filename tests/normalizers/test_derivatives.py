@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from inside import normalizers_dispatch as _dispatch
 from normalizer_cases import Case, all_cases, base_cases, every_case, generic_logits, random_logits, random_mask
 from tiers import ALL
 from torch import Tensor
@@ -14,7 +15,6 @@ from torch.func import functional_call, grad, jacfwd, jacrev, jvp, vmap
 from typed import jacobian
 
 import abbe
-from abbe.normalizers import _dispatch
 
 SHAPE = (3, 2, 6)
 # The quick tier holds second derivatives against finite differences along random directions, `make test-all` along all.

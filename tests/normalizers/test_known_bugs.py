@@ -9,11 +9,11 @@ import torch
 from conftest import Path
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import normalizers_dispatch as _dispatch
+from inside import sharpening
 from normalizer_cases import random_logits
 
 import abbe
-from abbe.normalizers import _dispatch
-from abbe.normalizers._adaptive import sharpening
 
 
 def row(*logits: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -112,7 +112,7 @@ def test_top_k_keeps_exactly_k_under_ties(whole: list[int], k: int) -> None:
     want[chosen] = torch.softmax(logits.double()[chosen], -1)
     for dtype, limit in ((torch.float64, 1 << 62), (torch.float32, 1)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("abbe.normalizers._dispatch.FUSED_FROM", limit)
+            patch.setattr(_dispatch, "FUSED_FROM", limit)
             found = abbe.normalizer("topk", k=k)(logits.to(dtype)).double()
         torch.testing.assert_close(found, want, rtol=0, atol=1e-6)
 

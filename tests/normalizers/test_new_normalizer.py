@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 from cli_runs import run
+from inside import cli_complete as _complete
+from inside import cli_names as _names
+from inside import normalizers_dispatch as _dispatch
+from inside import normalizers_registry as _registry
 from normalizer_cases import Case, random_logits
 from tiny_models import gpt2, tokens
 
 import abbe
 from abbe import measures
-from abbe.cli import _complete, _names
 from abbe.models import attention_names
-from abbe.normalizers import _dispatch, _registry, kernels_from
+from abbe.normalizers import kernels_from
 
 ROOT = Path(__file__).parents[2]
 

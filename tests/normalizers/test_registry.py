@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import CLASSES
 from normalizer_cases import CASES, Case, every_case, random_logits
 
 import abbe
 from abbe.normalizers import format_spec
-from abbe.normalizers._registry import CLASSES
 
 INFOS = {info.name: info for info in abbe.list_normalizers()}
 

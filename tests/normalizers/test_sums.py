@@ -12,7 +12,7 @@ from normalizer_cases import narrow, random_logits, slow
 from torch import Tensor
 
 import abbe
-from abbe.normalizers._step import step_attention
+from abbe.normalizers import step_attention
 
 EPS = torch.finfo(torch.float32).eps
 SIMPLEX = (

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from inside import normalizers_dispatch as _dispatch
 from normalizer_cases import Case, every_case, random_logits
 from tiers import examples
 from torch import Tensor
@@ -16,7 +17,6 @@ from torch.func import jacrev, vmap
 from typed import jacobian, weights
 
 import abbe
-from abbe.normalizers import _dispatch
 
 CLOSE = 1 + 1e-9
 ALPHAS = (1.05, 1.25, 1.5, 1.75, 2.0)

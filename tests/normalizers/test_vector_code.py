@@ -29,10 +29,9 @@ PACKED_SUM = re.compile(r"\bv?(addps|subps|fn?m(add|sub)\d+ps)\b")  # of x86; th
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="reads the code of x86")
 @pytest.mark.parametrize("module", [name if "selection" in name else slow(name) for name in MODULES])
 def test_sums_are_vector_code(module: str) -> None:
+    from inside import SUMS, WideCompiler
     from numba import float32, njit
     from numba.types import Tuple
-
-    from abbe._kernels.compiled import SUMS, WideCompiler
 
     options = {"fastmath": SUMS, "error_model": "numpy", "pipeline_class": WideCompiler}
     for name, function in _sums(module).items():

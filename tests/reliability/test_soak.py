@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from inside import normalizers_dispatch as _dispatch
 from normalizer_cases import Case, every_case
 from tiny_models import llama, tokens
 from torch import Tensor, nn
@@ -19,7 +20,6 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from wild_rows import wild_mask, wild_rows
 
 import abbe
-from abbe.normalizers import _dispatch
 
 MEGABYTE = 1 << 20
 QUICK_ROWS, ALL_ROWS = 600, 49_998  # per precision and path, so that every normalizer sees more than 200,000

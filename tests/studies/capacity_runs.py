@@ -7,12 +7,9 @@ from typing import Any
 
 import tiny_runs
 import torch
+from inside import WAYS, CapacitySettings, Curve, curve_rows
 
 from abbe.studies import Capacity, capacity
-from abbe.studies._capacity.result import WAYS
-from abbe.studies._capacity.settings import CapacitySettings
-from abbe.studies._capacity.tables import curve_rows
-from abbe.studies._engine.capacity.curve import Curve
 
 QUICK: dict[str, Any] = {"lengths": [16, 40], "windows": 3, "queries": 8, "resamples": 50, "progress": False}
 

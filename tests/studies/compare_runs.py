@@ -6,12 +6,11 @@ from typing import Any
 
 import polars as pl
 import tiny_models
+from inside import CompareSettings, as_alternatives
 from needle_models import TEXT, word_tokenizer
 
 from abbe.models import LoadedModel, wrap
-from abbe.studies import compare
-from abbe.studies._compare.alternatives import as_alternatives
-from abbe.studies._compare.result import CompareSettings, Comparison
+from abbe.studies import Comparison, compare
 
 QUICK: dict[str, Any] = {
     "normalizers": ["sparsemax", "topk:k=2"], "length": 40, "windows": 3, "queries": 6, "needle_lengths": [31, 40],

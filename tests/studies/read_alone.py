@@ -6,16 +6,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import polars as pl
+from inside import (
+    ALTERNATIVES,
+    MOST_WINDOWS,
+    AlternativesReader,
+    Parts,
+    SampleReader,
+    Settings,
+    alternatives_windows,
+    check_model,
+    check_tokens,
+    read_window,
+    sample_window,
+)
 
 from abbe import Text
 from abbe.models import LoadedModel, Tap, Window
-from abbe.studies._engine.parts import Parts
-from abbe.studies._engine.passes import read_window
-from abbe.studies._engine.settings import Settings
-from abbe.studies._engine.window import check_model, check_tokens
-from abbe.studies._report.alternatives import ALTERNATIVES, MOST_WINDOWS, AlternativesReader, alternatives_windows
-from abbe.studies._report.result import Sample
-from abbe.studies._report.sample import SampleReader, sample_window
+from abbe.studies import Sample
 
 
 def try_alternatives(

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from inside import Lookup, advice, floors, gaining
 from synthetic_run import USUAL, alternatives, made_run
 
-from abbe.studies._engine.lookup import Lookup
-from abbe.studies._report.advice import advice, gaining
-from abbe.studies._report.floors import floors
 from abbe.words.finding import Finding
 
 SPARSE = ("sparsemax", "topk:k=32")

@@ -9,6 +9,21 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from inside import (
+    ALTERNATIVES,
+    SHARPER,
+    SPARSE,
+    Settings,
+    alternatives_table,
+    alternatives_windows,
+    block_sums,
+    check_model,
+    query_positions,
+    run_model,
+    settings_for,
+)
+from inside import report_alternatives as _alternatives
+from inside import report_SCHEMA as SCHEMA
 from polars.testing import assert_frame_equal
 from read_alone import take_sample, try_alternatives
 from row_cases import random_rows
@@ -19,19 +34,6 @@ from torch import Tensor
 import abbe
 from abbe.measures import Rows
 from abbe.models import AttentionCall, LoadedModel, Window, tap, windows
-from abbe.studies._engine.passes import run_model
-from abbe.studies._engine.settings import Settings, settings_for
-from abbe.studies._engine.window import check_model, query_positions
-from abbe.studies._report import alternatives as _alternatives
-from abbe.studies._report.alternatives import (
-    ALTERNATIVES,
-    SCHEMA,
-    SHARPER,
-    SPARSE,
-    alternatives_table,
-    alternatives_windows,
-    block_sums,
-)
 
 
 def settings(**options: Any) -> Settings:

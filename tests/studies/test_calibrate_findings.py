@@ -5,10 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 import torch
+from inside import HEADS_SCHEMA, calibration_findings, settings_for, stage_losses
 
-from abbe.studies._calibrate.findings import calibration_findings
-from abbe.studies._calibrate.result import HEADS_SCHEMA, stage_losses
-from abbe.studies._engine.settings import settings_for
 from abbe.words.finding import Finding
 
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 import polars as pl
 import pytest
 from capacity_runs import asked, curve_of, model_row
-
-from abbe.studies._capacity.findings import findings
-from abbe.studies._capacity.geometry import common_sizes, correlation_table, shown_size, sizes_for
-from abbe.studies._capacity.layer_findings import needed_keys
-from abbe.studies._capacity.result import CORRELATION_SCHEMA, GROWTH_SCHEMA
-from abbe.studies._capacity.tables import capacity_table, curve_rows
+from inside import (
+    CORRELATION_SCHEMA,
+    GROWTH_SCHEMA,
+    capacity_table,
+    common_sizes,
+    correlation_table,
+    curve_rows,
+    findings,
+    needed_keys,
+    sizes_for,
+)
+from inside import capacity_shown_size as shown_size
 
 
 def told(capacities: list[float], shares: list[float]) -> str:

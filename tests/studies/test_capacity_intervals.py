@@ -12,11 +12,18 @@ import torch
 from capacity_runs import asked, curve_of, made, model_row
 from hypothesis import given
 from hypothesis import strategies as st
-
-from abbe.measures._bootstrap import expanded_tail
-from abbe.studies._capacity.ranks import least_p_value, rank_correlation
-from abbe.studies._capacity.tables import curve_rows, curve_table, growth_exponent, growth_table
-from abbe.studies._engine.capacity.intervals import crossings, interval, whole_interval
+from inside import (
+    crossings,
+    curve_rows,
+    curve_table,
+    expanded_tail,
+    growth_exponent,
+    growth_table,
+    least_p_value,
+    rank_correlation,
+    whole_interval,
+)
+from inside import engine_interval as interval
 
 
 def test_crossing_is_log_linear() -> None:

@@ -2,48 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_runs
 from capacity_runs import made
+from inside import Parts, window_losses
+from inside import capacity_losses as _capacity_losses
 from polars.testing import assert_frame_equal
 
-import abbe
 from abbe.models import windows as cut_windows
-from abbe.studies._capacity import losses as _capacity_losses
-from abbe.studies._engine.loss import window_losses
-from abbe.studies._engine.parts import Parts
-
-
-@pytest.mark.slow
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("stopped", [20, 55])
-def test_resumed_is_as_uninterrupted(stopped: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped while the model is truncated, or while layers are."""
-    whole, seen = made(), []
-    real = _capacity_losses.window_losses
-
-    def stop(model: Any, windows: Any, *more: Any) -> Any:
-        seen.append(len(windows))
-        if len(seen) == stopped:
-            raise KeyboardInterrupt
-        return real(model, windows, *more)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(_capacity_losses, "window_losses", stop)
-        with pytest.raises(KeyboardInterrupt):
-            made(folder=tmp_path)
-    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "losses").iterdir()}
-    assert len(kept) == stopped - 1
-    assert any("layer" in name for name in kept) == (stopped > 20)
-    found = made(folder=tmp_path)
-    for name in ("table", "curve", "growth", "correlation"):
-        assert_frame_equal(getattr(found, name), getattr(whole, name))
-    assert found.findings == whole.findings
-    assert kept.items() <= {path.name: path.stat().st_mtime_ns for path in (tmp_path / "losses").iterdir()}.items()
 
 
 def test_what_is_kept_is_not_evaluated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,40 +30,23 @@ def test_the_cost_is_that_of_what_is_left(tmp_path: Path, capsys: pytest.Capture
         made(layers=False, lengths=[16], way="deletion", tau=0.05, progress=True, **options)
         return capsys.readouterr().err
 
-    planned = 7  # the own loss, N = 1, 2, 4 and 8, and two steps of the search
+    planned = 8  # the baseline's loss, N = 1, 2, 4 and 8, and two steps of the search; separability
     assert f"{3 * planned} windows, {48 * planned} tokens: about" in told()
     told(folder=tmp_path)
-    assert "all losses were evaluated before" in told(folder=tmp_path)
+    assert "all windows were measured before" in told(folder=tmp_path)
     (tmp_path / "capacity.json").unlink()
+    (tmp_path / "separability" / "windows" / "16-1.safetensors").unlink()
     kept = len(list((tmp_path / "losses").iterdir()))
-    left = planned - kept
-    assert left >= 0
-    assert f"{3 * left} windows, {48 * left} tokens: about" in told(folder=tmp_path)
+    left = 3 * (planned - 1 - kept) + 1
+    assert left >= 1
+    assert f"{left} windows, {16 * left} tokens: about" in told(folder=tmp_path)
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize(
-    "content",
-    [
-        "{",
-        '{"losses": [9.0, 9.0, 9.0]}',  # of unknown windows
-        '{"by_window": {"0": 9.0, "1": 9.0}}',
-        '{"by_window": {"0": 9.0, "1": 9.0, "3": 9.0}}',
-        '{"by_window": {"0": 9.0, "1": 9.0, "two": 9.0}}',
-        '{"by_window": [9.0, 9.0, 9.0]}',
-        "[]",
-        None,
-    ],
-)
-def test_a_damaged_loss_is_evaluated_again(tmp_path: Path, content: str | None) -> None:
-    first = made(folder=tmp_path, layers=False)
-    path = tmp_path / "losses" / "40-deletion-4.json"
-    if content is None:
-        path.unlink()
-    else:
-        path.write_text(content)
-    assert_frame_equal(made(folder=tmp_path, layers=False).table, first.table)
-    assert list(json.loads(path.read_text())["by_window"]) == ["0", "1", "2"]
+def test_check_and_cost_are_said_once_for_losses_and_separability(capsys: pytest.CaptureFixture[str]) -> None:
+    made(layers=False, lengths=[16], progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["tiny gpt2", "54 windows, 864 tokens"]
+    assert "self-check error" in lines[0]
 
 
 def test_losses_of_some_windows_are_taken_from_those_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,10 +76,4 @@ def test_a_folder_that_does_not_say_of_which_windows_it_is_costs_all(
         path.write_text('{"losses": [9.0, 9.0, 9.0]}')
     capsys.readouterr()
     assert_frame_equal(made(**options).table, first.table)
-    assert "all losses were evaluated before" not in capsys.readouterr().err
-
-
-def test_another_study_in_the_folder_is_refused(tmp_path: Path) -> None:
-    made(folder=tmp_path, layers=False)
-    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: taus\)"):
-        made(folder=tmp_path, layers=False, tau=0.2)
+    assert "all windows were measured before" not in capsys.readouterr().err

@@ -12,15 +12,23 @@ import torch
 from capacity_runs import QUICK
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import (
+    COARSE,
+    EXACT,
+    WAYS,
+    Curve,
+    Sizes,
+    bracket,
+    crossings,
+    is_monotone,
+    least_whole,
+    search,
+    window_losses,
+)
 
 import abbe
 from abbe.models import windows as cut_windows
 from abbe.studies import capacity
-from abbe.studies._capacity.result import WAYS
-from abbe.studies._engine.capacity.curve import Curve
-from abbe.studies._engine.capacity.intervals import crossings, least_whole
-from abbe.studies._engine.capacity.search import COARSE, EXACT, Sizes, bracket, is_monotone, search
-from abbe.studies._engine.loss import window_losses
 
 
 @pytest.mark.quick(2)

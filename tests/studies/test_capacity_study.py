@@ -14,13 +14,13 @@ import tiny_models
 import tiny_runs
 import torch
 from capacity_runs import QUICK, made
+from inside import window_losses
 from polars.testing import assert_frame_equal
 
 import abbe
 from abbe.models import windows as cut_windows
 from abbe.models import wrap
 from abbe.studies import capacity
-from abbe.studies._engine.loss import window_losses
 
 
 @pytest.mark.quick(1)

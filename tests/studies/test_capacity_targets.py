@@ -13,16 +13,14 @@ import tiny_runs
 import torch
 from capacity_runs import QUICK, made
 from cli_runs import run_main
+from inside import capacity_settings, next_token_losses
 from polars.testing import assert_frame_equal
 from rich.console import Console
 
 import abbe
 from abbe.models import LoadedModel, Window
 from abbe.models import windows as cut_windows
-from abbe.studies._capacity.settings import capacity_settings
-from abbe.studies._engine.loss import next_token_losses
-from abbe.views import capacity_table
-from abbe.views._capacity.charts import capacity_chart
+from abbe.views import capacity_chart, capacity_table
 
 pytest_plugins = ("cli_fixtures",)
 LENGTHS = [16, 40]

@@ -7,11 +7,10 @@ from typing import Any
 
 import polars as pl
 import pytest
+from inside import _exponent, slope
+from inside import reproduce_judge as judge
 
 from abbe.studies import Claim, Figure
-from abbe.studies._reproduce.claim_rules import slope
-from abbe.studies._reproduce.claims import judge
-from abbe.studies._reproduce.claims_weights import _exponent
 
 LENGTHS = (32, 64, 128, 256, 512, 1024)
 SIZES = (1, 2, 5, 10, 20, 50, 100)

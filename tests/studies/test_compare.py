@@ -10,19 +10,17 @@ import polars as pl
 import pytest
 import tiny_runs
 from compare_runs import QUICK, made, row, word_model
+from inside import Prompt, needle_lengths_for, window_losses
+from inside import compare_judge as judge
+from inside import compare_result as parts
+from inside import compare_work as study
 from needle_models import TEXT
 from polars.testing import assert_frame_equal
 
 import abbe
 from abbe.models import swap
 from abbe.models import windows as cut_windows
-from abbe.studies import compare
-from abbe.studies._compare import result as parts
-from abbe.studies._compare import work as study
-from abbe.studies._compare.needle_prompts import Prompt
-from abbe.studies._compare.result import Comparison, needle_lengths_for
-from abbe.studies._compare.rule import judge
-from abbe.studies._engine.loss import window_losses
+from abbe.studies import Comparison, compare
 from abbe.words.names import BASELINE
 
 TIMED = ("time_ratio", "seconds")
@@ -142,45 +140,6 @@ def test_one_window_has_no_intervals_and_proves_nothing() -> None:
 
 
 # -- A folder ---------------------------------------------------------------------------------------------------------
-
-
-def test_an_interrupted_comparison_resumes_and_ends_the_same(
-    found: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_args: object, **_options: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(study, "margins", stop)
-        with pytest.raises(KeyboardInterrupt):
-            made(folder=tmp_path)
-    kept = sorted(path.name for path in (tmp_path / "parts").iterdir())
-    assert kept == sorted(f"{i}-{part}.json" for i in range(3) for part in ("windows", "capacity", "sensitivity"))
-
-    def never(*_args: object, **_options: object) -> None:
-        raise AssertionError("measured again")
-
-    monkeypatch.setattr(study, "SwapReader", never)
-    resumed = made(folder=tmp_path)
-    assert_frame_equal(resumed.table.drop(TIMED), found.table.drop(TIMED))
-    assert_frame_equal(resumed.needle, found.needle)
-    assert json.loads((tmp_path / "compare.json").read_text())["recommendation"]["rule"] == found.recommendation.rule
-    assert made(folder=tmp_path).table.equals(resumed.table)  # also the times
-
-
-@pytest.mark.slow
-def test_a_damaged_part_is_measured_again(found: Comparison, tmp_path: Path) -> None:
-    made(folder=tmp_path)
-    for name in ("1-windows.json", "2-needle.json"):
-        (tmp_path / "parts" / name).write_text("{")
-    assert_frame_equal(made(folder=tmp_path).table.drop(TIMED), found.table.drop(TIMED))
-
-
-@pytest.mark.slow
-def test_another_comparison_in_the_folder_is_refused(tmp_path: Path) -> None:
-    made(folder=tmp_path)
-    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: alternatives\)"):
-        made(folder=tmp_path, normalizers=["sparsemax"])
 
 
 def test_a_comparison_with_prompts_of_another_form_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

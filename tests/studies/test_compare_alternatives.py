@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from compare_runs import made, row, word_model
+from inside import as_alternatives, truncated_rules
 
 import abbe
 from abbe.models import swap
 from abbe.normalizers import normalizer
-from abbe.studies._compare.alternatives import as_alternatives
-from abbe.studies._engine.capacity.truncation import truncated_rules
 
 MEASURES = ("loss", "active", "zeros", "separable", "capacity", "sensitivity", "needle_margin", "needle_accuracy")
 LINE = "layers.1=sparsemax; layers.0.heads.0,2=topk:k=2"

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 from compare_runs import QUICK, made, row, word_model
+from inside import PromptMaker, calibrated, halves, kept_alpha
+from inside import compare_work as study
 from needle_models import TEXT
 
 import abbe
 from abbe import studies
 from abbe.models import LoadedModel, swap
 from abbe.studies import compare
-from abbe.studies._compare import work as study
-from abbe.studies._compare.calibrated import calibrated, halves, kept_alpha
-from abbe.studies._compare.needle_prompts import PromptMaker
 from abbe.words.names import BASELINE
 
 

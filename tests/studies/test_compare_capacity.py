@@ -10,21 +10,16 @@ import numpy as np
 import pytest
 import torch
 from compare_runs import SETTINGS, made, word_model
+from inside import COARSE, Curve, Sizes, capacities, curve_record, expanded_tail, trace, truncated_rules, window_losses
+from inside import compare_losses as losses
+from inside import compare_tables as tables
+from inside import compare_work as study
 from needle_models import TEXT
 
 from abbe.measures import bootstrap_interval, resampled_counts
-from abbe.measures._bootstrap import expanded_tail
 from abbe.models import swap
 from abbe.models import windows as cut_windows
 from abbe.normalizers import Truncated, normalizer
-from abbe.studies._compare import tables
-from abbe.studies._compare import work as study
-from abbe.studies._compare.capacities import capacities, curve_record
-from abbe.studies._compare.tables import losses
-from abbe.studies._engine.capacity.curve import Curve, trace
-from abbe.studies._engine.capacity.search import COARSE, Sizes
-from abbe.studies._engine.capacity.truncation import truncated_rules
-from abbe.studies._engine.loss import window_losses
 
 BASELINE = torch.tensor([4.0, 2.0], dtype=torch.float64)  # two windows
 

@@ -1,15 +1,18 @@
-"""Time and memory of a comparison's contenders."""
+"""Time and memory of a comparison's contenders, and the time that is announced."""
 
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
 from compare_runs import word_model
+from inside import PromptMaker, _plain, batches, costs, peak_megabytes
+from inside import compare_cost as announced
+from needle_models import TEXT
 
-from abbe.studies._compare.speed import costs, peak_megabytes
-from abbe.studies._compare.tables import _plain
+import abbe
 from abbe.words.names import BASELINE
 
 TEXT_TOKENS = torch.arange(10, 50)
@@ -54,3 +57,25 @@ def test_ratios_and_differences_are_over_the_baseline() -> None:
     }  # fmt: skip
     assert _plain(BASELINE, record, speed)["time_ratio"] == 1.0
     assert _plain("other", record, speed | {"megabytes": {BASELINE: 10.0, "other": None}})["extra_megabytes"] is None
+
+
+def test_time_of_a_short_window_is_not_scaled_to_long_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass takes one second, however short, and a hundredth for each token: known for batches, too."""
+    now = [0.0]
+
+    def runs(tokens: int) -> None:
+        now[0] += 1 + tokens / 100
+
+    monkeypatch.setattr(announced, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(announced, "window_losses", lambda _model, windows: runs(windows[0].length))
+    monkeypatch.setattr(announced, "margins", lambda _model, prompts: runs(sum(one.length for one in prompts)))
+    model = word_model()
+    prompts = PromptMaker(model.tokenizer, TEXT, 0).make((31, 40), 2)
+    (window,) = abbe.windows(TEXT, [8], 1, 0, tokenizer=model.tokenizer)
+    cost = announced.cost(model, window, prompts, 10, 3)
+    in_prompts = sum(prompt.length for prompt in prompts)
+    assert len(batches(prompts)) < len(prompts)
+    plain = 10 * 1.08 + len(batches(prompts)) + in_prompts / 100
+    assert cost.seconds == pytest.approx(3 * 1.5 * plain)
+    assert str(cost) == f"3 normalizers, {3 * (80 + in_prompts):,} tokens: about {cost.seconds / 60:.0f} min"
+    assert announced.cost(model, window, [], 10, 3).seconds == pytest.approx(3 * 1.5 * 10.8)

@@ -10,10 +10,11 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from inside import COVERAGE, rule
+from inside import compare_judge as judge
+from inside import compare_SCHEMA as SCHEMA
 
 from abbe.measures import bootstrap_interval
-from abbe.studies._compare.result import SCHEMA
-from abbe.studies._compare.rule import COVERAGE, judge, rule
 from abbe.words.names import BASELINE
 
 # Costs nothing, and is no better.

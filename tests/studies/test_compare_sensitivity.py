@@ -10,25 +10,25 @@ import pytest
 import tiny_runs
 import torch
 from compare_runs import SETTINGS, made, row, word_model
-from needle_models import TEXT
-
-import abbe
-from abbe.models import swap
-from abbe.models import windows as cut_windows
-from abbe.normalizers import normalizer
-from abbe.studies._compare.alternatives import as_alternatives
-from abbe.studies._compare.reading import SwapReader
-from abbe.studies._compare.result import CompareSettings
-from abbe.studies._compare.sensitivity import (
+from inside import (
+    CompareSettings,
+    SwapReader,
     _weights,
+    as_alternatives,
     at_equal_selectivity,
     baseline_logits,
     effective_tokens,
     matched_temperatures,
     spread,
     theory,
+    window_losses,
 )
-from abbe.studies._engine.loss import window_losses
+from needle_models import TEXT
+
+import abbe
+from abbe.models import swap
+from abbe.models import windows as cut_windows
+from abbe.normalizers import normalizer
 
 # -- Selectivity ------------------------------------------------------------------------------------------------------
 

@@ -4,61 +4,126 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import compare_runs
 import pytest
 import tiny_runs
+from needle_models import TEXT as PROSE
 from polars.testing import assert_frame_equal
 
 import abbe
 from abbe.results import FORMAT, MANIFEST
 
-SHORT: dict[str, Any] = {"windows": 2, "resamples": 20, "progress": False}
-STUDIES: dict[str, Callable[..., abbe.Result]] = {
-    "diagnose": lambda **more: tiny_runs.run(lengths=[16], **more),
-    "report": lambda **more: abbe.report(
-        tiny_runs.model(), tiny_runs.TEXT, lengths=[16], queries=4, sizes=(1, 2), temperatures=1, **(SHORT | more)
-    ),
-    "reproduce": lambda **more: abbe.reproduce(
-        tiny_runs.model(), tiny_runs.TEXT, figures=["3"], windows=2, queries=4, progress=False, **more
-    ),
-    "capacity": lambda **more: abbe.capacity(
-        tiny_runs.model(), tiny_runs.TEXT, lengths=[16], tau=0.05, layers=False, queries=4, **(SHORT | more)
-    ),
-    "compare": lambda **more: compare_runs.made(normalizers="sparsemax", **more),
-    "calibrate": lambda **more: abbe.calibrate(
-        tiny_runs.model(), tiny_runs.TEXT, normalizer="sparsemax", length=16, held_out=2, steps=1, **(SHORT | more)
-    ),
+QUICK: dict[str, Any] = {"windows": 2, "queries": 4, "progress": False}
+SHORT: dict[str, Any] = QUICK | {"lengths": [16], "resamples": 20}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "diagnose": SHORT | {"sizes": (1, 2, 5)},
+    "report": SHORT | {"sizes": (1, 2), "temperatures": 1},
+    "reproduce": QUICK | {"figures": ["3"]},
+    "capacity": SHORT | {"tau": 0.05},
+    "compare": QUICK
+    | {"normalizers": "sparsemax", "length": 40, "needle_lengths": [31, 40], "prompts": 1, "resamples": 20},
+    "calibrate": QUICK | {"normalizer": "sparsemax", "length": 16, "held_out": 2, "steps": 1, "resamples": 20},
 }
+STUDIES = tuple(OPTIONS)
+# A part of each kind, as it lies in the folder of a finished study.
+PARTS = {
+    "diagnose": ["windows/16-1.safetensors"],
+    "report": ["windows/16-1.safetensors", "sample.json"],
+    "reproduce": ["runs/*/windows/*.safetensors"],
+    "capacity": ["losses/16-deletion-4.json", "losses/16-layer1-*.json", "separability/windows/16-0.safetensors"],
+    "compare": ["parts/0-windows.json", "parts/1-capacity.json", "parts/1-needle.json"],
+    "calibrate": ["layers/*.safetensors", "losses.json"],
+}
+TIMED = ("seconds", "time_ratio")  # of a comparison: other ones in every run
+NOT_MEASURED = ("manifest", "file", "figure_seconds", *TIMED)
+
+
+def run(study: str, on_pass: Callable[[], object] = lambda: None, **more: Any) -> Any:
+    """A study of a model of its own, which calls `on_pass` before each of its forward passes."""
+    model, text = (compare_runs.word_model(), PROSE) if study == "compare" else (tiny_runs.model(), tiny_runs.TEXT)
+    model.network.base_model.register_forward_pre_hook(lambda *_: on_pass())
+    return getattr(abbe, study)(model, text, **(OPTIONS[study] | more))
+
+
+def assert_measured_alike(result: abbe.Result, other: abbe.Result) -> None:
+    """To the bit, but for times: the table, and everything else that a result says."""
+    first, second = (one.table.drop(TIMED, strict=False) for one in (result, other))
+    assert_frame_equal(first, second, check_exact=True)
+    assert _measured(result.as_json()) == _measured(other.as_json())
+
+
+def _measured(content: Any) -> Any:
+    """Numbers as text, in which NaN is equal to itself."""
+    if isinstance(content, Mapping):
+        return {key: _measured(value) for key, value in content.items() if key not in NOT_MEASURED}
+    return [_measured(one) for one in content] if isinstance(content, list) else repr(content)
+
+
+def stamps(folder: Path) -> dict[Path, int]:
+    """When each part was written."""
+    parts = (path for place in ("windows", "losses", "parts", "layers") for path in folder.rglob(f"{place}/*"))
+    return {path: path.stat().st_mtime_ns for path in parts}
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    for place in range(len(content) // 2, len(content) // 2 + 8):  # one digit may be beyond the precision of a number
+        content[place] ^= 0x55
+    path.write_bytes(content)
+
+
 SCHEMA = {
     *("format", "study", "finished", "identity", "versions", "machine", "model", "text", "settings", "self_check"),
     *("skipped", "measured_again", "seconds", "made"),
 }
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[abbe.Result, Path]]:
-    """A study of each kind, run once, and its folder."""
-    done: dict[str, tuple[abbe.Result, Path]] = {}
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """A study that nothing disturbed."""
 
-    def run(study: str) -> tuple[abbe.Result, Path]:
+    result: abbe.Result
+    folder: Path
+    passes: int
+
+
+Saved = Callable[[str], Whole]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """A study of each kind, run once, and its folder."""
+    done: dict[str, Whole] = {}
+
+    def once(study: str) -> Whole:
         if study not in done:
-            folder = tmp_path_factory.mktemp(study)
-            done[study] = STUDIES[study](folder=folder), folder
+            folder, passes = tmp_path_factory.mktemp(study), [0]
+            result = run(study, counting(passes), folder=folder)
+            done[study] = Whole(result, folder, passes[0])
         return done[study]
 
-    return run
+    return once
 
 
-Saved = Callable[[str], tuple[abbe.Result, Path]]
+def counting(passes: list[int], stop_at: int | None = None) -> Callable[[], None]:
+    """Counts passes; instead of the one with the number `stop_at` comes Ctrl-C."""
+
+    def on_pass() -> None:
+        passes[0] += 1
+        if passes[0] == stop_at:
+            raise KeyboardInterrupt
+
+    return on_pass
 
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_manifest_and_json(study: str, saved: Saved) -> None:
-    result, folder = saved(study)
+    result, folder = saved(study).result, saved(study).folder
     assert set(result.manifest) >= SCHEMA
     assert (result.manifest["format"], result.manifest["study"], result.study) == (FORMAT, study, study)
     assert result.manifest["seconds"]["total"] >= 0
@@ -72,7 +137,7 @@ def test_manifest_and_json(study: str, saved: Saved) -> None:
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_opened_again_it_is_the_same(study: str, saved: Saved) -> None:
-    result, folder = saved(study)
+    result, folder = saved(study).result, saved(study).folder
     again = abbe.open(folder)
     assert type(again) is type(result)
     assert again.manifest == result.manifest
@@ -83,7 +148,7 @@ def test_opened_again_it_is_the_same(study: str, saved: Saved) -> None:
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_saved_elsewhere_it_opens(study: str, saved: Saved, tmp_path: Path) -> None:
-    result, _ = saved(study)
+    result = saved(study).result
     assert result.save(tmp_path / "copy") == tmp_path / "copy"
     assert_frame_equal(abbe.open(tmp_path / "copy").table.fill_nan(None), result.table.fill_nan(None))
 
@@ -91,7 +156,7 @@ def test_saved_elsewhere_it_opens(study: str, saved: Saved, tmp_path: Path) -> N
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("study", ["capacity", "calibrate", "diagnose", "compare", "reproduce", "report"])
 def test_page_and_card(study: str, saved: Saved, tmp_path: Path) -> None:
-    result, _ = saved(study)
+    result = saved(study).result
     page = result.to_html(tmp_path / "page.html")
     assert page.lower().startswith("<!doctype html>")
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == page
@@ -103,21 +168,68 @@ def test_page_and_card(study: str, saved: Saved, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_damaged_folders_are_refused_in_one_line(study: str, saved: Saved, tmp_path: Path) -> None:
-    result, _ = saved(study)
+    result = saved(study).result
     folder = result.save(tmp_path / "copy")
     files = json.loads((folder / MANIFEST).read_text())["checked"]["files"]
     name = next(name for name in files if not name.endswith(".csv"))  # CSV is for people: nothing is read from it
-    content = bytearray((folder / name).read_bytes())
-    content[len(content) // 2] ^= 1
-    (folder / name).write_bytes(content)
+    damage(folder / name)
     with pytest.raises(abbe.AbbeError, match=r"damaged|not valid JSON|cannot be read") as refused:
         abbe.open(folder)
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("study", STUDIES)
+def test_stopped_and_resumed_it_is_as_uninterrupted(study: str, saved: Saved, tmp_path: Path) -> None:
+    whole, passes = saved(study), [0]
+    with pytest.raises(KeyboardInterrupt):
+        run(study, counting(passes, stop_at=whole.passes * 5 // 6 + 1), folder=tmp_path)
+    with pytest.raises(abbe.AbbeError, match="is not finished: the same run with this folder resumes it"):
+        abbe.open(tmp_path)
+    finished = stamps(tmp_path)
+    assert finished
+    resumed = run(study, folder=tmp_path)
+    assert_measured_alike(resumed, whole.result)
+    assert_measured_alike(abbe.open(tmp_path), resumed)
+    assert finished.items() <= stamps(tmp_path).items()
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_damaged_parts_are_measured_again_with_a_line_that_says_so(
+    study: str, saved: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(saved(study).folder, tmp_path / "run"))
+    damaged = [next(iter(sorted(folder.glob(pattern)))) for pattern in PARTS[study]]
+    for path in damaged:
+        damage(path)
+    again = run(study, folder=folder, progress=True)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.endswith("; it is measured again")]
+    assert sorted(lines) == sorted(again.manifest["measured_again"])
+    assert len(lines) == len(damaged)
+    assert all(any(str(path) in line for line in lines) for path in damaged)
+    assert_measured_alike(again, saved(study).result)
+    assert_measured_alike(abbe.open(folder), again)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_folder_in_which_nothing_was_finished_is_no_other_run(study: str, tmp_path: Path) -> None:
+    def stop() -> None:
+        """At the first pass after the folder became that of the run."""
+        if (tmp_path / MANIFEST).exists():
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run(study, stop, folder=tmp_path)
+    assert any(tmp_path.iterdir())
+    run(study, folder=tmp_path, seed=1)
+    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: seed\)"):
+        run(study, folder=tmp_path)
+
+
 @pytest.mark.parametrize("study", ["diagnose", "capacity", "calibrate"])
 def test_where_the_model_lies_stays_out_of_the_page(study: str, saved: Saved) -> None:
-    result, _ = saved(study)
+    result = saved(study).result
     model = dict(result.manifest["model"]) | {"name": "/home/somebody/secret/tiny", "source": "/home/somebody/secret"}
     page = dataclasses.replace(result, manifest=dict(result.manifest) | {"model": model}).to_html()  # type: ignore[type-var]
     assert "tiny" in page
@@ -125,16 +237,16 @@ def test_where_the_model_lies_stays_out_of_the_page(study: str, saved: Saved) ->
 
 
 def test_folder_of_another_study_is_refused_by_name(saved: Saved) -> None:
-    _, folder = saved("capacity")
+    folder = saved("capacity").folder
     with pytest.raises(abbe.AbbeError, match="is a folder of `abbe capacity`: name a new folder"):
-        STUDIES["compare"](folder=folder)
+        run("compare", folder=folder)
     with pytest.raises(abbe.AbbeError, match=r"is a folder of `abbe capacity`: `abbe\.open` opens it"):
         abbe.open_run(folder)
 
 
 def test_a_diagnosis_does_not_take_over_a_report(saved: Saved) -> None:
     """A report may take up the run of a diagnosis, never the other way round: its page and findings would lie there."""
-    result, folder = saved("report")
+    result, folder = saved("report").result, saved("report").folder
     settings = {name: result.manifest["settings"][name] for name in ("lengths", "queries", "sizes", "temperatures")}
     with pytest.raises(abbe.AbbeError, match="is a folder of `abbe report`: name a new folder"):
         abbe.diagnose(tiny_runs.model(), tiny_runs.TEXT, folder=folder, **(SHORT | settings))
@@ -143,19 +255,19 @@ def test_a_diagnosis_does_not_take_over_a_report(saved: Saved) -> None:
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_other_settings_are_refused_by_name(study: str, saved: Saved) -> None:
-    _, folder = saved(study)
+    folder = saved(study).folder
     with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: .*seed.*\): name a new folder"):
-        STUDIES[study](folder=folder, seed=1)
+        run(study, folder=folder, seed=1)
 
 
 def test_folder_of_an_older_version_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "identity.json").write_text("{}")
     with pytest.raises(abbe.AbbeError, match=r"was written by an older version of abbe \(identity\.json\)"):
-        STUDIES["capacity"](folder=tmp_path)
+        run("capacity", folder=tmp_path)
 
 
 def test_a_run_of_an_older_format_is_still_read(saved: Saved, tmp_path: Path) -> None:
-    result, _ = saved("diagnose")
+    result = saved("diagnose").result
     folder = result.save(tmp_path)
     older = {key: value for key, value in result.manifest.items() if key != "study"} | {"format": 1}
     (folder / MANIFEST).write_text(json.dumps(older))

@@ -8,14 +8,14 @@ import polars as pl
 import pytest
 import tiny_models
 import torch
+from inside import diagnose_study as _diagnose
+from inside import engine_window as _window
 from plain import plain_diagnosis
 from polars.testing import assert_frame_equal
 from tiny_runs import BUILDERS, QUICK, TEXT, model, pick, run
 
 import abbe
 from abbe.results import SCHEMA
-from abbe.studies._diagnose import study as _diagnose
-from abbe.studies._engine import window as _window
 
 # Against the straightforward way
 
@@ -186,8 +186,9 @@ def test_decay_exponent_of_uniform_attention_is_one() -> None:
 
 
 def test_output_vectors_have_the_distances_of_projected_values() -> None:
+    from inside import token_vectors
+
     from abbe.models import tap
-    from abbe.studies._engine.vectors import token_vectors
 
     for family in ("gpt2", "llama", "bert"):
         tiny = model(family)

@@ -9,51 +9,13 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+from inside import engine_folder as _folder
 from tiny_runs import QUICK, TEXT, model, run
 
 import abbe
 from abbe.models import wrap
-from abbe.studies._engine import folder as _folder
-from abbe.studies._engine.folder import RunFolder
 
 # Resuming
-
-
-class Stop(Exception):
-    pass
-
-
-def test_stopped_run_goes_on_and_gives_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run(folder=tmp_path / "whole")
-    keep, kept = RunFolder.keep, []
-
-    def stop_after_two(self: RunFolder, window: abbe.Window, *rest: Any) -> None:
-        if len(kept) == 2:
-            raise Stop
-        kept.append((window.length, window.index))
-        keep(self, window, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "keep", stop_after_two)
-        with pytest.raises(Stop):
-            run(folder=tmp_path / "stopped")
-    with pytest.raises(abbe.AbbeError, match="not finished"):
-        abbe.open_run(tmp_path / "stopped")
-    measured: list[Any] = []
-
-    def count(self: RunFolder, window: abbe.Window, *rest: Any) -> None:
-        measured.append((window.length, window.index))
-        keep(self, window, *rest)
-
-    monkeypatch.setattr(RunFolder, "keep", count)
-    again = run(folder=tmp_path / "stopped")
-    assert len(measured) == 4
-    assert not set(measured) & set(kept)
-    assert again.table.equals(whole.table, null_equal=True)
-    assert abbe.open_run(tmp_path / "stopped").table.equals(abbe.open_run(tmp_path / "whole").table)
-    finished = run(folder=tmp_path / "stopped")
-    assert len(measured) == 4
-    assert finished.table.equals(whole.table)
 
 
 def test_windows_of_a_version_with_other_measures_are_measured_again(
@@ -67,12 +29,6 @@ def test_windows_of_a_version_with_other_measures_are_measured_again(
     assert len(again.manifest["measured_again"]) == 6
     assert "windows/16-0 was written by a version with other measures" in again.manifest["measured_again"][0]
     assert run(folder=tmp_path).manifest["measured_again"] == []
-
-
-def test_damaged_window_is_measured_again(tmp_path: Path) -> None:
-    whole = run(folder=tmp_path)
-    (tmp_path / "windows" / "16-1.safetensors").write_bytes(b"cut off")
-    assert run(folder=tmp_path).table.equals(whole.table)
 
 
 def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:
@@ -234,7 +190,7 @@ def test_nan_activations_are_named(tmp_path: Path) -> None:
 
 
 def test_failing_self_check_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from abbe.models import _tap
+    from inside import models_tap as _tap
 
     monkeypatch.setattr(_tap, "own_attention", lambda call: torch.zeros_like(call.query).transpose(1, 2).contiguous())
     with pytest.raises(abbe.AbbeError, match="self-check failed"):

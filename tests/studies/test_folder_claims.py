@@ -2,70 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import capacity_runs
 import compare_runs
 import pytest
 import tiny_models
 import tiny_runs
+from inside import RunFolder
+from inside import compare_work as _compare_study
 
 import abbe
-from abbe.studies._calibrate import study as _calibrate
-from abbe.studies._capacity import losses as _capacity_losses
-from abbe.studies._compare import work as _compare_study
-from abbe.studies._engine.folder import RunFolder
-from abbe.studies._engine.parts import Parts
-
-
-def calibrated(**options: Any) -> Any:
-    quick: dict[str, Any] = {"length": 16, "windows": 2, "held_out": 1, "queries": 4, "steps": 1, "progress": False}
-    return abbe.calibrate(tiny_runs.model(), tiny_runs.TEXT, normalizer="sparsemax", **(quick | options))
-
-
-def reproduced(**options: Any) -> Any:
-    quick: dict[str, Any] = {"figures": ["2a"], "windows": 2, "queries": 4, "quick": True, "progress": False}
-    return abbe.reproduce(tiny_runs.model(), tiny_runs.TEXT, **(quick | options))
-
-
-def reported(**options: Any) -> Any:
-    return abbe.report(tiny_runs.model(), tiny_runs.TEXT, **({"lengths": [16]} | tiny_runs.QUICK | options))
-
-
-# A study, and what it calls to measure its first part.
-BEGUN: dict[str, tuple[Callable[..., Any], Any, str]] = {
-    "diagnose": (lambda **options: tiny_runs.run(lengths=[16], **options), RunFolder, "keep"),
-    "report": (reported, Parts, "keep_tensors"),
-    "reproduce": (reproduced, RunFolder, "keep"),
-    "capacity": (
-        lambda **options: capacity_runs.made(layers=False, lengths=[16], **options), _capacity_losses, "window_losses"
-    ),
-    "compare": (compare_runs.made, _compare_study.Study, "_read"),
-    "calibrate": (calibrated, _calibrate, "fit_layer"),
-}  # fmt: skip
 
 
 def stopped(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("study", BEGUN)
-def test_a_folder_in_which_nothing_was_finished_is_no_other_run(
-    study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, owner, name = BEGUN[study]
-    with monkeypatch.context() as patched:
-        patched.setattr(owner, name, stopped)
-        for _ in range(2):
-            with pytest.raises(KeyboardInterrupt):
-                run(folder=tmp_path)
-    assert any(tmp_path.iterdir())
-    run(folder=tmp_path, seed=1)
-    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: seed\)"):
-        run(folder=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "windows/16-0.safetensors", "runs/notes.txt"])

@@ -9,11 +9,9 @@ from itertools import pairwise
 import pytest
 import tiny_models
 import torch
+from inside import LEAST, MOST_BYTES, heat_codes, heat_grid, sample_as_json, sample_from_json, weight_of
 from test_sample import cut, sampled, settings
 from tiny_runs import model
-
-from abbe.studies._report.heat import LEAST, MOST_BYTES, heat_codes, heat_grid, weight_of
-from abbe.studies._report.sample_json import sample_as_json, sample_from_json
 
 
 @pytest.mark.parametrize(("length", "heads", "side"), [(40, 4, 40), (256, 48, 64), (256, 1200, 31), (256, 10**9, 8)])

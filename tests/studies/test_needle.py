@@ -10,21 +10,26 @@ import pytest
 import small_tokenizers
 import tiny_models
 import torch
-from needle_models import TEXT, WORDS, Copier, Guesser, Spotter, model, word_tokenizer
-
-from abbe import Text
-from abbe.studies._compare.needle import batches, cell_numbers, gain_numbers, margins, needle_table, wilson
-from abbe.studies._compare.needle_prompts import (
+from inside import (
     CANDIDATES,
     DECOYS,
     DEPTHS,
-    KINDS,
+    NEEDLE_SCHEMA,
     Prompt,
     PromptMaker,
+    batches,
+    cell_numbers,
+    gain_numbers,
+    margins,
+    needle_table,
     plain_words,
+    wilson,
     word_counts,
 )
-from abbe.studies._compare.result import NEEDLE_SCHEMA
+from inside import compare_KINDS as KINDS
+from needle_models import TEXT, WORDS, Copier, Guesser, Spotter, model, word_tokenizer
+
+from abbe import Text
 
 LENGTHS = (64, 129, 300)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import scipy.stats
-
-from abbe.studies._compare.needle_gain import paired_gain
+from inside import paired_gain
 
 LEVELS = (0.8, 0.9, 0.95, 0.99)
 

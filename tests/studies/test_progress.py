@@ -12,23 +12,24 @@ from typing import Any
 
 import pytest
 import tiny_runs
+from inside import engine_watch as _progress
+from inside import engine_window
 
 import abbe
 from abbe.studies import watching
-from abbe.studies._engine import watch as _progress
 
 LINE = re.compile(r"abbe: \d+ s: \d+ of \d+ done \(windows of 16\)(, about \d+ s left)?")
 
 
 def slow(monkeypatch: pytest.MonkeyPatch, seconds: float, every: float) -> None:
     """Every window takes so long, and a minute is so short."""
-    measure = abbe.studies._engine.window.WindowReader.measure  # type: ignore[attr-defined]
+    measure = engine_window.WindowReader.measure
 
     def later(*given: Any) -> Any:
         time.sleep(seconds)
         return measure(*given)
 
-    monkeypatch.setattr("abbe.studies._engine.window.WindowReader.measure", later)
+    monkeypatch.setattr(engine_window.WindowReader, "measure", later)
     monkeypatch.setattr(_progress, "EVERY", every)
 
 

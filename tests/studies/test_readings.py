@@ -13,24 +13,24 @@ import polars as pl
 import pytest
 import tiny_runs
 import torch
-from rich.console import Console
-from torch import Tensor
-
-import abbe
-from abbe.measures import Reading, ks_test
-from abbe.studies import Reproduction
-from abbe.studies._engine.readings import (
+from inside import (
     DEFAULT,
     EXPECTED,
     LEVELS,
     READINGS,
     TESTS,
     QueryDistances,
+    dependence,
     over_units,
     units_key,
+    with_readings,
 )
-from abbe.studies._reproduce.claims_readings import dependence, with_readings
-from abbe.studies._reproduce.result import Claim, Figure
+from rich.console import Console
+from torch import Tensor
+
+import abbe
+from abbe.measures import Reading, ks_test
+from abbe.studies import Claim, Figure, Reproduction
 from abbe.views import reproduction_page, reproduction_table
 
 GRID, LENGTH, HEADS = (1, 2, 4, 8, 16), 32, 12

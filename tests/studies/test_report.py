@@ -10,11 +10,11 @@ from typing import Any
 import polars as pl
 import pytest
 import tiny_runs
+from inside import report_study as study
 from polars.testing import assert_frame_equal
 
 import abbe
 from abbe.studies import Report, report
-from abbe.studies._report import study
 
 QUICK: dict[str, Any] = tiny_runs.QUICK | {"lengths": [16, 40], "temperatures": (0.1, 1.0)}
 
@@ -82,52 +82,6 @@ def test_a_folder_is_a_run_and_is_not_measured_again(tmp_path: Path, monkeypatch
     assert [row.keys for row in again.sample.rows] == [row.keys for row in first.sample.rows]
 
 
-@pytest.mark.slow
-@pytest.mark.quick(1)
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("sample.json", b"{"),
-        ("sample.json", b'{"run": "another", "sample": {}}'),
-        ("sample.json", None),
-        ("alternatives.parquet", b"PAR1 no"),
-        ("alternatives.parquet", None),
-    ],
-)
-def test_what_is_damaged_is_measured_again(tmp_path: Path, name: str, content: bytes | None) -> None:
-    first = made(folder=tmp_path)
-    path = tmp_path / name
-    if content is None:
-        path.unlink()
-    else:
-        path.write_bytes(content)
-    again = made(folder=tmp_path)
-    assert_frame_equal(again.alternatives, first.alternatives)
-    assert path.read_bytes() != (content or b"")
-
-
-@pytest.mark.slow
-def test_a_sample_without_its_parts_is_measured_again(tmp_path: Path) -> None:
-    made(folder=tmp_path)
-    whole = json.loads((tmp_path / "sample.json").read_text())
-    del whole["sample"]["rows"]["keys"]
-    (tmp_path / "sample.json").write_text(json.dumps(whole))
-    assert made(folder=tmp_path).sample is not None
-
-
-@pytest.mark.slow
-def test_stopped_between_run_and_alternatives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_args: object, **_options: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(study.AlternativesReader, "table", stop)
-        with pytest.raises(KeyboardInterrupt):
-            made(folder=tmp_path)
-    went_on = made(folder=tmp_path)
-    assert went_on.as_json()["alternatives"] == made().as_json()["alternatives"]
-
-
 def test_every_window_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measures, alternatives and sample are taken from the same pass; the rest are self-check and loss."""
     passes: list[int] = []
@@ -149,12 +103,6 @@ def test_windows_that_alternatives_have_read_are_not_read_again(
     (tmp_path / "sample.json").unlink()
     monkeypatch.setattr(study.AlternativesReader, "done", lambda *_: pytest.fail("read again"))
     assert_frame_equal(made(folder=tmp_path).alternatives, first.alternatives)
-
-
-def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
-    made(folder=tmp_path)
-    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: seed\)"):
-        made(folder=tmp_path, seed=1)
 
 
 def test_lengths_go_as_far_as_the_context() -> None:

@@ -10,15 +10,15 @@ from typing import Any
 import polars as pl
 import pytest
 import tiny_models
+from inside import Part, plan
+from inside import engine_window as _window
+from inside import reproduce_study as study
 from polars.testing import assert_frame_equal
 from tiny_runs import TEXT, model
 
 import abbe
 from abbe.models import wrap
 from abbe.studies import FIGURES, Reproduction
-from abbe.studies._engine import window as _window
-from abbe.studies._reproduce import study
-from abbe.studies._reproduce.plan import Part, plan
 
 KINDS = ["embedding", "value"]
 
@@ -241,7 +241,7 @@ def test_folder_holds_everything_and_nothing_is_measured_twice(tmp_path: Path, m
     assert len(csv) == len(first.figures["2a"].tables["distance"])
     assert abbe.open_run(tmp_path / "out" / "runs" / "2a-value").table.height > 0
 
-    from abbe.studies._engine import measuring as _measuring
+    from inside import engine_measuring as _measuring
 
     def refuse(*_: object) -> None:
         raise AssertionError("a window was measured again")

@@ -11,6 +11,22 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+from inside import (
+    MOST_ROWS,
+    Settings,
+    azimuths,
+    ball_of,
+    check_model,
+    rows_of_call,
+    run_model,
+    sample_as_json,
+    sample_from_json,
+    sample_positions,
+    sample_rows,
+    sample_window,
+    settings_for,
+    token_vectors,
+)
 from read_alone import take_sample
 from row_cases import random_rows
 from tiny_runs import BUILDERS, TEXT, model
@@ -19,19 +35,7 @@ from torch import Tensor
 import abbe
 from abbe.measures import Rows, choose_sets, geometry
 from abbe.models import AttentionCall, LoadedModel, Window, tap, windows, wrap
-from abbe.studies._engine.passes import run_model
-from abbe.studies._engine.settings import Settings, settings_for
-from abbe.studies._engine.vectors import token_vectors
-from abbe.studies._engine.window import check_model, rows_of_call
-from abbe.studies._report.result import Ball, Sample
-from abbe.studies._report.sample import (
-    MOST_ROWS,
-    sample_positions,
-    sample_rows,
-    sample_window,
-)
-from abbe.studies._report.sample_ball import azimuths, ball_of
-from abbe.studies._report.sample_json import sample_as_json, sample_from_json
+from abbe.studies import Ball, Sample
 
 SIZES = (2, 5)
 

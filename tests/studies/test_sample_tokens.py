@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import CONTINUED, LONGEST, token_texts
 from small_tokenizers import begin_tokenizer, encoder_tokenizer
 from tiny_models import byte_tokenizer
 
 from abbe import AbbeError
 from abbe.models import Text, Window, windows
-from abbe.studies._report.sample_tokens import CONTINUED, LONGEST, token_texts
 
 BYTE = byte_tokenizer()
 ENCODER = encoder_tokenizer()

@@ -14,11 +14,11 @@ from typing import Any
 
 import polars as pl
 import pytest
+from inside import make_report
 from synthetic_run import MANIFEST, USUAL, alternatives, made_run
 
 from abbe.results import Run
-from abbe.studies._report.result import Report, Sample
-from abbe.studies._report.study import make_report
+from abbe.studies import Report, Sample
 from abbe.words.finding import Finding
 
 FILE = Path(__file__).parent / "sentences.txt"

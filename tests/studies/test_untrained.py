@@ -13,18 +13,14 @@ import tiny_models
 import tiny_runs
 import torch
 import transformers
+from inside import GUESSING, UNIFORM_HEADS, Lookup, floors, hardly_learned, verdicts
+from inside import engine_loss as losses
 from synthetic_run import made_run
 
 import abbe
 from abbe.models import LoadedModel, load, wrap
 from abbe.models import windows as cut_windows
-from abbe.studies import Report, report
-from abbe.studies._engine import loss as losses
-from abbe.studies._engine.lookup import Lookup
-from abbe.studies._report.floors import floors
-from abbe.studies._report.result import Sample
-from abbe.studies._report.untrained import GUESSING, UNIFORM_HEADS, hardly_learned
-from abbe.studies._report.verdicts import verdicts
+from abbe.studies import Report, Sample, report
 from abbe.words.finding import NOT_LEARNED, NOTICE, Finding
 
 QUICK: dict[str, Any] = tiny_runs.QUICK | {"windows": 2, "lengths": [16, 40], "temperatures": (1.0,)}

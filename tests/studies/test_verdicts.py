@@ -7,14 +7,21 @@ from typing import Any
 
 import polars as pl
 import pytest
+from inside import (
+    Cell,
+    Lookup,
+    faint_at,
+    floors,
+    fragile_below,
+    growth,
+    head_verdicts,
+    key_numbers,
+    keys_for_half,
+    no_better_than_random,
+    verdicts,
+)
 from synthetic_run import SIZES, USUAL, made_run, row
 
-from abbe.studies._engine.lookup import Cell, Lookup
-from abbe.studies._report.floors import floors, fragile_below
-from abbe.studies._report.growth import faint_at, growth, keys_for_half
-from abbe.studies._report.head_verdicts import head_verdicts, no_better_than_random
-from abbe.studies._report.key_numbers import key_numbers
-from abbe.studies._report.verdicts import verdicts
 from abbe.words.finding import Finding
 from abbe.words.numbers import heads_of, percent, power_of_n, tokens
 

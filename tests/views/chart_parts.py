@@ -10,14 +10,11 @@ from typing import Any
 import polars as pl
 import pytest
 import vl_convert
+from inside import ball_data, rows_of, sensitivities, vega_lite_version
+from inside import report_shown_size as shown_size
 
 from abbe.results import Run
-from abbe.studies._report.result import Report
-from abbe.views._report.charts import shown_size
-from abbe.views._report.charts_gradient import sensitivities
-from abbe.views._report.figures import ball_data
-from abbe.views._shared.page import vega_lite_version
-from abbe.views._shared.panels import rows_of
+from abbe.studies import Report
 
 FILLED = {
     "map": (),

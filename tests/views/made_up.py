@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from abbe.studies._reproduce.result import Claim, Figure, Reproduction
+from abbe.studies import Claim, Figure, Reproduction
 
 LENGTHS = (32, 64, 128, 256, 512, 1024)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import polars as pl
+from inside import HEADS_SCHEMA, PARAMETERS_SCHEMA, StageLoss
 
-from abbe.studies import Calibration
-from abbe.studies._calibrate.result import HEADS_SCHEMA, PARAMETERS_SCHEMA, Interval, StageLoss
+from abbe.studies import Calibration, Interval
 
 
 def made_up(tuned: bool) -> Calibration:

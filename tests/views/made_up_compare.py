@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from inside import DEPTHS, MEASURED, NEEDLE_SCHEMA, wilson
+from inside import compare_judge as judge
+from inside import compare_KINDS as KINDS
+from inside import compare_SCHEMA as SCHEMA
 
-from abbe.studies._compare.needle import wilson
-from abbe.studies._compare.needle_prompts import DEPTHS, KINDS
-from abbe.studies._compare.result import MEASURED, NEEDLE_SCHEMA, SCHEMA, Comparison
-from abbe.studies._compare.rule import judge
+from abbe.studies import Comparison
 from abbe.views import compare_page
 from abbe.words.names import BASELINE, JUMPS
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
+from inside import Heat, heat_codes, heat_grid
 
 from abbe.results import SCHEMA, Run
-from abbe.studies._report.heat import Heat, heat_codes, heat_grid
-from abbe.studies._report.result import Ball, HeadVerdict, Report, Sample, SampleRow
+from abbe.studies import Ball, HeadVerdict, Report, Sample, SampleRow
 from abbe.views import report_page
 from abbe.words.finding import Finding, KeyNumber
 

@@ -13,7 +13,7 @@ import made_up_report as made
 import polars as pl
 import pytest
 
-from abbe.studies._report.result import Report
+from abbe.studies import Report
 from abbe.words.finding import Finding
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

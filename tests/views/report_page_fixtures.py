@@ -10,7 +10,7 @@ import made_up_report as made
 import pytest
 from report_in_browser import Opened, Seen, made_up, opener
 
-from abbe.studies._report.result import Report
+from abbe.studies import Report
 
 
 @pytest.fixture(scope="module")

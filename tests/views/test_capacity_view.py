@@ -10,18 +10,13 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from inside import WAYS, CapacitySettings, Curve, capacity_rows, correlation_table, curve_table, findings, growth_table
+from inside import capacity_table as make_table
 from markupsafe import escape
 from rich.console import Console
 
 from abbe import AbbeError
 from abbe.studies import Capacity
-from abbe.studies._capacity.findings import findings
-from abbe.studies._capacity.geometry import correlation_table
-from abbe.studies._capacity.result import WAYS
-from abbe.studies._capacity.settings import CapacitySettings
-from abbe.studies._capacity.tables import capacity_rows, curve_table, growth_table
-from abbe.studies._capacity.tables import capacity_table as make_table
-from abbe.studies._engine.capacity.curve import Curve
 from abbe.views import capacity_chart, capacity_table, save_capacity_figures
 
 LENGTHS, LAYERS = (128, 256, 512, 1024), 6

@@ -11,15 +11,23 @@ from typing import Any
 import made_up_compare as made
 import polars as pl
 import pytest
+from inside import (
+    BY_NAME,
+    COLUMNS,
+    LIGHT,
+    NEEDLE_SCHEMA,
+    THEMES,
+    compare_charts,
+    frontier,
+    looks_of,
+    short_names,
+    value_text,
+)
+from inside import compare_interval as interval
 from rich.console import Console
 
 from abbe import AbbeError
-from abbe.studies._compare.result import NEEDLE_SCHEMA
 from abbe.views import compare_page, compare_table, save_compare_figures
-from abbe.views._compare.charts import frontier, looks_of, short_names
-from abbe.views._compare.page import compare_charts
-from abbe.views._compare.words import BY_NAME, COLUMNS, interval, value_text
-from abbe.views._shared.theme import LIGHT, THEMES
 from abbe.words.names import BASELINE
 
 EVIL = "<script>document.title='x'</script>\"' &amp; שלום \u202eabc 👩‍🔬"

@@ -12,15 +12,12 @@ from typing import Any
 import altair as alt
 import polars as pl
 import pytest
+from inside import DARK, LIGHT, THEMES, WORDS, Theme, _ticks, drawings, for_xml, rows_of, settings_line
 from made_up import LENGTHS, SIZES, TEMPERATURES, distances, drift, figure_2c, figure_3, figure_4, figures
 
 from abbe import AbbeError
-from abbe.studies._reproduce.result import Figure
+from abbe.studies import Figure
 from abbe.views import figure_chart
-from abbe.views._reproduce.figures import drawings, for_xml
-from abbe.views._reproduce.words import WORDS, settings_line
-from abbe.views._shared.panels import _ticks, rows_of
-from abbe.views._shared.theme import DARK, LIGHT, THEMES, Theme
 
 NAMES = list(figures())
 

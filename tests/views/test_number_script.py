@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 import pytest
+from inside import script
 from report_in_browser import without_chromium
 
-from abbe.views._shared.page import script
 from abbe.words.numbers import number
 
 pytestmark = without_chromium

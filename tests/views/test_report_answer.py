@@ -12,11 +12,11 @@ import made_up_report as made
 import polars as pl
 import pytest
 import typer
+from inside import answer, next_steps
 
-from abbe.cli._app import app
-from abbe.studies._report.answer import answer
-from abbe.studies._report.next_steps import next_steps
-from abbe.studies._report.result import NOT_LEARNED, Finding, HeadVerdict, Report
+from abbe.cli import app
+from abbe.studies import Finding, HeadVerdict, Report
+from abbe.words.finding import NOT_LEARNED
 
 UNLEARNED = (Finding(NOT_LEARNED, "s", "the rule of that verdict", {}),)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from inside import equal_bars, log_bars, place_names
 from made_up_report import TEMPERATURES
-
-from abbe.views._report.charts_bars import equal_bars, log_bars
-from abbe.views._shared.labels import place_names
 
 
 @pytest.mark.parametrize("values", [[0.3], [0.0, 1.0], [-5.0, 12.0, 3.3], [0.2] * 7, [1e-9, 2e-9], [400.0, 1e5]])

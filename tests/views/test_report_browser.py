@@ -22,7 +22,7 @@ from report_in_browser import (
     without_chromium,
 )
 
-from abbe.studies._report.result import Ball, Report
+from abbe.studies import Ball, Report
 
 pytest_plugins = ("report_page_fixtures",)
 pytestmark = without_chromium

@@ -11,13 +11,12 @@ import polars as pl
 import pytest
 import vl_convert
 from chart_parts import FILLED, PANELS, drawn, filled, one_panel, only, parts, series, with_column, y_domain
+from inside import THEMES, ThemeName, chart_specifications, vega_lite_version
+from inside import report_shown_size as shown_size
 from made_up_report import SIZES, alternatives, floors, grid, report, table
 
 from abbe.results import Run
-from abbe.studies._report.result import Report
-from abbe.views._report.charts import chart_specifications, shown_size
-from abbe.views._shared.page import vega_lite_version
-from abbe.views._shared.theme import THEMES, ThemeName
+from abbe.studies import Report
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from pathlib import Path
 import made_up_report as made
 import polars as pl
 import pytest
+from inside import sample_as_json
 from report_in_browser import (
     PLACES,
     Opened,
@@ -18,8 +19,7 @@ from report_in_browser import (
     without_chromium,
 )
 
-from abbe.studies._report.result import Report
-from abbe.studies._report.sample_json import sample_as_json
+from abbe.studies import Report
 
 pytest_plugins = ("report_page_fixtures",)
 pytestmark = without_chromium

@@ -16,16 +16,14 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import both_themes, chart_specifications, packed_table, plain_value, sample_as_json
 from polars.testing import assert_frame_equal
 from unpacked_page import unpacked, unpacked_table
 
 import abbe
 from abbe.results import FORMAT, SCHEMA
-from abbe.studies._report.result import Report
-from abbe.studies._report.sample_json import sample_as_json
+from abbe.studies import Report
 from abbe.views import report_page
-from abbe.views._report.charts import chart_specifications
-from abbe.views._shared.data import both_themes, packed_table, plain_value
 
 
 def five_digits(table: pl.DataFrame) -> pl.DataFrame:

@@ -18,7 +18,7 @@ from report_in_browser import (
 )
 
 from abbe.results import SCHEMA
-from abbe.studies._report.result import Report
+from abbe.studies import Report
 
 pytest_plugins = ("report_page_fixtures",)
 pytestmark = without_chromium

@@ -10,15 +10,14 @@ from xml.etree import ElementTree
 
 import polars as pl
 import pytest
+from inside import THEMES, ball_data, figures, telling_ball, telling_head
+from inside import report_KINDS as KINDS
 from made_up_report import MANIFEST, grid, report, sample, table
 
 from abbe import AbbeError
 from abbe.results import Run
-from abbe.studies._report.result import Ball, Report, SampleRow
+from abbe.studies import Ball, Report, SampleRow
 from abbe.views import save_report_figures
-from abbe.views._report.charts_head import KINDS
-from abbe.views._report.figures import ball_data, figures, telling_ball, telling_head
-from abbe.views._shared.theme import THEMES
 
 pytestmark = pytest.mark.slow  # pictures take seconds each; the command writes them in a quick test
 

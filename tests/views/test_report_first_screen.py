@@ -8,11 +8,10 @@ from typing import Any
 
 import made_up_report as made
 import pytest
+from inside import HeadPattern, next_steps, weight_of
 from report_in_browser import PHONE, WIDE, Opened, Seen, value_of, without_chromium
 
-from abbe.studies._report.heat import weight_of
-from abbe.studies._report.next_steps import next_steps
-from abbe.studies._report.result import HeadPattern, HeadVerdict, Report
+from abbe.studies import HeadVerdict, Report
 
 pytest_plugins = ("report_page_fixtures",)
 pytestmark = without_chromium

@@ -11,16 +11,19 @@ import polars as pl
 import pytest
 import vl_convert
 from chart_parts import PANELS, drawn, filled, layer_rows, one_panel, series, with_column, y_domain
+from inside import (
+    FAINT_HEADS,
+    THEMES,
+    ThemeName,
+    chart_specifications,
+    mean_over_heads,
+    sensitivities,
+    vega_lite_version,
+)
+from inside import report_KINDS as KINDS
 from made_up_report import LENGTHS, SIZES, TEMPERATURES, alternatives, floors, grid, report, table
 
-from abbe.studies._report.result import Report
-from abbe.views._report.charts import chart_specifications
-from abbe.views._report.charts_alternatives import mean_over_heads
-from abbe.views._report.charts_gradient import sensitivities
-from abbe.views._report.charts_head import KINDS
-from abbe.views._report.charts_table import FAINT_HEADS
-from abbe.views._shared.page import vega_lite_version
-from abbe.views._shared.theme import THEMES, ThemeName
+from abbe.studies import Report
 from abbe.words.thresholds import FRAGILE
 
 

@@ -12,15 +12,15 @@ from typing import Any
 import made_up_report as made
 import polars as pl
 import pytest
+from inside import measured_line, packed, script
+from inside import report_facts as facts
+from inside import report_SCRIPTS as SCRIPTS
 from markupsafe import escape
 from test_reproduce_page import HOSTILE, Page
 from unpacked_page import unpacked, unpacked_table
 
-from abbe.studies._report.result import HeadVerdict, Report
+from abbe.studies import HeadVerdict, Report
 from abbe.views import report_page
-from abbe.views._report.page import SCRIPTS, facts, measured_line
-from abbe.views._shared.data import packed
-from abbe.views._shared.page import script
 from abbe.words.finding import Finding, KeyNumber
 
 SECTIONS = ["answer", "heads", "tokens", "growth", "gradients", "advice", "everything", "glossary"]

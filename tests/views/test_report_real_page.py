@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 from report_in_browser import CHARTS, PHONE, Opened, opener, without_chromium
 
 import abbe
-from abbe.studies._report.result import Report
+from abbe.studies import Report
 
 pytestmark = [without_chromium, pytest.mark.slow]  # 10 MB of text
 LENGTHS = (64, 200)

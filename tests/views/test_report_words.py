@@ -8,10 +8,10 @@ from typing import Any
 
 import made_up_report as made
 import pytest
+from inside import next_steps
 from rich.console import Console
 
-from abbe.studies._report.next_steps import next_steps
-from abbe.studies._report.result import Report
+from abbe.studies import Report
 from abbe.views import report_table
 from abbe.words.finding import Finding, KeyNumber
 from abbe.words.measures import GROUPS, glossary, is_end, measure_words, measures_of

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import as_json, count, script, vega
+from inside import reproduce_facts as facts
 from made_up import CLAIMS, MANIFEST, figures, reproduction
 
 from abbe import AbbeError
-from abbe.studies._reproduce.result import Claim
+from abbe.studies import Claim
 from abbe.views import reproduction_page, save_figures
-from abbe.views._reproduce.page import count, facts
-from abbe.views._shared.page import as_json, script, vega
 from abbe.words.numbers import duration
 
 HOSTILE = (

@@ -7,14 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
+from inside import plain
 from made_up import CLAIMS, MANIFEST, reproduction
 from rich.console import Console
 
 import abbe
 from abbe.results import FORMAT
-from abbe.studies._reproduce.result import Claim, Reproduction
+from abbe.studies import Claim, Reproduction
 from abbe.views import reproduction_table
-from abbe.views._shared.terminal import plain
 
 
 def shown(given: Reproduction, width: int) -> str:

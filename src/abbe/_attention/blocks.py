@@ -80,9 +80,11 @@ def dense(rule: Rule, inputs: Inputs) -> tuple[Tensor, Tensor]:
     q, k, v = (t if t.shape[:-3] == batch else t.expand(*batch, *t.shape[-3:]) for t in inputs[:3])
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     with full_precision(q):
+        # The scale goes to q, which is smaller than the scores.
         scores = soft_cap(grouped_scores(q * rule.scale, k), rule.softcap)
         hidden = hidden_edges(rule, inputs, slice(0, q.shape[-2]), slice(0, k.shape[-2]))
         weights = rule.normalizer(logits_of(scores, inputs, hidden))
+        # The sink has no value: its weight is dropped with its column.
         weights = weights if inputs.sink is None else weights[..., 1:]
         kept = F.dropout(weights, rule.dropout) if rule.dropout else weights
         out = unfold_heads(fold_heads(kept, k.shape[-3]) @ v, q.shape[-3])
@@ -94,6 +96,7 @@ def blockwise(rule: Rule, inputs: Inputs, size: BlockSize | None = None) -> Tens
     batch = batch_shape(inputs)
     q = inputs.q.expand(*batch, *inputs.q.shape[-3:])
     aligned = (None if t is None else t[(None,) * (q.dim() - t.dim())] for t in inputs[1:5])
+    # From torch's own generator, so that torch.manual_seed decides; without dropout it is left alone.
     seed = int(torch.randint(2**62, ())) if rule.dropout else 0
     call = Call(rule, size or best_block_size(rule, inputs), seed)
     parameters = rule.normalizer.parameters()
@@ -179,6 +182,7 @@ def _block_gradients(
     rule, heads, kv_heads, keys = call.rule, part.q.shape[-3], *part.k.shape[-3:-1]
     q = part.q * rule.scale
     scores = soft_cap(grouped_scores(q, part.k), rule.softcap)
+    # Derivative of c tanh(s/c), from the capped scores themselves.
     slope = None if rule.softcap is None else 1 - (scores / rule.softcap) ** 2
     logits = logits_of(scores, part, hidden).requires_grad_()
     with torch.enable_grad():
@@ -190,10 +194,12 @@ def _block_gradients(
         kept, grad = kept * factors, grad * factors
     grad_v = fold_heads(kept, kv_heads).mT @ grad_out
     wanted = [logits, *(t for t in learned if t.requires_grad)]
+    # A learned parameter may have no part in these rows.
     grad_logits, *of_learned = torch.autograd.grad(weights, wanted, grad, allow_unused=True)
     grad_learned = [of_learned.pop(0) if t.requires_grad else None for t in learned]
     grad_sink = None if part.sink is None else grad_logits[..., 0].sum(-1)
     grad_bias = grad_logits[..., -keys:]
+    # position_bias is added after the cap, q and k meet before it.
     folded = fold_heads(grad_bias if slope is None else grad_bias * slope, kv_heads)
     grad_q = unfold_heads(folded @ part.k, heads) * rule.scale
     return grad_q, folded.mT @ fold_heads(q, kv_heads), grad_v, None, grad_bias, grad_sink, *grad_learned
@@ -258,6 +264,7 @@ def hidden_edges(rule: Rule, inputs: Inputs, queries: slice, keys: slice) -> Hid
         return []
     nearest, farthest = visible_distances(rule, inputs)
     offset = inputs.k.shape[-2] - inputs.q.shape[-2]
+    # The last query sits at the last key.
     first, last = queries.start + offset, queries.stop - 1 + offset
     hidden = []
     for start, stop in (keys.start, min(keys.stop, last - farthest)), (max(keys.start, first - nearest + 1), keys.stop):
@@ -281,6 +288,7 @@ def blocks(call: Call, inputs: Inputs) -> Iterator[Block]:
     queries, keys = inputs.q.shape[-2], inputs.k.shape[-2]
     nearest, farthest = visible_distances(call.rule, inputs)
     room, chunks = call.size.batch, [spans(queries, call.size.queries)]
+    # From the innermost batch dim outwards, so that a block is one piece of memory.
     for length in reversed(inputs.q.shape[:-3]):
         step = max(1, min(length, room))
         room //= step
@@ -320,6 +328,7 @@ def part_of(inputs: Inputs, block: Block) -> Inputs:
 
 def dropout_factors(call: Call, block: Block, weights: Tensor) -> Tensor:
     """0 or 1 / (1 - dropout), the same in forward and backward."""
+    # By the number of the block: backward draws the same, though it keeps no mask.
     generator = torch.Generator(weights.device).manual_seed(call.seed + block.number)
     keep = 1 - call.rule.dropout
     return torch.empty_like(weights).bernoulli_(keep, generator=generator).div_(keep)

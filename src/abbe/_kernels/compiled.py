@@ -68,6 +68,7 @@ class WideCompiler(CompilerBase):  # type: ignore[misc]
     def define_pipelines(self) -> list[Any]:
         steps = DefaultPassBuilder.define_nopython_pipeline(self.state)
         steps.passes = [(_WideLowering, why) if step is NativeLowering else (step, why) for step, why in steps.passes]
+        # The builder is finished already; it has no public way to be changed.
         steps._finalized = False
         steps.finalize()
         return [steps]

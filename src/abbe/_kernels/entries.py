@@ -71,5 +71,6 @@ def entry(kernel: Any, arrays: tuple[tuple[str, int], ...]) -> Any:
     made = CFunc(function, ((types.voidptr,), types.void), {}, _OPTIONS, WideCompiler)
     made.enable_caching()
     stamp_cache(made, kernel.py_func)
+    # Now, under the caller's `loading`: a failure must not come out of a thread.
     made.compile()
     return made

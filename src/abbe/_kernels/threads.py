@@ -39,6 +39,7 @@ def over_rows(kernel: Any, rows: int, *tensors: Tensor) -> None:
         from .entries import entry  # loads numba
 
         function = entry(kernel, tuple((_NAMES[x.dtype], x.dim()) for x in tensors)).ctypes
+    # Waking a thread costs more than a small share of rows.
     threads = max(1, min(torch.get_num_threads(), rows, tensors[0].numel() // _SHARE))
     shares = min(rows, _SHARES * threads) if threads > 1 else 1
     work = [0, shares, rows]
@@ -52,6 +53,7 @@ def _run(function: Any, work: ctypes.Array[ctypes.c_int64], threads: int) -> Non
     if threads == 1:
         function(ctypes.addressof(work))
     elif (library := _openmp_of_torch()) is not None and not _forked:
+        # The last argument are flags: none.
         library.GOMP_parallel(function, work, ctypes.c_uint(threads), ctypes.c_uint(0))
     else:
         helpers = _helpers(threads - 1)
@@ -70,6 +72,7 @@ def _openmp_of_torch() -> ctypes.CDLL | None:
     except OSError:
         return None
     loaded = {line.split(maxsplit=5)[-1] for line in mapped.splitlines() if "libgomp" in line}
+    # Other packages bring a libgomp, too: the team that spins is that of torch.
     own = {path for path in loaded if Path(path).is_relative_to(Path(torch.__file__).parent)} or loaded
     if len(own) != 1:
         return None
@@ -80,6 +83,7 @@ def _openmp_of_torch() -> ctypes.CDLL | None:
 def _helpers(count: int) -> ThreadPoolExecutor:
     global _pool, _pool_size
     if _pool is None or _pool_size < count:
+        # A pool that is too small is left to whoever is using it.
         _pool, _pool_size = ThreadPoolExecutor(count, thread_name_prefix="abbe"), count
     return _pool
 

@@ -145,8 +145,10 @@ def _expected_terms(m: _Moments) -> tuple[Tensor, Tensor]:
     keys, n = m.keys.unsqueeze(-1), m.chosen.unsqueeze(-1)
     others = m.z.unsqueeze(-2) - m.y
     centre = ((m.y - (n / (keys - 1).clamp(min=1)).unsqueeze(-1) * others) ** 2).sum(-1)
+    # Rows of one or two keys must not divide by 0: nothing is random there, the product below is 0.
     factor = n * (keys - 1 - n) / ((keys - 1).clamp(min=1) * (keys - 2).clamp(min=1))
     scatter = m.squares.sum(-1, keepdim=True) - m.squares - (others**2).sum(-1) / (keys - 1).clamp(min=1)
+    # A variance: below 0 is rounding.
     return centre, (factor * scatter).clamp(min=0)
 
 
@@ -197,6 +199,7 @@ def expected_net_distance_squared(
     m = _moments(weights, vectors, count, mask)
     n, keys = m.chosen, m.keys
     pairs = keys * (keys - 1).clamp(min=1)
+    # One key alone has no pairs: it is the set, or the rest.
     straight = torch.where(keys > 1, 1 - 4 * n / keys + 4 * n * (n - 1) / pairs, 1.0)
     return straight * (m.z**2).sum(-1) + 4 * n * (keys - n) / pairs * m.squares.sum(-1)
 

@@ -119,8 +119,10 @@ def sphere_separability_bounds(
     m = positive("norm_of_vectors", norm_of_vectors, a).unsqueeze(-1)
     d = key_count("dimension", dimension).to(a.dtype).unsqueeze(-1)
     v = m**2 * _other_squares(a, 2)
+    # A variance: below 0 is rounding.
     w = (2 * m**4 / d * (_other_squares(a, 2) ** 2 - _other_squares(a, 4))).clamp(min=0)
     gap = (square - v) ** 2
+    # 0/0 where nothing is random and r^2 = v: the bound that says nothing.
     cantelli = torch.where(w + gap > 0, w / torch.where(w + gap > 0, w + gap, 1.0), 1.0)
     low = torch.where(square > v, 1 - torch.minimum(v / square, cantelli), 0.0)
     high = torch.where(square < v, cantelli, 1.0)

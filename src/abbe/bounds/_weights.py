@@ -38,6 +38,7 @@ def weight_bounds(logits: Tensor, temperature: Number = 1.0, mask: Tensor | None
     top = torch.where(visible, logits, -math.inf).amax(-1, keepdim=True)
     bottom = torch.where(visible, logits, math.inf).amin(-1, keepdim=True)
     shown = torch.where(visible, logits, 0.0)
+    # 1/(1 + m e^x) as a sigmoid: no exponential that overflows, and m = 0 (ln 0 = -inf) gives 1.
     low = torch.sigmoid((shown - top) / t - others.log())
     high = torch.sigmoid((shown - bottom) / t - others.log())
     return torch.where(visible, low, 0.0), torch.where(visible, high, 0.0)
@@ -81,6 +82,7 @@ def general_weight_range(smallest: Number, largest: Number, keys: Number) -> tup
 
     Equality when all other keys sit at the other end of the range. Source: this project.
     """
+    # Of logarithms: the ratio itself may overflow.
     ratio = positive("largest", largest).log() - positive("smallest", smallest).log()
     others = torch.log(key_count("keys", keys) - 1)
     return torch.sigmoid(-ratio - others), torch.sigmoid(ratio - others)
@@ -142,6 +144,7 @@ def effective_number_bound(spread: Number, keys: Number, temperature: Number = 1
     bottom. Source: this project. A high value means that a small set can never carry the row.
     """
     x = not_negative("spread", spread) / positive("temperature", temperature)
+    # 4 rho/(1 + rho)^2 = 1/cosh^2: rho itself would overflow.
     return key_count("keys", keys) / torch.cosh(x / 2) ** 2
 
 

@@ -32,6 +32,7 @@ def bootstrap_interval(
     if statistic not in ("mean", "max"):
         raise AbbeError(f"statistic must be 'mean' or 'max', got {statistic!r}")
     flat = values.detach().double().reshape(len(values), -1)
+    # Counts instead of drawn values: all means are then one matrix product.
     counts = resampled_counts(len(flat), resamples, seed).to(flat.device)
     step = max(1, _CELLS_AT_ONCE // resamples)
     ends = [
@@ -65,6 +66,7 @@ def _resampled(flat: Tensor, counts: Tensor, statistic: str) -> Tensor:
         return counts @ torch.where(there, flat, 0.0) / (counts @ there.double())
     shown = torch.where(there, flat, -torch.inf)
     largest = torch.full((len(counts), flat.shape[1]), -torch.inf, dtype=flat.dtype, device=flat.device)
+    # Window by window: (resample, window, cell) at once would take many times the memory.
     for window, row in enumerate(shown):
         drawn = counts[:, window : window + 1] > 0
         largest = torch.where(drawn, torch.maximum(largest, row), largest)

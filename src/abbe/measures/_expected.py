@@ -32,6 +32,7 @@ def expected_distance(rows: Rows, sets: Sets) -> dict[str, Reading]:
     means = torch.zeros(3, *defined.shape, dtype=torch.float64, device=defined.device)
     x = rows.vectors.detach().double()
     squares = _squares(x)
+    # No query of a block of early ones sees the keys at the end.
     used = max(1, int(rows.facts.last.max()))
     for head in range(rows.heads):  # one at a time stays in the cache
         group = head // (rows.heads // len(x))

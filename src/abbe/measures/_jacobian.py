@@ -44,6 +44,7 @@ def largest_eigenvalue(square: Callable[[Tensor], Tensor], start: Tensor) -> Ten
     beta = start.new_zeros(*start.shape[:-1], 1)
     diagonal: list[Tensor] = []
     beside: list[Tensor] = []
+    # Below this the changes are rounding, and would never stop.
     tolerance = max(_TOLERANCE, 256 * torch.finfo(start.dtype).eps)
     largest = torch.zeros(start.shape[:-1], dtype=torch.float64, device=start.device)
     for step in range(1, _MOST_STEPS + 1):
@@ -66,6 +67,7 @@ def largest_eigenvalue(square: Callable[[Tensor], Tensor], start: Tensor) -> Ten
 
 def _largest_ritz(diagonal: list[Tensor], beside: list[Tensor]) -> Tensor:
     """Largest eigenvalue of the tridiagonal matrices."""
+    # Small matrices: float64 costs nothing, and keeps close eigenvalues apart.
     main, off = torch.stack(diagonal, -1).double(), torch.stack(beside, -1).double()
     matrix = torch.diag_embed(main) + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
     largest: Tensor = torch.linalg.eigvalsh(matrix)[..., -1]

@@ -29,6 +29,7 @@ def ks_heights(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     Both are sorted together; walking through them, first goes one up and second one down. Equal values are one step.
     """
     there = ~(first.isnan() | second.isnan())
+    # What is left out goes to the end, with steps of 0.
     values = torch.cat([torch.where(there, x, torch.inf) for x in (first, second)], -1)
     steps = torch.cat([there.int(), -there.int()], -1)
     ordered, order = values.sort(-1)

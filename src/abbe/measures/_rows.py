@@ -114,6 +114,7 @@ class Rows:
     def with_vectors(self, vectors: Tensor) -> Rows:
         """The same rows with other vectors; what is known of the weights is kept."""
         placed = replace(self, vectors=vectors)
+        # They depend on logits and weights alone.
         placed.__dict__["facts"] = self.facts  # where cached_property keeps it
         return placed
 
@@ -168,6 +169,7 @@ def reference_facts(rows: Rows) -> RowFacts:
         last=last,
         total=weights.sum(-1),
         squares=(weights**2).sum(-1),
+        # 0 ln 0 = 0; weights below 0, which some normalizers have, have no entropy.
         log_moment=torch.xlogy(weights.clamp(min=0), torch.where(weights > 0, weights, 1.0)).sum(-1),
         largest=torch.where(some, torch.where(visible, weights, -torch.inf).amax(-1), 0.0),
         smallest=torch.where(some, torch.where(visible, weights, torch.inf).amin(-1), 0.0),

@@ -49,6 +49,7 @@ def _directions(rows: Rows, generator: torch.Generator) -> Tensor:
     """Standard normal (query, key), by the rule of Box and Muller: torch's own would depend on the block."""
     half = (rows.keys + 1) // 2
     uniform = torch.rand(rows.queries, half, 2, generator=generator, dtype=rows.logits.dtype)
+    # Of 1 - u: u may be 0, whose logarithm is infinite.
     radius, angle = torch.sqrt(-2 * torch.log1p(-uniform[..., 0])), 2 * math.pi * uniform[..., 1]
     normal = torch.stack([radius * torch.cos(angle), radius * torch.sin(angle)], -1).flatten(1)
     return normal[:, : rows.keys].contiguous().to(rows.logits.device)
@@ -121,6 +122,7 @@ def _form(rows: Rows, normalizer: Normalizer, t: float) -> _RankOne | None:
 def _limit(rows: Rows, normalizer: Normalizer) -> Tensor:
     """The Lipschitz constant for the n of every row, (head, query)."""
     made = make_normalizer("sink") if rows.sink else normalizer
+    # A constant may take a search: it is made once for every n.
     counts, place = torch.unique(rows.count, return_inverse=True)
     constants = torch.tensor([made.lipschitz(max(1, int(n))) for n in counts], dtype=torch.float64)
     return constants.to(rows.logits.device)[place]

@@ -130,6 +130,7 @@ def fused_geometry(rows: Rows, sets: Sets, squares: Tensor) -> RowGeometry:
     given = _RowArrays(*(x.contiguous().flatten(0, 1) for x in of_rows))
     x, columns = rows.vectors.detach().contiguous(), 2 * len(sizes) + 1
     step = max(1, min(rows.queries, _DOTS_AT_ONCE // (rows.heads * columns * rows.keys)))
+    # One room for all blocks: the system would take back and give out so much memory each time.
     room = torch.empty(step * rows.heads * columns * rows.keys)
     for start in range(0, rows.queries, step):
         _fused_block(rows, x, squares, sizes, room, given, start, min(step, rows.queries - start))

@@ -69,6 +69,7 @@ def _root(top: Tensor, width: Tensor, r: Tensor, s: Tensor) -> Tensor:
     """The x in (0, width) with top/(width - x) = r + s/x."""
     b = top + s - r * width
     root = torch.sqrt(b**2 + 4 * r * s * width)
+    # Of the two forms of the root the one without a difference of equal numbers.
     return torch.where(b > 0, 2 * s * width / _or_one(b + root), (root - b) / _or_one(2 * r))
 
 

@@ -151,4 +151,5 @@ def _quantile(histogram: Tensor, level: float) -> Tensor:
     running = histogram.cumsum(-1)
     rank = (level * running[..., -1:]).ceil().clamp(min=1)
     at = (running < rank).sum(-1).clamp(max=_BINS - 1)
+    # The middle of the bin, on the scale of logarithms.
     return torch.where(at > 0, _LEAST * _RATIO ** (at.double() - 0.5), 0.0)

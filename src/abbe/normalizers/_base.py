@@ -174,6 +174,7 @@ class Normalizer(nn.Module, ABC):
 
     def _prepared(self, logits: Tensor, mask: Tensor | None, check: bool) -> Tensor:
         self._validate(logits, mask)
+        # Half precision has too few digits for sums over long rows.
         work = logits.float() if logits.dtype in _HALF else logits
         if mask is not None:
             work = work.masked_fill(~mask, NEG_INF)

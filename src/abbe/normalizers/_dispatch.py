@@ -78,6 +78,7 @@ def kernels_from(logits: int) -> Iterator[None]:
 
 def inside_transform() -> bool:
     """Whether torch.func (vmap, grad, jacrev, jvp, ...) or forward-mode differentiation is at work."""
+    # torch has no public question for either; the level of forward mode is -1 outside of it.
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
@@ -155,6 +156,7 @@ def _run_backward(
     which = _MAPS[name]
     rows = _as_rows(logits)
     grad_logits = torch.empty_like(rows)
+    # No rows for the parameters tell the kernel that nobody wants their gradient.
     grad_params = rows.new_zeros((len(rows) if with_params else 0, params.shape[-1]))
     try:
         over_rows(
@@ -172,6 +174,7 @@ def _run_backward(
     if with_params:
         summed = grad_params.view(*logits.shape[:-1], -1).sum_to_size(params.shape)
         return grad_logits.view(logits.shape), summed.contiguous()
+    # An operator of torch returns tensors, never None.
     return grad_logits.view(logits.shape), torch.zeros_like(params)
 
 
@@ -179,6 +182,7 @@ def _reference_gradients(which: RowMap, grad: Tensor, logits: Tensor, params: Te
     with torch.enable_grad():
         inputs = logits.detach().requires_grad_(), params.detach().requires_grad_()
         weights = which.reference(*inputs)
+    # Not every map has parameters that its weights depend on: their gradient is 0, not missing.
     grads = torch.autograd.grad(weights, inputs, grad.detach(), materialize_grads=True)
     return grads[0].contiguous(), grads[1].contiguous()
 
@@ -189,6 +193,7 @@ def _as_rows(x: Tensor) -> Tensor:
 
 def params_of_rows(params: Tensor, logits: Tensor) -> Tensor:
     count = params.shape[-1]
+    # One row of parameters for all is not repeated: kernels read row 0 then.
     if params.numel() == count:
         return params.reshape(1, count).contiguous()
     return params.expand(*logits.shape[:-1], count).reshape(-1, count).contiguous()
@@ -209,6 +214,7 @@ def _second_order(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ..
 
     The weights get none: they are a function of the logits, which carry their share.
     """
+    # Only who asks for a third derivative pays for the graph of the second.
     deeper = torch.is_grad_enabled()
     with torch.enable_grad():
         grad, logits, params = (
@@ -261,6 +267,7 @@ class _Blend(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, params_a: Tensor, params_b: Tensor, a: str, b: str, share: float) -> Tensor:
         keep = any(ctx.needs_input_grad)
         rows, mixed = _as_rows(logits), torch.empty_like(_as_rows(logits))
+        # Without a gradient to come, the weights of both maps are not kept: empty arrays tell the kernel so.
         weights_a, weights_b = (torch.empty_like(rows if keep else rows[:0]) for _ in "ab")
         params = [params_of_rows(params, logits) for params in (params_a, params_b)]
         try:
@@ -278,6 +285,7 @@ class _Blend(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         logits, params_a, params_b, weights_a, weights_b = ctx.saved_tensors
         (a, b), share, (_, wanted_a, wanted_b, *_) = ctx.names, ctx.share, ctx.needs_input_grad
+        # The fused gradient is of the logits alone, and cannot be differentiated again.
         if not torch.is_grad_enabled() and not (wanted_a or wanted_b):
             of_logits = _blended_gradient(grad, logits, params_a, params_b, weights_a, weights_b, a, b, share)
             return of_logits, None, None, None, None, None

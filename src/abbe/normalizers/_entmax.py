@@ -21,6 +21,7 @@ def sparsemax_reference(logits: Tensor, params: Tensor) -> Tensor:
     z = torch.where(visible, params * below_top(logits, visible, top), -2.0)  # beyond the gap of 1
     ordered = z.detach().sort(-1, descending=True).values
     rank = _ranks(z)
+    # At least one: in a row with NaN none is inside, but a place is gathered.
     inside = (ordered * rank > ordered.cumsum(-1) - 1).sum(-1, keepdim=True).clamp(min=1)
     support = z >= ordered.gather(-1, inside - 1)
     tau = (torch.where(support, z, 0.0).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True)
@@ -41,8 +42,10 @@ def entmax15_reference(logits: Tensor, params: Tensor) -> Tensor:
     inside = (mean - rest.clamp(min=0).sqrt() < ordered).logical_and(rest > 0).sum(-1, keepdim=True).clamp(min=1)
     support = z >= ordered.gather(-1, inside - 1)
     count = support.sum(-1, keepdim=True)
+    # Again from z itself: what was sorted has no gradient.
     mean = torch.where(support, z, 0.0).sum(-1, keepdim=True) / count
     centred = torch.where(support, z - mean, 0.0)
+    # Not 0 under the root, where its slope is infinite.
     tau = mean - ((1 - (centred**2).sum(-1, keepdim=True)) / count).clamp(min=torch.finfo(z.dtype).tiny).sqrt()
     d = torch.where(support, z - tau, 0.0).clamp(min=0)
     d = (d - _excess(d**2, d, support) / 2).clamp(min=0)
@@ -112,6 +115,7 @@ def entmax_reference(logits: Tensor, params: Tensor) -> Tensor:
     z = scale * below_top(logits, visible, top)
     with torch.no_grad():
         s = _log_peak(z.detach(), beta.detach(), visible)
+    # Newton at the root doubles the order of the derivatives that are right: two steps are enough for the third.
     for _ in range(2):
         w, slope = _entmax_at(z, beta, s, visible)
         some = visible.any(-1, keepdim=True)
@@ -149,6 +153,7 @@ def entmax_lipschitz(alpha: float, keys: int) -> float:
     """Largest spectral norm of the Jacobian: one weight p against m - 1 equal ones, the best p and m <= keys."""
     if keys == 1:
         return 0.0
+    # All short rows, where the best m jumps about, then evenly spaced on a log scale.
     m = torch.unique(torch.cat([torch.arange(2, 66), torch.logspace(0, math.log10(keys), 200).round().long()]))
     m = torch.cat([m[(m >= 2) & (m <= keys)], torch.tensor([keys])]).double().unsqueeze(-1)
     low, high = torch.zeros_like(m), torch.ones_like(m)

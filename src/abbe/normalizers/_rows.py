@@ -30,6 +30,7 @@ def finish(weights: Tensor, logits: Tensor, params: Tensor, visible: Tensor, top
     Such a row becomes its logits and parameters times NaN, for a constant NaN would have a gradient of 0. The factor
     stands outside of `where`: inside, it would meet the 0 that `where` sends back to the other rows, and spoil them.
     """
+    # The largest logit tells: it is NaN or +inf if any is.
     sound = torch.isfinite(top)
     kept = torch.where(sound, torch.where(visible, weights, 0.0), logits)
     factor = torch.where(sound, 1.0, params.sum(-1, keepdim=True)) * torch.where(sound, 1.0, float("nan"))
@@ -39,6 +40,7 @@ def finish(weights: Tensor, logits: Tensor, params: Tensor, visible: Tensor, top
 def masked_softmax(scores: Tensor, kept: Tensor) -> Tensor:
     """Softmax over the kept keys, zeros elsewhere; a row that keeps none is all zeros, its gradients too."""
     some = kept.any(-1, keepdim=True)
+    # A row of -inf alone would be NaN, in its gradient, too: it keeps its scores, and the zeros come after.
     weights = torch.softmax(torch.where(kept | ~some, scores, NEG_INF), -1)
     return torch.where(kept, weights, 0.0)
 

@@ -44,10 +44,12 @@ def topp_reference(logits: Tensor, params: Tensor) -> Tensor:
     visible = visible_keys(logits)
     top = row_top(logits, visible)
     z = below_top(logits, visible, top)
+    # Which keys are kept has no derivative; their weights below have.
     weights = masked_softmax(z.detach(), visible)
     order = logits.detach().argsort(dim=-1, descending=True, stable=True)
     mass = weights.gather(-1, order).cumsum(-1)
     before = torch.cat([torch.zeros_like(mass[..., :1]), mass[..., :-1]], -1)
+    # With p = 1 all are kept: the rounded mass of some may already be that of all.
     kept = visible & _first_in_order(logits, (before < p * mass[..., -1:]) | (p >= 1), order)
     return finish(masked_softmax(z, kept), logits, params, visible, top)
 

@@ -109,6 +109,7 @@ class ScalableSoftmax(ScaledSoftmax):
     s: PerHead
 
     def _scale(self, logits: Tensor) -> Tensor:
+        # A row without keys counts as one key: ln 0 times its zeros would be NaN.
         return self._value("s", logits) * row_counts(logits).clamp(min=1).log()
 
     def _largest_scale(self, keys: int) -> float:

@@ -16,6 +16,7 @@ import polars as pl
 
 from .._errors import AbbeError
 from .._held import held
+from .._later import need
 from .._stored import CHECKED, check_file, checked, finite, read_bytes, read_json, write_json, write_whole
 
 MANIFEST = "manifest.json"
@@ -70,6 +71,7 @@ class Result(ABC):
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """The page, also written to a file if one is named: it works offline and makes no network requests."""
+        need(f"{type(self).__name__}.to_html", "report")  # else the message would name `page_of`, which nobody called
         from ..views import page_of  # altair and templates are loaded only when something is drawn
 
         drawn: str = page_of(self)

@@ -123,6 +123,7 @@ def one_set(
     total, nearest, intruders, best, above = pass_outside(
         t, a, own, over, outside, blocked, length, square, farthest, lowest
     )
+    # A key outside lies so near to s that its distance, a difference of large numbers, has lost its digits.
     if nearest + square < _NEAR * _NEAR * square:
         farthest = member_distances(a, x, order, low, s, length, near)
         total, nearest, intruders = measure_again(t, a, x, s, own, blocked, length, farthest, far)
@@ -247,6 +248,7 @@ def limit_parts(
     """The fields of LimitTerms for every N; t = x . z, and the radii are rounded up."""
     square, widest = row_dot(z, z), ZERO
     for j in range(t.shape[0]):
+        # Rounded up: a proved limit must not fall below the truth.
         radius = (squares[j] + square) * (ONE + _ROUNDING) - _TWO * t[j]
         widest = maximum(widest, radius if shown[j] > ZERO else ZERO)
     mass, longest, inner, done = 0.0, ZERO, ZERO, 0

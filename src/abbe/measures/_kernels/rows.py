@@ -85,6 +85,7 @@ def weight_order(logits: Any, weights: Any, order: Any, start: int, stop: int) -
         ties = size - int(how_many(codes, cut + 1))
         at = 0
         for j in range(keys):
+            # Written before it is known whether it counts: no branch that could be mispredicted.
             chosen[at], chosen_codes[at] = j, codes[j]
             equal = codes[j] == cut
             at += 1 if codes[j] > cut or (equal and ties > 0) else 0
@@ -112,9 +113,11 @@ def weight_codes(row: Any, weights: Any, codes: Any) -> Any:
     """
     count, low, high = ZERO, int32(0x7FFFFFFF), int32(-0x7FFFFFFF)
     for j in range(row.shape[0]):
-        pattern = bits(weights[j] + ZERO)
+        pattern = bits(weights[j])
         there = row[j] != NEG_INF
         code = int32(pattern ^ int32((pattern >> int32(31)) & int32(0x7FFFFFFF)))
+        # -0 and 0 are equal, but not their bits. (To add 0 does nothing: sums may ignore the sign of a zero.)
+        code = int32(0) if code == int32(-1) else code
         codes[j] = code if there else int32(-0x80000000)
         count += ONE if there else ZERO
         low = min(low, code if there else int32(0x7FFFFFFF))
@@ -158,6 +161,7 @@ def random_order(logits: Any, draws: Any, order: Any, start: int, stop: int) -> 
             if k >= count:
                 order[r, k] = 0
                 continue
+            # A draw just below 1 may round up to count - k.
             other = k + min(int(draws[r, k] * (count - k)), count - k - 1)
             chosen = places[other]
             places[other] = places[k]
@@ -199,6 +203,7 @@ def largest_eigenvalue(p: Any, missing: Any, rest: Any) -> Any:
     if tied > ONE or top < _STOP:
         return top
     width = top - second
+    # Above the root, from where the steps come down; not 1 - top, which is 0 in a peaked row.
     x = f32(missing + row_sum(rest)) * width
     for _ in range(_MOST_STEPS):
         if not x > ZERO:
@@ -207,6 +212,7 @@ def largest_eigenvalue(p: Any, missing: Any, rest: Any) -> Any:
         r, before = maximum(value - s, ZERO) / x, x
         b = top + s - r * width
         root = np.sqrt(b * b + _FOUR * r * s * width)
+        # The form of the root without a difference of equal numbers.
         x = _TWO * s * width / (b + root) if b > ZERO else (root - b) / (_TWO * r)
         if abs(x - before) <= _STOP * (second + x):
             break

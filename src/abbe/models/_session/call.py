@@ -89,6 +89,7 @@ class AttentionCall:
                 scores += _rows(self.position_bias, queries)
             if self.mask is not None and self.mask.dtype != torch.bool:
                 scores += _rows(self.mask, queries)
+            # An added -10,000 leaves a weight of e^-10,000, but a finite logit: spreads and bounds would see it.
             scores.masked_fill_(~self.visible(queries), -math.inf)
             return with_sink(scores, self.sink) if sink and self.sink is not None else scores
 

@@ -97,6 +97,7 @@ def relative_error(plain: Tensor, own: Tensor, kept: object = None) -> float:
         plain, own = plain[kept.bool()], own[kept.bool()]
     if bool(plain.isnan().any()) or not bool(plain.isfinite().any()):
         raise AbbeError("the model's own output holds NaN or no finite number; nothing was measured")
+    # Over the deviation, not over the value: logits cross 0, and softmax forgets a common shift.
     values, differences = _Spread(), 0.0
     for a, b in zip(*(torch.split(x.reshape(-1), _PIECE) for x in (plain, own)), strict=True):
         finite = a.isfinite()  # a model may hide entries of its vocabulary by -inf
@@ -118,6 +119,7 @@ class _Spread:
 
     def add(self, piece: Tensor) -> None:
         mean, count = float(piece.mean()), self.count + len(piece)
+        # Chan's update of mean and squares: sums of squares of large outputs would cancel.
         shift = mean - self.mean
         self.squares += float((piece - mean).square().sum()) + shift**2 * self.count * len(piece) / count
         self.mean += shift * len(piece) / count

@@ -34,6 +34,7 @@ def checked_output(network: Any, inputs: dict[str, Any]) -> Output:
         main = main_output(network(**inputs, logits_to_keep=last))
     finally:
         hook.remove()
+    # A model whose body is not called through its hooks shows no states: all logits then.
     return Output(main, seen[-1]) if seen else Output(main_output(network(**inputs)))
 
 

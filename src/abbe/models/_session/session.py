@@ -81,6 +81,7 @@ class Session:
                 undo.callback(delattr, self.network, part[0])
             models = [model for _, model in models_within(self.network)]
             save_as_plain(models, self._configs, undo, None if part is None else part[0])
+            # Only now: until here an error undoes everything itself.
             self._undo, self._watching = undo.pop_all(), watch
 
     def close(self) -> None:

@@ -132,12 +132,14 @@ def entmax_weights(near: Any, beta: float, weights: Any) -> None:
     """
     s, change, total, off, keys = 0.0, 0.0, 1.0, 1.0, near.shape[0]
     for attempt in range(_ROUNDS):
+        # The largest weight is at most 1.
         s = min(s + change, 0.0)
         # After a change of 1.5 in s the next one is large, too: three digits will do once more.
         rough = beta > _ROUGH_FROM and (attempt == 0 or (attempt == 1 and abs(change) > 1.5))
         total, slope, bend = rough_sums(near, beta, s) if rough else entmax_sums(near, beta, s, weights)
         excess, g1, before = math.log(total), slope / total, off
         off = 1.0 if rough else abs(excess)
+        # What is left is rounding: dividing by the sum removes it, another step would not.
         if off < _SUMMED or (off >= before and off < _ROUNDED):
             change = 0.0
             break
@@ -189,7 +191,9 @@ def top_of_segments(row: Any, room: Any) -> Any:
 def forward(row: Any, top: Any, params: Any, out: Any, room: Any) -> None:
     lanes, near, packed, index = room
     keys, beta = row.shape[0], maximum(params[1], f32(1e-7))  # 1/beta is needed, and stays finite
+    # A key 1/beta below the top has no weight, wherever the threshold is.
     count = gather(row, top, params[0], ONE / beta, lanes, near, index)
+    # The whole row in whole vectors: it is worked on in place, and nothing is copied.
     if count < 0 and keys % _VECTOR == 0:
         entmax_weights(near[:keys], float(beta), out)
         return

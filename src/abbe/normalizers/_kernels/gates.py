@@ -148,6 +148,7 @@ def gates_and_rests(row: Any, gates: Any, rests: Any) -> None:
 def stick_breaking_forward(row: Any, top: Any, params: Any, out: Any, rests: Any) -> None:
     gates_and_rests(row, out, rests)
     left = 1.0  # float64, as below: what is left after thousands of keys is a product of thousands of numbers
+    # The stick is broken from the newest key on.
     for j in range(out.shape[0] - 1, -1, -1):
         out[j] *= f32(left)
         left *= rests[j]

@@ -98,6 +98,7 @@ def in_doubt(row: Any, low: Any, high: Any, index: Any) -> int:
 def keep_largest(row: Any, mass: Any, target: Any, top: Any, out: Any) -> None:
     """Zero out all keys but the least number of largest ones whose masses reach the target, ties by place."""
     low, high, have, doubt = narrow(row, mass, target, top)
+    # One more: a place is written before it is known whether its key counts.
     index, kept_out = np.empty(_FEW + 1, np.int64), np.empty(_FEW + 1, np.float32)
     if doubt > _FEW:  # more equal keys than fit: they come in the order of their places
         for j in range(row.shape[0]):
@@ -132,6 +133,7 @@ def ones_room(keys: int) -> Any:
 def keep_k(row: Any, top: Any, k: Any, out: Any, ones: Any) -> Any:
     """out = exponentials of the k largest keys, 0 elsewhere; returns the sum over all keys."""
     total = exponentials(row, top, ONE, ZERO, out)
+    # With no more keys than k none is cut, and the search would have a target that it cannot reach.
     if visible_count(row) > k:
         keep_largest(row, ones, k, top, out)
     return total
@@ -153,6 +155,7 @@ def topk_kept_forward(row: Any, top: Any, params: Any, out: Any, ones: Any) -> N
 def topp_forward(row: Any, top: Any, params: Any, out: Any, mass: Any) -> None:
     total = exponentials(row, top, ONE, ZERO, mass)
     copy_row(mass, out)
+    # With p = 1 all are kept: the rounded mass of some may already be that of all.
     if params[1] < ONE:
         keep_largest(row, mass, params[1] * total, top, out)
     renormalize(out)

@@ -103,6 +103,7 @@ def kept_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_p
 def elastic_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
     total = kept_gradient(row, grad, weights, out)
     if of_params.shape[0] > 0:
+        # Of a row without keys the sum is 0, and must not become 0/0.
         of_params[0, 0] = total / maximum(visible_count(row), ONE)
 
 

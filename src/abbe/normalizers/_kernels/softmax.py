@@ -76,5 +76,6 @@ def sink_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_p
         # The sink's weight from the largest one's: 1 - kept would cancel, and serves where that one underflows.
         above = params[1] - params[0] * top
         lost = row_max(weights) * exp(above) if above < f32(40.0) else f32(1.0 - row_sum(weights))
+        # The logits were scaled below their top, the sink was not: the top's share of the scale is added.
         of_params[0, 0] += top * dot * lost
         of_params[0, 1] = -lost * dot

@@ -78,6 +78,7 @@ def sparsemax_threshold(row: Any, top: Any, scale: Any, tau: float) -> float:
 @forward_rows(room=lanes_room, top=top_of_lanes)
 def sparsemax_forward(row: Any, top: Any, params: Any, out: Any, lanes: Any) -> None:
     scale = params[0]
+    # At -1 the top key alone has the weight 1, so the root is not below; the lanes then bring it near.
     tau = sparsemax_threshold(lanes, top, scale, -1.0)
     high, low = two_parts(sparsemax_threshold(row, top, scale, tau))
     for j in range(row.shape[0]):
@@ -109,6 +110,7 @@ def entmax15_threshold(row: Any, top: Any, half_scale: Any, tau: float) -> float
 @forward_rows(room=lanes_room, top=top_of_lanes)
 def entmax15_forward(row: Any, top: Any, params: Any, out: Any, lanes: Any) -> None:
     half_scale = _HALF * params[0]
+    # From -1, as in sparsemax.
     tau = entmax15_threshold(lanes, top, half_scale, -1.0)
     high, low = two_parts(entmax15_threshold(row, top, half_scale, tau))
     for j in range(row.shape[0]):
@@ -125,6 +127,7 @@ def sum_and_dot(j: int, u: Row, grad: Row) -> Any:
 def centre(grad: Any, scale: Any, out: Any) -> Any:
     """out = scale u (grad - mean of grad under u), given u in out; returns that mean."""
     total, dot = sum_and_dot(out, grad)
+    # A row without keys has no u: its gradient is 0.
     mean = f32(dot / total if total > 0.0 else 0.0)
     for j in range(grad.shape[0]):
         out[j] = scale * out[j] * (grad[j] - mean)
@@ -139,6 +142,7 @@ def dot_with_offsets(j: int, out: Row, row: Row, top: Any) -> Any:
 @kernel
 def scale_share(row: Any, out: Any, scale: Any) -> Any:
     """Gradient to the scale, from the gradient to the logits."""
+    # The gradient to the logits sums to 0, so the top may be taken off: the products stay small.
     return f32(dot_with_offsets(out, row, row_max(row)) / scale if scale > ZERO else 0.0)
 
 
@@ -161,5 +165,6 @@ def sparsemax_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any,
 @backward_rows()
 def entmax15_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
     for j in range(row.shape[0]):
+        # u = w^(2 - alpha), alpha = 1.5
         out[j] = np.sqrt(weights[j])
     finish_gradient(grad, row, params[0], out, of_params)

@@ -217,7 +217,7 @@ class _Job:
         stages = 0 if self.no_loss else 3 + tuned
         passes = (1 + tuned) * len(self.windows) + stages * len(self.held_out) + _TUNING_PASSES * self.settings.finetune
         cost = estimate(self.model, [self._length] * passes, len(probe), a_pass, 1.0, losses=stages > 0)
-        watch.say(f"{self.model.name}: self-check error {self.error:.1e} (allowed 1e-3)")
+        watch.say_checked(self.model.name, self.error)
         watch.say(f"{layers} of {len(self.groups)} layers to fit, after that {cost}")
         watch.expect(layers + stages * len(self.held_out) + self.settings.finetune + tuned * len(self.groups))
 

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -18,7 +19,7 @@ from .._engine.capacity.curve import Curve, trace
 from .._engine.capacity.search import COARSE, EXACT, Sizes
 from .._engine.capacity.truncation import has_sinks
 from .._engine.cost import estimate
-from .._engine.folder import claim_folder
+from .._engine.folder import claim_folder, finished_windows
 from .._engine.given import FolderLike, ModelLike, TextLike, given, windows_for
 from .._engine.loss import check_causal, next_token_losses
 from .._engine.measuring import finished_manifest, manifest_facts, measure_run
@@ -132,7 +133,7 @@ def _check(model: LoadedModel, cut: Windows, watch: Watch) -> _Checked:
         next_token_losses(model, tokens)
         seconds = time.perf_counter() - started
         sinks, layers = has_sinks(model, swapped, tokens), swapped.layers
-    watch.say(f"{model.name}: self-check error {error:.1e} (allowed 1e-3)")
+    watch.say_checked(model.name, error)
     return _Checked(layers, sinks, error, len(tokens), seconds)
 
 
@@ -167,12 +168,22 @@ class _Study:
     def _say_cost(self, kept: Counter[int]) -> None:
         """Of what is left; a finished study left a summary, beside losses that can still be read."""
         if kept.total() and self.parts.folder is not None and (self.parts.folder / SUMMARY).is_file():
-            self.watch.say("all losses were evaluated before")
+            self.watch.say("all windows were measured before")
             return
-        left = list((self._planned() - kept).elements())
-        cost = estimate(self.model, left, self.checked.tokens, self.checked.seconds, 1.0, losses=True)
-        self.watch.say(str(cost))
+        left, beside = list((self._planned() - kept).elements()), self._run_left()
+        timed = self.checked.tokens, self.checked.seconds
+        losses = estimate(self.model, left, *timed, 1.0, losses=True)
+        self.watch.say(str(losses + estimate(self.model, beside, *timed, queries=self.settings.queries)))
         self.watch.expect(len(left))
+
+    def _run_left(self) -> list[int]:
+        """Lengths of the windows whose separability no earlier call has measured."""
+        measured = set(finished_windows(self._run_folder))
+        return [window.length for window in self.cut if (window.length, window.index) not in measured]
+
+    @property
+    def _run_folder(self) -> Path | None:
+        return None if self.parts.folder is None else self.parts.folder / _RUN
 
     def _planned(self) -> Counter[int]:
         """How many windows of each length will be evaluated, about: how far a search goes depends on the losses."""
@@ -225,9 +236,9 @@ class _Study:
         )  # fmt: skip
 
     def _separability(self, sizes: Sequence[int]) -> Run:
-        place = None if self.parts.folder is None else self.parts.folder / _RUN
         asked = self.settings.diagnosis(self.model.context, sizes)
-        return measure_run(self.model, self.text, asked, place, self.watch)
+        with self.watch.within_a_study():
+            return measure_run(self.model, self.text, asked, self._run_folder, self.watch)
 
     def _manifest(self, run: Run, seconds: float) -> dict[str, Any]:
         facts = manifest_facts(Capacity.study, self.model, self.text, self.settings.as_json()) | {

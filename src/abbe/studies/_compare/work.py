@@ -29,6 +29,7 @@ from .._engine.window import check_tokens
 from .alternatives import Alternative, Rules
 from .calibrated import calibrated, fitted_rules, halves
 from .capacities import curve_record, window_numbers
+from .cost import cost
 from .needle import batches, margins, needle_table
 from .needle_prompts import Prompt, PromptMaker
 from .reading import SwapReader
@@ -41,7 +42,6 @@ from .tables import comparison_table
 Contenders = Mapping[str, Alternative | None]  # by the name that is shown; None is the baseline
 SOFTMAX = "softmax"  # what is swapped in to read the baseline
 _PARTS, _TIMED = "parts", "time and memory"
-_OVERHEAD = 2.0  # time of all over that of plain passes
 
 
 class Study:
@@ -97,28 +97,22 @@ class Study:
         return comparison
 
     def _check(self) -> float:
-        """That softmax swapped in is the model itself; gives the cost."""
+        """That softmax swapped in is the model itself; says the cost."""
         tokens = check_tokens(self.model, self.windows)
         with swap(self.model, SOFTMAX) as trial:
             error = trial.check(**model_inputs(self.model, tokens))
             sinks = has_sinks(self.model, trial, tokens)
         self._sizes = Sizes.of(self.settings.grid, self.settings.length + sinks)
-        start = time.perf_counter()  # the check has warmed up
-        window_losses(self.model, self.windows[:1])
-        per_token = (time.perf_counter() - start) / self.settings.length
         alternatives = self.settings.alternatives
         count = 1 + len(alternatives) + self.settings.calibrate * sum(one.rules is not None for one in alternatives)
-        self.watch.say(f"{self.model.name}: softmax swapped in differs by {error:.1e} (allowed 1e-3)")
-        self.watch.say(_cost(count, count * self._tokens(), per_token))
+        self.watch.say_checked(self.model.name, error)
+        self.watch.say(str(cost(self.model, self.windows[0], self.prompts, self._passes(), count)))
         self.watch.expect(count * (self._passes() + len(batches(self.prompts))))
         return error
 
     def _passes(self) -> int:
         """Of one normalizer, without the needles."""
         return (1 + self._sizes.expected(1)) * len(self.windows) + ROUNDS
-
-    def _tokens(self) -> int:
-        return self._passes() * self.settings.length + sum(prompt.length for prompt in self.prompts)
 
     def _contenders(self, scratch: Path) -> Contenders:
         """Every alternative, and after it itself calibrated, if that was asked for."""
@@ -225,10 +219,3 @@ class Study:
             "skipped": [*self.skipped, *infinite],
         }
         return finished_manifest(facts, self.parts, {"total": time.perf_counter() - self.started})
-
-
-def _cost(normalizers: int, tokens: int, seconds_per_token: float) -> str:
-    """Measures and searches take about as long again as the passes."""
-    seconds = _OVERHEAD * seconds_per_token * tokens
-    needed = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-    return f"{normalizers} normalizers, {tokens:,} tokens: about {needed}"

@@ -38,6 +38,15 @@ class Cost:
             "beside the model"
         )
 
+    def __add__(self, other: Cost) -> Cost:
+        """One after the other."""
+        return Cost(
+            self.windows + other.windows,
+            self.tokens + other.tokens,
+            self.seconds + other.seconds,
+            max(self.megabytes, other.megabytes),
+        )
+
 
 def estimate(
     model: LoadedModel, lengths: Sequence[int], tokens: int, seconds: float, overhead: float = DIAGNOSIS, *,

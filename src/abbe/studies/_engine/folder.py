@@ -76,6 +76,12 @@ def _name(window: Window) -> str:
     return f"{_WINDOWS}/{window.length}-{window.index}"
 
 
+def finished_windows(folder: Path | None) -> list[tuple[int, int]]:
+    """Length and number of the windows of which a folder has a file, for the cost: it is not looked into."""
+    names = [] if folder is None else [path.stem.split("-") for path in (folder / _WINDOWS).glob("*-*.safetensors")]
+    return [(int(name[0]), int(name[1])) for name in names if len(name) == 2 and all(map(str.isdecimal, name))]
+
+
 def identity_of(model: Mapping[str, Any], text: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """What two runs must share to have the same table."""
     facts = {"model": model["fingerprint"], "configuration": model["configuration"], "text": text["fingerprint"]}

@@ -76,16 +76,18 @@ def measure_runs(
     with ExitStack() as stack:
         for folder in folders:
             stack.enter_context(held(folder))
+        # Before the tap, whose check loads the kernels.
         memory, warm = PeakMemory(), kernels_loaded()
         open_tap = stack.enter_context(tap(model))
         probe = check_tokens(model, cut)
         checked = time.perf_counter()
         error = check_model(model, open_tap, probe)
+        # The check is two passes.
         a_pass = (time.perf_counter() - checked) / 2
         identities = [identity_of(one["model"], one["text"], one["settings"]) for one in facts]
         kept = [RunFolder(*pair, watch.announce, study) for pair in zip(folders, identities, strict=True)]
         left = [window.length for window in cut if any(window not in run for run in kept)]
-        watch.say(f"{model.name}: self-check error {error:.1e} (allowed 1e-3)")
+        watch.say_checked(model.name, error)
         watch.say(
             str(estimate(model, left, len(probe), a_pass, overhead, queries=settings.queries, warm=warm))
             if left

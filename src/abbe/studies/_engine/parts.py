@@ -59,7 +59,9 @@ class Parts:
         if self.folder is not None:
             plain = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
             facts = {"run": self.run, "part": name, "notes": dict(notes or {})}
+            # The checksum covers the facts, too: a part copied from another run is as wrong as a damaged one.
             block = json.dumps(facts | {"sha256": tensor_sum(plain, facts)})
+            # Not forced to the disk: a part lost in a power cut is measured again, and waiting costs more.
             write_whole(self._ready(name, TENSORS), save(plain, {CHECKED: block}), durable=False)
 
     def read(self, name: str, suffix: str, read: Callable[[Path], Content]) -> Content | None:

@@ -19,7 +19,7 @@ class Watch:
 
     def __init__(self, console: Console, total: int | None) -> None:
         self._console = console
-        self._planned = total is not None
+        self._planned = self._silent = total is not None
         self.part = ""  # named in front of every step
 
     def announce(self, line: str) -> None:
@@ -27,8 +27,20 @@ class Watch:
 
     def say(self, line: str) -> None:
         """A line about a part."""
-        if not self._planned:
+        if not self._silent:
             self.announce(line)
+
+    def say_checked(self, model: str, error: float) -> None:
+        self.say(f"{model}: self-check error {error:.1e} (allowed 1e-3)")
+
+    @contextmanager
+    def within_a_study(self) -> Iterator[None]:
+        """Of a part that is a run of its own nothing is said: check and cost are those of the whole study."""
+        before, self._silent = self._silent, True
+        try:
+            yield
+        finally:
+            self._silent = before
 
     def expect(self, steps: int) -> None:
         """Steps of one part."""

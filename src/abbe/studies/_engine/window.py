@@ -149,6 +149,7 @@ def _keep_freed_memory() -> None:
 
 def rows_of_call(call: AttentionCall, queries: Tensor, vectors: Tensor, normalizer: Normalizer | None = None) -> Rows:
     """The rows of some queries in a layer, weighted by the model's own softmax with its sink, or by this normalizer."""
+    # One window per pass: there is one element in the batch.
     logits = call.logits(queries)[0].float()
     limit = _range_limit(call, queries)
     sink = None if call.sink is None or normalizer is not None else call.sink.float()
@@ -185,6 +186,7 @@ def seeded(settings: Settings, window: Window, use: str) -> torch.Generator:
     """A generator that depends on seed, window and use alone, so that windows can be measured in any order."""
     name = f"abbe, seed {settings.seed}, length {window.length}, window {window.index}, {use}"
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    # torch takes seeds of 63 bits.
     return torch.Generator().manual_seed(number & (2**63 - 1))
 
 

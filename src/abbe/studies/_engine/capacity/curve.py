@@ -51,6 +51,7 @@ class Curve:
         """(resample, size), the same windows for every curve of this length; None with one window."""
         if len(self.baseline) < 2:
             return None
+        # By length, or the windows of all lengths would be drawn alike.
         return resampled_rises(self.baseline, self._losses, resamples, (seed + self.length) % 2**63)
 
     def crossing(self, allowed: float, rises: Tensor | None = None) -> Tensor:

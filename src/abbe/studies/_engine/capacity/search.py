@@ -74,6 +74,7 @@ def next_size(rises: Mapping[int, float], allowed: Sequence[float], sizes: Sizes
 
 def bracket(rises: Mapping[int, float], allowed: float, untouched: int) -> tuple[int, int]:
     """The largest tried size that fails (0: none does), and the next one that was tried. NaN fails."""
+    # `not <=`, so that NaN fails.
     fails = max((size for size, rise in rises.items() if not rise <= allowed), default=0)
     return fails, min((size for size in rises if size > fails), default=untouched)
 
