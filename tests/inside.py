@@ -152,6 +152,8 @@ NAMES = {
     "abbe.studies._reproduce.claims_readings": "dependence with_readings",
     "abbe.studies._reproduce.claims_weights": "_exponent",
     "abbe.studies._reproduce.plan": "Part plan",
+    "abbe.studies._train.optimizers": "OPTIMIZERS",
+    "abbe.studies._train.tasks": "TASKS",
     "abbe.views._compare.charts": "frontier looks_of short_names",
     "abbe.views._compare.page": "compare_charts",
     "abbe.views._compare.words": "BY_NAME COLUMNS compare_interval=interval value_text",

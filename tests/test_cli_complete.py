@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cli_runs import run_python
+from inside import OPTIMIZERS, TASKS
 from inside import cli_complete as _complete
 from inside import cli_names as _names
 from inside import engine_settings as _settings
@@ -14,8 +15,6 @@ from inside import load_module as _load
 import abbe
 from abbe.bounds import catalogue
 from abbe.studies import FIGURES
-from abbe.studies._train.optimizers import OPTIMIZERS
-from abbe.studies._train.tasks import TASKS
 
 SHELL = """
 import sys

@@ -70,8 +70,11 @@ def test_folders_have_at_most_20_files() -> None:
 # -- Tests ------------------------------------------------------------------------------------------------------------
 
 TESTS = Path(__file__).parent
-# Tests of the kernels and of the monitor, which live inside; the server of faults, which is a program of its own.
-MAY_REACH = ("conftest.py", "normalizers/test_kernel*.py", "reliability/fork_server.py", "training/*.py")
+# Tests of the kernels, of the monitor and of the lab, which live inside; the server of faults, a program of its own.
+MAY_REACH = (
+    *("conftest.py", "normalizers/test_kernel*.py", "reliability/fork_server.py"),
+    *("training/*.py", "training_lab/*.py", "views/made_up_train.py"),
+)
 
 
 def test_tests_reach_inside_through_one_door() -> None:
