@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from abbe.studies._train.run import _generator, train
 from abbe.studies._train.side_by_side import one_thread
 from abbe.studies._train.tasks.task import stacked
+from abbe.studies._train.temperature import temperature
 from abbe.studies._train.worker import Worker
 
 LEARNS = "entmax:alpha=1.5,learn=true"
@@ -20,7 +22,8 @@ LEARNS = "entmax:alpha=1.5,learn=true"
 def numbers(seed: dict[str, Any]) -> list[float]:
     """All but the random control of separability, whose sets are drawn for all seeds at once."""
     quantities = [x for name, some in seed["quantities"].items() if name != "separability_control" for x in some]
-    return [seed["start"], *seed["losses"], *quantities, *seed["temperature"], seed["accuracy"], seed["loss"]]
+    some = [seed["start"], *seed["losses"], *quantities, *seed["temperature"], seed["accuracy"], seed["loss"]]
+    return [math.nan if x is None else x for x in some]
 
 
 @pytest.mark.parametrize("name", WIDTHS)
@@ -39,8 +42,6 @@ def test_seeds_at_once_are_as_each_alone(normalizer: str, name: str) -> None:
 @pytest.mark.parametrize("name", WIDTHS)
 @pytest.mark.parametrize("learned", [False, True])
 def test_no_gradient_crosses_seeds(name: str, learned: bool) -> None:
-    from abbe.studies._train.temperature import temperature
-
     more = {"normalizer": LEARNS, "temperature": temperature("learned:0.5")} if learned else {}
     task = small(name)
     network = untrained(task, 16, seeds=3, heads=2, **more)
@@ -85,8 +86,6 @@ def test_what_is_read_does_not_change_the_run() -> None:
 
 def test_long_tests_fold_the_maps_of_keys_and_values() -> None:
     """The short way without gradients gives what the long one does, also for weights that do not sum to 1."""
-    from abbe.studies._train.temperature import temperature
-
     task = small("maximum")
     for normalizer in ("softmax", "sigmoid", LEARNS):
         for heads in (1, 2):
