@@ -18,9 +18,8 @@ import polars as pl
 from scipy import stats
 
 from .result import ROC_SCHEMA, WARNING_SCHEMA
-from .tables import best_run
+from .tables import ROSE, best_run
 
-ROSE = 1.05  # times the first loss: it has risen
 SLOW, RESERVE = 0.9, 2.0  # quantile of the healthy runs' half_step, and how often that is waited for
 ALLOWED = 0.05  # false alarms at the threshold that is suggested
 _RESAMPLES, _SEED, _LEVEL = 400, 0, 0.95

@@ -116,7 +116,7 @@ def _estimate(task: Task, left: Sequence[Configuration]) -> dict[str, float]:
             base = train(without_lengths, one)["seconds"]
             step = (train(without_lengths, replace(one, steps=1 + _TIMED))["seconds"] - base) / _TIMED
             tests = train(task, one)["seconds"] - base if task.test_lengths else 0.0
-            steps = choice.steps + _PER_READING * choice.readings
+            steps = choice.steps + _PER_READING * min(choice.readings, choice.steps)
             each[choice.normalizer] = max(0.0, step) * steps + max(0.0, tests) * choice.test_size / _TESTED
     return each
 

@@ -87,8 +87,8 @@ def _part(values: Values, heads: slice) -> Values:
 def _rows(layer: Attention, seeds: list[int], before: Seen, after: Seen) -> LayerRows:
     """Rows of all these seeds side by side: (batch, seed * head, query, ...)."""
     queries = before.logits.shape[-2]
-    # The last rows see most keys; a causal first row sees one.
-    rows = torch.linspace(min(1, queries - 1), queries - 1, min(_ROWS, queries)).round().long()
+    first = min(1, queries - 1)  # a causal first row sees one key, and every measure of one key is trivial
+    rows = torch.linspace(first, queries - 1, min(_ROWS, queries - first)).round().long()  # none of them twice
 
     def as_heads(x: Tensor, sequences: int | None = _SEQUENCES) -> Tensor:
         return x[seeds, :sequences].transpose(0, 1).flatten(1, 2)

@@ -14,6 +14,7 @@ from .configuration import Configuration
 from .reading import ALL_QUANTITIES
 from .result import ALERT_SCHEMA, CHOICE, CURVE_SCHEMA, LENGTH_SCHEMA, SUMMARY_SCHEMA, TABLE_SCHEMA
 
+ROSE = 1.05  # times the first loss: it has risen, beyond what batches differ by
 LAST = 0.8  # the training loss at the end is the mean over readings from this share of the run on
 Part = tuple[Configuration, Mapping[str, Any]]
 
@@ -52,7 +53,7 @@ def _row(run: int, choice: Configuration, steps: Sequence[int], seed: Mapping[st
     return {
         "run": run, **{name: getattr(choice, name) for name in CHOICE}, "rate": choice.rate, "seed": seed["seed"],
         "accuracy": seed["accuracy"], "loss": seed["loss"], "train_loss": end, "start_loss": start, "half_step": half,
-        "failed": end is None or end > start / 2, "diverged": end is None or end > start,
+        "failed": end is None or end > start / 2, "diverged": end is None or end > ROSE * start,
         "largest_logit": max(logits, default=None),
         **{name: seed["quantities"][name][-1] for name in ALL_QUANTITIES},
         "temperature_end": seed["temperature"][0], "learned": "; ".join(seed["learned"]) or None,

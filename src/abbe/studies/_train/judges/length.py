@@ -27,7 +27,7 @@ def judge_length(tables: Tables, level: float) -> tuple[Finding, ...]:
         by_length = {name: _by_length(tables.lengths, some["run"][0]) for name, some in best.items()}
         made += [_decay(name, by_length[name], more, level) for name in PUBLISHED if name in by_length]
         made += [*_against(by_length, more, level), _fit(by_length, more, level), *_learned(best, more)]
-        made.append(rate_finding(rows, more, level))
+        made += rate_finding(rows, more, level)
     return tuple(made)
 
 

@@ -76,8 +76,10 @@ def by_seed(rows: pl.DataFrame, column: str) -> dict[int, float]:
     return {seed: x for seed, x in rows.select("seed", column).iter_rows() if x is not None}
 
 
-def rate_finding(table: pl.DataFrame, more: str, level: float) -> Finding:
-    """How much depends on the rate, against the baseline, and whether the sweep was wide enough."""
+def rate_finding(table: pl.DataFrame, more: str, level: float) -> list[Finding]:
+    """How much depends on the rate, against the baseline, and whether the sweep was wide enough; none of one rate."""
+    if table["rate"].n_unique() < 2:
+        return []
     groups = {rows["normalizer"][0]: rows for rows in table.partition_by("normalizer", maintain_order=True)}
     baseline = baseline_of(list(groups))
     sensitive = {name: dict(rate_sensitivities(rows)) for name, rows in groups.items()}
@@ -91,9 +93,8 @@ def rate_finding(table: pl.DataFrame, more: str, level: float) -> Finding:
         f"over the rates against its best one"
         + (f"; against it: {'; '.join(words)}. " if words else ". ")
         + (f"Different beyond chance: {', '.join(differ)}. " if differ else "No difference is beyond chance. ")
-        + (f"At the edge of the sweep, where a wider one might find a better rate: {', '.join(edges)}." if edges else
-           "All best rates lie inside the sweep.")
-    )  # fmt: skip
+        + (f"At the edge of the sweep, so that a wider one might find better: {', '.join(edges)}." if edges else "")
+    ).rstrip()
     rule = (
         "By seed, the mean over rates of min(training loss, first loss) minus the best one (arXiv 2309.14322), each "
         f"minus that of {baseline}. Beyond chance: the {level:.0%} interval over seeds leaves 0 out; intervals are not "
@@ -102,7 +103,7 @@ def rate_finding(table: pl.DataFrame, more: str, level: float) -> Finding:
     numbers: dict[str, Fact] = {baseline: first[0]}
     for name, one in gains.items():
         numbers |= one.numbers(name)
-    return Finding(f"sensitivity to the rate{more}", sentence, rule, numbers | {"at_edge": ", ".join(edges)})
+    return [Finding(f"sensitivity to the rate{more}", sentence, rule, numbers | {"at_edge": ", ".join(edges)})]
 
 
 def _at_edge(rows: pl.DataFrame) -> bool:

@@ -23,7 +23,7 @@ def judge_loss(tables: Tables, level: float) -> tuple[Finding, ...]:
 def _judge(tables: Tables, level: float, measure: str) -> tuple[Finding, ...]:
     made: list[Finding] = []
     for more, rows in by_optimizer(tables):
-        made += [_versus(rows, more, measure, level), _pace(rows, more), rate_finding(rows, more, level)]
+        made += [_versus(rows, more, measure, level), _pace(rows, more), *rate_finding(rows, more, level)]
     return tuple(made)
 
 

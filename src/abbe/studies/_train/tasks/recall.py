@@ -52,10 +52,10 @@ class Mqar(Task):
 
     name = "mqar"
     meaning = "multi-query associative recall with a causal transformer"
-    steps, batch, width, heads = 400, 64, 128, 1
+    steps, batch, width, heads = 1000, 32, 64, 1
     ordered = True
 
-    def __init__(self, pairs: int = 4, symbols: int = 256, length: int = 64, layers: int = 2) -> None:
+    def __init__(self, pairs: int = 4, symbols: int = 64, length: int = 32, layers: int = 2) -> None:
         self.pairs, self.symbols, self.length, self.layers = pairs, symbols, length, layers
         self.kinds = (symbols - 1) // 2  # as many keys as values, and a blank
         self.chance = 1 / pairs  # who copies any value of the sequence
