@@ -38,6 +38,7 @@ MODULES = {
     "normalizers_dispatch": "abbe.normalizers._dispatch",
     "normalizers_registry": "abbe.normalizers._registry",
     "normalizers_step": "abbe.normalizers._step",
+    "results_training": "abbe.results._training",
     "calibrate_tune": "abbe.studies._calibrate.tune",
     "capacity_losses": "abbe.studies._capacity.losses",
     "compare_cost": "abbe.studies._compare.cost",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cli_runs import run, run_main
 from inside import cli_watch as _watch
+from inside import results_training as _training
 
 from abbe.results import STEPS, Training, encoded_step
 
@@ -116,10 +117,13 @@ def test_follow_waits_picks_up_new_steps_and_stops(
         pages.append(page.read_text() if page.exists() else "")
         next(events)()
 
+    decode, decoded = _training._decoded, []
+    monkeypatch.setattr(_training, "_decoded", lambda *line: decoded.append(line) or decode(*line))
     monkeypatch.setattr(_watch.time, "sleep", sleep)
     monkeypatch.setattr("sys.argv", ["abbe", "watch", str(folder), "--follow"])
     result = run("watch", folder, "--follow")
     assert result.exit_code == 0
+    assert len(decoded) == 4  # every line once
     waiting, first, second, third, _ = pages
     assert waiting == ""
     assert "no alert in 50 steps" in first

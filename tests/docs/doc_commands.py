@@ -30,7 +30,10 @@ class Accepted(BaseException):
 
 
 def stop_before_the_work(patch: pytest.MonkeyPatch) -> None:
-    """The first pass of any network, and the search for all bounds, end with `Accepted`; no browser opens."""
+    """The first pass of any network, the first run of the lab and the search for all bounds end with `Accepted`.
+
+    No browser opens.
+    """
 
     def stop(*_args: object, **_options: object) -> NoReturn:
         raise Accepted
@@ -41,6 +44,7 @@ def stop_before_the_work(patch: pytest.MonkeyPatch) -> None:
     real = studies.verify
     patch.setattr(transformers.PreTrainedModel, "__call__", stop, raising=False)
     patch.setattr(studies, "verify", verify)
+    patch.setattr("abbe.studies._train.experiment.train", stop)
     patch.setattr(webbrowser, "open", lambda _page: True)  # what runs to the end must not open one
 
 
@@ -130,10 +134,12 @@ def check_options(words: list[str]) -> None:
     if not words[0].startswith("-"):
         assert words[0] in top.commands, f"there is no command abbe {words[0]}"
         command, words = top.commands[words[0]], words[1:]
+        if words and words[0] in getattr(command, "commands", ()):
+            command, words = command.commands[words[0]], words[1:]
     known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
     options = {word for word in words if word.startswith("--")}
     assert options <= known, f"abbe {command.name} has no {options - known}"
-    if command is top or "--help" in words:
+    if command is top or "--help" in words or (not words and hasattr(command, "commands")):
         return
     try:
         command.make_context(command.name, words)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import fnmatch
 import re
 from functools import reduce
-from typing import Any
 
 import pytest
 import typer
+from cli_runs import COMMANDS, command_of
 from doc_blocks import DOCUMENTS, ROOT, names_in, read
 
 import abbe
@@ -32,8 +32,7 @@ def test_names_of_the_library_exist(name: str) -> None:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_options_exist(name: str) -> None:
     """Those that stand alone; whole commands are in test_commands.py."""
-    top: Any = typer.main.get_command(cli.app)
-    commands = [top, *top.commands.values()]
+    commands = [typer.main.get_command(cli.app), *map(command_of, COMMANDS)]
     known = {opt for command in commands for option in command.params for opt in (*option.opts, *option.secondary_opts)}
     shown = {span.split()[0] for span in read(name).spans if span.startswith("--")}
     assert shown <= known | OF_BENCHMARKS | {"--help"}
@@ -42,8 +41,7 @@ def test_options_exist(name: str) -> None:
 def test_every_command_has_the_options_that_the_readme_promises() -> None:
     promise = re.search(r"Every command has (.*) with examples", read("README.md").prose)
     assert promise is not None
-    top: Any = typer.main.get_command(cli.app)
-    for command in top.commands.values():
+    for command in map(command_of, COMMANDS):
         has = {opt for option in command.params for opt in option.opts} | {"--help"}
         assert set(re.findall(r"--[a-z]+", promise[1])) <= has, command.name
         assert "Examples:" in command.epilog

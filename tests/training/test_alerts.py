@@ -172,4 +172,7 @@ def test_actions(caplog: pytest.LogCaptureFixture) -> None:
     assert not watched(network, 1, on_alert=seen.append).should_stop
     assert {(alert.layer, alert.head) for alert in seen} == {(1, 2)}
     assert any("entropy_collapse in layer 1, head 2" in line for line in caplog.messages)
-    assert watched(network, 1, alerts=False).result().alerts.is_empty()
+    silent = watched(network, 1, alerts=False).result()
+    assert silent.alerts.is_empty()
+    assert silent.manifest["settings"]["alerts"] is False
+    assert "alerts" not in silent.manifest["identity"]["settings"]  # so that a resumed run may change it

@@ -14,7 +14,7 @@ from training_cases import batches, gpt2, llama
 
 import abbe
 from abbe import AbbeError
-from abbe.results import STEPS, Training
+from abbe.results import STEPS, StepsFile, Training, encoded_step
 
 
 def watched(folder: Any, steps: int, network: Any = None, **options: Any) -> abbe.Monitor:
@@ -169,3 +169,37 @@ def test_a_killed_run_keeps_what_was_measured(tmp_path: Path) -> None:
     assert opened(tmp_path / "run").steps["step"].to_list() == [1, 2]
     watched(tmp_path / "run", 1, resume=2)
     assert opened(tmp_path / "run").steps["step"].to_list() == [1, 2, 3]
+
+
+def test_a_file_that_grows_is_decoded_from_where_it_ended(tmp_path: Path) -> None:
+    path = tmp_path / STEPS
+    lines = [encoded_step({"step": step, "x": 1.0}).encode() for step in range(1, 6)]
+    steps = StepsFile(path)
+    assert steps.read() == []
+    path.write_bytes(lines[0] + lines[1] + lines[2][:9])
+    assert [one["step"] for one in steps.read()] == [1, 2]
+    with path.open("r+b") as file:  # what was read is not looked at again
+        file.write(b"?" * 20)
+        file.seek(0, 2)
+        file.write(lines[2][9:])
+    assert [one["step"] for one in steps.read()] == [1, 2, 3]
+    assert [one["step"] for one in steps.read()] == [1, 2, 3]
+
+
+def test_a_file_that_a_resumed_run_replaced_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / STEPS
+    lines = [encoded_step({"step": step, "x": 1.0}).encode() for step in range(1, 6)]
+    steps = StepsFile(path)
+    path.write_bytes(b"".join(lines[:4]))
+    assert len(steps.read()) == 4
+    path.write_bytes(lines[0])  # shorter
+    assert [one["step"] for one in steps.read()] == [1]
+    other = encoded_step({"step": 2, "x": 2.0}).encode()
+    path.write_bytes(other + other + lines[3])  # longer, but not what it was
+    assert [one["step"] for one in steps.read()] == [2, 2, 4]
+    (tmp_path / "new").write_bytes(other + other + lines[3] + lines[4])
+    (tmp_path / "new").replace(path)  # the same beginning, in another file
+    assert [one["step"] for one in steps.read()] == [2, 2, 4, 5]
+    path.write_bytes(path.read_bytes() + b'{"crc32":1,"step":1}\n')
+    with pytest.raises(AbbeError, match="line 5 is not what was written"):
+        steps.read()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest.mock import patch
 
 from abbe.studies import Experiment, Finding
+from abbe.studies._train import early_warning
 from abbe.studies._train.configuration import Configuration, can_be_compensated
-from abbe.studies._train.early_warning import warning_table
 from abbe.studies._train.reading import ALL_QUANTITIES
 from abbe.studies._train.tables import alert_table, curve_table, length_table, run_table, summary_table
 from abbe.studies._train.temperature import temperature
@@ -48,9 +49,11 @@ def made_up(
     }  # fmt: skip
     manifest = {
         "format": 3, "study": "train", "model": {"name": "small transformers"}, "text": {"name": text},
-        "settings": settings, "skipped": [], "seconds": {"total": 12.5},
+        "finished": True, "settings": settings, "skipped": [], "self_check": {"error": None},
+        "seconds": {"total": 12.5},
     }  # fmt: skip
-    warnings = warning_table(table, curves, alerts, STEPS[-1])
+    with patch.object(early_warning, "_RESAMPLES", 20):  # of its intervals, which take seconds
+        warnings = early_warning.warning_table(table, curves, alerts, STEPS[-1])
     lengths = length_table(parts)
     return Experiment(table, curves, lengths, alerts, summary_table(table, 0.95), warnings, findings, manifest)
 

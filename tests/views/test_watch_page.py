@@ -33,6 +33,20 @@ def test_a_run_without_alerts_is_healthy_so_far() -> None:
     assert sentence(steps=()) == "No step was read yet."
 
 
+def test_a_run_whose_rules_were_not_checked_is_not_called_healthy() -> None:
+    training = made.training(alerts=(), settings={"every": 50, "alerts": False})
+    assert sentence(alerts=(), settings={"alerts": False}) == (
+        "No rule was checked in 1,000 steps: the monitor ran with alerts=False."
+    )
+    assert watch_summary(training)["grade"] == "look"
+    page = watch_page(training)
+    assert "Healthy" not in page
+    assert "None was raised" not in page
+    assert "the rules behind them" not in page
+    assert sentence(settings={"alerts": False}).startswith("3 alerts: ")  # of a part before a checkpoint
+    assert sentence(alerts=(), settings={"alerts": True}).startswith("Healthy so far")
+
+
 def test_alerts_are_named_with_head_and_step() -> None:
     first = "3 alerts: entropy collapse in head 1.2 at step 350; "
     assert sentence() == first + "logit above 100 in 2 heads from step 400 on (0.1, 1.0)."

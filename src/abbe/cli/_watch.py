@@ -16,7 +16,7 @@ from ._options import Debug, Figures, Opened, check_file, check_folder, json_opt
 from ._shown import open_in_browser, print_json, show_paths
 
 if TYPE_CHECKING:
-    from ..results import Training
+    from ..results import StepsFile, Training
 
 EXAMPLES = ("abbe watch run --open", "abbe watch run --follow", "abbe watch run --json --out watch.html")
 _LOOK = 3.0  # seconds from one look at the run folder to the next
@@ -69,42 +69,45 @@ def _read(folder: Path) -> Training:
     """The run, with at least one step; one line says what else the folder is."""
     if not folder.is_dir():
         raise AbbeError(f"there is no folder {folder}: name that of abbe.Monitor(folder=...), or wait with --follow")
-    training = _opened(folder)
+    training = _opened(folder, _steps(folder))
     if not training.records:
         raise AbbeError(f"no step was read yet in {folder}: wait for the first with --follow")
     return training
 
 
-def _opened(folder: Path) -> Training:
+def _steps(folder: Path) -> StepsFile:
+    from ..results import STEPS, StepsFile
+
+    return StepsFile(folder / STEPS)
+
+
+def _opened(folder: Path, steps: StepsFile) -> Training:
     """The run of a monitor so far; a folder of another study is refused by its name."""
     from ..results import Training, read_manifest
 
-    study = read_manifest(folder)[0].get("study") or "diagnose"
+    manifest, _ = read_manifest(folder)
+    study = manifest.get("study") or "diagnose"
     if study != Training.study:
         raise AbbeError(f"{folder} is a folder of `abbe {study}`: abbe watch shows folders of abbe.Monitor")
-    from ..studies import open as open_result
-
-    training = open_result(folder)
-    assert isinstance(training, Training)
-    return training
+    return Training(steps.read(), manifest)
 
 
 def _follow(folder: Path, page: Path, opened: bool, quiet: bool) -> Training | None:
     """Write the page whenever there are new steps, until Ctrl-C; then once more, without loading itself again."""
-    from .. import studies, views
+    from .. import views
 
-    write, _ = views.write_watch_page, studies.open  # loaded here, before the time that a page takes is measured
+    write, steps = views.write_watch_page, _steps(folder)  # loaded here, before the time that a page takes is measured
     current.if_stopped = "the page stays as it is"
     training: Training | None = None
     written, said = 0, 0
     if _size(folder) is not None:
-        _opened(folder)  # what is no run of a monitor is not waited for
+        _opened(folder, steps)  # what is no run of a monitor is not waited for
     _say(f"following {folder}: Ctrl-C ends", quiet)
     try:
         while True:
             begun = time.monotonic()
             size = _size(folder)
-            if size and size != written and (latest := _opened(folder)).records:
+            if size and size != written and (latest := _opened(folder, steps)).records:
                 write(latest, page, _RELOAD)
                 if training is None:
                     _say(f"page: {page}", quiet)
@@ -117,7 +120,7 @@ def _follow(folder: Path, page: Path, opened: bool, quiet: bool) -> Training | N
         pass
     finally:  # also when the program is ended by a signal
         if training is not None:
-            training = _read(folder)
+            training = _opened(folder, steps)
             write(training, page)
     return training
 

@@ -16,6 +16,7 @@ from ._run import SCHEMA, TABLE, Run, open_run, opened_run
 from ._training import (
     STEPS,
     TRAINING_SCHEMA,
+    StepsFile,
     Training,
     decoded_steps,
     encoded_step,
@@ -34,6 +35,7 @@ __all__ = [
     "TRAINING_SCHEMA",
     "Result",
     "Run",
+    "StepsFile",
     "Training",
     "as_parquet",
     "as_text",

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import polars as pl
 
 from .._errors import AbbeError
-from .._stored import finite, read_bytes
+from .._stored import finite
 from ._result import Result
 
 STEPS = "steps.jsonl"
@@ -152,9 +153,58 @@ def encoded_step(record: Mapping[str, Any]) -> str:
 
 def decoded_steps(path: Path) -> list[dict[str, Any]]:
     """The records of a file; a last line without an end is one that was never finished."""
-    whole, _, _ = read_bytes(path).rpartition(b"\n") if path.exists() else (b"", b"", b"")
-    lines = whole.split(b"\n") if whole else []
-    return [_decoded(path, number, line) for number, line in enumerate(lines, 1)]
+    return StepsFile(path).read()
+
+
+class StepsFile:
+    """The records of a file that grows: each look decodes only what was appended since the last one.
+
+    A run that goes on from a checkpoint replaces its file, which is then read anew: known by another identity, by being
+    shorter, or by another line where the last one ended.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._forget()
+
+    def _forget(self) -> None:
+        self._records: list[dict[str, Any]] = []
+        self._identity: tuple[int, int] | None = None
+        self._end, self._last = 0, b""
+
+    def read(self) -> list[dict[str, Any]]:
+        """All records so far; none without a file."""
+        if not self.path.exists():
+            self._forget()
+            return []
+        try:
+            with open(self.path, "rb") as file:
+                appended = self._appended(file)
+        except OSError as error:
+            raise AbbeError(f"{self.path} cannot be read: {error.strerror}") from None
+        whole, end, _ = appended.rpartition(b"\n")  # a line without an end is still being written
+        if end:
+            lines = whole.split(b"\n")
+            self._records += [_decoded(self.path, number, line) for number, line in enumerate(lines, self._next)]
+            self._end, self._last = self._end + len(whole) + 1, lines[-1]
+        return list(self._records)
+
+    @property
+    def _next(self) -> int:
+        return len(self._records) + 1
+
+    def _appended(self, file: BinaryIO) -> bytes:
+        about = os.fstat(file.fileno())
+        identity = about.st_dev, about.st_ino
+        file.seek(max(0, self._end - len(self._last) - 1))
+        if identity != self._identity or about.st_size < self._end or not self._goes_on(file):
+            self._forget()
+            self._identity = identity
+            file.seek(0)
+        return file.read()
+
+    def _goes_on(self, file: BinaryIO) -> bool:
+        return file.read(len(self._last) + 1) == self._last + b"\n" if self._end else True
 
 
 def _decoded(path: Path, number: int, line: bytes) -> dict[str, Any]:

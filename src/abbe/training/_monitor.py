@@ -160,6 +160,7 @@ class Monitor(TrainerEvents):
         self.steps_done, self.should_stop, self.silent = done, False, None
         settings = {"every": self.every, "rows": self.rows, "sizes": list(self.sizes), "seed": self.seed}
         manifest = manifest_of(listener.network, settings, listener.skipped)
+        manifest["settings"]["alerts"] = self._wants_alerts  # not of the identity: a resumed run may change it
         self._record = Record(folder if rank() == 0 else None, manifest, done)
         self._listener, self._started = listener, time.perf_counter()
         _monitored[listener.network] = weakref.ref(self)

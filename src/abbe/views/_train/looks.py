@@ -11,7 +11,7 @@ from .._shared.panels import Look, Row, rows_of
 from .._shared.theme import Theme
 
 _DASHES = ((1, 0), (6, 3), (2, 3))
-CONTROL_DASH = (5, 3)
+CONTROL_DASH = (7, 4)
 BROAD = 4.5  # pixels of a line on which its controls lie: it stays visible below them
 SEEDS: dict[str, Any] = {"filled": True, "size": 22, "opacity": 0.6}  # points of single seeds
 MEANS: dict[str, Any] = {"filled": True, "size": 46, "opacity": 1}

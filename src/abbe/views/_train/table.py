@@ -134,19 +134,19 @@ def _accuracy(row: Mapping[str, Any]) -> str:
 def _choices(experiment: Experiment) -> TextTable:
     rows = [
         [
-            optimizer_name(row["optimizer"]), normalizer_name(row), row["temperature"],
-            "yes" if row["compensated"] else "", f"{row['best_rate']:g}", _accuracy(row), number(row["loss"], 3),
-            number(row["half_step"]), str(row["runs"]), str(row["failed"]), str(row["diverged"]), _sensitivity(row),
-            number(row["largest_logit"], 3),
+            optimizer_name(row["optimizer"]), normalizer_name(row),
+            f"{row['temperature']}, compensated" if row["compensated"] else row["temperature"], f"{row['best_rate']:g}",
+            _accuracy(row), number(row["loss"], 3), number(row["half_step"]), f"{row['failed']} of {row['runs']}",
+            str(row["diverged"]), _sensitivity(row), number(row["largest_logit"], 3),
         ]
         for row in experiment.summary.to_dicts()
     ]  # fmt: skip
     columns = (
-        "optimizer", "normalizer", "T", "compensated", "best rate", "accuracy", "loss", "half loss at", "runs",
-        "failed", "diverged", "rate sensitivity", "largest logit",
+        "optimizer", "normalizer", "T", "best rate", "accuracy", "loss", "half loss at", "failed", "diverged",
+        "rate sensitivity", "largest logit",
     )  # fmt: skip
-    note = "accuracy, loss, step and logit at the best rate; runs of single seeds over all rates; "
-    note += f"failed: {_FAILED}; diverged: above it, or not finite"
+    note = "accuracy, loss, step and logit at the best rate; failed and diverged count seeds over all rates: "
+    note += f"{_FAILED}; above all of it, or not finite"
     return TextTable("Every choice", columns, rows, note)
 
 

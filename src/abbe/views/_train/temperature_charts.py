@@ -89,7 +89,7 @@ def _by_temperature(
         sort=temperatures,
         scale=alt.Scale(domain=temperatures, paddingInner=0.5, paddingOuter=0.3),
     )
-    beside = alt.XOffset("shown:N", sort=names, scale=alt.Scale(domain=names, paddingInner=0.4))
+    beside = alt.XOffset("shown:N", sort=names, scale=alt.Scale(domain=names, padding=0.5))
     by = ["shown", "temperature"]
     table = pl.DataFrame(rows, schema={"shown": pl.String, "temperature": pl.String, value: pl.Float64}, strict=False)
     means = over_seeds(table, by, value)

@@ -43,12 +43,19 @@ def alerts_of(training: Training) -> list[dict[str, Any]]:
     return [dict(alert) for record in training.records for alert in record["alerts"]]
 
 
+def checks_rules(training: Training) -> bool:
+    """Whether the monitor looks for alerts; one of an older version always did."""
+    return part_of(training.manifest, "settings").get("alerts") is not False
+
+
 def answer_of(training: Training) -> Answer:
-    """Healthy so far, or which alerts came first."""
+    """Healthy so far, or which alerts came first; neither where no rule was checked."""
     alerts = alerts_of(training)
     if not training.records:
         return Answer("look", "No step was read yet.")
     steps = many(training.records[-1]["step"], "step")
+    if not alerts and not checks_rules(training):
+        return Answer("look", f"No rule was checked in {steps}: the monitor ran with alerts=False.")
     if not alerts:
         return Answer("good", f"Healthy so far: no alert in {steps}.")
     by_rule: dict[str, list[dict[str, Any]]] = {}

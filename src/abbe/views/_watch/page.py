@@ -14,7 +14,7 @@ from ...words.training import Quantity, alert_numbers, alert_place, alert_words,
 from .._reproduce.figures import save_drawings
 from .._shared.data import packed_json, packed_table, plain_value
 from .._shared.page import render, script
-from .answer import about_line, alerts_of, answer_of, key_numbers
+from .answer import about_line, alerts_of, answer_of, checks_rules, key_numbers
 from .charts import watch_chart
 from .kept import Kept, kept_of
 from .table import values_table
@@ -48,6 +48,7 @@ def watch_page(training: Training, reload: int | None = None) -> str:
         kept=kept,
         measures=measures,
         rules=_rules(manifest),
+        checked=checks_rules(training),
         values=values_table(training),
         alerts=[_alert(place, alert) for place, alert in enumerate(alerts)][-_LISTED:][::-1],
         unlisted=max(0, len(alerts) - _LISTED),

@@ -1,68 +1,21 @@
-"""abbe train temperature, length, recall and text: experiments of the lab"""
+"""The commands below `abbe train`, one for each experiment."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-import typer
+from ..._errors import AbbeError
+from .. import _complete
+from .._options import TextFiles, measured, numbers
+from .._study import Measured, Shared, study
+from .options import Normalizers, Optimizers, Quick, Rates, Seeds, Steps, Workers
 
-from .._errors import AbbeError
-from . import _complete
-from ._options import TextFiles, measured, numbers, with_option
-from ._study import Measured, Shared, study
-
-_GROUP = "train"
-_HELP = """Train small transformers and judge what is said about their training. Nothing is downloaded.
-
-[bold]temperature[/]: is low temperature hard to train, and what of it is left when its scale is compensated?
-
-[bold]length[/]: which normalizer still finds the maximum in lists longer than those it was trained on?
-
-[bold]recall[/]: which normalizer learns to recall, at which learning rates?
-
-[bold]text[/]: which normalizer trains the better character model of a text?
-
-Each takes up to 15 minutes on 2 cores, with --quick less than a minute; the cost is said before. Every seed of every \
-run is kept, and a stopped experiment resumes from its folder.
-"""
-_EXAMPLES: dict[str, Sequence[str]] = {
-    "temperature": (
-        "abbe train temperature --quick",
-        "abbe train temperature --temperatures 1,0.3,0.1,learned --optimizer adamw --seeds 8 --open",
-        "abbe train temperature --task mqar --with softmax --with entmax:alpha=1.5 --no-qk-norm --figures figures",
-    ),
-    "length": (
-        "abbe train length --quick",
-        "abbe train length --with softmax --with ssmax --rates 0.001,0.003,0.01 --seeds 5 --open",
-    ),
-    "recall": (
-        "abbe train recall --quick",
-        "abbe train recall --task mqar --with softmax --with sparsemax --optimizer muon --json",
-    ),
-    "text": (
-        "abbe train text --quick",
-        "abbe train text --text book.txt --with softmax --with entmax:alpha=1.5 --steps 1000 --out book",
-    ),
-}
+GROUP = "train"
 _JSON = "Print runs, summary, early warnings, findings and manifest as JSON; the curves are in the folder."
 
-Normalizers = Annotated[
-    list[str] | None, with_option("A normalizer to train with, such as entmax:alpha=1.5; may be repeated.")
-]
-Optimizers = Annotated[
-    list[str] | None,
-    measured("sgd, adamw or muon; may be repeated.", "--optimizer", autocompletion=_complete.optimizers),
-]
-Rates = Annotated[str | None, measured("Learning rates that are tried, such as 0.001,0.01,0.1.")]
-Seeds = Annotated[int | None, measured("Seeds of every run, from --seed on; intervals come from them.")]
-Steps = Annotated[int | None, measured("Steps of every run.")]
-Quick = Annotated[bool, measured("Fewer choices, seeds and steps: less than a minute.", "--quick")]
-Workers = Annotated[int | None, measured("Runs at a time; by default one per core.")]
 
-
-@study(json=_JSON, group=_GROUP)
+@study(json=_JSON, group=GROUP)
 def temperature(
     *,
     shared: Shared,
@@ -102,7 +55,7 @@ def temperature(
     )  # fmt: skip
 
 
-@study(json=_JSON, group=_GROUP)
+@study(json=_JSON, group=GROUP)
 def length(
     *, shared: Shared, normalizers: Normalizers = None, optimizers: Optimizers = None, rates: Rates = None,
     seeds: Seeds = None, steps: Steps = None, quick: Quick = False, workers: Workers = None,
@@ -114,7 +67,7 @@ def length(
     )  # fmt: skip
 
 
-@study(json=_JSON, group=_GROUP)
+@study(json=_JSON, group=GROUP)
 def recall(
     *,
     shared: Shared,
@@ -137,7 +90,7 @@ def recall(
     )  # fmt: skip
 
 
-@study(json=_JSON, group=_GROUP)
+@study(json=_JSON, group=GROUP)
 def text(
     *, shared: Shared, text: TextFiles = None, normalizers: Normalizers = None, optimizers: Optimizers = None,
     rates: Rates = None, seeds: Seeds = None, steps: Steps = None, quick: Quick = False, workers: Workers = None,
@@ -151,16 +104,8 @@ def text(
 
 def _trained(name: str, shared: Shared, *, rates: str | None, **given: Any) -> Measured:
     """The experiment; what was not given is left to its defaults."""
-    from .. import studies
+    from ... import studies
 
     options = {"rates": numbers("--rates", rates, float), **given}
     asked = {option: value for option, value in options.items() if value is not None}
     return Measured(getattr(studies, name)(**asked, **shared), "train_table", "save_train_figures")
-
-
-def make_group(add: Callable[[typer.Typer, Callable[..., None], Sequence[str]], None]) -> typer.Typer:
-    """The commands below `abbe train`; `add` puts one of them into it, with its examples."""
-    group = typer.Typer(name=_GROUP, help=_HELP, no_args_is_help=True, rich_markup_mode="rich")
-    for command in (temperature, length, recall, text):
-        add(group, command, _EXAMPLES[command.__name__])
-    return group

@@ -1,0 +1,21 @@
+"""Options that all experiments have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from .. import _complete
+from .._options import measured, with_option
+
+Normalizers = Annotated[
+    list[str] | None, with_option("A normalizer to train with, such as entmax:alpha=1.5; may be repeated.")
+]
+Optimizers = Annotated[
+    list[str] | None,
+    measured("sgd, adamw or muon; may be repeated.", "--optimizer", autocompletion=_complete.optimizers),
+]
+Rates = Annotated[str | None, measured("Learning rates that are tried, such as 0.001,0.01,0.1.")]
+Seeds = Annotated[int | None, measured("Seeds of every run, from --seed on; intervals come from them.")]
+Steps = Annotated[int | None, measured("Steps of every run.")]
+Quick = Annotated[bool, measured("Fewer choices, seeds and steps: less than a minute.", "--quick")]
+Workers = Annotated[int | None, measured("Runs at a time; by default one per core.")]

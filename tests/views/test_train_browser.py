@@ -1,0 +1,38 @@
+"""The page of an experiment in a real browser, from disk and without a network."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up_train import made_up
+from test_study_page_browser import PHONE, WIDE, opened
+
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(
+    ("experiment", "viewport", "theme"),
+    [("temperature", PHONE, "dark"), ("temperature", WIDE, "light"), ("length", PHONE, "light")],
+)
+def test_all_charts_are_drawn_and_a_rule_is_one_click_away(
+    experiment: str, viewport: dict[str, int], theme: str, browser: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.html"
+    made_up(experiment, temperatures=("1", "0.1"), optimizers=("adamw",), text="a <b>task</b>").to_html(file)
+    with opened(browser, file, theme, viewport) as page:
+        charts = page.locator(".chart:not(.print)")
+        page.wait_for_function(
+            "() => [...document.querySelectorAll('.chart:not(.print)')].every((one) => one.dataset.drawn)"
+        )
+        assert charts.count() == 5
+        assert page.locator(f".chart:not(.print)[data-drawn={theme}] svg.marks").count() == 5
+        rule = page.get_by_text("holds if accuracy falls by 10 %")
+        assert not rule.is_visible()
+        page.get_by_text("rule and numbers").first.click()
+        assert rule.is_visible()
+        assert page.get_by_text("small transformers on a <b>task</b>").is_visible()

@@ -1,0 +1,197 @@
+"""Experiments of the lab as page, charts, table and files, from made-up runs."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from chart_parts import drawn, layer_rows, one_panel
+from made_up_train import LENGTHS, made_up
+from rich.console import Console
+
+from abbe import studies
+from abbe.studies import Experiment
+from abbe.views import card_of, save_train_figures, train_charts, train_table
+
+COMPARED: dict[str, Any] = {"temperatures": ("1",), "optimizers": ("adamw",), "qk_norm": False}
+ALONE: dict[str, Any] = {
+    "normalizers": ("softmax",), "temperatures": ("1",), "optimizers": ("adamw",), "rates": {"adamw": (0.01,)},
+    "seeds": 1, "qk_norm": False, "fails": False,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def temperature() -> Experiment:
+    return made_up()
+
+
+def printed(experiment: Experiment, columns: int = 100) -> str:
+    console = Console(width=columns, no_color=True, record=True, file=io.StringIO())
+    console.print(train_table(experiment))
+    return console.export_text()
+
+
+def rows_drawn(chart: dict[str, Any], title: str, mark: str = "point") -> list[list[dict[str, Any]]]:
+    """The rows of each layer of that mark."""
+    return [layer_rows(chart, layer) for layer in one_panel(chart, title)["layer"] if layer["mark"]["type"] == mark]
+
+
+def titles(chart: dict[str, Any]) -> list[str]:
+    return [part["title"] for part in chart["concat"]]
+
+
+def test_the_charts_of_each_experiment(temperature: Experiment) -> None:
+    names = ["accuracy", "rates", "curves-sgd", "curves-adamw", "sensitivity", "warning"]
+    assert list(train_charts(temperature)) == names
+    assert list(train_charts(made_up("length", **COMPARED)))[:4] == ["lengths", "best", "rates", "curves"]
+    assert list(train_charts(made_up("recall", **COMPARED)))[:3] == ["best", "rates", "curves"]
+
+
+def test_accuracy_shows_every_seed_plain_and_controlled(temperature: Experiment) -> None:
+    chart = train_charts(temperature)["accuracy"]
+    sides = ("plain", "compensated control")
+    assert titles(chart) == [f"{name}, {side}" for name in ("SGD", "AdamW") for side in sides]
+    seeds, means = rows_drawn(chart, "AdamW, plain")
+    assert len(seeds) == 3 * 3 * 3  # softmax, sparsemax and QK-norm, three temperatures, three seeds
+    assert len(means) == 3 * 3
+    of_softmax = [row["accuracy"] for row in seeds if (row["shown"], row["temperature"]) == ("softmax", "0.01")]
+    (mean,) = [row["accuracy"] for row in means if (row["shown"], row["temperature"]) == ("softmax", "0.01")]
+    assert mean == pytest.approx(sum(of_softmax) / 3, rel=1e-5)
+    seeds, means = rows_drawn(chart, "AdamW, compensated control")
+    assert {row["shown"] for row in means} == {"softmax", "sparsemax"}  # nothing can absorb a temperature after a norm
+    assert {row["temperature"] for row in means} == {"1", "0.1", "0.01"}  # T = 1 is its own control
+
+
+def test_rates_show_where_the_best_one_lies_and_what_diverged(temperature: Experiment) -> None:
+    chart = train_charts(temperature)["rates"]
+    assert len(titles(chart)) == 3 * 2
+    ended, broken, rings = rows_drawn(chart, "softmax, SGD")
+    assert {row["rate"] for row in broken} == {10.0}
+    assert {row["value"] for row in broken} == {4.8}  # counted with the first loss
+    assert len(ended) + len(broken) == 5 * 3 * 3
+    assert {(row["shown"], row["rate"]) for row in rings} == {("T = 1", 1.0), ("T = 0.1", 1.0), ("T = 0.01", 1.0)}
+
+
+def test_curves_compare_the_baseline_with_the_lowest_temperature_at_one_rate(temperature: Experiment) -> None:
+    chart = train_charts(temperature)["curves-adamw"]
+    assert titles(chart)[:4] == [
+        "training loss", "entropy, share of its ceiling", "largest logit", "separability N_s/N",
+    ]  # fmt: skip
+    lines, control = rows_drawn(chart, "separability N_s/N", "line")
+    assert {row["shown"] for row in lines} == {"T = 1", "T = 0.01", "T = 0.01, compensated"}
+    assert len(control) == len(lines)
+    (lines,) = rows_drawn(chart, "largest logit", "line")
+    assert max(row["value"] for row in lines if row["shown"] == "T = 0.01") == pytest.approx(4500)
+    assert "learning rate 0.01, the best at T = 1" in chart["title"]["subtitle"][0]
+    (bands, *_) = rows_drawn(chart, "training loss", "area")
+    assert all(row["low"] <= row["value"] <= row["high"] for row in bands)
+
+
+def test_warnings_stand_with_their_intervals(temperature: Experiment) -> None:
+    chart = train_charts(temperature)["warning"]
+    (dots,) = rows_drawn(chart, "quantities of the monitor")
+    assert len(dots) == 11
+    (points,) = rows_drawn(chart, "alerts of the monitor, as they are")
+    growth = {row["shown"]: row["share"] for row in points if row["signal"] == "logit above 100"}
+    (expected,) = temperature.warnings.filter(pl.col("quantity") == "logit_growth_100").to_dicts()
+    assert growth["failing runs warned"] == pytest.approx(expected["warned"], rel=1e-5)
+    assert growth["healthy runs alarmed"] == pytest.approx(expected["false_alarms"], rel=1e-5)
+
+
+def test_lengths_stand_beside_what_was_published() -> None:
+    experiment = made_up("length", **COMPARED)
+    chart = train_charts(experiment)["lengths"]
+    assert titles(chart) == ["all, means over seeds", "softmax", "sparsemax"]
+    (lines,) = rows_drawn(chart, "all, means over seeds", "line")
+    published = {row["length"]: row["accuracy"] for row in lines if row["shown"] == "softmax, published"}
+    assert published == {16: 0.986, 64: 0.943, 256: 0.813, 1024: 0.538, 4096: 0.226, 16384: 0.124}
+    seeds = rows_drawn(chart, "softmax")[-1]
+    assert len(seeds) == 3 * len(LENGTHS)
+    said = printed(experiment)
+    assert "softmax, published" in said
+    assert "98.6 %" in said
+    assert "16,384" in said
+
+
+def test_choices_are_named_by_what_differs() -> None:
+    chart = train_charts(made_up("text", temperatures=("1", "learned"), qk_norm=False))["best"]
+    means = rows_drawn(chart, "accuracy on new data")[-1]
+    assert [row["shown"] for row in means[:4]] == [
+        "softmax, SGD", "softmax, learned T, SGD", "softmax, AdamW", "softmax, learned T, AdamW",
+    ]  # fmt: skip
+
+
+DIVERGED: dict[str, Any] = ALONE | {"optimizers": ("sgd",), "rates": {"sgd": (10.0,)}, "fails": True}
+EDGES = {
+    "two seeds": lambda: made_up(**ALONE | {"seeds": 2, "temperatures": ("1", "0.1", "learned", "geometric:1:0.1")}),
+    "all diverged": lambda: made_up(**DIVERGED),
+    "recall": lambda: made_up("recall", **COMPARED | {"optimizers": ("adamw", "sgd")}),
+    "length": lambda: made_up("length", **COMPARED),
+    "text, alone": lambda: made_up("text", **ALONE),
+    "usual": made_up,
+    "alone": lambda: made_up(**ALONE),
+    "nothing failed": lambda: made_up(fails=False),
+    "recall, all diverged": lambda: made_up("recall", **DIVERGED),
+}
+
+
+@pytest.mark.quick(5)
+@pytest.mark.parametrize("name", EDGES)
+def test_every_chart_can_be_drawn(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    for chart in train_charts(EDGES[name](), "dark").values():
+        # An alert is called "NaN or infinity", which in a drawing would be a mistake.
+        drawn(json.loads(json.dumps(chart).replace("NaN or infinity", "no number")), capfd)
+
+
+def test_without_failures_there_is_nothing_to_warn_of() -> None:
+    experiment = made_up(fails=False)
+    assert experiment.warnings.is_empty()
+    assert "warning" not in train_charts(experiment)
+    assert "Early warning" not in printed(experiment)
+
+
+def test_the_terminal_says_statements_first(temperature: Experiment) -> None:
+    said = printed(temperature)
+    assert said.index("Is low temperature hard") < said.index("Low <b>temperature</b>") < said.index("Accuracy at the")
+    for words in ("T 0.01 control", "SGD, softmax", "logit above 100", "entropy, risen", "@ 0.01"):
+        assert words in said
+    assert "…" not in printed(temperature, 80)
+    assert "control:" not in printed(made_up(**ALONE))  # where there is none
+
+
+def test_the_page_escapes_what_it_is_given_and_folds_the_rules(tmp_path: Path) -> None:
+    page = made_up(text="<script>x</script>", normalizers=("softmax",), qk_norm=False).to_html(tmp_path / "train.html")
+    assert "<script>x</script>" not in page
+    assert "&lt;b&gt;temperature&lt;/b&gt;" in page
+    assert page.index("rule and numbers") < page.index("Charts</h2>")
+    for words in ("Does the best learning rate move with T?", "Every choice", "Early warning", "rate sensitivity"):
+        assert words in page
+    assert "What it means</h2>" in page
+    assert 'class="unseen">What it means' in made_up(**ALONE, findings=()).to_html(tmp_path / "silent.html")
+
+
+def test_the_card_has_a_chart_without_a_script(temperature: Experiment) -> None:
+    card = card_of(temperature)
+    assert "<svg" in card
+    assert "<script" not in card
+    assert "&lt;b&gt;temperature" in card
+
+
+@pytest.mark.slow
+def test_figures_in_both_themes(tmp_path: Path) -> None:
+    written = {path.name for path in save_train_figures(made_up(**ALONE), tmp_path)}
+    assert {"accuracy.png", "accuracy.svg", "accuracy-dark.png", "rates-dark.svg"} <= written
+
+
+def test_a_saved_experiment_has_the_same_page(temperature: Experiment, tmp_path: Path) -> None:
+    folder = temperature.save(tmp_path / "run")
+    opened = studies.open(folder)
+    assert isinstance(opened, Experiment)
+    same = replace(opened, manifest=temperature.manifest)
+    assert printed(same) == printed(temperature)
+    assert train_charts(same) == train_charts(temperature)
