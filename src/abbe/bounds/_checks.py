@@ -38,9 +38,9 @@ def not_negative(name: str, value: Number, like: Tensor | None = None) -> Tensor
     return value
 
 
-def fraction(name: str, value: Number, like: Tensor | None = None) -> Tensor:
+def fraction(name: str, value: Number) -> Tensor:
     """A number strictly between 0 and 1."""
-    value = as_tensor(name, value, like)
+    value = as_tensor(name, value)
     if not bool(((value.detach() > 0) & (value.detach() < 1)).all()):
         raise AbbeError(f"{name} must lie strictly between 0 and 1, got {value.detach().flatten()[0]:g}")
     return value
