@@ -133,6 +133,7 @@ def selected_set(weights: Tensor, count: Number, mask: Tensor | None = None) -> 
     """The selected set: True at the `count` keys of largest weight; earlier keys win ties."""
     weights, visible = checked_weights(weights, mask)
     n = selected_count(count, visible.sum(-1).double())
+    # -1 is below any weight: absent keys come last.
     order = torch.where(visible, weights.detach(), -1.0).argsort(dim=-1, descending=True, stable=True)
     rank = torch.arange(weights.shape[-1], device=weights.device)
     return torch.zeros_like(visible).scatter(-1, order, (rank < n.unsqueeze(-1)).expand(order.shape))
