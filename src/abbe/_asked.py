@@ -21,6 +21,7 @@ def shown(value: object) -> str:
 
 
 def is_whole(value: object) -> bool:
+    """True is an int in Python, but no number here."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

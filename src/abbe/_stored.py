@@ -61,7 +61,6 @@ def write_json(
     run: str = "",
     part: str = "",
     files: Sequence[str] = (),
-    indent: int | None = 1,
     durable: bool = True,
 ) -> None:
     """Write an object with its checksum; `files` beside it are hashed in it."""
@@ -70,8 +69,7 @@ def write_json(
         block["files"] = {name: sha256(read_bytes(path.parent / name)) for name in files}
     plain = json.loads(json.dumps(content))  # keys as text, as they are read again
     sealed = plain | {CHECKED: block | {"sha256": _sum_of(plain, block)}}
-    separators = (",", ":") if indent is None else None
-    write_whole(path, json.dumps(sealed, indent=indent, separators=separators) + "\n", durable)
+    write_whole(path, json.dumps(sealed, indent=1) + "\n", durable)
 
 
 def read_bytes(path: Path) -> bytes:

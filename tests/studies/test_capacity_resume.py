@@ -15,16 +15,6 @@ from polars.testing import assert_frame_equal
 from abbe.models import windows as cut_windows
 
 
-def test_what_is_kept_is_not_evaluated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = made(folder=tmp_path)
-
-    def never(*_args: object, **_options: object) -> None:
-        raise AssertionError("evaluated again")
-
-    monkeypatch.setattr(_capacity_losses, "window_losses", never)
-    assert_frame_equal(made(folder=tmp_path).table, first.table)
-
-
 def test_the_cost_is_that_of_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def told(**options: Any) -> str:
         made(layers=False, lengths=[16], way="deletion", tau=0.05, progress=True, **options)

@@ -39,6 +39,8 @@ PARTS = {
     "compare": ["parts/0-windows.json", "parts/1-capacity.json", "parts/1-needle.json"],
     "calibrate": ["layers/*.safetensors", "losses.json"],
 }
+# Passes of self-checks, and of estimates of the cost.
+CHECKING = {"diagnose": 2, "report": 2, "reproduce": 2 + 2, "capacity": 5 + 2, "compare": 3 + 6, "calibrate": 2}
 TIMED = ("seconds", "time_ratio")  # of a comparison: other ones in every run
 NOT_MEASURED = ("manifest", "file", "figure_seconds", *TIMED)
 
@@ -191,6 +193,16 @@ def test_stopped_and_resumed_it_is_as_uninterrupted(study: str, saved: Saved, tm
     assert_measured_alike(resumed, whole.result)
     assert_measured_alike(abbe.open(tmp_path), resumed)
     assert finished.items() <= stamps(tmp_path).items()
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_finished_study_is_checked_again_but_not_measured(study: str, saved: Saved, tmp_path: Path) -> None:
+    folder, passes = Path(shutil.copytree(saved(study).folder, tmp_path / "run")), [0]
+    before = stamps(folder)
+    again = run(study, counting(passes), folder=folder)
+    assert_measured_alike(again, saved(study).result)
+    assert stamps(folder) == before
+    assert passes[0] == CHECKING[study]
 
 
 @pytest.mark.parametrize("study", STUDIES)

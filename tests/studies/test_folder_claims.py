@@ -8,22 +8,21 @@ import compare_runs
 import pytest
 import tiny_models
 import tiny_runs
-from inside import RunFolder
 from inside import compare_work as _compare_study
 
 import abbe
 
 
-def stopped(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("name", ["thesis.tex", "windows/16-0.safetensors", "runs/notes.txt"])
-def test_a_folder_with_any_other_file_is(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(RunFolder, "keep", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            tiny_runs.run(lengths=[16], folder=tmp_path)
+def test_a_folder_with_any_other_file_is(name: str, tmp_path: Path) -> None:
+    def stop(*_: object) -> None:
+        if (tmp_path / "manifest.json").exists():
+            raise KeyboardInterrupt
+
+    model = tiny_runs.model()
+    model.network.base_model.register_forward_pre_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        abbe.diagnose(model, tiny_runs.TEXT, folder=tmp_path, lengths=[16], **tiny_runs.QUICK)
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
     with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: seed\)"):

@@ -133,13 +133,6 @@ def test_what_was_done_before_says_nothing_about_the_rest(lines: tuple[Any, Cloc
     assert watch.line() == "abbe: 30 s: 91 of 100 done (measured), about 4 min left"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(0, "0 s"), (59.4, "59 s"), (60, "1 min"), (3599, "1 h 0 min"), (7500, "2 h 5 min")]
-)
-def test_durations(seconds: float, shown: str) -> None:
-    assert _progress.duration(seconds) == shown
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

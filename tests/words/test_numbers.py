@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abbe.words.numbers import heads_of, interval, many, number, percent, sentence, tokens, with_interval
+from abbe.words.numbers import about, heads_of, interval, many, number, percent, sentence, tokens, with_interval
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,10 @@ def test_counts() -> None:
     ]  # fmt: skip
     assert heads_of(1, 1, "is", "are") == "the only head is"
     assert sentence("") == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0 s"), (59.4, "59 s"), (60, "1 min"), (3599, "1 h 0 min"), (7500, "2 h 5 min")]
+)
+def test_times_that_are_not_exact(seconds: float, shown: str) -> None:
+    assert about(seconds) == shown

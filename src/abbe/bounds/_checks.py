@@ -38,9 +38,9 @@ def not_negative(name: str, value: Number, like: Tensor | None = None) -> Tensor
     return value
 
 
-def fraction(name: str, value: Number, like: Tensor | None = None) -> Tensor:
+def fraction(name: str, value: Number) -> Tensor:
     """A number strictly between 0 and 1."""
-    value = as_tensor(name, value, like)
+    value = as_tensor(name, value)
     if not bool(((value.detach() > 0) & (value.detach() < 1)).all()):
         raise AbbeError(f"{name} must lie strictly between 0 and 1, got {value.detach().flatten()[0]:g}")
     return value
@@ -133,6 +133,7 @@ def selected_set(weights: Tensor, count: Number, mask: Tensor | None = None) -> 
     """The selected set: True at the `count` keys of largest weight; earlier keys win ties."""
     weights, visible = checked_weights(weights, mask)
     n = selected_count(count, visible.sum(-1).double())
+    # -1 is below any weight: absent keys come last.
     order = torch.where(visible, weights.detach(), -1.0).argsort(dim=-1, descending=True, stable=True)
     rank = torch.arange(weights.shape[-1], device=weights.device)
     return torch.zeros_like(visible).scatter(-1, order, (rank < n.unsqueeze(-1)).expand(order.shape))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..normalizers import Normalizer
+from ._spectral import or_one
 
 _TOLERANCE = 1e-6
 _MOST_STEPS = 64
@@ -25,7 +26,7 @@ def jacobian_norms(normalizer: Normalizer, logits: Tensor, directions: Tensor) -
     logits = logits.detach()
     visible = logits != -torch.inf
     start = torch.where(visible, directions, 0.0)
-    start = start / _or_one(start.norm(dim=-1, keepdim=True))
+    start = start / or_one(start.norm(dim=-1, keepdim=True))
     pull_back = torch.func.vjp(normalizer, logits)[1]
 
     def push(v: Tensor) -> Tensor:
@@ -60,7 +61,7 @@ def largest_eigenvalue(square: Callable[[Tensor], Tensor], start: Tensor) -> Ten
         # What is left of an invariant space is rounding: from there on the row adds nothing.
         going = beta > 8 * torch.finfo(start.dtype).eps * torch.stack(diagonal).amax(0).unsqueeze(-1)
         beta = torch.where(going, beta, 0.0)
-        before, here = here, torch.where(going, after / _or_one(beta), 0.0)
+        before, here = here, torch.where(going, after / or_one(beta), 0.0)
         beside.append(beta.squeeze(-1))
     return largest
 
@@ -72,7 +73,3 @@ def _largest_ritz(diagonal: list[Tensor], beside: list[Tensor]) -> Tensor:
     matrix = torch.diag_embed(main) + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
     largest: Tensor = torch.linalg.eigvalsh(matrix)[..., -1]
     return largest
-
-
-def _or_one(x: Tensor) -> Tensor:
-    return torch.where(x > 0, x, 1.0)

@@ -30,7 +30,7 @@ def rank_one_norms(rows: Rows, p: Tensor, missing: Tensor, directions: Tensor) -
             return _fused(rows, p, missing, directions)
     g = torch.where(rows.visible, directions, 0.0)
     moved = p * (g - (p * g).sum(-1, keepdim=True))
-    return largest_eigenvalue(p, missing), moved.norm(dim=-1) / _or_one(g.norm(dim=-1))
+    return largest_eigenvalue(p, missing), moved.norm(dim=-1) / or_one(g.norm(dim=-1))
 
 
 def _fused(rows: Rows, p: Tensor, missing: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,7 +52,7 @@ def largest_eigenvalue(p: Tensor, missing: Tensor) -> Tensor:
     tied = (p == top).sum(-1, keepdim=True) > 1
     x = (rest.sum(-1, keepdim=True) + m) * width  # not 1 - top, which is 0 in a peaked row; above the root
     for _ in range(_MOST_STEPS):
-        safe = _or_one(x)
+        safe = or_one(x)
         share, of_sink = safe / (safe + second - rest), safe / (safe + second)
         value = (rest * share).sum(-1, keepdim=True) + m * of_sink
         s = (rest * share**2).sum(-1, keepdim=True) + m * of_sink**2
@@ -70,8 +70,8 @@ def _root(top: Tensor, width: Tensor, r: Tensor, s: Tensor) -> Tensor:
     b = top + s - r * width
     root = torch.sqrt(b**2 + 4 * r * s * width)
     # Of the two forms of the root the one without a difference of equal numbers.
-    return torch.where(b > 0, 2 * s * width / _or_one(b + root), (root - b) / _or_one(2 * r))
+    return torch.where(b > 0, 2 * s * width / or_one(b + root), (root - b) / or_one(2 * r))
 
 
-def _or_one(x: Tensor) -> Tensor:
+def or_one(x: Tensor) -> Tensor:
     return torch.where(x > 0, x, 1.0)

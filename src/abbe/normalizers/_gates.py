@@ -26,6 +26,7 @@ def relu_reference(logits: Tensor, params: Tensor) -> Tensor:
     top = row_top(logits, visible)
     unit = top.clamp(min=1e-30)  # a row without positive logits has no unit, and needs none
     positive = visible & (logits > 0)
+    # Two `where`: the gradient of what the outer one drops must be finite, too, as 0 * NaN is NaN.
     raised = torch.where(positive, torch.where(positive, logits / unit, 1.0) ** power, 0.0)
     total = raised.sum(-1, keepdim=True) + torch.where(eps > 0, eps / unit**power, 0.0)
     return finish(raised / torch.where(total > 0, total, 1.0), logits, params, visible, top)
@@ -35,6 +36,7 @@ def _expm1_scaled(logits: Tensor, visible: Tensor, top: Tensor) -> tuple[Tensor,
     """(e^l - 1) e^-m and e^-m with m = max(top, 0): finite for any logits, exact for small ones."""
     shift = top.clamp(min=0)
     unit = torch.exp(-shift)
+    # expm1 where e^l - 1 would cancel, shifted below the top where e^l would overflow.
     small = visible & (logits.abs() < 1)
     shown = torch.where(visible & ~small, logits - shift, 0.0)
     size = torch.where(small, torch.expm1(torch.where(small, logits, 0.0)) * unit, torch.exp(shown) - unit)
@@ -71,6 +73,7 @@ class Sigmoid(Normalizer):
     bias: float | None
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        # NaN for a bias that follows the row: parameters of a map are numbers.
         return SIGMOID, logits.new_full((1,), math.nan if self.bias is None else self.bias)
 
     def _jacobian(self, logits: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ def sink_reference(logits: Tensor, params: Tensor) -> Tensor:
     visible = visible_keys(logits)
     top = row_top(logits, visible)
     scores = torch.where(visible, scale * below_top(logits, visible, top), NEG_INF)
+    # From the top of the keys down, as they are: softmax then meets no large numbers but one of the sink's own.
     extra = torch.broadcast_to(sink - scale * top, top.shape)
     return finish(torch.softmax(torch.cat([scores, extra], -1), -1)[..., :-1], logits, params, visible, top)
 

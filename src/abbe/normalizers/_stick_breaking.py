@@ -17,6 +17,7 @@ def stick_breaking_reference(logits: Tensor, params: Tensor) -> Tensor:
     """beta_i prod_{k > i} (1 - beta_k), beta = sigmoid(l), in logarithms."""
     visible = visible_keys(logits)
     shown = torch.where(visible, logits, 0.0)
+    # A product over thousands of keys would underflow, and its gradient be 0/0.
     rest = torch.where(visible, logsigmoid(-shown), 0.0)
     later = pad(rest.flip(-1).cumsum(-1)[..., :-1], (1, 0)).flip(-1)
     return finish(torch.exp(logsigmoid(shown) + later), logits, params, visible, row_top(logits, visible))

@@ -92,6 +92,14 @@ def duration(seconds: float | None) -> str:
     return " ".join(f"{count} {unit}" for count, unit in parts if count)
 
 
+def about(seconds: float) -> str:
+    """A time that is not exact, such as "40 s", "3 min" or "2 h 5 min"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
 def sentence(words: str) -> str:
     """With a capital letter."""
     return words[:1].upper() + words[1:]

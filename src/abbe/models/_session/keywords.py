@@ -41,6 +41,7 @@ class Keywords:
 
 def read_keywords(where: str, query: Tensor, given: Mapping[str, Any]) -> Keywords:
     """Take what is known from the keywords of one call; `where` names model and layer in errors."""
+    # None is an option that the model leaves open.
     rest = {name: value for name, value in given.items() if value is not None and name not in HARMLESS}
     refuse_weights(where, rest.pop("output_attentions", False))
     scale, softcap = rest.pop("scaling", query.shape[-1] ** -0.5), rest.pop("softcap", None)
@@ -55,6 +56,7 @@ def read_keywords(where: str, query: Tensor, given: Mapping[str, Any]) -> Keywor
         window=None if window is None else int(_number(where, "sliding_window", window)),
     )
     for name, value in rest.items():
+        # What is switched off changes nothing.
         if value is not False:
             raise AbbeError(f"unsupported: {where} passes {name!r} to its attention, which abbe does not know")
     return known

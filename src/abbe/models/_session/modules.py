@@ -91,6 +91,7 @@ def _lies_in(path: str, others: Iterable[str]) -> bool:
 
 def _routes(kind: type[nn.Module]) -> bool:
     code = getattr(inspect.unwrap(kind.forward), "__code__", None)
+    # The code itself says it: a list of models would always be too short.
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
 
@@ -135,6 +136,7 @@ class PrivateConfigs:
 
     def install(self, name: str) -> None:
         for module, key, config in self._held:
+            # One memory for all: a config that several modules share stays one object.
             module.__dict__[key] = private = copy.deepcopy(config, self._copies)
             for one in _with_parts(private):
                 self._names.setdefault(id(one), (one, one._attn_implementation))

@@ -58,6 +58,7 @@ class CallReader:
     ) -> tuple[LayerKey, AttentionCall]:  # fmt: skip
         """The layer that this call belongs to, and what it was given, without gradients."""
         name = self._modules.get(module, type(module).__name__)
+        # Taken out: kept, the states of every layer would live until its next call.
         hidden, kind = self._inputs.pop(module, (None, "self"))
         layer, number = self.layers.enter(name, kind)
         call = AttentionCall(

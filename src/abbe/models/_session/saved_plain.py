@@ -40,6 +40,7 @@ def _reduced(
     """What pickle wants to know: of a plain copy with the same tensors."""
     with _silent(models), configs.removed(), _without_hooks(models[0]), _without(models[0], added):
         tensors = (*model.parameters(), *model.buffers())
+        # deepcopy takes what its memory holds as done: tensors are shared, not copied.
         plain = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
     return plain.__reduce_ex__(protocol)
 

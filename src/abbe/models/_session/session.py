@@ -122,7 +122,9 @@ class Session:
             own = checked_output(self.network, inputs)
         check_complete(self.network, self.modules.values(), trial.called, trial.most_keys)
         self.error = error = output_error(self.network, plain, own, inputs)
+        # The coarsest dtype decides: attention may be computed in another one than the output.
         limit = max(tolerance(dtype) for dtype in (plain.main.dtype, *trial.dtypes))
+        # `not <=`, so that NaN fails.
         if not error <= limit:
             model = type(self.network).__name__
             raise AbbeError(failure.format(model=model, error=f"{error:.2g}", limit=f"{limit:g}"))

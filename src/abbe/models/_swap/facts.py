@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..._asked import is_whole
 from ..._errors import AbbeError
 from .layers import Layer
 
@@ -35,11 +36,6 @@ def check_groups(path: str, groups: list[dict[str, Any]], layer: Layer, specs: i
         _check(path, known, f"{layer.path} has normalizer {which!r}, of {specs} that the file holds")
         named += heads
     _check(path, sorted(named) == list(range(layer.heads)), f"it does not name every head of {layer.path} once")
-
-
-def is_whole(value: object) -> bool:
-    """JSON's true is an int in Python, but no number here."""
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _all_are(listed: object, kind: type) -> bool:

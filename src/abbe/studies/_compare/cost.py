@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ...models import LoadedModel, Window
+from ...words.numbers import about
 from .._engine.loss import window_losses
-from .._engine.watch import duration
 from .needle import batches, margins
 from .needle_prompts import Prompt
 
@@ -26,7 +26,7 @@ class CompareCost:
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.normalizers} normalizers, {self.tokens:,} tokens: about {duration(self.seconds)}"
+        return f"{self.normalizers} normalizers, {self.tokens:,} tokens: about {about(self.seconds)}"
 
 
 def cost(model: LoadedModel, window: Window, prompts: Sequence[Prompt], passes: int, normalizers: int) -> CompareCost:

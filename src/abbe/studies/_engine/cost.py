@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...models import LoadedModel, checked_logits
+from ...words.numbers import about
 from .loss import LOGITS_AT_ONCE
 from .window import BLOCK
 
@@ -32,11 +33,8 @@ class Cost:
     megabytes: float
 
     def __str__(self) -> str:
-        time_needed = f"{self.seconds:.0f} s" if self.seconds < 120 else f"{self.seconds / 60:.0f} min"
-        return (
-            f"{self.windows} windows, {self.tokens:,} tokens: about {time_needed} and {self.megabytes:.0f} MB "
-            "beside the model"
-        )
+        taken = f"about {about(self.seconds)} and {self.megabytes:.0f} MB beside the model"
+        return f"{self.windows} windows, {self.tokens:,} tokens: {taken}"
 
     def __add__(self, other: Cost) -> Cost:
         """One after the other."""

@@ -7,7 +7,7 @@ so.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,12 +44,9 @@ class Parts:
         """None if it is not there, or damaged."""
         return self.read(name, JSON, lambda path: checked(path, read_json(path), self.run, name))
 
-    def keep_json(
-        self, name: str, content: Mapping[str, Any], files: Sequence[str] = (), indent: int | None = 1
-    ) -> None:
+    def keep_json(self, name: str, content: Mapping[str, Any]) -> None:
         if self.folder is not None:
-            path = self._ready(name, JSON)
-            write_json(path, content, run=self.run, part=name, files=files, indent=indent, durable=False)
+            write_json(self._ready(name, JSON), content, run=self.run, part=name, durable=False)
 
     def tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """With the notes beside them; None if they are not there, or damaged."""

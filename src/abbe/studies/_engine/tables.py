@@ -187,6 +187,7 @@ def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -
         return _columns([], dict.fromkeys(("layer", "head", "length", "n", *_NUMBERS)))
     samples = {part: _by_size(x.nanmean(0)[..., usable]) for part, x in means.items()}
     test = critical_n(samples["value"], samples["control"], grid, LEVELS)
+    # A tenth of the resamples: each of them runs the tests of all N again.
     again = [
         critical_n(_by_size(value[..., usable]), _by_size(control[..., usable]), grid, LEVELS)
         for value, control in zip(

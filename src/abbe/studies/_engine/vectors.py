@@ -39,6 +39,7 @@ def _as_projected(call: AttentionCall) -> Tensor:
     weight = call.value_to_output().double()
     gram = weight @ weight.mT
     values, basis = torch.linalg.eigh(gram)
+    # Eigenvalues of a Gram matrix: below 0 is rounding.
     root = (basis * values.clamp(min=0).sqrt().unsqueeze(-2)) @ basis.mT
     per_head = call.value[0].repeat_interleave(len(root) // call.value.shape[1], 0)
     projected: Tensor = per_head.float() @ root.float()

@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ...words.numbers import about
+
 EVERY = 60.0  # seconds between two lines where there is no terminal
 _AT_ONCE = 1e-3  # seconds: a step that takes less was done before, and says nothing about those to come
 
@@ -107,13 +109,13 @@ class _Lines(Watch):
     def line(self) -> str:
         """What is done and what remains, such as "abbe: 3 min: 12 of 40 done (windows of 256), about 7 min left"."""
         what = self._named(self._what)
-        shown = f"abbe: {duration(self._clock() - self._started)}: "
+        shown = f"abbe: {about(self._clock() - self._started)}: "
         if not self._total:
             return shown + (what or "starting")
         shown += f"{self._done} of {self._total} done" + (f" ({what})" if what else "")
         left = self._total - self._done
         if self._timed and left > 0:
-            shown += f", about {duration(left * self._seconds / self._timed)} left"
+            shown += f", about {about(left * self._seconds / self._timed)} left"
         return shown
 
     def _tell(self, every: float) -> None:
@@ -121,14 +123,6 @@ class _Lines(Watch):
             with suppress(OSError, ValueError):  # who read this has gone: the study goes on
                 # Not by the console, which ends the program where a pipe is closed.
                 print(self.line(), file=self._console.file, flush=True)
-
-
-def duration(seconds: float) -> str:
-    """Such as "40 s", "3 min" or "2 h 5 min"."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 @contextmanager

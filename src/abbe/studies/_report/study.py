@@ -17,7 +17,7 @@ from ...results import Run, opened_run, read_content, read_manifest, read_table
 from ...words.finding import NOT_LEARNED
 from ...words.names import BASELINE
 from .._engine.folder import RunFolder
-from .._engine.given import as_folder, as_model, as_text
+from .._engine.given import given
 from .._engine.lookup import Lookup
 from .._engine.measuring import measure_run, windows_of
 from .._engine.passes import PassReader
@@ -71,8 +71,7 @@ def report(
         >>> report = abbe.report("smollm2", "book.txt", folder="smollm2-report")
         >>> [verdict.sentence for verdict in report.verdicts]
     """
-    place, source = as_folder(folder), as_text(text)
-    loaded = as_model(model, tokenizer, progress)
+    place, source, loaded = given(model, text, folder, tokenizer, progress)
     settings = settings_for(
         loaded.context, lengths=_lengths(lengths, loaded.context), windows=windows, queries=queries, sizes=sizes,
         vectors=vectors, normalizer=None, temperatures=temperatures, seed=seed, level=level, resamples=resamples,

@@ -18,7 +18,7 @@ from ...results import TABLE, Run
 from ...words.paper import DRIFT, FIGURES
 from .._engine.cost import Cost, estimate
 from .._engine.folder import claim_folder
-from .._engine.given import as_folder, as_model, as_text, windows_for
+from .._engine.given import given, windows_for
 from .._engine.measuring import NO_QUERY, finished_manifest, manifest_facts, measure_runs
 from .._engine.parts import Parts
 from .._engine.passes import run_model
@@ -63,8 +63,7 @@ def reproduce(
         >>> reproduction = abbe.reproduce("smollm2", "war_and_peace.txt")
         >>> [(claim.topic, claim.answer) for claim in reproduction.claims]
     """
-    place, source = as_folder(folder), as_text(text)
-    loaded = as_model(model, tokenizer, progress)
+    place, source, loaded = given(model, text, folder, tokenizer, progress)
     if loaded.kind != "decoder":
         raise AbbeError(f"{loaded.name} is an {loaded.kind}: the paper's figures are of causal language models")
     quick = yes_or_no("quick", quick)
