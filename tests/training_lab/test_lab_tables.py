@@ -13,7 +13,14 @@ from scipy import stats
 from abbe.studies._train.reading import ALL_QUANTITIES
 from abbe.studies._train.run import train
 from abbe.studies._train.tables import (
-    alert_table, best_run, curve_table, length_table, mean_interval, rate_sensitivities, run_table, summary_table,
+    alert_table,
+    best_run,
+    curve_table,
+    length_table,
+    mean_interval,
+    rate_sensitivities,
+    run_table,
+    summary_table,
 )  # fmt: skip
 
 STEPS = [1, 5, 9, 10]

@@ -54,8 +54,8 @@ def made_up(
     }  # fmt: skip
     with patch.object(early_warning, "_RESAMPLES", 20):  # of its intervals, which take seconds
         warnings = early_warning.warning_table(table, curves, alerts, STEPS[-1])
-    lengths = length_table(parts)
-    return Experiment(table, curves, lengths, alerts, summary_table(table, 0.95), warnings, findings, manifest)
+    lengths, roc = length_table(parts), early_warning.roc_table(table, curves, STEPS[-1])
+    return Experiment(table, curves, lengths, alerts, summary_table(table, 0.95), warnings, roc, findings, manifest)
 
 
 def _content(choice: Configuration, experiment: str, fails: bool) -> dict[str, Any]:

@@ -14,11 +14,12 @@ from ..._held import held
 from ..._later import has
 from ...normalizers import normalizer as make_normalizer
 from ...words.finding import Finding
+from ...words.numbers import about
 from .._engine.folder import claim_without_model
 from .._engine.given import FolderLike, as_folder
 from .._engine.measuring import finished_manifest, study_facts
 from .._engine.parts import Parts
-from .._engine.watch import Watch, duration, watching
+from .._engine.watch import Watch, watching
 from .configuration import Configuration
 from .early_warning import roc_table, warning_table
 from .result import Experiment
@@ -83,14 +84,14 @@ def _train(plan: Plan, parts: Parts, workers: int, watch: Watch) -> list[Part]:
         seeds = len(plan.choices[0].seeds)
         watch.say(
             f"{len(left)} runs of {seeds} seeds on {plan.task.meaning}, {min(workers, len(left))} at a time: "
-            f"about {duration(seconds)}"
+            f"about {about(seconds)}"
         )
     else:
         watch.say("all runs were trained before")
     watch.expect(len(left))
 
     def keep(choice: Configuration, content: dict[str, Any]) -> None:
-        parts.keep_json(choice.key, content, indent=None)
+        parts.keep_json(choice.key, content)
         kept[choice.key] = content
         watch.step(choice.label)
 
