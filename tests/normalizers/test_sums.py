@@ -71,9 +71,12 @@ def test_rows_of_any_length_sum_to_one(spec: str, keys: int, fused: None) -> Non
 
 
 @pytest.mark.narrow
-@pytest.mark.parametrize("spec", ["softmax", "sparsemax", "entmax:alpha=1.25", "entmax:alpha=1.5"])
+@pytest.mark.parametrize("spec", ["softmax", "entmax:alpha=1.25", "entmax:alpha=1.5", slow("sparsemax")])
 def test_narrow_vectors_sum_to_one(spec: str, fused: None) -> None:
-    """A few maps at three lengths: each one has to be compiled again for a narrower vector."""
+    """A few maps at three lengths: each one has to be compiled again for a narrower vector.
+
+    One for each kind of sum: of exponentials, of three terms, of a threshold (as in sparsemax).
+    """
     for keys in (129, 4096, 131_072):
         off = (abbe.normalizer(spec)(long_rows(keys)).double().sum(-1) - 1).abs()
         assert float(off.max()) <= 4 * EPS, f"{keys} keys: off by {float(off.max()) / EPS:.1f} eps"

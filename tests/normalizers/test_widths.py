@@ -30,4 +30,4 @@ def test_kernels_on_narrower_vectors(processor: str) -> None:
     )
     closing = done.stdout.splitlines()[-1:]
     assert done.returncode == 0, f"{processor}: {done.stdout[-4000:]}{done.stderr[-1000:]}"
-    assert int(closing[0].split()[0]) > 8, closing
+    assert int(closing[0].split()[0]) >= 8, closing
