@@ -35,7 +35,9 @@ def lab(curves: list[dict[str, Any]], alerts: list[tuple[int, int, str, int]] = 
         )  # fmt: skip
         values = {name: curve.get(name, [None] * len(STEPS)) for name in ALL_QUANTITIES}
         frames.append(
-            pl.DataFrame({"run": run, "seed": 0, "step": STEPS, "loss": losses, **values}, schema_overrides=CURVE_SCHEMA)
+            pl.DataFrame(
+                {"run": run, "seed": 0, "step": STEPS, "loss": losses, **values}, schema_overrides=CURVE_SCHEMA
+            )
         )
     made = warning_table(
         pl.DataFrame(table, schema=TABLE_SCHEMA), pl.concat(frames),

@@ -58,7 +58,8 @@ class Experiment(Result):
         table: a row for each run and seed. `accuracy` and `loss` are on data that was never trained on, `train_loss`
             is the mean over the last fifth of the steps, `half_step` the first step that was read with at most half
             of the first loss. `failed`: the training loss ended above half of the first one; `diverged`: above it by
-            more than a twentieth, or not finite. `largest_logit` is over the whole run; the monitored quantities are those of the last step.
+            more than a twentieth, or not finite. `largest_logit` is over the whole run; the monitored quantities are
+            those of the last step.
         curves: loss and monitored quantities at every step that was read, by run and seed.
         lengths: accuracy at each test length, by run and seed; empty for tasks of one length.
         alerts: the first step at which each alert of the monitor was raised, by run and seed.
