@@ -22,10 +22,8 @@ def by_topic(findings: tuple[Finding, ...]) -> dict[str, Finding]:
 
 def long(normalizer: str, row: dict[int, float], spread: float = 0.01, rate: float = 0.1, **changed: Any) -> Any:
     """Three seeds around a row of accuracies."""
-    seeds = [
-        seed(i, GOOD, accuracy=row[16], lengths={str(n): x + (i - 1) * spread for n, x in row.items()}, **changed)
-        for i in range(3)
-    ]
+    rows = [{str(n): x + (i - 1) * spread for n, x in row.items()} for i in range(3)]
+    seeds = [seed(i, GOOD, accuracy=row[16], lengths=lengths, **changed) for i, lengths in enumerate(rows)]
     return part(rate, *seeds, normalizer=normalizer)
 
 
