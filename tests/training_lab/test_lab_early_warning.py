@@ -34,11 +34,8 @@ def lab(curves: list[dict[str, Any]], alerts: list[tuple[int, int, str, int]] = 
             }
         )  # fmt: skip
         values = {name: curve.get(name, [None] * len(STEPS)) for name in ALL_QUANTITIES}
-        frames.append(
-            pl.DataFrame(
-                {"run": run, "seed": 0, "step": STEPS, "loss": losses, **values}, schema_overrides=CURVE_SCHEMA
-            )
-        )
+        columns = {"run": run, "seed": 0, "step": STEPS, "loss": losses, **values}
+        frames.append(pl.DataFrame(columns, schema_overrides=CURVE_SCHEMA))
     made = warning_table(
         pl.DataFrame(table, schema=TABLE_SCHEMA), pl.concat(frames),
         pl.DataFrame(list(alerts), schema=ALERT_SCHEMA, orient="row"), STEPS[-1],

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import polars as pl
 import pytest
 from lab_cases import choice, small
+from lab_parts import BROKEN, GOOD, NOISY, RISEN, SLOW, STEPS, part, seed
 from scipy import stats
 
-from abbe.studies._train.reading import ALL_QUANTITIES
 from abbe.studies._train.run import train
 from abbe.studies._train.tables import (
     alert_table,
@@ -22,30 +21,6 @@ from abbe.studies._train.tables import (
     run_table,
     summary_table,
 )  # fmt: skip
-
-STEPS = [1, 5, 9, 10]
-
-
-def seed(number: int, losses: list[float | None], **changed: Any) -> dict[str, Any]:
-    quantities: dict[str, list[float | None]] = {name: [None] * len(STEPS) for name in ALL_QUANTITIES}
-    quantities["max_logit"] = [1.0, 7.0, None, 3.0]
-    made = {
-        "seed": number, "start": 4.0, "losses": losses, "quantities": quantities, "alerts": {}, "temperature": [1.0],
-        "learned": [], "accuracy": 0.5, "loss": 1.0, "lengths": {},
-    }  # fmt: skip
-    return made | changed
-
-
-def part(rate: float, *seeds: dict[str, Any], **changed: Any) -> tuple[Any, dict[str, Any]]:
-    numbers = tuple(one["seed"] for one in seeds)
-    return choice(rate=rate, seeds=numbers, steps=10, **changed), {"steps": STEPS, "seeds": list(seeds)}
-
-
-GOOD: list[float | None] = [4.0, 2.0, 1.0, 0.5]
-SLOW: list[float | None] = [4.0, 3.9, 3.5, 3.0]
-NOISY: list[float | None] = [4.0, 4.1, 4.1, 4.1]
-RISEN: list[float | None] = [4.0, 9.0, 6.0, 5.0]
-BROKEN: list[float | None] = [4.0, None, None, None]
 
 
 def test_half_step_failed_and_diverged() -> None:

@@ -30,11 +30,13 @@ def train_all(task: Task, choices: Sequence[Configuration], workers: int, keep: 
     done: queue.SimpleQueue[tuple[Configuration, dict[str, Any]] | BaseException] = queue.SimpleQueue()
     for choice in choices:
         jobs.put(choice)
-    crew = [Worker(task) for _ in range(min(workers, len(choices)))]
-    threads = [threading.Thread(target=_feed, args=(worker, jobs, done), daemon=True) for worker in crew]
+    crew: list[Worker] = []
+    threads: list[threading.Thread] = []
     try:
-        for thread in threads:
-            thread.start()
+        for _ in range(min(workers, len(choices))):
+            crew.append(Worker(task))
+            threads.append(threading.Thread(target=_feed, args=(crew[-1], jobs, done), daemon=True))
+            threads[-1].start()
         for _ in choices:
             answer = done.get()
             if isinstance(answer, BaseException):

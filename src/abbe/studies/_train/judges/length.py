@@ -7,13 +7,14 @@ import polars as pl
 from ....words.finding import Fact, Finding
 from ....words.numbers import number, percent, with_interval
 from ..tables import Tables, mean_interval
-from .paired import BETTER, WORSE, at_best_rate, baseline_of, by_optimizer, gain, rate_finding
+from .paired import BETTER, WORSE, at_best_rate, baseline_of, by_optimizer, by_seed, gain, rate_finding
 
 # arXiv 2410.01104, table 1: accuracy by number of items, trained on up to 16.
 PUBLISHED: dict[str, dict[int, float]] = {
     "softmax": {16: 0.986, 64: 0.943, 256: 0.813, 1024: 0.538, 4096: 0.226, 16384: 0.124},
     "adaptive-temperature": {16: 0.986, 64: 0.945, 256: 0.821, 1024: 0.577, 4096: 0.249, 16384: 0.140},
 }
+TRAINED = 16  # items of the longest sets in training
 FITS = 0.9  # accuracy at the trained length from which a normalizer has fitted its data
 NOTHING = 2.0  # times chance: accuracy up to this is generalising to nothing
 CHANCE = 0.1  # of ten classes
@@ -26,7 +27,7 @@ def judge_length(tables: Tables, level: float) -> tuple[Finding, ...]:
         best = at_best_rate(rows)
         by_length = {name: _by_length(tables.lengths, some["run"][0]) for name, some in best.items()}
         made += [_decay(name, by_length[name], more, level) for name in PUBLISHED if name in by_length]
-        made += [*_against(by_length, more, level), _fit(by_length, more, level), *_learned(best, more)]
+        made += [*_against(by_length, more, level), _fit(best, by_length, more, level), *_learned(best, more)]
         made += rate_finding(rows, more, level)
     return tuple(made)
 
@@ -99,29 +100,31 @@ def _against(by_length: dict[str, _ByLength], more: str, level: float) -> list[F
     return [Finding(f"normalizers against {baseline} on the longest sets{more}", sentence, rule, numbers)]
 
 
-def _fit(by_length: dict[str, _ByLength], more: str, level: float) -> Finding:
+def _fit(best: dict[str, pl.DataFrame], by_length: dict[str, _ByLength], more: str, level: float) -> Finding:
     """Both ends for every normalizer: what is fitted is not yet generalised."""
+    last = max(next(iter(by_length.values())))
     ends = {
-        name: [mean_interval(list(rows[n].values()), level, (0.0, 1.0)) for n in (min(rows), max(rows))]
-        for name, rows in by_length.items()
+        name: [
+            mean_interval(list(some.values()), level, (0.0, 1.0))
+            for some in (by_seed(rows, "accuracy"), by_length[name][last])
+        ]
+        for name, rows in best.items()
     }
-    some = next(iter(by_length.values()))
-    first, last = min(some), max(some)
     only = [name for name, (fit, far) in ends.items() if fit[0] >= FITS and far[0] <= NOTHING * CHANCE]
     misfit = [name for name, (fit, _) in ends.items() if fit[0] < FITS]
     sentence = (
-        f"Accuracy with {first:,} items and with {last:,}: "
+        f"Accuracy with {TRAINED} items, as trained, and with {last:,}: "
         + "; ".join(f"{name} {_shown(fit)}, then {_shown(far)}" for name, (fit, far) in ends.items())
         + f". Fitted, but generalised to nothing: {', '.join(only) or 'none'}; "
         + f"not fitted: {', '.join(misfit) or 'none'}."
     )
     rule = (
-        f"Fitted: at least {percent(FITS)} on the shortest sets. Generalised to nothing: at most {NOTHING:g} times "
+        f"Fitted: at least {percent(FITS)} on new sets of {TRAINED}. Generalised to nothing: at most {NOTHING:g} times "
         f"chance ({percent(CHANCE)}) on the longest. Means over seeds, each at the rate of its lowest training loss."
     )
     numbers: dict[str, Fact] = {}
     for name, (fit, far) in ends.items():
-        numbers |= {f"{name}_{first}": fit[0], f"{name}_{last}": far[0]}
+        numbers |= {f"{name}_{TRAINED}": fit[0], f"{name}_{last}": far[0]}
     numbers |= {"only_fitted": ", ".join(only), "not_fitted": ", ".join(misfit)}
     return Finding(f"fit and generalisation{more}", sentence, rule, numbers)
 

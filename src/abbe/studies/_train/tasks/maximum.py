@@ -18,13 +18,14 @@ class Maximum(Task):
     """Items of a priority in (0, 1) and one of ten classes; trained on up to 16 items, tested on many more."""
 
     name = "maximum"
-    meaning = "maximum retrieval, trained on up to 16 items and tested on up to 16,384"
     steps, batch, width, heads = 3000, 128, 32, 1
     test_lengths: tuple[int, ...] = (16, 64, 256, 1024, 4096, 16384)
 
     def __init__(self, longest: int = 16, classes: int = 10, lengths: Sequence[int] | None = None) -> None:
         self.longest, self.classes = longest, classes
         self.test_lengths = self.test_lengths if lengths is None else tuple(lengths)
+        tested = f"tested on up to {max(self.test_lengths):,}"
+        self.meaning = f"maximum retrieval, trained on up to {longest} items and {tested}"
         self.chance = 1 / classes
 
     def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:

@@ -36,7 +36,7 @@ class Task(ABC):
     """
 
     name: ClassVar[str]
-    meaning: ClassVar[str]
+    meaning: str
     steps: int
     batch: int
     width: int

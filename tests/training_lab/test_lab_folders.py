@@ -1,0 +1,227 @@
+"""Experiments as folders: stopped is as uninterrupted, damage is made good, others are refused, no worker stays."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from lab_cases import choice, small
+from polars.testing import assert_frame_equal
+
+import abbe
+from abbe.studies._train import experiment, side_by_side
+from abbe.studies._train.run import train
+
+SHORT: dict[str, Any] = {
+    "normalizers": ["softmax", "sparsemax"], "rates": [0.01, 0.03], "seeds": 2, "steps": 10, "workers": 1,
+    "progress": False,
+}  # fmt: skip
+TABLES = ("table", "curves", "lengths", "alerts", "summary", "warnings")
+
+
+@pytest.fixture(autouse=True)
+def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages have tests of their own."""
+    monkeypatch.setattr(experiment, "has", lambda extra: False)
+
+
+def run(folder: Path | None = None, **changed: Any) -> abbe.Experiment:
+    return abbe.train_recall(**(SHORT | changed), folder=folder)
+
+
+def same(first: abbe.Experiment, second: abbe.Experiment) -> None:
+    for name in TABLES:
+        assert_frame_equal(getattr(first, name), getattr(second, name), check_exact=True)
+    assert first.findings == second.findings
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "has", lambda extra: False)
+        run(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(finished: Path) -> abbe.Experiment:
+    opened = abbe.open(finished)
+    assert isinstance(opened, abbe.Experiment)
+    return opened
+
+
+def parts(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in sorted((folder / "runs").glob("*.json"))}
+
+
+def test_stopped_and_resumed_is_as_uninterrupted(
+    whole: abbe.Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def stopped(*given: Any) -> dict[str, Any]:
+        calls.append(given)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return train(*given)
+
+    monkeypatch.setattr(side_by_side, "train", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    before = parts(tmp_path)
+    assert len(before) == 2
+    with pytest.raises(abbe.AbbeError):
+        abbe.open(tmp_path)
+    again = run(tmp_path)
+    assert len(calls) == 3 + 2  # only what was not finished
+    assert before.items() <= parts(tmp_path).items()
+    same(again, whole)
+    opened = abbe.open(tmp_path)
+    assert isinstance(opened, abbe.Experiment)
+    same(opened, whole)
+
+
+def test_a_damaged_part_is_trained_again_with_a_line(
+    finished: Path, whole: abbe.Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    damaged = next(iter(parts(tmp_path)))
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    capsys.readouterr()
+    again = run(tmp_path, progress=True)
+    assert f"{damaged.name}" in capsys.readouterr().err
+    assert len(again.manifest["measured_again"]) == 1
+    same(again, whole)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"), [({"seeds": 3}, "seeds"), ({"steps": 11}, "steps"), ({"rates": 0.01}, "rates")]
+)
+def test_other_settings_are_refused_by_name(changed: dict[str, Any], named: str, finished: Path) -> None:
+    with pytest.raises(abbe.AbbeError, match=rf"holds another run \(different: .*{named}.*\): name a new folder"):
+        run(finished, **changed)
+
+
+def test_other_tasks_are_refused(finished: Path) -> None:
+    with pytest.raises(abbe.AbbeError, match="holds another run"):
+        run(finished, task="mqar")
+
+
+def test_a_finished_folder_gives_the_same_without_training(
+    finished: Path, whole: abbe.Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_by_side, "train", lambda *given: pytest.fail("it was trained before"))
+    same(run(finished), whole)
+    assert whole.experiment == "recall"
+    assert whole.manifest["settings"]["seeds"] == [0, 1]
+
+
+def test_every_run_and_seed_has_a_row(whole: abbe.Experiment) -> None:
+    assert len(whole.table) == 2 * 2 * 2
+    assert whole.table.select("normalizer", "rate", "seed").unique().height == 8
+    assert whole.table["start_loss"].is_not_null().all()
+    assert set(whole.summary["normalizer"]) == {"softmax", "sparsemax"}
+    assert whole.lengths.is_empty()
+    assert whole.curves.group_by("run", "seed").agg(pl.len())["len"].min() == 10
+
+
+class FakeWorker:
+    made: list[FakeWorker]
+
+    def __init__(self, task: Any) -> None:
+        self.closed = False
+        self.made.append(self)
+
+    def train(self, one: Any) -> dict[str, Any]:
+        if one.rate > 1:
+            raise abbe.AbbeError("refused")
+        time.sleep(0.01)
+        return {"rate": one.rate}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("rates", [(0.1, 0.2, 0.3), (0.1, 2.0, 0.3)])
+def test_workers_are_closed_whatever_happens(rates: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "Worker", FakeWorker)
+    FakeWorker.made, kept = [], list[float]()
+    jobs = [choice(rate=rate) for rate in rates]
+
+    def keep(one: Any, content: dict[str, Any]) -> None:
+        kept.append(content["rate"])
+
+    with pytest.raises(abbe.AbbeError, match="refused") if max(rates) > 1 else nullcontext():
+        side_by_side.train_all(small("recall"), jobs, 2, keep)
+    assert sorted(kept) == list(rates) or max(rates) > 1
+    assert len(FakeWorker.made) == 2
+    assert all(worker.closed for worker in FakeWorker.made)
+
+
+@pytest.mark.slow
+def test_side_by_side_is_as_one_after_the_other(whole: abbe.Experiment) -> None:
+    same(run(workers=2), whole)
+
+
+SCRIPT = """
+import abbe
+abbe.train_recall(normalizers=["softmax", "sparsemax"], rates=[0.01, 0.02], seeds=1, steps=10**6, workers=2)
+"""
+
+
+def children(process: int) -> set[int]:
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == process and fields[0] != "Z":
+            found.add(int(path.parent.name))
+    return found
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_no_worker_outlives_its_caller(how: signal.Signals) -> None:
+    """Ctrl-C reaches the whole group of the terminal, a kill the caller alone."""
+    with subprocess.Popen([sys.executable, "-c", SCRIPT], stderr=subprocess.PIPE, process_group=0) as caller:
+        try:
+            workers = waited(lambda: some if len(some := children(caller.pid)) == 2 else None)
+            time.sleep(5)  # they are training by now, or still starting: both must end
+            (os.killpg if how == signal.SIGINT else os.kill)(caller.pid, how)
+            caller.wait(120)
+            waited(lambda: not any(is_alive(one) for one in workers) or None)
+        finally:
+            if caller.poll() is None:
+                caller.kill()
+
+
+def waited(ready: Callable[[], Any], seconds: float = 180) -> Any:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if (answer := ready()) is not None:
+            return answer
+        time.sleep(0.1)
+    raise AssertionError("it never came")
