@@ -19,7 +19,7 @@ from .words import PUBLISHED, PUBLISHED_PAPER
 if TYPE_CHECKING:
     from ...studies import Experiment
 
-_LINE = 24  # pixels of a row
+_LINE, _LEAST = 24, 110  # pixels of a row, and of all of them
 _VALUES = {"accuracy": "accuracy on new data", "loss": "loss on new data"}
 _DECADES = 5.0
 _PUBLISHED_DASH = (4, 3)
@@ -61,7 +61,7 @@ def _dots(
         source(there).mark_point(**SEEDS).encode(x, y, colour, tooltip=[*tips, tip("seed"), tip("rate")]),
         source(means).mark_point(**MEANS).encode(x, y, colour, tooltip=tips),
     ]
-    return panel(layers, _VALUES[value], height=_LINE * len(names))
+    return panel(layers, _VALUES[value], height=max(_LEAST, _LINE * len(names)))
 
 
 def rate_chart(experiment: Experiment, theme: ThemeName) -> Spec:
