@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import StandIn, run, run_main
+from cli_runs import StandIn, command_of, run, run_main
 
 from abbe import studies, views
 
 EXPERIMENTS = ("temperature", "length", "recall", "text")
-SIGNATURES = {name: getattr(studies, f"train_{name}") for name in EXPERIMENTS}  # before stand-ins take their names
 
 
 @pytest.fixture
@@ -42,7 +41,11 @@ def test_what_is_not_given_is_left_to_the_experiment(name: str, asked: dict[str,
     result = run("train", name)
     folder = Path(f"abbe-train-{name}")
     assert (result.exit_code, result.stdout, result.stderr) == (0, f"THE TABLE\npage: {folder / 'train.html'}\n", "")
-    defaults = {"temperature": {"task": "recall", "decay": 0.0}, "recall": {"task": "recall"}}
+    defaults = {
+        "temperature": {"task": "recall", "decay": 0.0},
+        "recall": {"task": "recall", "qk_norm": False},
+        "text": {"qk_norm": False},
+    }
     expected = {"experiment": name, "quick": False, "seed": 0, "folder": folder, "progress": True}
     assert asked == expected | defaults.get(name, {})
 
@@ -63,11 +66,19 @@ def test_every_option_reaches_the_temperature_experiment(asked: dict[str, Any], 
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_the_experiment_takes_what_its_command_gives(name: str, asked: dict[str, Any]) -> None:
-    known = inspect.signature(SIGNATURES[name]).parameters
-    given = ["--with", "softmax", "--optimizer", "sgd", "--rates", "1", "--seeds", "2", "--steps", "10"]
-    assert run("train", name, *given, "--workers", "1").exit_code == 0
-    assert set(asked) - {"experiment"} <= set(known)
+def test_every_option_of_a_command_is_an_argument_of_its_experiment(name: str) -> None:
+    function = inspect.signature(getattr(studies, f"train_{name}")).parameters
+    shared = {"out", "figures", "opened", "as_json", "quiet", "debug", "help"}
+    assert {option.name for option in command_of(f"train {name}").params} - shared <= set(function)
+
+
+def test_recall_text_and_length_have_options_of_their_own(asked: dict[str, Any]) -> None:
+    assert run("train", "recall", "--temperature", "learned", "--qk-norm").exit_code == 0
+    assert (asked["temperature"], asked["qk_norm"]) == ("learned", True)
+    assert run("train", "text", "--text", "a.txt", "--temperature", "0.5").exit_code == 0
+    assert (asked["text"], asked["temperature"]) == (["a.txt"], "0.5")
+    assert run("train", "length", "--lengths", "16,64").exit_code == 0
+    assert asked["lengths"] == [16, 64]
 
 
 def test_json_leaves_standard_output_alone(asked: dict[str, Any]) -> None:

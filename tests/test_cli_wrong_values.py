@@ -17,6 +17,7 @@ ALLOWED = {
     "--seed": {"0"},
     "--tau": {"1.5"},
     "--temperatures": {"1.5"},
+    "--temperature": {"1.5"},
     "--logits": {"-1", "0", "1.5"},
     "--steps": {"0"},
     "--finetune": {"0"},

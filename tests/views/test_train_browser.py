@@ -35,4 +35,4 @@ def test_all_charts_are_drawn_and_a_rule_is_one_click_away(
         assert not rule.is_visible()
         page.get_by_text("rule and numbers").first.click()
         assert rule.is_visible()
-        assert page.get_by_text("small transformers on a <b>task</b>").is_visible()
+        assert page.get_by_text("small transformers; task: a <b>task</b>").is_visible()

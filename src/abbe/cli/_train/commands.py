@@ -9,7 +9,7 @@ from ..._errors import AbbeError
 from .. import _complete
 from .._options import TextFiles, measured, numbers
 from .._study import Measured, Shared, study
-from .options import Normalizers, Optimizers, Quick, Rates, Seeds, Steps, Workers
+from .options import Normalizers, Normed, Optimizers, Quick, Rates, Seeds, Steps, Temperature, Workers
 
 GROUP = "train"
 _JSON = "Print runs, summary, early warnings, findings and manifest as JSON; the curves are in the folder."
@@ -17,8 +17,7 @@ _JSON = "Print runs, summary, early warnings, findings and manifest as JSON; the
 
 @study(json=_JSON, group=GROUP)
 def temperature(
-    *,
-    shared: Shared,
+    *, shared: Shared,
     task: Annotated[
         str, measured("What is learned: recall, mqar, maximum or text.", autocompletion=_complete.tasks)
     ] = "recall",
@@ -26,10 +25,7 @@ def temperature(
         str | None,
         measured("Temperatures: numbers, learned, or schedules such as geometric:1:0.1; 1 is always among them."),
     ] = None,
-    normalizers: Normalizers = None,
-    optimizers: Optimizers = None,
-    rates: Rates = None,
-    seeds: Seeds = None,
+    normalizers: Normalizers = None, optimizers: Optimizers = None, rates: Rates = None, seeds: Seeds = None,
     steps: Steps = None,
     qk_norm: Annotated[
         bool | None,
@@ -39,10 +35,8 @@ def temperature(
         ),
     ] = None,
     decay: Annotated[float, measured("Decoupled weight decay.")] = 0.0,
-    text: TextFiles = None,
-    quick: Quick = False,
-    workers: Workers = None,
-) -> Measured:
+    text: TextFiles = None, quick: Quick = False, workers: Workers = None,
+) -> Measured:  # fmt: skip
     """Is low temperature hard to train? Every T beside its compensated control, over rates and seeds."""
     if text is not None and task != "text":
         raise AbbeError(f"--text is read by --task text only, and the task is {task}: leave one of them out")
@@ -58,47 +52,44 @@ def temperature(
 @study(json=_JSON, group=GROUP)
 def length(
     *, shared: Shared, normalizers: Normalizers = None, optimizers: Optimizers = None, rates: Rates = None,
+    lengths: Annotated[str | None, measured("Items in the lists of the tests, such as 16,256,4096.")] = None,
     seeds: Seeds = None, steps: Steps = None, quick: Quick = False, workers: Workers = None,
 ) -> Measured:  # fmt: skip
     """Which normalizer finds the maximum in lists longer than it was trained on? Beside published numbers."""
     return _trained(
-        "train_length", shared, normalizers=normalizers, optimizers=optimizers, rates=rates, seeds=seeds, steps=steps,
-        quick=quick, workers=workers,
+        "train_length", shared, normalizers=normalizers, optimizers=optimizers, rates=rates,
+        lengths=numbers("--lengths", lengths, int), seeds=seeds, steps=steps, quick=quick, workers=workers,
     )  # fmt: skip
 
 
 @study(json=_JSON, group=GROUP)
 def recall(
-    *,
-    shared: Shared,
+    *, shared: Shared,
     task: Annotated[
         str,
-        measured("recall (one head, one layer) or mqar (causal, two layers).", autocompletion=_complete.recall_tasks),
+        measured("recall (one head) or mqar (causal, two layers).", autocompletion=_complete.recall_tasks),
     ] = "recall",
-    normalizers: Normalizers = None,
-    optimizers: Optimizers = None,
-    rates: Rates = None,
-    seeds: Seeds = None,
-    steps: Steps = None,
-    quick: Quick = False,
+    normalizers: Normalizers = None, temperature: Temperature = None, qk_norm: Normed = False,
+    optimizers: Optimizers = None, rates: Rates = None, seeds: Seeds = None, steps: Steps = None, quick: Quick = False,
     workers: Workers = None,
-) -> Measured:
+) -> Measured:  # fmt: skip
     """Which normalizer learns to recall, and at which learning rates?"""
     return _trained(
-        "train_recall", shared, task=task, normalizers=normalizers, optimizers=optimizers, rates=rates, seeds=seeds,
-        steps=steps, quick=quick, workers=workers,
+        "train_recall", shared, task=task, normalizers=normalizers, temperature=temperature, qk_norm=qk_norm,
+        optimizers=optimizers, rates=rates, seeds=seeds, steps=steps, quick=quick, workers=workers,
     )  # fmt: skip
 
 
 @study(json=_JSON, group=GROUP)
 def text(
-    *, shared: Shared, text: TextFiles = None, normalizers: Normalizers = None, optimizers: Optimizers = None,
-    rates: Rates = None, seeds: Seeds = None, steps: Steps = None, quick: Quick = False, workers: Workers = None,
+    *, shared: Shared, text: TextFiles = None, normalizers: Normalizers = None, temperature: Temperature = None,
+    qk_norm: Normed = False, optimizers: Optimizers = None, rates: Rates = None, seeds: Seeds = None,
+    steps: Steps = None, quick: Quick = False, workers: Workers = None,
 ) -> Measured:  # fmt: skip
     """Which normalizer trains the better character model of a text?"""
     return _trained(
-        "train_text", shared, text=text, normalizers=normalizers, optimizers=optimizers, rates=rates, seeds=seeds,
-        steps=steps, quick=quick, workers=workers,
+        "train_text", shared, text=text, normalizers=normalizers, temperature=temperature, qk_norm=qk_norm,
+        optimizers=optimizers, rates=rates, seeds=seeds, steps=steps, quick=quick, workers=workers,
     )  # fmt: skip
 
 

@@ -17,5 +17,9 @@ Optimizers = Annotated[
 Rates = Annotated[str | None, measured("Learning rates that are tried, such as 0.001,0.01,0.1.")]
 Seeds = Annotated[int | None, measured("Seeds of every run, from --seed on; intervals come from them.")]
 Steps = Annotated[int | None, measured("Steps of every run.")]
+Temperature = Annotated[
+    str | None, measured("Temperature of all: a number, learned, or a schedule such as geometric:1:0.1.")
+]
+Normed = Annotated[bool, measured("Norm queries and keys.", "--qk-norm/--no-qk-norm")]
 Quick = Annotated[bool, measured("Fewer choices, seeds and steps: less than a minute.", "--quick")]
 Workers = Annotated[int | None, measured("Runs at a time; by default one per core.")]

@@ -9,8 +9,9 @@ import altair as alt
 import polars as pl
 
 from .._shared.panels import Look, Row, numbers, places_axis, rows_of, series_style, share_axis, tip
-from .._shared.series import Spec, finished, log_axis, panel, source, x_of
+from .._shared.series import Spec, finished, panel, source, x_of
 from .._shared.theme import THEMES, Theme, ThemeName
+from .axes import accuracy_axis, near_axis, wide_axis
 from .looks import MEANS, SEEDS, looks_of, over_seeds
 from .named import length_rows, named_table, with_names
 from .words import PUBLISHED, PUBLISHED_PAPER
@@ -18,7 +19,7 @@ from .words import PUBLISHED, PUBLISHED_PAPER
 if TYPE_CHECKING:
     from ...studies import Experiment
 
-_LINE = 24  # pixels of a row
+_LINE, _LEAST = 24, 110  # pixels of a row, and of all of them
 _VALUES = {"accuracy": "accuracy on new data", "loss": "loss on new data"}
 _DECADES = 5.0
 _PUBLISHED_DASH = (4, 3)
@@ -42,12 +43,10 @@ def _dots(
     if not there:
         return None
     names = list(looks)
-    if value == "accuracy":
-        x = alt.X("accuracy:Q", title="accuracy", scale=alt.Scale(domain=[0, 1.02], nice=False),
-                  axis=alt.Axis(tickCount=5))  # fmt: skip
-    else:
-        like = log_axis(value, "", numbers(there, value), _DECADES)
-        x = alt.X("loss:Q", title="loss (nats)", scale=like["scale"], axis=like["axis"])
+    drawn = [*numbers(there, value), *(end for ends in intervals.values() for end in ends if end is not None)]
+    like = near_axis(value, "", drawn, (0.0, 1.01)) if value == "accuracy" else wide_axis(value, "", drawn, _DECADES)
+    title = "loss (nats)" if value == "loss" else value
+    x = alt.X(f"{value}:Q", title=title, scale=like["scale"], axis=like["axis"])
     y = alt.Y("shown:N", title=None, sort=names, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=230))
     scale = alt.Scale(domain=names, range=[look.colour for look in looks.values()])
     colour = alt.Color("shown:N", legend=None, scale=scale)
@@ -62,7 +61,7 @@ def _dots(
         source(there).mark_point(**SEEDS).encode(x, y, colour, tooltip=[*tips, tip("seed"), tip("rate")]),
         source(means).mark_point(**MEANS).encode(x, y, colour, tooltip=tips),
     ]
-    return panel(layers, _VALUES[value], height=_LINE * len(names))
+    return panel(layers, _VALUES[value], height=max(_LEAST, _LINE * len(names)))
 
 
 def rate_chart(experiment: Experiment, theme: ThemeName) -> Spec:
@@ -73,9 +72,9 @@ def rate_chart(experiment: Experiment, theme: ThemeName) -> Spec:
         row["ended"] = row["start_loss"] if ended is None else min(ended, row["start_loss"])
     looks = looks_of((row["shown"] for row in rows), THEMES[theme])
     style = series_style(looks, looks)
-    losses = log_axis("ended", "training loss at the end (nats)", numbers(rows, "ended"), _DECADES)
+    losses = wide_axis("ended", "training loss at the end (nats)", numbers(rows, "ended"), _DECADES)
     panels = [
-        _over_rates(rows, "accuracy", share_axis("accuracy", "accuracy"), style, "accuracy on new data"),
+        _over_rates(rows, "accuracy", accuracy_axis(numbers(rows, "accuracy")), style, "accuracy on new data"),
         _over_rates(rows, "ended", losses, style, "training loss"),
     ]
     about = ["small points: single seeds, lines: their mean; a cross: a seed that diverged"]
@@ -129,8 +128,7 @@ def length_chart(experiment: Experiment, theme: ThemeName) -> Spec:
          source(means).mark_point(**MEANS).encode(x, y, style["color"], tooltip=tips)],
         "all, means over seeds",
     )  # fmt: skip
-    reference = [row for row in published if row["shown"] == _published("softmax")]
-    panels = [_one(name, rows, means, reference, x, y, style, colours) for name in looks]
+    panels = [_one(name, rows, means, _reference(name, published), x, y, style, colours) for name in looks]
     about = [
         "each at its best rate; small points: single seeds, lines: their mean",
         f"dashed: {PUBLISHED_PAPER}, trained on up to 16 items as here",
@@ -145,11 +143,17 @@ def _published(name: str) -> str:
     return f"{name}, published"
 
 
+def _reference(name: str, published: list[Row]) -> list[Row]:
+    """What was published for this normalizer, else for softmax."""
+    known = _published(name if name in PUBLISHED else "softmax")
+    return [row for row in published if row["shown"] == known]
+
+
 def _one(
     name: str, rows: list[Row], means: list[Row], reference: list[Row], x: alt.X, y: alt.Y, style: Mapping[str, Any],
     theme: Theme,
 ) -> Spec:  # fmt: skip
-    """One choice with all its seeds, before what was published for softmax."""
+    """One choice with all its seeds, before what was published."""
     own, mean = ([row for row in some if row["shown"] == name] for some in (rows, means))
     tips = [tip("length", "items"), tip("accuracy")]
     layers = [

@@ -9,8 +9,9 @@ import altair as alt
 import polars as pl
 
 from .._shared.panels import Look, Row, numbers, renamed, rows_of, series_style, share_axis, tip
-from .._shared.series import Spec, finished, log_axis, panel, source
+from .._shared.series import Spec, finished, panel, source
 from .._shared.theme import THEMES, ThemeName
+from .axes import wide_axis
 from .looks import BROAD, CONTROL_DASH, looks_of
 from .named import with_names
 from .words import QUANTITIES, as_number, optimizer_name, temperature_name
@@ -110,7 +111,7 @@ def _panel(
 def _axis(quantity: str, values: list[float]) -> alt.Y:
     if quantity in _SHARES:
         return share_axis("value", "share")
-    axis = log_axis("value", "", [value for value in values if value <= _HIGHEST], _DECADES[quantity])
+    axis = wide_axis("value", "", [value for value in values if value <= _HIGHEST], _DECADES[quantity])
     axis["title"] = {"loss": "nats", "max_logit": "logits", "gradient_ratio": "ratio"}.get(quantity, "weight per logit")
     return axis
 

@@ -146,7 +146,7 @@ def _choices(experiment: Experiment) -> TextTable:
         "rate sensitivity", "largest logit",
     )  # fmt: skip
     note = "accuracy, loss, step and logit at the best rate; failed and diverged count seeds over all rates: "
-    note += f"{_FAILED}; above all of it, or not finite"
+    note += f"{_FAILED}; rose above the first one, or was not finite"
     return TextTable("Every choice", columns, rows, note)
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
-from .._shared.panels import Look, Row, numbers, places_axis, renamed, rows_of, series_style, share_axis, tip
-from .._shared.series import Spec, finished, linear_axis, log_axis, panel, source
+from .._shared.panels import Look, Row, numbers, places_axis, renamed, rows_of, series_style, tip
+from .._shared.series import Spec, finished, linear_axis, panel, source
 from .._shared.theme import THEMES, ThemeName
+from .axes import accuracy_axis, wide_axis
 from .looks import BROAD, CONTROL_DASH, MEANS, SEEDS, hues, looks_of, over_seeds
 from .words import CONTROL, in_order, normalizer_name, optimizer_name, temperature_name
 
@@ -29,7 +30,7 @@ def accuracy_chart(experiment: Experiment, theme: ThemeName) -> Spec:
         "control: first values and rate of the query map undo the temperature; at T = 1 there is nothing to undo",
     ]
     return _over_temperature(
-        experiment, best, "accuracy", lambda _: share_axis("accuracy", "accuracy"),
+        experiment, best, "accuracy", lambda rows: accuracy_axis(numbers(rows, "accuracy")),
         "What does each temperature reach at its best rate?", about, theme,
     )  # fmt: skip
 
@@ -116,7 +117,7 @@ def rates_chart(experiment: Experiment, theme: ThemeName) -> Spec:
     temperatures = in_order(list({row["temperature"]: None for row in rows}))
     looks, present = _temperature_looks(temperatures, theme), {row["shown"] for row in rows}
     style = series_style(looks, present)
-    y = log_axis("value", "training loss at the end", numbers(rows, "value"), _DECADES)
+    y = wide_axis("value", "training loss at the end", numbers(rows, "value"), _DECADES)
     best = {(_series(row), normalizer_name(row), row["optimizer"]): row["best_rate"]
             for row in rows_of(experiment.summary) if not row["compensated"]}  # fmt: skip
     optimizers = list(dict.fromkeys(row["optimizer"] for row in rows))

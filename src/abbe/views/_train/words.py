@@ -43,7 +43,7 @@ _DIRECTIONS = {
 PUBLISHED_PAPER = "arXiv 2410.01104"
 PUBLISHED = {
     "softmax": {16: 0.986, 64: 0.943, 256: 0.813, 1024: 0.538, 4096: 0.226, 16384: 0.124},
-    "adaptive temperature": {16: 0.986, 64: 0.945, 256: 0.821, 1024: 0.577, 4096: 0.249, 16384: 0.140},
+    "adaptive-temperature": {16: 0.986, 64: 0.945, 256: 0.821, 1024: 0.577, 4096: 0.249, 16384: 0.140},
 }
 
 
@@ -57,7 +57,7 @@ def about_lines(experiment: Experiment) -> list[str]:
     runs, seeds = experiment.table["run"].n_unique(), experiment.table["seed"].n_unique()
     steps = f" of {many(settings['steps'], 'step')}" if isinstance(settings.get("steps"), int) else ""
     return [
-        f"small transformers on {text_name(experiment.manifest)}",
+        f"small transformers; task: {text_name(experiment.manifest)}",
         f"{many(runs, 'run')}{steps}, each with {many(seeds, 'seed')}",
     ]
 
