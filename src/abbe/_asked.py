@@ -57,9 +57,9 @@ def several(what: str, given: object) -> tuple[Any, ...]:
     return tuple(plain(one) for one in value)
 
 
-def whole_numbers(what: str, given: object, each: str) -> tuple[int, ...]:
-    """One whole number or several; `each` names one of them."""
-    return tuple(whole(each, one) for one in several(what, given))
+def window_lengths(given: object) -> tuple[int, ...]:
+    """One length or several."""
+    return tuple(whole("window length", one) for one in several("lengths", given))
 
 
 def between(what: str, given: object, low: float, high: float, example: float) -> float:

@@ -41,8 +41,8 @@ PARTS = {
 }
 # Passes of self-checks, and of estimates of the cost.
 CHECKING = {"diagnose": 2, "report": 2, "reproduce": 2 + 2, "capacity": 5 + 2, "compare": 3 + 6, "calibrate": 2}
-TIMED = ("seconds", "time_ratio")  # of a comparison: other ones in every run
-NOT_MEASURED = ("manifest", "file", "figure_seconds", *TIMED)
+COSTS = ("seconds", "time_ratio", "extra_megabytes")  # of a comparison: other ones in every run
+NOT_COMPARED = ("manifest", "file", "figure_seconds", *COSTS)
 
 
 def run(study: str, on_pass: Callable[[], object] = lambda: None, **more: Any) -> Any:
@@ -53,8 +53,8 @@ def run(study: str, on_pass: Callable[[], object] = lambda: None, **more: Any) -
 
 
 def assert_measured_alike(result: abbe.Result, other: abbe.Result) -> None:
-    """To the bit, but for times: the table, and everything else that a result says."""
-    first, second = (one.table.drop(TIMED, strict=False) for one in (result, other))
+    """To the bit, but for time and memory: the table, and everything else that a result says."""
+    first, second = (one.table.drop(COSTS, strict=False) for one in (result, other))
     assert_frame_equal(first, second, check_exact=True)
     assert _measured(result.as_json()) == _measured(other.as_json())
 
@@ -62,7 +62,7 @@ def assert_measured_alike(result: abbe.Result, other: abbe.Result) -> None:
 def _measured(content: Any) -> Any:
     """Numbers as text, in which NaN is equal to itself."""
     if isinstance(content, Mapping):
-        return {key: _measured(value) for key, value in content.items() if key not in NOT_MEASURED}
+        return {key: _measured(value) for key, value in content.items() if key not in NOT_COMPARED}
     return [_measured(one) for one in content] if isinstance(content, list) else repr(content)
 
 

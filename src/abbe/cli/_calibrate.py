@@ -42,7 +42,7 @@ def calibrate(
         length=length,
         windows=windows,
         held_out=held_out,
-        queries=count_or_all("--queries", queries),
+        queries=count_or_all(queries),
         steps=steps,
         finetune=finetune,
         **asked.shared,

@@ -99,11 +99,12 @@ def numbers(option: str, given: str | None, kind: type[Number]) -> list[Number] 
         raise AbbeError(f"{option} is {given!r}, but must be numbers separated by commas, such as 64,256") from None
 
 
-def count_or_all(option: str, given: str) -> int | str:
+def count_or_all(given: str) -> int | str:
+    """Of --queries."""
     try:
         return "all" if given == "all" else int(given)
     except ValueError:
-        raise AbbeError(f"{option} is {given!r}, but must be a whole number, or all") from None
+        raise AbbeError(f"--queries is {given!r}, but must be a whole number, or all") from None
 
 
 def folder_for(command: str, model: str, *more: str) -> Path:

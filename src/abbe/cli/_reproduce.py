@@ -37,7 +37,7 @@ def reproduce(
         asked.text,
         figures=FIGURES if figure == "all" else figure.split(","),
         windows=windows,
-        queries=None if queries is None else count_or_all("--queries", queries),
+        queries=None if queries is None else count_or_all(queries),
         quick=quick,
         **asked.shared,
     )

@@ -185,7 +185,7 @@ def _with_heads(own: Mapping[str, Any]) -> dict[str, Any]:
     heads = Heads(
         lengths=numbers("--lengths", own["lengths"], int),
         windows=own["windows"],
-        queries=count_or_all("--queries", own["queries"]),
+        queries=count_or_all(own["queries"]),
         sizes=numbers("--sizes", own["sizes"], int),
         vectors=own["vectors"],
     )

@@ -9,7 +9,6 @@ the tap captures.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -77,9 +76,7 @@ class Tap:
         self.skipped = [f"{path} ({type(module).__name__}): {_UNREAD}" for module, path in unread.items()]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._session.close()
 
     @torch.no_grad()

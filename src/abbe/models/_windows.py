@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._asked import shown, whole, whole_numbers
+from .._asked import shown, whole, window_lengths
 from .._errors import AbbeError
 from ._text import Text
 
@@ -95,7 +95,7 @@ def windows(
 
 
 def _lengths(given: int | Sequence[int]) -> tuple[int, ...]:
-    lengths = whole_numbers("lengths", given, "window length")
+    lengths = window_lengths(given)
     if not lengths:
         raise AbbeError(f"lengths is {shown(given)}, but must be a list of window lengths, such as [256, 1024]")
     return lengths

@@ -103,7 +103,7 @@ def _is_other_attention(module: nn.Module, routed: dict[nn.Module, str]) -> bool
     return not any(inner in routed for inner in module.modules())
 
 
-def attention_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+def attention_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """The states that an attention module was called with."""
     given = (*args, *(kwargs.get(name) for name in ("hidden_states", "hidden_state", "x")))
     return next((value.detach() for value in given if isinstance(value, Tensor)), None)

@@ -72,7 +72,7 @@ class CallReader:
         return lambda part, args: self.layers.begin_pass(prefix)
 
     def _see_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._inputs[module] = attention_input(module, args, kwargs), attention_kind(module, args, kwargs)
+        self._inputs[module] = attention_input(args, kwargs), attention_kind(module, args, kwargs)
 
 
 def refuse_requests_for_weights(network: nn.Module, configs: PrivateConfigs, undo: ExitStack) -> None:

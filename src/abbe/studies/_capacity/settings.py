@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..._asked import positive, several, shown, whole, whole_numbers, yes_or_no
+from ..._asked import positive, several, shown, whole, window_lengths, yes_or_no
 from ..._errors import AbbeError
 from ...models import LoadedModel
 from .._engine.capacity.search import EXACT, checked_grid
@@ -86,7 +86,7 @@ def capacity_settings(
         scored = last_targets(targets) or 0
         fitting = [length for length in LENGTHS if model.context is None or length <= model.context]
         lengths = [length for length in fitting if length > scored] or [model.context or LENGTHS[-1]]
-    rising = tuple(sorted(whole_numbers("lengths", lengths, "window length")))
+    rising = tuple(sorted(window_lengths(lengths)))
     settings = CapacitySettings(
         lengths=rising,
         taus=tuple(sorted(positive("tau", tau, ", such as 0.01,0.05"))),

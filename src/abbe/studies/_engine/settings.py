@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from ..._asked import between, is_whole, plain, positive, several, shown, whole, whole_numbers
+from ..._asked import between, is_whole, plain, positive, several, shown, whole, window_lengths
 from ..._errors import AbbeError
 from ...measures import DEFAULT_GRID, checked_grid
 from ...normalizers import Normalizer, normalizer
@@ -78,7 +78,7 @@ def settings_for(
     if lengths is None:
         lengths = [length for length in LENGTHS if context is None or length <= context] or [context or LENGTHS[0]]
     return Settings(
-        lengths=whole_numbers("lengths", lengths, "window length"),
+        lengths=window_lengths(lengths),
         windows=whole("windows", windows),
         queries=count_of_queries(queries),
         sizes=checked_grid(DEFAULT_GRID if sizes is None else several("sizes", sizes)),
