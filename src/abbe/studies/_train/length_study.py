@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..._asked import whole_numbers, yes_or_no
+from ..._asked import several, whole, yes_or_no
 from ..._errors import AbbeError
 from .._engine.given import FolderLike
 from .experiment import Plan, run_experiment
@@ -76,7 +76,7 @@ def train_length(
 
 
 def _lengths(given: int | Sequence[int]) -> tuple[int, ...]:
-    numbers = whole_numbers("lengths", given, "a length")
+    numbers = tuple(whole("a length", one) for one in several("lengths", given))
     if not numbers or min(numbers) < 1 or max(numbers) > MOST_ITEMS:
         raise AbbeError(f"lengths must be whole numbers from 1 to {MOST_ITEMS:,}, such as 16,256,4096")
     return tuple(sorted(set(numbers)))
