@@ -53,7 +53,10 @@ def test_longer_sets_are_compared_by_seed() -> None:
     """A difference that every seed has counts, however far the seeds lie apart; a mean of both signs does not."""
     better = {n: x + 0.05 for n, x in PUBLISHED.items()}
     mixed = part(
-        0.1, *(seed(i, GOOD, lengths={"16": 0.98, "16384": 0.124 + x}) for i, x in enumerate((0.3, -0.1, 0.1))),
+        0.1, *(
+            seed(i, GOOD, lengths={str(n): y for n, y in (PUBLISHED | {16384: 0.124 + x}).items()})
+            for i, x in enumerate((0.3, -0.1, 0.1))
+        ),
         normalizer="sparsemax",
     )  # fmt: skip
     worse = long("topk:k=4", PUBLISHED | {16384: 0.1}, spread=0.1)
@@ -65,7 +68,18 @@ def test_longer_sets_are_compared_by_seed() -> None:
     assert finding.numbers["lower"] == "topk:k=4"
     assert finding.numbers["ssmax"] == pytest.approx(0.05)
     assert finding.numbers["ssmax_low"] == pytest.approx(0.05)
-    assert finding.numbers["length"] == 16384
+    assert finding.numbers["lengths"] == "16384"
+
+
+def test_the_mean_over_longer_sets_is_compared_too() -> None:
+    """What differs at middle lengths alone is not seen on the longest sets, where all are at chance."""
+    middle = PUBLISHED | {1024: 0.638}
+    found = by_topic(judge_length(tables(long("softmax", PUBLISHED), long("ssmax", middle)), 0.95))
+    assert found["normalizers against softmax on the longest sets"].numbers["higher"] == ""
+    finding = found["normalizers against softmax on longer sets"]
+    assert finding.numbers["higher"] == "ssmax"
+    assert finding.numbers["ssmax"] == pytest.approx(0.1 / 5)
+    assert finding.numbers["lengths"] == "64, 256, 1024, 4096, 16384"
 
 
 def test_fit_and_generalisation_are_both_reported() -> None:

@@ -73,31 +73,45 @@ def _decay(name: str, by_length: _ByLength, more: str, level: float) -> Finding:
 
 
 def _against(by_length: dict[str, _ByLength], more: str, level: float) -> list[Finding]:
-    """Accuracy on the longest sets against that of softmax, by seed; both are tested on the same sets."""
-    baseline = baseline_of(list(by_length))
-    last = max(by_length[baseline])
-    gains = {
-        name: gain(rows[last], by_length[baseline][last], level) for name, rows in by_length.items() if name != baseline
-    }
-    if not gains:
+    """Accuracy against that of softmax, by seed, on the longest sets and on average over all that are too long."""
+    longer = [n for n in next(iter(by_length.values())) if n > TRAINED]
+    if len(by_length) < 2 or not longer:
         return []
+    last = longer[-1]
+    made = [_compared(by_length, [last], "on the longest sets", f"With {last:,} items", more, level)]
+    if len(longer) > 1:
+        words = f"On average over {', '.join(f'{n:,}' for n in longer)} items"
+        made.append(_compared(by_length, longer, "on longer sets", words, more, level))
+    return made
+
+
+def _compared(
+    by_length: dict[str, _ByLength], lengths: list[int], topic: str, words: str, more: str, level: float
+) -> Finding:
+    baseline = baseline_of(list(by_length))
+    means = {name: _mean(rows, lengths) for name, rows in by_length.items()}
+    gains = {name: gain(some, means[baseline], level) for name, some in means.items() if name != baseline}
     higher = [name for name, one in gains.items() if one.verdict == BETTER]
     lower = [name for name, one in gains.items() if one.verdict == WORSE]
     sentence = (
-        f"With {last:,} items, more accurate than {baseline}: {', '.join(higher) or 'none'}; less: "
-        f"{', '.join(lower) or 'none'}. Differences in points: "
-        + "; ".join(f"{name} {one.points()}" for name, one in gains.items())
-        + "."
+        f"{words}, more accurate than {baseline}: {', '.join(higher) or 'none'}; less: {', '.join(lower) or 'none'}. "
+        f"Differences in points: {'; '.join(f'{name} {one.points()}' for name, one in gains.items())}."
     )
     rule = (
         f"Accuracy minus that of {baseline}, paired by seed and tested on the same sets, each at the rate of its "
         f"lowest training loss; more or less where the {level:.0%} interval over seeds leaves 0 out. Intervals are not "
         "widened for the number of comparisons."
     )
-    numbers: dict[str, Fact] = {"length": last, "higher": ", ".join(higher), "lower": ", ".join(lower)}
+    numbers: dict[str, Fact] = {"lengths": ", ".join(map(str, lengths))}
+    numbers |= {"higher": ", ".join(higher), "lower": ", ".join(lower)}
     for name, one in gains.items():
         numbers |= one.numbers(name)
-    return [Finding(f"normalizers against {baseline} on the longest sets{more}", sentence, rule, numbers)]
+    return Finding(f"normalizers against {baseline} {topic}{more}", sentence, rule, numbers)
+
+
+def _mean(rows: _ByLength, lengths: list[int]) -> dict[int, float]:
+    """By seed."""
+    return {seed: sum(rows[n][seed] for n in lengths) / len(lengths) for seed in rows[lengths[0]]}
 
 
 def _fit(best: dict[str, pl.DataFrame], by_length: dict[str, _ByLength], more: str, level: float) -> Finding:

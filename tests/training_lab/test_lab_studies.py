@@ -1,0 +1,71 @@
+"""train_length, train_recall and train_text from end to end, very short."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lab_cases import CYCLE
+
+import abbe
+from abbe.studies._train import text_study
+from abbe.studies._train.length_study import QUICK, USUAL
+
+QUIET: dict[str, Any] = {"progress": False, "workers": 1}
+
+
+def test_length_tests_adaptive_temperature_on_networks_trained_with_softmax() -> None:
+    result = abbe.train_length(
+        normalizers=["softmax", "adaptive-temperature"], rates=0.01, seeds=2, steps=10, lengths=[64, 16], **QUIET
+    )
+    first, second = result.table.partition_by("normalizer", maintain_order=True)
+    assert first["train_loss"].to_list() == second["train_loss"].to_list()
+    assert first["loss"].to_list() != second["loss"].to_list()
+    assert result.lengths["length"].unique().sort().to_list() == [16, 64]
+    assert len(result.lengths) == 2 * 2 * 2
+    assert result.manifest["settings"]["lengths"] == [16, 64]
+    topics = {finding.topic for finding in result.findings}
+    assert {"softmax by length", "adaptive-temperature by length", "fit and generalisation"} <= topics
+
+
+def test_usual_normalizers_of_train_length_are_those_of_the_issue() -> None:
+    named = {abbe.normalizer(spec).name for spec in USUAL.normalizers}
+    assert named == {
+        *("softmax", "adaptive-temperature", "learned-temperature", "ssmax", "sparsemax", "entmax", "asentmax"),
+        *("topk", "hybrid"),
+    }
+    assert "entmax:alpha=1.5,learn=true" in USUAL.normalizers
+    assert set(QUICK.normalizers) < set(USUAL.normalizers)
+    assert all(len(rates) == 3 for rates in USUAL.rates.values())
+
+
+def test_text_learns_some_and_is_judged_by_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_study, "USUAL", text_study.USUAL.quick(readings=2, test_size=8))
+    text = abbe.Text("cycle", CYCLE)
+    result = abbe.train_text(text, normalizers="stick-breaking", rates=0.003, seeds=1, steps=10, **QUIET)
+    assert result.experiment == "text"
+    assert (result.table["loss"] < result.table["start_loss"]).all()
+    assert "nats" in result.findings[0].sentence
+    assert result.manifest["text"]["task"] == "text"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "muon"])
+def test_mqar_with_every_option(optimizer: str) -> None:
+    result = abbe.train_recall(
+        task="mqar", normalizers="entmax:alpha=1.5,learn=true", temperature="learned:0.5", optimizers=optimizer,
+        rates=0.01, seeds=2, steps=12, qk_norm=True, **QUIET,
+    )  # fmt: skip
+    assert result.table["qk_norm"].all()
+    assert result.table["temperature_end"].n_unique() == 2
+    assert result.table["learned"].is_not_null().all()
+    assert result.summary["optimizer"].to_list() == [optimizer]
+
+
+@pytest.mark.slow
+def test_softmax_learns_maximum_retrieval_and_decays() -> None:
+    """At a tenth of the usual steps; the usual ones reach 98 % with 16 items."""
+    result = abbe.train_length(normalizers="softmax", rates=0.01, seeds=2, steps=300, lengths=[16, 1024], **QUIET)
+    numbers = result.findings[0].numbers
+    assert numbers["accuracy_16"] > 0.9  # type: ignore[operator]
+    assert numbers["accuracy_1024"] < 0.5  # type: ignore[operator]
