@@ -13,7 +13,7 @@ from .._shared.series import Spec, finished, panel, source, x_of
 from .._shared.theme import THEMES, Theme, ThemeName
 from .axes import accuracy_axis, near_axis, wide_axis
 from .looks import MEANS, SEEDS, looks_of, over_seeds
-from .named import length_rows, named_table, with_names
+from .named import ENDED, length_rows, named_table, with_names
 from .words import PUBLISHED, PUBLISHED_PAPER
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ _PUBLISHED_DASH = (4, 3)
 
 def best_chart(experiment: Experiment, theme: ThemeName) -> Spec:
     """Accuracy and loss at the best rate: every seed a point, the mean and its interval."""
-    rows = rows_of(named_table(experiment).filter("best").rename({"name": "shown"}))
+    rows = rows_of(
+        named_table(experiment).filter("best").select(pl.col("name").alias("shown"), "seed", "rate", *_VALUES)
+    )
     intervals = {row["name"]: (row["low"], row["high"]) for row in rows_of(with_names(experiment))}
     looks = looks_of((row["shown"] for row in rows), THEMES[theme])
     panels = [_dots(rows, value, looks, intervals if value == "accuracy" else {}) for value in _VALUES]
@@ -66,7 +68,7 @@ def _dots(
 
 def rate_chart(experiment: Experiment, theme: ThemeName) -> Spec:
     """Accuracy and training loss over the rate, a line for each choice."""
-    rows = rows_of(named_table(experiment).rename({"name": "shown"}))
+    rows = rows_of(named_table(experiment).select(pl.col("name").alias("shown"), "seed", "rate", "accuracy", *ENDED))
     for row in rows:
         ended = row["train_loss"]
         row["ended"] = row["start_loss"] if ended is None else min(ended, row["start_loss"])

@@ -12,6 +12,7 @@ from .words import normalizer_name, optimizer_name, temperature_name
 if TYPE_CHECKING:
     from ...studies import Experiment
 
+ENDED = ("train_loss", "start_loss", "diverged")  # how the training of a run ended
 CHOICE = ("normalizer", "temperature", "compensated", "qk_norm", "optimizer")
 
 

@@ -13,6 +13,7 @@ from .._shared.series import Spec, finished, linear_axis, panel, source
 from .._shared.theme import THEMES, ThemeName
 from .axes import accuracy_axis, wide_axis
 from .looks import BROAD, CONTROL_DASH, MEANS, SEEDS, hues, looks_of, over_seeds
+from .named import CHOICE, ENDED
 from .words import CONTROL, in_order, normalizer_name, optimizer_name, temperature_name
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ _DECADES = 5.0  # of losses: what is smaller lies at the lower edge
 
 def accuracy_chart(experiment: Experiment, theme: ThemeName) -> Spec:
     """Accuracy at the best rate over T: a row of panels for each optimizer, plain beside its control."""
-    best = experiment.table.filter(pl.col("run").is_in(experiment.summary["best_run"].to_list()))
+    table = experiment.table.select(*CHOICE, "run", "rate", "seed", "accuracy")
+    best = table.filter(pl.col("run").is_in(experiment.summary["best_run"].to_list()))
     about = [
         "accuracy on new data at the best rate of each choice; small points: single seeds, large ones: their mean",
         "control: first values and rate of the query map undo the temperature; at T = 1 there is nothing to undo",
@@ -37,8 +39,12 @@ def accuracy_chart(experiment: Experiment, theme: ThemeName) -> Spec:
 
 def sensitivity_chart(experiment: Experiment, theme: ThemeName) -> Spec:
     """How much a wrong rate costs, over T; with intervals over seeds."""
-    summary = experiment.summary.with_columns(
-        low=pl.col("rate_sensitivity_low"), high=pl.col("rate_sensitivity_high"), seed=pl.lit(None, pl.Int64)
+    summary = experiment.summary.select(
+        *CHOICE,
+        "rate_sensitivity",
+        low=pl.col("rate_sensitivity_low"),
+        high=pl.col("rate_sensitivity_high"),
+        seed=pl.lit(None, pl.Int64),
     )
     about = [
         "mean over rates of the training loss above that of the best rate, losses cut off at the first one "
@@ -109,7 +115,7 @@ def _by_temperature(
 
 def rates_chart(experiment: Experiment, theme: ThemeName) -> Spec:
     """Training loss over the rate, a line for each T and its control; a row of panels for each normalizer."""
-    rows = rows_of(experiment.table)
+    rows = rows_of(experiment.table.select(*CHOICE, "rate", "seed", "accuracy", *ENDED))
     for row in rows:
         ended = row["train_loss"]
         row["value"] = row["start_loss"] if ended is None else min(ended, row["start_loss"])
