@@ -29,7 +29,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    caller = os.getppid()
+    caller = int(sys.argv[1])  # not getppid(): a caller that is killed while this starts is gone already
 
     def alive() -> None:
         if os.getppid() != caller:
@@ -69,7 +69,7 @@ class Worker:
 
     def __init__(self, task: Task) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-c", _START, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env=os.environ | _ONE_THREAD, text=True, encoding="utf-8",
             process_group=0,  # Ctrl-C is the caller's matter
         )  # fmt: skip
