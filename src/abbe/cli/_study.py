@@ -95,7 +95,7 @@ def study(
 
     def as_command(measure: Callable[..., Measured]) -> Callable[..., None]:
         name = f"{group} {measure.__name__}" if group else measure.__name__
-        own_model = "asked" in inspect.signature(measure).parameters
+        takes_model = "asked" in inspect.signature(measure).parameters
 
         def command(
             *, seed: int, out: Path | None, figures: Path | None, opened: bool, as_json: bool, quiet: bool, debug: bool,
@@ -110,10 +110,10 @@ def study(
                 check_folder("--figures", figures)
             if opened:
                 need(f"abbe {name} --open", "report")
-            of = own["model"] if own_model else measure.__name__
+            of = own["model"] if takes_model else measure.__name__
             folder = out or folder_for(group or name, of, *_in_the_name(named_by, own))
             shared = Shared(seed=seed, folder=folder, progress=not quiet)
-            if own_model:
+            if takes_model:
                 own["asked"] = Asked(own.pop("model"), own.pop("text"), shared)
             else:
                 own["shared"] = shared
@@ -125,7 +125,7 @@ def study(
             lines = [*measured.lines, *([f"figures: {drawn}"] if drawn is not None else [])]
             show_result(measured.result, table, folder, as_json=as_json, quiet=quiet, opened=opened, lines=lines)
 
-        signature = _composed(measure, json, f"{name.replace(' ', '-')}{'-MODEL' if own_model else ''}")
+        signature = _composed(measure, json, f"{name.replace(' ', '-')}{'-MODEL' if takes_model else ''}")
         command.__name__, command.__doc__ = measure.__name__, measure.__doc__
         command.__signature__ = signature  # type: ignore[attr-defined]
         command.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}

@@ -156,12 +156,12 @@ def _one(
     theme: Theme,
 ) -> Spec:  # fmt: skip
     """One choice with all its seeds, before what was published."""
-    own, mean = ([row for row in some if row["shown"] == name] for some in (rows, means))
+    seeds, mean = ([row for row in some if row["shown"] == name] for some in (rows, means))
     tips = [tip("length", "items"), tip("accuracy")]
     layers = [
         source(reference).mark_line(strokeDash=list(_PUBLISHED_DASH), color=theme.soft, strokeWidth=1.4).encode(x, y),
         source(mean).mark_line().encode(x, y, tooltip=tips, **style),
         source(mean).mark_point(**MEANS).encode(x, y, style["color"], tooltip=tips),
-        source(own).mark_point(**SEEDS).encode(x, y, style["color"], tooltip=[*tips, tip("seed")]),
+        source(seeds).mark_point(**SEEDS).encode(x, y, style["color"], tooltip=[*tips, tip("seed")]),
     ]
     return panel(layers, name)

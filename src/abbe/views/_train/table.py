@@ -74,19 +74,19 @@ def _by_temperature(experiment: Experiment) -> TextTable:
     controlled = {row["temperature"] for row in rows if row["compensated"]}
     columns = [
         (one, compensated)
-        for one in in_order(list({row["temperature"]: None for row in rows}))
+        for one in in_order(row["temperature"] for row in rows)
         for compensated in ((False, True) if one in controlled else (False,))
     ]
     lines = []
     for optimizer in dict.fromkeys(row["optimizer"] for row in rows):
         for name in dict.fromkeys(normalizer_name(row) for row in rows):
-            own = {
+            cells = {
                 (row["temperature"], row["compensated"]): row
                 for row in rows
                 if (normalizer_name(row), row["optimizer"]) == (name, optimizer)
             }
-            if own:
-                lines.append([f"{optimizer_name(optimizer)}, {name}", *(_reach(own.get(one)) for one in columns)])
+            if cells:
+                lines.append([f"{optimizer_name(optimizer)}, {name}", *(_reach(cells.get(one)) for one in columns)])
     titles = [f"T {one} control" if compensated else f"T {one}" for one, compensated in columns]
     note = "control: first values and rate of the query map undo the temperature" if controlled else ""
     return TextTable("Accuracy at the best rate, and that rate", ("trained with", *titles), lines, note)

@@ -27,12 +27,11 @@ def accuracy_chart(experiment: Experiment, theme: ThemeName) -> Spec:
     """Accuracy at the best rate over T: a row of panels for each optimizer, plain beside its control."""
     table = experiment.table.select(*CHOICE, "run", "rate", "seed", "accuracy")
     best = table.filter(pl.col("run").is_in(experiment.summary["best_run"].to_list()))
-    about = [
-        "accuracy on new data at the best rate of each choice; small points: single seeds, large ones: their mean",
-        "control: first values and rate of the query map undo the temperature; at T = 1 there is nothing to undo",
-    ]
+    about = ["accuracy on new data at the best rate of each choice; small points: single seeds, large ones: their mean"]
+    if best["compensated"].any():
+        about += ["control: first values and rate of the query map undo the temperature; T = 1 has nothing to undo"]
     return _over_temperature(
-        experiment, best, "accuracy", lambda rows: accuracy_axis(numbers(rows, "accuracy")),
+        best, "accuracy", lambda rows: accuracy_axis(numbers(rows, "accuracy")),
         "What does each temperature reach at its best rate?", about, theme,
     )  # fmt: skip
 
@@ -51,7 +50,7 @@ def sensitivity_chart(experiment: Experiment, theme: ThemeName) -> Spec:
         "(arXiv 2309.14322); bars: intervals over seeds"
     ]
     return _over_temperature(
-        experiment, summary, "rate_sensitivity",
+        summary, "rate_sensitivity",
         lambda rows: linear_axis("rate_sensitivity", "loss above the best (nats)",
                                  numbers(rows, "rate_sensitivity", "high")),
         "How much does a wrong learning rate cost?", about, theme,
@@ -59,12 +58,12 @@ def sensitivity_chart(experiment: Experiment, theme: ThemeName) -> Spec:
 
 
 def _over_temperature(
-    experiment: Experiment, table: pl.DataFrame, value: str, axis: Callable[[list[Row]], alt.Y], question: str,
+    table: pl.DataFrame, value: str, axis: Callable[[list[Row]], alt.Y], question: str,
     about: Sequence[str], theme: ThemeName,
 ) -> Spec:  # fmt: skip
     """A value over T as an ordinal axis: words such as "learned" stand behind the numbers."""
     rows = [row | {"shown": normalizer_name(row)} for row in rows_of(table)]
-    temperatures = in_order(list({row["temperature"]: None for row in rows}))
+    temperatures = in_order(row["temperature"] for row in rows)
     looks = looks_of((row["shown"] for row in rows), THEMES[theme])
     controlled = {row["shown"] for row in rows if row["compensated"]}
     y, style = axis(rows), series_style(looks, looks)
@@ -120,7 +119,7 @@ def rates_chart(experiment: Experiment, theme: ThemeName) -> Spec:
         ended = row["train_loss"]
         row["value"] = row["start_loss"] if ended is None else min(ended, row["start_loss"])
         row["shown"] = _series(row)
-    temperatures = in_order(list({row["temperature"]: None for row in rows}))
+    temperatures = in_order(row["temperature"] for row in rows)
     looks, present = _temperature_looks(temperatures, theme), {row["shown"] for row in rows}
     style = series_style(looks, present)
     y = wide_axis("value", "training loss at the end", numbers(rows, "value"), _DECADES)

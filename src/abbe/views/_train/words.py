@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...words.manifest import part_of, text_name
@@ -78,9 +78,9 @@ def temperature_name(temperature: str) -> str:
     return f"T {temperature}" if start else f"T = {temperature}"
 
 
-def in_order(temperatures: Mapping[str, Any] | list[str]) -> list[str]:
-    """From high to low; what changes in training comes last."""
-    return sorted(temperatures, key=lambda one: (as_number(one) is None, -(as_number(one) or 0.0)))
+def in_order(temperatures: Iterable[str]) -> list[str]:
+    """Each once, from high to low; what changes in training comes last."""
+    return sorted(dict.fromkeys(temperatures), key=lambda one: (as_number(one) is None, -(as_number(one) or 0.0)))
 
 
 def as_number(temperature: str) -> float | None:
