@@ -40,7 +40,7 @@ def test_softmax_that_decays_as_published() -> None:
     ("row", "verdict"),
     [
         (GOES_ON, "does not decay"),
-        (PUBLISHED | {4096: 0.6, 16384: 0.6}, "decays, but less than published"),
+        (PUBLISHED | {1024: 0.65, 4096: 0.6, 16384: 0.58}, "decays, but less than published"),  # by less than half
         (PUBLISHED | {64: 0.99, 16: 0.9}, "decays, but less than published"),  # rises first
     ],
 )

@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from .run import train
 from .tasks import Task
 from .worker import Worker
 
+_SPELL = 0.2  # seconds
 Keep = Callable[[Configuration, dict[str, Any]], None]
 
 
@@ -38,7 +39,7 @@ def train_all(task: Task, choices: Sequence[Configuration], workers: int, keep: 
             threads.append(threading.Thread(target=_feed, args=(crew[-1], jobs, done), daemon=True))
             threads[-1].start()
         for _ in choices:
-            answer = done.get()
+            answer = _next(done)
             if isinstance(answer, BaseException):
                 raise answer
             keep(*answer)
@@ -47,6 +48,13 @@ def train_all(task: Task, choices: Sequence[Configuration], workers: int, keep: 
             worker.close()
         for thread in threads:
             thread.join()
+
+
+def _next(done: Any) -> Any:
+    """The next answer. Waits in short spells: Ctrl-C does not end a wait for a queue, but is seen between two."""
+    while True:
+        with suppress(queue.Empty):
+            return done.get(timeout=_SPELL)
 
 
 def _feed(worker: Worker, jobs: Any, done: Any) -> None:
