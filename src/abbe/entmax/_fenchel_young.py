@@ -37,15 +37,16 @@ def fenchel_young(family: Family, X: Tensor, target: Tensor, alpha: float | Tens
         alpha = one_per_row(family.name, alpha, X, -1)
     if isinstance(alpha, Tensor):
         alpha = alpha.to(x.dtype)
-        if not alpha.requires_grad and alpha.numel() == 1 and not _traced():
+        if not alpha.requires_grad and alpha.numel() == 1 and not is_traced():
             alpha = float(alpha)
-    if _traced():
+    if is_traced():
         return _by_its_terms(family, x, target, alpha).to(X.dtype)
     loss: Tensor = _FenchelYoung.apply(x, alpha, target, family)  # type: ignore[no-untyped-call]
     return loss.to(X.dtype)
 
 
-def _traced() -> bool:
+def is_traced() -> bool:
+    """Whether values cannot be asked for: torch.compile or torch.func is at work."""
     return torch.compiler.is_compiling() or inside_transform()
 
 
@@ -53,7 +54,7 @@ def _check(owner: str, X: Tensor, target: Tensor) -> None:
     if not isinstance(target, Tensor) or target.is_floating_point() or target.shape != X.shape[:-1]:
         came = tuple(target.shape) if isinstance(target, Tensor) else type(target).__name__
         raise AbbeError(f"{owner}: target must hold a class for each row, shape {tuple(X.shape[:-1])}, got {came}")
-    if not _traced() and target.numel() and not 0 <= int(target.min()) <= int(target.max()) < X.shape[-1]:
+    if not is_traced() and target.numel() and not 0 <= int(target.min()) <= int(target.max()) < X.shape[-1]:
         raise AbbeError(
             f"{owner}: target must lie in [0, {X.shape[-1]}), got {int(target.min())} to {int(target.max())}"
         )
@@ -117,6 +118,6 @@ def _loss(family: Family, weights: Tensor, x: Tensor, target: Tensor, alpha: flo
 
 def _without_keys(x: Tensor, target: Tensor) -> Tensor:
     masked = x.gather(-1, target.unsqueeze(-1)).squeeze(-1) == float("-inf")
-    if not _traced() and not bool(masked.any()):
+    if not is_traced() and not bool(masked.any()):
         return masked
     return masked & (x.detach().amax(-1) == float("-inf"))

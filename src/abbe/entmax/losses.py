@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from .._errors import AbbeError
 from ..normalizers import entmax_weights, normmax_weights
 from ._entropy import norm, tsallis
-from ._fenchel_young import Family, fenchel_young
+from ._fenchel_young import Family, fenchel_young, is_traced
 
 _REDUCTIONS = ("elementwise_mean", "mean", "sum", "none")
 
@@ -55,9 +55,10 @@ class _Loss(nn.Module):
 
     def forward(self, X: Tensor, target: Tensor) -> Tensor:
         counted = target != self.ignore_index
-        # Filled, not only left out of the sum: a NaN in an ignored row must not reach the gradient.
-        rows = self.loss(X.masked_fill(~counted.unsqueeze(-1), 0.0), target.masked_fill(~counted, 0))
-        rows = torch.where(counted, rows, 0.0)
+        if is_traced() or not bool(counted.all()):
+            # Filled, not only left out of the sum: a NaN in an ignored row must not reach the gradient.
+            X, target = X.masked_fill(~counted.unsqueeze(-1), 0.0), target.masked_fill(~counted, 0)
+        rows = torch.where(counted, self.loss(X, target), 0.0)
         if self.reduction == "none":
             return rows
         return rows.sum() if self.reduction == "sum" else rows.sum() / counted.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""alpha-entmax for every alpha > 0: softmax at 1, heavy tails without zeros below, beyond 2 sparser than sparsemax."""
+"""alpha-entmax for every alpha > 0: softmax at 1, heavy tails without zeros below, `beyond_two` the sparsest."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from .._dispatch import RowMap, inside_transform, row_map, row_weights
 from .._entmax import entmax_map
 from .._rows import below_top, finish, row_top, visible_keys
 from .._softmax import SOFTMAX
+from .beyond_two import BEYOND_TWO
 from .root import log_peak, newton_step, powers_below
 
 
 def any_alpha_reference(logits: Tensor, params: Tensor) -> Tensor:
-    """[beta l - tau]_+^(1/beta), params (beta,), beta = alpha - 1 > -1; beta = 0 is softmax.
+    """[beta l - tau]_+^(1/beta), params (beta,), beta = alpha - 1 in (-1, 1]; beta = 0 is softmax.
 
     Two Newton steps with gradients, taken at the root, carry its derivatives up to the third order.
     """
@@ -48,22 +49,28 @@ def entmax_weights(logits: Tensor, alpha: float | Tensor) -> Tensor:
     Kernels and closed forms serve alpha in [1, 2].
     """
     alpha = number_if_fixed("entmax", "alpha", alpha, 0.0)
-    which, params = _map(logits, alpha)
-    return row_weights(which, logits, params)
+    if not isinstance(alpha, Tensor):
+        which, params = _map(logits, alpha)
+        return row_weights(which, logits, params)
+    beta = alpha.to(logits.dtype) - 1
+    # A graph cannot ask for values: there the maps that take all of them serve.
+    unknown = torch.compiler.is_compiling() or inside_transform()
+    if not unknown and bool(((beta >= 0) & (beta <= 1)).all()):
+        which, params = entmax_map(logits.new_ones(1), beta)
+        return row_weights(which, logits, params)
+    beyond = beta > 1
+    if not unknown and not bool(beyond.any()):
+        return row_weights(ANY_ALPHA, logits, beta)
+    sparser = row_weights(BEYOND_TWO, logits, torch.where(beyond, beta, 2.0))
+    return torch.where(beyond, sparser, row_weights(ANY_ALPHA, logits, torch.where(beyond, 0.5, beta)))
 
 
-def _map(logits: Tensor, alpha: float | Tensor) -> tuple[RowMap, Tensor]:
-    one = logits.new_ones(1)
-    if isinstance(alpha, Tensor):
-        beta = alpha.to(logits.dtype) - 1
-        # A graph cannot ask for values: there the map that takes all of them serves.
-        unknown = torch.compiler.is_compiling() or inside_transform()
-        if not unknown and bool(((beta >= 0) & (beta <= 1)).all()):
-            return entmax_map(one, beta)
-        return ANY_ALPHA, beta
+def _map(logits: Tensor, alpha: float) -> tuple[RowMap, Tensor]:
     if alpha == 1:
-        return SOFTMAX, one
-    return entmax_map(one, alpha - 1) if 1 < alpha <= 2 else (ANY_ALPHA, logits.new_full((1,), alpha - 1))
+        return SOFTMAX, logits.new_ones(1)
+    if 1 < alpha <= 2:
+        return entmax_map(logits.new_ones(1), alpha - 1)
+    return BEYOND_TWO if alpha > 2 else ANY_ALPHA, logits.new_full((1,), alpha - 1)
 
 
 def number_if_fixed(owner: str, name: str, value: float | Tensor, low: float, closed: bool = False) -> float | Tensor:
