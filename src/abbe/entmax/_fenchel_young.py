@@ -95,9 +95,11 @@ def _in_blocks(family: Family, weights: Tensor, x: Tensor, target: Tensor, alpha
     if x.numel() <= 2 * _BLOCK or isinstance(alpha, Tensor) or x.device.type != "cpu":
         return _loss(family, weights, x, target, alpha)
     classes = x.shape[-1]
+    rows = weights.reshape(-1, classes), x.reshape(-1, classes), target.reshape(-1)
     step = max(1, _BLOCK // classes)
-    parts = (t.split(step) for t in (weights.reshape(-1, classes), x.reshape(-1, classes), target.reshape(-1)))
-    return torch.cat([_loss(family, *part, alpha) for part in zip(*parts, strict=True)]).view(target.shape)
+    starts = range(0, target.numel(), step)
+    parts = [_loss(family, *(t[start : start + step] for t in rows), alpha=alpha) for start in starts]
+    return torch.cat(parts).view(target.shape)
 
 
 def _by_its_terms(family: Family, x: Tensor, target: Tensor, alpha: float | Tensor) -> Tensor:

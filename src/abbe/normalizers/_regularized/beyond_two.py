@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .._dispatch import inside_transform, row_map
 from .._rows import NEG_INF, below_top, finish, row_top, visible_keys
+from .root import lowest_key
 
 _MOST = 50
 _UNROLLED = 18  # 10 were the most seen on adversarial rows
@@ -45,19 +46,13 @@ def beyond_two_reference(logits: Tensor, params: Tensor) -> Tensor:
 
 
 def _last_of_support(z: Tensor, beta: Tensor) -> Tensor:
-    """Index of the lowest key of the support: down to it, what lies above weighs less than 1 if it weighs 0."""
-    ordered, order = z.sort(-1, descending=True)
-    ordered = torch.where(ordered.isnan(), NEG_INF, ordered)
-    keys = z.shape[-1]
-    inside = torch.ones_like(order[..., :1])  # so many keys are in the support for sure
-    outside = torch.full_like(inside, keys + 1)
-    for _ in range(math.ceil(math.log2(keys)) + 1 if keys > 1 else 0):
-        middle = ((inside + outside) // 2).clamp(max=keys)
-        level = ordered.gather(-1, middle - 1)
-        above = (z - torch.where(level > NEG_INF, level, 0.0)).clamp(min=0)
-        belongs = (level > NEG_INF) & (((beta * above) ** (1 / beta)).sum(-1, keepdim=True) < 1)
-        inside, outside = torch.where(belongs, middle, inside), torch.where(belongs, outside, middle)
-    return order.gather(-1, inside - 1)
+    """Index of the lowest key of the support: if it weighs 0, those above it weigh less than 1."""
+
+    def belongs(level: Tensor) -> Tensor:
+        above = (z - level).clamp(min=0)
+        return ((beta * above) ** (1 / beta)).sum(-1, keepdim=True) < 1
+
+    return lowest_key(z, belongs)[0]
 
 
 def _weights_above(lead: Tensor, beta: Tensor, v: Tensor, support: Tensor) -> Tensor:

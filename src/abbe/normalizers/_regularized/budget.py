@@ -8,56 +8,48 @@ from torch import Tensor
 from .._base import Normalizer
 from .._dispatch import RowMap, row_map, row_weights
 from .._options import Option
-from .._rows import NEG_INF, below_top, diagonal_minus_outer, finish, row_top, visible_keys
+from .._rows import NEG_INF, diagonal_minus_outer, finish, row_top, visible_keys
 from .any_alpha import number_if_fixed
-
-_ROUNDS = 4  # the sort is right but for rounding, so that the sets settle in one or two
+from .root import lowest_key
 
 
 def budget_reference(logits: Tensor, params: Tensor) -> Tensor:
     """clip(l - tau, 0, 1) with the sum min(budget, n), params (budget,).
 
-    The sum is piecewise linear in tau, with corners at l and at l - 1. A sort finds the piece; on it tau is a mean.
+    The sum falls as tau grows, so two bisections over the sorted keys find which weights are 0 and which are 1. On
+    the others tau is a mean.
     """
     visible = visible_keys(logits)
     top = row_top(logits, visible)
-    z = below_top(logits, visible, top)
-    count = visible.sum(-1, keepdim=True).to(z.dtype)
-    budget = torch.minimum(params, count)
+    budget = torch.minimum(params, visible.sum(-1, keepdim=True).to(logits.dtype))
+    z = torch.where(visible, logits, 0.0)
     with torch.no_grad():
-        full, between, anchor = _pieces(z.detach(), visible, budget.detach(), count)
-    # Offsets from a key between the bounds: next to it a lead of 1e4 of the top costs no digits.
+        full, between = _sets(logits.detach(), visible, budget.detach())
+        # Offsets from a key between the bounds, not from the top: next to a far leader they would lose their digits.
+        highest = torch.where(between, logits.detach(), NEG_INF).amax(-1, keepdim=True)
+        anchor = torch.where(highest > NEG_INF, highest, 0.0)
     offset = torch.where(between, z - anchor, 0.0)
     members = between.sum(-1, keepdim=True).clamp(min=1)
     tau = (offset.sum(-1, keepdim=True) + full.sum(-1, keepdim=True) - budget) / members
-    w = torch.where(full, 1.0, torch.where(between, (offset - tau).clamp(0, 1), 0.0))
-    excess = torch.where(between, (w.detach().sum(-1, keepdim=True) - budget.detach()) / members, 0.0)
-    return finish((w - excess).clamp(0, 1), logits, params, visible, top)
+    w = torch.where(full, 1.0, torch.where(between, offset - tau, 0.0)).clamp(0, 1)
+    excess = (w.detach().sum(-1, keepdim=True) - budget.detach()) / members  # no gradient: exactly, it is 0
+    return finish((w - torch.where(between, excess, 0.0)).clamp(0, 1), logits, params, visible, top)
 
 
-def _pieces(z: Tensor, visible: Tensor, budget: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys of weight 1, keys between 0 and 1, and the largest logit of the latter (without any: an arbitrary one)."""
-    shown = torch.where(visible, z, NEG_INF)
-    corners, order = torch.cat([shown, shown - 1], -1).sort(-1, descending=True)
-    sign = torch.where(order < z.shape[-1], 1.0, -1.0).to(z.dtype)
-    slope = sign.cumsum(-1)  # keys between the bounds when tau lies just below a corner
-    fall = torch.where(corners[..., 1:] > NEG_INF, corners[..., :-1] - corners[..., 1:], 0.0)
-    total = torch.cat([torch.zeros_like(z[..., :1]), (slope[..., :-1] * fall).cumsum(-1)], -1)
-    last = ((total < budget) & (corners > NEG_INF)).sum(-1, keepdim=True).clamp(min=1) - 1
-    start, slope, total = (x.gather(-1, last) for x in (corners, slope, total))
-    anchor = torch.where(start > NEG_INF, start, 0.0)
-    tau = (total - budget) / slope.clamp(min=1)
-    for _ in range(_ROUNDS):
-        height = torch.where(visible, (z - anchor) - tau, -1.0)
-        full, between = height >= 1, (height > 0) & (height < 1)
-        highest = torch.where(between, z, NEG_INF).amax(-1, keepdim=True)
-        moved = torch.where(highest > NEG_INF, highest, anchor)
-        members = between.sum(-1, keepdim=True)
-        mean = torch.where(between, z - moved, 0.0).sum(-1, keepdim=True) + full.sum(-1, keepdim=True) - budget
-        tau = torch.where(members > 0, mean / members.clamp(min=1), tau)
-        anchor = moved
-    everything = budget >= count
-    return (full | everything) & visible, between & ~everything, anchor
+def _sets(logits: Tensor, visible: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
+    """The keys of weight 1, and those between 0 and 1."""
+
+    def total(level: Tensor, of_level: float) -> Tensor:
+        """The sum if tau is such that a key at this level weighs 0 or 1."""
+        return torch.where(visible, (logits - level + of_level).clamp(0, 1), 0.0).sum(-1, keepdim=True)
+
+    def reaching(lowest: tuple[Tensor, Tensor]) -> Tensor:
+        index, some = lowest
+        return visible & some & (logits >= logits.gather(-1, index))
+
+    positive = reaching(lowest_key(logits, lambda level: total(level, 0.0) < budget))
+    full = reaching(lowest_key(logits, lambda level: total(level, 1.0) <= budget))
+    return full, positive & ~full
 
 
 BUDGET = row_map("budget", budget_reference)

@@ -1,7 +1,8 @@
-"""The log of the largest weight of a row: what it makes of the other weights, and the search for it."""
+"""Searches, one answer per row: the log of the largest weight, and how many of the sorted keys keep a law."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from .._dispatch import inside_transform
 from .._entmax import log1p_ratio
+from .._rows import NEG_INF
 
 Sums = Callable[[Tensor], tuple[Tensor, Tensor]]
 _MOST = 200  # a bisection to float64 every other step would need 120
@@ -17,7 +19,7 @@ _UNROLLED = 16  # 8 were the most seen on adversarial rows
 
 def powers_below(z: Tensor, beta: Tensor, s: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
     """w = [e^(beta s) + beta z]_+^(1/beta) for z <= 0 and any beta > -1, and 1 + beta z e^(-beta s) on its support."""
-    most = 0.9 * torch.log(torch.tensor(torch.finfo(z.dtype).max)).item()
+    most = 0.9 * math.log(torch.finfo(z.dtype).max)
     unit = torch.exp((-beta * s).clamp(max=most))  # beyond, only keys equal to the top are left, where z = 0
     x = z * unit
     inside = visible & (1 + beta * x > 0)
@@ -53,3 +55,21 @@ def log_peak(sums: Sums, low: Tensor, some: Tensor) -> Tensor:
         if not unrolled and not bool((step > 2 * torch.finfo(s.dtype).eps * (1 - s)).any()):
             break
     return s
+
+
+def lowest_key(z: Tensor, belongs: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Index of the lowest key whose level belongs, and whether there is one; if a level belongs, all above it do.
+
+    A bisection over the sorted keys; -inf is an absent key, which never belongs.
+    """
+    ordered, order = torch.where(z.isnan(), NEG_INF, z).sort(-1, descending=True)
+    keys = z.shape[-1]
+    inside = torch.zeros_like(order[..., :1])  # so many keys belong for sure
+    outside = torch.full_like(inside, keys + 1)
+    for _ in range(math.ceil(math.log2(keys + 1))):
+        middle = ((inside + outside) // 2).clamp(min=1, max=keys)
+        level = ordered.gather(-1, middle - 1)
+        shown = level > NEG_INF
+        further = shown & belongs(torch.where(shown, level, 0.0))
+        inside, outside = torch.where(further, middle, inside), torch.where(further, outside, middle)
+    return order.gather(-1, (inside - 1).clamp(min=0)), inside > 0
