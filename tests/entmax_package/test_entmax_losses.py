@@ -218,13 +218,23 @@ def test_torch_func(loss: object, weights: object) -> None:
     torch.testing.assert_close(grads, weights(X) - torch.nn.functional.one_hot(target[0], 5))
 
 
-def test_many_rows_in_blocks() -> None:
-    """More entries than one block holds, and leading dimensions."""
-    X, target = data(90, 2000, scale=2.0)
-    for loss in (entmax.sparsemax_loss, entmax.entmax15_loss):
-        losses = loss(X.view(3, 30, 2000), target.view(3, 30))
-        torch.testing.assert_close(losses[1, 7], loss(X[37], target[37]))
-        torch.testing.assert_close(losses.float(), loss(X.float(), target).view(3, 30), rtol=1e-5, atol=1e-5)
+@each_loss
+def test_the_kernels_are_used_and_agree(loss: object, weights: object) -> None:
+    """65,536 entries and more, leading dimensions, masked classes and rows; double precision is the oracle."""
+    X, target = data(600, 128, scale=2.0)
+    X[::3, 5:90] = -torch.inf
+    X[7], X[11, 3] = -torch.inf, torch.nan
+    X, target = X.float().view(6, 100, 128), target.view(6, 100).int()
+    one, two = X.clone().requires_grad_(), X.double().requires_grad_()
+    ours, exact = loss(one, target), loss(two, target)
+    size = exact.detach().abs().nan_to_num(posinf=1.0).clamp(min=1)
+    torch.testing.assert_close(ours.double() / size, exact / size, rtol=0, atol=3e-6, equal_nan=True)
+    assert float(ours.detach()[0, 7]) == 0
+    assert bool((ours.detach().nan_to_num() >= 0).all())
+    for losses, rows in ((ours, one), (exact, two)):
+        losses.masked_fill(losses.isinf(), 0).sum().backward()
+        assert not bool(rows.grad[0, 7].any())
+    torch.testing.assert_close(one.grad.double(), two.grad, rtol=0, atol=4e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,13 @@ def tsallis(weights: Tensor, alpha: float | Tensor) -> Tensor:
     return (weights * share).sum(-1)
 
 
+def tsallis_kernel(alpha: float) -> str | None:
+    """The kernel of the loss that goes with it; next to alpha = 1 a power in float32 would lose digits."""
+    if abs(alpha - 1) < 0.05 and alpha != 1:
+        return None
+    return {1.0: "shannon", 1.5: "root", 2.0: "gini"}.get(alpha, "power")
+
+
 def norm(weights: Tensor, alpha: float | Tensor) -> Tensor:
     """1 - ||p||_alpha; 0 for alpha <= 1, where the weights of equal keys stand for any one of them."""
     peak = weights.detach().amax(-1, keepdim=True)

@@ -14,25 +14,27 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
-from ..normalizers import inside_transform
+from .._kernels.switch import KernelsBrokenError, load
+from .._kernels.threads import over_rows
+from ..normalizers import fused, inside_transform
 from ._along import one_per_row, working
-
-_BLOCK = 1 << 16  # entries at a time: what the sum makes of them stays in the cache
 
 
 @dataclass(frozen=True)
 class Family:
-    """Weights of rows at an alpha, and the entropy that belongs to them."""
+    """Weights of rows at an alpha, the entropy that belongs to them, and the kernel of the loss, if there is one."""
 
     name: str
     weights: Callable[[Tensor, float | Tensor], Tensor]
     entropy: Callable[[Tensor, float | Tensor], Tensor]
+    kernel: Callable[[float], str | None] = lambda alpha: None
 
 
 def fenchel_young(family: Family, X: Tensor, target: Tensor, alpha: float | Tensor) -> Tensor:
     """The loss of every row of X (..., classes), never negative; `target` holds the index of its class."""
     x = working(family.name, X)
     _check(family.name, X, target)
+    target = target.long()
     if isinstance(alpha, Tensor) and alpha.ndim > 0:
         alpha = one_per_row(family.name, alpha, X, -1)
     if isinstance(alpha, Tensor):
@@ -66,7 +68,7 @@ class _FenchelYoung(torch.autograd.Function):
         weights = family.weights(x, alpha)
         ctx.family, ctx.alpha = family, None if isinstance(alpha, Tensor) else alpha
         ctx.save_for_backward(x, weights, target, *((alpha,) if isinstance(alpha, Tensor) else ()))
-        return _in_blocks(family, weights, x, target, alpha)
+        return _value(family, weights, x, target, alpha)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -75,8 +77,7 @@ class _FenchelYoung(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted: it is that of the weights
             weights = ctx.family.weights(x, alpha)
         of_target = grad * ~_without_keys(x, target)
-        of_x = grad.unsqueeze(-1) * weights
-        of_x = of_x.scatter_add(-1, target.unsqueeze(-1), -of_target.unsqueeze(-1))
+        of_x = (grad.unsqueeze(-1) * weights).scatter_add_(-1, target.unsqueeze(-1), -of_target.unsqueeze(-1))
         of_alpha = _slope_in_alpha(ctx.family, weights, alpha, grad) if ctx.needs_input_grad[1] else None
         return of_x, of_alpha, None, None
 
@@ -91,15 +92,22 @@ def _slope_in_alpha(family: Family, weights: Tensor, alpha: Tensor, grad: Tensor
     return slope
 
 
-def _in_blocks(family: Family, weights: Tensor, x: Tensor, target: Tensor, alpha: float | Tensor) -> Tensor:
-    if x.numel() <= 2 * _BLOCK or isinstance(alpha, Tensor) or x.device.type != "cpu":
+def _value(family: Family, weights: Tensor, x: Tensor, target: Tensor, alpha: float | Tensor) -> Tensor:
+    """The loss without derivatives: by a kernel where there is one."""
+    name = None if isinstance(alpha, Tensor) else family.kernel(alpha)
+    if name is None or isinstance(alpha, Tensor) or not fused(x):
         return _loss(family, weights, x, target, alpha)
     classes = x.shape[-1]
-    rows = weights.reshape(-1, classes), x.reshape(-1, classes), target.reshape(-1)
-    step = max(1, _BLOCK // classes)
-    starts = range(0, target.numel(), step)
-    parts = [_loss(family, *(t[start : start + step] for t in rows), alpha=alpha) for start in starts]
-    return torch.cat(parts).view(target.shape)
+    rows = tuple(t.contiguous().view(-1, classes) for t in (weights, x))
+    places = target.contiguous().view(-1)
+    losses = x.new_empty(places.shape)
+    try:
+        kernel = load("abbe.entmax._kernels.losses", name)
+        over_rows(kernel, len(places), *rows, places, x.new_full((1,), alpha), losses)
+    except KernelsBrokenError:
+        return _loss(family, weights, x, target, alpha)
+    losses = losses.view(target.shape)
+    return torch.where(_without_keys(x, target), 0.0, losses)
 
 
 def _by_its_terms(family: Family, x: Tensor, target: Tensor, alpha: float | Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from .._errors import AbbeError
 from ..normalizers import entmax_weights, normmax_weights
-from ._entropy import norm, tsallis
+from ._entropy import norm, tsallis, tsallis_kernel
 from ._fenchel_young import Family, fenchel_young, is_traced
 
 _REDUCTIONS = ("elementwise_mean", "mean", "sum", "none")
@@ -15,17 +15,17 @@ _REDUCTIONS = ("elementwise_mean", "mean", "sum", "none")
 
 def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
     """Loss of every row of X (..., classes) whose gradient is sparsemax less the target; `k` changes nothing."""
-    return fenchel_young(Family("sparsemax_loss", entmax_weights, tsallis), X, target, 2.0)
+    return fenchel_young(Family("sparsemax_loss", entmax_weights, tsallis, tsallis_kernel), X, target, 2.0)
 
 
 def sparsemax_bisect_loss(X: Tensor, target: Tensor, n_iter: int | None = 50) -> Tensor:
     """The same as `sparsemax_loss`."""
-    return fenchel_young(Family("sparsemax_bisect_loss", entmax_weights, tsallis), X, target, 2.0)
+    return fenchel_young(Family("sparsemax_bisect_loss", entmax_weights, tsallis, tsallis_kernel), X, target, 2.0)
 
 
 def entmax15_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
     """Loss of every row of X (..., classes) whose gradient is 1.5-entmax less the target; `k` changes nothing."""
-    return fenchel_young(Family("entmax15_loss", entmax_weights, tsallis), X, target, 1.5)
+    return fenchel_young(Family("entmax15_loss", entmax_weights, tsallis, tsallis_kernel), X, target, 1.5)
 
 
 def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n_iter: int | None = 50) -> Tensor:
@@ -33,7 +33,7 @@ def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n
 
     `alpha` is a number or one per row, (..., 1), and has a gradient of its own.
     """
-    return fenchel_young(Family("entmax_bisect_loss", entmax_weights, tsallis), X, target, alpha)
+    return fenchel_young(Family("entmax_bisect_loss", entmax_weights, tsallis, tsallis_kernel), X, target, alpha)
 
 
 def normmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 2, n_iter: int | None = 50) -> Tensor:

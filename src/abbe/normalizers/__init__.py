@@ -5,7 +5,7 @@ normalizer: attention, a swap in a model, a fit of what it learns.
 """
 
 from ._base import Normalizer
-from ._dispatch import inside_transform, kernels_from
+from ._dispatch import fused, inside_transform, kernels_from
 from ._options import Learned, Option
 from ._registry import NormalizerInfo, list_normalizers, normalizer, usual_specs
 from ._regularized.any_alpha import entmax_weights
@@ -26,6 +26,7 @@ __all__ = [
     "budget_weights",
     "entmax_weights",
     "format_spec",
+    "fused",
     "inside_transform",
     "kernels_from",
     "list_normalizers",
