@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -115,7 +116,7 @@ def normalizer_rows(only: set[str], shapes: tuple[tuple[int, int], ...], budget:
 
 
 def package_rows(shapes: tuple[tuple[int, int], ...], budget: float) -> None:
-    """The usual package, on the same footing."""
+    """The usual package on the same footing, and its losses beside those of abbe.entmax."""
     import entmax
 
     for name in ("sparsemax", "entmax15", "entmax_bisect"):
@@ -132,6 +133,20 @@ def package_rows(shapes: tuple[tuple[int, int], ...], budget: float) -> None:
                     "forward+backward": both,
                 }
             )
+            loss_rows(entmax, name, extra, shape, budget)
+
+
+def loss_rows(package: ModuleType, name: str, extra: dict[str, float], shape: tuple[int, int], budget: float) -> None:
+    """Forward with backward of a loss, ours and the package's, against the map of abbe.entmax that it belongs to."""
+    logits, grad = SPREAD * torch.randn(shape), torch.randn(shape)
+    target = torch.randint(shape[1], shape[:1])
+    map_of_ours = partial(getattr(abbe.entmax, name), dim=-1, **extra)
+    losses = [partial(getattr(module, f"{name}_loss"), target=target, **extra) for module in (abbe.entmax, package)]
+    steps = [forward_and_backward(map_of_ours, logits, grad)]
+    steps += [forward_and_backward(loss, logits, torch.ones(shape[:1])) for loss in losses]
+    base, ours, theirs = best_times(list(steps), budget)
+    for whose, seconds in (("abbe.entmax", ours), ("entmax 1.3", theirs)):
+        emit({"part": "package", "name": f"{whose} {name}_loss", "shape": shape, "over its map": seconds / base})
 
 
 def attention_rows(budget: float) -> None:

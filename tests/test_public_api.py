@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import abbe
+import abbe.entmax
 import abbe.measures
 import abbe.models
 import abbe.studies
@@ -41,7 +42,7 @@ def test_nothing_else_is_exported() -> None:
 
 @pytest.mark.slow
 def test_submodules_are_found_on_first_use() -> None:
-    names = ("bounds", "measures", "models", "normalizers", "results", "studies", "training", "views")
+    names = ("bounds", "entmax", "measures", "models", "normalizers", "results", "studies", "training", "views")
     code = f"import abbe, sys; print([getattr(abbe, name).__name__ for name in {names!r}])"
     assert in_a_fresh_process(code) == str([f"abbe.{name}" for name in names])
     assert set(names) <= set(dir(abbe))
@@ -69,7 +70,7 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_no_public_name_is_a_submodule() -> None:
-    for package in (abbe, abbe.normalizers, abbe.measures, abbe.models, abbe.studies):
+    for package in (abbe, abbe.entmax, abbe.normalizers, abbe.measures, abbe.models, abbe.studies):
         modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
         assert not modules & set(package.__all__)
 

@@ -102,7 +102,7 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "all": {".studies": ("compare", "report", "reproduce")},  # they write pages
 }
-_MODULES = ("bounds", "measures", "models", "normalizers", "results", "studies", "training", "views", "words")
+_MODULES = ("bounds", "entmax", "measures", "models", "normalizers", "results", "studies", "training", "views", "words")
 __getattr__, __dir__ = _on_first_use(__name__, _NAMES, _MODULES)
 
 # attn_implementation="abbe:entmax-1.5" and the like are known to transformers when both are imported, in any order.

@@ -36,4 +36,4 @@ _EXAMPLE = re.compile(r'^    example = "([^":]+)', re.MULTILINE)  # each class i
 
 def normalizer_names() -> list[str]:
     """From the sources: importing them would load torch."""
-    return sorted(name for file in _NORMALIZERS.glob("_*.py") for name in _EXAMPLE.findall(file.read_text("utf-8")))
+    return sorted(name for file in _NORMALIZERS.rglob("*.py") for name in _EXAMPLE.findall(file.read_text("utf-8")))

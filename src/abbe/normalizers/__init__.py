@@ -5,9 +5,12 @@ normalizer: attention, a swap in a model, a fit of what it learns.
 """
 
 from ._base import Normalizer
-from ._dispatch import inside_transform, kernels_from
+from ._dispatch import fused, inside_transform, kernels_from
 from ._options import Learned, Option
 from ._registry import NormalizerInfo, list_normalizers, normalizer, usual_specs
+from ._regularized.any_alpha import entmax_weights
+from ._regularized.budget import budget_weights
+from ._regularized.normmax import normmax_weights
 from ._softmax import Softmax
 from ._spec import format_spec, parse_spec
 from ._step import step_attention
@@ -20,11 +23,15 @@ __all__ = [
     "Option",
     "Softmax",
     "Truncated",
+    "budget_weights",
+    "entmax_weights",
     "format_spec",
+    "fused",
     "inside_transform",
     "kernels_from",
     "list_normalizers",
     "normalizer",
+    "normmax_weights",
     "parse_spec",
     "step_attention",
     "usual_specs",

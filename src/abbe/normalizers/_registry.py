@@ -13,6 +13,8 @@ from ._entmax import AdaptiveScalableEntmax, Entmax, Sparsemax
 from ._gates import NormalizedReLU, Sigmoid, Softpick
 from ._hybrid import Hybrid
 from ._options import Option
+from ._regularized.budget import Budget
+from ._regularized.normmax import Normmax
 from ._scaled import Scaled
 from ._selection import Threshold, TopK, TopP
 from ._shaped import ClippedSoftmax, ElasticSoftmax, SelfAdjustedSoftmax
@@ -30,6 +32,8 @@ CLASSES: tuple[type[Normalizer], ...] = (
     Sparsemax,
     Entmax,
     AdaptiveScalableEntmax,
+    Normmax,
+    Budget,
     SoftmaxPlusOne,
     LearnedSink,
     ClippedSoftmax,
