@@ -11,6 +11,7 @@ from ._registry import NormalizerInfo, list_normalizers, normalizer, usual_specs
 from ._softmax import Softmax
 from ._spec import format_spec, parse_spec
 from ._step import step_attention
+from ._support import differentiate_support, find_support, support_map
 from ._truncated import Truncated
 
 __all__ = [
@@ -20,6 +21,8 @@ __all__ = [
     "Option",
     "Softmax",
     "Truncated",
+    "differentiate_support",
+    "find_support",
     "format_spec",
     "inside_transform",
     "kernels_from",
@@ -27,5 +30,6 @@ __all__ = [
     "normalizer",
     "parse_spec",
     "step_attention",
+    "support_map",
     "usual_specs",
 ]
