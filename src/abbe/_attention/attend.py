@@ -30,6 +30,10 @@ from .blocks import (
     full_precision,
 )
 from .sdpa import Options, from_sdpa
+from .sparse import DENSE, sparse_attention
+
+SPARSE_FROM = 1 << 16  # scores: below, full rows cost less than the calls
+SPARSE_QUERIES = 16
 
 
 @overload
@@ -125,6 +129,8 @@ def attention(
     # The kernel has no second derivatives, and in small problems every normalizer shall have them.
     if _kernel_applies(rule, inputs) and (compiling or not small or not _needs_grad(inputs)):
         return _kernel(rule, inputs)
+    if _sparse_pays(inputs, small) and (sparse := sparse_attention(rule, inputs)) is not None:
+        return sparse
     return dense(rule, inputs)[0] if compiling or small else blockwise(rule, inputs)
 
 
@@ -134,6 +140,24 @@ def _blockwise(
     """attention() block by block, whatever the problem; for tests and benchmarks."""
     _check_qkv(q, k, v)
     return blockwise(*_checked(q, k, v, normalizer, Options(**options)), size)
+
+
+def _sparse(
+    q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer, dense_from: float = DENSE, **options: Any
+) -> Tensor:
+    """attention() over the support, whatever the problem; for tests and benchmarks."""
+    _check_qkv(q, k, v)
+    out = sparse_attention(*_checked(q, k, v, normalizer, Options(**options)), dense_from)
+    if out is None:
+        raise TypeError(f"{normalizer} has no sparse path here")
+    return out
+
+
+def _sparse_pays(inputs: Inputs, small: bool) -> bool:
+    """With gradients small problems take full rows; without, from where a kernel answers sooner than torch."""
+    scores = math.prod(batch_shape(inputs)) * inputs.q.shape[-3] * inputs.q.shape[-2] * inputs.k.shape[-2]
+    needs_grad = torch.compiler.is_compiling() or _needs_grad(inputs)
+    return inputs.q.shape[-2] >= SPARSE_QUERIES and (not small if needs_grad else scores >= SPARSE_FROM)
 
 
 def _needs_grad(inputs: Inputs) -> bool:

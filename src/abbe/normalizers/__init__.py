@@ -11,7 +11,7 @@ from ._registry import NormalizerInfo, list_normalizers, normalizer, usual_specs
 from ._softmax import Softmax
 from ._spec import format_spec, parse_spec
 from ._step import step_attention
-from ._support import differentiate_support, find_support, support_map
+from ._support import differentiate_support, find_support, support_map, weights_of_map
 from ._truncated import Truncated
 
 __all__ = [
@@ -32,4 +32,5 @@ __all__ = [
     "step_attention",
     "support_map",
     "usual_specs",
+    "weights_of_map",
 ]

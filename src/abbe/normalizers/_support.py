@@ -15,7 +15,7 @@ from .._kernels.switch import load
 from .._kernels.threads import over_rows
 from . import _registry
 from ._base import Normalizer
-from ._dispatch import RowMap, usable
+from ._dispatch import _MAPS, RowMap, row_weights, usable
 from ._entmax import ENTMAX, ENTMAX15, SPARSEMAX, Entmax, Sparsemax
 from ._scaled import Scaled
 
@@ -44,6 +44,11 @@ def _is_known(normalizer: Normalizer) -> bool:
     if isinstance(normalizer, Scaled):
         return normalizer.is_one_map and _is_known(normalizer.of)
     return isinstance(normalizer, _CLASSES)
+
+
+def weights_of_map(name: str, logits: Tensor, params: Tensor) -> Tensor:
+    """The weights of full rows."""
+    return row_weights(_MAPS[name], logits, params)
 
 
 def find_support(

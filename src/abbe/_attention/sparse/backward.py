@@ -73,9 +73,7 @@ def _add_gradients(
     keep, seeds = torch.tensor([1 - settings.dropout]), torch.tensor([seed])
     left = weights.clone() if settings.dropout else weights
     of_logits = torch.empty_like(weights)
-    over_rows(
-        kernel("multiply_values"), len(rows), places, starts, rows, grad, v, shape, keep, seeds, left, of_logits
-    )
+    over_rows(kernel("multiply_values"), len(rows), places, starts, rows, grad, v, shape, keep, seeds, left, of_logits)
     _differentiate(settings, tensors, supports, of_logits, weights, starts, sink_weights, grads, wanted)
     scale = torch.tensor([settings.scale, settings.softcap or 0.0])
     if settings.softcap is not None:

@@ -60,9 +60,7 @@ def attend_block(
     return support, 8 * (total + len(counts))
 
 
-def support_of(
-    settings: Settings, tensors: Tensors, block: Block, room: Room
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def support_of(settings: Settings, tensors: Tensors, block: Block, room: Room) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Weights and places in the first columns of every row, their counts, and the weights of the sink."""
     rows, keys = rows_of(block, tensors), block.keys.stop - block.keys.start
     extra = 0 if tensors.sink is None else 1
