@@ -9,6 +9,7 @@ import torch
 from attention_problems import Problem, make, problems, specified
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from normalizer_cases import slow
 from tiers import examples
 from torch import Tensor
 from torch.testing import assert_close
@@ -37,9 +38,9 @@ def as_double(problem: Problem) -> Problem:
         for name, value in problem.options.items()
     }
     q, k, v = (t.detach().double().requires_grad_() for t in (problem.q, problem.k, problem.v))
-    exact = abbe.normalizer(problem.normalizer.initial_spec).double()
-    exact.load_state_dict(problem.normalizer.state_dict())
-    return Problem(q, k, v, exact, problem.grad_out.double(), options)
+    normalizer = abbe.normalizer(problem.normalizer.initial_spec).double()
+    normalizer.load_state_dict(problem.normalizer.state_dict())
+    return Problem(q, k, v, normalizer, problem.grad_out.double(), options)
 
 
 @settings(max_examples=examples(60))
@@ -70,13 +71,13 @@ def specified_without_bias(problem: Problem) -> list[Tensor]:
     return [out, *(grad for grad, is_bias in zip(grads, names, strict=True) if not is_bias)]
 
 
-@pytest.mark.parametrize("spec", ["entmax:alpha=1.5", "sparsemax", "entmax:alpha=1.6"])
+@pytest.mark.parametrize("spec", ["entmax:alpha=1.5", "sparsemax", slow("entmax:alpha=1.6")])
 @pytest.mark.parametrize("options", [{"causal": True}, {"window": 100}, {"causal": True, "sink": 0.3, "softcap": 4.0}])
 def test_long_rows_are_full_rows_in_float64(spec: str, options: dict[str, Any]) -> None:
     """Many segments per row, several blocks, grouped heads, more keys than queries."""
-    inputs = make(heads=4, kv_heads=2, queries=700, keys=1300, width=16, dtype=torch.float32, batch=(2,))
+    inputs = make(heads=4, kv_heads=2, queries=300, keys=1100, width=16, dtype=torch.float32)
     exact = [t.detach().double().requires_grad_() for t in inputs]
-    grad = torch.randn(2, 4, 700, 16, generator=torch.Generator().manual_seed(1))
+    grad = torch.randn(4, 300, 16, generator=torch.Generator().manual_seed(1))
     out, wanted = _sparse(*inputs, spec, NEVER, **options), _blockwise(*exact, spec, **options)
     assert_close(out.double(), wanted, rtol=1e-4, atol=1e-5)
     grads = torch.autograd.grad(out, inputs, grad), torch.autograd.grad(wanted, exact, grad.double())

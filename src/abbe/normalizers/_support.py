@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._kernels.switch import load
+from .._kernels.switch import load, usable
 from .._kernels.threads import over_rows
 from . import _registry
 from ._base import Normalizer
-from ._dispatch import _MAPS, RowMap, row_weights, usable
+from ._dispatch import _MAPS, RowMap, row_weights
 from ._entmax import ENTMAX, ENTMAX15, SPARSEMAX, Entmax, Sparsemax
 from ._scaled import Scaled
 

@@ -196,7 +196,7 @@ def second_order(settings: Settings, saved: Sequence[Any], tangents: Sequence[Te
     return of_all
 
 
-def _leaf(t: Tensor | None, deeper: bool) -> Tensor | None:
+def _leaf(t: Any, deeper: bool) -> Any:
     if t is None or not t.is_floating_point():
         return t
     return t if deeper and t.requires_grad else t.detach().requires_grad_()

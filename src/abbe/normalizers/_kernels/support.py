@@ -6,8 +6,9 @@ are the weights, in no particular order, and places[r] their keys. `shape` says 
     (queries, position, nearest, farthest, keys, first key)
 
 Row r is query i = r mod `queries` of its head, at place `position` + i, and sees the keys at distances of `nearest` to
-`farthest` before it; `position` and the columns count from the first key, places from the key before all. `sink` has one more logit per head, or none; its weight goes to sink_weights[r]. A row with NaN or
-+inf has a weight of NaN at all its keys.
+`farthest` before it; `position` and the columns count from the first key, places from the key before all. `sink` has
+one more logit per head, or none; its weight goes to sink_weights[r]. A row with NaN or +inf has a weight of NaN at all
+its keys.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def top_of_row(row: Any, room: Any) -> Any:
 
 
 @kernel
-def spoil(weights: Any, places: Any) -> int:
+def spoil(weights: Any, places: Any) -> Any:
     """All keys, with weights of NaN: what is made of them is NaN, too."""
     weights[:] = NAN
     for j in range(weights.shape[0]):
@@ -69,7 +70,7 @@ def spoil(weights: Any, places: Any) -> int:
 
 
 @kernel
-def take_out(weights: Any, places: Any, place: int, weight: Any) -> int:
+def take_out(weights: Any, places: Any, place: int, weight: Any) -> Any:
     """Move the weight at that place out of the support; returns how many are left."""
     count = weights.shape[0]
     weight[0] = ZERO
@@ -89,7 +90,7 @@ def support_rows(of_row: Any) -> Any:
 
 
 @kernel
-def gather_above(row: Any, top: Any, scale: Any, gap: Any, room: Any) -> int:
+def gather_above(row: Any, top: Any, scale: Any, gap: Any, room: Any) -> Any:
     """The keys with scale (row - top) > -gap: their number, with values and places in the room, padded."""
     lanes, near, _, index = room
     segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
@@ -102,12 +103,12 @@ def gather_above(row: Any, top: Any, scale: Any, gap: Any, room: Any) -> int:
 
 
 @inlined
-def padded(count: int) -> int:
+def padded(count: int) -> Any:
     return (count + _VECTOR - 1) // _VECTOR * _VECTOR
 
 
 @support_rows
-def sparsemax_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> int:
+def sparsemax_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> Any:
     lanes, near, _, index = room
     segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
     tau = sparsemax_threshold(lanes[: segments * LANES], top, params[0], -1.0)
@@ -123,7 +124,7 @@ def sparsemax_support(row: Any, top: Any, params: Any, room: Any, weights: Any, 
 
 
 @support_rows
-def entmax15_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> int:
+def entmax15_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> Any:
     lanes, near, _, index = room
     half_scale = _HALF * params[0]
     segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
@@ -140,7 +141,7 @@ def entmax15_support(row: Any, top: Any, params: Any, room: Any, weights: Any, p
 
 
 @support_rows
-def entmax_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> int:
+def entmax_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> Any:
     _, near, packed, index = room
     beta = max(params[1], f32(1e-7))  # 1/beta is needed, and stays finite
     count = gather_above(row, top, params[0], ONE / beta, room)
