@@ -6,6 +6,7 @@ them. Who calls them (`abbe.attention`) makes the logits block by block, and nev
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -69,5 +70,6 @@ def differentiate_support(
     over_rows(_load("support_gradient"), len(starts) - 1, grad, weights, starts, *rest)
 
 
+@cache
 def _load(kernel: str) -> Any:
     return load(f"{__package__}._kernels.support", kernel)

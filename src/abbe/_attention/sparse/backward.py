@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..._kernels.threads import over_rows
 from ...normalizers import differentiate_support
-from .call import Block, Settings, Support, Tensors, blocks, params_of, row_numbers
-from .forward import Room, kernel, support_of
+from .call import Block, Settings, Support, Tensors, blocks, params_of, row_table
+from .forward import Room, chances, kernel, support_of
 
 ENTRIES = 1 << 20  # of the supports that are taken together: 20 MiB
 
@@ -45,8 +45,9 @@ def gradients(
 
 def _all_supports(settings: Settings, tensors: Tensors, kept: Sequence[Support]) -> Iterator[Support]:
     yield from kept
-    room = Room()
-    for block in islice(blocks(settings, tensors), len(kept), None):
+    again = list(islice(blocks(settings, tensors), len(kept), None))
+    room = Room(tensors, again)
+    for block in again:
         yield _support_again(settings, tensors, block, room)
 
 
@@ -64,16 +65,16 @@ def _add_gradients(
     q, k, v = (t.flatten(0, 1) for t in tensors[:3])
     group = tensors.q.shape[1] // tensors.k.shape[1]
     shape = torch.tensor([group * q.shape[1], k.shape[1]])
-    rows = torch.cat([row_numbers(one.block, tensors) for one in supports])
+    rows = _row_numbers(tensors, supports)
     counts = torch.cat([one.counts for one in supports])
     starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     places, weights = torch.cat([one.places for one in supports]), torch.cat([one.weights for one in supports])
     sink_weights = torch.cat([one.sink_weights for one in supports])
     grad = grad_out.view(-1, v.shape[2])
-    keep, seeds = torch.tensor([1 - settings.dropout]), torch.tensor([seed])
     left = weights.clone() if settings.dropout else weights
     of_logits = torch.empty_like(weights)
-    over_rows(kernel("multiply_values"), len(rows), places, starts, rows, grad, v, shape, keep, seeds, left, of_logits)
+    lottery = chances(settings, seed)
+    over_rows(kernel("multiply_values"), len(rows), places, starts, rows, grad, v, shape, lottery, left, of_logits)
     _differentiate(settings, tensors, supports, of_logits, weights, starts, sink_weights, grads, wanted)
     scale = torch.tensor([settings.scale, settings.softcap or 0.0])
     if settings.softcap is not None:
@@ -120,6 +121,14 @@ def _differentiate(
             full = grads.params.new_zeros(*tensors.q.shape[:3], together.shape[1])
             full[one.block.batch, heads, one.block.queries] = grad_params[some].view(*shape, together.shape[1])
             grads.params.add_(full.sum_to_size(grads.params.shape))
+
+
+def _row_numbers(tensors: Tensors, supports: Sequence[Support]) -> Tensor:
+    ends = torch.tensor([len(one.counts) for one in supports]).cumsum(0)
+    tables = torch.stack([row_table(one.block, tensors) for one in supports])
+    rows = torch.empty(int(ends[-1]), dtype=torch.int64)
+    over_rows(kernel("number_rows"), len(supports), rows, tables, ends)
+    return rows
 
 
 def _row_spans(tensors: Tensors, supports: Sequence[Support]) -> Tensor:

@@ -86,13 +86,13 @@ def blocks(settings: Settings, tensors: Tensors) -> Iterator[Block]:
                     yield Block(some_batch, some_heads, some, slice(first, last))
 
 
-def row_numbers(block: Block, tensors: Tensors) -> Tensor:
-    """head * queries + query of all rows, head counted over the batch."""
-    heads, queries = tensors.q.shape[1:3]
-    of_block = block.heads(tensors)
-    batch = torch.arange(block.batch.start, block.batch.stop)[:, None, None] * heads
-    head = torch.arange(of_block.start, of_block.stop)[:, None]
-    return ((batch + head) * queries + torch.arange(block.queries.start, block.queries.stop)).flatten()
+def row_table(block: Block, tensors: Tensors) -> Tensor:
+    """How a row r of a block becomes the number of a row of all: see `row_number` in `kernels`."""
+    (_, heads, queries, _), key_heads = tensors.q.shape, tensors.k.shape[1]
+    group, in_block = heads // key_heads, block.key_heads.stop - block.key_heads.start
+    first_head = block.batch.start * heads + block.key_heads.start * group
+    length = block.queries.stop - block.queries.start
+    return torch.tensor([length, block.queries.start, first_head, in_block * group, heads, queries, group])
 
 
 def rows_of(block: Block, tensors: Tensors) -> int:

@@ -36,7 +36,7 @@ def dense_key_heads(settings: Settings, tensors: Tensors, dense_from: float = DE
     key_heads, keys = tensors.k.shape[1:3]
     last = slice(max(0, queries - PROBED), queries)
     block = Block(slice(0, batch), slice(0, key_heads), last, slice(0, keys))
-    counts = support_of(settings, tensors, block, Room())[2].view(batch, key_heads, -1)
+    counts = support_of(settings, tensors, block, Room(tensors, [block]))[2].view(batch, key_heads, -1)
     nearest, farthest = distances(settings, tensors)
     share = counts.double().mean((0, 2)) / min(keys, farthest - nearest + 1)
     return [head for head, of_head in enumerate(share.tolist()) if of_head > dense_from]

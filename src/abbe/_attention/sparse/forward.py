@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,20 +14,34 @@ from torch import Tensor
 from ..._kernels.switch import load
 from ..._kernels.threads import over_rows
 from ...normalizers import find_support
-from .call import Block, Settings, Support, Tensors, blocks, distances, params_of, row_numbers, rows_of
+from .call import SCORE_BYTES, Block, Settings, Support, Tensors, blocks, distances, params_of, row_table, rows_of
 
 
 class Room:
-    """Scratch that all blocks share: scores, which become weights, and the places of these."""
+    """Scratch that all blocks share: scores, which become weights, and the places of these.
 
-    def __init__(self) -> None:
-        self.scores, self.places = torch.empty(0), torch.empty(0, dtype=torch.int32)
+    A thread keeps that of its last call: fresh memory costs as much as what is written to it.
+    """
+
+    _last = threading.local()
+
+    def __init__(self, tensors: Tensors, of_blocks: Sequence[Block]) -> None:
+        size = max((rows_of(block, tensors) * width_of(block, tensors) for block in of_blocks), default=0)
+        last: tuple[Tensor, Tensor] | None = getattr(self._last, "room", None)
+        if last is None or last[0].numel() < size:
+            with torch.inference_mode(False):  # its tensors could not be written to outside of it
+                last = torch.empty(size), torch.empty(size, dtype=torch.int32)
+            if 4 * size <= 2 * SCORE_BYTES:
+                self._last.room = last
+        self.scores, self.places = last
 
     def of(self, rows: int, width: int) -> tuple[Tensor, Tensor]:
-        need = rows * width
-        if self.scores.numel() < need:
-            self.scores, self.places = torch.empty(need), torch.empty(need, dtype=torch.int32)
-        return self.scores[:need].view(rows, width), self.places[:need].view(rows, width)
+        return self.scores[: rows * width].view(rows, width), self.places[: rows * width].view(rows, width)
+
+
+def width_of(block: Block, tensors: Tensors) -> int:
+    """Columns of scores: the keys, and the sink."""
+    return block.keys.stop - block.keys.start + (0 if tensors.sink is None else 1)
 
 
 def attend(settings: Settings, seed: int, tensors: Tensors, limit: int) -> tuple[Tensor, list[Support]]:
@@ -32,8 +49,9 @@ def attend(settings: Settings, seed: int, tensors: Tensors, limit: int) -> tuple
     q, v = tensors.q, tensors.v
     # A query that sees no key belongs to no block.
     out = q.new_zeros(*q.shape[:3], v.shape[3])
-    room, kept, used = Room(), [], 0
-    for block in blocks(settings, tensors):
+    of_blocks = list(blocks(settings, tensors))
+    room, kept, used = Room(tensors, of_blocks), [], 0
+    for block in of_blocks:
         support, size = attend_block(settings, seed, tensors, block, room, out, used < limit)
         if support is not None:
             kept.append(support)
@@ -46,14 +64,12 @@ def attend_block(
 ) -> tuple[Support | None, int]:
     """Write the output of a block; its support if that is to be kept, and the bytes it takes."""
     scores, places, counts, sink_weights = support_of(settings, tensors, block, room)
-    v, queries = tensors.v, tensors.q.shape[2]
-    group = tensors.q.shape[1] // v.shape[1]
-    ends = counts.cumsum(0)
+    v, ends = tensors.v, counts.cumsum(0)
     total = int(ends[-1]) if keep else 0
     kept_places, kept_weights = torch.empty(total, dtype=torch.int32), torch.empty(total)
     over_rows(
-        kernel("sum_values"), len(scores), scores, places, counts, row_numbers(block, tensors), v.flatten(0, 1),
-        torch.tensor([group * queries]), torch.tensor([1 - settings.dropout]), torch.tensor([seed]), ends - counts,
+        kernel("sum_values"), len(scores), scores, places, counts, row_table(block, tensors), v.flatten(0, 1),
+        chances(settings, seed), ends - counts,
         kept_places, kept_weights, out.view(-1, out.shape[3]),
     )  # fmt: skip
     support = Support(block, counts, kept_places, kept_weights, sink_weights) if keep else None
@@ -63,8 +79,7 @@ def attend_block(
 def support_of(settings: Settings, tensors: Tensors, block: Block, room: Room) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Weights and places in the first columns of every row, their counts, and the weights of the sink."""
     rows, keys = rows_of(block, tensors), block.keys.stop - block.keys.start
-    extra = 0 if tensors.sink is None else 1
-    scores, places = room.of(rows, keys + extra)
+    scores, places = room.of(rows, width_of(block, tensors))
     make_logits(settings, tensors, block, scores[:, :keys])
     nearest, farthest = distances(settings, tensors)
     queries = block.queries.stop - block.queries.start
@@ -102,5 +117,11 @@ def part_of(table: Tensor, block: Block, heads: slice) -> Tensor:
     return table[tuple(slice(None) if n == 1 else some for n, some in zip(table.shape, wanted, strict=True))]
 
 
+def chances(settings: Settings, seed: int) -> Tensor:
+    """What dropout needs: its seed in two parts, each exact as a float64, and the probability to keep a weight."""
+    return torch.tensor([float(seed >> 31), float(seed & (2**31 - 1)), 1 - settings.dropout], dtype=torch.float64)
+
+
+@cache
 def kernel(name: str) -> Any:
     return load(f"{__package__}.kernels", name)

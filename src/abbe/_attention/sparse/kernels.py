@@ -1,8 +1,8 @@
 """Kernels over the support of attention: sums of values, products with them, and all that backward adds up.
 
-A support is a list of rows: `rows` (their numbers, head * queries + query), `starts` (where each begins; one more at
-the end), then `places` (keys) and `weights` of all rows. `shape` is (rows that share a key head, keys). No kernel makes
-a matrix product: every sum runs over the support.
+A support is a list of rows: `rows` (their numbers, head * queries + query, heads counted over the batch), `starts`
+(where each begins; one more at the end), then `places` (keys) and `weights` of all rows. `shape` is (rows that share a
+key head, keys). No kernel makes a matrix product: every sum runs over the support.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ from ..._kernels.vector import ONE, ZERO, f32
 
 
 @kernel
-def dropout_factor(seed: Any, row: int, key: int, keep: Any) -> Any:
-    """0 or 1 / keep: a hash of the place (splitmix64), the same in forward and backward, in any order."""
-    x = uint64(seed) + uint64(row) * uint64(0x9E3779B97F4A7C15) + uint64(key) * uint64(0xD1B54A32D192ED03)
+def dropout_factor(chances: Any, row: int, key: int) -> Any:
+    """0 or 1 / keep: a hash of the place (splitmix64), the same in forward and backward, in any order.
+
+    `chances` is (upper and lower part of the seed, keep).
+    """
+    seed, keep = (uint64(chances[0]) << uint64(31)) + uint64(chances[1]), f32(chances[2])
+    x = seed + uint64(row) * uint64(0x9E3779B97F4A7C15) + uint64(key) * uint64(0xD1B54A32D192ED03)
     x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
     x = x ^ (x >> uint64(31))
@@ -30,9 +34,26 @@ def dropout_factor(seed: Any, row: int, key: int, keep: Any) -> Any:
 
 
 @kernel
+def row_number(table: Any, r: int) -> Any:
+    """Of row r of a block. `table` is (queries, first query, first head, heads; heads and queries of all; group)."""
+    head = r // table[0]
+    head = table[2] + head // table[3] * table[4] + head % table[3]
+    return head * table[5] + table[1] + r % table[0]
+
+
+@kernel
+def number_rows(rows: Any, tables: Any, ends: Any, start: int, stop: int) -> None:
+    """The numbers of the rows of several blocks, whose ends these are."""
+    for b in range(start, stop):
+        first = 0 if b == 0 else ends[b - 1]
+        for r in range(first, ends[b]):
+            rows[r] = row_number(tables[b], r - first)
+
+
+@kernel
 def sum_values(
-    scores: Any, found: Any, counts: Any, rows: Any, value: Any, shape: Any, keep: Any, seed: Any, starts: Any,
-    places: Any, weights: Any, out: Any, start: int, stop: int,
+    scores: Any, keys: Any, counts: Any, table: Any, value: Any, chances: Any, starts: Any, places: Any, weights: Any,
+    out: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
     """Output of every row of a block, whose support lies in the first counts[r] places of its row.
 
@@ -40,20 +61,20 @@ def sum_values(
     """
     total = np.empty(value.shape[2], np.float64)
     for r in range(start, stop):
-        count, row = counts[r], rows[r]
-        w, p = scores[r, :count], found[r, :count]
+        count, row = counts[r], row_number(table, r)
+        w, p = scores[r, :count], keys[r, :count]
         if places.shape[0] > 0:
             weights[starts[r] : starts[r] + count] = w
             places[starts[r] : starts[r] + count] = p
-        if keep[0] < ONE:
+        if chances[2] < 1.0:
             for c in range(count):
-                w[c] *= dropout_factor(seed[0], row, p[c], keep[0])
-        sum_of_rows(w, p, value[row // shape[0]], total, out[row])
+                w[c] *= dropout_factor(chances, row, p[c])
+        sum_of_rows(w, p, value[row // (table[5] * table[6])], total, out[row])
 
 
 @kernel
 def multiply_values(
-    places: Any, starts: Any, rows: Any, grad: Any, value: Any, shape: Any, keep: Any, seed: Any, weights: Any,
+    places: Any, starts: Any, rows: Any, grad: Any, value: Any, shape: Any, chances: Any, weights: Any,
     of_weights: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
     """of_weights = the gradient of the output times the values; weights become what dropout leaves of them."""
@@ -62,9 +83,9 @@ def multiply_values(
         own, values = grad[row], value[row // shape[0]]
         for e in range(starts[r], starts[r + 1]):
             of_weights[e] = row_dot(own, values[places[e]])
-        if keep[0] < ONE:
+        if chances[2] < 1.0:
             for e in range(starts[r], starts[r + 1]):
-                factor = dropout_factor(seed[0], row, places[e], keep[0])
+                factor = dropout_factor(chances, row, places[e])
                 of_weights[e] *= factor
                 weights[e] *= factor
 
