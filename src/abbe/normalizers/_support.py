@@ -19,23 +19,30 @@ from ._base import Normalizer
 from ._dispatch import _MAPS, RowMap, row_weights
 from ._entmax import ENTMAX, ENTMAX15, SPARSEMAX, Entmax, Sparsemax
 from ._scaled import Scaled
+from ._selection import THRESHOLD, TOPK, TOPP, Threshold, TopK, TopP
 
-# The kernel of each map, and the kind of its Jacobian (`_kernels.support`).
-_KERNELS: dict[str, tuple[str, int]] = {
-    SPARSEMAX.name: ("sparsemax_support", 0),
-    ENTMAX15.name: ("entmax15_support", 1),
-    ENTMAX.name: ("entmax_support", 2),
+# The kernel of each map, its module, and the kind of its Jacobian (`_kernels.support`).
+_KERNELS: dict[str, tuple[str, str, int]] = {
+    SPARSEMAX.name: ("support", "sparsemax_support", 0),
+    ENTMAX15.name: ("support", "entmax15_support", 1),
+    ENTMAX.name: ("support", "entmax_support", 2),
+    TOPK.name: ("support_selection", "topk_support", 3),
+    TOPP.name: ("support_selection", "topp_support", 3),
+    THRESHOLD.name: ("support_selection", "threshold_support", 3),
 }
 _CLASSES = (Sparsemax, Entmax)
+_SELECTIONS = (TopK, TopP, Threshold)
 
 
-def support_map(normalizer: Normalizer, like: Tensor) -> tuple[RowMap, Tensor] | None:
+def support_map(normalizer: Normalizer, like: Tensor, with_sink: bool) -> tuple[RowMap, Tensor] | None:
     """The map and its parameters (..., P), which broadcast over (heads, queries); None where there is no such map."""
     if not usable() or not _is_known(normalizer):
         return None
+    if with_sink and isinstance(normalizer, _SELECTIONS):  # of equal logits the sink's comes first, here it is last
+        return None
     heads = like.shape[-3]
     which, params = normalizer._map(like.new_zeros(1).expand(heads, 1, 1))
-    return which, params
+    return (which, params) if which.name in _KERNELS else None
 
 
 def _is_known(normalizer: Normalizer) -> bool:
@@ -44,7 +51,7 @@ def _is_known(normalizer: Normalizer) -> bool:
         return False
     if isinstance(normalizer, Scaled):
         return normalizer.is_one_map and _is_known(normalizer.of)
-    return isinstance(normalizer, _CLASSES)
+    return isinstance(normalizer, (*_CLASSES, *_SELECTIONS))
 
 
 def weights_of_map(name: str, logits: Tensor, params: Tensor) -> Tensor:
@@ -57,7 +64,8 @@ def find_support(
     sink_weights: Tensor,
 ) -> None:  # fmt: skip
     """Replace the logits of every row by the weights of its support: see `_kernels.support`."""
-    over_rows(_load(_KERNELS[name][0]), len(scores), scores, params, sink, shape, places, counts, sink_weights)
+    module, kernel, _ = _KERNELS[name]
+    over_rows(_load(module, kernel), len(scores), scores, params, sink, shape, places, counts, sink_weights)
 
 
 def differentiate_support(
@@ -65,11 +73,11 @@ def differentiate_support(
     grad_params: Tensor,
 ) -> None:  # fmt: skip
     """Replace the gradient to the weights of a support by that to its logits."""
-    kind = torch.tensor([_KERNELS[name][1]])
+    kind = torch.tensor([_KERNELS[name][2]])
     rest = params, kind, sink_weights, grad_sink, grad_params
-    over_rows(_load("support_gradient"), len(starts) - 1, grad, weights, starts, *rest)
+    over_rows(_load("support", "support_gradient"), len(starts) - 1, grad, weights, starts, *rest)
 
 
 @cache
-def _load(kernel: str) -> Any:
-    return load(f"{__package__}._kernels.support", kernel)
+def _load(module: str, kernel: str) -> Any:
+    return load(f"{__package__}._kernels.{module}", kernel)

@@ -40,7 +40,10 @@ def sparse_attention(rule: Rule, inputs: Inputs, dense_from: float = DENSE) -> T
 
     A head takes full rows if more than a share of `dense_from` of its keys have a weight.
     """
-    if not _serves(inputs) or (mapped := support_map(rule.normalizer, inputs.q)) is None:
+    if not _serves(inputs):
+        return None
+    mapped = support_map(rule.normalizer, inputs.q, with_sink=inputs.sink is not None)
+    if mapped is None:
         return None
     which, params = mapped
     settings = Settings(which.name, float(rule.scale), rule.softcap, rule.causal, rule.window, rule.dropout)

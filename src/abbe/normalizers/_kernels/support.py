@@ -13,22 +13,36 @@ its keys.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from ..._kernels.compiled import around, inlined, kernel
 from ..._kernels.sums import LONG_BLOCK, Row, sum_over_keys
-from ..._kernels.vector import NAN, NEG_INF, ONE, POS_INF, TINY, ZERO, exp, f32, log
-from .entmax import _SEGMENT, _VECTOR, alpha_gradient, entmax_weights, gather, search_room, top_of_segments
+from ..._kernels.vector import NAN, NEG_INF, ONE, POS_INF, TINY, ZERO, below, exp, f32, log, maximum
+from .entmax import (
+    _SEGMENT,
+    _VECTOR,
+    alpha_gradient,
+    entmax_weights,
+    gather,
+    rough_sums,
+    search_room,
+    top_of_segments,
+)
 from .thresholds import LANES, entmax15_threshold, sparsemax_threshold, two_parts
 
 _HALF = f32(0.5)
+_STEPS = 12  # of Newton on the maxima of lanes, at most
+_SETTLED_PEAK = 0.02  # nearer to its end it gains few keys
+_ROUGHLY = 1e-3  # more than the error of rough sums
+_LANES_FROM = 0.03  # of alpha - 1: below, most keys have a weight, and rough sums are too rough
 
 _SOURCE = """
 def {name}(scores, params, sink, shape, places, counts, sink_weights, start, stop):
     queries, position, nearest, farthest, keys, first_key = shape
-    room = search_room(keys + 1)
+    room = support_room(keys + 1)
     for r in range(start, stop):
         at = position + r % queries
         first, last = max(0, at - farthest), min(keys, at - nearest + 1)
@@ -52,6 +66,14 @@ def {name}(scores, params, sink, shape, places, counts, sink_weights, start, sto
                 places[r, c] += first + first_key
         counts[r] = count
 """
+
+
+@kernel
+def support_room(keys: int) -> Any:
+    """Lanes, near keys, their weights and places, and ones; also near keys are never fewer than lanes."""
+    size = max(keys, LANES)
+    lanes, near, packed, index = search_room(size)
+    return lanes, near, packed, index, np.ones(size, np.float32)
 
 
 @kernel
@@ -84,7 +106,7 @@ def take_out(weights: Any, places: Any, place: int, weight: Any) -> Any:
 
 def support_rows(of_row: Any) -> Any:
     """Make a support kernel from of_row(row, top, params, room, weights, places), which returns the count."""
-    scope = {"search_room": search_room, "top_of_row": top_of_row, "spoil": spoil, "take_out": take_out}
+    scope = {"support_room": support_room, "top_of_row": top_of_row, "spoil": spoil, "take_out": take_out}
     scope |= {"NEG_INF": NEG_INF, "POS_INF": POS_INF}
     return kernel(around(of_row, "of_row", _SOURCE.format(name=of_row.__name__), scope))
 
@@ -92,7 +114,7 @@ def support_rows(of_row: Any) -> Any:
 @kernel
 def gather_above(row: Any, top: Any, scale: Any, gap: Any, room: Any) -> Any:
     """The keys with scale (row - top) > -gap: their number, with values and places in the room, padded."""
-    lanes, near, _, index = room
+    lanes, near, _, index, _ = room
     segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
     count = gather(row, top, scale, gap, lanes[: segments * LANES], near, index)
     if count >= 0:
@@ -109,7 +131,7 @@ def padded(count: int) -> Any:
 
 @support_rows
 def sparsemax_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> Any:
-    lanes, near, _, index = room
+    lanes, near, _, index, _ = room
     segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
     tau = sparsemax_threshold(lanes[: segments * LANES], top, params[0], -1.0)
     count = gather_above(row, top, params[0], f32(-tau), room)
@@ -125,7 +147,7 @@ def sparsemax_support(row: Any, top: Any, params: Any, room: Any, weights: Any, 
 
 @support_rows
 def entmax15_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> Any:
-    lanes, near, _, index = room
+    lanes, near, _, index, _ = room
     half_scale = _HALF * params[0]
     segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
     tau = entmax15_threshold(lanes[: segments * LANES], top, half_scale, -1.0)
@@ -140,12 +162,33 @@ def entmax15_support(row: Any, top: Any, params: Any, room: Any, weights: Any, p
     return kept
 
 
+@kernel
+def peak_of_lanes(lanes: Any, top: Any, scale: Any, beta: float, near: Any) -> float:
+    """The log of the largest weight, if the keys were the maxima of lanes alone: never below that of the row.
+
+    Newton comes down to it from 0, so it can stop anywhere.
+    """
+    for c in range(lanes.shape[0]):
+        near[c] = maximum(below(lanes[c], top, scale), f32(-2.0 / beta))  # an absent key is far, not infinitely far
+    s = 0.0
+    for _ in range(_STEPS):
+        total, slope, _ = rough_sums(near[: lanes.shape[0]], beta, s)
+        change = math.log1p(total * math.expm1(-beta * math.log(total)) / slope) / beta
+        s = min(s + change, 0.0)
+        if change > -_SETTLED_PEAK:
+            break
+    return min(s + _ROUGHLY, 0.0)
+
+
 @support_rows
 def entmax_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> Any:
-    _, near, packed, index = room
-    beta = max(params[1], f32(1e-7))  # 1/beta is needed, and stays finite
-    count = gather_above(row, top, params[0], ONE / beta, room)
-    entmax_weights(near[: padded(count)], float(beta), packed)
+    lanes, near, packed, index, _ = room
+    scale, beta = params[0], float(max(params[1], f32(1e-7)))  # 1/beta is needed, and stays finite
+    segments, s = (row.shape[0] + _SEGMENT - 1) // _SEGMENT, 0.0
+    if beta > _LANES_FROM:
+        s = peak_of_lanes(lanes[: segments * LANES], top, scale, beta, near)
+    count = gather_above(row, top, scale, f32(math.exp(beta * s) / beta), room)
+    entmax_weights(near[: padded(count)], beta, s, packed)
     kept = 0
     for c in range(count):
         weights[kept] = packed[c]
@@ -200,27 +243,31 @@ def support_gradient(
     """
     longest = 1
     for r in range(start, stop):
-        longest = max(longest, starts[r + 1] - starts[r])
-    room = np.empty(longest, np.float32)
-    last_weight, last_u = np.empty(1, np.float32), np.empty(1, np.float32)
+        longest = max(longest, starts[r + 1] - starts[r] + 1)
+    room = np.empty((3, longest), np.float32)
     for r in range(start, stop):
-        g, w = grad[starts[r] : starts[r + 1]], weights[starts[r] : starts[r + 1]]
-        own = params[r if params.shape[0] > 1 else 0]
-        beta = own[1] if kind[0] == POWERS else (ONE if kind[0] == ONES else _HALF)
-        u = room[: w.shape[0]]
-        diagonal(w, kind[0], ONE - beta, u)
-        total, dot = sum_and_dot(u, g)
-        last_u[0] = ZERO
+        of_row, count = grad[starts[r] : starts[r + 1]], starts[r + 1] - starts[r]
+        own, w, g = params[r if params.shape[0] > 1 else 0], weights[starts[r] : starts[r + 1]], of_row
+        if sink_weights.shape[0] > 0:  # one key more
+            w, g = room[0, : count + 1], room[1, : count + 1]
+            w[:count], w[count] = weights[starts[r] : starts[r + 1]], sink_weights[r]
+            g[:count], g[count] = of_row, ZERO
+        differentiate(g, w, own, kind[0], room[2, : w.shape[0]], grad_params[r : r + 1])
         if sink_weights.shape[0] > 0:
-            last_weight[0] = sink_weights[r]
-            diagonal(last_weight, kind[0], ONE - beta, last_u)
-            total += last_u[0]
-        mean = f32(dot / total if total > 0.0 else 0.0)
-        if grad_params.shape[0] > 0 and kind[0] == POWERS:
-            grad_params[r, 1] = alpha_gradient(g, w, beta, mean)
-        for j in range(w.shape[0]):
-            g[j] = own[0] * u[j] * (g[j] - mean)
-        if sink_weights.shape[0] > 0:
-            grad_sink[r] = -own[0] * last_u[0] * mean
-        if grad_params.shape[0] > 0 and kind[0] != WEIGHTS:
-            grad_params[r, 0] = f32(dot_with_powers(g, w, beta) / (own[0] * own[0]))
+            of_row[:] = g[:count]
+            grad_sink[r] = g[count]
+
+
+@kernel
+def differentiate(grad: Any, weights: Any, params: Any, kind: int, u: Any, of_params: Any) -> None:
+    """One row, in place; `u` is room, of_params is (1, P) or (0, P)."""
+    beta = params[1] if kind == POWERS else (ONE if kind == ONES else _HALF)
+    diagonal(weights, kind, ONE - beta, u)
+    total, dot = sum_and_dot(u, grad)
+    mean = f32(dot / total if total > 0.0 else 0.0)
+    if of_params.shape[0] > 0 and kind == POWERS:
+        of_params[0, 1] = alpha_gradient(grad, weights, beta, mean)
+    for j in range(weights.shape[0]):
+        grad[j] = params[0] * u[j] * (grad[j] - mean)
+    if of_params.shape[0] > 0 and kind != WEIGHTS:
+        of_params[0, 0] = f32(dot_with_powers(grad, weights, beta) / (params[0] * params[0]))
