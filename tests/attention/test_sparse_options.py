@@ -28,6 +28,7 @@ MORE = (
     "topp:p=0.7",
     "threshold:rel=0.3",
 )
+DRAWN = SPECS + MORE if ALL else SPECS
 NEVER = 2.0  # a share of keys that no head exceeds
 
 
