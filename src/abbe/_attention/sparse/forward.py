@@ -39,7 +39,7 @@ class Room:
         return self.scores[: rows * width].view(rows, width), self.places[: rows * width].view(rows, width)
 
 
-def width_of(block: Block, tensors: Tensors) -> int:
+def width_of(block: Block, tensors: Tensors) -> Any:
     """Columns of scores: the keys, and the sink."""
     return block.keys.stop - block.keys.start + (0 if tensors.sink is None else 1)
 
