@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,15 +24,17 @@ def sparse_rows(emit: Callable[[Row], None], best_times: Times, budget: float, l
     for length in lengths:
         for spread in SPREADS:
             q, k, v, grad = (torch.randn(1, HEADS, length, WIDTH) for _ in range(4))
-            _attention_rows(emit, best_times, budget, (q * spread, k, v, grad), f"{length}, spread {spread:g}")
+            tensors = (q * spread, k, v, grad)
+            _attention_rows(emit, best_times, budget, SPECS, tensors, f"{length}, spread {spread:g}")
     _model_rows(emit, best_times, budget)
     for context in CONTEXTS:
         _step_row(emit, best_times, budget, context)
 
 
 def _attention_rows(
-    emit: Callable[[Row], None], best_times: Times, budget: float, tensors: tuple[Tensor, ...], shape: str
-) -> None:
+    emit: Callable[[Row], None], best_times: Times, budget: float, specs: Sequence[str], tensors: Sequence[Tensor],
+    shape: str,
+) -> None:  # fmt: skip
     """Causal, forward and forward with backward."""
     *inputs, grad = tensors
     leaves = [t.clone().requires_grad_() for t in inputs]
@@ -46,15 +48,15 @@ def _attention_rows(
     def both(attend: Callable[..., Tensor]) -> Callable[[], object]:
         return lambda: torch.autograd.grad(attend(*leaves), leaves, grad)
 
-    maps = [softmax, *(sparse(abbe.normalizer(spec)) for spec in SPECS)]
+    maps = [softmax, *(sparse(abbe.normalizer(spec).requires_grad_(False)) for spec in specs)]
     with torch.no_grad():
         base, *forward = best_times([lambda f=f: f(*inputs) for f in maps], 2 * budget)
     base_both, *whole = best_times([both(f) for f in maps], 2 * budget)
-    for spec, seconds, seconds_both in zip(SPECS, forward, whole, strict=True):
+    for spec, seconds, seconds_both in zip(specs, forward, whole, strict=True):
         emit(
             {
                 "part": "sparse",
-                "name": spec,
+                "name": spec.split(",t=")[0],
                 "shape": shape,
                 "forward": seconds / base,
                 "forward+backward": seconds_both / base_both,
@@ -72,19 +74,24 @@ def _density(spec: str, q: Tensor, k: Tensor, v: Tensor) -> float:
     return 100 * float((weights != 0).sum() / (visible.sum() * weights.shape[1]))
 
 
-@torch.no_grad()
 def _model_rows(emit: Callable[[Row], None], best_times: Times, budget: float) -> None:
-    """Queries, keys and values of the embedded model at its full context, each layer as one problem."""
+    """Queries, keys and values of the embedded model at its full context, with a temperature fitted to each head."""
     model: Any = abbe.load("embedded")
-    tokens = model.tokenizer(abbe.read_text().content[:8192], return_tensors="pt").input_ids[:, : model.context]
+    fitted = abbe.calibrate(
+        model, normalizer="entmax:alpha=1.5,learn=false", windows=4, held_out=1, progress=False
+    ).parameters.to_dicts()
+    tokens = model.tokenizer(abbe.read_text().content[:3000], return_tensors="pt").input_ids[:, : model.context]
     calls: list[Any] = []
-    with abbe.tap(model, calls.append):
+    with torch.no_grad(), abbe.tap(model) as tapped:
+        tapped.listen(calls.append)
         model.network(input_ids=tokens, use_cache=False)
     for layer in (0, len(calls) // 2, len(calls) - 1):
         call = calls[layer]
         q, k, v = (t.detach().clone() for t in (call.query, call.key, call.value))
-        scaled = q * call.scale * q.shape[-1] ** 0.5
-        _attention_rows(emit, best_times, budget, (scaled, k, v, torch.randn_like(q)), f"embedded, layer {layer}")
+        q *= call.scale * q.shape[-1] ** 0.5
+        t = "/".join(f"{row['value']:.4f}" for row in fitted if row["layer"] == layer and row["parameter"] == "t")
+        spec = f"scaled:of=entmax:alpha=1.5,t={t},learn=true"
+        _attention_rows(emit, best_times, budget, [spec], (q, k, v, torch.randn_like(q)), f"embedded, layer {layer}")
 
 
 @torch.no_grad()
