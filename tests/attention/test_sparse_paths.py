@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from attention_problems import make
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -295,3 +297,34 @@ def test_a_swapped_model_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == ["entmax15"] * layers
     assert layers == model.network.config.num_hidden_layers
     assert_close(ours, wanted, rtol=1e-3, atol=1e-3)
+
+
+_BITS = """
+import sys, torch, abbe
+from abbe._attention.attend import _sparse
+from safetensors.torch import save_file
+solved = {}
+for spec in ("entmax:alpha=1.5", "entmax:alpha=1.3", "topk:k=9"):
+    for length in (17, 64, 600):
+        draw = torch.Generator().manual_seed(length)
+        inputs = [torch.randn(2, length, 24, generator=draw).requires_grad_() for _ in range(3)]
+        out = _sparse(*inputs, spec, 2.0, causal=True, softcap=5.0)
+        for i, part in enumerate([out.detach(), *torch.autograd.grad(out.square().sum(), inputs)]):
+            solved[f"{spec} {length} {i}"] = part.contiguous()
+save_file(solved, sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_a_cold_cache_gives_the_bits_of_a_warm_one(tmp_path: Path) -> None:
+    cache, solved = tmp_path / "cache", []
+    for name in ("cold", "warm", "half"):
+        if name == "half":
+            for file in cache.rglob("*entry_of*"):
+                file.unlink()
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_CACHE_DIR": str(cache)}
+        subprocess.run([sys.executable, "-c", _BITS, str(tmp_path / name)], env=environment, check=True)
+        solved.append(load_file(tmp_path / name))
+    cold, *others = solved
+    for other in others:
+        assert [name for name in cold if not torch.equal(cold[name], other[name])] == []

@@ -1,8 +1,8 @@
 """attention(): exact attention with any normalizer, in memory that grows with block x Lk, never Lq x Lk.
 
-What is special: one function for all normalizers and options. It checks its arguments, then takes one of three
-paths that agree: torch's own kernel (softmax, where that is exact and lean), ordinary torch operations (small
-problems, transforms, torch.compile), or block by block.
+What is special: one function for all normalizers and options. It checks its arguments, then takes one of four
+paths that agree: torch's own kernel (softmax, where that is exact and lean), the support alone (maps with exact zeros
+on a CPU), ordinary torch operations (small problems, transforms, torch.compile), or block by block.
 """
 
 from __future__ import annotations
@@ -103,8 +103,12 @@ def attention(
         (..., H, Lq, Dv) in the value's dtype; with return_weights a pair of that and the weights (..., H, Lq, Lk).
 
     float16 and bfloat16 are computed in float32, also under autocast. Memory is O(block x Lk), but O(Lq x Lk) in
-    torch.func transforms and, other than for softmax, in torch.compile. Outside of transforms there are second
-    derivatives only while all scores fit in one block of 4 MiB.
+    torch.func transforms and, other than for softmax and the maps below, in torch.compile. Outside of transforms there
+    are second derivatives only while all scores fit in one block of 4 MiB.
+
+    Sparsemax, entmax, top-k (renormalised), top-p and threshold in float32 on a CPU read, keep and differentiate only
+    the keys that have a weight, unless these are more than a third: less time than softmax takes where they are few,
+    and 8 bytes per weight, up to 64 MiB or twice the inputs. Their second derivatives, at any size, take O(Lq x Lk).
 
     Example:
         >>> q, k, v = torch.randn(8, 1024, 64), torch.randn(2, 1024, 64), torch.randn(2, 1024, 64)

@@ -29,9 +29,10 @@ from .entmax import (
     gather,
     rough_sums,
     search_room,
+    support_weights,
     top_of_segments,
 )
-from .thresholds import LANES, entmax15_threshold, sparsemax_threshold, two_parts
+from .thresholds import LANES, entmax15_threshold, sparsemax_threshold, sum_and_dot, two_parts
 
 _HALF = f32(0.5)
 _STEPS = 12  # of Newton on the maxima of lanes, at most
@@ -202,7 +203,7 @@ ONES, ROOTS, POWERS, WEIGHTS = 0, 1, 2, 3
 
 
 @kernel
-def diagonal(weights: Any, kind: int, power: Any, out: Any) -> None:
+def diagonal(weights: Any, kind: int, beta: Any, out: Any) -> None:
     """out = u: the diagonal of the Jacobian before centring."""
     if kind == ONES:
         for j in range(weights.shape[0]):
@@ -211,17 +212,9 @@ def diagonal(weights: Any, kind: int, power: Any, out: Any) -> None:
         for j in range(weights.shape[0]):
             out[j] = np.sqrt(weights[j])
     elif kind == POWERS:
-        for j in range(weights.shape[0]):
-            w = weights[j]
-            inside = w > TINY
-            out[j] = exp(power * log(w if inside else ONE)) if inside else w * ZERO
+        support_weights(weights, beta, out)
     else:
         out[:] = weights
-
-
-@sum_over_keys(LONG_BLOCK, sums=2, rounded=False, within=inlined)
-def sum_and_dot(j: int, u: Row, grad: Row) -> Any:
-    return u[j], u[j] * grad[j]
 
 
 @sum_over_keys(LONG_BLOCK, rounded=False, within=inlined)
@@ -262,7 +255,7 @@ def support_gradient(
 def differentiate(grad: Any, weights: Any, params: Any, kind: int, u: Any, of_params: Any) -> None:
     """One row, in place; `u` is room, of_params is (1, P) or (0, P)."""
     beta = params[1] if kind == POWERS else (ONE if kind == ONES else _HALF)
-    diagonal(weights, kind, ONE - beta, u)
+    diagonal(weights, kind, beta, u)
     total, dot = sum_and_dot(u, grad)
     mean = f32(dot / total if total > 0.0 else 0.0)
     if of_params.shape[0] > 0 and kind == POWERS:
