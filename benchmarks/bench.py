@@ -4,7 +4,7 @@
     make bench ARGS="--quick"                   two shapes, few repeats
     make bench ARGS="--only entmax,topk"        some normalizers
     make bench ARGS="--part normalizers"        one part: normalizers, package, attention, memory, latency, crossover,
-                                                diagnose, scaling, swap, compare, monitor
+                                                diagnose, scaling, swap, compare, monitor, sparse
 
 Every row is printed as a JSON line as soon as it is measured, and again in a table at the end. Baseline and
 candidate alternate within a row, and the ratio is that of their best times: what is left of each when nobody
@@ -52,6 +52,7 @@ PARTS = (
     "swap",
     "compare",
     "monitor",
+    "sparse",
 )
 Row = dict[str, object]
 
@@ -252,7 +253,7 @@ def emit(row: Row) -> None:
 
 
 def print_table() -> None:
-    columns = ("forward", "forward+backward", "MiB", "MB", "seconds", "kernel/reference", "ratio")
+    columns = ("forward", "forward+backward", "MiB", "MB", "seconds", "kernel/reference", "ratio", "density")
     print()
     for part in PARTS:
         rows = [row for row in _rows if row["part"] == part]
@@ -311,6 +312,10 @@ def main() -> None:
         import watching
 
         watching.monitor_rows(emit, *((3, (1,)) if options.quick else (8, (1, 2))))
+    if "sparse" in wanted:
+        import sparse
+
+        sparse.sparse_rows(emit, best_times, budget, (1024, 4096) if options.quick else (1024, 2048, 4096, 8192))
     print_table()
 
 

@@ -69,8 +69,10 @@ class Problem:
 
 
 @st.composite
-def problems(draw: st.DrawFn, dtype: torch.dtype = torch.float64) -> Problem:
-    size = st.integers(1, 7)
+def problems(
+    draw: st.DrawFn, dtype: torch.dtype = torch.float64, specs: tuple[str, ...] = tuple(SPECS), longest: int = 7
+) -> Problem:
+    size = st.integers(1, longest)
     batch = draw(st.sampled_from([(), (1,), (3,), (2, 3)]))
     kv_heads = draw(st.sampled_from([1, 2]))
     heads = kv_heads * draw(st.integers(1, 3))
@@ -97,7 +99,7 @@ def problems(draw: st.DrawFn, dtype: torch.dtype = torch.float64) -> Problem:
         "position_bias": lambda: normal(*some(full)),
     }
     options = {name: make() for name, make in chances.items() if draw(st.booleans())}
-    spec = draw(st.sampled_from(SPECS)).format(heads=heads)
+    spec = draw(st.sampled_from(specs)).format(heads=heads)
     k, v = normal(*some(batch), kv_heads, keys, width), normal(*some(batch), kv_heads, keys, value_width)
     return Problem(
         normal(*batch, heads, queries, width),

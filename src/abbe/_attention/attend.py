@@ -1,8 +1,8 @@
 """attention(): exact attention with any normalizer, in memory that grows with block x Lk, never Lq x Lk.
 
-What is special: one function for all normalizers and options. It checks its arguments, then takes one of three
-paths that agree: torch's own kernel (softmax, where that is exact and lean), ordinary torch operations (small
-problems, transforms, torch.compile), or block by block.
+What is special: one function for all normalizers and options. It checks its arguments, then takes one of four
+paths that agree: torch's own kernel (softmax, where that is exact and lean), the support alone (maps with exact zeros
+on a CPU), ordinary torch operations (small problems, transforms, torch.compile), or block by block.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ from .blocks import (
     full_precision,
 )
 from .sdpa import Options, from_sdpa
+from .sparse import DENSE, sparse_attention
+
+SPARSE_FROM = 1 << 16  # scores: below, full rows cost less than the calls
+SPARSE_QUERIES = 16
 
 
 @overload
@@ -99,8 +103,12 @@ def attention(
         (..., H, Lq, Dv) in the value's dtype; with return_weights a pair of that and the weights (..., H, Lq, Lk).
 
     float16 and bfloat16 are computed in float32, also under autocast. Memory is O(block x Lk), but O(Lq x Lk) in
-    torch.func transforms and, other than for softmax, in torch.compile. Outside of transforms there are second
-    derivatives only while all scores fit in one block of 4 MiB.
+    torch.func transforms and, other than for softmax and the maps below, in torch.compile. Outside of transforms there
+    are second derivatives only while all scores fit in one block of 4 MiB.
+
+    Sparsemax, entmax, top-k (renormalised), top-p and threshold in float32 on a CPU read, keep and differentiate only
+    the keys that have a weight, unless these are more than a third: less time than softmax takes where they are few,
+    and 8 bytes per weight, up to 64 MiB or twice the inputs. Their second derivatives, at any size, take O(Lq x Lk).
 
     Example:
         >>> q, k, v = torch.randn(8, 1024, 64), torch.randn(2, 1024, 64), torch.randn(2, 1024, 64)
@@ -125,6 +133,8 @@ def attention(
     # The kernel has no second derivatives, and in small problems every normalizer shall have them.
     if _kernel_applies(rule, inputs) and (compiling or not small or not _needs_grad(inputs)):
         return _kernel(rule, inputs)
+    if _sparse_pays(inputs, small) and (sparse := sparse_attention(rule, inputs)) is not None:
+        return sparse
     return dense(rule, inputs)[0] if compiling or small else blockwise(rule, inputs)
 
 
@@ -134,6 +144,24 @@ def _blockwise(
     """attention() block by block, whatever the problem; for tests and benchmarks."""
     _check_qkv(q, k, v)
     return blockwise(*_checked(q, k, v, normalizer, Options(**options)), size)
+
+
+def _sparse(
+    q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer, dense_from: float = DENSE, **options: Any
+) -> Tensor:
+    """attention() over the support, whatever the problem; for tests and benchmarks."""
+    _check_qkv(q, k, v)
+    out = sparse_attention(*_checked(q, k, v, normalizer, Options(**options)), dense_from)
+    if out is None:
+        raise TypeError(f"{normalizer} has no sparse path here")
+    return out
+
+
+def _sparse_pays(inputs: Inputs, small: bool) -> bool:
+    """With gradients small problems take full rows; without, from where a kernel answers sooner than torch."""
+    scores = math.prod(batch_shape(inputs)) * inputs.q.shape[-3] * inputs.q.shape[-2] * inputs.k.shape[-2]
+    needs_grad = torch.compiler.is_compiling() or _needs_grad(inputs)
+    return inputs.q.shape[-2] >= SPARSE_QUERIES and (not small if needs_grad else scores >= SPARSE_FROM)
 
 
 def _needs_grad(inputs: Inputs) -> bool:

@@ -114,7 +114,7 @@ class _Blockwise(torch.autograd.Function):
     def forward(ctx: Any, call: Call, *tensors: Any) -> Tensor:
         ctx.call = call
         ctx.save_for_backward(*tensors)
-        return _output(call, Inputs(*tensors[:6]), tensors[6:])
+        return block_output(call, Inputs(*tensors[:6]), tensors[6:])
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Any:
@@ -128,7 +128,7 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, needed: Sequence[bool], grad_out: Tensor, *tensors: Any) -> Any:
-        return _gradients(call, needed, grad_out, Inputs(*tensors[:6]), tensors[6:])
+        return block_gradients(call, needed, grad_out, Inputs(*tensors[:6]), tensors[6:])
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
@@ -138,7 +138,7 @@ class _Gradients(torch.autograd.Function):
         )
 
 
-def _output(call: Call, inputs: Inputs, parameters: Sequence[Tensor]) -> Tensor:
+def block_output(call: Call, inputs: Inputs, parameters: Sequence[Tensor]) -> Tensor:
     rule = call.rule
     out = inputs.v.new_zeros(*inputs.q.shape[:-1], inputs.v.shape[-1])
     inputs = in_compute_dtype(inputs)
@@ -155,7 +155,7 @@ def _output(call: Call, inputs: Inputs, parameters: Sequence[Tensor]) -> Tensor:
     return out
 
 
-def _gradients(
+def block_gradients(
     call: Call, needed: Sequence[bool], grad_out: Tensor, inputs: Inputs, parameters: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     """One gradient, or None, for each of q, k, v, mask, bias, sink and the parameters of the normalizer."""
@@ -168,14 +168,14 @@ def _gradients(
             part, total = part_of(inputs, block), part_of(Inputs(*totals[:6]), block)  # type: ignore[arg-type]
             hidden = hidden_edges(call.rule, inputs, block.queries, block.keys)
             grad = grad_out[(*block.batch, EVERY, block.queries)].to(part.q.dtype)
-            grads = _block_gradients(call, block, part, hidden, grad, learned)
+            grads = _gradients_of_block(call, block, part, hidden, grad, learned)
             for sum_so_far, more in zip((*total, *totals[6:]), grads, strict=True):
                 if sum_so_far is not None and more is not None:
                     sum_so_far += more.sum_to_size(sum_so_far.shape)
     return tuple(s if s is None or t is None else s.to(t.dtype) for s, t in zip(totals, tensors, strict=True))
 
 
-def _block_gradients(
+def _gradients_of_block(
     call: Call, block: Block, part: Inputs, hidden: Hidden, grad_out: Tensor, learned: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     """What this block adds to the gradients of q, k, v, mask, bias, sink and the learned parameters."""

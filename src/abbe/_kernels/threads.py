@@ -27,7 +27,13 @@ _forked = False
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
 
-_NAMES = {torch.float32: "float32", torch.float64: "float64", torch.int64: "int64", torch.bool: "bool_"}
+_NAMES = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.bool: "bool_",
+}
 
 
 def over_rows(kernel: Any, rows: int, *tensors: Tensor) -> None:

@@ -14,6 +14,7 @@ from ._regularized.normmax import normmax_weights
 from ._softmax import Softmax
 from ._spec import format_spec, parse_spec
 from ._step import step_attention
+from ._support import differentiate_support, find_support, support_map, weights_of_map
 from ._truncated import Truncated
 
 __all__ = [
@@ -24,7 +25,9 @@ __all__ = [
     "Softmax",
     "Truncated",
     "budget_weights",
+    "differentiate_support",
     "entmax_weights",
+    "find_support",
     "format_spec",
     "fused",
     "inside_transform",
@@ -34,5 +37,7 @@ __all__ = [
     "normmax_weights",
     "parse_spec",
     "step_attention",
+    "support_map",
     "usual_specs",
+    "weights_of_map",
 ]

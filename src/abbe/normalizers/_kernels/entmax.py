@@ -124,18 +124,18 @@ def rough_sums(near: Any, beta: Any, s: float) -> Any:
 
 
 @kernel
-def entmax_weights(near: Any, beta: float, weights: Any) -> None:
-    """Find s = ln(c)/beta, the log of the largest weight, such that the weights sum to 1.
+def entmax_weights(near: Any, beta: float, first: float, weights: Any) -> None:
+    """Find s = ln(c)/beta, the log of the largest weight, such that the weights sum to 1; it begins at `first`.
 
     In s the problem meets softmax as beta -> 0 (a linear equation). Halley steps on the log of the sum; should
     they not settle, Newton on the 1/beta-norm of [c + beta near]_+, convex in c, comes down from s = 0.
     """
-    s, change, total, off, keys = 0.0, 0.0, 1.0, 1.0, near.shape[0]
+    s, change, total, off, keys = first, 0.0, 1.0, 1.0, near.shape[0]
     for attempt in range(_ROUNDS):
         # The largest weight is at most 1.
         s = min(s + change, 0.0)
         # After a change of 1.5 in s the next one is large, too: three digits will do once more.
-        rough = beta > _ROUGH_FROM and (attempt == 0 or (attempt == 1 and abs(change) > 1.5))
+        rough = first == 0.0 and beta > _ROUGH_FROM and (attempt == 0 or (attempt == 1 and abs(change) > 1.5))
         total, slope, bend = rough_sums(near, beta, s) if rough else entmax_sums(near, beta, s, weights)
         excess, g1, before = math.log(total), slope / total, off
         off = 1.0 if rough else abs(excess)
@@ -195,10 +195,10 @@ def forward(row: Any, top: Any, params: Any, out: Any, room: Any) -> None:
     count = gather(row, top, params[0], ONE / beta, lanes, near, index)
     # The whole row in whole vectors: it is worked on in place, and nothing is copied.
     if count < 0 and keys % _VECTOR == 0:
-        entmax_weights(near[:keys], float(beta), out)
+        entmax_weights(near[:keys], float(beta), 0.0, out)
         return
     filled = (abs(count) + _VECTOR - 1) // _VECTOR * _VECTOR
-    entmax_weights(near[:filled], float(beta), packed)
+    entmax_weights(near[:filled], float(beta), 0.0, packed)
     if count < 0:
         copy_row(packed, out)
     else:

@@ -13,22 +13,21 @@ from typing import Any
 import numpy as np
 
 from ..._kernels.compiled import from_source, kernel
-from ..._kernels.vector import ZERO, f32
+from ..._kernels.gathered import sum_of_rows
+from ..._kernels.vector import ZERO
 from .blend import rows_of
-
-_GATHERED = 48  # 12 passes of four keys: 12 terms per float32 sum, as in `sums`
 
 _SOURCE = """
 def {name}(key, query, value, params, scale, output, start, stop):
     heads, keys = query.shape[1], key.shape[2]
     shared_by = heads // key.shape[1]
     logits, weights = np.empty((1, keys), np.float32), np.empty((1, keys), np.float32)
-    places = np.empty(keys, np.int64)
+    places, packed, total = np.empty(keys, np.int64), np.empty(keys, np.float32), np.empty(value.shape[3], np.float64)
     for r in range(start, stop):
         batch, head = r // heads, r % heads
         score(query[batch, head, 0], key[batch, head // shared_by], scale[0], logits[0])
         forward(logits, rows_of(params, r, r + 1), weights, 0, 1)
-        sum_values(weights[0], value[batch, head // shared_by], places, output[batch, 0, head])
+        sum_values(weights[0], value[batch, head // shared_by], places, packed, total, output[batch, 0, head])
 """
 
 
@@ -42,40 +41,14 @@ def score(query: Any, keys: Any, scale: Any, logits: Any) -> None:
 
 
 @kernel
-def sum_values(weights: Any, values: Any, places: Any, output: Any) -> None:
-    """Only over the keys that have a weight, NaN included; in float32 over _GATHERED keys, then in float64."""
+def sum_values(weights: Any, values: Any, places: Any, packed: Any, total: Any, output: Any) -> None:
+    """Only over the keys that have a weight, NaN included."""
     kept = 0
     for j in range(weights.shape[0]):  # no branches: they would be mispredicted
         places[kept] = j
+        packed[kept] = weights[j]
         kept += 1 if weights[j] != ZERO else 0
-    if kept <= _GATHERED:
-        sum_some(weights, values, places[:kept], output)
-        return
-    total = np.zeros(output.shape[0], np.float64)
-    for start in range(0, kept, _GATHERED):
-        sum_some(weights, values, places[start : min(start + _GATHERED, kept)], output)
-        for d in range(output.shape[0]):
-            total[d] += output[d]
-    for d in range(output.shape[0]):
-        output[d] = f32(total[d])
-
-
-@kernel
-def sum_some(weights: Any, values: Any, places: Any, output: Any) -> None:
-    """Four keys at a time, since each pass reads and writes the sum."""
-    output[:] = ZERO
-    kept = places.shape[0]
-    whole = kept - kept % 4
-    for c in range(0, whole, 4):
-        i, j, k, l = places[c], places[c + 1], places[c + 2], places[c + 3]  # noqa: E741
-        a, b, e, f = weights[i], weights[j], weights[k], weights[l]
-        for d in range(output.shape[0]):
-            output[d] += (a * values[i, d] + b * values[j, d]) + (e * values[k, d] + f * values[l, d])
-    for c in range(whole, kept):
-        i = places[c]
-        a = weights[i]
-        for d in range(output.shape[0]):
-            output[d] += a * values[i, d]
+    sum_of_rows(packed[:kept], places[:kept], values, total, output)
 
 
 @cache

@@ -1,0 +1,110 @@
+"""What one sparse attention is made of: its settings, its tensors, and the blocks it is cut into."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..blocks import Inputs, Rule, spans, visible_distances
+
+# Of scores. A block shall stay in the caches of two cores, and have enough queries for an efficient matrix product.
+SCORE_BYTES = 4 * 2**20
+MIN_QUERIES, MAX_QUERIES = 64, 128
+
+
+class Settings(NamedTuple):
+    """All of a call but its tensors; plain numbers and a name, so that an operator can carry it."""
+
+    name: str  # of the map
+    scale: float
+    softcap: float | None
+    causal: bool
+    window: int | None
+    dropout: float
+
+
+class Tensors(NamedTuple):
+    """Contiguous float32 tensors of one batch dim, on the CPU; or the gradients of these."""
+
+    q: Tensor  # (B, H, Lq, D)
+    k: Tensor  # (B, Hkv, Lk, D)
+    v: Tensor  # (B, Hkv, Lk, Dv)
+    mask: Tensor | None  # bool, (B or 1, H or 1, Lq or 1, Lk or 1)
+    bias: Tensor | None  # as the mask, but floating
+    sink: Tensor | None  # (H,)
+    params: Tensor  # of the map, broadcastable to (B, H, Lq, P)
+
+
+class Block(NamedTuple):
+    """Some batch elements, key heads and queries, and the keys that these queries can see."""
+
+    batch: slice
+    key_heads: slice
+    queries: slice
+    keys: slice
+
+    def heads(self, tensors: Tensors) -> slice:
+        group = tensors.q.shape[1] // tensors.k.shape[1]
+        return slice(self.key_heads.start * group, self.key_heads.stop * group)
+
+
+class Support(NamedTuple):
+    """The support of a block's rows, which are ordered by batch element, head and query."""
+
+    block: Block
+    counts: Tensor  # (rows,)
+    places: Tensor  # (n,) int32, keys
+    weights: Tensor  # (n,)
+    sink_weights: Tensor  # (rows,), or (0,) without a sink
+
+
+def distances(settings: Settings, tensors: Tensors) -> tuple[int, int]:
+    """Least and greatest (query position - key position) that causal and window allow."""
+    rule = Rule(None, 1.0, causal=settings.causal, window=settings.window)  # type: ignore[arg-type]
+    return visible_distances(rule, Inputs(tensors.q, tensors.k, tensors.v))
+
+
+def blocks(settings: Settings, tensors: Tensors) -> Iterator[Block]:
+    """All blocks in which some query can see some key; the queries of a key head come in order."""
+    batch, heads, queries, _ = tensors.q.shape
+    key_heads, keys = tensors.k.shape[1:3]
+    nearest, farthest = distances(settings, tensors)
+    in_block = max(1, SCORE_BYTES // 4 // min(keys, farthest - nearest + MAX_QUERIES))  # rows of scores
+    step = min(max(in_block // (heads * batch), MIN_QUERIES), MAX_QUERIES, queries)
+    heads_per_block = max(1, min(key_heads, in_block // (step * heads // key_heads)))
+    batch_per_block = max(1, in_block // (step * heads)) if heads_per_block == key_heads else 1
+    for some_batch in spans(batch, batch_per_block):
+        for some_heads in spans(key_heads, heads_per_block):
+            for some in spans(queries, step):
+                first = max(0, some.start + keys - queries - farthest)
+                last = min(keys, some.stop + keys - queries - nearest)
+                if first < last:
+                    yield Block(some_batch, some_heads, some, slice(first, last))
+
+
+def row_table(block: Block, tensors: Tensors) -> Tensor:
+    """How a row r of a block becomes the number of a row of all: see `row_number` in `kernels`."""
+    (_, heads, queries, _), key_heads = tensors.q.shape, tensors.k.shape[1]
+    group, in_block = heads // key_heads, block.key_heads.stop - block.key_heads.start
+    first_head = block.batch.start * heads + block.key_heads.start * group
+    length = block.queries.stop - block.queries.start
+    return torch.tensor([length, block.queries.start, first_head, in_block * group, heads, queries, group])
+
+
+def rows_of(block: Block, tensors: Tensors) -> int:
+    of_block = block.heads(tensors)
+    spans_of = (block.batch, of_block, block.queries)
+    return math.prod(some.stop - some.start for some in spans_of)
+
+
+def params_of(block: Block, tensors: Tensors) -> Tensor:
+    """(1, P) where all rows share them, else (rows, P)."""
+    params, count = tensors.params, tensors.params.shape[-1]
+    if params.numel() == count:
+        return params.reshape(1, count).contiguous()
+    full = params.expand(*tensors.q.shape[:3], count)
+    return full[block.batch, block.heads(tensors), block.queries].reshape(-1, count).contiguous()

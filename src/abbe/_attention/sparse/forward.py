@@ -1,0 +1,127 @@
+"""Forward: the scores of a block by a matrix product, the support of its rows, the sum of their values."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._kernels.switch import load
+from ..._kernels.threads import over_rows
+from ...normalizers import find_support
+from .call import SCORE_BYTES, Block, Settings, Support, Tensors, blocks, distances, params_of, row_table, rows_of
+
+
+class Room:
+    """Scratch that all blocks share: scores, which become weights, and the places of these.
+
+    A thread keeps that of its last call: fresh memory costs as much as what is written to it.
+    """
+
+    _last = threading.local()
+
+    def __init__(self, tensors: Tensors, of_blocks: Sequence[Block]) -> None:
+        size = max((rows_of(block, tensors) * width_of(block, tensors) for block in of_blocks), default=0)
+        last: tuple[Tensor, Tensor] | None = getattr(self._last, "room", None)
+        if last is None or last[0].numel() < size:
+            with torch.inference_mode(False):  # its tensors could not be written to outside of it
+                last = torch.empty(size), torch.empty(size, dtype=torch.int32)
+            if 4 * size <= 2 * SCORE_BYTES:
+                self._last.room = last
+        self.scores, self.places = last
+
+    def of(self, rows: int, width: int) -> tuple[Tensor, Tensor]:
+        return self.scores[: rows * width].view(rows, width), self.places[: rows * width].view(rows, width)
+
+
+def width_of(block: Block, tensors: Tensors) -> Any:
+    """Columns of scores: the keys, and the sink."""
+    return block.keys.stop - block.keys.start + (0 if tensors.sink is None else 1)
+
+
+def attend(settings: Settings, seed: int, tensors: Tensors, limit: int) -> tuple[Tensor, list[Support]]:
+    """Output, and the supports of the first blocks, as far as `limit` bytes go: backward makes the others again."""
+    q, v = tensors.q, tensors.v
+    # A query that sees no key belongs to no block.
+    out = q.new_zeros(*q.shape[:3], v.shape[3])
+    of_blocks = list(blocks(settings, tensors))
+    room, kept, used = Room(tensors, of_blocks), [], 0
+    for block in of_blocks:
+        support, size = attend_block(settings, seed, tensors, block, room, out, used < limit)
+        if support is not None:
+            kept.append(support)
+        used += size
+    return out, kept
+
+
+def attend_block(
+    settings: Settings, seed: int, tensors: Tensors, block: Block, room: Room, out: Tensor, keep: bool
+) -> tuple[Support | None, int]:
+    """Write the output of a block; its support if that is to be kept, and the bytes it takes."""
+    scores, places, counts, sink_weights = support_of(settings, tensors, block, room)
+    v, ends = tensors.v, counts.cumsum(0)
+    total = int(ends[-1]) if keep else 0
+    kept_places, kept_weights = torch.empty(total, dtype=torch.int32), torch.empty(total)
+    over_rows(
+        kernel("sum_values"), len(scores), scores, places, counts, row_table(block, tensors), v.flatten(0, 1),
+        chances(settings, seed), ends - counts,
+        kept_places, kept_weights, out.view(-1, out.shape[3]),
+    )  # fmt: skip
+    support = Support(block, counts, kept_places, kept_weights, sink_weights) if keep else None
+    return support, 8 * (total + len(counts))
+
+
+def support_of(settings: Settings, tensors: Tensors, block: Block, room: Room) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Weights and places in the first columns of every row, their counts, and the weights of the sink."""
+    rows, keys = rows_of(block, tensors), block.keys.stop - block.keys.start
+    scores, places = room.of(rows, width_of(block, tensors))
+    make_logits(settings, tensors, block, scores[:, :keys])
+    nearest, farthest = distances(settings, tensors)
+    queries = block.queries.stop - block.queries.start
+    position = block.queries.start + tensors.k.shape[2] - tensors.q.shape[2] - block.keys.start
+    shape = torch.tensor([queries, position, nearest, farthest, keys, block.keys.start])
+    counts, sink, sink_weights = torch.empty(rows, dtype=torch.int64), torch.empty(0), torch.empty(0)
+    if tensors.sink is not None:
+        sink = tensors.sink[block.heads(tensors)].repeat(block.batch.stop - block.batch.start)
+        sink_weights = torch.empty(rows)
+    find_support(settings.name, scores, params_of(block, tensors), sink, shape, places, counts, sink_weights)
+    return scores, places, counts, sink_weights
+
+
+def make_logits(settings: Settings, tensors: Tensors, block: Block, out: Tensor) -> None:
+    """Scores of a block, capped, biased and masked; causal and window are left to the kernel."""
+    heads, keys = block.heads(tensors), out.shape[-1]
+    q = tensors.q[block.batch, heads, block.queries] * settings.scale
+    k = tensors.k[block.batch, block.key_heads, block.keys].flatten(0, 1)
+    scores = out.view(len(k), -1, keys)
+    torch.bmm(q.view(len(k), -1, q.shape[-1]), k.mT, out=scores)
+    if settings.softcap is not None:
+        scores.div_(settings.softcap).tanh_().mul_(settings.softcap)
+    if tensors.bias is None and tensors.mask is None:
+        return
+    logits = out.view(*q.shape[:3], keys)
+    if tensors.bias is not None:
+        logits.add_(part_of(tensors.bias, block, heads))
+    if tensors.mask is not None:
+        logits.masked_fill_(~part_of(tensors.mask, block, heads), -math.inf)
+
+
+def part_of(table: Tensor, block: Block, heads: slice) -> Tensor:
+    """The part of a mask or bias that belongs to a block."""
+    wanted = (block.batch, heads, block.queries, block.keys)
+    return table[tuple(slice(None) if n == 1 else some for n, some in zip(table.shape, wanted, strict=True))]
+
+
+def chances(settings: Settings, seed: int) -> Tensor:
+    """What dropout needs: its seed in two parts, each exact as a float64, and the probability to keep a weight."""
+    return torch.tensor([float(seed >> 31), float(seed & (2**31 - 1)), 1 - settings.dropout], dtype=torch.float64)
+
+
+@cache
+def kernel(name: str) -> Any:
+    return load(f"{__package__}.kernels", name)

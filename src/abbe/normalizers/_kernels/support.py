@@ -1,0 +1,266 @@
+"""The support of rows: the places and weights of the keys that have a weight, and the gradient on these alone.
+
+A support kernel works in place. Row r of `scores` (rows, width) holds logits; afterwards its first counts[r] numbers
+are the weights, in no particular order, and places[r] their keys. `shape` says which keys a row sees:
+
+    (queries, position, nearest, farthest, keys, first key)
+
+Row r is query i = r mod `queries` of its head, at place `position` + i, and sees the keys at distances of `nearest` to
+`farthest` before it; `position` and the columns count from the first key, places from the key before all. `sink` has
+one more logit per head, or none; its weight goes to sink_weights[r]. A row with NaN or +inf has a weight of NaN at all
+its keys.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..._kernels.compiled import around, inlined, kernel
+from ..._kernels.sums import LONG_BLOCK, Row, sum_over_keys
+from ..._kernels.vector import NAN, NEG_INF, ONE, POS_INF, TINY, ZERO, below, exp, f32, log, maximum
+from .entmax import (
+    _SEGMENT,
+    _VECTOR,
+    alpha_gradient,
+    entmax_weights,
+    gather,
+    rough_sums,
+    search_room,
+    support_weights,
+    top_of_segments,
+)
+from .thresholds import LANES, entmax15_threshold, sparsemax_threshold, sum_and_dot, two_parts
+
+_HALF = f32(0.5)
+_STEPS = 12  # of Newton on the maxima of lanes, at most
+_SETTLED_PEAK = 0.02  # nearer to its end it gains few keys
+_ROUGHLY = 1e-3  # more than the error of rough sums
+_LANES_FROM = 0.03  # of alpha - 1: below, most keys have a weight, and rough sums are too rough
+
+_SOURCE = """
+def {name}(scores, params, sink, shape, places, counts, sink_weights, start, stop):
+    queries, position, nearest, farthest, keys, first_key = shape
+    room = support_room(keys + 1)
+    for r in range(start, stop):
+        at = position + r % queries
+        first, last = max(0, at - farthest), min(keys, at - nearest + 1)
+        if sink.shape[0] > 0:  # one key more, after those that are visible
+            last = max(first, last)
+            scores[r, last] = sink[r // queries]
+            last += 1
+        if first >= last:
+            counts[r] = 0
+            continue
+        row = scores[r, first:last]
+        top = top_of_row(row, room)
+        if NEG_INF < top < POS_INF:
+            count = of_row(row, top, params[r if params.shape[0] > 1 else 0], room, scores[r], places[r])
+        else:
+            count = 0 if top == NEG_INF else spoil(scores[r, : last - first], places[r])
+        if sink.shape[0] > 0:
+            count = take_out(scores[r, :count], places[r], last - 1 - first, sink_weights[r : r + 1])
+        if first + first_key > 0:
+            for c in range(count):
+                places[r, c] += first + first_key
+        counts[r] = count
+"""
+
+
+@kernel
+def support_room(keys: int) -> Any:
+    """Lanes, near keys, their weights and places, and ones; also near keys are never fewer than lanes."""
+    size = max(keys, LANES)
+    lanes, near, packed, index = search_room(size)
+    return lanes, near, packed, index, np.ones(size, np.float32)
+
+
+@kernel
+def top_of_row(row: Any, room: Any) -> Any:
+    segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
+    return top_of_segments(row, (room[0][: segments * LANES], room[1], room[2], room[3]))
+
+
+@kernel
+def spoil(weights: Any, places: Any) -> Any:
+    """All keys, with weights of NaN: what is made of them is NaN, too."""
+    weights[:] = NAN
+    for j in range(weights.shape[0]):
+        places[j] = j
+    return weights.shape[0]
+
+
+@kernel
+def take_out(weights: Any, places: Any, place: int, weight: Any) -> Any:
+    """Move the weight at that place out of the support; returns how many are left."""
+    count = weights.shape[0]
+    weight[0] = ZERO
+    for c in range(count):
+        if places[c] == place:
+            weight[0] = weights[c]
+            weights[c], places[c] = weights[count - 1], places[count - 1]
+            return count - 1
+    return count
+
+
+def support_rows(of_row: Any) -> Any:
+    """Make a support kernel from of_row(row, top, params, room, weights, places), which returns the count."""
+    scope = {"support_room": support_room, "top_of_row": top_of_row, "spoil": spoil, "take_out": take_out}
+    scope |= {"NEG_INF": NEG_INF, "POS_INF": POS_INF}
+    return kernel(around(of_row, "of_row", _SOURCE.format(name=of_row.__name__), scope))
+
+
+@kernel
+def gather_above(row: Any, top: Any, scale: Any, gap: Any, room: Any) -> Any:
+    """The keys with scale (row - top) > -gap: their number, with values and places in the room, padded."""
+    lanes, near, _, index, _ = room
+    segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
+    count = gather(row, top, scale, gap, lanes[: segments * LANES], near, index)
+    if count >= 0:
+        return count
+    for j in range(row.shape[0]):
+        index[j] = j
+    return row.shape[0]
+
+
+@inlined
+def padded(count: int) -> Any:
+    return (count + _VECTOR - 1) // _VECTOR * _VECTOR
+
+
+@support_rows
+def sparsemax_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> Any:
+    lanes, near, _, index, _ = room
+    segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
+    tau = sparsemax_threshold(lanes[: segments * LANES], top, params[0], -1.0)
+    count = gather_above(row, top, params[0], f32(-tau), room)
+    high, low = two_parts(sparsemax_threshold(near[: padded(count)], ZERO, ONE, tau))
+    kept = 0
+    for c in range(count):  # no branches: they would be mispredicted
+        d = (near[c] - high) - low
+        weights[kept] = d
+        places[kept] = index[c]
+        kept += 1 if d > ZERO else 0
+    return kept
+
+
+@support_rows
+def entmax15_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> Any:
+    lanes, near, _, index, _ = room
+    half_scale = _HALF * params[0]
+    segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
+    tau = entmax15_threshold(lanes[: segments * LANES], top, half_scale, -1.0)
+    count = gather_above(row, top, half_scale, f32(-tau), room)
+    high, low = two_parts(entmax15_threshold(near[: padded(count)], ZERO, ONE, tau))
+    kept = 0
+    for c in range(count):
+        d = (near[c] - high) - low
+        weights[kept] = d * d
+        places[kept] = index[c]
+        kept += 1 if d > ZERO else 0
+    return kept
+
+
+@kernel
+def peak_of_lanes(lanes: Any, top: Any, scale: Any, beta: float, near: Any) -> float:
+    """The log of the largest weight, if the keys were the maxima of lanes alone: never below that of the row.
+
+    Newton comes down to it from 0, so it can stop anywhere.
+    """
+    for c in range(lanes.shape[0]):
+        near[c] = maximum(below(lanes[c], top, scale), f32(-2.0 / beta))  # an absent key is far, not infinitely far
+    s = 0.0
+    for _ in range(_STEPS):
+        total, slope, _ = rough_sums(near[: lanes.shape[0]], beta, s)
+        change = math.log1p(total * math.expm1(-beta * math.log(total)) / slope) / beta
+        s = min(s + change, 0.0)
+        if change > -_SETTLED_PEAK:
+            break
+    return min(s + _ROUGHLY, 0.0)
+
+
+@support_rows
+def entmax_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> Any:
+    lanes, near, packed, index, _ = room
+    scale, beta = params[0], float(max(params[1], f32(1e-7)))  # 1/beta is needed, and stays finite
+    segments, s = (row.shape[0] + _SEGMENT - 1) // _SEGMENT, 0.0
+    if beta > _LANES_FROM:
+        s = peak_of_lanes(lanes[: segments * LANES], top, scale, beta, near)
+    count = gather_above(row, top, scale, f32(math.exp(beta * s) / beta), room)
+    entmax_weights(near[: padded(count)], beta, s, packed)
+    kept = 0
+    for c in range(count):
+        weights[kept] = packed[c]
+        places[kept] = index[c]
+        kept += 1 if packed[c] > ZERO else 0
+    return kept
+
+
+# What u = w^(2 - alpha) is, by kind: the Jacobian of all maps here is scale (diag u - u u^T / sum u).
+ONES, ROOTS, POWERS, WEIGHTS = 0, 1, 2, 3
+
+
+@kernel
+def diagonal(weights: Any, kind: int, beta: Any, out: Any) -> None:
+    """out = u: the diagonal of the Jacobian before centring."""
+    if kind == ONES:
+        for j in range(weights.shape[0]):
+            out[j] = ONE if weights[j] > ZERO else weights[j]  # 0, or NaN of a row that was NaN
+    elif kind == ROOTS:
+        for j in range(weights.shape[0]):
+            out[j] = np.sqrt(weights[j])
+    elif kind == POWERS:
+        support_weights(weights, beta, out)
+    else:
+        out[:] = weights
+
+
+@sum_over_keys(LONG_BLOCK, rounded=False, within=inlined)
+def dot_with_powers(j: int, out: Row, weights: Row, beta: Any) -> Any:
+    """sum of out w^beta / beta, where w^beta / beta is scale times the logit, but for a number that is added to all."""
+    w = weights[j]
+    inside = w > TINY
+    return out[j] * (exp(beta * log(w if inside else ONE)) / beta if inside else w * ZERO)
+
+
+@kernel
+def support_gradient(
+    grad: Any, weights: Any, starts: Any, params: Any, kind: Any, sink_weights: Any, grad_sink: Any, grad_params: Any,
+    start: int, stop: int,
+) -> None:  # fmt: skip
+    """Gradient to the logits on the support, in place of that to the weights; rows are starts[r] <= e < starts[r + 1].
+
+    The sink has no value, so the gradient to its weight is 0. grad_params is (rows, P), or (0, P) if nobody asks.
+    """
+    longest = 1
+    for r in range(start, stop):
+        longest = max(longest, starts[r + 1] - starts[r] + 1)
+    room = np.empty((3, longest), np.float32)
+    for r in range(start, stop):
+        of_row, count = grad[starts[r] : starts[r + 1]], starts[r + 1] - starts[r]
+        own, w, g = params[r if params.shape[0] > 1 else 0], weights[starts[r] : starts[r + 1]], of_row
+        if sink_weights.shape[0] > 0:  # one key more
+            w, g = room[0, : count + 1], room[1, : count + 1]
+            w[:count], w[count] = weights[starts[r] : starts[r + 1]], sink_weights[r]
+            g[:count], g[count] = of_row, ZERO
+        differentiate(g, w, own, kind[0], room[2, : w.shape[0]], grad_params[r : r + 1])
+        if sink_weights.shape[0] > 0:
+            of_row[:] = g[:count]
+            grad_sink[r] = g[count]
+
+
+@kernel
+def differentiate(grad: Any, weights: Any, params: Any, kind: int, u: Any, of_params: Any) -> None:
+    """One row, in place; `u` is room, of_params is (1, P) or (0, P)."""
+    beta = params[1] if kind == POWERS else (ONE if kind == ONES else _HALF)
+    diagonal(weights, kind, beta, u)
+    total, dot = sum_and_dot(u, grad)
+    mean = f32(dot / total if total > 0.0 else 0.0)
+    if of_params.shape[0] > 0 and kind == POWERS:
+        of_params[0, 1] = alpha_gradient(grad, weights, beta, mean)
+    for j in range(weights.shape[0]):
+        grad[j] = params[0] * u[j] * (grad[j] - mean)
+    if of_params.shape[0] > 0 and kind != WEIGHTS:
+        of_params[0, 0] = f32(dot_with_powers(grad, weights, beta) / (params[0] * params[0]))
