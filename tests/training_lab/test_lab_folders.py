@@ -31,8 +31,9 @@ TABLES = ("table", "curves", "lengths", "alerts", "summary", "warnings")
 
 @pytest.fixture(autouse=True)
 def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages have tests of their own."""
+    """Pages have tests of their own, and nobody reads here how long it will take."""
     monkeypatch.setattr(experiment, "has", lambda extra: False)
+    monkeypatch.setattr(experiment, "_TIMED", 1)
 
 
 def run(folder: Path | None = None, **changed: Any) -> abbe.Experiment:
