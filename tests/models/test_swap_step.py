@@ -26,8 +26,11 @@ from abbe.models._swap.attention import swapped_attention
 from abbe.normalizers import _dispatch, _step
 from abbe.normalizers._softmax import Softmax
 
-# Of all cases those that are more than one map.
-LONGER_WAY = ("hybrid", "scaled:of=clipped", "scaled:of=sigmoid", "scaled:of=topk", "scaled:of=stick-breaking")
+# Of all cases those that are more than one map, or one without kernels.
+LONGER_WAY = (
+    *("hybrid", "scaled:of=clipped", "scaled:of=sigmoid", "scaled:of=topk", "scaled:of=stick-breaking"),
+    *("normmax", "budget"),
+)
 SPECS = ("softmax", "entmax:alpha=1.5", "entmax:alpha=1.3", "topk:k=32", "ssmax:s=0.5", "stick-breaking")
 States = tuple[Tensor, Tensor, Tensor]
 
