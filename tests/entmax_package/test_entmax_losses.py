@@ -237,6 +237,18 @@ def test_the_kernels_are_used_and_agree(loss: object, weights: object) -> None:
     torch.testing.assert_close(one.grad.double(), two.grad, rtol=0, atol=4e-6, equal_nan=True)
 
 
+@pytest.mark.slow
+@each_class
+def test_a_compiled_loss(kind: type) -> None:
+    torch._dynamo.reset()
+    X, target = data(4, 6)
+    target[2] = -100
+    one, two = X.clone().requires_grad_(), X.clone().requires_grad_()
+    torch.compile(kind(), fullgraph=True, backend="aot_eager")(one, target).backward()
+    kind()(two, target).backward()
+    torch.testing.assert_close(one.grad, two.grad)
+
+
 @pytest.mark.parametrize(
     ("X", "target", "says"),
     [

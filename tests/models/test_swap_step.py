@@ -26,8 +26,11 @@ from abbe import AbbeError, Normalizer, normalizer, swap
 from abbe.models import HeadGroup
 from abbe.normalizers import Softmax
 
-# Of all cases those that are more than one map.
-LONGER_WAY = ("hybrid", "scaled:of=clipped", "scaled:of=sigmoid", "scaled:of=topk", "scaled:of=stick-breaking")
+# Of all cases those that are more than one map, or one without kernels.
+LONGER_WAY = (
+    *("hybrid", "scaled:of=clipped", "scaled:of=sigmoid", "scaled:of=topk", "scaled:of=stick-breaking"),
+    *("normmax", "budget"),
+)
 # Each map is a kernel to compile: the quick ones have a threshold, a selection, or a parameter per head.
 SPECS = (
     "softmax",

@@ -7,7 +7,7 @@ from typing import Any
 from lab_cases import choice
 
 from abbe.studies._train.configuration import Configuration
-from abbe.studies._train.early_warning import warning_table
+from abbe.studies._train.early_warning import roc_table, warning_table
 from abbe.studies._train.reading import ALL_QUANTITIES
 from abbe.studies._train.tables import Part, Tables, alert_table, curve_table, length_table, run_table, summary_table
 
@@ -39,4 +39,4 @@ BROKEN: list[float | None] = [4.0, None, None, None]
 def tables(*parts: Part) -> Tables:
     table, curves, alerts = run_table(parts), curve_table(parts), alert_table(parts)
     summary, warnings = summary_table(table, 0.95), warning_table(table, curves, alerts, 10)
-    return Tables(table, curves, length_table(parts), alerts, summary, warnings)
+    return Tables(table, curves, length_table(parts), alerts, summary, warnings, roc_table(table, curves, 10))

@@ -1,4 +1,4 @@
-"""Searches, one answer per row: the log of the largest weight, and how many of the sorted keys keep a law."""
+"""Searches, one answer per row: the log of the largest weight, and the lowest key that belongs to a set."""
 
 from __future__ import annotations
 
