@@ -9,12 +9,14 @@ import altair as alt
 from .._shared.panels import Row, rows_of, tip
 from .._shared.series import Spec, finished, panel, source, x_of
 from .._shared.theme import THEMES, Theme, ThemeName
+from .looks import looks_of
 from .words import signal_name
 
 if TYPE_CHECKING:
     from ...studies import Experiment
 
 _LINE = 19  # pixels of a row
+_BEST = 3  # quantities whose thresholds are traced
 _WARNED, _FALSE = "failing runs warned", "healthy runs alarmed"
 
 
@@ -31,6 +33,7 @@ def warning_chart(experiment: Experiment, theme: ThemeName) -> Spec | None:
     ]
     colours = THEMES[theme]
     panels = [_auc([row for row in rows if row["auc"] is not None], colours)]
+    panels += [_roc(experiment, rows, colours)]
     panels += [_alerts([row for row in rows if row["kind"] == "alert"], colours)]
     chart = finished(panels, "Which quantity warns before the loss does?", about, theme)
     return chart | {"resolve": {"scale": dict.fromkeys(("color", "shape", "x", "y"), "independent")}}
@@ -59,6 +62,40 @@ def _auc(rows: list[Row], theme: Theme) -> Spec | None:
     layers += [bars.encode(x=x_of(x, "auc_low"), x2="auc_high:Q", y=y)] if known else []
     dots = source(rows).mark_point(filled=True, size=60, opacity=1, color=theme.selected)
     return panel([*layers, dots.encode(x, y, tooltip=tips)], "quantities of the monitor", height=_LINE * len(rows))
+
+
+def _roc(experiment: Experiment, warnings: list[Row], theme: Theme) -> Spec | None:
+    """Threshold by threshold, of the three best quantities and of the two that the paper names."""
+    ranked = sorted((row for row in warnings if row["auc"] is not None), key=lambda row: -row["auc"])
+    named = [row for row in ranked if row["kind"] == "change"]
+    shown = list(dict.fromkeys(row["signal"] for row in [*ranked[:_BEST], *named]))
+    rows = [row | {"signal": signal_name(row)} for row in rows_of(experiment.roc)]
+    points = [row | {"place": place} for place, row in enumerate(rows) if row["signal"] in shown]
+    if not points:
+        return None
+    ends = [{"signal": name, "false_alarms": x, "warned": x, "place": place}
+            for name in shown for x, place in ((0.0, -1), (1.0, len(rows)))]  # fmt: skip
+    axis = alt.Axis(format="%", tickCount=5)
+    scale = alt.Scale(domain=[0, 1])
+    x = alt.X("false_alarms:Q", title=_FALSE, scale=scale, axis=axis)
+    y = alt.Y("warned:Q", title=_WARNED, scale=scale, axis=axis)
+    looks = looks_of(shown, theme)
+    colour = alt.Color(
+        "signal:N",
+        title=None,
+        scale=alt.Scale(domain=shown, range=[looks[name].colour for name in shown]),
+        legend=alt.Legend(columns=2),
+    )
+    tips = [tip("signal", "warns", "N"), tip("threshold"), tip("warned", _WARNED), tip("false_alarms", _FALSE)]
+    chance = source([{"false_alarms": 0, "warned": 0}, {"false_alarms": 1, "warned": 1}])
+    lines = source([*points, *ends]).mark_line(strokeWidth=2, interpolate="step-after")
+    return panel(
+        [
+            chance.mark_line(color=theme.control, strokeDash=[4, 3]).encode(x, y),
+            lines.encode(x, y, colour, order="place:Q", tooltip=tips),
+        ],
+        "as the threshold is lowered",
+    )
 
 
 def _alerts(rows: list[Row], theme: Theme) -> Spec | None:
