@@ -80,7 +80,8 @@ def _model_rows(emit: Callable[[Row], None], best_times: Times, budget: float) -
     fitted = abbe.calibrate(
         model, normalizer="entmax:alpha=1.5,learn=false", windows=4, held_out=1, progress=False
     ).parameters.to_dicts()
-    tokens = model.tokenizer(abbe.read_text().content[:3000], return_tensors="pt").input_ids[:, : model.context]
+    words = abbe.read_text().content[:8192]
+    tokens = model.tokenizer(words, return_tensors="pt", truncation=True, max_length=model.context).input_ids
     calls: list[Any] = []
     with torch.no_grad(), abbe.tap(model) as tapped:
         tapped.listen(calls.append)
