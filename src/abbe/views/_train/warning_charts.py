@@ -73,7 +73,7 @@ def _roc(experiment: Experiment, warnings: list[Row], theme: Theme) -> Spec | No
     points = [row | {"place": place} for place, row in enumerate(rows) if row["signal"] in shown]
     if not points:
         return None
-    ends = [{"signal": name, "false_alarms": x, "warned": x, "place": place}
+    ends = [{"signal": name, "false_alarms": x, "warned": x, "threshold": None, "place": place}
             for name in shown for x, place in ((0.0, -1), (1.0, len(rows)))]  # fmt: skip
     axis = alt.Axis(format="%", tickCount=5)
     scale = alt.Scale(domain=[0, 1])
