@@ -100,6 +100,20 @@ def test_a_sink_is_found() -> None:
     assert "sink" in rules_of(watched(network, 1), 0, 3)
 
 
+def test_an_update_that_moves_the_logits_far_is_found() -> None:
+    network = gpt2(dropout=0.0)
+    monitor = abbe.Monitor(network, every=1)
+    for step, inputs in enumerate(batches(3), 1):
+        network(**inputs).loss.backward()
+        network.zero_grad()
+        if step == 2:
+            scale_queries(network, 1, 2, 3e5)  # as an optimizer would, between the backward pass and the next step
+        monitor.step()
+    monitor.close()
+    alerts = monitor.result().alerts.filter(rule="logit_jump")
+    assert alerts.select("step", "layer", "head").rows() == [(2, 1, 2)]
+
+
 def test_numbers_that_overflow_are_found_and_the_run_goes_on() -> None:
     network = gpt2(dropout=0.0)
 
@@ -144,6 +158,13 @@ def test_every_level_of_the_logits_is_an_event_of_its_own() -> None:
     assert rules(alerts, 2, measured(0.5, logit=2e4)) == ["logit_growth_1000", "logit_growth_10000"]
     assert rules(alerts, 3, measured(0.5, logit=40.0)) == []
     assert rules(alerts, 4, measured(0.5, logit=150.0)) == ["logit_growth_100"]
+
+
+def test_a_jump_is_an_event_and_calm_arms_it_again() -> None:
+    alerts = Alerts()
+    jumps = [61.0, 100.0, 40.0, 61.0, 29.0, 61.0, 59.0]
+    raised = [rules(alerts, step, measured(0.5) | {"logit_change": Measured([[x]])}) for step, x in enumerate(jumps)]
+    assert raised == [["logit_jump"], [], [], [], [], ["logit_jump"], []]
 
 
 def test_a_loss_that_is_not_finite_is_an_alert_without_a_head() -> None:

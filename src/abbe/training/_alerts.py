@@ -1,8 +1,8 @@
 """Alerts: stated rules on what was measured, each raised once per event and armed again only after recovery.
 
 Sources of the thresholds: entropy collapse arXiv 2303.06296 (no number is given there: ours); logits 2507.20534
-(clipped at 100) and 2309.14322 (1e3 hurts, every run above 1e4 diverged); sink 2410.10781 (0.3 of the weight on the
-first key).
+(clipped at 100) and 2309.14322 (1e3 hurts, every run above 1e4 diverged); jumps `abbe train temperature` (idea:
+2511.21377); sink 2410.10781 (0.3 of the weight on the first key). docs/training.md says which of them warn early.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ._values import Values, finite_of
 
 COLLAPSED, RECOVERED = 0.05, 0.10  # entropy as a share of its ceiling ln n
 UNIFORM, NOT_UNIFORM, SELECTIVE = 0.98, 0.95, 0.90  # the same; uniform counts only for a head that was selective
+JUMP, NO_JUMP = 60.0, 30.0  # change of the logits by one update, root mean square: 5 % false alarms in the lab
 LOGITS, LOGITS_BACK = (1e2, 1e3, 1e4), 0.5  # largest logit; armed again below this share of the level
 SINK, NO_SINK, SINK_CHANCE = 0.3, 0.2, 0.1  # weight on the first key; counts only where a uniform head has less
 DEAD, ALIVE = 1e-3, 1e-2  # gradient of queries and keys, as a share of the median over all heads
@@ -39,6 +40,8 @@ RULES = (
          f"below {NOT_UNIFORM:g}", "ours"),
     *(Rule(f"logit_growth_{level:g}", f"a logit above {level:g}", f"below {LOGITS_BACK * level:g}", source)
       for level, source in zip(LOGITS, ("2507.20534", "2309.14322", "2309.14322"), strict=True)),
+    Rule("logit_jump", f"one update changes the logits of a head by more than {JUMP:g} (root mean square)",
+         f"below {NO_JUMP:g}", "`abbe train temperature`"),
     Rule("sink", f"mean weight on the first key above {SINK:g}, where a uniform head has less than {SINK_CHANCE:g}",
          f"below {NO_SINK:g}", "2410.10781"),
     Rule("dead_gradient", f"gradient of queries and keys below {DEAD:g} of the median over all heads, or 0",
@@ -81,7 +84,9 @@ class Alerts:
 
     def check(self, step: int, values: Values, loss: float | None) -> list[Alert]:
         """The events of this step."""
-        events = [event for rule in (_entropy, _logits, _sink, _dead, _non_finite) for event in rule(self, values)]
+        events = [
+            event for rule in (_entropy, _logits, _jump, _sink, _dead, _non_finite) for event in rule(self, values)
+        ]
         lost = loss is not None and not math.isfinite(loss)
         events.append(_Event("non_finite", None, None, None, None, lost, not lost))
         return [
@@ -145,6 +150,11 @@ def _logits(alerts: Alerts, values: Values) -> Iterable[_Event]:
         for level in LOGITS:
             back = largest < LOGITS_BACK * level
             yield _Event(f"logit_growth_{level:g}", layer, head, largest, level, largest > level, back)
+
+
+def _jump(alerts: Alerts, values: Values) -> Iterable[_Event]:
+    for layer, head, change in _heads(values, "logit_change"):
+        yield _Event("logit_jump", layer, head, change, JUMP, change > JUMP, change < NO_JUMP)
 
 
 def _sink(alerts: Alerts, values: Values) -> Iterable[_Event]:

@@ -53,6 +53,7 @@ ALERTS = {
     "logit_growth_100": AlertWords("logit above 100", "max_logit", "largest logit"),
     "logit_growth_1000": AlertWords("logit above 1,000", "max_logit", "largest logit"),
     "logit_growth_10000": AlertWords("logit above 10,000", "max_logit", "largest logit", grave=True),
+    "logit_jump": AlertWords("logits jump", "logit_change", "change by one update", grave=True),
     "sink": AlertWords("sink formed", "sink_mass", "weight on the first key"),
     "dead_gradient": AlertWords("dead gradient", "query_gradient", "gradient over the median of all heads"),
     "non_finite": AlertWords("NaN or infinity", "nonfinite", "share of rows that are not finite", grave=True),
