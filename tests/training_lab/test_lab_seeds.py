@@ -98,3 +98,13 @@ def test_long_tests_fold_the_maps_of_keys_and_values() -> None:
             long = network(items)
             with torch.no_grad():
                 assert torch.allclose(network(items), long, rtol=1e-10, atol=1e-10)
+
+
+def test_every_use_of_a_seed_has_a_stream_of_its_own() -> None:
+    """torch's generator knows 32 bits of a seed only: streams that differ above them would be one."""
+    draws = [torch.rand(4, generator=_generator(seed, use)) for seed in (0, 1) for use in ("weights", "data", "test")]
+    assert len({tuple(draw.tolist()) for draw in draws}) == len(draws)
+    task = make_task("recall")
+    trained = task.sample(_generator(0, "data"), 8, held_out=False)
+    tested = task.sample(_generator(0, "test"), 8, held_out=True)
+    assert not torch.equal(trained.inputs[1], tested.inputs[1])

@@ -133,7 +133,7 @@ def _heads(values: Values, name: str) -> Iterable[tuple[int, int, float]]:
 
 
 def _entropy(alerts: Alerts, values: Values) -> Iterable[_Event]:
-    ceilings = values["entropy"].limit
+    ceilings = values["entropy"].limit if "entropy" in values else None
     for layer, head, entropy in _heads(values, "entropy"):
         ceiling = ceilings[layer][head] if ceilings is not None else math.nan
         if not ceiling > 0:
@@ -158,7 +158,7 @@ def _jump(alerts: Alerts, values: Values) -> Iterable[_Event]:
 
 
 def _sink(alerts: Alerts, values: Values) -> Iterable[_Event]:
-    chances = values["sink_mass"].control
+    chances = values["sink_mass"].control if "sink_mass" in values else None
     for layer, head, mass in _heads(values, "sink_mass"):
         rare = chances is not None and chances[layer][head] < SINK_CHANCE
         yield _Event("sink", layer, head, mass, SINK, mass > SINK and rare, mass < NO_SINK)

@@ -36,17 +36,23 @@ class LayerRows:
 
 
 @torch.no_grad()
-def measure_layers(layers: Sequence[LayerRows], *, sizes: tuple[int, ...], seed: int = 0, step: int = 0) -> Values:
-    """What a `Monitor` would measure of these rows, by layer and head."""
-    return values_of({number: _state(number, layer, sizes, seed, step) for number, layer in enumerate(layers)})
+def measure_layers(
+    layers: Sequence[LayerRows], *, sizes: tuple[int, ...], seed: int = 0, step: int = 0, alike: int = 1
+) -> Values:
+    """What a `Monitor` would measure of these rows, by layer and head.
+
+    Heads that are `alike` networks side by side get the same random sets, so that none depends on its neighbours.
+    """
+    states = {number: _state(number, layer, sizes, seed, step, alike) for number, layer in enumerate(layers)}
+    return values_of(states)
 
 
-def _state(number: int, layer: LayerRows, sizes: tuple[int, ...], seed: int, step: int) -> State:
+def _state(number: int, layer: LayerRows, sizes: tuple[int, ...], seed: int, step: int, alike: int) -> State:
     heads, queries, keys = layer.logits.shape[1:]
     chance = torch.rand(
-        queries, heads, min(sizes[-1], keys), dtype=torch.float64,
+        queries, heads // alike, min(sizes[-1], keys), dtype=torch.float64,
         generator=seeded(seed, step, f"random sets of layer {number}"),
-    )  # fmt: skip
+    ).repeat(1, alike, 1)  # fmt: skip
     values = layer.values.float()
     readings = row_readings(layer.logits.float(), values, None, sizes, chance, normalizer=layer.normalizer)
     return update({}, readings) | _gradients(layer) | _change(layer)

@@ -13,6 +13,7 @@ from ..._errors import AbbeError
 from ..._held import held
 from ..._later import has
 from ...normalizers import normalizer as make_normalizer
+from ...training import list_rules
 from ...words.finding import Finding
 from ...words.numbers import about
 from .._engine.folder import claim_without_model
@@ -49,7 +50,9 @@ def run_experiment(plan: Plan, folder: FolderLike | None, workers: int | None, p
     """Train what is not finished yet, side by side, and make the result; with a folder it is saved there."""
     started, place = time.perf_counter(), as_folder(folder)
     crew = usual_workers() if workers is None else whole("workers", workers, least=1)
-    settings = {"experiment": plan.experiment, **plan.settings, "level": LEVEL}
+    # Alerts are checked while a run is trained: one without a rule, or with another threshold, is another run.
+    rules = {rule.name: rule.fires for rule in list_rules()}
+    settings = {"experiment": plan.experiment, **plan.settings, "level": LEVEL, "rules": rules}
     with held(place), watching(progress) as watch:
         parts = claim_without_model(place, Experiment.study, {"task": plan.task.facts()}, settings, watch.announce)
         finished = _train(plan, parts, crew, watch)
@@ -134,16 +137,15 @@ def seeds_from(seeds: int, seed: int) -> tuple[int, ...]:
     return tuple(range(first, first + count))
 
 
-def checked_normalizers(given: str | Sequence[str], task: Task | None = None) -> tuple[str, ...]:
+def checked_normalizers(given: str | Sequence[str], task: Task) -> tuple[str, ...]:
     """Specs of normalizers, each tried; those that need an order only for a task whose keys have one."""
     specs = (given,) if isinstance(given, str) else tuple(given)
     if not specs:
         raise AbbeError("there is no normalizer to train: name at least one, such as softmax")
     for spec in specs:
         parts = make_normalizer(spec).modules()  # a hybrid has others inside
-        if any(getattr(part, "needs_order", False) for part in parts) and not (task is not None and task.ordered):
-            which = "the tasks of the lab do" if task is None else f"{task.name} does"
-            raise AbbeError(f"{spec} needs keys in causal order, which {which} not have: leave it out")
+        if any(getattr(part, "needs_order", False) for part in parts) and not task.ordered:
+            raise AbbeError(f"{spec} needs keys in causal order, which {task.name} does not have: leave it out")
     if len(set(specs)) < len(specs):
         raise AbbeError(f"a normalizer is named twice: {', '.join(specs)}")
     return specs

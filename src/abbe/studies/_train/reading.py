@@ -56,7 +56,7 @@ class Reader:
         """By seed: its quantities, and the rules that fired first at this step."""
         readings = []
         for seed, values in enumerate(self._values(step, before, after)):
-            events = self._alerts[seed].check(step, values, losses[seed]) if values else []
+            events = self._alerts[seed].check(step, values, losses[seed])
             readings.append({"values": _reduced(values), "alerts": sorted({event.rule for event in events})})
         return readings
 
@@ -69,11 +69,13 @@ class Reader:
 
     def _of_group(self, seeds: list[int], step: int, before: list[Seen], after: list[Seen]) -> list[Values]:
         layers = [_rows(layer, seeds, one, then) for layer, one, then in zip(self._layers, before, after, strict=True)]
-        try:
-            together = measure_layers(layers, sizes=(SIZE,), step=step)
-        except AbbeError:  # weights that are not finite have no measures
-            return [{} for _ in seeds]
         heads = self._layers[0].settings.heads
+        try:
+            together = measure_layers(layers, sizes=(SIZE,), step=step, alike=len(seeds))
+        except AbbeError:  # weights that are not finite have no measures, but those of the other seeds do
+            if len(seeds) == 1:
+                return [{}]
+            return [values for seed in seeds for values in self._of_group([seed], step, before, after)]
         return [_part(together, slice(place * heads, (place + 1) * heads)) for place in range(len(seeds))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable
@@ -18,8 +19,6 @@ from .tasks import IGNORED, Batch, Task
 from .tasks.task import stacked
 from .temperature import temperature
 
-_HELD_OUT = 1 << 40  # added to a seed for the data that is never trained on
-_LENGTHS = 1 << 41
 _ITEMS_AT_ONCE = 1 << 19  # of a long test, by seed
 
 
@@ -48,7 +47,7 @@ class _Run:
         self.network = task.network([_generator(seed, "weights") for seed in choice.seeds], settings, dtype)
         self.optimizer = Optimizer(choice.optimizer, _groups(self.network, choice), choice.decay)
         self.data = [_generator(seed, "data") for seed in choice.seeds]
-        self.lengths = torch.Generator().manual_seed(_LENGTHS)  # the same for all seeds, whichever are trained at once
+        self.lengths = _generator(0, "lengths")  # the same for all seeds, whichever are trained at once
         self.reader = Reader(self.network, len(choice.seeds))
         self.read_at = reading_steps(choice.steps, choice.readings)
         self.steps: list[int] = []
@@ -188,9 +187,12 @@ def _groups(network: nn.Module, choice: Configuration) -> list[tuple[nn.Paramete
 
 
 def _generator(seed: int, use: str) -> torch.Generator:
-    """Weights, training data and test data of a seed, each from a stream of its own."""
-    offset = {"weights": 0, "data": _HELD_OUT >> 1, "test": _HELD_OUT}[use]
-    return torch.Generator().manual_seed(seed + offset)
+    """Weights, training data and test data of a seed, each from a stream of its own.
+
+    Hashed to 32 bits: torch's generator drops what is above them, so that an offset up there would change nothing.
+    """
+    digest = hashlib.sha256(f"abbe train, seed {seed}, {use}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))
 
 
 def _first_alerts(steps: list[int], rules: list[list[str]]) -> dict[str, int]:

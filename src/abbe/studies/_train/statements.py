@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -51,7 +52,7 @@ class _Change:
     mean: float
     low: float | None
     high: float | None
-    slower: float | None  # steps to half the loss over those of the other; None where one never came there
+    slower: float | None  # steps to half the loss over those of the other; None if the other never came there
 
     @property
     def hard(self) -> bool:
@@ -60,9 +61,10 @@ class _Change:
 
     def __str__(self) -> str:
         ends = "" if self.low is None else f" ({_points(self.low)} to {_points(self.high)})"
-        pace = (
-            "" if self.slower is None or self.slower <= SLOW else f" and {self.slower:.1f} times the steps to half loss"
+        times = (
+            "never half the loss" if self.slower == math.inf else f"{self.slower or 0:.1f} times the steps to half loss"
         )
+        pace = f" and {times}" if self.slower is not None and self.slower > SLOW else ""
         return f"{_points(self.mean)} points{ends}{pace}"
 
 
@@ -88,13 +90,13 @@ def _change(rows: pl.DataFrame, baseline: pl.DataFrame, level: float) -> _Change
     after = dict(rows.select("seed", "accuracy").iter_rows())
     mean, low, high = mean_interval([after[seed] - before[seed] for seed in before], level, (-1.0, 1.0))
     steps = [_median(x["half_step"]) for x in (rows, baseline)]
-    slower = steps[0] / steps[1] if steps[0] is not None and steps[1] else None
+    slower = steps[0] / steps[1] if math.isfinite(steps[1]) else None
     return _Change(mean, low, high, slower)
 
 
-def _median(steps: pl.Series) -> float | None:
-    """None unless all seeds came there."""
-    return None if steps.is_null().any() else float(np.median(steps.to_numpy()))
+def _median(steps: pl.Series) -> float:
+    """Infinite if half of the seeds, or more, never came there."""
+    return float(np.median(steps.cast(pl.Float64).fill_null(math.inf).to_numpy()))
 
 
 def _run(rows: pl.DataFrame, run: int | None = None) -> pl.DataFrame:
@@ -110,7 +112,9 @@ def _hard(table: pl.DataFrame, optimizer: str, low: str, level: float) -> Findin
     control = _of(some, temperature=low, compensated=True).filter(pl.col("rate") == rate)
     same, own = _change(plain.filter(pl.col("rate") == rate), baseline, level), _change(_run(plain), baseline, level)
     undone = _change(control, baseline, level)
-    if own.hard:
+    if baseline["failed"].any() or len(baseline) < 2:
+        verdict = "cannot be judged: T = 1 was not learned" if len(baseline) > 1 else "cannot be judged by one seed"
+    elif own.hard:
         verdict = "holds" if undone.hard else "holds, by scale alone"
     elif own.mean < -HARD:
         verdict = "the seeds do not tell"
@@ -176,8 +180,9 @@ def _decoupled(table: pl.DataFrame, low: str, level: float) -> list[Finding]:
         return []
     verdict = f"holds for {', '.join(holds)}" if holds else "does not hold"
     sentence = (
-        f"Sparse or length-aware normalizers decouple selectivity from gradient health: {verdict}. Going from T = 1 to "
-        f"{low}, each at its best rate, they lose less accuracy than softmax by (points, mean over optimizers): "
+        f"Sparse or length-aware normalizers decouple selectivity from gradient health: {verdict}. Accuracy "
+        f"changes from T = 1 to {low}, each at its best rate, by so many points more than that of softmax (mean over "
+        "optimizers): "
         f"{'; '.join(parts)}."
     )
     rule = (
@@ -234,50 +239,51 @@ def _warning(warnings: pl.DataFrame, topic: str, quantity: str, direction: str, 
 
 
 def _marks(table: pl.DataFrame, curves: pl.DataFrame, level: float) -> list[Finding]:
-    """(v): of the steps read of softmax runs, how often is attention saturated inside the band, and outside?"""
-    runs = _of(table)["run"].unique()
-    rows = curves.filter(
-        pl.col("run").is_in(runs) & pl.col("separability").is_not_null() & pl.col("saturated").is_not_null()
+    """(v): of the steps read of softmax runs, how often is attention saturated inside the band, below and above it?"""
+    runs = _of(table).filter(~pl.col("compensated"))["run"].unique()
+    known = pl.col("separability").is_not_null() & pl.col("saturated").is_not_null()
+    place = (
+        pl.when(pl.col("separability") < BAND[0]).then(0).when(pl.col("separability") <= BAND[1]).then(1).otherwise(2)
     )
-    counts = rows.select(
-        "run",
-        pl.col("separability").is_between(*BAND).alias("inside"),
-        (pl.col("saturated") >= SATURATED).alias("saturated"),
+    steps = curves.filter(pl.col("run").is_in(runs) & known).select(
+        "run", place.alias("place"), (pl.col("saturated") >= SATURATED).cast(pl.Float64).alias("saturated")
     )
-    by_run = counts.group_by("run", maintain_order=True).agg(
-        (pl.col("inside") & pl.col("saturated")).sum().alias("both"), pl.col("inside").sum(),
-        pl.col("saturated").sum(), pl.len(),
-    ).select("both", "inside", "saturated", "len").to_numpy().astype(float)  # fmt: skip
-    if not len(by_run) or by_run[:, 1].sum() == 0 or by_run[:, 1].sum() == by_run[:, 3].sum():
+    numbers = sorted(steps["run"].unique())
+    counts = np.zeros((len(numbers), 3, 2))  # by run and place: saturated steps, all steps
+    for run, where, some, all_steps in (
+        steps.group_by("run", "place").agg(pl.col("saturated").sum(), pl.len().alias("all")).iter_rows()
+    ):
+        counts[numbers.index(run), where] = some, all_steps
+    totals = counts.sum(0)
+    if not len(numbers) or not (totals[0, 1] and totals[1, 1]):
         return []
-    inside, outside = _shares(by_run.sum(0))
-    drawn = np.random.default_rng(_SEED).integers(len(by_run), size=(_RESAMPLES, len(by_run)))
-    differences = [a - b for a, b in (_shares(by_run[some].sum(0)) for some in drawn)]
-    low, high = np.nanquantile(differences, [(1 - level) / 2, (1 + level) / 2])
-    verdict = "holds" if low > 0 and inside > 0.5 else "does not hold"
+    below, inside, above = _shares(totals)
+    drawn = np.random.default_rng(_SEED).integers(len(numbers), size=(_RESAMPLES, len(numbers)))
+    shares = np.array([_shares(counts[some].sum(0)) for some in drawn])
+    low, high = np.nanquantile(shares[:, 1] - shares[:, 0], [(1 - level) / 2, (1 + level) / 2])
+    if inside <= 0.5 or not low > 0:
+        verdict = "does not hold"
+    else:
+        verdict = "holds from 70 % on, not for a band" if above >= inside - HARD else "holds"
+    beyond = "" if math.isnan(above) else f", {percent(above)} of those above it"
     sentence = (
         f"Separability of 70 to 80 % marks a saturated head: {verdict}. {percent(inside)} of the steps inside that "
-        f"band are saturated, {percent(outside)} of those outside (difference {_points(low)} to {_points(high)} points "
-        "over runs)."
+        f"band are saturated, {percent(below)} of those below (difference {_points(low)} to {_points(high)} points over "
+        f"runs){beyond}."
     )
     rule = (
-        f"Steps of softmax runs; saturated: at least {percent(SATURATED)} of the rows have a weight above 0.99. It "
-        "holds if most steps inside the band are saturated, and more than outside, by an interval from resampled runs."
+        f"Steps of plain softmax runs; saturated: at least {percent(SATURATED)} of the rows have a weight above 0.99. It "
+        "holds if most steps inside the band are saturated, more than below it by an interval from resampled runs, and "
+        "more than above it."
     )
-    numbers: dict[str, Fact] = {
-        "inside": inside,
-        "outside": outside,
-        "low": float(low),
-        "high": float(high),
-        "verdict": verdict,
-    }
-    return [Finding("(v) 70 to 80 %", sentence, rule, numbers)]
+    facts: dict[str, Fact] = {
+        "inside": inside, "below": below, "above": None if math.isnan(above) else above, "low": float(low),
+        "high": float(high), "verdict": verdict,
+    }  # fmt: skip
+    return [Finding("(v) 70 to 80 %", sentence, rule, facts)]
 
 
-def _shares(counts: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
-    both, inside, saturated, everything = counts
-    outside = everything - inside
-    return (
-        both / inside if inside else math.nan,
-        (saturated - both) / outside if outside else math.nan,
-    )
+def _shares(counts: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float, float]:
+    """Saturated steps below, inside and above the band; NaN where there is none."""
+    below, inside, above = (float(some / steps) if steps else math.nan for some, steps in counts)
+    return below, inside, above

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..._asked import positive, whole, yes_or_no
+from ..._asked import is_number, positive, shown, whole, yes_or_no
 from ..._errors import AbbeError
 from .._engine.given import FolderLike, TextLike, as_text
 from .configuration import Configuration, can_be_compensated
@@ -63,6 +64,8 @@ def train_temperature(
         >>> result = abbe.train_temperature(quick=True)
         >>> [finding.sentence for finding in result.findings]
     """
+    if text is not None and task != "text":
+        raise AbbeError(f"text is read by the task text only, and the task is {task}: leave one of them out")
     made = make_task(task, text=as_text(text) if task == "text" else None)
     usual = {"steps": _STEPS.get(task, made.steps)} | (_QUICK if yes_or_no("quick", quick) else _USUAL)
     given = {
@@ -71,11 +74,11 @@ def train_temperature(
     }  # fmt: skip
     asked = usual | {name: value for name, value in given.items() if value is not None}
     words = _temperatures(asked["temperatures"])
-    specs, names = checked_normalizers(asked["normalizers"]), checked_optimizers(asked["optimizers"])
+    specs, names = checked_normalizers(asked["normalizers"], made), checked_optimizers(asked["optimizers"])
     normed = yes_or_no("qk_norm", asked["qk_norm"]) and "softmax" in specs
     shared: dict[str, Any] = {
         "steps": whole("steps", asked["steps"], least=10), "batch": made.batch, "width": made.width,
-        "heads": made.heads, "seeds": seeds_from(asked["seeds"], seed), "decay": decay,
+        "heads": made.heads, "seeds": seeds_from(asked["seeds"], seed), "decay": checked_decay(decay),
     }  # fmt: skip
     chosen = {name: rates_for(name, rates) for name in names}
 
@@ -106,8 +109,16 @@ def _temperatures(given: float | str | Sequence[float | str]) -> tuple[str, ...]
     return tuple(words)
 
 
+def checked_decay(given: object) -> float:
+    if not (is_number(given) and 0 <= given < math.inf):  # type: ignore[operator]
+        raise AbbeError(f"decay is {shown(given)}, but must be a number >= 0")
+    return float(given)  # type: ignore[arg-type]
+
+
 def checked_optimizers(given: str | Sequence[str]) -> tuple[str, ...]:
     names = (given,) if isinstance(given, str) else tuple(given)
+    if not names:
+        raise AbbeError(f"there is no optimizer: name at least one of {', '.join(OPTIMIZERS)}")
     for name in names:
         if name not in OPTIMIZERS:
             raise AbbeError(f"there is no optimizer {name!r}: choose one of {', '.join(OPTIMIZERS)}")
