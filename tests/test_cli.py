@@ -280,10 +280,9 @@ def test_nan_is_an_error_for_the_program_too(
 
 
 def test_as_a_program() -> None:
-    command = [sys.executable, "-W", "error", "-m", "abbe", "verify", "spectral", "--trials", "20"]
+    command = [sys.executable, "-W", "error", "-m", "abbe", "normalizers", "sparsemax"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0
-    assert "spectral" in done.stdout
-    assert "1 hold, 0 refuted, all as the catalogue says." in done.stdout
+    assert "sparsemax" in done.stdout
     assert "Traceback" not in done.stderr
     assert "\x1b[" not in done.stdout

@@ -17,24 +17,27 @@ from abbe.bounds import catalogue
 from abbe.studies import FIGURES
 
 SHELL = """
-import sys
+import os, sys
 from abbe.cli import main
 sys.argv = ["abbe"]
-try:
-    main()
-finally:
-    print("loaded", "torch" in sys.modules, file=sys.stderr)
+for line in os.environ.pop("LINES_TO_COMPLETE").split("|"):
+    os.environ |= {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    try:
+        main()
+    except SystemExit:
+        print("|")
+print("loaded", "torch" in sys.modules, file=sys.stderr)
 """
 
 
-def offered(line: str, **variables: str) -> list[str]:
-    """What bash would offer for the last word of the line, asked for as bash does."""
-    words = line.split(" ")
-    asked = {"_ABBE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    done = run_python(SHELL, **asked, **variables)
+def offered(*lines: str, **variables: str) -> list[list[str]]:
+    """What bash would offer for the last word of each line, asked for as bash does; all in one process."""
+    done = run_python(SHELL, _ABBE_COMPLETE="complete_bash", LINES_TO_COMPLETE="|".join(lines), **variables)
     assert "loaded False" in done.stderr
     assert "Traceback" not in done.stderr
-    return done.stdout.split()
+    answers = [answer.split() for answer in done.stdout.split("|")]
+    assert answers.pop() == []
+    return answers
 
 
 def test_names_are_those_of_the_modules() -> None:
@@ -46,8 +49,7 @@ def test_names_are_those_of_the_modules() -> None:
 
 
 def test_commands_and_options() -> None:
-    assert offered("abbe re") == ["report", "reproduce"]
-    assert offered("abbe report --f") == ["--figures"]
+    assert offered("abbe re", "abbe report --f") == [["report", "reproduce"], ["--figures"]]
 
 
 def test_models_that_are_there(tmp_path: Path) -> None:
@@ -56,10 +58,12 @@ def test_models_that_are_there(tmp_path: Path) -> None:
     (pulled / "ABOUT.json").write_text("{}")
     (tmp_path / "minilm-unfinished").mkdir()
     cache = {"ABBE_CACHE": str(tmp_path / "cache")}
-    assert offered("abbe report e", **cache)[0] == "embedded"
-    assert "smollm2" in offered("abbe report sm", **cache)
-    assert "minilm" not in offered("abbe report mi", **cache)
-    assert offered("abbe pull mi", **cache) == ["minilm"]
+    lines = ("abbe report e", "abbe report sm", "abbe report mi", "abbe pull mi")
+    embedded, there, absent, to_pull = offered(*lines, **cache)
+    assert embedded[0] == "embedded"
+    assert "smollm2" in there
+    assert "minilm" not in absent
+    assert to_pull == ["minilm"]
 
 
 def test_folders_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,17 +87,20 @@ def test_a_completed_name_can_be_loaded() -> None:
 
 
 def test_values_of_options() -> None:
-    assert offered("abbe diagnose --vectors o") == ["output"]
-    assert offered("abbe train temperature --task m") == ["mqar", "maximum"]
-    assert offered("abbe train recall --task m") == ["mqar"]
-    assert offered("abbe train text --optimizer a") == ["adamw"]
-    assert offered("abbe diagnose --with spar") == ["sparsemax"]
-    assert offered("abbe normalizers top") == ["topk", "topp"]
-    assert offered("abbe verify spectral-") == ["spectral-paper", "spectral-row-upper", "spectral-row-lower"]
-    assert offered("abbe reproduce --figure 2") == ["2a", "2b", "2c"]
-    assert offered("abbe reproduce --figure 2a,2") == ["2a,2b", "2a,2c"]
+    values = {
+        "abbe diagnose --vectors o": ["output"],
+        "abbe train temperature --task m": ["mqar", "maximum"],
+        "abbe train recall --task m": ["mqar"],
+        "abbe train text --optimizer a": ["adamw"],
+        "abbe diagnose --with spar": ["sparsemax"],
+        "abbe normalizers top": ["topk", "topp"],
+        "abbe verify spectral-": ["spectral-paper", "spectral-row-upper", "spectral-row-lower"],
+        "abbe reproduce --figure 2": ["2a", "2b", "2c"],
+        "abbe reproduce --figure 2a,2": ["2a,2b", "2a,2c"],
+    }
+    assert dict(zip(values, offered(*values), strict=True)) == values
 
 
 def test_the_shell_gets_a_script() -> None:
-    done = run_python(SHELL, _ABBE_COMPLETE="source_bash")
+    done = run_python(SHELL, _ABBE_COMPLETE="source_bash", LINES_TO_COMPLETE="abbe")
     assert "_ABBE_COMPLETE=complete_bash" in done.stdout

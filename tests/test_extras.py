@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -61,6 +62,17 @@ def run_abbe(present: set[str], *arguments: str) -> subprocess.CompletedProcess[
     return run_with(present, f"sys.argv = ['abbe', *{arguments!r}]\nfrom abbe.cli import main\nmain()")
 
 
+def importing(extra: str) -> str:
+    """Code that looks up every public name of an extra, or of the core."""
+    return f"""
+import abbe
+for package in (abbe, abbe.studies, abbe.views):
+    for names in package._NAMES.get({extra!r}, {{}}).values():
+        for name in names:
+            getattr(package, name)
+"""
+
+
 # -- Core -------------------------------------------------------------------------------------------------------------
 
 
@@ -92,16 +104,17 @@ print([check.name for check in abbe.doctor() if check.state == "broken"])
 )
 def test_a_name_that_needs_an_extra_says_so(extra: str, missing: dict[str, str]) -> None:
     present = CORE | (packages(extra) if extra else set())
-    code = """
+    code = f"""
 import abbe
-try:
-    abbe.{0}
-except abbe.AbbeError as error:
-    print(error)
+for name in {list(missing)!r}:
+    try:
+        getattr(abbe, name)
+    except abbe.AbbeError as error:
+        print(error)
 """
-    for name, needed in missing.items():
-        done = run_with(present, code.format(name))
-        assert (done.stderr, done.stdout) == ("", f'abbe.{name} needs abbe[{needed}]: pip install "abbe[{needed}]"\n')
+    lines = [f'abbe.{name} needs abbe[{needed}]: pip install "abbe[{needed}]"' for name, needed in missing.items()]
+    done = run_with(present, code)
+    assert (done.stderr, done.stdout.splitlines()) == ("", lines)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +135,8 @@ def test_a_command_that_needs_an_extra_says_so(present: set[str], arguments: lis
     assert done.stderr == f"{line}\n"
 
 
-def test_commands_of_the_core() -> None:
+def test_commands_and_names_of_the_core() -> None:
+    """Both in one process: each imports most of the core."""
     words = {
         "--help": "report",
         "report --help": "--figures",
@@ -131,7 +145,7 @@ def test_commands_of_the_core() -> None:
         "verify spectral --trials 20": "1 hold, 0 refuted",
         "doctor": "Everything that abbe needs is there",
     }
-    code = f"""
+    code = f"""{importing("")}
 from abbe.cli import main
 for line in {list(words)!r}:
     sys.argv = ["abbe", *line.split()]
@@ -182,17 +196,10 @@ except abbe.AbbeError as error:
     assert (done.stderr, done.stdout) == ("", 'Run.to_html needs abbe[report]: pip install "abbe[report]"\n')
 
 
-@pytest.mark.parametrize("extra", ["", "models", "report"])
+@pytest.mark.parametrize("extra", ["models", "report"])
 def test_names_of_an_extra_need_no_other(extra: str) -> None:
     """Every one can be imported: what its module imports at the top comes with the core and this extra."""
-    code = f"""
-import abbe
-for package in (abbe, abbe.studies, abbe.views):
-    for names in package._NAMES.get({extra!r}, {{}}).values():
-        for name in names:
-            getattr(package, name)
-"""
-    done = run_with(CORE | (packages(extra) if extra else set()), code)
+    done = run_with(CORE | packages(extra), importing(extra))
     assert done.stderr == ""
 
 
@@ -217,6 +224,7 @@ def test_every_public_name_is_imported_from_one_place(package: object) -> None:
         assert getattr(package, name) is not None
 
 
+@cache
 def third_party_imports() -> dict[str, set[str]]:
     """Packages that the sources import, anywhere in a file, with those files."""
     files: dict[str, set[str]] = {}

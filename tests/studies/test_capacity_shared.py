@@ -38,7 +38,7 @@ def by_compare(model: LoadedModel, text: abbe.Text, length: int, tau: float, gri
     return baseline
 
 
-@pytest.mark.parametrize("grid", ["coarse", "exact"])
+@pytest.mark.parametrize("grid", ["coarse", pytest.param("exact", marks=pytest.mark.slow)])
 def test_the_same_grid_gives_the_same_number_and_interval(grid: str) -> None:
     """Of a model whose windows differ, so that the interval has a width."""
     case = word_model(), TEXT, 40, 0.0005, grid
@@ -47,7 +47,8 @@ def test_the_same_grid_gives_the_same_number_and_interval(grid: str) -> None:
     assert mine[1] < mine[2]
 
 
-@pytest.mark.parametrize("needed", [1, pytest.param(5, marks=pytest.mark.slow), 8])
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("needed", [8, 5, 1])
 def test_both_find_a_planted_number(needed: int) -> None:
     """Exactly; on the coarse grid above the power of 2 that fails, and not above the one that holds."""
     case = planted_capacity.model(needed), planted_capacity.TEXT, 40, 0.05

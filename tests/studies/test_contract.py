@@ -155,8 +155,8 @@ def test_saved_elsewhere_it_opens(study: str, saved: Saved, tmp_path: Path) -> N
     assert_frame_equal(abbe.open(tmp_path / "copy").table.fill_nan(None), result.table.fill_nan(None))
 
 
-@pytest.mark.quick(3)
-@pytest.mark.parametrize("study", ["capacity", "calibrate", "diagnose", "compare", "reproduce", "report"])
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("study", ["calibrate", "capacity", "diagnose", "compare", "reproduce", "report"])
 def test_page_and_card(study: str, saved: Saved, tmp_path: Path) -> None:
     result = saved(study).result
     page = result.to_html(tmp_path / "page.html")

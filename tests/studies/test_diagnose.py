@@ -12,7 +12,7 @@ from inside import diagnose_study as _diagnose
 from inside import engine_window as _window
 from plain import plain_diagnosis
 from polars.testing import assert_frame_equal
-from tiny_runs import BUILDERS, QUICK, TEXT, model, pick, run
+from tiny_runs import BUILDERS, QUICK, TEXT, model, pick, run, shared_run
 
 import abbe
 from abbe.results import SCHEMA
@@ -78,7 +78,7 @@ def test_random_control_has_the_mean_of_another_random_control(compared: Any) ->
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("family", BUILDERS)
 def test_every_family_gives_a_whole_table(family: str) -> None:
-    found = run(family)
+    found = shared_run(family)
     heads = found.table
     assert dict(heads.schema) == SCHEMA
     assert heads["model"].unique().to_list() == [f"tiny {family}"]
@@ -93,7 +93,7 @@ def test_every_family_gives_a_whole_table(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"])
 def test_no_value_is_above_its_limit(family: str) -> None:
-    found = run(family, temperatures=(1.0, 0.25)).table.filter(pl.col("limit").is_not_null())
+    found = shared_run(family, temperatures=(1.0, 0.25)).table.filter(pl.col("limit").is_not_null())
     over = found.filter(
         (pl.col("value") > pl.col("limit") * (1 + 1e-5) + 1e-6) & (pl.col("measure") != "decay_exponent")
     )
@@ -103,18 +103,18 @@ def test_no_value_is_above_its_limit(family: str) -> None:
 
 
 def test_intervals_hold_the_value_and_one_window_has_none() -> None:
-    several = run().table.filter(pl.col("low").is_not_null() & pl.col("layer").is_not_null())
+    several = shared_run().table.filter(pl.col("low").is_not_null() & pl.col("layer").is_not_null())
     mean = several.filter(~pl.col("measure").str.contains("_max"))
     assert mean.filter((pl.col("low") > pl.col("value") + 1e-9) | (pl.col("high") < pl.col("value") - 1e-9)).is_empty()
     entropy = pick(several, "entropy", 40)
     assert (entropy["high"] > entropy["low"]).all()
-    one = run(windows=1, lengths=[40]).table
+    one = shared_run(windows=1, lengths=[40]).table
     assert one["low"].is_null().all()
     assert one["high"].is_null().all()
 
 
 def test_sinks_take_what_the_weights_leave() -> None:
-    heads = run("gpt-oss").table
+    heads = shared_run("gpt-oss").table
     taken = pick(heads, "learned_sink_mass", 40)["value"]
     assert taken.min() > 0.01
     assert taken.max() < 1
@@ -122,30 +122,34 @@ def test_sinks_take_what_the_weights_leave() -> None:
 
 
 def test_another_normalizer() -> None:
-    plain, sparse, same = run().table, run(normalizer="sparsemax").table, run(normalizer="softmax").table
+    plain, sparse, same = (
+        shared_run().table,
+        shared_run(normalizer="sparsemax").table,
+        shared_run(normalizer="softmax").table,
+    )
     assert pick(sparse, "entropy", 40)["value"].mean() < 0.5 * pick(plain, "entropy", 40)["value"].mean()
     assert_frame_equal(plain, same)
-    with_sinks = run("gpt-oss", normalizer="entmax:alpha=1.5")
+    with_sinks = shared_run("gpt-oss", normalizer="entmax:alpha=1.5")
     assert "learned sinks: entmax:alpha=1.5 replaces softmax together with its sink" in with_sinks.manifest["skipped"]
     assert pick(with_sinks.table, "learned_sink_mass", 40).is_empty()
 
 
 def test_encoder_rows_see_all_keys() -> None:
-    heads = run("bert").table
+    heads = shared_run("bert").table
     assert pick(heads, "effective_tokens", 40)["limit"].unique().to_list() == [40.0]
-    decoder = run().table
+    decoder = shared_run().table
     assert pick(decoder, "effective_tokens", 40)["limit"].max() < 40
 
 
 def test_a_window_of_keys_bounds_the_effective_number() -> None:
     """Mistral's queries see 5 keys."""
-    heads = run("mistral").table
+    heads = shared_run("mistral").table
     assert pick(heads, "effective_tokens", 40)["limit"].max() <= 5
     assert pick(heads, "distance", 40).filter(pl.col("n") == 5).is_empty()
 
 
 def test_sizes_that_no_query_has_are_listed() -> None:
-    found = run(lengths=[4], sizes=(1, 2, 8, 16))
+    found = shared_run(lengths=[4], sizes=(1, 2, 8, 16))
     assert sorted(pick(found.table, "distance", 4)["n"].unique()) == [1, 2]
     assert any("length 4: sets of 8, 16" in why for why in found.manifest["skipped"])
 
@@ -161,13 +165,14 @@ def test_windows_without_long_rows_do_not_stop_the_table() -> None:
 def test_test_of_small_sets_does_not_depend_on_the_other_sizes() -> None:
     """Half of Gemma-2's layers see 5 keys only."""
     some, more = (
-        pick(run("gemma2", sizes=grid).table, "ks_statistic", 40, of_heads=False) for grid in ((1, 2), (1, 2, 20))
+        pick(shared_run("gemma2", sizes=grid).table, "ks_statistic", 40, of_heads=False)
+        for grid in ((1, 2), (1, 2, 20))
     )
     assert some["value"].to_list() == more.filter(pl.col("n") <= 2)["value"].to_list()
 
 
 def test_sizes_far_beyond_the_window_cost_nothing() -> None:
-    found = run(lengths=[16], sizes=(1, 2, 10**9)).table
+    found = shared_run(lengths=[16], sizes=(1, 2, 10**9)).table
     assert found["n"].max() == 2
 
 
@@ -209,7 +214,7 @@ def test_output_vectors_have_the_distances_of_projected_values() -> None:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("vectors", ["embedding", "hidden", "output"])
 def test_vectors_change_the_geometry_only(vectors: str) -> None:
-    plain, other = run().table, run(vectors=vectors).table
+    plain, other = shared_run().table, shared_run(vectors=vectors).table
     same = pl.col("measure").is_in(["entropy", "top_mass", "sensitivity_worst_mean", "selected_divergence"])
     assert_frame_equal(plain.filter(same), other.filter(same))
     assert pick(plain, "distance", 40)["value"].to_list() != pick(other, "distance", 40)["value"].to_list()
@@ -217,13 +222,13 @@ def test_vectors_change_the_geometry_only(vectors: str) -> None:
 
 def test_embeddings_have_length_one() -> None:
     """N = 1: the sum is a token of that length, times its weight."""
-    heads = run(vectors="embedding", sizes=(1,), lengths=[16]).table
+    heads = shared_run(vectors="embedding", sizes=(1,), lengths=[16]).table
     assert pick(heads, "net_distance", 16)["value"].max() <= 2
 
 
 def test_cross_attention_has_no_patterns() -> None:
     """Its keys are the tokens of another stack: there is no token before."""
-    diagnosed = run("t5", lengths=[16])
+    diagnosed = shared_run("t5", lengths=[16])
     crossing = {number for number, name in enumerate(diagnosed.manifest["layers"]) if "EncDec" in name}
     assert len(crossing) == 2
     for measure in ("previous_token", "induction"):
@@ -240,7 +245,7 @@ def test_a_text_without_repeated_tokens_has_no_induction() -> None:
 
 
 def test_cross_attention_has_no_embeddings_and_says_so() -> None:
-    found = run("t5", vectors="embedding")
+    found = shared_run("t5", vectors="embedding")
     crossing = [why for why in found.manifest["skipped"] if "cross attention" in why]
     assert len(crossing) == 2
     assert found.table["layer"].drop_nulls().n_unique() == 4
@@ -275,8 +280,8 @@ def test_one_query_from_each_stretch() -> None:
 
 
 def test_seed_decides_and_lengths_do_not_disturb_each_other() -> None:
-    assert_frame_equal(run().table, run().table)
-    assert not run(seed=1).table.equals(run().table)
-    together, alone = run().table, run(lengths=[40]).table
+    together, alone = shared_run().table, shared_run(lengths=[40]).table
+    assert_frame_equal(run().table, together)
+    assert not run(seed=1).table.equals(together)
     of_length = pl.col("length") == 40
     assert_frame_equal(together.filter(of_length), alone.filter(of_length))

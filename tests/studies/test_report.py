@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,17 @@ def made(family: str = "gpt2", **options: Any) -> Report:
     return report(tiny_runs.model(family), tiny_runs.TEXT, **(QUICK | options))
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, Path]:
+    """A report that tests only read, and its folder."""
+    folder = tmp_path_factory.mktemp("report") / "out"
+    return made(folder=folder), folder
+
+
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("family", list(tiny_runs.BUILDERS))
-def test_every_family_has_all_parts(family: str) -> None:
-    found = made(family)
+def test_every_family_has_all_parts(family: str, saved: tuple[Report, Path]) -> None:
+    found = saved[0] if family == "gpt2" else made(family)
     places = found.run.table.select("layer", "head").drop_nulls().unique()
     assert len(found.heads) == found.growth.height == found.floors.height == places.height > 0
     assert "not measured" not in {verdict.kind for verdict in found.heads}
@@ -39,8 +47,8 @@ def test_every_family_has_all_parts(family: str) -> None:
     assert all(number.shown and number.meaning for number in found.numbers)
 
 
-def test_every_finding_says_its_rule_and_numbers() -> None:
-    found = made()
+def test_every_finding_says_its_rule_and_numbers(saved: tuple[Report, Path]) -> None:
+    found = saved[0]
     for finding in (*found.verdicts, *found.advice):
         assert finding.sentence.endswith(".")
         assert finding.rule.endswith(".")
@@ -48,8 +56,8 @@ def test_every_finding_says_its_rule_and_numbers() -> None:
         assert all(value is None or isinstance(value, int | float | str) for value in finding.numbers.values())
 
 
-def test_the_run_is_that_of_diagnose() -> None:
-    found = made().run
+def test_the_run_is_that_of_diagnose(saved: tuple[Report, Path]) -> None:
+    found = saved[0].run
     alone = abbe.diagnose(tiny_runs.model(), tiny_runs.TEXT, **QUICK)
     assert_frame_equal(found.table, alone.table)
 
@@ -63,10 +71,10 @@ def test_same_seed_same_report() -> None:
     assert made(seed=5).as_json()["alternatives"] != first["alternatives"]
 
 
-def test_a_folder_is_a_run(tmp_path: Path) -> None:
-    first = made(folder=tmp_path / "out")
-    assert_frame_equal(abbe.open_run(tmp_path / "out").table, first.run.table)
-    assert json.loads((tmp_path / "out" / "report.json").read_text())["verdicts"][0]["topic"] == "hardly learned"
+def test_a_folder_is_a_run(saved: tuple[Report, Path]) -> None:
+    first, folder = saved
+    assert_frame_equal(abbe.open_run(folder).table, first.run.table)
+    assert json.loads((folder / "report.json").read_text())["verdicts"][0]["topic"] == "hardly learned"
 
 
 def test_every_window_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,12 +92,12 @@ def test_every_window_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_windows_that_alternatives_have_read_are_not_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: tuple[Report, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = made(folder=tmp_path)
-    (tmp_path / "sample.json").unlink()
+    first, folder = saved[0], Path(shutil.copytree(saved[1], tmp_path / "out"))
+    (folder / "sample.json").unlink()
     monkeypatch.setattr(study.AlternativesReader, "done", lambda *_: pytest.fail("read again"))
-    assert_frame_equal(made(folder=tmp_path).alternatives, first.alternatives)
+    assert_frame_equal(made(folder=folder).alternatives, first.alternatives)
 
 
 def test_lengths_go_as_far_as_the_context() -> None:
@@ -113,13 +121,13 @@ def test_without_temperatures_there_are_no_floors() -> None:
     assert "gradients" not in {finding.topic for finding in found.verdicts}
 
 
-def test_json_holds_only_what_json_knows() -> None:
-    text = json.dumps(made().as_json(), allow_nan=False)
+def test_json_holds_only_what_json_knows(saved: tuple[Report, Path]) -> None:
+    text = json.dumps(saved[0].as_json(), allow_nan=False)
     assert json.loads(text)["growth"][0].keys() >= {"decay", "uniform_from", "half_until"}
 
 
 def test_a_report_of_a_run_alone_needs_no_model() -> None:
-    run = tiny_runs.run()
+    run = tiny_runs.shared_run()
     found = study.make_report(run)
     assert found.sample is None
     assert found.alternatives.is_empty()

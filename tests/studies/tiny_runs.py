@@ -31,6 +31,17 @@ def run(family: str = "gpt2", **options: Any) -> abbe.Run:
     return abbe.diagnose(model(family), TEXT, **({"lengths": [16, 40]} | QUICK | options))
 
 
+_RUNS: dict[str, abbe.Run] = {}
+
+
+def shared_run(family: str = "gpt2", **options: Any) -> abbe.Run:
+    """As `run`, but measured once for all tests that only read it."""
+    key = f"{family} {sorted(options.items())}"
+    if key not in _RUNS:
+        _RUNS[key] = run(family, **options)
+    return _RUNS[key]
+
+
 def pick(heads: pl.DataFrame, measure: str, length: int | None, of_heads: bool = True) -> pl.DataFrame:
     """The rows of single heads, or those of all heads together."""
     of_length = pl.col("length").is_null() if length is None else pl.col("length") == length

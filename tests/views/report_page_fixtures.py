@@ -13,12 +13,12 @@ from report_in_browser import Opened, Seen, made_up, opener
 from abbe.studies import Report
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def found() -> Report:
     return made_up()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def file(found: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.page_file(found, tmp_path_factory.mktemp("page"))
 
@@ -27,6 +27,13 @@ def file(found: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(browser: Any, file: Path) -> Iterator[Opened]:
     with opener(browser, file) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def shared(browser: Any, file: Path) -> Iterator[Seen]:
+    """One light page with all charts, for tests that hold whatever others have chosen on it."""
+    with opener(browser, file) as open_page:
+        yield open_page().ready().drawn("light").printed()
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import pytest
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage"]
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 CHARTS = ("pareto", "needle")
 NASTY = "<script>document.title='x'</script>" + "very" * 40
@@ -60,6 +59,14 @@ def seen(request: pytest.FixtureRequest, browser: Any, file: Path) -> Iterator[S
     found.context.close()
 
 
+@pytest.fixture(scope="module")
+def light(browser: Any, file: Path) -> Iterator[Seen]:
+    """One page for tests that hold however another has sorted its table."""
+    opened = Seen(browser, file)
+    yield opened
+    opened.context.close()
+
+
 @pytest.fixture
 def phone(browser: Any, file: Path) -> Iterator[Seen]:
     found = Seen(browser, file, viewport=PHONE)
@@ -67,8 +74,18 @@ def phone(browser: Any, file: Path) -> Iterator[Seen]:
     found.context.close()
 
 
-@pytest.mark.quick(1)
-def test_opens_from_disk_without_an_error_or_a_request(seen: Seen, file: Path) -> None:
+def test_opens_from_disk_without_an_error_or_a_request(light: Seen, file: Path) -> None:
+    whole_and_quiet(light, file)
+
+
+@pytest.mark.slow
+def test_opens_dark_without_an_error_or_a_request(browser: Any, file: Path) -> None:
+    dark = Seen(browser, file, "dark")
+    whole_and_quiet(dark, file)
+    dark.context.close()
+
+
+def whole_and_quiet(seen: Seen, file: Path) -> None:
     seen.printed()
     assert seen.told == []
     assert seen.asked == [file.as_uri()]
@@ -86,8 +103,8 @@ def test_the_first_table_is_whole_on_a_wide_screen(seen: Seen) -> None:
     assert wide[0] <= wide[1]
 
 
-@pytest.mark.quick(1)
-def test_a_header_sorts_by_numbers_in_both_directions(seen: Seen) -> None:
+def test_a_header_sorts_by_numbers_in_both_directions(light: Seen) -> None:
+    seen = light
     button = seen.page.locator("#table > .scroll th button").nth(1)
     button.click()
     assert seen.column(2) == ["3.2", "3.21", "3.21", "4.9", "6.1"]
@@ -123,6 +140,7 @@ def test_details_open_by_keyboard_and_points_have_tooltips(seen: Seen) -> None:
     assert "loss" in tooltip.inner_text()
 
 
+@pytest.mark.slow
 def test_a_phone_does_not_scroll_sideways(phone: Seen) -> None:
     wide = "() => [document.documentElement.scrollWidth, document.body.scrollWidth]"
     assert max(phone.page.evaluate(wide)) <= PHONE["width"]

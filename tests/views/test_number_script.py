@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,32 +23,29 @@ TABLE = [
 ]
 
 
-def in_browser(browser: Any, values: list[Any], digits: int) -> list[str]:
-    page = browser.new_page()
-    try:
-        page.evaluate(f"() => {{ {script('numbers.js')} }}")
-        call = "([values, digits]) => values.map((x) => window.abbe.number(x, digits))"
-        return list(page.evaluate(call, [values, digits]))
-    finally:
-        page.close()
+@pytest.fixture(scope="module")
+def page(browser: Any) -> Iterator[Any]:
+    """An empty page that has read the script."""
+    opened = browser.new_page()
+    opened.evaluate(f"() => {{ {script('numbers.js')} }}")
+    yield opened
+    opened.close()
 
 
 @pytest.mark.parametrize("digits", [2, 3, 4, 6])
-def test_script_and_python_show_the_same(browser: Any, digits: int) -> None:
+def test_script_and_python_show_the_same(page: Any, digits: int) -> None:
     draw = random.Random(digits)
     values = [*TABLE, *(draw.uniform(-1, 1) * 10 ** draw.uniform(-7, 11) for _ in range(2000))]
-    shown = in_browser(browser, values, digits)
+    call = "([values, digits]) => values.map((x) => window.abbe.number(x, digits))"
+    shown = page.evaluate(call, [values, digits])
     wrong = {value: (text, number(value, digits)) for value, text in zip(values, shown, strict=True)
              if text != number(value, digits)}  # fmt: skip
     assert not wrong
 
 
-def test_what_json_cannot_hold(browser: Any) -> None:
-    page = browser.new_page()
-    page.evaluate(f"() => {{ {script('numbers.js')} }}")
+def test_what_json_cannot_hold(page: Any) -> None:
     odd = "[NaN, Infinity, -Infinity, undefined, 'Infinity', 'word'].map((x) => window.abbe.number(x))"
     assert page.evaluate(f"() => {odd}") == ["NaN", "∞", "-∞", "–", "∞", "word"]
-    page.close()
     assert [number(x) for x in (float("nan"), float("inf"), -float("inf"), None, "word")] == [
         *("NaN", "∞", "-∞", "–", "word"),
     ]

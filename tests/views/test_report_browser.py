@@ -31,10 +31,16 @@ pytestmark = without_chromium
 # -- The whole --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_opens_from_disk_without_a_message_or_a_request(opened: Opened, scheme: str) -> None:
-    seen = opened(scheme).ready().drawn(scheme).printed()
+def test_opens_from_disk_without_a_message_or_a_request(shared: Seen) -> None:
+    whole_and_quiet(shared)
+
+
+@pytest.mark.slow
+def test_opens_dark_without_a_message_or_a_request(opened: Opened) -> None:
+    whole_and_quiet(opened("dark").ready().drawn("dark").printed())
+
+
+def whole_and_quiet(seen: Seen) -> None:
     seen.quiet()
     assert seen.page.title() == f"abbe report: {EVIL}"
     assert not seen.page.locator("#trouble").is_visible()
@@ -98,7 +104,8 @@ def test_movement_is_reduced_for_those_who_ask(opened: Opened) -> None:
     assert other.page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "smooth"
 
 
-def test_hostile_text_stays_text(seen: Seen) -> None:
+def test_hostile_text_stays_text(shared: Seen) -> None:
+    seen = shared
     assert seen.page.locator("h1").inner_text() == f"How selective is the attention of {EVIL}?"
     assert seen.page.locator("main script, main b, main img").count() == 0
     assert EVIL in seen.text("#answer")

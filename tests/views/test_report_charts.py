@@ -175,7 +175,7 @@ def _emptied(found: pl.DataFrame) -> pl.DataFrame:
     return found.with_columns(pl.lit(None, pl.Float64).alias(name) for name in found.columns[3:])
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("odd", list(ODD))
 def test_what_is_missing_stops_no_chart(odd: str, capfd: pytest.CaptureFixture[str]) -> None:
     of = ODD[odd]()

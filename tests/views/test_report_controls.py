@@ -183,8 +183,8 @@ def test_kinds_stand_out(seen: Seen) -> None:
 # -- The chosen head --------------------------------------------------------------------------------------------------
 
 
-def test_a_chosen_head_fills_verdict_charts_and_table(opened: Opened, found: Report) -> None:
-    seen = opened().ready().drawn("light")
+def test_a_chosen_head_fills_verdict_charts_and_table(shared: Seen, found: Report) -> None:
+    seen = shared
     seen.cell(0, 0).click()
     assert seen.text("#head-sentence") == "Head 0 of layer 0 is selective."
     assert seen.text("#head-kind") == "selective"

@@ -118,8 +118,8 @@ def read(path: Path, kind: str) -> pl.DataFrame:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["CSV", "JSON"])
-def test_downloads_hold_what_the_run_holds(seen: Seen, found: Report, kind: str) -> None:
-    name, path = saved(seen, kind)
+def test_downloads_hold_what_the_run_holds(shared: Seen, found: Report, kind: str) -> None:
+    name, path = saved(shared, kind)
     assert re.fullmatch(rf"abbe-[\w.-]+-heads\.{kind.lower()}", name)
     back = read(path, kind)
     assert back.columns == [*SCHEMA, "verdict"]
@@ -127,7 +127,7 @@ def test_downloads_hold_what_the_run_holds(seen: Seen, found: Report, kind: str)
     kinds = {(head.layer, head.head): head.kind for head in found.heads}
     assert all(kinds.get((layer, head)) == kind for layer, head, kind in back["layer", "head", "verdict"].iter_rows())
     assert set(back["model"]) == {"gpt2-like"}
-    seen.quiet()
+    shared.quiet()
 
 
 @pytest.mark.slow

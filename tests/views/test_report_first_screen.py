@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import made_up_report as made
 import pytest
 from inside import HeadPattern, next_steps, weight_of
-from report_in_browser import PHONE, WIDE, Opened, Seen, value_of, without_chromium
+from report_in_browser import PHONE, WIDE, Opened, Seen, opener, value_of, without_chromium
 
 from abbe.studies import HeadVerdict, Report
 
@@ -34,6 +35,12 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.page_file(report, tmp_path_factory.mktemp("healthy"))
 
 
+@pytest.fixture(scope="module")
+def healthy_page(browser: Any, healthy: Path) -> Iterator[Seen]:
+    with opener(browser, healthy) as open_page:
+        yield open_page().ready()
+
+
 def bottom(seen: Seen, place: str) -> float:
     seen.page.evaluate("window.scrollTo(0, 0)")
     return max(box["y"] + box["height"] for one in seen.page.locator(place).all() if (box := one.bounding_box()))
@@ -42,19 +49,23 @@ def bottom(seen: Seen, place: str) -> float:
 # -- The first screen -------------------------------------------------------------------------------------------------
 
 
-def test_answer_things_to_do_and_numbers_are_on_the_first_screen(opened: Opened, healthy: Path) -> None:
-    seen = opened(other=healthy).ready()
+def test_answer_things_to_do_and_numbers_are_on_the_first_screen(healthy_page: Seen) -> None:
+    seen = healthy_page
     assert " ".join(seen.text("#answer-sentence").split()) == "Healthy: 10 of 12 heads select; 2 to look at: 1.3, 2.3."
     assert seen.page.locator(".answer .sign").get_attribute("aria-label") == "good"
     assert seen.page.locator(".steps li").count() == 3
     assert seen.page.locator(".cards li").count() == 5
     assert bottom(seen, ".cards") < WIDE["height"]
+    seen.quiet()
+
+
+@pytest.mark.slow
+def test_numbers_are_on_the_second_screen_of_a_phone(opened: Opened, healthy: Path) -> None:
     phone = opened("dark", PHONE, healthy).ready()
     assert bottom(phone, ".cards") < 2 * PHONE["height"]
     phone.page.locator(".cards summary").first.click()
     assert phone.page.get_by_text("So many tokens share the weight").is_visible()
-    for one in (seen, phone):
-        one.quiet()
+    phone.quiet()
 
 
 @pytest.mark.slow
@@ -223,10 +234,8 @@ def test_the_heat_map_follows_head_theme_and_pointer(opened: Opened, healthy: Pa
     seen.quiet()
 
 
-def test_a_head_names_its_patterns_and_its_heat_map_zooms_by_keys_buttons_and_drag(
-    opened: Opened, healthy: Path
-) -> None:
-    seen = opened(other=healthy).ready()
+def test_a_head_names_its_patterns_and_its_heat_map_zooms_by_keys_buttons_and_drag(healthy_page: Seen) -> None:
+    seen = healthy_page
     canvas, side = seen.page.locator("#heat-map"), seen.page.evaluate("abbe.sample.heat.queries.length")
     shown, pixels = "e => [e.width, e.height]", "e => e.toDataURL()"
     seen.cell(0, 0).click()

@@ -19,7 +19,7 @@ LABELS = ["statement", "says", "source", "draws", "worst ratio", "verdict"]
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "verify.html"
-    path.write_text(verify_page(verify(STATEMENTS, 40, 0), 40, 0), encoding="utf-8")
+    path.write_text(verify_page(verify(STATEMENTS, 5, 0), 5, 0), encoding="utf-8")
     return path
 
 

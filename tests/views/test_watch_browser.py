@@ -58,6 +58,10 @@ def test_slider_alerts_and_address(opened: Opened, file: Path) -> None:
     assert again.text("#map-step") == "400"
     assert again.page.locator("#map-measure").input_value() == "max_weight"
     assert again.page.locator("#curves path.limit").count() == 1
+
+
+@pytest.mark.slow
+def test_what_is_unknown_in_an_address_is_left_out(opened: Opened) -> None:
     unknown = opened(link="#head=9.9&measure=nothing&step=x").ready()
     assert unknown.text("#map-step") == "1,000"
     unknown.quiet()
