@@ -209,12 +209,18 @@ def test_second_derivatives_through_the_kernels(case: Case, keys: int, fused: No
         torch.testing.assert_close(mine.double(), exact, rtol=0, atol=100 * EPS * size)
 
 
+# Maps that are torch on every device; of these, entmax at any alpha is reached from the names of the entmax package.
+WITHOUT_KERNELS = {"normmax", "budget", "entmax-any", "entmax-beyond-two"}
+
+
 def test_every_row_map_has_both_kernels_and_is_tested() -> None:
-    """Each registered map is reached by some case, and names kernels that exist."""
+    """Each registered map but those of the list names kernels that exist, and some case reaches them."""
+    with_kernels = {name: which for name, which in _dispatch._MAPS.items() if which.module is not None}
+    assert set(_dispatch._MAPS) - set(with_kernels) == WITHOUT_KERNELS
     reached: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_dispatch, "row_weights", None)
-        for which in _dispatch._MAPS.values():
+        for which in with_kernels.values():
             assert callable(which.kernel(which.forward))
             assert callable(which.kernel(which.backward))
     original = _dispatch._run_forward
@@ -223,11 +229,11 @@ def test_every_row_map_has_both_kernels_and_is_tested() -> None:
         patch.setattr(_dispatch, "_run_forward", lambda x, p, name: reached.add(name) or original(x, p, name))
         for case in CASES:
             case.make(torch.float32)(random_logits(3, 2, 5, dtype=torch.float32))
-        assert reached == set(_dispatch._MAPS)
+        assert reached == set(with_kernels)
         reached.clear()
         for case in (case for case in CASES if str(case) in CORE):
             case.make(torch.float32)(random_logits(3, 2, 5, dtype=torch.float32))
-        assert reached == set(_dispatch._MAPS), "a row map without a case in the quick tier"
+        assert reached == set(with_kernels), "a row map without a case in the quick tier"
 
 
 @pytest.mark.quick(1)
