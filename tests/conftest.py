@@ -10,7 +10,7 @@ if importlib.util.find_spec("setuptools"):
     import setuptools  # noqa: F401 - inductor imports it when it first compiles: too late, once pip was looked for
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -36,6 +36,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = [item for item in items if zlib.crc32(f"{seed} {item.nodeid}".encode()) % 10_000 < 100 * float(percent)]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """No search for garbage meanwhile: nearly all that is made here stays, and each search reads it again.
+
+    It was a quarter of the time of collecting.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from attention_problems import make
+from normalizer_cases import slow
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
@@ -18,6 +19,7 @@ from torch.testing import assert_close
 import abbe
 from abbe._attention.attend import _blockwise, _sparse, attention
 from abbe._attention.sparse import backward, forward, op
+from abbe._kernels import switch
 
 SPEC = "entmax:alpha=1.5"
 NEVER = 2.0
@@ -80,13 +82,16 @@ def test_few_entries_at_a_time_give_the_same_gradients(monkeypatch: pytest.Monke
     assert_close(gradients(_sparse(*inputs, SPEC, NEVER, softcap=3.0), inputs), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_dense_heads_take_full_rows(supports: list[int]) -> None:
+@pytest.mark.parametrize(
+    "spec", [f"scaled:of={SPEC},t=0.4,learn=true,heads=4", slow("entmax:alpha=1.4,learn=true,heads=4")]
+)
+def test_dense_heads_take_full_rows(spec: str, supports: list[int]) -> None:
     """One key head of two is nearly flat; with learned values per head, a sink and a mask."""
     inputs = float32(heads=4, kv_heads=2, batch=(2,))
     with torch.no_grad():
         inputs[0][:, :2] *= 0.01
         inputs[0][:, 2:] *= 3
-    made = abbe.normalizer("entmax:alpha=1.4,learn=true,heads=4")
+    made = abbe.normalizer(spec)
     sink = torch.tensor([0.1, 0.0, -1.0, 0.5], requires_grad=True)
     mask = torch.rand(2, 4, 1, 300, generator=torch.Generator().manual_seed(0)) > 0.2
     learned = [*inputs, sink, *made.parameters()]
@@ -145,7 +150,7 @@ def test_dropout_drops_the_same_weights_in_backward() -> None:
     assert not torch.equal(out, _sparse(q, k, v, SPEC, NEVER, dropout=0.5))
 
 
-@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("threads", [2, slow(3)])
 def test_the_number_of_threads_changes_nothing(threads: int) -> None:
     inputs = float32(queries=500, keys=500, heads=3, kv_heads=1)
     before = torch.get_num_threads()
@@ -249,23 +254,30 @@ print(len(seen), "numba" in sys.modules)
 """
 
 
+def test_without_kernels_full_rows_are_taken(supports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, as if ABBE_KERNELS were off; the switch itself is tested in processes of its own."""
+    inputs = float32(queries=1100, keys=1100)
+    monkeypatch.setattr(switch, "_on", False)
+    without = gradients(attention(*inputs, SPEC, causal=True), inputs)
+    assert supports == []
+    monkeypatch.undo()
+    assert_close(without, gradients(attention(*inputs, SPEC, causal=True), inputs), rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("switch", "broken", "said"),
-    [
-        ("off", "", "0 False"),
-        pytest.param(
-            "on", "import abbe._kernels.entries as e; e.entry = lambda *a: 1 / 0", "1 True", marks=pytest.mark.slow
-        ),
-    ],
+    ("setting", "broken", "said"),
+    [("off", "", "0 False"), ("on", "import abbe._kernels.entries as e; e.entry = lambda *a: 1 / 0", "1 True")],
 )
-def test_without_kernels_full_rows_answer(switch: str, broken: str, said: str) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ABBE_KERNELS": switch}
+def test_without_kernels_full_rows_answer(setting: str, broken: str, said: str) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ABBE_KERNELS": setting}
     code = _SEPARATE.replace("BREAK", broken)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_does_not_hang() -> None:
     inputs = float32(requires_grad=False)

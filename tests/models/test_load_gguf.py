@@ -198,7 +198,7 @@ def made_by(folder: Path, version: str) -> None:
     (folder / "ABOUT.json").write_text(json.dumps(facts | {"transformers": version}))
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_cache_is_made_again(name: str, whole: Path, cache: Path, conversions: list[Path]) -> None:
     fingerprint = load(whole).fingerprint
@@ -222,6 +222,7 @@ def test_without_a_cache_the_model_is_the_same(
     assert (free.fingerprint, free.configuration) == (kept.fingerprint, kept.configuration)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SafetensorError("I/O error")], ids=str)
 def test_a_disk_that_fills_up_leaves_nothing(
     whole: Path, cache: Path, error: Exception, monkeypatch: pytest.MonkeyPatch

@@ -131,6 +131,7 @@ def test_a_lost_rope_theta_is_noticed(smollm2: Path, monkeypatch: pytest.MonkeyP
     assert "lost the rope theta: it is 10000.0" in failure("smollm2")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("error", "message"),
     [

@@ -98,6 +98,7 @@ def test_steps_of_a_generation(cache: str) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_a_tap_that_nobody_listens_to() -> None:
     network, inputs = llama(), text()
     want = network(**inputs).logits

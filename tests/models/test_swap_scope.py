@@ -174,10 +174,11 @@ def test_two_threads_with_two_models() -> None:
     assert not [name for name in AttentionInterface._global_mapping if name.startswith("abbe-")]
 
 
+@pytest.mark.parametrize("spec", ["entmax:alpha=1.5", pytest.param("sparsemax", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("build", [llama, bert], ids=lambda build: build.__name__)
-def test_no_matrix_of_all_queries_and_keys(build: Any) -> None:
+def test_no_matrix_of_all_queries_and_keys(build: Any, spec: str) -> None:
     network = build(max_position_embeddings=4096)
-    with swap(network, "sparsemax"), NoTensorAsLargeAs(4096 * 4096):  # not even one bool for each pair
+    with swap(network, spec), NoTensorAsLargeAs(4096 * 4096):  # not even one bool for each pair
         network(input_ids=tokens(4096, batch=1))
 
 

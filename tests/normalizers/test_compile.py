@@ -80,7 +80,7 @@ def test_whole_graph_by_inductor(spec: str, rows: int) -> None:
     assert_same_compiled(abbe.normalizer(spec), logits, random_mask(rows, 128), "inductor")
 
 
-@pytest.mark.parametrize("spec", ["sparsemax", "ssmax:learn=true"])
+@pytest.mark.parametrize("spec", ["ssmax:learn=true", slow("sparsemax")])
 def test_dynamic_shapes(spec: str) -> None:
     """One compilation serves sizes on both sides of the limit (a guard may compile once more)."""
     torch._dynamo.reset()
@@ -93,7 +93,7 @@ def test_dynamic_shapes(spec: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["reference", "kernel"])
-@pytest.mark.parametrize("spec", ["sparsemax", "topk:k=3", "elastic:learn=true"])
+@pytest.mark.parametrize("spec", ["sparsemax", "elastic:learn=true", slow("topk:k=3")])
 def test_nan_reaches_the_gradient_of_a_compiled_call(spec: str, dtype: torch.dtype) -> None:
     torch._dynamo.reset()
     made, logits = abbe.normalizer(spec).to(dtype), random_logits(2, 9, dtype=dtype)

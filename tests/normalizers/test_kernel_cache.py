@@ -146,6 +146,7 @@ def test_without_kernels_abbe_goes_on_and_says_so_once(how: str) -> None:
     assert ("set NUMBA_CACHE_DIR to a folder" in first) == (how == "nowhere to keep them")
 
 
+@pytest.mark.slow  # quick: "nowhere to keep them", above
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can become a user with fewer rights")
 def test_a_home_and_a_package_that_are_read_only() -> None:
     """For real: from here on the process is that of a user who may write neither beside the source nor at home."""
