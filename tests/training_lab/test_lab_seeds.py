@@ -12,6 +12,7 @@ from torch import nn
 
 from abbe.studies._train.run import _generator, train
 from abbe.studies._train.side_by_side import one_thread
+from abbe.studies._train.tasks import make_task
 from abbe.studies._train.tasks.task import stacked
 from abbe.studies._train.temperature import temperature
 from abbe.studies._train.worker import Worker
@@ -20,8 +21,7 @@ LEARNS = "entmax:alpha=1.5,learn=true"
 
 
 def numbers(seed: dict[str, Any]) -> list[float]:
-    """All but the random control of separability, whose sets are drawn for all seeds at once."""
-    quantities = [x for name, some in seed["quantities"].items() if name != "separability_control" for x in some]
+    quantities = [x for some in seed["quantities"].values() for x in some]
     some = [seed["start"], *seed["losses"], *quantities, *seed["temperature"], seed["accuracy"], seed["loss"]]
     return [math.nan if x is None else x for x in some]
 

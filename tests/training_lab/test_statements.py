@@ -1,6 +1,7 @@
 """The five statements about training, judged on made-up runs whose verdict is known."""
 
 import itertools
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -100,6 +101,20 @@ def test_other_normalizers(of_sparsemax, holds):
     assert finding.numbers["sparsemax"] == pytest.approx(of_sparsemax - 0.5)
 
 
+def test_seeds_that_never_get_there_count_as_slow():
+    made = tables(grid(0.30, 0.93, 0.99))
+    never = (pl.col("run") == 3) & pl.col("seed").is_in([0, 1, 2])
+    rows = made.table.with_columns(pl.when(never).then(None).otherwise("half_step").alias("half_step"))
+    finding = judge_temperature(replace(made, table=rows), 0.95)[0]
+    assert finding.numbers["verdict"] == "holds, by scale alone"
+    assert "never half the loss" in finding.sentence
+
+
+def test_nothing_is_judged_without_a_baseline_that_learned():
+    runs = [(0.3, {}), (0.1, {"temperature": "0.01"}), (0.3, {"temperature": "0.01", "compensated": True})]
+    assert verdicts(tables(runs))["(i) low temperature, sgd"].startswith("cannot be judged")
+
+
 def test_queries_and_keys_of_unit_length_are_judged_apart():
     normed = {"qk_norm": True}
     runs = [*grid(0.3, 0.5, 0.99), (0.99, normed), (0.97, normed | {"temperature": "0.01"})]
@@ -137,6 +152,17 @@ def test_band_of_separability(inside, outside, verdict):
     ]
     judged = verdicts(tables(grid(0.3, 0.5, 0.99), curves=curves))
     assert judged["(v) 70 to 80 %"] == verdict
+
+
+def test_a_band_with_saturation_above_it_is_none():
+    """Every step above 70 % is saturated: the band is not what marks it."""
+    curves = [
+        dict.fromkeys(CURVE_SCHEMA) | {"run": run, "seed": 0, "step": step, "separability": step / 10}
+        | {"saturated": float(step >= 7)}
+        for run, step in itertools.product(range(4), range(1, 11))
+    ]  # fmt: skip
+    judged = verdicts(tables(grid(0.3, 0.5, 0.99), curves=curves))
+    assert judged["(v) 70 to 80 %"] == "holds from 70 % on, not for a band"
 
 
 def test_nothing_is_said_of_what_was_not_trained():

@@ -61,10 +61,9 @@ class _Change:
 
     def __str__(self) -> str:
         ends = "" if self.low is None else f" ({_points(self.low)} to {_points(self.high)})"
-        times = (
-            "never half the loss" if self.slower == math.inf else f"{self.slower or 0:.1f} times the steps to half loss"
-        )
-        pace = f" and {times}" if self.slower is not None and self.slower > SLOW else ""
+        slower = self.slower if self.slower is not None else 0.0
+        times = "never half the loss" if slower == math.inf else f"{slower:.1f} times the steps to half loss"
+        pace = f" and {times}" if slower > SLOW else ""
         return f"{_points(self.mean)} points{ends}{pace}"
 
 
@@ -242,9 +241,8 @@ def _marks(table: pl.DataFrame, curves: pl.DataFrame, level: float) -> list[Find
     """(v): of the steps read of softmax runs, how often is attention saturated inside the band, below and above it?"""
     runs = _of(table).filter(~pl.col("compensated"))["run"].unique()
     known = pl.col("separability").is_not_null() & pl.col("saturated").is_not_null()
-    place = (
-        pl.when(pl.col("separability") < BAND[0]).then(0).when(pl.col("separability") <= BAND[1]).then(1).otherwise(2)
-    )
+    share = pl.col("separability")
+    place = pl.when(share < BAND[0]).then(0).when(share <= BAND[1]).then(1).otherwise(2)
     steps = curves.filter(pl.col("run").is_in(runs) & known).select(
         "run", place.alias("place"), (pl.col("saturated") >= SATURATED).cast(pl.Float64).alias("saturated")
     )
@@ -268,13 +266,13 @@ def _marks(table: pl.DataFrame, curves: pl.DataFrame, level: float) -> list[Find
     beyond = "" if math.isnan(above) else f", {percent(above)} of those above it"
     sentence = (
         f"Separability of 70 to 80 % marks a saturated head: {verdict}. {percent(inside)} of the steps inside that "
-        f"band are saturated, {percent(below)} of those below (difference {_points(low)} to {_points(high)} points over "
-        f"runs){beyond}."
+        f"band are saturated, {percent(below)} of those below (difference {_points(low)} to {_points(high)} points "
+        f"over runs){beyond}."
     )
     rule = (
-        f"Steps of plain softmax runs; saturated: at least {percent(SATURATED)} of the rows have a weight above 0.99. It "
-        "holds if most steps inside the band are saturated, more than below it by an interval from resampled runs, and "
-        "more than above it."
+        f"Steps of plain softmax runs; saturated: at least {percent(SATURATED)} of the rows have a weight above 0.99. "
+        "It holds if most steps inside the band are saturated, more than below it by an interval from resampled runs, "
+        "and more than above it."
     )
     facts: dict[str, Fact] = {
         "inside": inside, "below": below, "above": None if math.isnan(above) else above, "low": float(low),
