@@ -1,7 +1,7 @@
 """The kernels on narrower vectors than the host's: another processor must not give other numbers.
 
 NUMBA_CPU_NAME tells numba for which processor it compiles. Its value is read once, so each width is a process of its
-own, which runs the tests of kernels that are marked "narrow": in the quick tier on the narrowest vectors there are.
+own, which runs the tests of kernels that are marked "narrow".
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from normalizer_cases import slow
 
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("processor", ["generic", slow("haswell")])
+@pytest.mark.parametrize("processor", ["generic", "haswell"])
 def test_kernels_on_narrower_vectors(processor: str) -> None:
     # a file for its sums, one test of the other: to collect all that it has takes as long as a kernel
     files = [str(HERE / name) for name in ("test_sums.py", "test_kernels.py::test_kernel_of_narrow_vectors")]
