@@ -33,7 +33,7 @@ def test_all_charts_are_drawn_and_a_rule_is_one_click_away(
         assert page.locator(f".chart:not(.print)[data-drawn={theme}] svg.marks").count() == 5
         last = "sensitivity" if experiment == "temperature" else "curves"
         page.get_by_role("navigation").get_by_role("link", name=last.capitalize()).click()
-        page.wait_for_function("window.scrollY > 0")  # it scrolls smoothly
+        page.wait_for_function("() => window.scrollY > 0")  # it scrolls smoothly
         rule = page.get_by_text("holds if accuracy falls by 10 %")
         assert not rule.is_visible()
         page.get_by_text("rule and numbers").first.click()
