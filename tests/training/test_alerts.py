@@ -162,7 +162,7 @@ def test_every_level_of_the_logits_is_an_event_of_its_own() -> None:
 
 def test_a_jump_is_an_event_and_calm_arms_it_again() -> None:
     alerts = Alerts()
-    jumps = [61.0, 100.0, 40.0, 61.0, 29.0, 61.0, 59.0]
+    jumps = [81.0, 100.0, 50.0, 81.0, 39.0, 81.0, 79.0]
     raised = [rules(alerts, step, measured(0.5) | {"logit_change": Measured([[x]])}) for step, x in enumerate(jumps)]
     assert raised == [["logit_jump"], [], [], [], [], ["logit_jump"], []]
 

@@ -17,7 +17,7 @@ from ._values import Values, finite_of
 
 COLLAPSED, RECOVERED = 0.05, 0.10  # entropy as a share of its ceiling ln n
 UNIFORM, NOT_UNIFORM, SELECTIVE = 0.98, 0.95, 0.90  # the same; uniform counts only for a head that was selective
-JUMP, NO_JUMP = 60.0, 30.0  # change of the logits by one update, root mean square: 5 % false alarms in the lab
+JUMP, NO_JUMP = 80.0, 40.0  # change of the logits by one update, root mean square: 5 % false alarms in the lab
 LOGITS, LOGITS_BACK = (1e2, 1e3, 1e4), 0.5  # largest logit; armed again below this share of the level
 SINK, NO_SINK, SINK_CHANCE = 0.3, 0.2, 0.1  # weight on the first key; counts only where a uniform head has less
 DEAD, ALIVE = 1e-3, 1e-2  # gradient of queries and keys, as a share of the median over all heads
