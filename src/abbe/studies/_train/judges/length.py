@@ -55,7 +55,7 @@ def _decay(name: str, by_length: _ByLength, more: str, level: float) -> Finding:
     if fall.verdict != WORSE:
         verdict = "does not decay"
     else:
-        verdict = "decays as published" if falls and halved else "decays, but less than published"
+        verdict = "decays by more than half" if falls and halved else "decays, by less than half or not at every length"
     published = ", ".join(f"{n:,}: {percent(PUBLISHED[name][n], 3)}" for n in shared)
     sentence = (
         f"{name} {verdict} on sets longer than those it was trained on: "
@@ -64,8 +64,8 @@ def _decay(name: str, by_length: _ByLength, more: str, level: float) -> Finding:
     )
     rule = (
         "At the rate of the lowest training loss. It decays if accuracy at the longest sets is below that at the "
-        f"shortest, paired by seed, with a {level:.0%} interval beyond 0; as published if it also falls at every "
-        "length and by more than half."
+        f"shortest, paired by seed, with a {level:.0%} interval beyond 0; by more than half if it also falls at every "
+        "length and ends below half of what it begins with. How far it is from what was published is said, not judged."
     )
     numbers: dict[str, Fact] = {f"accuracy_{n}": value[0] for n, value in rows.items()}
     numbers |= {f"published_{n}": PUBLISHED[name][n] for n in shared} | fall.numbers("fall")
