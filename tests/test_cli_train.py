@@ -92,7 +92,7 @@ def test_help_says_what_each_answers_and_how_long_it_takes() -> None:
     shown = " ".join(run("train", "--help").stdout.split())
     for name in EXPERIMENTS:
         assert f"{name}: " in shown
-    assert "up to 15 minutes on 2 cores, with --quick less than a minute" in shown
+    assert "--quick takes about a minute on 2 cores, the defaults ten or more" in shown
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def curves(**changed: Any) -> tuple[list[float], list[float], float]:
     ("optimizer", "decay", "low"),
     [
         *(("sgd", 0.0, "0.1"), ("sgd", 0.0, "0.01"), ("adamw", 0.1, "0.1"), ("muon", 0.1, "0.1")),
-        *(("adamw", 0.1, "0.01"), ("muon", 0.1, "0.01"), ("sgd", 0.02, "0.01")),
+        *(("adamw", 0.1, "0.01"), ("muon", 0.1, "0.01"), ("sgd", 0.002, "0.01")),
     ],
 )
 def test_control_is_the_run_at_temperature_one(optimizer: str, decay: float, low: str) -> None:

@@ -88,7 +88,7 @@ def test_low_temperature_may_only_be_slower():
 def test_seeds_that_differ_too_much_do_not_tell():
     runs = grid(0.30, 0.50, 0.99)
     runs[2], runs[3] = (0.30, runs[2][1] | {"spread": 0.5}), (0.50, runs[3][1] | {"spread": 0.5})
-    assert verdicts(tables(runs))["(i) low temperature, sgd"] == "the seeds do not tell"
+    assert verdicts(tables(runs))["(i) low temperature, sgd"] == "inconclusive with these seeds"
 
 
 @pytest.mark.parametrize(("of_sparsemax", "holds"), [(0.9, True), (0.5, False), (0.2, False)])

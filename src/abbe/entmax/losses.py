@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor, nn
 
@@ -41,7 +43,7 @@ def normmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 2, n_
     return fenchel_young(Family("normmax_bisect_loss", normmax_weights, norm), X, target, alpha)
 
 
-class _Loss(nn.Module):
+class _Loss(nn.Module, ABC):
     """A loss per row, reduced: rows whose target is `ignore_index` count 0, and not in the mean."""
 
     def __init__(self, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
@@ -50,8 +52,9 @@ class _Loss(nn.Module):
             raise AbbeError(f"{type(self).__name__}: reduction must be one of {_REDUCTIONS}, got {reduction!r}")
         self.ignore_index, self.reduction = int(ignore_index), reduction
 
+    @abstractmethod
     def loss(self, X: Tensor, target: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Of every row."""
 
     def forward(self, X: Tensor, target: Tensor) -> Tensor:
         counted = target != self.ignore_index

@@ -30,7 +30,7 @@ def temperature(
     qk_norm: Annotated[
         bool | None,
         measured(
-            "Also train softmax with normed queries and keys; by default yes, not with --quick.",
+            "Also train softmax with normalized queries and keys; by default yes, not with --quick.",
             "--qk-norm/--no-qk-norm",
         ),
     ] = None,

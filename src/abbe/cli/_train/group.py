@@ -18,8 +18,8 @@ _HELP = """Train small transformers and judge what is said about their training.
 
 [bold]text[/]: which normalizer trains the better character model of a text?
 
-Each takes up to 15 minutes on 2 cores, with --quick less than a minute; the cost is said before. Every seed of every \
-run is kept, and a stopped experiment resumes from its folder.
+--quick takes about a minute on 2 cores, the defaults ten or more; each says its cost before it begins. Every seed \
+of every run is kept, and a stopped experiment resumes from its folder.
 """
 _EXAMPLES: dict[str, Sequence[str]] = {
     "temperature": (

@@ -11,14 +11,16 @@ the loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from .result import CHOICE, ROC_SCHEMA, WARNING_SCHEMA
+from ...training import list_rules
+from ...words.lab import CHOICE
+from .result import ROC_SCHEMA, WARNING_SCHEMA
 from .tables import ROSE, best_run
 
 SLOW, RESERVE = 0.9, 2.0  # quantile of the healthy runs' half_step, and how often that is waited for
@@ -63,6 +65,7 @@ class _Followed:
     """One run of one seed: its steps, whether it failed, and when its loss shows it."""
 
     run: int
+    seed: int
     failed: bool
     shown: float  # step; infinite for a healthy run
     steps: np.ndarray[Any, Any]
@@ -81,20 +84,17 @@ class _Followed:
 
 def warning_table(table: pl.DataFrame, curves: pl.DataFrame, alerts: pl.DataFrame, steps: int) -> pl.DataFrame:
     """A row for each signal with the threshold that it would need, and for each alert of the monitor as it is."""
-    table = not_too_slow(table)
-    followed = _followed(table, curves, steps)
-    failing, healthy = [x for x in followed if x.failed], [x for x in followed if not x.failed]
+    failing, healthy = _failing_and_healthy(table, curves, steps)
     if not failing or not healthy:
         return pl.DataFrame(schema=WARNING_SCHEMA)
     rows = [_signal_row(signal, failing, healthy) for signal in SIGNALS]
-    rows += [_rule_row(rule, steps_of, table, failing, healthy) for rule, steps_of in _raised(alerts, table)]
+    rows += [_rule_row(rule.name, alerts, failing, healthy) for rule in list_rules()]
     return pl.DataFrame(rows, schema=WARNING_SCHEMA, orient="row")
 
 
 def roc_table(table: pl.DataFrame, curves: pl.DataFrame, steps: int) -> pl.DataFrame:
     """For each signal, threshold by threshold: shares of the healthy runs that it accuses and of failing ones found."""
-    followed = _followed(not_too_slow(table), curves, steps)
-    failing, healthy = [x for x in followed if x.failed], [x for x in followed if not x.failed]
+    failing, healthy = _failing_and_healthy(table, curves, steps)
     rows = []
     for signal in SIGNALS if failing and healthy else ():
         bad, good = (np.array([x.score(signal) for x in some]) for some in (failing, healthy))
@@ -125,6 +125,13 @@ def shown_at(table: pl.DataFrame, steps: int) -> float:
     return min(float(steps), RESERVE * slow) if slow is not None else float(steps)
 
 
+def _failing_and_healthy(
+    table: pl.DataFrame, curves: pl.DataFrame, steps: int
+) -> tuple[list[_Followed], list[_Followed]]:
+    followed = _followed(not_too_slow(table), curves, steps)
+    return [x for x in followed if x.failed], [x for x in followed if not x.failed]
+
+
 def _followed(table: pl.DataFrame, curves: pl.DataFrame, steps: int) -> list[_Followed]:
     latest = shown_at(table, steps)
     by_run = {(run, seed): rows for (run, seed), rows in curves.group_by("run", "seed", maintain_order=True)}
@@ -140,7 +147,7 @@ def _followed(table: pl.DataFrame, curves: pl.DataFrame, steps: int) -> list[_Fo
         values = {
             signal.quantity: rows[signal.quantity].cast(pl.Float64).fill_null(math.nan).to_numpy() for signal in SIGNALS
         }
-        followed.append(_Followed(row["run"], row["failed"], shown, step, values))
+        followed.append(_Followed(row["run"], row["seed"], row["failed"], shown, step, values))
     return followed
 
 
@@ -160,52 +167,33 @@ def _signal_row(signal: Signal, failing: Sequence[_Followed], healthy: Sequence[
 
 
 def _least_score(bad: np.ndarray[Any, Any], good: np.ndarray[Any, Any]) -> float:
-    """The lowest score that at most `ALLOWED` of the healthy runs reach: halfway to the next failing one above."""
+    """The least score of a failing run that at most `ALLOWED` of the healthy ones reach, moved halfway to those below.
+
+    Infinite if there is none.
+    """
     for candidate in np.unique(bad[np.isfinite(bad)]):
         if (good >= candidate).mean() <= ALLOWED:
-            below = good[good < candidate]
-            return float(
-                candidate
-                if not len(below)
-                else (candidate + below.max()) / 2
-                if np.isfinite(below.max())
-                else candidate
-            )
+            below = good[np.isfinite(good) & (good < candidate)]
+            return float((candidate + below.max()) / 2 if len(below) else candidate)
     return math.inf
 
 
 def _rule_row(
-    rule: str, raised: dict[tuple[int, int], int], table: pl.DataFrame, failing: Sequence[_Followed],
-    healthy: Sequence[_Followed],
-) -> dict[str, Any]:  # fmt: skip
-    keys = list(table.select("run", "seed").iter_rows())
-    of = dict(zip(keys, _in_order(table, failing, healthy), strict=True))
-    leads = [
-        (x.shown - raised[key], x.shown)
-        for key, x in of.items()
-        if x.failed and key in raised and raised[key] < x.shown
-    ]
-    alarms = sum(1 for key, x in of.items() if not x.failed and key in raised)
+    rule: str, alerts: pl.DataFrame, failing: Sequence[_Followed], healthy: Sequence[_Followed]
+) -> dict[str, Any]:
+    """What an alert of the monitor did, as it is."""
+    raised = {
+        (run, seed): step for run, seed, step in alerts.filter(rule=rule).select("run", "seed", "step").iter_rows()
+    }
+    steps = [(raised.get((x.run, x.seed), math.inf), x.shown) for x in failing]
+    leads = [(shown - step, shown) for step, shown in steps if step < shown]
+    alarms = sum((x.run, x.seed) in raised for x in healthy)
     return {
         "quantity": rule, "direction": None, "kind": "alert", "threshold": None, "failing": len(failing),
         "healthy": len(healthy), "warned": len(leads) / len(failing), "false_alarms": alarms / len(healthy),
         "auc": None, "auc_low": None, "auc_high": None, "lead": _median([lead for lead, _ in leads]),
         "lead_share": _median([lead / shown for lead, shown in leads]),
     }  # fmt: skip
-
-
-def _in_order(table: pl.DataFrame, failing: Sequence[_Followed], healthy: Sequence[_Followed]) -> Iterable[_Followed]:
-    bad, good = iter(failing), iter(healthy)
-    return [next(bad) if failed else next(good) for failed in table["failed"]]
-
-
-def _raised(alerts: pl.DataFrame, table: pl.DataFrame) -> list[tuple[str, dict[tuple[int, int], int]]]:
-    from ...training import list_rules
-
-    by_rule: dict[str, dict[tuple[int, int], int]] = {rule.name: {} for rule in list_rules()}
-    for run, seed, rule, step in alerts.iter_rows():
-        by_rule[rule][run, seed] = step
-    return list(by_rule.items())
 
 
 def auc(bad: np.ndarray[Any, Any], good: np.ndarray[Any, Any]) -> float:

@@ -15,7 +15,7 @@ from ..._later import has
 from ...normalizers import normalizer as make_normalizer
 from ...training import list_rules
 from ...words.finding import Finding
-from ...words.numbers import about
+from ...words.numbers import about, many
 from .._engine.folder import claim_without_model
 from .._engine.given import FolderLike, as_folder
 from .._engine.measuring import finished_manifest, study_facts
@@ -84,11 +84,9 @@ def _train(plan: Plan, parts: Parts, workers: int, watch: Watch) -> list[Part]:
         each = _estimate(plan.task, left)
         seconds = sum(each[choice.normalizer] for choice in left) / min(workers, len(left))
         left.sort(key=lambda choice: -each[choice.normalizer])  # the slowest first: no core waits for one at the end
-        seeds = len(plan.choices[0].seeds)
-        watch.say(
-            f"{len(left)} runs of {seeds} seeds on {plan.task.meaning}, {min(workers, len(left))} at a time: "
-            f"about {about(seconds)}"
-        )
+        runs, seeds = many(len(left), "run"), many(len(plan.choices[0].seeds), "seed")
+        at_once = min(workers, len(left))
+        watch.say(f"{runs} of {seeds} on {plan.task.meaning}, {at_once} at a time: about {about(seconds)}")
     else:
         watch.say("all runs were trained before")
     watch.expect(len(left))

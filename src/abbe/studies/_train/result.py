@@ -11,15 +11,14 @@ import polars as pl
 
 from ...results import Result, as_parquet, as_text, read_content, read_table
 from ...words.finding import Finding, findings_from
+from ...words.lab import CHOICE
 from .reading import ALL_QUANTITIES
 
 SUMMARY = "train.json"
 
 CHOICE_SCHEMA: dict[str, Any] = {
-    "normalizer": pl.String, "temperature": pl.String, "compensated": pl.Boolean, "qk_norm": pl.Boolean,
-    "optimizer": pl.String,
-}  # fmt: skip
-CHOICE = tuple(CHOICE_SCHEMA)
+    name: pl.Boolean if name in ("compensated", "qk_norm") else pl.String for name in CHOICE
+}
 TABLE_SCHEMA: dict[str, Any] = {
     "run": pl.Int32, **CHOICE_SCHEMA, "rate": pl.Float64, "seed": pl.Int64, "accuracy": pl.Float64, "loss": pl.Float64,
     "train_loss": pl.Float64, "start_loss": pl.Float64, "half_step": pl.Int32, "failed": pl.Boolean,

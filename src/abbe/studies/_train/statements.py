@@ -116,7 +116,7 @@ def _hard(table: pl.DataFrame, optimizer: str, low: str, level: float) -> Findin
     elif own.hard:
         verdict = "holds" if undone.hard else "holds, by scale alone"
     elif own.mean < -HARD:
-        verdict = "the seeds do not tell"
+        verdict = "inconclusive with these seeds"
     else:
         verdict = "holds only at an unchanged rate" if same.hard else "does not hold"
     best = _run(plain)["rate"][0]
@@ -128,7 +128,7 @@ def _hard(table: pl.DataFrame, optimizer: str, low: str, level: float) -> Findin
     rule = (
         f"Hard: accuracy falls by more than {percent(HARD)} with an interval below 0, or half the loss takes more than "
         f"{SLOW:g} times the steps. It holds if it is hard at its own best rate; by scale alone if the control is not. "
-        "The seeds do not tell if that fall of accuracy has an interval that reaches 0."
+        "Inconclusive if that fall of accuracy has an interval that reaches 0."
     )
     numbers: dict[str, Fact] = {
         "optimizer": optimizer, "temperature": low, "rate": rate, "best_rate": best, "same_rate": same.mean,
@@ -152,8 +152,8 @@ def _normed(table: pl.DataFrame, low: str, level: float) -> list[Finding]:
     if not parts:
         return []
     sentence = (
-        f"With normed queries and keys, whose scale no map can absorb, T = {low} at its best rate changes accuracy by "
-        f"{'; '.join(parts)} against T = 1."
+        f"With normalized queries and keys, whose scale no map can absorb, T = {low} at its best rate changes accuracy "
+        f"by {'; '.join(parts)} against T = 1."
     )
     rule = "As for (i), each temperature at its own best rate; there is no control, since nothing can undo T."
     return [Finding("(i) with QK-norm", sentence, rule, numbers)]

@@ -10,9 +10,10 @@ from typing import Any
 import polars as pl
 from scipy import stats
 
+from ...words.lab import CHOICE
 from .configuration import Configuration
 from .reading import ALL_QUANTITIES
-from .result import ALERT_SCHEMA, CHOICE, CURVE_SCHEMA, LENGTH_SCHEMA, SUMMARY_SCHEMA, TABLE_SCHEMA
+from .result import ALERT_SCHEMA, CURVE_SCHEMA, LENGTH_SCHEMA, SUMMARY_SCHEMA, TABLE_SCHEMA
 
 ROSE = 1.05  # times the first loss: it has risen, beyond what batches differ by
 LAST = 0.8  # the training loss at the end is the mean over readings from this share of the run on

@@ -52,7 +52,7 @@ def train_temperature(
         rates: learning rates for all optimizers; by default four for each.
         seeds: how many seeds, from `seed` on; intervals come from them.
         steps: of each run; by default that of the task.
-        qk_norm: also train softmax with normed queries and keys, whose scale nothing can absorb; by default yes.
+        qk_norm: also train softmax with normalized queries and keys, whose scale nothing can absorb; by default yes.
         decay: decoupled weight decay.
         text: of the task "text".
         quick: fewer normalizers, temperatures, seeds and steps: below a minute.

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
+from ...words.lab import PUBLISHED, PUBLISHED_PAPER
 from .._shared.panels import Look, Row, numbers, places_axis, rows_of, series_style, share_axis, tip
 from .._shared.series import Spec, finished, panel, source, x_of
 from .._shared.theme import THEMES, Theme, ThemeName
 from .axes import accuracy_axis, near_axis, wide_axis
 from .looks import MEANS, SEEDS, looks_of, over_seeds
 from .named import ENDED, length_rows, named_table, with_names
-from .words import PUBLISHED, PUBLISHED_PAPER
 
 if TYPE_CHECKING:
     from ...studies import Experiment

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from ...words.lab import CHOICE
 from .words import normalizer_name, optimizer_name, temperature_name
 
 if TYPE_CHECKING:
     from ...studies import Experiment
 
 ENDED = ("train_loss", "start_loss", "diverged")  # how the training of a run ended
-CHOICE = ("normalizer", "temperature", "compensated", "qk_norm", "optimizer")
 
 
 def with_names(experiment: Experiment) -> pl.DataFrame:

@@ -10,13 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ...words.lab import PUBLISHED, PUBLISHED_PAPER
 from ...words.numbers import MISSING, number, percent, with_interval
 from .._shared.terminal import bullets, new_table, plain, skipped_lines
 from .._shared.text_table import TextTable
 from .named import length_rows, with_names
 from .words import (
-    PUBLISHED,
-    PUBLISHED_PAPER,
     about_lines,
     in_order,
     normalizer_name,

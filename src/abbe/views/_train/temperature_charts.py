@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
+from ...words.lab import CHOICE
 from .._shared.panels import Look, Row, numbers, places_axis, renamed, rows_of, series_style, tip
 from .._shared.series import Spec, finished, linear_axis, panel, source
 from .._shared.theme import THEMES, ThemeName
 from .axes import accuracy_axis, wide_axis
 from .looks import BROAD, CONTROL_DASH, MEANS, SEEDS, hues, looks_of, over_seeds
-from .named import CHOICE, ENDED
+from .named import ENDED
 from .words import CONTROL, in_order, normalizer_name, optimizer_name, temperature_name
 
 if TYPE_CHECKING:

@@ -39,12 +39,6 @@ _SIGNALS = {  # short, for the rows of a chart; the note of the table says what 
 _DIRECTIONS = {
     ("low", "level"): "low", ("high", "level"): "high", ("low", "change"): "fallen", ("high", "change"): "risen",
 }  # fmt: skip
-# Accuracy by test length in arXiv 2410.01104, whose networks were trained on up to 16 items.
-PUBLISHED_PAPER = "arXiv 2410.01104"
-PUBLISHED = {
-    "softmax": {16: 0.986, 64: 0.943, 256: 0.813, 1024: 0.538, 4096: 0.226, 16384: 0.124},
-    "adaptive-temperature": {16: 0.986, 64: 0.945, 256: 0.821, 1024: 0.577, 4096: 0.249, 16384: 0.140},
-}
 
 
 def question_of(experiment: Experiment) -> str:

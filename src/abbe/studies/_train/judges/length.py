@@ -1,19 +1,15 @@
-"""train_length, judged: does softmax decay as published, what keeps more, what only fits, and what was learned?"""
+"""train_length, judged: does softmax decay, what keeps more, what only fits, and what was learned?"""
 
 from __future__ import annotations
 
 import polars as pl
 
 from ....words.finding import Fact, Finding
+from ....words.lab import PUBLISHED
 from ....words.numbers import number, percent, with_interval
 from ..tables import Tables, mean_interval
 from .paired import BETTER, WORSE, at_best_rate, baseline_of, by_optimizer, by_seed, gain, rate_finding
 
-# arXiv 2410.01104, table 1: accuracy by number of items, trained on up to 16.
-PUBLISHED: dict[str, dict[int, float]] = {
-    "softmax": {16: 0.986, 64: 0.943, 256: 0.813, 1024: 0.538, 4096: 0.226, 16384: 0.124},
-    "adaptive-temperature": {16: 0.986, 64: 0.945, 256: 0.821, 1024: 0.577, 4096: 0.249, 16384: 0.140},
-}
 TRAINED = 16  # items of the longest sets in training
 FITS = 0.9  # accuracy at the trained length from which a normalizer has fitted its data
 NOTHING = 2.0  # times chance: accuracy up to this is generalising to nothing
