@@ -106,10 +106,8 @@ def _accelerators() -> Iterator[str]:
 
 def _can_compute(device: torch.device) -> bool:
     if device.type in _KNOWN:
-        there = available()
-        return str(device) in there or (
-            str(device) == device.type and any(one.split(":")[0] == device.type for one in there)
-        )
+        there = available()  # "cuda" stands for the one that is in use
+        return str(device) in (*there, *(name.partition(":")[0] for name in there))
     try:  # a backend that registered itself with torch; "meta" has no numbers to give
         return float(torch.ones(1, device=device).sum()) == 1
     except (RuntimeError, TypeError, NotImplementedError, AssertionError):
