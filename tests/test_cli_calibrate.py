@@ -37,7 +37,8 @@ def test_defaults(asked: dict[str, Any]) -> None:
     assert result.stdout == f"THE TABLE\nswap: {folder / 'calibrated.safetensors'}\npage: {folder / 'calibrate.html'}\n"
     assert asked == {
         "model": "embedded", "normalizer": "entmax:alpha=1.5", "text": None, "length": None, "windows": 8,
-        "held_out": 8, "queries": 32, "steps": 20, "finetune": 0, "seed": 0, "folder": folder, "progress": True, **PLACED,
+        "held_out": 8, "queries": 32, "steps": 20, "finetune": 0, "seed": 0, "folder": folder, "progress": True,
+        **PLACED,
     }  # fmt: skip
 
 

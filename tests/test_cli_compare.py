@@ -42,7 +42,8 @@ def test_defaults(asked: dict[str, Any]) -> None:
     assert result.stdout == f"THE TABLE\npage: {Path('abbe-compare-embedded/compare.html')}\n"
     assert asked == {
         "model": "embedded", "text": None, "normalizers": None, "length": None, "windows": 8, "needle_lengths": None,
-        "prompts": 4, "calibrate": False, "seed": 0, "folder": Path("abbe-compare-embedded"), "progress": True, **PLACED,
+        "prompts": 4, "calibrate": False, "seed": 0, "folder": Path("abbe-compare-embedded"), "progress": True,
+        **PLACED,
     }  # fmt: skip
 
 
