@@ -24,7 +24,10 @@ ALLOWED = {
     "--rates": {"1.5"},
     "--decay": {"0", "1.5"},
 }
-NO_NUMBERS = ("--text", "--with", "--out", "--figures", "--html", "--vectors", "--way", "--figure")
+NO_NUMBERS = (
+    "--text", "--with", "--out", "--figures", "--html", "--vectors", "--way", "--figure", "--device", "--dtype",
+    "--device-map",
+)  # fmt: skip
 WITHOUT_MODEL = ("verify", "normalizers", "pull", "doctor", "watch", "train")
 ALWAYS = {
     "calibrate": ["--with", "sparsemax"],

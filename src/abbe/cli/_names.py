@@ -16,6 +16,8 @@ EXTRA_OF = {
 }  # fmt: skip
 FIGURES = ("2a", "2b", "2c", "3", "4")
 TASKS, OPTIMIZERS = ("recall", "mqar", "maximum", "text"), ("sgd", "adamw", "muon")
+DEVICES, DTYPES = ("auto", "cpu", "cuda", "mps", "xpu"), ("float32", "bfloat16", "float16")
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 VECTORS = ("value", "output", "hidden", "embedding")
 STATEMENTS = (
     "weight-upper", "weight-lower", "vanishing-paper", "vanishing", "general-weight-paper", "general-weight",

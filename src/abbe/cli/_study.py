@@ -18,6 +18,9 @@ from ._invocation import RESUMES, current
 from ._names import EXTRA_OF
 from ._options import (
     Debug,
+    Device,
+    DeviceMap,
+    Dtype,
     Figures,
     Lengths,
     Model,
@@ -52,6 +55,14 @@ class Shared(TypedDict):
     progress: bool
 
 
+class SharedByModels(Shared):
+    """Arguments that every study of a given model takes."""
+
+    device: str | None
+    dtype: str
+    device_map: str | None
+
+
 class Heads(TypedDict):
     """What the studies of all heads measure."""
 
@@ -68,7 +79,7 @@ class Asked:
 
     model: str
     text: list[str] | None
-    shared: Shared
+    shared: SharedByModels
 
 
 @dataclass(frozen=True)
@@ -114,7 +125,7 @@ def study(
             folder = out or folder_for(group or name, of, *_in_the_name(named_by, own))
             shared = Shared(seed=seed, folder=folder, progress=not quiet)
             if takes_model:
-                own["asked"] = Asked(own.pop("model"), own.pop("text"), shared)
+                own["asked"] = _asked(own, shared)
             else:
                 own["shared"] = shared
             measured = measure(**_with_heads(own))
@@ -166,7 +177,13 @@ def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 _GROUPS: dict[str, list[inspect.Parameter]] = {
     "shared": [],
-    "asked": [_option("model", Model, "embedded"), _option("text", TextFiles, None)],
+    "asked": [
+        _option("model", Model, "embedded"),
+        _option("text", TextFiles, None),
+        _option("device", Device, "cpu"),
+        _option("dtype", Dtype, "float32"),
+        _option("device_map", DeviceMap, None),
+    ],
     "heads": [
         _option("lengths", Lengths, None),
         _option("windows", Windows, 8),
@@ -175,6 +192,15 @@ _GROUPS: dict[str, list[inspect.Parameter]] = {
         _option("vectors", Vectors, "value"),
     ],
 }
+
+
+def _asked(own: dict[str, Any], shared: Shared) -> Asked:
+    """The options of the model as one argument, taken out of the command's own."""
+    device, dtype, device_map = own.pop("device"), own.pop("dtype"), own.pop("device_map")
+    if device_map is not None and device == "cpu":
+        device = None  # not asked for: a map takes its place
+    placed = SharedByModels(**shared, device=device, dtype=dtype, device_map=device_map)
+    return Asked(own.pop("model"), own.pop("text"), placed)
 
 
 def _with_heads(own: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from ._head import logits_in_pieces
 from ._heard import HeardCall
 from ._listening import Consumer, Listener
+from ._load.device import DeviceLike, DeviceMap, DtypeLike, as_device, as_dtype
 from ._load.embedded import FILES as EMBEDDED_FILES
 from ._load.embedded import about as embedded_about
 from ._load.embedded import embedded_folder
 from ._load.load import LoadedModel, load
+from ._load.room import free_memory, megabytes
 from ._load.wrap import wrap
 from ._pull.cache import PULLABLE, cache_folder, is_pulled
 from ._pull.cache import facts as pulled_facts
@@ -31,6 +33,9 @@ __all__ = [
     "PULLABLE",
     "AttentionCall",
     "Consumer",
+    "DeviceLike",
+    "DeviceMap",
+    "DtypeLike",
     "HeadGroup",
     "HeardCall",
     "Listener",
@@ -41,16 +46,20 @@ __all__ = [
     "Text",
     "Window",
     "Windows",
+    "as_device",
+    "as_dtype",
     "attention_names",
     "cache_folder",
     "checked_logits",
     "embedded_about",
     "embedded_folder",
     "evaluating",
+    "free_memory",
     "is_compiled",
     "is_pulled",
     "load",
     "logits_in_pieces",
+    "megabytes",
     "plan",
     "pull",
     "pulled_facts",

@@ -42,7 +42,7 @@ def costs(
 
 def _forward(model: LoadedModel, tokens: Tensor) -> None:
     network: Any = model.network
-    network(input_ids=tokens[None].to(network.device), use_cache=False)
+    network(input_ids=tokens[None].to(model.device), use_cache=False)
 
 
 def peak_megabytes(work: Callable[[], object]) -> float | None:

@@ -24,6 +24,7 @@ from .._engine.given import windows_for
 from .._engine.loss import window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, window_places
 from .._engine.passes import model_inputs
+from .._engine.room import plan_memory
 from .._engine.watch import Watch
 from .._engine.window import check_tokens
 from .alternatives import Alternative, Rules
@@ -98,7 +99,9 @@ class Study:
 
     def _check(self) -> float:
         """That softmax swapped in is the model itself; says the cost."""
-        tokens = check_tokens(self.model, self.windows)
+        tokens, settings = check_tokens(self.model, self.windows), self.settings
+        lengths = (settings.length, *settings.needle_lengths)
+        plan_memory(self.model, lengths, len(tokens), self.watch.say, queries=settings.queries, losses=True)
         with swap(self.model, SOFTMAX) as trial:
             error = trial.check(**model_inputs(self.model, tokens))
             sinks = has_sinks(self.model, trial, tokens)

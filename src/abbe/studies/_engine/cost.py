@@ -57,8 +57,16 @@ def estimate(
     """
     a_unit = seconds / _operations(model, tokens)
     needed = overhead * a_unit * sum(_operations(model, length) for length in lengths)
-    memory = _bytes(model, max(lengths, default=0), tokens, queries, losses) + (0 if warm else _KERNELS)
+    memory = bytes_beside(model, max(lengths, default=0), tokens, queries=queries, losses=losses, warm=warm)
     return Cost(len(lengths), sum(lengths), needed, memory / 1e6)
+
+
+def bytes_beside(
+    model: LoadedModel, length: int, tokens: int, *, queries: int | None = None, losses: bool = False,
+    warm: bool = False,
+) -> float:  # fmt: skip
+    """Memory beside the model for windows of at most this length, after a self-check on so many tokens."""
+    return _bytes(model, length, tokens, queries, losses) + (0 if warm else _KERNELS)
 
 
 def kernels_loaded() -> bool:
