@@ -125,8 +125,9 @@ def same(on_device: Any, on_cpu: Any, rel: float = 0.0, on: str = DEVICE) -> Non
             continue
         assert a.device.type == on, f"tensor {place} is on {a.device}"
         assert a.dtype == b.dtype, (place, a.dtype, b.dtype)
+        a, b = a.detach().cpu(), b.detach()
         atol = rel * float(b[b.isfinite()].abs().max()) if rel and b.isfinite().any() else 0.0
-        torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=0, atol=atol, equal_nan=True)
+        torch.testing.assert_close(a, b, rtol=0, atol=atol, equal_nan=True)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,12 @@ class PretendTensor(Tensor):
     def data_ptr(self) -> int:
         raise RuntimeError(f"the address of a tensor on {self.device} was asked for: a kernel of the CPU cannot use it")
 
+    def __getitem__(self, index: Any) -> Tensor:
+        return super().__getitem__(_without_lists(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(_without_lists(index), value)
+
     def untyped_storage(self) -> Any:  # by it, shared weights are recognised
         return self.raw.untyped_storage()
 
@@ -79,6 +85,13 @@ class PretendTensor(Tensor):
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"{self.raw!r} on {self.device}"
+
+
+def _without_lists(index: Any) -> Any:
+    """A list would become a tensor below the level at which a device in Python is asked."""
+    if isinstance(index, tuple):
+        return tuple(torch.tensor(one) if isinstance(one, list) else one for one in index)
+    return torch.tensor(index) if isinstance(index, list) else index
 
 
 def _device(value: Any) -> torch.device:

@@ -61,8 +61,8 @@ def normalizer_weights(case: cases.Case, dtype: torch.dtype) -> None:
     """Weights, gradients of logits and learned parameters, with and without a mask; the Jacobian."""
 
     def make() -> Any:
-        logits = cases.random_logits(2, 3, 4, 9, dtype=dtype).requires_grad_()
-        return case.make(torch.float32), logits, cases.random_mask(2, 3, 4, 9)
+        shape = 2, max(3, case.heads), 4, 9
+        return case.make(torch.float32), cases.random_logits(*shape, dtype=dtype).requires_grad_(), cases.random_mask(*shape)
 
     def work(given: Any) -> Any:
         normalizer, logits, mask = given
@@ -228,7 +228,9 @@ def tried(statement: bounds.Statement) -> None:
         point = make()
         wanted = statement.measured(point), statement.bound(point), statement.ratio(point)
     placed = bounds.Point(moved(make().values), statement.sizes[0])
-    same((statement.measured(placed), statement.bound(placed), statement.ratio(placed)), wanted)
+    # Singular values depend on the layout of a matrix in memory, in the last digits.
+    rel = 1e-14 if statement.section == "gradient" else 0.0
+    same((statement.measured(placed), statement.bound(placed), statement.ratio(placed)), wanted, rel)
 
 
 for _statement in bounds.catalogue():
@@ -253,7 +255,8 @@ def all_readings(rows: measures.Rows) -> dict[str, measures.Reading]:
     readings: dict[str, Any] = measures.dispersion(rows) | measures.patterns(rows, positions, tokens)
     readings |= measures.selection(rows, sets) | measures.decay(rows) | measures.geometry(rows, sets)
     readings |= measures.sensitivity(rows, normalizer, (0.1, 1.0), draw)
-    readings |= measures.differences(rows, (0.1, 1.0), (0.01, 1.0), draw)
+    if rows.softmax or rows.sink:  # others have none
+        readings |= measures.differences(rows, (0.1, 1.0), (0.01, 1.0), draw)
     readings |= measures.expected_distance(rows, sets) | measures.distance_formula(rows, sets)
     readings |= {"separable": measures.separable_weight(rows), "active": measures.active_keys(rows)}
     return readings
@@ -305,6 +308,6 @@ def statistics() -> None:
 
     def work(values: Tensor, control: Tensor) -> Any:
         ends = measures.bootstrap_interval(values, resamples=50, seed=0)
-        return [*ends], [*measures.ks_test(values.T, control.T)], measures.resampled_means(values, 50, 0)
+        return [*ends], [*measures.ks_test(values[:, 0], control[:, 0])], measures.resampled_means(values, 50, 0)
 
     same(work(values.to(DEVICE), control.to(DEVICE)), work(values, control))
