@@ -3,15 +3,15 @@
 Importing this registers "pretend" (two of them, pretend:0 and pretend:1) with torch, for the whole process and for good:
 only programs that tests start import it. A tensor on it holds a CPU tensor, which does the arithmetic, so numbers
 equal those of the CPU wherever torch takes the same operations. As on a GPU, tensors of two devices do not meet (a CPU tensor
-without dimensions may), indices may lie on the CPU, a generator must be of the device, and there is no way into numpy
-or to an address. What it cannot do: see that a generator of the device is used for tensors on the CPU; differentiate on
+without dimensions may), indices may lie on the CPU, a generator must be of the device, and there is no way into numpy.
+What it cannot do: see that a generator of the device is used for tensors on the CPU; differentiate on
 pretend:1 (torch's engine counts one device of this kind); autocast, which changes nothing on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -60,8 +60,8 @@ class PretendTensor(Tensor):
     def tolist(self) -> Any:
         return self.detach().cpu().tolist()
 
-    def data_ptr(self) -> int:
-        raise RuntimeError(f"the address of a tensor on {self.device} was asked for: a kernel of the CPU cannot use it")
+    def data_ptr(self) -> int:  # by it, the same memory is recognised; abbe's kernels refuse it by the device
+        return self.raw.data_ptr()
 
     def __getitem__(self, index: Any) -> Tensor:
         return super().__getitem__(_without_lists(index))
@@ -121,7 +121,10 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if device.type == NAME and any(g._cdata not in _generators for g in generators):
         raise RuntimeError(f"Expected a '{NAME}' device type for generator but found 'cpu'")
     raw_args, raw_kwargs = tree.tree_unflatten([_plain(x) for x in flat], spec)
-    out = func(*raw_args, **raw_kwargs)
+    if name == "histc" and not raw_args[0].is_floating_point():  # which GPUs count, and the CPU does not
+        out = func(raw_args[0].float(), *raw_args[1:], **raw_kwargs).to(raw_args[0].dtype)
+    else:
+        out = func(*raw_args, **raw_kwargs)
     if device.type != NAME:
         return out
     same = {id(x.raw): x for x in pretend}  # what was changed in place, or given as out=, comes back itself
@@ -129,9 +132,12 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     def on_device(x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x
-        if id(x) in same and wanted is None:
-            return same[id(x)]
-        return PretendTensor(x, device)
+        if id(x) not in same or wanted is not None:
+            return PretendTensor(x, device)
+        given = same[id(x)]
+        if given.shape != x.shape:
+            raise NotImplementedError(f"{func} changes the shape of a tensor, which the pretend device does not know of")
+        return given
 
     return tree.tree_map(on_device, out)
 
@@ -233,7 +239,12 @@ def _register() -> Callable[..., Any]:
     library = torch.library.Library("_", "IMPL")
     library.fallback(fallback, "PrivateUse1")
     library.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # autocast changes nothing there
-    fallback.library = library  # type: ignore[attr-defined] # the registration ends with its library
+    # Composed of others these would change the shape of an empty tensor, which a tensor in Python cannot.
+    factories = torch.library.Library("aten", "IMPL")
+    for name in ("arange", "arange.start", "arange.start_step"):
+        packet, _, overload = name.partition(".")
+        factories.impl(name, partial(fallback, getattr(getattr(torch.ops.aten, packet), overload or "default")), "PrivateUse1")
+    fallback.libraries = library, factories  # type: ignore[attr-defined] # registrations end with their libraries
     return fallback
 
 
