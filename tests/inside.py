@@ -14,6 +14,7 @@ MODULES = {
     "attention_attend": "abbe._attention.attend",
     "attention_blocks": "abbe._attention.blocks",
     "held_module": "abbe._held",
+    "kernels_switch": "abbe._kernels.switch",
     "kernels_threads": "abbe._kernels.threads",
     "later_module": "abbe._later",
     "cli_complete": "abbe.cli._complete",
