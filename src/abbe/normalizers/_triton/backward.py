@@ -5,8 +5,6 @@ u = w^(2 - alpha) on the support. Only the gradient to the scale reads the logit
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -16,7 +14,7 @@ TINY = tl.constexpr(1e-37)  # smaller weights count as none where a logarithm or
 
 
 @triton.jit
-def support_weights(w: Any, beta: Any, MAP: tl.constexpr) -> Any:
+def support_weights(w, beta, MAP: tl.constexpr):
     """u per key: 0 off the support, NaN where the row is NaN."""
     if MAP == "sparsemax":
         return tl.where(w > 0.0, 1.0, w)
@@ -27,7 +25,7 @@ def support_weights(w: Any, beta: Any, MAP: tl.constexpr) -> Any:
 
 
 @triton.jit
-def log_weight_slope(d: Any, beta: Any, s: Any) -> Any:
+def log_weight_slope(d, beta, s):
     """d ln(w) / d beta at a fixed largest weight e^s, for w = e^(s + d): -d^2 E2(beta d) - s d E1(beta d).
 
     E1(x) = (1 - e^-x)/x and E2(x) = (e^-x - 1 + x)/x^2 have no pole at 0, which is how alpha -> 1 stays right.
@@ -44,7 +42,7 @@ def log_weight_slope(d: Any, beta: Any, s: Any) -> Any:
 
 
 @triton.jit
-def alpha_terms(w: Any, centred: Any, beta: Any, s: Any) -> Any:
+def alpha_terms(w, centred, beta, s):
     """w slope (grad - mean): the mean under u takes out the change of the largest weight."""
     inside = w > TINY
     d = tl.where(inside, tl.log(tl.where(inside, w, 1.0)) - s, 0.0)
@@ -52,17 +50,17 @@ def alpha_terms(w: Any, centred: Any, beta: Any, s: Any) -> Any:
 
 
 @triton.jit
-def scale_terms(u: Any, centred: Any, x: Any, top: Any) -> Any:
+def scale_terms(u, centred, x, top):
     """u (grad - mean) (logit - top): their sum does not depend on the top, and stays small with it."""
     return u * centred * tl.where(x > float("-inf"), x - top, 0.0)
 
 
 @triton.jit
 def backward(
-    grad: Any, logits: Any, weights: Any, params: Any, grad_logits: Any, grad_params: Any, rows: Any, keys: Any,
-    params_step: Any, MAP: tl.constexpr, WITH_PARAMS: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
+    grad, logits, weights, params, grad_logits, grad_params, rows, keys,
+    params_step, MAP: tl.constexpr, WITH_PARAMS: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     row, first, real = program_rows(rows, keys, ROWS)
     scale, beta = row_params(params, row, real, params_step, MAP)
     w = load_tile(weights, first, real, 0, keys, 0.0, BLOCK)

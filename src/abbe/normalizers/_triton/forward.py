@@ -7,8 +7,6 @@ largest weight, in [0, ln n], in which the problem stays regular as alpha -> 1.
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -23,13 +21,13 @@ LEAST_BETA = tl.constexpr(1e-7)  # 1/beta must stay finite; entmax is softmax to
 
 
 @triton.jit
-def gaps(x: Any, top: Any, factor: Any, far: Any) -> Any:
+def gaps(x, top, factor, far):
     """factor (x - top), in this order: exact for logits of any size. An absent key is off every support."""
     return tl.where(x > float("-inf"), factor * (x - top), far)
 
 
 @triton.jit
-def terms(z: Any, at: Any, beta: Any, MAP: tl.constexpr) -> Any:
+def terms(z, at, beta, MAP: tl.constexpr):
     """Per key, what the search sums. sparsemax: d, d > 0; entmax15: d, d^2; entmax: w and -dw/dr = w/u."""
     if MAP == "entmax":
         t = (beta * tl.exp(beta * at)) * z
@@ -44,7 +42,7 @@ def terms(z: Any, at: Any, beta: Any, MAP: tl.constexpr) -> Any:
 
 
 @triton.jit
-def step_to_root(first: Any, second: Any, MAP: tl.constexpr) -> Any:
+def step_to_root(first, second, MAP: tl.constexpr):
     """What the sum of the weights exceeds 1 by, and the Newton step that would take it away."""
     if MAP == "sparsemax":
         return first - 1.0, tl.div_rn(first - 1.0, second)
@@ -56,7 +54,7 @@ def step_to_root(first: Any, second: Any, MAP: tl.constexpr) -> Any:
 
 
 @triton.jit
-def exact_shift(first: Any, second: Any, count: Any, MAP: tl.constexpr) -> Any:
+def exact_shift(first, second, count, MAP: tl.constexpr):
     """The shift of the threshold after which the weights of the present support sum to 1.
 
     It is added to the weights, not to the threshold, whose rounding would count once per key.
@@ -70,18 +68,19 @@ def exact_shift(first: Any, second: Any, count: Any, MAP: tl.constexpr) -> Any:
 
 
 @triton.jit
-def shifted_weights(first: Any, second: Any, shift: Any, MAP: tl.constexpr) -> Any:
+def shifted_weights(z, at, beta, shift, MAP: tl.constexpr):
+    a, b = terms(z, at, beta, MAP)
     if MAP == "entmax":
-        return tl.maximum(first - shift * second, 0.0)
-    d = tl.maximum(first - shift, 0.0)
+        return tl.maximum(a - shift * b, 0.0)
+    d = tl.maximum(a - shift, 0.0)
     return d * d if MAP == "entmax15" else d
 
 
 @triton.jit
 def sums_at(
-    z: Any, at: Any, beta: Any, logits: Any, first: Any, real: Any, keys: Any, top: Any, factor: Any, far: Any,
+    z, at, beta, logits, first, real, keys, top, factor, far,
     MAP: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
-) -> Any:  # fmt: skip
+):  # fmt: skip
     """Sums of both terms over each row, and of the keys on its support."""
     if WHOLE:
         a, b = terms(z, at, beta, MAP)
@@ -99,7 +98,7 @@ def sums_at(
 
 
 @triton.jit
-def row_facts(x: Any) -> Any:
+def row_facts(x):
     """Largest logit, how many keys are there, and whether one is NaN: a maximum may pass over NaN."""
     visible = tl.where(x > float("-inf"), 1.0, 0.0)
     return row_max(x), row_sum(visible), row_max(tl.where(x != x, 1.0, 0.0))
@@ -107,9 +106,9 @@ def row_facts(x: Any) -> Any:
 
 @triton.jit
 def forward(
-    logits: Any, params: Any, weights: Any, rows: Any, keys: Any, params_step: Any,
+    logits, params, weights, rows, keys, params_step,
     MAP: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     row, first, real = program_rows(rows, keys, ROWS)
     scale, beta = row_params(params, row, real, params_step, MAP)
     beta = tl.maximum(beta, LEAST_BETA)
@@ -162,14 +161,12 @@ def forward(
     a, b, support = sums_at(z, at, beta, logits, first, real, keys, top, factor, far, MAP, WHOLE, BLOCK)
     shift = exact_shift(a, b, support, MAP)
     # Zeros for a row without keys, NaN throughout a row with NaN or +inf.
-    hollow = tl.where((top == 0.0) & (count == 0.0) & (bad == 0.0), 0.0, float("nan"))
+    hollow = tl.where((count == 0.0) & (bad == 0.0), 0.0, float("nan"))
     if WHOLE:
-        a, b = terms(z, at, beta, MAP)
-        w = tl.where(sound, shifted_weights(a, b, shift, MAP), hollow)
+        w = tl.where(sound, shifted_weights(z, at, beta, shift, MAP), hollow)
         store_tile(weights, first, real, 0, keys, w, BLOCK)
     else:
         for start in range(0, keys, BLOCK):
             part = gaps(load_tile(logits, first, real, start, keys, float("-inf"), BLOCK), top, factor, far)
-            a, b = terms(part, at, beta, MAP)
-            w = tl.where(sound, shifted_weights(a, b, shift, MAP), hollow)
+            w = tl.where(sound, shifted_weights(part, at, beta, shift, MAP), hollow)
             store_tile(weights, first, real, start, keys, w, BLOCK)
