@@ -8,7 +8,23 @@ from ._when_imported import when_imported as _when_imported
 
 if _typing.TYPE_CHECKING:
     from ._attention.attend import attention
-    from .models import LoadedModel, Plan, Swap, Tap, Text, Window, load, plan, pull, read_text, swap, tap, windows
+    from .models import (
+        Export,
+        LoadedModel,
+        Plan,
+        Swap,
+        Tap,
+        Text,
+        Window,
+        export,
+        load,
+        plan,
+        pull,
+        read_text,
+        swap,
+        tap,
+        windows,
+    )
     from .normalizers import Normalizer, NormalizerInfo, list_normalizers, normalizer
     from .results import Result, Run, open_run
     from .studies import (
@@ -42,6 +58,7 @@ __all__ = [
     "Capacity",
     "Comparison",
     "Experiment",
+    "Export",
     "LoadedModel",
     "Monitor",
     "Normalizer",
@@ -61,6 +78,7 @@ __all__ = [
     "compare",
     "diagnose",
     "doctor",
+    "export",
     "list_normalizers",
     "load",
     "normalizer",
@@ -89,8 +107,8 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "models": {
         ".models": (
-            *("LoadedModel", "Plan", "Swap", "Tap", "Text", "Window"),
-            *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
+            *("Export", "LoadedModel", "Plan", "Swap", "Tap", "Text", "Window"),
+            *("export", "load", "plan", "pull", "read_text", "swap", "tap", "windows"),
         ),
         ".results": ("Result", "Run", "open_run"),
         ".studies": (
@@ -107,3 +125,5 @@ __getattr__, __dir__ = _on_first_use(__name__, _NAMES, _MODULES)
 
 # attn_implementation="abbe:entmax-1.5" and the like are known to transformers when both are imported, in any order.
 _when_imported("transformers.modeling_utils", lambda: __getattr__("models").register_attention_names())
+# The folders that `export` writes with a plan name a model type of abbe's.
+_when_imported("transformers.models.auto.configuration_auto", lambda: __getattr__("models").register_carried())

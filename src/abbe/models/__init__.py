@@ -1,5 +1,8 @@
 """Models and text: load a transformer, pull one into the cache, cut text into windows, tap the attention."""
 
+from ._export.carried import register_carried
+from ._export.export import Export, export
+from ._export.gguf import gguf_error, read_export
 from ._head import logits_in_pieces
 from ._heard import HeardCall
 from ._listening import Consumer, Listener
@@ -36,6 +39,7 @@ __all__ = [
     "DeviceLike",
     "DeviceMap",
     "DtypeLike",
+    "Export",
     "HeadGroup",
     "HeardCall",
     "Listener",
@@ -54,7 +58,9 @@ __all__ = [
     "embedded_about",
     "embedded_folder",
     "evaluating",
+    "export",
     "free_memory",
+    "gguf_error",
     "is_compiled",
     "is_pulled",
     "load",
@@ -64,8 +70,10 @@ __all__ = [
     "pull",
     "pulled_facts",
     "pulled_folder",
+    "read_export",
     "read_text",
     "register_attention_names",
+    "register_carried",
     "rules_in",
     "self_check_tolerance",
     "special_tokens",
