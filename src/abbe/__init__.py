@@ -16,6 +16,7 @@ if _typing.TYPE_CHECKING:
         Capacity,
         Comparison,
         Experiment,
+        Progress,
         Report,
         Reproduction,
         calibrate,
@@ -23,6 +24,7 @@ if _typing.TYPE_CHECKING:
         compare,
         diagnose,
         doctor,
+        merge,
         open,
         report,
         reproduce,
@@ -31,6 +33,7 @@ if _typing.TYPE_CHECKING:
         train_temperature,
         train_text,
         verify,
+        work,
     )
     from .training import Monitor
 
@@ -47,6 +50,7 @@ __all__ = [
     "Normalizer",
     "NormalizerInfo",
     "Plan",
+    "Progress",
     "Report",
     "Reproduction",
     "Result",
@@ -63,6 +67,7 @@ __all__ = [
     "doctor",
     "list_normalizers",
     "load",
+    "merge",
     "normalizer",
     "open",
     "open_run",
@@ -79,6 +84,7 @@ __all__ = [
     "train_text",
     "verify",
     "windows",
+    "work",
 ]
 
 _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -94,8 +100,8 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         ".results": ("Result", "Run", "open_run"),
         ".studies": (
-            *("Calibration", "Capacity", "Comparison", "Experiment", "Report", "Reproduction"),
-            *("calibrate", "capacity", "diagnose", "open"),
+            *("Calibration", "Capacity", "Comparison", "Experiment", "Progress", "Report", "Reproduction"),
+            *("calibrate", "capacity", "diagnose", "merge", "open", "work"),
             *("train_length", "train_recall", "train_temperature", "train_text"),
         ),
         ".training": ("Monitor",),
