@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,9 @@ class Progress:
     failed: tuple[Failure, ...] = ()
     complete: bool = False
 
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"folder": str(self.folder)}
+
     def __str__(self) -> str:
         """The last line of a shard."""
         made = f", {self.made} of them made here" if self.made else ""
@@ -75,7 +78,7 @@ def work(study: str, *args: Any, folder: str | os.PathLike[str], shard: str | No
     call: Callable[..., Any] = getattr(studies, study)
     with working(folder, shard) as worker:
         call(*args, folder=folder, **kwargs)
-    return progress_of(worker)
+    return progress_of(worker, folder)
 
 
 @contextmanager
@@ -97,14 +100,14 @@ def working(folder: str | os.PathLike[str], shard: str | None) -> Iterator[Worke
             current.reset(before)
 
 
-def progress_of(worker: Worker) -> Progress:
+def progress_of(worker: Worker, folder: str | os.PathLike[str]) -> Progress:
     there = sum(unit.is_there for unit in worker.units)
     failed = failures(worker.board, worker.units)
-    return Progress(worker.board.run, there, len(worker.units), worker.made, failed, worker.is_complete)
+    return Progress(Path(folder), there, len(worker.units), worker.made, failed, worker.is_complete)
 
 
 def progress(folder: str | os.PathLike[str]) -> Progress:
     """How far the workers of a folder are, from its files alone."""
     board = Board(Path(os.path.realpath(folder)))
     units = board.units()
-    return Progress(board.run, sum(unit.is_there for unit in units), len(units), 0, failures(board, units))
+    return Progress(Path(folder), sum(unit.is_there for unit in units), len(units), 0, failures(board, units))

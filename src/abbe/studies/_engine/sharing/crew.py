@@ -46,6 +46,9 @@ class Crew(Protocol):
     def share(self, units: Sequence[Unit], make: Make, watch: Watch | None, needed: bool) -> dict[str, Failure]:
         """One stage; what has to be left out, by part."""
 
+    def need(self, units: Sequence[Unit], make: Make) -> None:
+        """What a part builds on."""
+
     def leave(self) -> None:
         """Only tables remain."""
 
@@ -79,15 +82,21 @@ class Worker:
         mine = self._mine(units)
         if watch is not None:
             watch.expect(len(mine))
-        while mine:
-            left = [unit for unit in mine if not self._is_settled(unit, make, watch)]
-            if left == mine:
-                time.sleep(_POLL)
-            mine = left
+        self._settle(mine, make, watch)
         if not all(unit.is_there if needed else self._is_over(unit) for unit in units):
             raise Enough
         self._depends = True
         return {}
+
+    def need(self, units: Sequence[Unit], make: Make) -> None:
+        new = [unit for unit in units if unit not in self.units]
+        if new:
+            self.units += new
+            self.board.list_stage(new)
+        self._settle(units, make, None)
+        for unit in units:
+            if not unit.is_there:
+                raise AbbeError(str(self.board.failure(unit)))
 
     def leave(self) -> None:
         self._at_end = True
@@ -107,6 +116,14 @@ class Worker:
         if self.shard is None or self._depends:
             return list(units)
         return [unit for place, unit in enumerate(units, first) if self.shard.has(place)]
+
+    def _settle(self, units: Sequence[Unit], make: Make, watch: Watch | None) -> None:
+        """Make these, or wait for those who do."""
+        while units:
+            left = [unit for unit in units if not self._is_settled(unit, make, watch)]
+            if len(left) == len(units):
+                time.sleep(_POLL)
+            units = left
 
     def _is_settled(self, unit: Unit, make: Make, watch: Watch | None) -> bool:
         """Make a part that nobody has made or claimed; whether it needs no more work."""
@@ -162,6 +179,9 @@ class Merger:
             raise AbbeError(missing_line(self.board, len(missing) - len(failed), len(units)))
         return failed
 
+    def need(self, units: Sequence[Unit], make: Make) -> None:
+        self.share(units, make, None, needed=True)
+
     def leave(self) -> None:
         """Tables are what is wanted."""
 
@@ -187,6 +207,23 @@ def share(units: Sequence[Unit], make: Make, watch: Watch | None = None, needed:
     """
     crew = current.get()
     return {} if crew is None else crew.share(units, make, watch, needed)
+
+
+def need(units: Sequence[Unit], make: Make) -> None:
+    """In a shared folder: what other parts build on is made by whoever comes first, and the others wait for it."""
+    crew = current.get()
+    if crew is not None:
+        crew.need(units, make)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """A whole study that is one part of another: within, it is a plain run."""
+    before = current.set(None)
+    try:
+        yield
+    finally:
+        current.reset(before)
 
 
 def unit_in(folder: Path, part: str, files: Sequence[Path]) -> Unit:
