@@ -26,7 +26,7 @@ from .._engine.measuring import finished_manifest, manifest_facts, window_places
 from .._engine.parts import JSON
 from .._engine.passes import model_inputs
 from .._engine.sharing.board import Unit
-from .._engine.sharing.crew import alone, is_shared, leave_to_merge, need, share, unit_in
+from .._engine.sharing.crew import alone, is_shared, leave_to_merge, need, refuse_without, share, unit_in
 from .._engine.watch import Watch
 from .._engine.window import check_tokens
 from .alternatives import Alternative, Rules
@@ -87,7 +87,7 @@ class Study:
     def _compared(self, error: float) -> Comparison:
         with tempfile.TemporaryDirectory() as scratch:
             contenders = self._contenders(Path(scratch))
-            self._share(contenders)
+            contenders = self._share(contenders)
             leave_to_merge()
             records = {name: self._record(name, alternative) for name, alternative in contenders.items()}
             of_prompts = {name: self._needle(name, alternative) for name, alternative in contenders.items()}
@@ -155,10 +155,10 @@ class Study:
         need([self._unit(f"calibrated-{number}")], make_part)
         return opened_calibrated(name, folder)
 
-    def _share(self, contenders: Contenders) -> None:
-        """In a shared folder: the parts of all contenders. A capacity builds on the losses of two of them."""
+    def _share(self, contenders: Contenders) -> Contenders:
+        """In a shared folder: the parts of all contenders. Those of which a part has failed are left out."""
         if self.folder is None:
-            return
+            return contenders
 
         def make_capacity(name: str, alternative: Alternative | None) -> None:
             need([units[one, "windows"] for one in dict.fromkeys((BASELINE, name))], make)
@@ -181,7 +181,13 @@ class Study:
                 name, what = by_unit[unit]
                 makers[what](name, contenders[name])
 
-        share([*by_unit, speed], make)
+        failed = share([*by_unit, speed], make, needed=False)
+        for unit in (speed, *(units[BASELINE, what] for what in makers)):
+            if unit.name in failed:
+                refuse_without(failed[unit.name])
+        names = {by_unit[unit][0]: failed[unit.name] for unit in by_unit if unit.name in failed}
+        self.skipped += [f"{name}: {failure}" for name, failure in names.items()]
+        return {name: alternative for name, alternative in contenders.items() if name not in names}
 
     def _unit(self, part: str) -> Unit:
         folder = self.folder or Path()

@@ -90,6 +90,8 @@ def report(
         with independently():
             closer.share_sample()
         leave_to_merge()
+        if closer.skipped:
+            run = Run(run.table, {**run.manifest, "skipped": [*run.manifest["skipped"], *closer.skipped]})
         result = make_report(run, *closer.seen())
         if place is not None:
             result.save(place)
@@ -131,6 +133,7 @@ class _CloserLook:
         self._model, self._text, self._settings, self._cut = model, text, settings, cut
         self._before: tuple[pl.DataFrame, Sample | None] | None = None
         self._parts = Parts(None, "")
+        self.skipped: list[str] = []
 
     def readers(self, open_tap: Tap, kept: RunFolder) -> Sequence[PassReader]:
         """None where an earlier call has kept both."""
@@ -149,7 +152,7 @@ class _CloserLook:
         """In a shared folder: one of the workers keeps the sample."""
         if self._before is None and self._parts.folder is not None:
             unit = unit_in(self._parts.folder, _SAMPLE, [self._parts.folder / f"{_SAMPLE}{JSON}"])
-            share([unit], lambda _: self._keep_sample(), needed=False)
+            self.skipped = list(map(str, share([unit], lambda _: self._keep_sample(), needed=False).values()))
 
     def seen(self) -> tuple[pl.DataFrame, Sample | None]:
         if self._before is not None:

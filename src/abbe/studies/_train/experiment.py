@@ -57,7 +57,7 @@ def run_experiment(plan: Plan, folder: FolderLike | None, workers: int | None, p
     settings = {"experiment": plan.experiment, **plan.settings, "level": LEVEL, "rules": rules}
     with held(place), watching(progress) as watch:
         parts = claim_without_model(place, Experiment.study, {"task": plan.task.facts()}, settings, watch.announce)
-        _share(plan, parts, watch)
+        plan = _share(plan, parts, watch)
         leave_to_merge()
         finished = _train(plan, parts, crew, watch)
         tables = _tables(finished)
@@ -81,10 +81,10 @@ def run_experiment(plan: Plan, folder: FolderLike | None, workers: int | None, p
     return result
 
 
-def _share(plan: Plan, parts: Parts, watch: Watch) -> None:
-    """In a shared folder every run is a part; a worker trains one at a time."""
+def _share(plan: Plan, parts: Parts, watch: Watch) -> Plan:
+    """In a shared folder every run is a part; a worker trains one at a time. The plan without those that failed."""
     if parts.folder is None or not is_shared():
-        return
+        return plan
     folder = parts.folder
     choices = {unit_in(folder, one.key, [folder / f"{one.key}{JSON}"]): one for one in plan.choices}
     by_name = {unit.name: choice for unit, choice in choices.items()}
@@ -93,7 +93,10 @@ def _share(plan: Plan, parts: Parts, watch: Watch) -> None:
         with one_thread():
             parts.keep_json(by_name[unit.name].key, train(plan.task, by_name[unit.name]))
 
-    share(list(choices), make, watch)
+    failed = share(list(choices), make, watch, needed=False)
+    left = [choice for unit, choice in choices.items() if unit.name not in failed]
+    why = [f"{by_name[name].label}: {failure}" for name, failure in failed.items()]
+    return replace(plan, choices=left, skipped=[*plan.skipped, *why])
 
 
 def _train(plan: Plan, parts: Parts, workers: int, watch: Watch) -> list[Part]:

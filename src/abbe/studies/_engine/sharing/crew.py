@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from ...._alive import Alive
 from ...._errors import AbbeError
@@ -95,8 +95,8 @@ class Worker:
             self.board.list_stage(new)
         self._settle(units, make, None)
         for unit in units:
-            if not unit.is_there:
-                raise AbbeError(str(self.board.failure(unit)))
+            if not unit.is_there and (failure := self.board.failure(unit)) is not None:
+                refuse_without(failure)
 
     def leave(self) -> None:
         self._at_end = True
@@ -175,6 +175,8 @@ class Merger:
     def share(self, units: Sequence[Unit], make: Make, watch: Watch | None, needed: bool) -> dict[str, Failure]:
         missing = [unit for unit in units if not unit.is_there]
         failed = {unit.name: failure for unit in missing if (failure := self._given_up(unit)) is not None}
+        if needed and failed:
+            refuse_without(next(iter(failed.values())))
         if len(missing) > len(failed):
             raise AbbeError(missing_line(self.board, len(missing) - len(failed), len(units)))
         return failed
@@ -192,6 +194,11 @@ class Merger:
         return self.board.failure(unit) if self.board.has_given_up(unit) else None
 
 
+def refuse_without(failure: Failure) -> NoReturn:
+    """A part that failed, and that nothing can be made without."""
+    raise AbbeError(f"{failure}; the rest needs it: the same command without --shard tries it again, and shows why")
+
+
 def missing_line(board: Board, missing: int, units: int) -> str:
     are = "part is" if missing == 1 else "parts are"
     return (
@@ -203,7 +210,7 @@ def missing_line(board: Board, missing: int, units: int) -> str:
 def share(units: Sequence[Unit], make: Make, watch: Watch | None = None, needed: bool = True) -> dict[str, Failure]:
     """In a shared folder: make these parts together with other workers. What is left out, by part.
 
-    If they are `needed`, a worker ends where one of them has failed too often, and who merges makes it.
+    If they are `needed`, a worker ends where one of them has failed too often, and they cannot be merged.
     """
     crew = current.get()
     return {} if crew is None else crew.share(units, make, watch, needed)
