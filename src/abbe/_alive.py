@@ -67,8 +67,8 @@ class Alive:
         self._thread.join()
         for path in list(self._touched):
             self._take_away(path)
-        with suppress(OSError):  # fails where something is in it
-            for folder in (self.folder / _CLAIMS, self.folder / _WORKERS, self.folder):
+        for folder in (self.folder / _CLAIMS, self.folder / _WORKERS, self.folder):
+            with suppress(OSError):  # where something is in it
                 folder.rmdir()
 
     def claim(self, name: str) -> bool:
