@@ -32,6 +32,7 @@ if _typing.TYPE_CHECKING:
         Capacity,
         Comparison,
         Experiment,
+        Progress,
         Report,
         Reproduction,
         calibrate,
@@ -39,6 +40,7 @@ if _typing.TYPE_CHECKING:
         compare,
         diagnose,
         doctor,
+        merge,
         open,
         report,
         reproduce,
@@ -47,6 +49,7 @@ if _typing.TYPE_CHECKING:
         train_temperature,
         train_text,
         verify,
+        work,
     )
     from .training import Monitor
 
@@ -64,6 +67,7 @@ __all__ = [
     "Normalizer",
     "NormalizerInfo",
     "Plan",
+    "Progress",
     "Report",
     "Reproduction",
     "Result",
@@ -81,6 +85,7 @@ __all__ = [
     "export",
     "list_normalizers",
     "load",
+    "merge",
     "normalizer",
     "open",
     "open_run",
@@ -97,6 +102,7 @@ __all__ = [
     "train_text",
     "verify",
     "windows",
+    "work",
 ]
 
 _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -112,8 +118,8 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         ".results": ("Result", "Run", "open_run"),
         ".studies": (
-            *("Calibration", "Capacity", "Comparison", "Experiment", "Report", "Reproduction"),
-            *("calibrate", "capacity", "diagnose", "open"),
+            *("Calibration", "Capacity", "Comparison", "Experiment", "Progress", "Report", "Reproduction"),
+            *("calibrate", "capacity", "diagnose", "merge", "open", "work"),
             *("train_length", "train_recall", "train_temperature", "train_text"),
         ),
         ".training": ("Monitor",),

@@ -16,7 +16,9 @@ if _typing.TYPE_CHECKING:
     from ._diagnose.study import diagnose
     from ._doctor.check import Check
     from ._doctor.study import doctor
+    from ._engine.sharing.board import Failure
     from ._engine.watch import watching
+    from ._merge import merge
     from ._open import open
     from ._report.result import Ball, HeadVerdict, Report, Sample, SampleRow
     from ._report.study import report
@@ -29,6 +31,7 @@ if _typing.TYPE_CHECKING:
     from ._train.text_study import train_text
     from ._try_normalizers import NormalizerTrial, try_normalizers
     from ._verify import Verdict, verify
+    from ._work import Progress, progress, progress_of, work, working
 
 __all__ = [
     "FIGURES",
@@ -39,12 +42,14 @@ __all__ = [
     "Claim",
     "Comparison",
     "Experiment",
+    "Failure",
     "Figure",
     "Finding",
     "HeadVerdict",
     "Interval",
     "KeyNumber",
     "NormalizerTrial",
+    "Progress",
     "Report",
     "Reproduction",
     "Sample",
@@ -55,7 +60,10 @@ __all__ = [
     "compare",
     "diagnose",
     "doctor",
+    "merge",
     "open",
+    "progress",
+    "progress_of",
     "report",
     "reproduce",
     "train_length",
@@ -65,6 +73,8 @@ __all__ = [
     "try_normalizers",
     "verify",
     "watching",
+    "work",
+    "working",
 ]
 
 _NAMES = {
@@ -82,6 +92,8 @@ _NAMES = {
         "._capacity.study": ("capacity",),
         "._compare.result": ("Comparison",),
         "._diagnose.study": ("diagnose",),
+        "._engine.sharing.board": ("Failure",),
+        "._merge": ("merge",),
         "._open": ("open",),
         "._report.result": ("Ball", "HeadVerdict", "Report", "Sample", "SampleRow"),
         "._reproduce.result": ("Claim", "Figure", "Reproduction"),
@@ -90,6 +102,7 @@ _NAMES = {
         "._train.recall_study": ("train_recall",),
         "._train.temperature_study": ("train_temperature",),
         "._train.text_study": ("train_text",),
+        "._work": ("Progress", "progress", "progress_of", "work", "working"),
     },
     "all": {  # they write pages
         "._compare.study": ("compare",),

@@ -24,6 +24,8 @@ from .._engine.parts import Parts
 from .._engine.passes import run_model
 from .._engine.room import plan_memory
 from .._engine.settings import checked_seed, count_of_queries
+from .._engine.sharing.asked import shareable
+from .._engine.sharing.crew import independently, leave_to_merge
 from .._engine.watch import Watch, watching
 from .._engine.window import check_tokens
 from .claims import judge
@@ -35,6 +37,7 @@ _RUNS = "runs"
 _OVERHEAD = 3.0  # time with these measures over time without
 
 
+@shareable
 def reproduce(
     model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
     text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
@@ -94,9 +97,11 @@ def reproduce(
         with watching(progress, len(lengths)) as watch:
             plan_memory(loaded, lengths, len(check_tokens(loaded, cut)), watch.announce, queries=asked["queries"])
             watch.announce(f"{loaded.name}: {_cost(loaded, cut, lengths)}")
-            runs = {
-                name: _measured(loaded, source, some, of_figures[name], place, watch) for name, some in planned.items()
-            }
+            runs = {}
+            for name, some in planned.items():
+                with independently():
+                    runs[name] = _measured(loaded, source, some, of_figures[name], place, watch)
+            leave_to_merge()
             reproduction = _judged(runs, manifest_facts(Reproduction.study, loaded, source, asked), cut, parts)
             if place is not None:
                 reproduction.save(place)

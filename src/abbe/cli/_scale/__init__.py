@@ -1,0 +1,1 @@
+"""Many machines: --shard, and abbe merge."""
