@@ -17,6 +17,8 @@ if _typing.TYPE_CHECKING:
     from ._doctor.check import Check
     from ._doctor.study import doctor
     from ._engine.watch import watching
+    from ._lift.result import Lift
+    from ._lift.study import lift
     from ._open import open
     from ._report.result import Ball, HeadVerdict, Report, Sample, SampleRow
     from ._report.study import report
@@ -44,6 +46,7 @@ __all__ = [
     "HeadVerdict",
     "Interval",
     "KeyNumber",
+    "Lift",
     "NormalizerTrial",
     "Report",
     "Reproduction",
@@ -55,6 +58,7 @@ __all__ = [
     "compare",
     "diagnose",
     "doctor",
+    "lift",
     "open",
     "report",
     "reproduce",
@@ -82,6 +86,8 @@ _NAMES = {
         "._capacity.study": ("capacity",),
         "._compare.result": ("Comparison",),
         "._diagnose.study": ("diagnose",),
+        "._lift.result": ("Lift",),
+        "._lift.study": ("lift",),
         "._open": ("open",),
         "._report.result": ("Ball", "HeadVerdict", "Report", "Sample", "SampleRow"),
         "._reproduce.result": ("Claim", "Figure", "Reproduction"),

@@ -132,7 +132,7 @@ class Fits:
         equal = at_equal_selectivity({"": some}, {"": (group,)}, replace(settings, queries=1), window)
         if not equal["matched"]:
             return float("nan")
-        return sum(equal["alternative"]) / sum(equal["baseline"])
+        return float(sum(equal["alternative"]) / sum(equal["baseline"]))
 
 
 def _plain(facts: LayerFacts) -> list[Any]:

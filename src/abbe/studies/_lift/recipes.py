@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .settings import LOSS, LiftSettings
 
@@ -38,7 +39,7 @@ def layer_groups(layers: int, most: int) -> list[Layers]:
     """Neighbouring layers, in at most so many groups that are as equal as can be."""
     count = min(layers, most)
     edges = [round(place * layers / count) for place in range(count + 1)]
-    return [tuple(range(first, last)) for first, last in zip(edges[:-1], edges[1:], strict=True)]
+    return [tuple(range(first, last)) for first, last in pairwise(edges)]
 
 
 def price(cell: Cell, goal: str) -> float:
@@ -103,8 +104,8 @@ def best(tried: Sequence[Tried], settings: LiftSettings) -> Tried:
     """The one to judge: of those within the allowed loss the one of largest gain, else the one of least loss."""
     if settings.goal == LOSS:
         return min(tried, key=lambda one: (one.rise, one.name))
-    for within in (lambda one: one.rise_high <= settings.max_loss, lambda one: one.rise <= settings.max_loss):
-        some = [one for one in tried if within(one) and one.gain > 0]
-        if some:
-            return max(some, key=lambda one: (one.gain, -one.rise))
+    gaining = [one for one in tried if one.gain > 0 and one.rise <= settings.max_loss]
+    surely = [one for one in gaining if one.rise_high <= settings.max_loss]
+    if surely or gaining:
+        return max(surely or gaining, key=lambda one: (one.gain, -one.rise))
     return min(tried, key=lambda one: (one.rise, one.name))

@@ -50,7 +50,8 @@ def passes(schedule: Schedule, load: Load) -> float:
     """In plain passes over one window."""
     scan = schedule.groups * load.candidates * (schedule.scan_windows + load.prompt_passes)
     plans = (schedule.plans + schedule.tuned + 2) * (load.windows + load.prompt_passes)
-    tuning = TUNING_PASSES * schedule.steps * (schedule.tuned / 2 + 1 + 1)  # half of it, the other half for two, control
+    # Half of the steps for all, the other half for two of them, and the whole for the control.
+    tuning = TUNING_PASSES * schedule.steps * (schedule.tuned / 2 + 1 + 1)
     return load.fit_passes + load.windows + _SWAPPED * (scan + plans + tuning + load.judged_passes)
 
 
@@ -74,23 +75,22 @@ def fitting(load: Load, a_pass: float, budget: float | None) -> Schedule:
             if passes(schedule, load) * a_pass <= budget:
                 return schedule
             cut = shorter(schedule, load)
-            schedule = replace(cut, groups=min(cut.groups, load.layers), scan_windows=min(cut.scan_windows, load.windows))
+            groups, windows = min(cut.groups, load.layers), min(cut.scan_windows, load.windows)
+            schedule = replace(cut, groups=groups, scan_windows=windows)
     needed = passes(schedule, load) * a_pass
     if needed <= budget:
         return schedule
     raise AbbeError(
-        f"the budget of {about(budget)} is too small for one candidate: about {about(max(needed, 1.0))} are needed with "
-        "these settings; give a larger budget, fewer normalizers or fewer windows"
+        f"the budget of {about(budget)} is too small for one candidate: about {about(max(needed, 1.0))} are needed "
+        "with these settings; give a larger budget, fewer normalizers or fewer windows"
     )
 
 
 def what_was_cut(schedule: Schedule, load: Load) -> list[str]:
     """A line for each part that the budget made smaller."""
-    whole = asdict(full(load))
+    whole, done = asdict(full(load)), asdict(schedule)
     names = {
         "groups": "groups of layers", "scan_windows": "windows of the scan", "plans": "plans", "tuned": "tuned plans",
         "steps": "steps of tuning",
     }  # fmt: skip
-    return [
-        f"{names[key]}: {value} instead of {whole[key]}" for key, value in asdict(schedule).items() if value < whole[key]
-    ]
+    return [f"{names[key]}: {done[key]} instead of {whole[key]}" for key in whole if done[key] < whole[key]]

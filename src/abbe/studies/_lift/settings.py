@@ -120,7 +120,7 @@ def _usual(goal: str, longest: int) -> tuple[str, ...]:
 
 
 def _specs(given: object) -> tuple[str, ...]:
-    some = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
+    some: list[Any] = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
     if not some:
         raise AbbeError("there is nothing to try: name a normalizer, such as entmax:alpha=1.5")
     for spec in some:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ....models import LoadedModel, swap
 
-Rules = str | Mapping[str, str]  # one spec for all heads, or specs by pattern
+Rules = Any  # what `swap` takes
 
 ROUNDS = 5  # the best of them is taken: what disturbs a pass only makes it slower
 
