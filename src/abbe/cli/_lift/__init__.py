@@ -1,0 +1,1 @@
+"""Commands that lead from a finding to a model that can be used: lift, export."""
