@@ -62,8 +62,8 @@ def _judged(result: Lift) -> TextTable:
 
 def _keys(result: Lift) -> TextTable:
     rows = [
-        (row["contender"], f"{row['length']:,}", f"{row['depth']:g}", f"{round(row['right'] * row['prompts'])} of {row['prompts']}",
-         number(row["log_probability"], 3))
+        (row["contender"], f"{row['length']:,}", f"{row['depth']:g}",
+         f"{round(row['right'] * row['prompts'])} of {row['prompts']}", number(row["log_probability"], 3))
         for row in result.keys.to_dicts()
     ]  # fmt: skip
     return TextTable("Pass keys by length and depth", ("", "length", "depth", "found", "log-probability"), rows)
