@@ -49,7 +49,7 @@ from .settings import (
     seconds,
     share,
 )
-from .thirds import CHOOSE, FIT, JUDGE, Sealed, cut, windows_of
+from .thirds import CHOOSE, FIT, JUDGE, Sealed, cut, usual_length, windows_of
 
 _KINDS, _DEPTHS = 2, 5  # of the needle test
 _SPEED_PASSES = 6
@@ -75,7 +75,8 @@ def lift(
         budget: time that the search may take, such as "20m"; None for no bound. What it cut is in the manifest.
         normalizers: specs to try; by default entmax, sparsemax, top-p and top-k (for retrieval temperatures, and
             temperatures that fall with the visible keys).
-        length: of the windows, in tokens; by default 512, or the model's context where it is shorter.
+        length: of the windows, in tokens; by default 512, or the model's context where it is shorter; 256 or 128 where
+            the text is too short for so many windows.
         windows: how many to choose and to judge on; twice as many to fit on. Fewer than 6 never lift.
         queries: how many of each window rows are fitted and zeros are counted on.
         steps: of tuning, for the plans of the last round; 0 for none. The same steps give the same result.
@@ -92,12 +93,13 @@ def lift(
     candidates_for(goal, normalizers, LENGTH)  # a mistake is reported before a model is loaded
     place, source, loaded = given(model, text, folder, tokenizer, progress)
     check_causal(loaded, "lifting a model")
+    windows = whole("windows", windows, least=2)
     key_lengths = pass_key_lengths(goal, lengths, loaded.context)
     settings = LiftSettings(
         goal=goal, max_loss=max_loss, budget=budget,
         candidates=candidates_for(goal, normalizers, max(key_lengths, default=LENGTH)),
-        length=min(LENGTH, loaded.context or LENGTH) if length is None else whole("length", length),
-        windows=whole("windows", windows), queries=whole("queries", queries, least=1), steps=whole("steps", steps),
+        length=usual_length(loaded, source, windows) if length is None else whole("length", length),
+        windows=windows, queries=whole("queries", queries, least=1), steps=whole("steps", steps),
         needle_lengths=needle_lengths_for(loaded.context), lengths=key_lengths, prompts=whole("prompts", prompts),
         seed=checked_seed(seed), level=checked_level(level),
         resamples=whole("resamples", resamples, least=1, most=MOST_RESAMPLES),

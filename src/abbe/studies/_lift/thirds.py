@@ -8,8 +8,10 @@ from ..._errors import AbbeError
 from ...measures import enough_windows
 from ...models import LoadedModel, Text, Windows
 from .._engine.given import windows_for
-from .settings import LiftSettings
+from .settings import LENGTH, LiftSettings
 
+_LEAST_LENGTH = 128
+_LONGEST_WORD = 200  # characters
 FIT, CHOOSE, JUDGE = "fit", "choose", "judge"
 _ENDS = {FIT: 0.5, CHOOSE: 0.75, JUDGE: 1.0}  # of the text, as shares of its characters
 _ADVICE = "the text is cut into a half, a quarter and a quarter; give more text or a smaller length"
@@ -53,7 +55,21 @@ def cut(text: Text, seed: int) -> dict[str, Portion]:
 
 
 def _space_after(content: str, place: int) -> int:
-    return next((at for at in range(place, len(content)) if content[at].isspace()), len(content))
+    """The next space, or the place itself where none is near."""
+    near = range(place, min(len(content), place + _LONGEST_WORD))
+    return next((at for at in near if content[at].isspace()), place)
+
+
+def usual_length(model: LoadedModel, text: Text, windows: int) -> int:
+    """512 tokens, or the context; of a short text half, so that the part to choose on has room for all windows."""
+    length = min(LENGTH, model.context or LENGTH)
+    content = cut(text, 0)[CHOOSE].text.content
+    if len(content) > 32 * length * windows or not callable(model.tokenizer):
+        return length
+    tokens = len(model.tokenizer(content, truncation=False, padding=False, verbose=False)["input_ids"])
+    while length > _LEAST_LENGTH and tokens < windows * length:
+        length //= 2
+    return length
 
 
 def windows_of(model: LoadedModel, portion: Portion, settings: LiftSettings) -> Windows:
