@@ -75,6 +75,8 @@ def test_the_ladder_keeps_a_plan_that_is_affordable_now_and_one_that_may_become_
 def test_chosen_is_the_largest_gain_within_the_loss_else_the_nearest() -> None:
     sure, likely, bad = tried("sure", 0.001, 0.3), tried("likely", 0.004, 0.6, high=0.02), tried("bad", 0.2, 0.9)
     assert best([sure, likely, bad], SETTINGS).name == "sure"
+    assert best([sure, tried("edge", 0.004, 0.8, high=0.0049)], SETTINGS).name == "sure"  # it leaves a margin
+    assert best([likely, tried("edge", 0.004, 0.5, high=0.0049)], SETTINGS).name == "edge"
     assert best([likely, bad], SETTINGS).name == "likely"
     assert best([bad, tried("nearer", 0.1, 0.5)], SETTINGS).name == "nearer"
 

@@ -29,7 +29,7 @@ def lift(
         with_option("A normalizer to try; may be repeated. Without one: a short list for the goal."),
     ] = None,
     length: Annotated[int | None, measured("Window length in tokens; 512, or the model's context.")] = None,
-    windows: Annotated[int, measured("Windows to choose on and to judge on; twice as many to fit on.")] = 8,
+    windows: Annotated[int, measured("Windows to choose on and to judge on; twice as many to fit on.")] = 12,
     steps: Annotated[int, measured("Steps of tuning in the last round; the same steps, the same result.")] = 48,
     lengths: Annotated[str | None, measured("Lengths of the pass keys of --goal retrieval, such as 512,1024.")] = None,
     prompts: Annotated[int, measured("Prompts of each kind, length and depth.")] = 4,

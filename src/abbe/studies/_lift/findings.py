@@ -76,7 +76,6 @@ def _beside(rows: Mapping[str, Mapping[str, Any]], settings: LiftSettings) -> Fi
     )
     if mine["sensitivity_ratio"] is not None:
         words.append(f"its sensitivity at equal selectivity is {mine['sensitivity_ratio']:.2f} of softmax's")
-    words.append(f"a forward pass takes {mine['time_ratio']:.2f} times as long")
     return Finding("beside", "; ".join(words) + ".", "Means over the judged windows and prompts, the same for all.")
 
 

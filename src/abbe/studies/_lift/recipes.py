@@ -11,6 +11,7 @@ from .settings import LOSS, LiftSettings
 
 Layers = tuple[int, ...]
 _LEAST_GAIN = 1e-6
+_MARGIN = 0.5  # of the allowed loss: what the upper end on the part to choose on should keep to
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,11 @@ def best(tried: Sequence[Tried], settings: LiftSettings) -> Tried:
     if settings.goal == LOSS:
         return min(tried, key=lambda one: (one.rise, one.name))
     gaining = [one for one in tried if one.gain > 0 and one.rise <= settings.max_loss]
-    surely = [one for one in gaining if one.rise_high <= settings.max_loss]
-    if surely or gaining:
-        return max(surely or gaining, key=lambda one: (one.gain, -one.rise))
+    # The best of many looks better than it is: a plan at the very edge would not hold on other text.
+    for allowed in (_MARGIN * settings.max_loss, settings.max_loss):
+        surely = [one for one in gaining if one.rise_high <= allowed]
+        if surely:
+            return max(surely, key=lambda one: (one.gain, -one.rise))
+    if gaining:
+        return max(gaining, key=lambda one: (one.gain, -one.rise))
     return min(tried, key=lambda one: (one.rise, one.name))

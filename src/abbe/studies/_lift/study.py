@@ -58,7 +58,7 @@ _SPEED_PASSES = 6
 def lift(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     goal: str = "sparse", max_loss: float | str = "0.5%", budget: float | str | None = "20m",
-    normalizers: str | Sequence[str] | None = None, length: int | None = None, windows: int = 8, queries: int = 16,
+    normalizers: str | Sequence[str] | None = None, length: int | None = None, windows: int = 12, queries: int = 16,
     steps: int = 48, lengths: int | Sequence[int] | None = None, prompts: int = 4,
     seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
     progress: bool = True,

@@ -43,14 +43,17 @@ def _map(rows: Sequence[Row], field: str, unit: float, title: str, hue: str, the
         return None
     groups, names = (list(dict.fromkeys(row[key] for row in there)) for key in ("layers", "shown"))
     values = numbers(there, "value")
-    low, high = min(0.0, *values), max(values)
-    domain = [low, high] if high > low else [low - 1, low + 1]
-    scale = alt.Scale(domain=domain, range=[theme.raised, hue], clamp=True)
+    # White is 0: harm is orange, and what is better than before is blue.
+    reach = max(abs(value) for value in values) or 1.0
+    signed = min(values) < 0
+    domain = [-reach, 0.0, reach] if signed else [0.0, reach]
+    colours = [theme.selected, theme.background, hue] if signed else [theme.background, hue]
+    scale = alt.Scale(domain=domain, range=colours, interpolate="rgb", clamp=True)
     x = alt.X("layers:N", title="layers", sort=groups, axis=alt.Axis(labelOverlap="greedy"))
     y = alt.Y("shown:N", title=None, sort=names, axis=alt.Axis(labelLimit=110))
     colour = alt.Color("value:Q", scale=scale, legend=None)
     tips = [tip("normalizer", "normalizer", "N"), tip("layers", "layers", "N"), tip("value", title)]
-    cells = [source(there).mark_rect(stroke=theme.background, strokeWidth=2).encode(x, y, colour, tooltip=tips)]
+    cells = [source(there).mark_rect(stroke=theme.line, strokeWidth=1, opacity=0.65).encode(x, y, colour, tooltip=tips)]
     if len(groups) <= _WRITTEN:
         text = source(there).mark_text(fontSize=9, color=theme.ink)
         cells.append(text.encode(x, y, text=alt.Text("value:Q", format=written)))
@@ -59,10 +62,9 @@ def _map(rows: Sequence[Row], field: str, unit: float, title: str, hue: str, the
 
 @unchecked
 def plans_chart(result: Lift, theme: ThemeName = "light") -> Spec:
-    """Every plan that was tried: what it gains against what it costs; tuned ones are filled."""
-    colours, goal = THEMES[theme], _goal(result)
+    """Every plan that was tried: what it gains, and the keys that it keeps, against what it costs."""
+    goal = _goal(result)
     unit = 1.0 if goal == "retrieval" else 100.0
-    title = GAINS[goal] + ("" if goal == "retrieval" else " (%)")
     rows = [
         row
         | {"gained": unit * row["gain"], "cost": 100 * row["rise"], "kind": kind_of(row["plan"])}
@@ -70,34 +72,45 @@ def plans_chart(result: Lift, theme: ThemeName = "light") -> Spec:
         for row in rows_of(result.plans)
         if row["gain"] is not None and row["rise"] is not None
     ]
-    if not rows:
-        return finished([], "What do the plans gain, and what do they cost?", _about(result), theme)
     limit = 100 * float(part_of(result.manifest, "settings").get("max_loss") or 0.0)
-    kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    hues = (colours.selected, colours.third, colours.fourth, colours.claim, colours.bad, colours.control, colours.ink)
-    scale = alt.Scale(domain=kinds, range=[hues[place % len(hues)] for place in range(len(kinds))])
-    x = alt.X("gained:Q", title=title, scale=alt.Scale(zero=False, nice=True, padding=10), axis=alt.Axis(tickCount=6))
-    y = alt.Y(
-        "cost:Q", title="rise of the loss (%)", scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=6)
-    )
-    colour = alt.Color("kind:N", title=None, scale=scale, legend=alt.Legend(symbolType="circle"))
-    tips = [tip("full", "plan", "N"), tip("steps", "steps of tuning"), tip("gained", title), tip("cost", "rise (%)"),
-            tip("low", "from"), tip("high", "to")]  # fmt: skip
-    tuned, bare = ([row for row in rows if bool(row["steps"]) is done] for done in (True, False))
-    layers = [
-        source([{"cost": limit}]).mark_rule(color=colours.soft, strokeDash=[5, 3]).encode(y=y),
-        source([row for row in tuned if row["low"] is not None])
-        .mark_rule(strokeWidth=1.5, opacity=0.45)
-        .encode(x=x, y=renamed(y, "low"), y2="high:Q", color=colour),
-        source(bare).mark_point(size=44, strokeWidth=1.4, opacity=0.9).encode(x, y, colour, tooltip=tips),
-        source(tuned).mark_point(filled=True, size=60, opacity=1).encode(x, y, colour, tooltip=tips),
-        source([row for row in rows if row["chosen"]])
-        .mark_point(size=230, strokeWidth=2, color=colours.ink, opacity=1)
-        .encode(x, y, tooltip=tips),
+    title = GAINS[goal] + ("" if goal == "retrieval" else " (%)")
+    panels = [
+        _plans(rows, "gained", title, limit, THEMES[theme]),
+        _plans(rows, "active", "active keys per query", limit, THEMES[theme]),
     ]
     about = ["open: fitted only; filled: tuned too; ring: judged; dashed: the rise that is allowed"]
-    drawn = panel(layers, "on the part to choose on", 2 * WIDTH, round(1.3 * HEIGHT))
-    return finished([drawn], "What do the plans gain, and what do they cost?", about, theme, columns=1)
+    return finished(panels if rows else [], "What do the plans gain, and what do they cost?", about, theme)
+
+
+def _plans(rows: Sequence[Row], field: str, title: str, limit: float, theme: Theme) -> Spec:
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    hues = (theme.selected, theme.third, theme.fourth, theme.claim, theme.bad, theme.control, theme.ink)
+    scale = alt.Scale(domain=kinds, range=[hues[place % len(hues)] for place in range(len(kinds))])
+    beside = alt.Scale(zero=False, nice=True, padding=10)
+    x = alt.X(f"{field}:Q", title=title, scale=beside, axis=alt.Axis(tickCount=6))
+    y = alt.Y("cost:Q", title="rise of the loss (%)", scale=beside, axis=alt.Axis(tickCount=6))
+    colour = alt.Color("kind:N", title=None, scale=scale, legend=alt.Legend(symbolType="circle"))
+    ends = (tip("low", "from"), tip("high", "to"))
+    tips = [
+        tip("full", "plan", "N"),
+        tip("steps", "steps of tuning"),
+        tip(field, title),
+        tip("cost", "rise (%)"),
+        *ends,
+    ]
+    tuned, bare = ([row for row in rows if bool(row["steps"]) is done] for done in (True, False))
+    ring = source([row for row in rows if row["chosen"]]).mark_point(
+        size=230, strokeWidth=2, color=theme.ink, opacity=1
+    )
+    bars = source([row for row in tuned if row["low"] is not None]).mark_rule(strokeWidth=1.5, opacity=0.45)
+    layers = [
+        source([{"cost": limit}]).mark_rule(color=theme.soft, strokeDash=[5, 3]).encode(y=y),
+        bars.encode(x=x, y=renamed(y, "low"), y2="high:Q", color=colour),
+        source(bare).mark_point(size=44, strokeWidth=1.4, opacity=0.9).encode(x, y, colour, tooltip=tips),
+        source(tuned).mark_point(filled=True, size=60, opacity=1).encode(x, y, colour, tooltip=tips),
+        ring.encode(x, y, tooltip=tips),
+    ]
+    return panel(layers, f"loss against {title.removesuffix(' (%)')}", WIDTH, HEIGHT)
 
 
 @unchecked

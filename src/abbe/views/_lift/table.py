@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ...words.manifest import model_name, part_of, text_name
+from ...words.manifest import for_others, model_name, part_of, text_name
 from ...words.numbers import MISSING, number, with_interval
 from .._shared.terminal import bullets, new_table, plain, skipped_lines
 from .._shared.text_table import TextTable
@@ -96,7 +96,8 @@ def _scan(result: Lift) -> TextTable:
 
 
 def _commands(result: Lift) -> TextTable:
-    settings, name = part_of(result.manifest, "settings"), model_name(result.manifest)
+    settings, model = part_of(result.manifest, "settings"), part_of(for_others(result.manifest), "model")
+    name = model.get("source") or model.get("name") or "MODEL"
     text = text_name(result.manifest)
     options = [f"--goal {settings.get('goal')}", f"--max-loss {100 * float(settings.get('max_loss') or 0):g}%"]
     options += [f"--steps {settings.get('steps')}", f"--seed {settings.get('seed')}", "--budget none"]
