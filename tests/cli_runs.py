@@ -22,6 +22,7 @@ COMMANDS = (
     "capacity",
     "compare",
     "calibrate",
+    "lift",
     "watch",
     "train temperature",
     "train length",

@@ -85,10 +85,14 @@ def _scan(scan: pl.DataFrame, settings: LiftSettings) -> Finding | None:
         return None
     worst, best = (some.sort("harm", "normalizer", descending=[way, False]).row(0, named=True) for way in (True, False))
     words = (
-        f"Alone, {worst['normalizer']} in layers {worst['layers']} costs most ({_signed(worst['harm'])} of the loss), "
-        f"{best['normalizer']} in layers {best['layers']} least ({_signed(best['harm'])})."
+        f"Alone, {worst['normalizer']} in {_where(worst)} costs most ({_signed(worst['harm'])} of the loss), "
+        f"{best['normalizer']} in {_where(best)} least ({_signed(best['harm'])})."
     )
     return Finding("scan", words, "Relative rise of the loss on some windows of the part to choose on.")
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    return f"layer{'' if row['first'] == row['last'] else 's'} {row['layers']}"
 
 
 def _share(value: float | None) -> str:

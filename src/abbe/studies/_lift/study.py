@@ -38,6 +38,7 @@ from .rule import CONTROL, PLAN, decide, rule_text
 from .schedule import CONTENDERS, Load, Schedule, fitting, passes, what_was_cut
 from .search import Search, What
 from .settings import (
+    CONTROL_SPEC,
     LENGTH,
     RETRIEVAL,
     LiftSettings,
@@ -53,6 +54,7 @@ from .thirds import CHOOSE, FIT, JUDGE, Sealed, cut, usual_length, windows_of
 
 _KINDS, _DEPTHS = 2, 5  # of the needle test
 _SPEED_PASSES = 6
+_SCHEDULE = "parts/schedule.json"
 
 
 def lift(
@@ -129,12 +131,16 @@ class _Job:
     def run(self) -> Lift:
         with held(self.folder):
             error = self._check()
+            load = self._load()
+            # Before the folder is claimed: a budget that is too small leaves nothing behind.
+            begun = self.folder is not None and (self.folder / _SCHEDULE).exists()
+            first = None if begun else self._first_schedule(load)
             parts = claim_folder(
                 self.folder, Lift.study, self.model, self.text, self.facts["settings"], self.watch.announce
             )
             self.kept = Kept(parts)
             self.fits = Fits(self.model, self.settings, parts, self.watch)
-            schedule, load, a_pass = self._scheduled()
+            schedule, a_pass = self._scheduled(load, first)
             self.watch.say_checked(self.model.name, error)
             self._say_cost(schedule, load, a_pass)
             self.fits.make(self.fit)
@@ -151,24 +157,28 @@ class _Job:
         with swap(self.model, "softmax") as trial:
             return trial.check(**model_inputs(self.model, check_tokens(self.model, self.choose)))
 
-    def _scheduled(self) -> tuple[Schedule, Load, float]:
-        """Fixed by the first call, with the seconds of a pass: they are others each time."""
+    def _load(self) -> Load:
         s = self.settings
         needles = _KINDS * _DEPTHS * s.prompts * sum(s.needle_lengths) / s.length
         keys = sum(len(prompt.tokens) for prompt in self.choose_keys) / s.length
         judged = CONTENDERS * (s.windows + needles + 2 * s.prompts * keys + _SPEED_PASSES) + 2 * s.windows
-        load = Load(
-            layers=len(self.fits.layers), candidates=len(s.candidates), windows=len(self.choose),
+        return Load(
+            layers=len(plan(self.model, CONTROL_SPEC)), candidates=len(s.candidates), windows=len(self.choose),
             steps=0 if s.goal == RETRIEVAL else s.steps, fit_passes=min(ROWS_FROM, len(self.fit)), prompt_passes=keys,
             judged_passes=judged,
         )  # fmt: skip
-        kept = self.kept.json("schedule")
-        if kept is not None:
-            return Schedule(**kept["schedule"]), load, kept["a_pass"]
+
+    def _first_schedule(self, load: Load) -> dict[str, Any]:
         a_pass = _seconds_of_a_pass(self.model, self.choose[0])
-        schedule = fitting(load, a_pass, s.budget)
-        self.kept.keep("schedule", {"schedule": asdict(schedule), "a_pass": a_pass})
-        return schedule, load, a_pass
+        return {"schedule": asdict(fitting(load, a_pass, self.settings.budget)), "a_pass": a_pass}
+
+    def _scheduled(self, load: Load, first: dict[str, Any] | None) -> tuple[Schedule, float]:
+        """Fixed by the first call, with the seconds of a pass: they are others each time."""
+        kept = self.kept.json("schedule")
+        if kept is None:
+            kept = first or self._first_schedule(load)
+            self.kept.keep("schedule", kept)
+        return Schedule(**kept["schedule"]), kept["a_pass"]
 
     def _say_cost(self, schedule: Schedule, load: Load, a_pass: float) -> None:
         s = self.settings

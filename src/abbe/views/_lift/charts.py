@@ -13,7 +13,7 @@ from .._shared.panels import HEIGHT, WIDTH, Look, Row, numbers, renamed, rows_of
 from .._shared.series import Spec, finished, panel, source, unchecked
 from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
-from .words import GAINS, kind_of, short_spec
+from .words import GAINS, MIXED, kind_of, short_spec
 
 if TYPE_CHECKING:
     from ...studies import Lift
@@ -84,8 +84,9 @@ def plans_chart(result: Lift, theme: ThemeName = "light") -> Spec:
 
 def _plans(rows: Sequence[Row], field: str, title: str, limit: float, theme: Theme) -> Spec:
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    hues = (theme.selected, theme.third, theme.fourth, theme.claim, theme.bad, theme.control, theme.ink)
-    scale = alt.Scale(domain=kinds, range=[hues[place % len(hues)] for place in range(len(kinds))])
+    hues = (theme.selected, theme.third, theme.fourth, theme.claim, theme.control, theme.alarm)
+    colours = [theme.ink if kind == MIXED else hues[place % len(hues)] for place, kind in enumerate(kinds)]
+    scale = alt.Scale(domain=kinds, range=colours)
     beside = alt.Scale(zero=False, nice=True, padding=10)
     x = alt.X(f"{field}:Q", title=title, scale=beside, axis=alt.Axis(tickCount=6))
     y = alt.Y("cost:Q", title="rise of the loss (%)", scale=beside, axis=alt.Axis(tickCount=6))
