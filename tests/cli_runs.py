@@ -23,6 +23,7 @@ COMMANDS = (
     "capacity",
     "compare",
     "calibrate",
+    "lift",
     "watch",
     "train temperature",
     "train length",

@@ -19,6 +19,7 @@ PUBLIC = {
     *("LoadedModel", "Plan", "Swap", "Tap", "Text", "Window"),
     *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
     *("Calibration", "Capacity", "Comparison", "calibrate", "capacity", "compare"),
+    *("Lift", "lift"),
     *("Report", "Reproduction", "Result", "Run", "diagnose", "open", "open_run", "report", "reproduce"),
     *("Experiment", "Monitor", "Progress", "doctor", "merge", "verify", "work"),
     *("train_length", "train_recall", "train_temperature", "train_text"),

@@ -11,7 +11,7 @@ from pathlib import Path
 # Commands that need more than normalizers, attention and bounds; `all` where a page is what they are for.
 EXTRA_OF = {
     "report": "all", "reproduce": "all", "compare": "all", "watch": "all",
-    "diagnose": "models", "capacity": "models", "calibrate": "models", "train": "models",
+    "diagnose": "models", "capacity": "models", "calibrate": "models", "train": "models", "lift": "models",
     "pull": "models", "export": "models", "diff": "models", "merge": "models",
 }  # fmt: skip
 FIGURES = ("2a", "2b", "2c", "3", "4")

@@ -18,6 +18,8 @@ if _typing.TYPE_CHECKING:
     from ._doctor.study import doctor
     from ._engine.sharing.board import Failure
     from ._engine.watch import watching
+    from ._lift.result import Lift
+    from ._lift.study import lift
     from ._merge import merge
     from ._open import open
     from ._report.result import Ball, HeadVerdict, Report, Sample, SampleRow
@@ -48,6 +50,7 @@ __all__ = [
     "HeadVerdict",
     "Interval",
     "KeyNumber",
+    "Lift",
     "NormalizerTrial",
     "Progress",
     "Report",
@@ -61,6 +64,7 @@ __all__ = [
     "diagnose",
     "doctor",
     "merge",
+    "lift",
     "open",
     "progress",
     "progress_of",
@@ -94,6 +98,8 @@ _NAMES = {
         "._diagnose.study": ("diagnose",),
         "._engine.sharing.board": ("Failure",),
         "._merge": ("merge",),
+        "._lift.result": ("Lift",),
+        "._lift.study": ("lift",),
         "._open": ("open",),
         "._report.result": ("Ball", "HeadVerdict", "Report", "Sample", "SampleRow"),
         "._reproduce.result": ("Claim", "Figure", "Reproduction"),

@@ -21,6 +21,8 @@ from ...normalizers import Normalizer
 from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from .._engine.calibrated import learnable_rules
 from .._engine.cost import estimate
+from .._engine.fitting.rows import LayerRows, RowReader, portions
+from .._engine.fitting.tune import fine_tune
 from .._engine.folder import claim_folder
 from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given, windows_for
 from .._engine.loss import check_causal, window_losses
@@ -46,8 +48,6 @@ from .layers import (
     parameters_table,
 )
 from .result import CALIBRATED, TUNED, Calibration, CalibrationSettings, stage_losses
-from .rows import LayerRows, RowReader, portions
-from .tune import fine_tune
 
 _LENGTH = 512
 _LOSSES, _TUNING = "losses", "tuning"  # parts in the folder, beside the layers

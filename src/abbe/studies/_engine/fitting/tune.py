@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..._errors import AbbeError
-from ...models import LoadedModel, Window
+from ...._errors import AbbeError
+from ....models import LoadedModel, Window
 
 State = dict[str, Tensor]
 
