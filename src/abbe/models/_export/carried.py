@@ -122,8 +122,8 @@ def _plan_file(name: str | os.PathLike[str], options: dict[str, Any]) -> str:
     from transformers.utils.hub import cached_file
 
     hub = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
-    path: str = cached_file(str(name), PLAN_FILE, **{key: options[key] for key in hub if key in options})
-    return path
+    path = cached_file(str(name), PLAN_FILE, **{key: options[key] for key in hub if key in options})
+    return str(path)
 
 
 @lru_cache(maxsize=64)

@@ -26,8 +26,8 @@ class Changes:
     def put(self, where: str, parameter: nn.Parameter, value: Tensor) -> None:
         if parameter in self._tensors:
             raise AbbeError(
-                f"cannot fold: {where} and {self._tensors[parameter][0]} share one weight, so their temperatures "
-                "cannot be told to it separately; use a normalizer plan that abbe carries, or other layers"
+                f"cannot fold: {where} and {self._tensors[parameter][0]} share one weight, which "
+                "cannot be scaled for each of them; leave these layers as they are"
             )
         if not parameter.is_floating_point():
             raise AbbeError(f"cannot fold: weights of {where} are {parameter.dtype}, no floating-point numbers")
@@ -43,9 +43,9 @@ class Changes:
             for parameter, (_, value) in self._tensors.items():
                 undo.callback(setattr, parameter, "data", parameter.data)
                 parameter.data = value
-            for owner, name, value in self._settings:
+            for owner, name, setting in self._settings:
                 undo.callback(setattr, owner, name, getattr(owner, name))
-                setattr(owner, name, value)
+                setattr(owner, name, setting)
             yield
 
     def __len__(self) -> int:

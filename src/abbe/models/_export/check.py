@@ -26,8 +26,8 @@ CLOSE = 1e-5  # of the standard deviation of the outputs
 NEW_TOKENS = 24
 _PROMPT = 16
 # Both sides compute in float64, where only what the fold rounded is left: float32 adds 1e-5 in six layers by itself.
-# Models too large for that are compared in their dtype, within what its rounding explains.
-LARGE, CLOSE_IF_LARGE = 2e9, 1e-4
+# Where that cannot be, they compute in the model's dtype, and may differ by what its rounding explains.
+LARGE, CLOSE_OTHERWISE = 2e9, 1e-4
 
 
 @dataclass(frozen=True)
@@ -51,24 +51,32 @@ class Outcome:
 
 
 @contextmanager
-def checking(network: Any) -> Iterator[None]:
+def in_dtype(network: Any, dtype: torch.dtype) -> Iterator[None]:
     """The network in the dtype of the check; every number of float32 comes back from float64 as it was."""
-    dtype = network.dtype
+    before = network.dtype
     try:
-        network.to(checked_dtype(network))
+        network.to(dtype)
         yield
     finally:
-        network.to(dtype)
+        network.to(before)
 
 
-def checked_dtype(network: Any) -> torch.dtype:
-    large = sum(parameter.numel() for parameter in network.parameters()) > LARGE
-    dtype: torch.dtype = network.dtype if large else torch.float64
-    return dtype
+@torch.no_grad()
+def checked_dtype(network: Any, trial: Trial) -> torch.dtype:
+    """float64, unless the model is too large for it or has a part that cannot compute in it, such as mixed experts."""
+    own: torch.dtype = network.dtype
+    if sum(parameter.numel() for parameter in network.parameters()) > LARGE:
+        return own
+    try:
+        with in_dtype(network, torch.float64):
+            network(**trial.inputs)
+    except RuntimeError:
+        return own
+    return torch.float64
 
 
-def allowed(network: Any) -> float:
-    return CLOSE if checked_dtype(network) == torch.float64 else CLOSE_IF_LARGE
+def allowed(dtype: torch.dtype) -> float:
+    return CLOSE if dtype == torch.float64 else CLOSE_OTHERWISE
 
 
 @torch.no_grad()
@@ -82,24 +90,25 @@ def outcome(network: Any, trial: Trial) -> Outcome:
     return Outcome(output, network.generate(trial.prompt, attention_mask=kept, **options))
 
 
-def check(folder: Path, wanted: Outcome, trial: Trial, model: LoadedModel, choice: Choice, plain: bool) -> float:
+def check(
+    folder: Path, wanted: Outcome, trial: Trial, model: LoadedModel, choice: Choice, dtype: torch.dtype, plain: bool
+) -> float:
     """The largest difference of the outputs over their standard deviation; too large a one is an error.
 
     `plain` folders are loaded where abbe cannot be imported.
     """
-    network: Any = model.network
     with tempfile.TemporaryDirectory(prefix="abbe-export-") as work:
         answer = Path(work) / "answer.safetensors"
         job = {
-            "without_abbe": plain, "auto": choice.auto, "dtype": str(checked_dtype(network)).removeprefix("torch."),
+            "without_abbe": plain, "auto": choice.auto, "dtype": str(dtype).removeprefix("torch."),
             "folder": str(folder.resolve()), "answer": str(answer), "threads": torch.get_num_threads(),
             "inputs": {name: ids.tolist() for name, ids in trial.inputs.items()}, "prompt": trial.prompt.tolist(),
             "new_tokens": 0 if wanted.generated is None else NEW_TOKENS, "text": trial.text,
         }  # fmt: skip
         got = _run(job, answer)
     error = relative_error(wanted.output, got["output"])
-    if not error <= allowed(network):
-        limit = f"allowed {allowed(network):g}"
+    if not error <= allowed(dtype):
+        limit = f"allowed {allowed(dtype):g}"
         raise AbbeError(f"its outputs differ by {error:.2g} of their standard deviation ({limit})")
     if wanted.generated is not None and not torch.equal(wanted.generated, got["generated"]):
         raise AbbeError("greedy generation gives other tokens")

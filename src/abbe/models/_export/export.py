@@ -28,7 +28,7 @@ from .._unwrap import evaluating
 from .._windows import windows
 from .card import card
 from .carried import PLAN_FILE, write_carried
-from .check import NEW_TOKENS, Outcome, Trial, allowed, check, checked_dtype, checking, outcome
+from .check import NEW_TOKENS, Outcome, Trial, allowed, check, checked_dtype, in_dtype, outcome
 from .fold import fold
 from .given import judged_in, plan_given
 from .scales import not_foldable, scales
@@ -93,7 +93,8 @@ def export(
     with evaluating(network), quiet():
         trial = trial_on(loaded, content)
         changes = None if factors is None else fold(network, factors, trial.inputs)
-        with checking(network), Swap(network, what):
+        dtype = checked_dtype(network, trial)
+        with in_dtype(network, dtype), Swap(network, what):
             wanted = outcome(network, trial)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=_parent(target)) as work:
             written = Path(work) / "model"
@@ -103,7 +104,7 @@ def export(
             else:
                 write_carried(network, made, written)
             loaded.tokenizer.save_pretrained(written)
-            facts = _checked(written, target, wanted, trial, loaded, choice, changes is not None)
+            facts = _checked(written, target, wanted, trial, loaded, choice, dtype, changes is not None)
             facts |= {
                 "plan": repr(made).splitlines(), "carried": not_foldable(made), "text": content.name,
                 "command": _command(loaded, plan, target),
@@ -152,18 +153,25 @@ def _parent(target: Path) -> Path:
 
 
 def _checked(
-    written: Path, target: Path, wanted: Outcome, trial: Trial, model: LoadedModel, choice: Choice, plain: bool
+    written: Path,
+    target: Path,
+    wanted: Outcome,
+    trial: Trial,
+    model: LoadedModel,
+    choice: Choice,
+    dtype: torch.dtype,
+    plain: bool,
 ) -> dict[str, Any]:
     """Facts about the folder, if it computes what it should."""
     try:
-        error = check(written, wanted, trial, model, choice, plain)
+        error = check(written, wanted, trial, model, choice, dtype, plain)
     except AbbeError as failed:
         raise AbbeError(f"{target} was not written, because the check failed: {failed}") from None
     network: Any = model.network
     return {
         "format": 1, "kind": "folded" if plain else "carried", "model": model.name, "fingerprint": model.fingerprint,
-        "architecture": type(network).__name__, "auto": choice.auto, "error": error, "allowed": allowed(network),
-        "dtype": str(checked_dtype(network)).removeprefix("torch."), "tokens": trial.inputs["input_ids"].shape[1],
+        "architecture": type(network).__name__, "auto": choice.auto, "error": error, "allowed": allowed(dtype),
+        "dtype": str(dtype).removeprefix("torch."), "tokens": trial.inputs["input_ids"].shape[1],
         "new_tokens": NEW_TOKENS if wanted.generated is not None else 0, "plan_file": PLAN_FILE,
         "abbe": _version("abbe"), "transformers": _version("transformers"), "torch": _version("torch"),
     }  # fmt: skip

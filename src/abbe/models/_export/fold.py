@@ -97,8 +97,8 @@ def _fold_biases(changes: Changes, factors_of: Mapping[Layer, Tensor], seen: Map
             owner = layer
         if owner is None or _stack(owner.path) != _stack(layer.path):
             raise AbbeError(
-                f"cannot fold: {layer.path} adds biases of positions to its scores (as ALiBi does), and where they come "
-                "from is not known, so they cannot be scaled along"
+                f"cannot fold: {layer.path} adds biases of positions to its scores (as ALiBi does), and where they "
+                "come from is not known, so they cannot be scaled along"
             )
         readers.setdefault(owner, []).append(layer)
     for owner, layers in readers.items():

@@ -5,36 +5,31 @@ A job comes as JSON on standard input. Where the folder must do without abbe, im
 
 import json
 import sys
+from typing import Any
 
 
 class Forbidden:
     """Refuses to import abbe."""
 
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name.partition(".")[0] == "abbe":
             raise ImportError("abbe is forbidden here")
 
 
-def main() -> None:
-    job = json.load(sys.stdin)
-    if job["without_abbe"]:
-        sys.meta_path.insert(0, Forbidden())  # type: ignore[arg-type]
-    else:
-        __import__("abbe")
+def answer(job: dict[str, Any]) -> None:
+    """Load the folder, and write outputs, greedy text and tokens."""
     import torch
-    import transformers
     from safetensors.torch import save_file
 
-    torch.set_num_threads(job["threads"])
+    transformers: Any = __import__("transformers")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    auto = getattr(transformers, job["auto"])
-    dtype = getattr(torch, job["dtype"])
+    auto, dtype = getattr(transformers, job["auto"]), getattr(torch, job["dtype"])
     network = auto.from_pretrained(job["folder"], dtype=dtype, use_safetensors=True, trust_remote_code=False).eval()
     inputs = {name: torch.tensor(ids) for name, ids in job["inputs"].items()}
     with torch.no_grad():
         result = network(**inputs)
-        tensors = {"output": getattr(result, "logits", None) if "logits" in result else result.last_hidden_state}
+        tensors = {"output": result.logits if "logits" in result else result.last_hidden_state}
         if job["new_tokens"]:
             prompt = torch.tensor(job["prompt"])
             options = {"do_sample": False, "max_new_tokens": job["new_tokens"], "use_cache": True}
@@ -44,4 +39,17 @@ def main() -> None:
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, job["answer"])
 
 
-main()
+def main() -> None:
+    job = json.load(sys.stdin)
+    if job["without_abbe"]:
+        sys.meta_path.insert(0, Forbidden())
+    else:
+        __import__("abbe")
+    import torch
+
+    torch.set_num_threads(job["threads"])
+    answer(job)
+
+
+if __name__ == "__main__":
+    main()

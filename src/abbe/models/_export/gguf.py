@@ -15,7 +15,7 @@ from .._load.load import load
 from .._load.quiet import quiet
 from .._session.selfcheck import main_output, relative_error
 from .._text import Text, read_text
-from .check import CLOSE, checking
+from .check import allowed, checked_dtype, in_dtype
 from .export import FACTS, Export, trial_on
 
 
@@ -39,9 +39,7 @@ def gguf_error(
     A file of float32 must agree with the folder; a coarser one is reported as it is.
     """
     if not written.plain:
-        raise AbbeError(
-            f"{written.folder} needs abbe, so llama.cpp cannot run it: fold temperatures of softmax instead"
-        )
+        raise AbbeError(f"{written.folder} needs abbe, so llama.cpp cannot run it: fold softmax temperatures")
     file = Path(path).expanduser()
     if not file.is_file():
         raise AbbeError(
@@ -51,19 +49,19 @@ def gguf_error(
     folder, back = load(written.folder), load(file)
     content = text if isinstance(text, Text) else read_text(text)
     with quiet():
-        inputs = trial_on(folder, content).inputs
+        trial = trial_on(folder, content)
+        inputs, dtype = trial.inputs, checked_dtype(folder.network, trial)
         if trial_on(back, content).inputs["input_ids"].tolist() != inputs["input_ids"].tolist():
             raise AbbeError(f"{file} cuts the text into other tokens than {written.folder}")
         outputs = []
         for model in (folder, back):
             network: Any = model.network
-            with checking(network), torch.no_grad():
+            with in_dtype(network, dtype), torch.no_grad():
                 outputs.append(main_output(network(**inputs)))
     error = relative_error(*outputs)
-    if _is_float32(file) and not error <= CLOSE:
-        raise AbbeError(
-            f"{file} differs from {written.folder} by {error:.2g} of the outputs' deviation (allowed {CLOSE:g})"
-        )
+    if _is_float32(file) and not error <= allowed(dtype):
+        limit = f"allowed {allowed(dtype):g}"
+        raise AbbeError(f"{file} differs from {written.folder} by {error:.2g} of the outputs' deviation ({limit})")
     return error
 
 
