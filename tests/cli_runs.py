@@ -30,6 +30,7 @@ COMMANDS = (
     "verify",
     "normalizers",
     "pull",
+    "cost",
     "doctor",
 )
 

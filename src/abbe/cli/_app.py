@@ -16,6 +16,7 @@ from .. import __version__
 from . import _calibrate, _capacity, _compare, _doctor, _heads, _normalizers, _pull, _reproduce, _train, _verify, _watch
 from ._invocation import MISTAKE
 from ._options import Debug
+from ._scale import cost as _cost
 
 
 class OneLineGroup(TyperGroup):
@@ -91,6 +92,7 @@ app.add_typer(_train.make_group(_add_to), rich_help_panel=_MODEL)
 _add(_THEORY, _verify.verify, _verify.EXAMPLES)
 _add(_THEORY, _normalizers.normalizers, _normalizers.EXAMPLES)
 _add(_MACHINE, _pull.pull, _pull.EXAMPLES)
+_add(_MACHINE, _cost.cost, _cost.EXAMPLES)
 _add(_MACHINE, _doctor.doctor, _doctor.EXAMPLES)
 
 

@@ -13,6 +13,8 @@ if _typing.TYPE_CHECKING:
     from ._capacity.study import capacity
     from ._compare.result import Comparison
     from ._compare.study import compare
+    from ._cost.result import Costs
+    from ._cost.study import cost
     from ._diagnose.study import diagnose
     from ._doctor.check import Check
     from ._doctor.study import doctor
@@ -38,6 +40,7 @@ __all__ = [
     "Check",
     "Claim",
     "Comparison",
+    "Costs",
     "Experiment",
     "Figure",
     "Finding",
@@ -53,6 +56,7 @@ __all__ = [
     "calibrate",
     "capacity",
     "compare",
+    "cost",
     "diagnose",
     "doctor",
     "open",
@@ -81,6 +85,8 @@ _NAMES = {
         "._capacity.result": ("Capacity",),
         "._capacity.study": ("capacity",),
         "._compare.result": ("Comparison",),
+        "._cost.result": ("Costs",),
+        "._cost.study": ("cost",),
         "._diagnose.study": ("diagnose",),
         "._open": ("open",),
         "._report.result": ("Ball", "HeadVerdict", "Report", "Sample", "SampleRow"),

@@ -1,0 +1,1 @@
+"""Commands for large models and many machines."""
