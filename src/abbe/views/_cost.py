@@ -13,11 +13,11 @@ from ._shared.terminal import new_table, plain
 if TYPE_CHECKING:
     from ..studies import Costs
 
-_COLUMNS = ("pass", "measures", "all windows", "per head", "per token", "grows as", "memory", "per device")
+_COLUMNS = ("pass", "measures", "all", "per head", "per token", "grows as", "memory")
 
 
 def cost_table(costs: Costs) -> RenderableType:
-    """A row per length, the line that sums up, and where the rates come from."""
+    """Seconds of one window and of all of a length, per head and token; the sum; and where the rates come from."""
     table = new_table(*_COLUMNS, first="tokens")
     for row in costs.table.to_dicts():
         table.add_row(
@@ -29,13 +29,10 @@ def cost_table(costs: Costs) -> RenderableType:
             _seconds(row["seconds_per_token"]),
             f"n^{row['exponent']:.2f}",
             data_size(row["extra_bytes"]),
-            data_size(row["device_bytes"]),
         )
     rates = costs.rates
-    source = (
-        f"An estimate; rates {rates.source}: {number(rates.matrix / 1e9, 3)} billion operations per second in matrices, "
-        f"{number(rates.attention / 1e9, 3)} in attention."
-    )
+    speed = f"{number(rates.matrix / 1e9, 3)} billion operations per second in matrices"
+    source = f"An estimate; rates {rates.source}: {speed}, {number(rates.attention / 1e9, 3)} in attention."
     return Group(table, Text(plain(str(costs)), style="bold"), Text(source, style="dim"))
 
 

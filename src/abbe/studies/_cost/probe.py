@@ -51,16 +51,18 @@ def measured_rates(model: LoadedModel, settings: Settings, dtype: torch.dtype, w
     attention = of_part.attention(_ATTENTION) / of_part.layers / attending
     layer, an_operation = _fitted(
         [(of_part.layers, of_part.operations(length)) for length in lengths],
-        [t - of_part.attention(n) / attention for n, t in zip(lengths, passes, strict=True)],
+        passes,
+        [of_part.attention(length) / attention for length in lengths],
     )
     at = dict(zip(lengths, passes, strict=True))
-    a_layer, a_query, a_key = _fitted(
+    a_block, a_query, a_key = _fitted(
         [tuple(of_part.layers * of_part.heads * x for x in (1 / of_part.heads, q, q * n)) for n, q in points],
-        [t - at[n] for (n, _), t in zip(points, measured, strict=True)],
+        measured,
+        [at[length] for length, _ in points],
     )
     threads = torch.get_num_threads()
     return Rates(
-        layer, 1 / an_operation, attention, 2 * 4 * _COPIED / copying, a_layer, a_query, a_key,
+        layer, 1 / an_operation, attention, 2 * 4 * _COPIED / copying, a_block, a_query, a_key,
         f"measured here with {threads} thread{'' if threads == 1 else 's'}",
     )  # fmt: skip
 
@@ -149,14 +151,17 @@ def _best(pieces: Sequence[Callable[[], object]], watch: Watch) -> list[float]:
     return [max(min(seen), 1e-9) for seen in times]
 
 
-def _fitted(terms: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Coefficients >= 0 whose relative errors are smallest: a long window must not drown the short ones."""
+def _fitted(terms: Sequence[Sequence[float]], seconds: Sequence[float], known: Sequence[float]) -> list[float]:
+    """Coefficients >= 0 of the terms, which together with what is known give these seconds.
+
+    Relative errors are the smallest: a long window must not drown the short ones.
+    """
     import numpy as np
     from scipy.optimize import nnls
 
-    times = np.maximum(np.asarray(seconds), 1e-6)
+    times = np.asarray(seconds)
     matrix = np.asarray(terms, dtype=float) / times[:, None]
     scale = matrix.max(axis=0)  # else the terms lie ten orders of magnitude apart
-    coefficients, _ = nnls(matrix / scale, np.ones(len(times)))
-    # None is 0: an operation takes some time, and a rate is its inverse.
+    coefficients, _ = nnls(matrix / scale, 1 - np.asarray(known) / times)
+    # None is 0: everything takes some time, and a rate is its inverse.
     return [float(one) for one in np.maximum(coefficients, 1e-6) / scale]

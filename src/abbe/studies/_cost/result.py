@@ -68,22 +68,24 @@ class Costs:
         return max(self.table["extra_bytes"].to_list(), default=0.0) / 1e6
 
     def formula(self) -> dict[str, list[float]]:
-        """Seconds of a window of n tokens, of which q are measured: a + b n + c n^2, and d + e q + f q n."""
+        """Seconds of a window of n tokens, q of which are measured in b blocks: a + b n + c n^2, d b + e q + f q n."""
         rates, shape = self.rates, self.shape
         heads = shape.layers * shape.heads
         passes = [shape.layers * rates.layer, shape.operations(1) / rates.matrix, shape.attention(1) / rates.attention]
-        measures = [shape.layers * rates.measured_layer, heads * rates.measured_query, heads * rates.measured_key]
+        measures = [shape.layers * rates.measured_block, heads * rates.measured_query, heads * rates.measured_key]
         return {"pass": passes, "measures": measures if self.settings["study"] != "pass" else [0.0, 0.0, 0.0]}
 
     def __str__(self) -> str:
         windows, tokens = int(self.table["windows"].sum()), int(self.table["tokens"].sum())
-        taken = f"about {about(self.seconds)} and {self.megabytes:.0f} MB beside the model"
-        where = "" if self.devices == self.copies == 1 else f", {self._where()}"
-        return f"{self.model}: {windows} windows, {tokens:,} tokens: {taken} of {data_size(self.weights)}{where}"
+        taken = f"about {about(self.seconds)} and {data_size(1e6 * self.megabytes)} beside the model"
+        shown = f"{self.model}: {many(windows, 'window')}, {tokens:,} tokens: {taken} of {data_size(self.weights)}"
+        return shown if self.devices == self.copies == 1 else f"{shown}, {self._where()}"
 
     def _where(self) -> str:
-        spread = f"spread over {self.devices} devices" if self.devices > 1 else "on one device"
-        return f"{many(self.copies, 'copy') if self.copies == 1 else f'{self.copies} copies'}, each {spread}"
+        """Such as "in 2 copies of 4 devices with 79.3 GB on each"."""
+        each = data_size(max(self.table["device_bytes"].to_list(), default=0.0))
+        copies = "one copy" if self.copies == 1 else f"{self.copies} copies"
+        return f"in {copies} of {many(self.devices, 'device')} with {each} on each"
 
     def as_json(self) -> dict[str, Any]:
         """What `--json` prints, as a dictionary."""

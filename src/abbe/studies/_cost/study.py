@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -14,6 +15,7 @@ from torch import nn
 from ..._asked import positive, shown, whole
 from ..._errors import AbbeError
 from ...models import LoadedModel, Shape, built, configuration, llama_configuration, shape_of
+from ...words.numbers import number
 from .._engine.cost import KERNELS, Memory, memory_of
 from .._engine.settings import REPORT_LENGTHS, REPORT_TEMPERATURES, Settings, settings_for
 from .._engine.watch import watching
@@ -23,7 +25,7 @@ from .result import SCHEMA, Costs
 
 STUDIES = ("diagnose", "report", "pass")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_STEP = 1.01  # of the length, over which an exponent is taken
+_STEP = 1.25  # of the length, over which an exponent is taken: blocks of queries make small steps
 
 
 def cost(
@@ -58,35 +60,34 @@ def cost(
     if dtype not in DTYPES:
         raise AbbeError(f"dtype is {shown(dtype)}, but must be one of {', '.join(DTYPES)}")
     settings = _settings(hollow.context, study, lengths, windows, queries)
-    given = _given(flops, bandwidth, devices, memory)
-    if given is None:
+    shape, size = shape_of(hollow.network, hollow.kind), DTYPES[dtype].itemsize
+    described = _is_described(flops, bandwidth, devices, memory)
+    if flops is not None and bandwidth is not None:
+        rates = rates_given(float(flops), float(bandwidth), shape)
+    else:
         with watching(progress) as watch:
             rates = measured_rates(hollow, settings, DTYPES[dtype], watch)
-    else:
-        rates = given
-    size = DTYPES[dtype].itemsize
-    shape = shape_of(hollow.network, hollow.kind)
-    kernels = KERNELS if given is None else 0.0  # compiled for the CPU only
+    kernels = 0.0 if described else KERNELS  # compiled for the CPU only
     needed = {length: memory_of(hollow, length, settings.queries, size=size) for length in settings.lengths}
     weights = float(shape.parameters * size)
     spread, copies = _placed(weights, max(one.peak for one in needed.values()) + kernels, devices, memory)
-    rows = [
-        _row(shape, rates, settings, length, needed[length], kernels, weights / spread, study, size)
-        for length in needed
-    ]
+    asked = _Asked(shape, rates, settings, study, size, kernels, weights / spread)
+    rows = [asked.row(length, one) for length, one in needed.items()]
     table = pl.DataFrame(rows, schema=SCHEMA).with_columns(pl.col("seconds") / copies)
-    asked = {
+    described_as = {
         "study": study, "lengths": list(settings.lengths), "windows": settings.windows,
         "queries": settings.queries or "all", "dtype": dtype, "flops": flops, "bandwidth": bandwidth,
         "devices": devices, "memory": memory,
     }  # fmt: skip
-    return Costs(name, table, shape, weights, spread, copies, rates, asked)
+    if isinstance(model, Mapping):
+        name = f"Llama shape of {number(shape.parameters / 1e9, 3)} B parameters"
+    return Costs(name, table, shape, weights, spread, copies, rates, described_as)
 
 
 def _without_weights(model: Any) -> tuple[str, LoadedModel]:
     """Its name, and its network on the meta device."""
     if isinstance(model, Mapping):
-        name, config = ", ".join(f"{key}={value}" for key, value in model.items()), llama_configuration(model)
+        name, config = "this shape", llama_configuration(model)
     elif isinstance(model, LoadedModel | nn.Module):
         network: Any = model.network if isinstance(model, LoadedModel) else model
         config = getattr(network, "config", None)
@@ -116,8 +117,8 @@ def _settings(context: int | None, study: str, lengths: Any, windows: int, queri
     return made
 
 
-def _given(flops: float | None, bandwidth: float | None, devices: int, memory: float | None) -> Rates | None:
-    """Rates of a device that was described; None to measure those of this machine."""
+def _is_described(flops: float | None, bandwidth: float | None, devices: int, memory: float | None) -> bool:
+    """Whether it is about a device with these rates; else this machine is measured."""
     whole("devices", devices, least=1)
     for name, value in (("flops", flops), ("bandwidth", bandwidth), ("memory", memory)):
         if value is not None:
@@ -125,11 +126,11 @@ def _given(flops: float | None, bandwidth: float | None, devices: int, memory: f
     if flops is None and bandwidth is None:
         if devices > 1 or memory is not None:
             raise AbbeError("devices and memory are for a device that is described: give flops and bandwidth, too")
-        return None
+        return False
     if flops is None or bandwidth is None:
         lacking = "flops" if flops is None else "bandwidth"
         raise AbbeError(f"a device is described by flops and bandwidth: give {lacking}, too")
-    return rates_given(float(flops), float(bandwidth))
+    return True
 
 
 def _placed(weights: float, extra: float, devices: int, memory: float | None) -> tuple[int, int]:
@@ -146,32 +147,48 @@ def _placed(weights: float, extra: float, devices: int, memory: float | None) ->
     return spread, devices // spread
 
 
-def _row(
-    shape: Shape, rates: Rates, settings: Settings, length: int, memory: Memory, kernels: float, weights: float,
-    study: str, size: int,
-) -> dict[str, Any]:  # fmt: skip
-    def window(tokens: float) -> tuple[float, float]:
-        measures = 0.0 if study == "pass" else rates.of_measures(shape, tokens, settings.queries)
-        return rates.of_pass(shape, tokens, size), measures
+@dataclass(frozen=True)
+class _Asked:
+    """What all rows of the table share."""
 
-    of_pass, measures = window(length)
-    seconds = of_pass + measures
-    measured = 0.0 if study == "pass" else memory.measures
-    extra = (memory.activations if study == "pass" else memory.peak) + (0.0 if study == "pass" else kernels)
-    return {
-        "length": length,
-        "windows": settings.windows,
-        "tokens": settings.windows * length,
-        "queries": 0 if study == "pass" else min(settings.queries or length, length),
-        "pass_seconds": of_pass,
-        "measure_seconds": measures,
-        "seconds_per_token": seconds / length,
-        "seconds_per_head": seconds / (shape.layers * shape.heads),
-        "exponent": math.log(sum(window(_STEP * length)) / sum(window(length / _STEP))) / (2 * math.log(_STEP)),
-        "seconds": settings.windows * seconds,
-        "activation_bytes": memory.activations,
-        "measure_bytes": measured,
-        "extra_bytes": extra,
-        "bytes_per_token": (memory.activations + measured) / length,
-        "device_bytes": weights + extra,
-    }
+    shape: Shape
+    rates: Rates
+    settings: Settings
+    study: str
+    size: int
+    kernels: float
+    weights: float  # bytes on one device
+
+    def row(self, length: int, memory: Memory) -> dict[str, Any]:
+        of_pass, measures = self._window(length)
+        seconds, only_pass = of_pass + measures, self.study == "pass"
+        measured = 0.0 if only_pass else memory.measures
+        extra = memory.activations if only_pass else memory.peak + self.kernels
+        queries = min(self.settings.queries or length, length)
+        return {
+            "length": length,
+            "windows": self.settings.windows,
+            "tokens": self.settings.windows * length,
+            "queries": 0 if only_pass else queries,
+            "pass_seconds": of_pass,
+            "measure_seconds": measures,
+            "seconds_per_token": seconds / length,
+            "seconds_per_head": seconds / (self.shape.layers * self.shape.heads),
+            "exponent": math.log(self._total(_STEP * length) / self._total(length / _STEP)) / (2 * math.log(_STEP)),
+            "seconds": self.settings.windows * seconds,
+            "activation_bytes": memory.activations,
+            "measure_bytes": measured,
+            "extra_bytes": extra,
+            "bytes_per_token": (memory.activations + measured) / length,
+            "device_bytes": self.weights + extra,
+        }
+
+    def _window(self, length: float) -> tuple[float, float]:
+        """Seconds of its pass and of its measures."""
+        of_pass = self.rates.of_pass(self.shape, length, self.size)
+        if self.study == "pass":
+            return of_pass, 0.0
+        return of_pass, self.rates.of_measures(self.shape, length, self.settings.queries)
+
+    def _total(self, length: float) -> float:
+        return sum(self._window(length))

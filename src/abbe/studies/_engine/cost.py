@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ...models import LoadedModel, Shape, checked_logits, shape_of
 from ...words.numbers import about
 from .loss import LOGITS_AT_ONCE
-from .window import BLOCK
+from .window import rows_at_once
 
 DIAGNOSIS = 1.5  # time with measures over time without; `make bench ARGS="--part diagnose"` measures it
 CHECKED = 128  # tokens of a self-check
@@ -77,8 +77,16 @@ def estimate(
     shape = shape_of(model.network, model.kind)
     a_unit = seconds / _operations(shape, tokens, head)
     needed = overhead * a_unit * sum(_operations(shape, length, losses) for length in lengths)
-    memory = memory_of(model, max(lengths, default=0), queries, losses=losses, checked=tokens)
-    return Cost(len(lengths), sum(lengths), needed, (memory.peak + (0 if warm else KERNELS)) / 1e6)
+    memory = bytes_beside(model, max(lengths, default=0), tokens, queries=queries, losses=losses, warm=warm)
+    return Cost(len(lengths), sum(lengths), needed, memory / 1e6)
+
+
+def bytes_beside(
+    model: LoadedModel, length: int, tokens: int, *, queries: int | None = None, losses: bool = False,
+    warm: bool = False,
+) -> float:  # fmt: skip
+    """Memory beside the model for windows of at most this length, after a self-check on so many tokens."""
+    return memory_of(model, length, queries, losses=losses, checked=tokens).peak + (0 if warm else KERNELS)
 
 
 def kernels_loaded() -> bool:
@@ -94,7 +102,8 @@ def memory_of(
     shape = shape_of(model.network, model.kind)
     compared = checked_logits(model.network, checked)
     check = compared * _PER_COMPARED_LOGIT + min(1.0, compared / (1 << 20)) * _PER_PIECE
-    measured = min(BLOCK, min(queries or length, length) * length * shape.heads) * _PER_MEASURED_LOGIT
+    rows = min(queries or length, length, rows_at_once(shape.heads, max(1, length)))
+    measured = rows * length * shape.heads * _PER_MEASURED_LOGIT
     if losses:
         measured += min(LOGITS_AT_ONCE, length * shape.vocabulary) * _PER_LOST_LOGIT
     return Memory(_pass(shape, length, size), float(measured), check + _pass(shape, checked, size))
