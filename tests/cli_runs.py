@@ -32,6 +32,7 @@ COMMANDS = (
     "verify",
     "normalizers",
     "pull",
+    "cost",
     "doctor",
 )
 

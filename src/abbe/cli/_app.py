@@ -18,6 +18,7 @@ from ._invocation import MISTAKE
 from ._lift import export as _export
 from ._lift import lift as _lift
 from ._options import Debug
+from ._scale import cost as _cost
 from ._scale import merge as _merge
 
 
@@ -97,6 +98,7 @@ app.add_typer(_train.make_group(_add_to), rich_help_panel=_MODEL)
 _add(_THEORY, _verify.verify, _verify.EXAMPLES)
 _add(_THEORY, _normalizers.normalizers, _normalizers.EXAMPLES)
 _add(_MACHINE, _pull.pull, _pull.EXAMPLES)
+_add(_MACHINE, _cost.cost, _cost.EXAMPLES)
 _add(_MACHINE, _doctor.doctor, _doctor.EXAMPLES)
 
 

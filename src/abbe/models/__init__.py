@@ -20,6 +20,7 @@ from ._pull.pull import pull
 from ._session.call import AttentionCall
 from ._session.selfcheck import tolerance as self_check_tolerance
 from ._session.selfcheck_output import checked_logits
+from ._shape import Shape, built, configuration, llama_configuration, shape_of
 from ._swap.groups import HeadGroup
 from ._swap.named import attention_names, register_attention_names
 from ._swap.patterns import FILE_PREFIX, rules_in
@@ -45,6 +46,7 @@ __all__ = [
     "Listener",
     "LoadedModel",
     "Plan",
+    "Shape",
     "Swap",
     "Tap",
     "Text",
@@ -53,8 +55,10 @@ __all__ = [
     "as_device",
     "as_dtype",
     "attention_names",
+    "built",
     "cache_folder",
     "checked_logits",
+    "configuration",
     "embedded_about",
     "embedded_folder",
     "evaluating",
@@ -63,6 +67,7 @@ __all__ = [
     "gguf_error",
     "is_compiled",
     "is_pulled",
+    "llama_configuration",
     "load",
     "logits_in_pieces",
     "megabytes",
@@ -76,6 +81,7 @@ __all__ = [
     "register_carried",
     "rules_in",
     "self_check_tolerance",
+    "shape_of",
     "special_tokens",
     "swap",
     "tap",

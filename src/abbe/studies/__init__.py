@@ -13,6 +13,8 @@ if _typing.TYPE_CHECKING:
     from ._capacity.study import capacity
     from ._compare.result import Comparison
     from ._compare.study import compare
+    from ._cost.result import Costs
+    from ._cost.study import cost
     from ._diagnose.study import diagnose
     from ._doctor.check import Check
     from ._doctor.study import doctor
@@ -43,6 +45,7 @@ __all__ = [
     "Check",
     "Claim",
     "Comparison",
+    "Costs",
     "Experiment",
     "Failure",
     "Figure",
@@ -61,6 +64,7 @@ __all__ = [
     "calibrate",
     "capacity",
     "compare",
+    "cost",
     "diagnose",
     "doctor",
     "merge",
@@ -95,6 +99,8 @@ _NAMES = {
         "._capacity.result": ("Capacity",),
         "._capacity.study": ("capacity",),
         "._compare.result": ("Comparison",),
+        "._cost.result": ("Costs",),
+        "._cost.study": ("cost",),
         "._diagnose.study": ("diagnose",),
         "._engine.sharing.board": ("Failure",),
         "._merge": ("merge",),

@@ -13,6 +13,7 @@ if _typing.TYPE_CHECKING:
     from ._capacity.table import capacity_table
     from ._compare.page import compare_page, save_compare_figures
     from ._compare.table import compare_table
+    from ._cost import cost_table
     from ._diagnosis import diagnosis_table, summary
     from ._diagnosis_figures import save_diagnosis_figures
     from ._doctor import doctor_table
@@ -43,6 +44,7 @@ __all__ = [
     "card_of",
     "compare_page",
     "compare_table",
+    "cost_table",
     "diagnosis_table",
     "doctor_table",
     "equal_selectivity_chart",
@@ -85,6 +87,7 @@ _NAMES = {
     "models": {
         "._calibrate.table": ("calibration_table",),
         "._capacity.table": ("capacity_table",),
+        "._cost": ("cost_table",),
         "._diagnosis": ("diagnosis_table", "summary"),
         "._lift.table": ("lift_table",),
         "._train.table": ("train_table",),

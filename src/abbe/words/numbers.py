@@ -100,6 +100,14 @@ def about(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
+def data_size(count: float) -> str:
+    """Bytes as a person reads them: "36 kB", "150 MB", "141 GB"."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{number(count / size, 3)} {unit}"
+    return many(round(count), "byte")
+
+
 def sentence(words: str) -> str:
     """With a capital letter."""
     return words[:1].upper() + words[1:]

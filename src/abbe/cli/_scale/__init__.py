@@ -1,1 +1,1 @@
-"""Many machines: --shard, and abbe merge."""
+"""Large models and many machines: abbe cost, --shard, and abbe merge."""

@@ -49,7 +49,7 @@ def hub_folder(name: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
     except LocalEntryNotFoundError as error:
-        if cached := _cached_folder(name, revision):
+        if cached := cached_folder(name, revision):
             return cached
         raise AbbeError(_unreachable(name, at, error)) from error
     except GatedRepoError as error:
@@ -64,10 +64,12 @@ def hub_folder(name: str, revision: str | None) -> Path:
         raise AbbeError(f"cannot fetch {name!r}{at} from the hub: {_first_line(error)}") from error
 
 
-def _cached_folder(name: str, revision: str | None) -> Path | None:
+def cached_folder(name: str, revision: str | None = None) -> Path | None:
     """A snapshot that another program began: enough if it has what the model needs."""
     from huggingface_hub import try_to_load_from_cache
 
+    if not looks_like_hub_id(name):
+        return None
     file = try_to_load_from_cache(name, "config.json", revision=revision)
     return Path(file).parent if isinstance(file, str) else None
 

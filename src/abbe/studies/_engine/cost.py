@@ -1,26 +1,32 @@
-"""What a run will cost, shown before it starts."""
+"""The cost model: operations and bytes of windows of some length, and the line that is shown before a run.
+
+A pass costs a part that is linear in the length (the matrices) and one that grows with its square (attention); the
+measures cost time and memory per sampled query and key. Seconds come from rates: here from one timed pass of the model
+itself, in `abbe cost` from a calibration of the machine.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ...models import LoadedModel, checked_logits
+from ...models import LoadedModel, Shape, checked_logits, shape_of
 from ...words.numbers import about
 from .loss import LOGITS_AT_ONCE
-from .window import BLOCK
+from .window import rows_at_once
 
 DIAGNOSIS = 1.5  # time with measures over time without; `make bench ARGS="--part diagnose"` measures it
+CHECKED = 128  # tokens of a self-check
 
 # Bytes, measured as the peak of processes of their own: one test compares estimate and peak of three models.
-_KERNELS = 150e6  # numba, compiled kernels and what is mapped of their libraries, once per process: 110 to 190 MB
+KERNELS = 150e6  # numba, compiled kernels and what is mapped of their libraries, once per process: 110 to 190 MB
 _PER_MEASURED_LOGIT = 36  # of a block: logits, weights, orders, and the dot products of all set sizes
 _PER_COMPARED_LOGIT = 8  # float32, of two passes
 _PER_PIECE = 22e6  # of the comparison, in float64
 _PER_LOST_LOGIT = 8  # float32, and its logarithm
 _STATES = 10  # as large as the hidden states, at once within a layer
+_FLOAT = 4
 
 
 @dataclass(frozen=True)
@@ -46,17 +52,31 @@ class Cost:
         )
 
 
+@dataclass(frozen=True)
+class Memory:
+    """Bytes beyond the model: of a pass and its measures on the largest window, or of the self-check before it."""
+
+    activations: float
+    measures: float
+    check: float
+
+    @property
+    def peak(self) -> float:
+        return max(self.check, self.activations + self.measures)
+
+
 def estimate(
     model: LoadedModel, lengths: Sequence[int], tokens: int, seconds: float, overhead: float = DIAGNOSIS, *,
-    queries: int | None = None, losses: bool = False, warm: bool = False,
+    queries: int | None = None, losses: bool = False, warm: bool = False, head: bool = True,
 ) -> Cost:  # fmt: skip
     """Scale the time of a forward pass on so many tokens by the operations of windows of these lengths.
 
     `queries` of a window are measured, None: all. With `losses` the logits of all tokens are needed, too. In a `warm`
-    process the kernels were loaded before the study began.
+    process the kernels were loaded before the study began. `head` says whether the timed pass made logits.
     """
-    a_unit = seconds / _operations(model, tokens)
-    needed = overhead * a_unit * sum(_operations(model, length) for length in lengths)
+    shape = shape_of(model.network, model.kind)
+    a_unit = seconds / _operations(shape, tokens, head)
+    needed = overhead * a_unit * sum(_operations(shape, length, losses) for length in lengths)
     memory = bytes_beside(model, max(lengths, default=0), tokens, queries=queries, losses=losses, warm=warm)
     return Cost(len(lengths), sum(lengths), needed, memory / 1e6)
 
@@ -66,7 +86,7 @@ def bytes_beside(
     warm: bool = False,
 ) -> float:  # fmt: skip
     """Memory beside the model for windows of at most this length, after a self-check on so many tokens."""
-    return _bytes(model, length, tokens, queries, losses) + (0 if warm else _KERNELS)
+    return memory_of(model, length, queries, losses=losses, checked=tokens).peak + (0 if warm else KERNELS)
 
 
 def kernels_loaded() -> bool:
@@ -74,32 +94,26 @@ def kernels_loaded() -> bool:
     return "numba" in sys.modules
 
 
-def _operations(model: LoadedModel, length: int) -> float:
-    """Those of the linear maps, and those of the attention scores, which grow with the square."""
-    config = _text_config(model)
-    linear = sum(p.numel() for p in model.network.parameters() if p.dim() == 2)
-    return float(length * (linear + length * config.hidden_size * config.num_hidden_layers))
-
-
-def _bytes(model: LoadedModel, length: int, tokens: int, queries: int | None, losses: bool) -> float:
-    """The larger of the self-check on so many tokens, and of the largest window."""
-    compared = checked_logits(model.network, tokens)
-    check = compared * _PER_COMPARED_LOGIT + min(1.0, compared / (1 << 20)) * _PER_PIECE + _pass(model, tokens)
-    measured = min(BLOCK, min(queries or length, length) * length * _text_config(model).num_attention_heads)
-    window = measured * _PER_MEASURED_LOGIT + _pass(model, length)
+def memory_of(
+    model: LoadedModel, length: int, queries: int | None, *, losses: bool = False, checked: int = CHECKED,
+    size: int = _FLOAT,
+) -> Memory:  # fmt: skip
+    """Of windows of this length at batch 1, in a network whose numbers have so many bytes; measures are float32."""
+    shape = shape_of(model.network, model.kind)
+    compared = checked_logits(model.network, checked)
+    check = compared * _PER_COMPARED_LOGIT + min(1.0, compared / (1 << 20)) * _PER_PIECE
+    rows = min(queries or length, length, rows_at_once(shape.heads, max(1, length)))
+    measured = rows * length * shape.heads * _PER_MEASURED_LOGIT
     if losses:
-        window += min(LOGITS_AT_ONCE, length * _text_config(model).vocab_size) * _PER_LOST_LOGIT
-    return float(max(check, window))
+        measured += min(LOGITS_AT_ONCE, length * shape.vocabulary) * _PER_LOST_LOGIT
+    return Memory(_pass(shape, length, size), float(measured), check + _pass(shape, checked, size))
 
 
-def _pass(model: LoadedModel, length: int) -> float:
+def _operations(shape: Shape, length: int, head: bool) -> float:
+    return shape.operations(length, head) + shape.attention(length)
+
+
+def _pass(shape: Shape, length: int, size: int) -> float:
     """The activations of one layer; nothing is kept from layer to layer but the hidden states."""
-    config = _text_config(model)
-    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    mask = length * length if getattr(config, "sliding_window", None) else 0
-    return float(4 * length * (_STATES * config.hidden_size + 3 * inner) + mask)
-
-
-def _text_config(model: LoadedModel) -> Any:
-    network: Any = model.network
-    return network.config.get_text_config()
+    mask = length * length if shape.reach else 0
+    return float(size * length * (_STATES * shape.width + 3 * shape.mlp) + mask)

@@ -13,6 +13,8 @@ from ...normalizers import Normalizer, normalizer
 
 Vectors = Literal["embedding", "hidden", "value", "output"]
 LENGTHS = (64, 256, 1024)
+REPORT_LENGTHS = (64, 128, 256, 512, 1024)
+REPORT_TEMPERATURES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 2.0)
 MOST_RESAMPLES = 1_000_000  # all are drawn at once: more would fill the memory and change nothing
 OR_ALL = ", or 'all'"
 

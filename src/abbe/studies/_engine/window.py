@@ -40,6 +40,11 @@ from .vectors import token_vectors
 BLOCK = 1 << 20  # logits of one block of queries; the measures need some hundred bytes for each
 
 
+def rows_at_once(heads: int, keys: int) -> int:
+    """Queries of one block: at least one, however long it is."""
+    return max(1, BLOCK // (heads * keys))
+
+
 class WindowReader:
     """Takes the attention calls of forward passes and keeps, for each layer, only sums.
 
@@ -98,10 +103,10 @@ class WindowReader:
         directions = seeded(self.settings, self.window, f"directions of layer {number}")
         steps = seeded(self.settings, self.window, f"steps of layer {number}")
         keyed = is_over(call, len(tokens))
-        rows_at_once = max(1, BLOCK // (call.query.shape[1] * call.key.shape[-2]))
+        step = rows_at_once(call.query.shape[1], call.key.shape[-2])
         states: dict[Vectors, State] = {kind: {} for kind in vectors}
-        for start in range(0, len(positions), rows_at_once):
-            block = positions[start : start + rows_at_once]
+        for start in range(0, len(positions), step):
+            block = positions[start : start + step]
             rows = self._rows(call, block, next(iter(vectors.values())))
             of_tokens = patterns(rows, block, tokens) if keyed else {}
             self._update(states, rows, of_tokens, vectors, chance, directions, steps)

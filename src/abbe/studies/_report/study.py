@@ -22,6 +22,8 @@ from .._engine.lookup import Lookup
 from .._engine.measuring import measure_run, windows_of
 from .._engine.parts import JSON, Parts
 from .._engine.passes import PassReader, read_window
+from .._engine.settings import REPORT_LENGTHS as LENGTHS
+from .._engine.settings import REPORT_TEMPERATURES as TEMPERATURES
 from .._engine.settings import Settings, settings_for
 from .._engine.sharing.asked import shareable
 from .._engine.sharing.crew import independently, is_shared, leave_to_merge, share, unit_in
@@ -39,8 +41,6 @@ from .sample import SampleReader, sample_window
 from .sample_json import sample_as_json, sample_from_json
 from .verdicts import verdicts
 
-LENGTHS = (64, 128, 256, 512, 1024)
-TEMPERATURES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 2.0)
 _OVERHEAD = 2.0  # time with these measures over time without
 _SAMPLE = "sample/window"  # part of a shared folder
 

@@ -168,7 +168,7 @@ def _cost(model: LoadedModel, cut: Windows, lengths: Sequence[int]) -> Cost:
         started = time.perf_counter()
         run_model(model, window.tokens)
         a_pass = time.perf_counter() - started
-    return estimate(model, lengths, window.length, a_pass, _OVERHEAD)
+    return estimate(model, lengths, window.length, a_pass, _OVERHEAD, head=False)
 
 
 def _queries(given: int | str | None, quick: bool) -> int | None:

@@ -1,0 +1,90 @@
+"""abbe cost"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..._errors import AbbeError
+from ..._later import need
+from .._names import EXTRA_OF
+from .._options import (
+    Debug,
+    Lengths,
+    Model,
+    Queries,
+    Windows,
+    count_or_all,
+    json_option,
+    measured,
+    numbers,
+    quiet_option,
+)
+
+EXAMPLES = (
+    "abbe cost",
+    "abbe cost ./my-model --lengths 128,1024 --study report",
+    "abbe cost --shape layers=80,heads=64,kv_heads=8,width=8192,mlp=28672,vocabulary=128256 "
+    "--lengths 131072 --dtype bfloat16 --flops 400e12 --bandwidth 3e12 --devices 8",
+)
+_DEVICE = "Another device"
+
+
+def _described(help: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(help=help, rich_help_panel=_DEVICE)
+    return option
+
+
+def cost(
+    model: Model = "embedded",
+    shape: Annotated[
+        str | None,
+        typer.Option(help="Sizes of a Llama in place of a model: layers=32,heads=32,width=4096,mlp=11008,..."),
+    ] = None,
+    lengths: Lengths = None,
+    windows: Windows = 8,
+    queries: Queries = "64",
+    study: Annotated[str, measured("diagnose, report, or pass for the forward passes alone.")] = "diagnose",
+    dtype: Annotated[str, measured("Of weights and activations: float32, bfloat16 or float16.")] = "float32",
+    flops: Annotated[float | None, _described("Operations per second that it sustains.")] = None,
+    bandwidth: Annotated[float | None, _described("Bytes per second of its memory.")] = None,
+    devices: Annotated[int, _described("How many of them: the layers of a model are spread over them.")] = 1,
+    memory: Annotated[float | None, _described("Bytes of one of them: as many copies as fit work at once.")] = None,
+    as_json: Annotated[bool, json_option("Print the estimate as JSON.")] = False,
+    quiet: Annotated[bool, quiet_option("No bar and no table; only the line that sums up.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Estimate seconds and bytes of a study of a model from its shape alone: per window, head and token.
+
+    Weights are not read. The rates of this machine are measured in a few seconds, unless another device is described.
+    """
+    need("abbe cost", EXTRA_OF["cost"])
+    asked = model if shape is None else _sizes(shape)
+    window_lengths, rows = numbers("--lengths", lengths, int), count_or_all(queries)
+    from ...studies import cost as run_cost
+
+    result = run_cost(
+        asked, lengths=window_lengths, windows=windows, queries=rows, study=study, dtype=dtype, flops=flops,
+        bandwidth=bandwidth, devices=devices, memory=memory, progress=not quiet,
+    )  # fmt: skip
+    if as_json:
+        typer.echo(result.to_json())
+    elif quiet:
+        typer.echo(str(result))
+    else:
+        from rich.console import Console
+
+        from ...views import cost_table
+
+        Console().print(cost_table(result))
+
+
+def _sizes(given: str) -> dict[str, int]:
+    """layers=80,heads=64 as a dictionary."""
+    try:
+        pairs = [part.split("=") for part in given.split(",")]
+        return {name.strip(): int(value) for name, value in pairs}
+    except ValueError:
+        example = "layers=32,heads=32,width=4096,mlp=11008,vocabulary=32000"
+        raise AbbeError(f"--shape is {given!r}, but must be sizes such as {example}") from None

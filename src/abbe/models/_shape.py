@@ -1,0 +1,157 @@
+"""The shape of a network: how many operations and bytes it takes, read off its modules; weights are never needed.
+
+A network on torch's meta device has modules and shapes but no memory: that of a model of 70 billion parameters is
+built from its configuration in a second.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._asked import whole
+from .._errors import AbbeError
+from ._load import embedded as _embedded
+from ._load.hub import cached_folder
+from ._load.kind import Kind, choose, longest_input
+from ._load.load import EMBEDDED, NAMES, LoadedModel
+from ._load.quiet import one_line, quiet
+from ._pull.cache import PULLABLE, facts, model_folder
+
+_ASKED = ("layers", "heads", "width", "mlp", "vocabulary")  # of a shape; the others have defaults
+_DEFAULTS = ("kv_heads", "head_width")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes that decide what a pass costs."""
+
+    layers: int
+    heads: int  # of a layer
+    head_width: int
+    width: int
+    mlp: int
+    vocabulary: int
+    parameters: int
+    linear: float  # weights that every token is multiplied with, without embeddings and language-model head
+    causal: bool
+    reach: int  # of a sliding window, 0 without one
+
+    def operations(self, length: float, head: bool = False) -> float:
+        """Of a pass over so many tokens: linear in the length."""
+        return 2.0 * length * (self.linear + head * self.width * self.vocabulary)
+
+    def attention(self, length: float) -> float:
+        """Of scores and mixing in a pass, which grow with the square; what lies ahead of a query is left out."""
+        return 4.0 * length**2 * self.heads * self.head_width * self.layers / (2 if self.causal else 1)
+
+
+def shape_of(network: nn.Module, kind: Kind) -> Shape:
+    """Of a transformers network, also of one without weights."""
+    made: Any = network
+    config = made.config.get_text_config()
+    heads, width = int(config.num_attention_heads), int(config.hidden_size)
+    parameters = {id(one): one for one in made.parameters()}.values()  # those that are tied count once
+    return Shape(
+        layers=int(config.num_hidden_layers),
+        heads=heads,
+        head_width=int(getattr(config, "head_dim", None) or width // heads),
+        width=width,
+        mlp=int(_first(config, "intermediate_size", "n_inner") or 4 * width),
+        vocabulary=_first(config, "vocab_size") or 0,
+        parameters=sum(one.numel() for one in parameters),
+        linear=_linear(made, config),
+        causal=kind == "decoder",
+        reach=int(getattr(config, "sliding_window", None) or 0),
+    )
+
+
+def _linear(network: Any, config: Any) -> float:
+    """Matrices beside the embeddings; of a mixture of experts only those that a token meets."""
+    skipped = {id(one.weight) for one in network.modules() if isinstance(one, nn.Embedding)}
+    output = network.get_output_embeddings()
+    skipped |= set() if output is None else {id(output.weight)}
+    experts = _first(config, "num_local_experts", "num_experts", "n_routed_experts") or 1
+    met = (_first(config, "num_experts_per_tok") or experts) / experts
+    weights = [one for one in network.parameters() if id(one) not in skipped]
+    return float(sum(one.numel() * (met if one.dim() == 3 else 1) for one in weights if one.dim() in (2, 3)))
+
+
+def _first(config: Any, *names: str) -> int | None:
+    return next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
+
+
+def configuration(model: str | os.PathLike[str]) -> Any:
+    """The configuration of a model by name: weights are not read, nothing is fetched."""
+    given = os.fspath(model)
+    if not given.strip():
+        raise AbbeError("the model has no name: give embedded, smollm2, a folder, a config.json or a hub id")
+    path = Path(given).expanduser()
+    with quiet():
+        if path.suffix == ".gguf":
+            raise AbbeError(f"{given} has no config.json: give the folder of the model, or its shape")
+        folder = _folder(given, path)
+        if not (folder / "config.json").is_file():
+            raise AbbeError(f"{folder} has no config.json: it is no model in the Hugging Face layout")
+        with one_line(f"cannot read the configuration in {folder}"):
+            return import_module("transformers").AutoConfig.from_pretrained(folder, trust_remote_code=False)
+
+
+def _folder(given: str, path: Path) -> Path:
+    if given in (EMBEDDED, _embedded.NAME):
+        return _embedded.embedded_folder()
+    if given in PULLABLE:
+        facts(given)  # says how to pull it
+        return model_folder(given)
+    if path.exists():
+        return path.parent if path.name == "config.json" else path
+    if (folder := cached_folder(given)) is not None:
+        return folder
+    known = ", ".join(NAMES)
+    raise AbbeError(f"there is no folder {given!r}, and no such model in the hub's cache; abbe knows {known}")
+
+
+def llama_configuration(shape: Mapping[str, Any]) -> Any:
+    """Of a Llama with these sizes: layers, heads, width, mlp, vocabulary, and if they differ kv_heads, head_width."""
+    if unknown := sorted(set(map(str, shape)) - {*_ASKED, *_DEFAULTS}):
+        raise AbbeError(f"shape has no {unknown[0]!r}: it has {', '.join((*_ASKED, *_DEFAULTS))}")
+    if missing := [name for name in _ASKED if name not in shape]:
+        raise AbbeError(f"shape lacks {', '.join(missing)}: give for example layers=32,heads=32,width=4096,...")
+    size = {name: whole(name, value, least=1) for name, value in shape.items()}
+    heads, kv_heads = size["heads"], size.get("kv_heads", size["heads"])
+    if heads % kv_heads:
+        raise AbbeError(f"shape has {heads} heads, which {kv_heads} kv_heads do not divide")
+    if "head_width" not in size and size["width"] % heads:
+        raise AbbeError(f"shape has width {size['width']}, which {heads} heads do not divide: give head_width")
+    return import_module("transformers").LlamaConfig(
+        num_hidden_layers=size["layers"],
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        hidden_size=size["width"],
+        head_dim=size.get("head_width", size["width"] // heads),
+        intermediate_size=size["mlp"],
+        vocab_size=size["vocabulary"],
+        max_position_embeddings=1 << 20,
+        tie_word_embeddings=False,
+    )
+
+
+def built(config: Any, *, name: str, hollow: bool = False) -> LoadedModel:
+    """The network of a configuration with random weights and without a tokenizer.
+
+    A `hollow` one lies on the meta device: it has shapes, and no memory for its weights.
+    """
+    choice = choose(config, name)
+    place = torch.device("meta" if hollow else "cpu")
+    with quiet(), one_line(f"cannot build a network like {name}"), place, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network: Any = getattr(import_module("transformers"), choice.auto).from_config(config)
+        network.eval().requires_grad_(False)
+    return LoadedModel(name, network, None, choice.kind, longest_input(config, network), "", name)
