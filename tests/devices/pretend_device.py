@@ -136,7 +136,9 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return PretendTensor(x, device)
         given = same[id(x)]
         if given.shape != x.shape:
-            raise NotImplementedError(f"{func} changes the shape of a tensor, which the pretend device does not know of")
+            raise NotImplementedError(
+                f"{func} changes the shape of a tensor, which the pretend device does not know of"
+            )
         return given
 
     return tree.tree_map(on_device, out)
@@ -243,7 +245,9 @@ def _register() -> Callable[..., Any]:
     factories = torch.library.Library("aten", "IMPL")
     for name in ("arange", "arange.start", "arange.start_step"):
         packet, _, overload = name.partition(".")
-        factories.impl(name, partial(fallback, getattr(getattr(torch.ops.aten, packet), overload or "default")), "PrivateUse1")
+        factories.impl(
+            name, partial(fallback, getattr(getattr(torch.ops.aten, packet), overload or "default")), "PrivateUse1"
+        )
     fallback.libraries = library, factories  # type: ignore[attr-defined] # registrations end with their libraries
     return fallback
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._kernels.switch import KernelsBrokenError, load, loading, usable
+from .._kernels.switch import KernelsBrokenError, load, loading, usable_for
 from .._kernels.threads import over_rows
 
 # Below this many logits the reference answers sooner than a kernel that may have to be compiled first
@@ -109,7 +109,7 @@ def blended_weights(
 
 def fused(logits: Tensor) -> bool:
     """Whether the kernels take these logits."""
-    if logits.dtype != torch.float32 or logits.device.type != "cpu" or inside_transform() or not usable():
+    if logits.dtype != torch.float32 or inside_transform() or not usable_for(logits):
         return False
     # Who compiles has time, and one call is a smaller graph than the reference.
     return torch.compiler.is_compiling() or logits.numel() >= min(FUSED_FROM, _asked_from.get() or FUSED_FROM)
