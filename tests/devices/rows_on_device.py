@@ -141,13 +141,15 @@ def attended(spec: str, option: str, block_bytes: int) -> None:
         learned = [q, k, v, *(x for x in options.values() if isinstance(x, Tensor) and x.requires_grad)]
         learned += normalizer.parameters()
         torch.manual_seed(3)  # of dropout
-        with mock.patch.object(attention_attend, "BLOCK_BYTES", block_bytes):
-            with mock.patch.object(attention_blocks, "BLOCK_BYTES", block_bytes):
-                rows = with_gradients(abbe.attention(q, k, v, normalizer, **options), learned)
-                torch.manual_seed(3)
-                with torch.no_grad():
-                    alone = abbe.attention(q, k, v, normalizer, **options)
-                    weights = abbe.attention(q, k, v, normalizer, return_weights=True, **options)
+        with (
+            mock.patch.object(attention_attend, "BLOCK_BYTES", block_bytes),
+            mock.patch.object(attention_blocks, "BLOCK_BYTES", block_bytes),
+        ):
+            rows = with_gradients(abbe.attention(q, k, v, normalizer, **options), learned)
+            torch.manual_seed(3)
+            with torch.no_grad():
+                alone = abbe.attention(q, k, v, normalizer, **options)
+                weights = abbe.attention(q, k, v, normalizer, return_weights=True, **options)
         return rows, alone, weights
 
     # Torch's softmax kernel of the CPU sums in another order than its plain operations, which other devices take here.
