@@ -21,7 +21,20 @@ PUBLIC = {
     *("Calibration", "Capacity", "Comparison", "calibrate", "capacity", "compare"),
     *("Lift", "lift"),
     *("Report", "Reproduction", "Result", "Run", "diagnose", "open", "open_run", "report", "reproduce"),
-    *("Experiment", "Export", "Lift", "Monitor", "Progress", "cost", "doctor", "export", "lift", "merge", "verify", "work"),
+    *(
+        "Experiment",
+        "Export",
+        "Lift",
+        "Monitor",
+        "Progress",
+        "cost",
+        "doctor",
+        "export",
+        "lift",
+        "merge",
+        "verify",
+        "work",
+    ),
     *("train_length", "train_recall", "train_temperature", "train_text"),
 }
 

@@ -93,7 +93,7 @@ def _run(module: str) -> None:
 
 
 def moved(value: Any, device: str = DEVICE) -> Any:
-    """The same on the device: tensors in any nesting, which need gradients of their own if they did; a module is moved."""
+    """The same on the device: tensors in any nesting, leaves of their own; a module itself is moved."""
     if isinstance(value, nn.Module):
         return value.to(device)
     return tree.tree_map_only(

@@ -42,7 +42,9 @@ def on_both(work: Callable[[Model], Any], make: Callable[[str], Model] = lambda 
     return work(make(DEVICE)), wanted
 
 
-def same_tables(on_device: pl.DataFrame, on_cpu: pl.DataFrame, rel: float = ROUNDING, skip: str = "^seconds.*$") -> None:
+def same_tables(
+    on_device: pl.DataFrame, on_cpu: pl.DataFrame, rel: float = ROUNDING, skip: str = "^seconds.*$"
+) -> None:
     """The same rows, numbers within `rel` of themselves or of 1."""
     a, b = on_device.select(pl.exclude(skip)), on_cpu.select(pl.exclude(skip))
     assert a.schema == b.schema
@@ -72,7 +74,11 @@ def tapped(family: str) -> None:
         rows: list[Any] = []
         with abbe.tap(network) as tap:
             tap.check(**inputs)
-            tap.listen(lambda call: rows.append((call.weights(torch.tensor([1, 3])), call.value, call.logits(torch.tensor([2])))))
+            tap.listen(
+                lambda call: rows.append(
+                    (call.weights(torch.tensor([1, 3])), call.value, call.logits(torch.tensor([2])))
+                )
+            )
             with torch.no_grad():
                 network(**inputs)
         return rows
@@ -139,7 +145,9 @@ def generated_by_name() -> None:
         network: Any = made.network
         network.set_attn_implementation("abbe:entmax-1.5")
         tokens = torch.arange(2, 14)[None].to(network.device)
-        return network.generate(input_ids=tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=4, do_sample=False)
+        return network.generate(
+            input_ids=tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=4, do_sample=False
+        )
 
     same(*on_both(work))
 
@@ -169,7 +177,11 @@ def diagnosed(family: str, **options: Any) -> None:
     given = {"lengths": [16, 40]} | tiny_runs.QUICK | {"windows": 2} | options
 
     def work(made: Model) -> pl.DataFrame:
-        return abbe.diagnose(made, tiny_runs.TEXT, **given).table
+        table = abbe.diagnose(made, tiny_runs.TEXT, **given).table
+        # Of two tokens with one embedding, the last digit of a cosine decides which is nearer to a set of one of them.
+        return (
+            table.filter(~pl.col("measure").str.ends_with("_cosine")) if given.get("vectors") == "embedding" else table
+        )
 
     same_tables(*on_both(work, lambda device: model(family, device)))
 
@@ -181,6 +193,20 @@ for _vectors in ("embedding", "hidden", "output"):
 checks.add("diagnose as sparsemax")(lambda: diagnosed("llama", normalizer="entmax:alpha=1.5", temperatures=(0.5, 1.0)))
 
 
+@checks.add("diagnose in bfloat16", torch.bfloat16, quick=True)
+@checks.add("diagnose in float16", torch.float16)
+def half_diagnosis(dtype: torch.dtype) -> None:
+    def work(made: Model) -> pl.DataFrame:
+        return abbe.diagnose(made, tiny_runs.TEXT, **({"lengths": [24]} | tiny_runs.QUICK | {"windows": 2})).table
+
+    found, wanted = on_both(work, lambda device: model("llama", device, dtype))
+    # Later layers are given states that torch's attention kernel of the CPU rounds otherwise.
+    same_tables(*(table.filter(pl.col("layer") == 0) for table in (found, wanted)))
+    same_tables(
+        *(table.select("measure", "layer", "head", "n", pl.col("value").is_null()) for table in (found, wanted))
+    )
+
+
 @checks.add("report")
 def reported() -> None:
     def work(made: Model) -> Any:
@@ -189,7 +215,7 @@ def reported() -> None:
                 made, tiny_runs.TEXT, **(tiny_runs.QUICK | {"lengths": [16, 40], "temperatures": (0.1, 1.0)}),
                 folder=Path(folder) / "run",
             )  # fmt: skip
-            assert report.to_html(Path(folder) / "page.html").stat().st_size > 10_000
+            assert len(report.to_html()) > 10_000
             return report
 
     found, wanted = on_both(work, lambda device: model("llama", device))
@@ -237,7 +263,7 @@ def compared() -> None:
         )  # fmt: skip
 
     found, wanted = on_both(work, word_model)
-    same_tables(found.table, wanted.table, skip="^(seconds|tokens_per|megabytes|memory|speed|slow).*$")
+    same_tables(found.table, wanted.table, skip="^(seconds|time_ratio|extra_megabytes)$")
 
 
 @checks.add("calibrate")
@@ -245,8 +271,8 @@ def calibrated() -> None:
     def work(made: Model) -> Any:
         with tempfile.TemporaryDirectory() as folder:
             found = abbe.calibrate(
-                made, tiny_runs.TEXT, normalizer="entmax:alpha=1.5", windows=3, held_out=2, length=32, queries=8, steps=2,
-                finetune=2, resamples=50, progress=False, folder=Path(folder) / "run",
+                made, tiny_runs.TEXT, normalizer="entmax:alpha=1.5", windows=3, held_out=2, length=32, queries=8,
+                steps=2, finetune=2, resamples=50, progress=False, folder=Path(folder) / "run",
             )  # fmt: skip
             with abbe.swap(made, f"file:{found.file}") as swap:
                 fitted = [parameter.detach().clone() for parameter in swap.parameters()]
@@ -309,6 +335,28 @@ def monitored(build: Callable[..., Any], padded: bool = False) -> None:
     same_tables(found, wanted, 1e-3)
     same(moved_weights, weights, 1e-3)
     same(moved_weights, [x.cpu() for x in work(DEVICE, watched=False)[1]])
+
+
+@checks.add("the monitor of a network on another device leaves random numbers alone", quick=True)
+def monitor_and_dropout() -> None:
+    def work(watched: bool) -> list[Tensor]:
+        network = training_cases.gpt2("eager").to(DEVICE)  # with dropout
+        monitor = abbe.Monitor(network, every=1) if watched else None
+        optimizer = torch.optim.SGD(network.parameters(), lr=1e-2)
+        torch.manual_seed(7)
+        for inputs in training_cases.batches(2):
+            loss = network(**moved(inputs)).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if monitor is not None:
+                monitor.step(loss, 1e-2)
+        if monitor is not None:
+            monitor.close()
+            assert not monitor.silent, monitor.silent
+        return [parameter.detach().cpu() for parameter in network.parameters()]
+
+    same(work(True), work(False), on="cpu")
 
 
 checks.add("monitor gpt2", training_cases.gpt2, quick=True)(monitored)

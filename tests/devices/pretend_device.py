@@ -1,9 +1,10 @@
 """A device that is not the CPU, in Python alone: true values, autograd, and an error where real devices give one.
 
-Importing this registers "pretend" (two of them, pretend:0 and pretend:1) with torch, for the whole process and for good:
-only programs that tests start import it. A tensor on it holds a CPU tensor, which does the arithmetic, so numbers
-equal those of the CPU wherever torch takes the same operations. As on a GPU, tensors of two devices do not meet (a CPU tensor
-without dimensions may), indices may lie on the CPU, a generator must be of the device, and there is no way into numpy.
+Importing this registers "pretend" (two of them, pretend:0 and pretend:1) with torch, for the whole process and for
+good: only programs that tests start import it. A tensor on it holds a CPU tensor, which does the arithmetic, so numbers
+equal those of the CPU wherever torch takes the same operations. As on a GPU, tensors of two devices do not meet (a CPU
+tensor without dimensions may), indices may lie on the CPU, a generator must be of the device, and there is no way into
+numpy.
 What it cannot do: see that a generator of the device is used for tensors on the CPU; differentiate on
 pretend:1 (torch's engine counts one device of this kind); autocast, which changes nothing on it.
 """
@@ -136,7 +137,9 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return PretendTensor(x, device)
         given = same[id(x)]
         if given.shape != x.shape:
-            raise NotImplementedError(f"{func} changes the shape of a tensor, which the pretend device does not know of")
+            raise NotImplementedError(
+                f"{func} changes the shape of a tensor, which the pretend device does not know of"
+            )
         return given
 
     return tree.tree_map(on_device, out)
@@ -243,7 +246,9 @@ def _register() -> Callable[..., Any]:
     factories = torch.library.Library("aten", "IMPL")
     for name in ("arange", "arange.start", "arange.start_step"):
         packet, _, overload = name.partition(".")
-        factories.impl(name, partial(fallback, getattr(getattr(torch.ops.aten, packet), overload or "default")), "PrivateUse1")
+        factories.impl(
+            name, partial(fallback, getattr(getattr(torch.ops.aten, packet), overload or "default")), "PrivateUse1"
+        )
     fallback.libraries = library, factories  # type: ignore[attr-defined] # registrations end with their libraries
     return fallback
 

@@ -62,12 +62,19 @@ def normalizer_weights(case: cases.Case, dtype: torch.dtype) -> None:
 
     def make() -> Any:
         shape = 2, max(3, case.heads), 4, 9
-        return case.make(torch.float32), cases.random_logits(*shape, dtype=dtype).requires_grad_(), cases.random_mask(*shape)
+        return (
+            case.make(torch.float32),
+            cases.random_logits(*shape, dtype=dtype).requires_grad_(),
+            cases.random_mask(*shape),
+        )
 
     def work(given: Any) -> Any:
         normalizer, logits, mask = given
         learned = [logits, *normalizer.parameters()]
-        rows = with_gradients(normalizer(logits, mask), learned), with_gradients(normalizer(logits, check=True), learned)
+        rows = (
+            with_gradients(normalizer(logits, mask), learned),
+            with_gradients(normalizer(logits, check=True), learned),
+        )
         return *rows, normalizer.jacobian(logits.detach()[..., :1, :], mask[..., :1, :]), normalizer.spec
 
     with torch_path():
@@ -134,13 +141,15 @@ def attended(spec: str, option: str, block_bytes: int) -> None:
         learned = [q, k, v, *(x for x in options.values() if isinstance(x, Tensor) and x.requires_grad)]
         learned += normalizer.parameters()
         torch.manual_seed(3)  # of dropout
-        with mock.patch.object(attention_attend, "BLOCK_BYTES", block_bytes):
-            with mock.patch.object(attention_blocks, "BLOCK_BYTES", block_bytes):
-                rows = with_gradients(abbe.attention(q, k, v, normalizer, **options), learned)
-                torch.manual_seed(3)
-                with torch.no_grad():
-                    alone = abbe.attention(q, k, v, normalizer, **options)
-                    weights = abbe.attention(q, k, v, normalizer, return_weights=True, **options)
+        with (
+            mock.patch.object(attention_attend, "BLOCK_BYTES", block_bytes),
+            mock.patch.object(attention_blocks, "BLOCK_BYTES", block_bytes),
+        ):
+            rows = with_gradients(abbe.attention(q, k, v, normalizer, **options), learned)
+            torch.manual_seed(3)
+            with torch.no_grad():
+                alone = abbe.attention(q, k, v, normalizer, **options)
+                weights = abbe.attention(q, k, v, normalizer, return_weights=True, **options)
         return rows, alone, weights
 
     # Torch's softmax kernel of the CPU sums in another order than its plain operations, which other devices take here.
@@ -151,7 +160,9 @@ for _option in OPTIONS:
     for _spec in SPECS:
         _quick = _option == "all" or _spec == "entmax:alpha=1.5,learn=true,heads=4"
         checks.add(f"attention {_spec} {_option}", _spec, _option, 1 << 22, quick=_quick)(attended)
-        checks.add(f"attention {_spec} {_option} in blocks", _spec, _option, 1 << 9, quick=_option == "dropout")(attended)
+        checks.add(f"attention {_spec} {_option} in blocks", _spec, _option, 1 << 9, quick=_option == "dropout")(
+            attended
+        )
 
 
 @checks.add("attention in half precision", quick=True)

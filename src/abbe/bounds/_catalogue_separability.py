@@ -85,7 +85,9 @@ SEPARABILITY: tuple[Statement, ...] = (
         r"\mathbb E\,N_s/N \approx \mathbb E\,\Phi(\sqrt{d/N}-g_{L-N})",
         OURS, "equal weights, vectors uniform on a sphere", "approximation", False, _sphere_estimate,
         lambda p: p["mean"],
-        lambda p: separability.sphere_separability_estimate(count_of(p), keys_of(p), p.sizes["width"]).to(p["mean"])[None],
+        lambda p: separability.sphere_separability_estimate(
+            count_of(p), keys_of(p), p.sizes["width"]
+        ).reshape(1).to(p["mean"]),
         "equal", ({"keys": 128, "count": 8, "width": 96}, {"keys": 256, "count": 16, "width": 96}), False,
         lambda p: p["error"], 0.1,
     ),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._kernels.switch import KernelsBrokenError, load, loading, switched_on, usable
+from .._kernels.switch import KernelsBrokenError, load, loading, switched_on, usable_for
 from .._kernels.threads import over_rows
 from ._triton import run as on_gpu
 from ._triton.choice import takes
@@ -111,7 +111,7 @@ def blended_weights(
 
 def fused(logits: Tensor) -> bool:
     """Whether the CPU kernels take these logits."""
-    if logits.dtype != torch.float32 or logits.device.type != "cpu" or inside_transform() or not usable():
+    if logits.dtype != torch.float32 or inside_transform() or not usable_for(logits):
         return False
     return _large_enough(logits)
 
