@@ -54,6 +54,7 @@ def test_the_usual_place_leaves_the_identity_as_it_was() -> None:
     assert not {"device", "dtype"} & set(tiny_runs.shared_run().manifest["identity"])
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_precisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
