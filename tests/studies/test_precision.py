@@ -54,6 +54,12 @@ def test_the_usual_place_leaves_the_identity_as_it_was() -> None:
     assert not {"device", "dtype"} & set(tiny_runs.shared_run().manifest["identity"])
 
 
+def test_the_line_of_the_self_check_allows_for_the_dtype(capsys: pytest.CaptureFixture[str]) -> None:
+    for dtype, allowed in ((torch.float32, "1e-3"), (torch.bfloat16, "0.39"), (torch.float16, "0.049")):
+        abbe.diagnose(half(dtype), tiny_runs.TEXT, **(SMALL | {"windows": 1, "progress": True}))
+        assert f"(allowed {allowed})" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_command_line_takes_precisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

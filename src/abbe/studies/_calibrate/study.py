@@ -27,7 +27,7 @@ from .._engine.measuring import finished_manifest, manifest_facts, window_places
 from .._engine.room import plan_memory
 from .._engine.settings import settings_for
 from .._engine.watch import Watch, watching
-from .._engine.window import check_model, check_tokens
+from .._engine.window import allowed_error, check_model, check_tokens
 from .findings import calibration_findings
 from .layers import (
     FittedGroup,
@@ -221,7 +221,7 @@ class _Job:
         stages = 0 if self.no_loss else 3 + tuned
         passes = (1 + tuned) * len(self.windows) + stages * len(self.held_out) + _TUNING_PASSES * self.settings.finetune
         cost = estimate(self.model, [self._length] * passes, len(probe), a_pass, 1.0, losses=stages > 0)
-        watch.say_checked(self.model.name, self.error)
+        watch.say_checked(self.model.name, self.error, allowed_error(self.model))
         watch.say(f"{layers} of {len(self.groups)} layers to fit, after that {cost}")
         watch.expect(layers + stages * len(self.held_out) + self.settings.finetune + tuned * len(self.groups))
 

@@ -26,7 +26,7 @@ from .._engine.measuring import finished_manifest, manifest_facts, window_places
 from .._engine.passes import model_inputs
 from .._engine.room import plan_memory
 from .._engine.watch import Watch
-from .._engine.window import check_tokens
+from .._engine.window import allowed_error, check_tokens
 from .alternatives import Alternative, Rules
 from .calibrated import calibrated, fitted_rules, halves
 from .capacities import curve_record, window_numbers
@@ -108,7 +108,7 @@ class Study:
         self._sizes = Sizes.of(self.settings.grid, self.settings.length + sinks)
         alternatives = self.settings.alternatives
         count = 1 + len(alternatives) + self.settings.calibrate * sum(one.rules is not None for one in alternatives)
-        self.watch.say_checked(self.model.name, error)
+        self.watch.say_checked(self.model.name, error, allowed_error(self.model))
         self.watch.say(str(cost(self.model, self.windows[0], self.prompts, self._passes(), count)))
         self.watch.expect(count * (self._passes() + len(batches(self.prompts))))
         return error
