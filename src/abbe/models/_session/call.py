@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +67,7 @@ class AttentionCall:
         """Itself; or on the CPU, where its device (Metal, some of Intel's) has no float64, in which sums are taken."""
         if has_float64(self.query.device):
             return self
-        tensors = {name: part.cpu() for name, part in vars(self).items() if isinstance(part, Tensor)}
+        tensors: dict[str, Any] = {name: part.cpu() for name, part in vars(self).items() if isinstance(part, Tensor)}
         return replace(self, **tensors)
 
     def visible(self, queries: Tensor) -> Tensor:
