@@ -17,7 +17,19 @@ import torch
 from ..._asked import whole
 from ..._errors import AbbeError
 from ..._held import held
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, plan, swap, tap
+from ...models import (
+    DeviceLike,
+    DeviceMap,
+    DtypeLike,
+    LoadedModel,
+    Text,
+    Window,
+    evaluating,
+    has_float64,
+    plan,
+    swap,
+    tap,
+)
 from ...normalizers import Normalizer
 from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from .._engine.calibrated import learnable_rules
