@@ -1,7 +1,8 @@
 """A program: a model spread over two devices that are not the CPU, and its numbers beside those of the CPU.
 
-`python spread_over_devices.py [no-float64]` prints a line per study: "same", or what is wrong. The parts of the model are put on their
-devices and their inputs are moved by hooks, as accelerate does on devices that it knows; abbe only sees the outcome.
+`python spread_over_devices.py [no-float64]` prints a line per study: "same", or what is wrong. The parts of the model
+are put on their devices and their inputs are moved by hooks, as accelerate does on devices that it knows; abbe only
+sees the outcome.
 """
 
 from __future__ import annotations

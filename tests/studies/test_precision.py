@@ -61,6 +61,17 @@ def test_the_line_of_the_self_check_allows_for_the_dtype(capsys: pytest.CaptureF
 
 
 @pytest.mark.slow
+def test_the_report_says_the_precision_and_its_commands_keep_it() -> None:
+    quick = tiny_runs.QUICK | {"lengths": [16, 40]}
+    low = abbe.report(half(torch.bfloat16), tiny_runs.TEXT, **quick)
+    assert "What precision costs" in low.to_html()
+    assert any("--dtype bfloat16" in step.command for step in low.next_steps())
+    full = abbe.report(half(torch.float32), tiny_runs.TEXT, **quick)
+    assert "What precision costs" not in full.to_html()
+    assert not any("--dtype" in step.command for step in full.next_steps())
+
+
+@pytest.mark.slow
 def test_the_command_line_takes_precisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
