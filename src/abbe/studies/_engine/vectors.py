@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ..._errors import AbbeError
-from ...models import AttentionCall
+from ...models import AttentionCall, input_device
 from .settings import Vectors
 
 
@@ -28,7 +28,8 @@ def token_vectors(which: Vectors, call: AttentionCall, network: nn.Module, token
             raise AbbeError(f"{call.name}: its input states were not seen; use value vectors instead")
         return call.hidden[:1].float()
     embed: Any = network.get_input_embeddings()  # type: ignore[operator]
-    return normalize(embed(tokens).float(), dim=-1)
+    # The embedding of a spread model may lie on another device than the layer.
+    return normalize(embed(tokens.to(input_device(network))).float(), dim=-1).to(call.value.device)
 
 
 def _as_projected(call: AttentionCall) -> Tensor:
