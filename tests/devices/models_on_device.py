@@ -106,7 +106,7 @@ def swapped(family: str, what: Any, backward: bool = True) -> None:
 
 
 for _family in tiny_models.FAMILIES:
-    checks.add(f"tap {_family}", _family, quick=_family in ("gpt2", "gpt-oss"))(tapped)
+    checks.add(f"tap {_family}", _family)(tapped)
     if _family != "t5":
         checks.add(f"swap {_family}", _family, "sparsemax")(swapped)
 for _what in (
@@ -119,7 +119,7 @@ for _what in (
     checks.add(f"swap llama {_what}", "llama", _what)(swapped)
 
 
-def generated(what: str, quick: bool = False) -> None:
+def generated(what: str) -> None:
     """Greedy generation under a swap, with a cache: each step is one query."""
 
     def work(made: Model) -> Any:
@@ -136,10 +136,10 @@ def generated(what: str, quick: bool = False) -> None:
 
 
 for _spec in ("sparsemax", "entmax:alpha=1.5,learn=true", "topk:k=3", "softmax"):
-    checks.add(f"generate {_spec}", _spec, quick=_spec == "sparsemax")(generated)
+    checks.add(f"generate {_spec}", _spec)(generated)
 
 
-@checks.add("generate by the name of an attention", quick=True)
+@checks.add("generate by the name of an attention")
 def generated_by_name() -> None:
     def work(made: Model) -> Any:
         network: Any = made.network
@@ -187,13 +187,13 @@ def diagnosed(family: str, **options: Any) -> None:
 
 
 for _family in tiny_runs.BUILDERS:
-    checks.add(f"diagnose {_family}", _family, quick=_family == "gpt2")(diagnosed)
+    checks.add(f"diagnose {_family}", _family)(diagnosed)
 for _vectors in ("embedding", "hidden", "output"):
     checks.add(f"diagnose {_vectors}s")(lambda vectors=_vectors: diagnosed("llama", vectors=vectors))
 checks.add("diagnose as sparsemax")(lambda: diagnosed("llama", normalizer="entmax:alpha=1.5", temperatures=(0.5, 1.0)))
 
 
-@checks.add("diagnose in bfloat16", torch.bfloat16, quick=True)
+@checks.add("diagnose in bfloat16", torch.bfloat16)
 @checks.add("diagnose in float16", torch.float16)
 def half_diagnosis(dtype: torch.dtype) -> None:
     def work(made: Model) -> pl.DataFrame:
@@ -202,9 +202,8 @@ def half_diagnosis(dtype: torch.dtype) -> None:
     found, wanted = on_both(work, lambda device: model("llama", device, dtype))
     # Later layers are given states that torch's attention kernel of the CPU rounds otherwise.
     same_tables(*(table.filter(pl.col("layer") == 0) for table in (found, wanted)))
-    same_tables(
-        *(table.select("measure", "layer", "head", "n", pl.col("value").is_null()) for table in (found, wanted))
-    )
+    known = "measure", "layer", "head", "n", pl.col("value").is_null()
+    same_tables(*(table.select(known) for table in (found, wanted)))
 
 
 @checks.add("report")
@@ -337,7 +336,7 @@ def monitored(build: Callable[..., Any], padded: bool = False) -> None:
     same(moved_weights, [x.cpu() for x in work(DEVICE, watched=False)[1]])
 
 
-@checks.add("the monitor of a network on another device leaves random numbers alone", quick=True)
+@checks.add("the monitor of a network on another device leaves random numbers alone")
 def monitor_and_dropout() -> None:
     def work(watched: bool) -> list[Tensor]:
         network = training_cases.gpt2("eager").to(DEVICE)  # with dropout
@@ -359,7 +358,7 @@ def monitor_and_dropout() -> None:
     same(work(True), work(False), on="cpu")
 
 
-checks.add("monitor gpt2", training_cases.gpt2, quick=True)(monitored)
+checks.add("monitor gpt2", training_cases.gpt2)(monitored)
 checks.add("monitor llama", training_cases.llama, True)(monitored)
 
 
@@ -387,7 +386,7 @@ def spread_diagnosis(places: list[str], first: str) -> None:
             tap.listen(lambda call: seen.append(str(call.weights(torch.tensor([3])).device)))
             with torch.no_grad():
                 made.network(input_ids=torch.arange(2, 14)[None].to(made.network.device))
-        options = {"lengths": [16, 40]} | tiny_runs.QUICK | {"windows": 2}
+        options = {"lengths": [16]} | tiny_runs.QUICK | {"windows": 2, "queries": 4, "sizes": (1, 3)}
         return abbe.diagnose(made, tiny_runs.TEXT, **options).table
 
     with torch_path():
