@@ -51,6 +51,45 @@ def with_gradients(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
     return [out, *torch.autograd.grad(out, inputs, weights, materialize_grads=True)]
 
 
+# -- The device itself ------------------------------------------------------------------------------------------------
+
+
+def writes(to: Tensor, value: Tensor) -> None:
+    to[torch.tensor([0, 1])] = value
+
+
+REFUSED: dict[str, Callable[[Tensor], Any]] = {
+    "a tensor on the CPU": lambda x: x + torch.ones(4),
+    "a CPU tensor that it has no part of": lambda x: torch.ones(4) * x.sum(),
+    "a tensor on another device of its kind": lambda x: x + x.to("pretend:1"),
+    "a number on another device of its kind": lambda x: x + x.sum().to("pretend:1"),
+    "an index into a CPU tensor": lambda x: torch.ones(4)[x > 0],
+    "CPU values for its entries": lambda x: writes(x, torch.zeros(2)),
+    "CPU tensors beside its own": lambda x: torch.cat([x, torch.ones(4)]),
+    "a generator of the CPU": lambda x: torch.rand(4, device=x.device, generator=torch.Generator()),
+    "numpy": lambda x: x.numpy(),
+    "a device that is not there": lambda x: x.to("pretend:2"),
+}
+
+
+@checks.add("the device refuses what real ones refuse", quick=True)
+def refusals() -> None:
+    for what, wrong in REFUSED.items():
+        try:
+            wrong(torch.arange(4.0, device=DEVICE))
+        except (RuntimeError, TypeError):
+            continue
+        raise AssertionError(f"it takes {what}")
+    x = torch.arange(4.0, device=DEVICE)
+    allowed = (
+        x + torch.tensor(1.0),
+        x[torch.tensor([1, 2])],
+        x * 2,
+        torch.rand(4, generator=torch.Generator(DEVICE), device=DEVICE),
+    )
+    assert all(one.device.type == DEVICE for one in allowed)
+
+
 # -- Normalizers ------------------------------------------------------------------------------------------------------
 
 _KNOWN = {case.spec for case in cases.CASES}
