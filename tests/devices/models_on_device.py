@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import needle_models
 import polars as pl
@@ -18,6 +19,7 @@ import tiny_runs
 import torch
 import training_cases
 from device_checks import DEVICE, Checks, moved, same, torch_path
+from inside import double_module
 from torch import Tensor, nn
 
 import abbe
@@ -190,7 +192,7 @@ for _family in tiny_runs.BUILDERS:
     checks.add(f"diagnose {_family}", _family)(diagnosed)
 for _vectors in ("embedding", "hidden", "output"):
     checks.add(f"diagnose {_vectors}s")(lambda vectors=_vectors: diagnosed("llama", vectors=vectors))
-checks.add("diagnose as sparsemax")(lambda: diagnosed("llama", normalizer="entmax:alpha=1.5", temperatures=(0.5, 1.0)))
+checks.add("diagnose as entmax")(lambda: diagnosed("llama", normalizer="entmax:alpha=1.5", temperatures=(0.5, 1.0)))
 
 
 @checks.add("diagnose in bfloat16", torch.bfloat16)
@@ -253,16 +255,24 @@ def word_model(device: str) -> Model:
     return wrap(network.to(device), tokenizer, "tiny")
 
 
-@checks.add("compare")
-def compared() -> None:
-    def work(made: Model) -> Any:
-        return abbe.compare(
-            made, needle_models.TEXT, normalizers=["sparsemax", "topk:k=2"], length=40, windows=3, queries=6,
-            needle_lengths=[31, 40], prompts=1, resamples=50, progress=False,
-        )  # fmt: skip
+def compared(made: Model, **options: Any) -> pl.DataFrame:
+    given = {
+        "length": 40,
+        "windows": 3,
+        "queries": 6,
+        "needle_lengths": [31, 40],
+        "prompts": 1,
+        "resamples": 50,
+    } | options
+    return abbe.compare(made, needle_models.TEXT, **given, progress=False).table.select(
+        pl.exclude("seconds", "time_ratio", "extra_megabytes")
+    )
 
-    found, wanted = on_both(work, word_model)
-    same_tables(found.table, wanted.table, skip="^(seconds|time_ratio|extra_megabytes)$")
+
+@checks.add("compare", ["sparsemax", "topk:k=2"])
+@checks.add("compare a normalizer that learns", ["entmax:alpha=1.5,learn=true"])
+def comparison(normalizers: list[str]) -> None:
+    same_tables(*on_both(lambda made: compared(made, normalizers=normalizers), word_model))
 
 
 @checks.add("calibrate")
@@ -362,6 +372,26 @@ checks.add("monitor gpt2", training_cases.gpt2)(monitored)
 checks.add("monitor llama", training_cases.llama, True)(monitored)
 
 
+# -- A device without float64 -----------------------------------------------------------------------------------------
+
+
+def without_double(name: str) -> None:
+    """A check, on a device that has no float64: the rows are measured on the CPU."""
+    from pretend_device import PretendTensor
+
+    with (
+        mock.patch.object(PretendTensor, "has_double", False),
+        mock.patch.object(double_module, "WITHOUT", frozenset({DEVICE})),
+        torch_path(),  # of the rows that are on the CPU then
+    ):
+        checks[name]()
+
+
+for _name in ("tap llama", "swap llama", "diagnose gpt-oss", "diagnose outputs", "diagnose as entmax", "report", "capacity",
+              "compare", "calibrate", "monitor llama"):  # fmt: skip
+    checks.add(f"{_name} without float64", _name)(without_double)
+
+
 # -- Several devices --------------------------------------------------------------------------------------------------
 
 
@@ -400,3 +430,37 @@ def spread_diagnosis(places: list[str], first: str) -> None:
 checks.add("diagnose a network on two devices", ["pretend:0", "pretend:1"], "pretend:0", quick=True)(spread_diagnosis)
 checks.add("diagnose a network on CPU and device", ["pretend:0", "cpu"], "pretend:0")(spread_diagnosis)
 checks.add("diagnose a network on device and CPU", ["cpu", "pretend:0"], "cpu")(spread_diagnosis)
+
+
+def on_two_devices(work: Callable[[Model], pl.DataFrame], rel: float = ROUNDING) -> None:
+    """A study of a network with its second layer on the CPU, which can also be differentiated."""
+    with torch_path():
+        wanted = work(model("llama", "cpu"))
+        found = work(spread(model("llama", DEVICE), ["pretend:0", "cpu"]))
+    same_tables(found, wanted, rel)
+
+
+@checks.add("report of a network on CPU and device")
+def spread_report() -> None:
+    options = tiny_runs.QUICK | {"lengths": [16, 40], "temperatures": (0.1, 1.0)}
+    on_two_devices(lambda made: abbe.report(made, tiny_runs.TEXT, **options).run.table)
+
+
+@checks.add("capacity of a network on CPU and device")
+def spread_capacity() -> None:
+    options: dict[str, Any] = {"lengths": [16], "windows": 2, "queries": 8, "resamples": 50, "progress": False}
+    on_two_devices(lambda made: abbe.capacity(made, tiny_runs.TEXT, **options).table)
+
+
+@checks.add("calibrate a network on CPU and device")
+def spread_calibration() -> None:
+    options: dict[str, Any] = {
+        "normalizer": "entmax:alpha=1.5", "windows": 3, "held_out": 2, "length": 32, "queries": 8, "steps": 2,
+        "finetune": 2, "resamples": 50, "progress": False,
+    }  # fmt: skip
+    on_two_devices(lambda made: abbe.calibrate(made, tiny_runs.TEXT, **options).table, 1e-3)
+
+
+@checks.add("compare normalizers of a network on CPU and device")
+def spread_comparison() -> None:
+    on_two_devices(lambda made: compared(made, normalizers=["sparsemax"], needle_lengths=[31], text=tiny_runs.TEXT))

@@ -81,5 +81,6 @@ def _mean_over_heads(states: list[State]) -> dict[str, float]:
     """Every head of every layer counts the same; heads without a value are left out."""
     of_layers = [compute(state) for state in states]
     return {
-        name: float(torch.cat([layer[name].value.flatten() for layer in of_layers]).nanmean()) for name in SELECTIVITY
+        name: float(torch.cat([layer[name].value.flatten().cpu() for layer in of_layers]).nanmean())
+        for name in SELECTIVITY
     }
