@@ -17,6 +17,7 @@ import polars as pl
 import tiny_models
 import tiny_runs
 import torch
+import torch.utils._pytree as tree
 import training_cases
 from device_checks import DEVICE, Checks, moved, same, torch_path
 from inside import double_module
@@ -248,31 +249,25 @@ def capacities() -> None:
     same_tables(*on_both(work, lambda device: model("llama", device)))
 
 
-def word_model(device: str) -> Model:
+def word_model(device: str, build: Callable[..., nn.Module] = tiny_models.gpt2) -> Model:
     tokenizer = needle_models.word_tokenizer()
-    network: Any = tiny_models.gpt2(vocab_size=len(tokenizer))
+    network: Any = build(vocab_size=len(tokenizer))
     network.set_attn_implementation("eager")
     return wrap(network.to(device), tokenizer, "tiny")
 
 
-def compared(made: Model, **options: Any) -> pl.DataFrame:
-    given = {
-        "length": 40,
-        "windows": 3,
-        "queries": 6,
-        "needle_lengths": [31, 40],
-        "prompts": 1,
-        "resamples": 50,
-    } | options
-    return abbe.compare(made, needle_models.TEXT, **given, progress=False).table.select(
-        pl.exclude("seconds", "time_ratio", "extra_megabytes")
-    )
+def compared(made: Model, normalizers: list[str]) -> pl.DataFrame:
+    comparison = abbe.compare(
+        made, needle_models.TEXT, normalizers=normalizers, length=40, windows=3, queries=6, needle_lengths=[31, 40],
+        prompts=1, resamples=50, progress=False,
+    )  # fmt: skip
+    return comparison.table.select(pl.exclude("seconds", "time_ratio", "extra_megabytes"))
 
 
 @checks.add("compare", ["sparsemax", "topk:k=2"])
 @checks.add("compare a normalizer that learns", ["entmax:alpha=1.5,learn=true"])
 def comparison(normalizers: list[str]) -> None:
-    same_tables(*on_both(lambda made: compared(made, normalizers=normalizers), word_model))
+    same_tables(*on_both(lambda made: compared(made, normalizers), word_model))
 
 
 @checks.add("calibrate")
@@ -387,12 +382,17 @@ def without_double(name: str) -> None:
         checks[name]()
 
 
-for _name in ("tap llama", "swap llama", "diagnose gpt-oss", "diagnose outputs", "diagnose as entmax", "report", "capacity",
-              "compare", "calibrate", "monitor llama"):  # fmt: skip
+_PATHS = "tap llama", "swap llama", "diagnose gpt-oss", "diagnose outputs", "diagnose as entmax", "monitor llama"
+for _name in (*_PATHS, "report", "capacity", "compare", "calibrate"):
     checks.add(f"{_name} without float64", _name)(without_double)
 
 
 # -- Several devices --------------------------------------------------------------------------------------------------
+
+
+def sent(given: Any, place: str) -> Any:
+    """Tensors in any nesting on another device, with the graph of their gradients."""
+    return tree.tree_map_only(Tensor, lambda x: x.to(place), given, is_leaf=lambda x: isinstance(x, Tensor))
 
 
 def spread(made: Model, places: list[str]) -> Model:
@@ -400,10 +400,8 @@ def spread(made: Model, places: list[str]) -> Model:
     network: Any = made.network
     for layer, place in zip(network.model.layers, places, strict=True):
         layer.to(place)
-        layer.register_forward_pre_hook(
-            lambda _, args, kwargs, place=place: (moved(args, place), moved(kwargs, place)), with_kwargs=True
-        )
-    network.model.norm.register_forward_pre_hook(lambda _, args: moved(args, str(network.device)))
+        layer.register_forward_pre_hook(lambda _, *given, place=place: sent(given, place), with_kwargs=True)
+    network.model.norm.register_forward_pre_hook(lambda _, args: sent(args, str(network.device)))
     return made
 
 
@@ -432,11 +430,17 @@ checks.add("diagnose a network on CPU and device", ["pretend:0", "cpu"], "preten
 checks.add("diagnose a network on device and CPU", ["cpu", "pretend:0"], "cpu")(spread_diagnosis)
 
 
-def on_two_devices(work: Callable[[Model], pl.DataFrame], rel: float = ROUNDING) -> None:
+def llama(device: str) -> Model:
+    return model("llama", device)
+
+
+def on_two_devices(
+    work: Callable[[Model], pl.DataFrame], rel: float = ROUNDING, make: Callable[[str], Model] = llama
+) -> None:
     """A study of a network with its second layer on the CPU, which can also be differentiated."""
     with torch_path():
-        wanted = work(model("llama", "cpu"))
-        found = work(spread(model("llama", DEVICE), ["pretend:0", "cpu"]))
+        wanted = work(make("cpu"))
+        found = work(spread(make(DEVICE), ["pretend:0", "cpu"]))
     same_tables(found, wanted, rel)
 
 
@@ -463,4 +467,7 @@ def spread_calibration() -> None:
 
 @checks.add("compare normalizers of a network on CPU and device")
 def spread_comparison() -> None:
-    on_two_devices(lambda made: compared(made, normalizers=["sparsemax"], needle_lengths=[31], text=tiny_runs.TEXT))
+    def words(device: str) -> Model:
+        return word_model(device, tiny_models.llama)
+
+    on_two_devices(lambda made: compared(made, ["sparsemax", "entmax:alpha=1.5,learn=true"]), make=words)
