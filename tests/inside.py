@@ -13,6 +13,7 @@ from typing import Any
 MODULES = {
     "attention_attend": "abbe._attention.attend",
     "attention_blocks": "abbe._attention.blocks",
+    "double_module": "abbe._double",
     "held_module": "abbe._held",
     "kernels_switch": "abbe._kernels.switch",
     "kernels_threads": "abbe._kernels.threads",

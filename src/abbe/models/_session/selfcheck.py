@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..._attention.blocks import BLOCK_BYTES, compute_dtype, fold_heads, full_precision, unfold_heads
+from ..._double import where_double
 from ..._errors import AbbeError
 from .._load.places import has_float64
 from .call import AttentionCall
@@ -105,9 +106,9 @@ def relative_error(plain: Tensor, own: Tensor, kept: object = None) -> float:
         if not torch.equal(a[~finite], b[~finite]) or bool(b.isnan().any()):
             return math.inf
         if bool(finite.any()):
-            one, other = (x[finite] if has_float64(x.device) else x[finite].cpu() for x in (a, b))
-            values.add(one.double())
-            differences = max(differences, float((one.double() - other.double()).abs().max()))
+            there, here = (where_double(x[finite]).double() for x in (a, b))
+            values.add(there)
+            differences = max(differences, float((there - here).abs().max()))
     if values.deviation == 0:
         raise AbbeError("the model's output is one number everywhere, from which the self-check can prove nothing")
     return differences / values.deviation

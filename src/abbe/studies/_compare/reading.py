@@ -80,7 +80,6 @@ def readings(rows: Rows, grid: tuple[int, ...], chance: torch.Generator) -> dict
 def _mean_over_heads(states: list[State]) -> dict[str, float]:
     """Every head of every layer counts the same; heads without a value are left out."""
     of_layers = [compute(state) for state in states]
-    return {
-        name: float(torch.cat([layer[name].value.flatten().cpu() for layer in of_layers]).nanmean())
-        for name in SELECTIVITY
-    }
+    # Layers may lie on different devices.
+    values = {name: [layer[name].value.flatten().cpu() for layer in of_layers] for name in SELECTIVITY}
+    return {name: float(torch.cat(of_all).nanmean()) for name, of_all in values.items()}
