@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ..._attention.blocks import beside_sink, compute_dtype, full_precision, grouped_scores, soft_cap, with_sink
+from ..._double import has_float64
 from ..._errors import AbbeError
 from ...normalizers import Normalizer
 from ...normalizers import normalizer as make_normalizer
-from .._load.places import has_float64
 
 # Models hide a key by adding a large negative number to its logit: -10,000 in old files, the smallest number of the
 # dtype in newer ones. Real logits are never so far apart; the self-check would find a model where they are.

@@ -16,7 +16,6 @@ from torch import Tensor
 from ..._attention.blocks import BLOCK_BYTES, compute_dtype, fold_heads, full_precision, unfold_heads
 from ..._double import where_double
 from ..._errors import AbbeError
-from .._load.places import has_float64
 from .call import AttentionCall
 from .modules import use_text_part
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..._asked import whole
+from ..._double import has_float64
 from ..._errors import AbbeError
 from ..._held import held
 from ...models import (
@@ -26,7 +27,6 @@ from ...models import (
     Text,
     Window,
     evaluating,
-    has_float64,
     plan,
     swap,
     tap,
