@@ -23,6 +23,7 @@ COMMANDS = (
     "capacity",
     "compare",
     "calibrate",
+    "merge",
     "lift",
     "watch",
     "train temperature",

@@ -29,9 +29,10 @@ NO_NUMBERS = (
     "--text", "--with", "--out", "--figures", "--html", "--vectors", "--way", "--figure", "--device", "--dtype",
     "--device-map",
 )  # fmt: skip
-WITHOUT_MODEL = ("verify", "normalizers", "pull", "doctor", "watch", "train")
+WITHOUT_MODEL = ("merge", "verify", "normalizers", "pull", "doctor", "watch", "train")
 ALWAYS = {
     "calibrate": ["--with", "sparsemax"],
+    "merge": ["."],
     "pull": [],
     "verify": ["spectral"],
     "normalizers": ["softmax"],

@@ -14,6 +14,7 @@ EXTRA_OF = {
     "diagnose": "models", "capacity": "models", "calibrate": "models", "train": "models", "lift": "models",
     "pull": "models", "export": "models", "diff": "models", "merge": "models", "cost": "models",
 }  # fmt: skip
+SHARED = ("report", "reproduce", "diagnose", "capacity", "compare", "calibrate", "train")  # have --shard
 FIGURES = ("2a", "2b", "2c", "3", "4")
 TASKS, OPTIMIZERS = ("recall", "mqar", "maximum", "text"), ("sgd", "adamw", "muon")
 DEVICES, DTYPES = ("auto", "cpu", "cuda", "mps", "xpu"), ("float32", "bfloat16", "float16")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
 from .._later import need
 from ._invocation import RESUMES, current
-from ._names import EXTRA_OF
+from ._names import EXTRA_OF, SHARED
 from ._options import (
     Debug,
     Device,
@@ -110,8 +110,8 @@ def study(
         takes_model = "asked" in inspect.signature(measure).parameters
 
         def command(
-            *, seed: int, shard: str | None, out: Path | None, figures: Path | None, opened: bool, as_json: bool,
-            quiet: bool, debug: bool, **own: Any,
+            *, seed: int, out: Path | None, figures: Path | None, opened: bool, as_json: bool, quiet: bool, debug: bool,
+            shard: str | None = None, **own: Any,
         ) -> None:  # fmt: skip
             from .. import views
 
@@ -167,7 +167,7 @@ def _composed(measure: Callable[..., Measured], json: str, folder: str) -> inspe
         parameters += _GROUPS.get(one.name, own)
     parameters += [
         _option("seed", Seed, 0),
-        _option("shard", Shard, None),
+        *([_option("shard", Shard, None)] if folder.split("-")[0] in SHARED else []),
         _option("out", Annotated[Path | None, out_option(folder)], None),
         _option("figures", Figures, None),
         _option("opened", Opened, False),
