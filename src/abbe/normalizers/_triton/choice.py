@@ -18,6 +18,7 @@ _SHORTEST = 32  # of a block: one warp
 _TILE = 1024  # short rows share a program until it holds so many logits
 _PER_WARP = 512  # 16 logits per thread
 
+
 def _is_installed() -> bool:
     """Whether triton can be imported; it is not imported."""
     try:

@@ -114,7 +114,9 @@ def forward(
     top, count, bad = row_facts(x)
     if not WHOLE:
         for start in range(BLOCK, keys, BLOCK):
-            part_top, part_count, part_bad = row_facts(load_tile(logits, first, real, start, keys, float("-inf"), BLOCK))
+            part_top, part_count, part_bad = row_facts(
+                load_tile(logits, first, real, start, keys, float("-inf"), BLOCK)
+            )
             top, count, bad = tl.maximum(top, part_top), count + part_count, tl.maximum(bad, part_bad)
     sound = (top > float("-inf")) & (top < float("inf")) & (bad == 0.0)
     top = tl.where(sound, top, 0.0)
