@@ -57,30 +57,30 @@ def test_triton_is_not_imported_before_rows_of_a_gpu_arrive(monkeypatch: pytest.
     assert "triton" in sys.modules
 
 
-@pytest.mark.parametrize("keys", [65, *map(slow, (1, 2, 7, 32, 33, 128, 1000))])
+@pytest.mark.parametrize("keys", [65, *map(slow, (1, 7, 33, 128, 1000))])
 @pytest.mark.parametrize("spec", [*SPECS, *map(slow, (*MORE, *SCALED))])
 def test_hostile_rows(spec: str, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = adversarial_rows(keys)
     for kind in HOSTILE[:3] if keys == 65 and spec in SPECS else set(kinds) - {"denormal"}:
-        rows = kinds[kind] if keys < 1000 else kinds[kind][:1, :1]
+        rows = kinds[kind] if keys < 1000 else kinds[kind][:1, :1]  # each row a program of its own
         assert_kernel_is_right(abbe.normalizer(spec), rows, monkeypatch, kind)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [4095, 5000, 8192, 8193, 20_000])  # from 8193 on a row is read block by block
+@pytest.mark.parametrize("keys", [5000, 8192, 8193, 20_000])  # from 8193 on a row is read block by block
 @pytest.mark.parametrize("spec", [*SPECS, "entmax:alpha=1.9,learn=true", "asentmax:alpha=1.25,learn=true"])
 def test_long_rows(spec: str, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = adversarial_rows(keys)
-    for kind in (*HOSTILE, "equal", "two-level", "mostly masked"):
+    for kind in HOSTILE:
         assert_kernel_is_right(abbe.normalizer(spec), kinds[kind][:1, :1], monkeypatch, kind)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [7, 129, 1000, 4096, 9000])
+@pytest.mark.parametrize("keys", [7, 129, 1000, 9000])
 @pytest.mark.parametrize("spec", [*SPECS, *MORE])
 def test_rows_sum_to_one(spec: str, keys: int) -> None:
     for kind, rows in adversarial_rows(keys, seed=2).items():
-        weights = abbe.normalizer(spec)(rows[:1] if keys < 4096 else rows[:1, :1]).detach().double()
+        weights = abbe.normalizer(spec)(rows[:1] if keys < 1000 else rows[:1, :1]).detach().double()
         off = (weights.sum(-1) - 1).abs().masked_fill((weights == 0).all(-1), 0)
         assert float(off.max()) <= 4 * EPS, kind
 
