@@ -66,6 +66,25 @@ def test_hostile_rows(spec: str, keys: int, monkeypatch: pytest.MonkeyPatch) -> 
         assert_kernel_is_right(abbe.normalizer(spec), rows, monkeypatch, kind)
 
 
+@pytest.mark.parametrize("spec", SPECS)
+def test_many_rows_have_the_support_of_the_reference(spec: str) -> None:
+    """A threshold that is rounded up in one row and down in the next: no key off the support gets a crumb."""
+    rows, made = random_logits(150, 64, scale=1.0, dtype=torch.float32), abbe.normalizer(spec)
+    weights, exact = made(rows).detach().double(), in_float64(made)(rows.double()).detach()
+    torch.testing.assert_close(weights, exact, rtol=0, atol=8 * EPS)
+    unclear = (exact > 0) & (exact < 1e-6)
+    assert bool((((weights > 0) == (exact > 0)) | unclear).all())
+    assert float((weights.sum(-1) - 1).abs().max()) <= 4 * EPS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_longest_rows(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = adversarial_rows(triton_choice.MOST_KEYS)
+    for kind in ("times 1e-4", "masked"):
+        assert_kernel_is_right(abbe.normalizer(spec), kinds[kind][:1, :1], monkeypatch, kind)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("keys", [5000, 8192, 8193, 20_000])  # from 8193 on a row is read block by block
 @pytest.mark.parametrize("spec", [*SPECS, "entmax:alpha=1.9,learn=true", "asentmax:alpha=1.25,learn=true"])
