@@ -2,7 +2,7 @@
 
 The interpreter must be chosen before triton is imported (TRITON_INTERPRET=1), and then holds for the whole process.
 Tolerances are those of the CPU kernels (test_kernels.py). A kernel that fails gives up with a RuntimeWarning, which is
-an error in tests: no test passes because the reference answered.
+an error in tests, and each test must launch a kernel: none passes because the reference answered.
 """
 
 from __future__ import annotations
@@ -42,7 +42,12 @@ def _interpreted() -> Iterator[None]:
         patch.setattr(triton_choice, "DEVICES", ("cpu",))
         patch.setattr(_dispatch, "FUSED_FROM", 1)
         patch.setattr(triton_run, "_broken", False)
+        launch, launched = triton_run._launch, []
+        patch.setattr(
+            triton_run, "_launch", lambda which, *rest, **named: launched.append(launch(which, *rest, **named))
+        )
         yield
+        assert launched
         assert not triton_run.given_up()
 
 
