@@ -184,7 +184,7 @@ def _run_backward(
     except KernelsBrokenError:
         return _reference_gradients(which, grad, logits, params)
     if with_params:
-        summed = grad_params.view(*logits.shape[:-1], -1).sum_to_size(params.shape)
+        summed = grad_params.view(*logits.shape[:-1], params.shape[-1]).sum_to_size(params.shape)
         return grad_logits.view(logits.shape), summed.to(params.dtype).contiguous()
     # An operator of torch returns tensors, never None.
     return grad_logits.view(logits.shape), torch.zeros_like(params)
