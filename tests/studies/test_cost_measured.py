@@ -68,9 +68,8 @@ def test_windows_take_what_was_predicted(name: str) -> None:
             measured[length].append(run.manifest["seconds"]["windows"][str(length)])
     for length in lengths:
         ratio = min(predicted[length]) / min(measured[length])
-        assert 1 / FACTOR < ratio < FACTOR, (
-            f"{length} tokens: {min(predicted[length]):.3f} s predicted, ratio {ratio:.2f}"
-        )
+        print(f"{name}, {length} tokens: {min(predicted[length]):.3f} s predicted, {ratio:.2f} of the time")
+        assert 1 / FACTOR < ratio < FACTOR
 
 
 @pytest.mark.slow
