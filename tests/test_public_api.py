@@ -23,7 +23,7 @@ PUBLIC = {
     *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
     *("Calibration", "Capacity", "Comparison", "calibrate", "capacity", "compare"),
     *("Report", "Reproduction", "Result", "Run", "diagnose", "open", "open_run", "report", "reproduce"),
-    *("Experiment", "Monitor", "cost", "doctor", "verify"),
+    *("Experiment", "Monitor", "Progress", "cost", "doctor", "merge", "verify", "work"),
     *("train_length", "train_recall", "train_temperature", "train_text"),
 }
 

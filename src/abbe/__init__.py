@@ -16,6 +16,7 @@ if _typing.TYPE_CHECKING:
         Capacity,
         Comparison,
         Experiment,
+        Progress,
         Report,
         Reproduction,
         calibrate,
@@ -24,6 +25,7 @@ if _typing.TYPE_CHECKING:
         cost,
         diagnose,
         doctor,
+        merge,
         open,
         report,
         reproduce,
@@ -32,6 +34,7 @@ if _typing.TYPE_CHECKING:
         train_temperature,
         train_text,
         verify,
+        work,
     )
     from .training import Monitor
 
@@ -48,6 +51,7 @@ __all__ = [
     "Normalizer",
     "NormalizerInfo",
     "Plan",
+    "Progress",
     "Report",
     "Reproduction",
     "Result",
@@ -65,6 +69,7 @@ __all__ = [
     "doctor",
     "list_normalizers",
     "load",
+    "merge",
     "normalizer",
     "open",
     "open_run",
@@ -81,6 +86,7 @@ __all__ = [
     "train_text",
     "verify",
     "windows",
+    "work",
 ]
 
 _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -96,8 +102,8 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         ".results": ("Result", "Run", "open_run"),
         ".studies": (
-            *("Calibration", "Capacity", "Comparison", "Experiment", "Report", "Reproduction"),
-            *("calibrate", "capacity", "cost", "diagnose", "open"),
+            *("Calibration", "Capacity", "Comparison", "Experiment", "Progress", "Report", "Reproduction"),
+            *("calibrate", "capacity", "cost", "diagnose", "merge", "open", "work"),
             *("train_length", "train_recall", "train_temperature", "train_text"),
         ),
         ".training": ("Monitor",),

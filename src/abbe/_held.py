@@ -1,7 +1,9 @@
-"""One process at a time in a run folder: the second one is told who holds it.
+"""One process at a time in a run folder, or any number of workers that share it: who comes too late is told why.
 
 What is special: the lock is the kernel's (flock) on a file in the folder, so it ends with the process, however that
-ends; the file only says who holds it.
+ends; the file only says who holds it. Workers may be on other machines, where such locks break: each has a file that it
+touches while it lives (`_alive`). Both sides first leave their mark and then look for that of the other, so that of a
+run and a worker that begin at once at least one is refused.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ._alive import Alive, living
 from ._errors import AbbeError
 
 fcntl: Any
@@ -27,6 +31,7 @@ except ImportError:  # not a POSIX system: folders are not locked there
 
 LOCK = ".lock"
 _holders: dict[Path, tuple[int, int]] = {}  # process and thread: one that holds a folder may take it again further in
+_shared: ContextVar[Path | None] = ContextVar("shared", default=None)  # the folder that this worker shares with others
 
 
 @contextmanager
@@ -37,17 +42,75 @@ def held(folder: str | os.PathLike[str] | None) -> Iterator[None]:
     if folder is None or path is None or _holders.get(path) == me:
         yield
         return
-    made = _make(Path(folder))
-    try:
-        lock = _taken(path, Path(folder))
-        _holders[path] = me
-        try:
+    with _made(Path(folder)):
+        if _is_shared(path):
             yield
+            return
+        lock = _taken(path, Path(folder))
+        try:
+            _refuse_beside_workers(path, Path(folder))
+            _holders[path] = me
+            try:
+                yield
+            finally:
+                del _holders[path]
         finally:
-            del _holders[path]
             with suppress(OSError):
                 (path / LOCK).unlink()  # before it is given free: who waits for this file finds that it is gone
             os.close(lock)
+
+
+@contextmanager
+def shared(folder: str | os.PathLike[str]) -> Iterator[Alive]:
+    """Join the workers of a folder; within, `held` takes this folder, and those in it, without a lock."""
+    path = Path(os.path.realpath(folder))
+    with _made(Path(folder)), Alive(path) as alive:
+        _refuse_beside_run(path, Path(folder))
+        before = _shared.set(path)
+        try:
+            yield alive
+        finally:
+            _shared.reset(before)
+
+
+def _is_shared(path: Path) -> bool:
+    folder = _shared.get()
+    return folder is not None and path.is_relative_to(folder)
+
+
+def _refuse_beside_workers(path: Path, shown: Path) -> None:
+    """Called by who holds the lock."""
+    others = living(path, path / LOCK)
+    if others:
+        raise AbbeError(
+            f"{shown} is shared by {len(others)} worker{'s' if len(others) > 1 else ''}, the first on {others[0]}: "
+            "wait until they are done, join them (--shard), or name another folder (--out)"
+        )
+
+
+def _refuse_beside_run(path: Path, shown: Path) -> None:
+    """Called by a worker that has left its mark."""
+    try:
+        lock = os.open(path / LOCK, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+    except OSError:  # nobody has locked it
+        return
+    try:
+        _lock(lock)
+    except BlockingIOError:
+        raise AbbeError(
+            f"{shown} is in use by {_holder(path)}, which does not share it: wait until it is done, "
+            "or name another folder (--out)"
+        ) from None
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Make a folder that is not there, and take it away again if it stays empty."""
+    made = _make(folder)
+    try:
+        yield
     finally:
         with suppress(OSError):
             for one in reversed(made):

@@ -54,6 +54,39 @@ def write_whole(path: Path, content: bytes | str, durable: bool = True) -> None:
             unfinished.unlink()
 
 
+def write_once(path: Path, content: bytes | str) -> bool:
+    """Write a file at once if there is none of this name; False if there is. Of several processes one wins.
+
+    By a link and not by a lock, which NFS may lose.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    plain = content if isinstance(content, bytes) else content.encode()
+    try:
+        unfinished.write_bytes(plain)
+        try:
+            os.link(unfinished, path)
+        except FileExistsError:
+            # NFS asks again when an answer was lost, and is then told that the link, its own, is there.
+            return unfinished.stat().st_nlink == 2
+        except OSError:  # a file system without links
+            return _write_exclusively(path, plain)
+        return True
+    except OSError as error:
+        raise CannotWrite(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
+
+
+def _write_exclusively(path: Path, content: bytes) -> bool:
+    try:
+        with open(path, "xb") as file:
+            file.write(content)
+    except FileExistsError:
+        return False
+    return True
+
+
 def write_json(
     path: Path,
     content: Mapping[str, Any],
@@ -67,9 +100,18 @@ def write_json(
     block: dict[str, Any] = {key: name for key, name in (("run", run), ("part", part)) if name}
     if files:
         block["files"] = {name: sha256(read_bytes(path.parent / name)) for name in files}
+    write_whole(path, _sealed(content, block), durable)
+
+
+def write_json_once(path: Path, content: Mapping[str, Any]) -> bool:
+    """Write an object with its checksum if there is no such file; whether it was written."""
+    return write_once(path, _sealed(content, {}))
+
+
+def _sealed(content: Mapping[str, Any], block: Mapping[str, Any]) -> str:
     plain = json.loads(json.dumps(content))  # keys as text, as they are read again
-    sealed = plain | {CHECKED: block | {"sha256": _sum_of(plain, block)}}
-    write_whole(path, json.dumps(sealed, indent=1) + "\n", durable)
+    sealed = plain | {CHECKED: dict(block) | {"sha256": _sum_of(plain, block)}}
+    return json.dumps(sealed, indent=1) + "\n"
 
 
 def read_bytes(path: Path) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import real
 import torch
-from inside import OPERATIONS, TRAFFIC, cost_probe, engine_measuring
+from inside import OPERATIONS, TRAFFIC, cost_probe, engine_measuring, kernels_switch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -102,7 +102,7 @@ class Counted(TorchDispatchMode):
 
 @pytest.mark.slow
 def test_traffic_and_operations_of_the_measures_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ABBE_KERNELS", "off")
+    monkeypatch.setattr(kernels_switch, "_on", False)
     counts = {(length, heads, width): counted(length, heads, width) for length, heads, width in
               [(128, 2, 16), (256, 2, 16), (128, 4, 32), (256, 4, 32)]}  # fmt: skip
     for heads, width in ((2, 16), (4, 32)):

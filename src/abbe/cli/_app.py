@@ -17,6 +17,7 @@ from . import _calibrate, _capacity, _compare, _doctor, _heads, _normalizers, _p
 from ._invocation import MISTAKE
 from ._options import Debug
 from ._scale import cost as _cost
+from ._scale import merge as _merge
 
 
 class OneLineGroup(TyperGroup):
@@ -87,6 +88,7 @@ _add(_MODEL, _heads.diagnose, _heads.DIAGNOSE_EXAMPLES)
 _add(_MODEL, _capacity.capacity, _capacity.EXAMPLES)
 _add(_MODEL, _compare.compare, _compare.EXAMPLES)
 _add(_MODEL, _calibrate.calibrate, _calibrate.EXAMPLES)
+_add(_MODEL, _merge.merge, _merge.EXAMPLES)
 _add(_MODEL, _watch.watch, _watch.EXAMPLES)
 app.add_typer(_train.make_group(_add_to), rich_help_panel=_MODEL)
 _add(_THEORY, _verify.verify, _verify.EXAMPLES)

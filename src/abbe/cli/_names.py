@@ -12,8 +12,7 @@ from pathlib import Path
 EXTRA_OF = {
     "report": "all", "reproduce": "all", "compare": "all", "watch": "all",
     "diagnose": "models", "capacity": "models", "calibrate": "models", "train": "models",
-    "cost": "models",
-    "pull": "models",
+    "cost": "models", "pull": "models", "merge": "models",
 }  # fmt: skip
 FIGURES = ("2a", "2b", "2c", "3", "4")
 TASKS, OPTIMIZERS = ("recall", "mqar", "maximum", "text"), ("sgd", "adamw", "muon")

@@ -36,6 +36,7 @@ from ._options import (
     out_option,
     quiet_option,
 )
+from ._scale.shard import Shard, refuse_with_shard, run_shard
 from ._shown import show_result
 
 if TYPE_CHECKING:
@@ -98,8 +99,8 @@ def study(
         takes_model = "asked" in inspect.signature(measure).parameters
 
         def command(
-            *, seed: int, out: Path | None, figures: Path | None, opened: bool, as_json: bool, quiet: bool, debug: bool,
-            **own: Any,
+            *, seed: int, shard: str | None, out: Path | None, figures: Path | None, opened: bool, as_json: bool,
+            quiet: bool, debug: bool, **own: Any,
         ) -> None:  # fmt: skip
             from .. import views
 
@@ -117,7 +118,12 @@ def study(
                 own["asked"] = Asked(own.pop("model"), own.pop("text"), shared)
             else:
                 own["shared"] = shared
-            measured = measure(**_with_heads(own))
+            own = _with_heads(own)
+            if shard is not None:
+                refuse_with_shard(figures, opened)
+                run_shard(shard, folder, lambda: measure(**own), as_json=as_json)
+                return
+            measured = measure(**own)
             drawn = figures or (folder / figures_in if figures_in else None)
             if drawn is not None:
                 getattr(views, measured.save_figures)(measured.result, drawn)
@@ -150,6 +156,7 @@ def _composed(measure: Callable[..., Measured], json: str, folder: str) -> inspe
         parameters += _GROUPS.get(one.name, own)
     parameters += [
         _option("seed", Seed, 0),
+        _option("shard", Shard, None),
         _option("out", Annotated[Path | None, out_option(folder)], None),
         _option("figures", Figures, None),
         _option("opened", Opened, False),

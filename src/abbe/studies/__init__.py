@@ -18,7 +18,9 @@ if _typing.TYPE_CHECKING:
     from ._diagnose.study import diagnose
     from ._doctor.check import Check
     from ._doctor.study import doctor
+    from ._engine.sharing.board import Failure
     from ._engine.watch import watching
+    from ._merge import merge
     from ._open import open
     from ._report.result import Ball, HeadVerdict, Report, Sample, SampleRow
     from ._report.study import report
@@ -31,6 +33,7 @@ if _typing.TYPE_CHECKING:
     from ._train.text_study import train_text
     from ._try_normalizers import NormalizerTrial, try_normalizers
     from ._verify import Verdict, verify
+    from ._work import Progress, progress, progress_of, work, working
 
 __all__ = [
     "FIGURES",
@@ -42,12 +45,14 @@ __all__ = [
     "Comparison",
     "Costs",
     "Experiment",
+    "Failure",
     "Figure",
     "Finding",
     "HeadVerdict",
     "Interval",
     "KeyNumber",
     "NormalizerTrial",
+    "Progress",
     "Report",
     "Reproduction",
     "Sample",
@@ -59,7 +64,10 @@ __all__ = [
     "cost",
     "diagnose",
     "doctor",
+    "merge",
     "open",
+    "progress",
+    "progress_of",
     "report",
     "reproduce",
     "train_length",
@@ -69,6 +77,8 @@ __all__ = [
     "try_normalizers",
     "verify",
     "watching",
+    "work",
+    "working",
 ]
 
 _NAMES = {
@@ -88,6 +98,8 @@ _NAMES = {
         "._cost.result": ("Costs",),
         "._cost.study": ("cost",),
         "._diagnose.study": ("diagnose",),
+        "._engine.sharing.board": ("Failure",),
+        "._merge": ("merge",),
         "._open": ("open",),
         "._report.result": ("Ball", "HeadVerdict", "Report", "Sample", "SampleRow"),
         "._reproduce.result": ("Claim", "Figure", "Reproduction"),
@@ -96,6 +108,7 @@ _NAMES = {
         "._train.recall_study": ("train_recall",),
         "._train.temperature_study": ("train_temperature",),
         "._train.text_study": ("train_text",),
+        "._work": ("Progress", "progress", "progress_of", "work", "working"),
     },
     "all": {  # they write pages
         "._compare.study": ("compare",),

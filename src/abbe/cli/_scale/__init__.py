@@ -1,1 +1,1 @@
-"""Commands for large models and many machines."""
+"""Large models and many machines: abbe cost, --shard, and abbe merge."""

@@ -78,12 +78,12 @@ def keep_layer(parts: Parts, groups: Sequence[FittedGroup]) -> None:
     for number, group in enumerate(groups):
         tensors |= {f"{number}.state.{key}": value for key, value in group.made.state_dict().items()}
         tensors |= {f"{number}.{key}": getattr(group.facts, key) for key in _FACTS}
-    parts.keep_tensors(_part(groups), tensors)
+    parts.keep_tensors(layer_part(groups), tensors)
 
 
 def kept_layer(parts: Parts, groups: Sequence[FittedGroup]) -> list[FittedGroup] | None:
     """The layer as an earlier call fitted it, None if it did not."""
-    kept = parts.tensors(_part(groups))
+    kept = parts.tensors(layer_part(groups))
     if kept is None:
         return None
     tensors, fitted = kept[0], []
@@ -94,7 +94,7 @@ def kept_layer(parts: Parts, groups: Sequence[FittedGroup]) -> list[FittedGroup]
     return fitted
 
 
-def _part(groups: Sequence[FittedGroup]) -> str:
+def layer_part(groups: Sequence[FittedGroup]) -> str:
     return f"layers/{groups[0].layer}"
 
 

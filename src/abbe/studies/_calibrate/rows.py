@@ -61,9 +61,12 @@ class RowReader:
     def read(self, names: Collection[str]) -> dict[str, LayerRows]:
         """The rows of these layers, all windows together."""
         self._wanted, self._rows = set(names), {name: [] for name in names}
-        for window in self._windows:
-            self._window = window
-            run_model(self._model, window.tokens)
+        try:
+            for window in self._windows:
+                self._window = window
+                run_model(self._model, window.tokens)
+        finally:
+            self._wanted = ()  # deaf to the passes of other readers of the tap
         by_layer, self._rows = self._rows, {}
         return {name: _joined(parts) for name, parts in by_layer.items() if parts}
 

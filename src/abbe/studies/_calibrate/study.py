@@ -6,6 +6,7 @@ optionally fine-tuning of the same few numbers.
 
 from __future__ import annotations
 
+import copy
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,7 +25,11 @@ from .._engine.folder import claim_folder
 from .._engine.given import FolderLike, ModelLike, TextLike, given, windows_for
 from .._engine.loss import check_causal, window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, window_places
+from .._engine.parts import JSON, TENSORS
 from .._engine.settings import settings_for
+from .._engine.sharing.asked import shareable
+from .._engine.sharing.board import Unit
+from .._engine.sharing.crew import leave_to_merge, share, unit_in
 from .._engine.watch import Watch, watching
 from .._engine.window import check_model, check_tokens
 from .findings import calibration_findings
@@ -36,6 +41,7 @@ from .layers import (
     judge_layer,
     keep_layer,
     kept_layer,
+    layer_part,
     parameters_table,
 )
 from .result import CALIBRATED, TUNED, Calibration, CalibrationSettings, stage_losses
@@ -44,9 +50,11 @@ from .tune import fine_tune
 
 _LENGTH = 512
 _LOSSES, _TUNING = "losses", "tuning"  # parts in the folder, beside the layers
+_MEASURED = "measured"  # of a shared folder: says that both are complete
 _TUNING_PASSES = 4  # a step of fine-tuning takes about as long as so many forward passes
 
 
+@shareable
 def calibrate(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     normalizer: str | Mapping[str, str] = "entmax:alpha=1.5", windows: int = 8, held_out: int = 8,
@@ -113,8 +121,11 @@ class _Job:
             self.parts = claim_folder(
                 place, Calibration.study, self.model, self.text, self.settings.as_json(), watch.announce
             )
+            self._share_layers(open_tap, watch)
             groups = self._fitted(open_tap, a_pass, watch)
         normalizers: dict[str, Normalizer] = {group.pattern: group.made for group in groups}
+        self._share_losses(normalizers, watch)
+        leave_to_merge()
         losses = self._losses(normalizers, watch)
         groups = self._judged(groups, watch) if self.settings.finetune else groups
         heads, parameters = heads_table(groups), parameters_table(groups)
@@ -158,6 +169,34 @@ class _Job:
         order = sorted(range(len(cut)), key=_drawn(settings.base.seed, len(cut)).__getitem__)
         chosen = set(order[:held])
         return [w for w in cut if w.index not in chosen], [w for w in cut if w.index in chosen]
+
+    def _share_layers(self, open_tap: Any, watch: Watch) -> None:
+        """In a shared folder every layer is a part."""
+        units = {self._unit(layer_part(groups), TENSORS): groups for groups in self.groups.values()}
+        by_name = {unit.name: groups for unit, groups in units.items()}
+
+        def make(unit: Unit) -> None:
+            groups = copy.deepcopy(by_name[unit.name])  # a fit that failed halfway has changed its normalizers
+
+            def fit_one(name: str, rows: LayerRows) -> None:
+                keep_layer(self.parts, fit_layer(groups, rows, self.settings.steps))
+
+            self._for_rows(open_tap, [groups[0].name], fit_one)
+
+        share(list(units), make, watch)
+
+    def _share_losses(self, normalizers: Mapping[str, Normalizer], watch: Watch) -> None:
+        """All losses and the fine-tuning are one part: each stage goes on from the one before."""
+
+        def make(unit: Unit) -> None:
+            self._losses(normalizers, watch)
+            self.parts.keep_json(_MEASURED, {})
+
+        share([self._unit(_MEASURED, JSON)], make)
+
+    def _unit(self, part: str, suffix: str) -> Unit:
+        folder = self.parts.folder or Path()
+        return unit_in(folder, part, [folder / f"{part}{suffix}"])
 
     def _fitted(self, open_tap: Any, a_pass: float, watch: Watch) -> list[FittedGroup]:
         done: dict[int, list[FittedGroup]] = {}

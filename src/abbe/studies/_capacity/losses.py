@@ -64,6 +64,9 @@ class Losses:
             )
         return losses
 
+    def baseline_part(self, length: int) -> str:
+        return _part(length, BASELINE)
+
     def truncated(self, windows: Sequence[Window], how: Truncation) -> Tensor:
         return self._of(windows, how.name, how.words, how.what)
 
@@ -79,7 +82,7 @@ class Losses:
 
     def _of(self, windows: Sequence[Window], name: str, step: str, what: str | dict[str, str] | None) -> Tensor:
         """As they are known, from this call or an earlier one, or else evaluated, under a swap if there is one."""
-        part = f"{_FOLDER}/{windows[0].length}-{name}"
+        part = _part(windows[0].length, name)
         known = self._known.get(part) or self._read(part)
         if any(window.index not in known for window in windows):
             with nullcontext() if what is None else swap(self._model, what):
@@ -93,3 +96,7 @@ class Losses:
         """What an earlier call left, by number of the window; nothing if it is not there, or damaged."""
         kept = self._parts.json(part) or {"by_window": {}}
         return {int(index): float(loss) for index, loss in kept["by_window"].items()}
+
+
+def _part(length: int, name: str) -> str:
+    return f"{_FOLDER}/{length}-{name}"

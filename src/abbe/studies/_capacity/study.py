@@ -23,7 +23,10 @@ from .._engine.folder import claim_folder, finished_windows
 from .._engine.given import FolderLike, ModelLike, TextLike, given, windows_for
 from .._engine.loss import check_causal, next_token_losses
 from .._engine.measuring import finished_manifest, manifest_facts, measure_run
-from .._engine.parts import Parts
+from .._engine.parts import JSON, Parts
+from .._engine.sharing.asked import shareable
+from .._engine.sharing.board import Unit
+from .._engine.sharing.crew import need, share, unit_in
 from .._engine.targets import ALL, last_targets
 from .._engine.watch import Watch, watching
 from .._engine.window import check_tokens
@@ -38,6 +41,7 @@ TAUS = (0.01, 0.05)
 _RUN = "separability"  # folder of the run beside
 
 
+@shareable
 def capacity(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     tau: float | Sequence[float] = TAUS, lengths: int | Sequence[int] | None = None, windows: int = 8,
@@ -108,6 +112,11 @@ def evenly_spaced(windows: Sequence[Window], count: int) -> list[Window]:
     return [windows[(2 * part + 1) * there // (2 * parts)] for part in range(parts)]
 
 
+def _curve_part(length: int, way: str, layer: int | None) -> str:
+    """Says that all losses of a curve are there."""
+    return f"curves/{length}-{way}" + ("" if layer is None else f"-layer{layer}")
+
+
 @dataclass(frozen=True)
 class _Checked:
     """What is known of the model before anything is measured."""
@@ -153,6 +162,7 @@ class _Study:
         started, layers = time.perf_counter(), len(self.checked.layers)
         losses = Losses(self.model, self.parts, self._on_window, last_targets(self.settings.targets))
         self._say_cost(losses.kept_lengths())
+        self._share(losses)
         curves = self._curves(losses, self.settings.lengths, [None])
         curves += self._curves(losses, self.settings.layer_lengths, range(layers))
         rows = capacity_rows(curves, layers, self.settings)
@@ -212,6 +222,34 @@ class _Study:
 
     def _on_window(self, window: Window, what: str) -> None:
         self.watch.step(f"length {window.length}, {what}")
+
+    def _share(self, losses: Losses) -> None:
+        """In a shared folder every curve is a part: which sizes it tries depends on the losses before."""
+        if self.parts.folder is None:
+            return
+        whole = [(n, way, None) for n in reversed(self.settings.lengths) for way in self.settings.ways]
+        layers = range(len(self.checked.layers))
+        alone = [
+            (n, way, layer)
+            for n in reversed(self.settings.layer_lengths)
+            for way in self.settings.ways
+            for layer in layers
+        ]
+        curves = {self._unit(_curve_part(*curve)): curve for curve in [*whole, *alone]}
+        by_name = {unit.name: curve for unit, curve in curves.items()}
+
+        def make(unit: Unit) -> None:
+            length, way, layer = by_name[unit.name]
+            baseline = self._unit(losses.baseline_part(length))
+            need([baseline], lambda _: losses.baseline(self._windows(length, None)))
+            self._curve(losses, length, way, layer)
+            self.parts.keep_json(_curve_part(length, way, layer), {"length": length, "way": way, "layer": layer})
+
+        share(list(curves), make)
+
+    def _unit(self, part: str) -> Unit:
+        assert self.parts.folder is not None
+        return unit_in(self.parts.folder, part, [self.parts.folder / f"{part}{JSON}"])
 
     def _curves(self, losses: Losses, lengths: Sequence[int], layers: Sequence[int | None]) -> list[Curve]:
         """The longest windows first, so that the time left is rather over- than underestimated."""

@@ -59,6 +59,17 @@ def calibrated(
         model, text, normalizer=_kept_alphas(rules), length=length, windows=windows, held_out=1, seed=seed,
         folder=folder, progress=False,
     )  # fmt: skip
+    return _as_alternative(name, calibration, folder)
+
+
+def opened_calibrated(name: str, folder: Path) -> tuple[Alternative, list[str]]:
+    """As `calibrated` gave it to another worker."""
+    from ... import studies
+
+    return _as_alternative(name, studies.open(folder), folder)
+
+
+def _as_alternative(name: str, calibration: Any, folder: Path) -> tuple[Alternative, list[str]]:
     if calibration.file is None:
         raise AbbeError(f"calibration of {name} left no file to swap in {folder}")
     fitted = Alternative(name + CALIBRATED, calibration.file)

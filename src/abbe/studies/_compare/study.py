@@ -11,12 +11,14 @@ from .._engine.capacity.search import COARSE
 from .._engine.given import FolderLike, ModelLike, TextLike, given
 from .._engine.loss import check_causal
 from .._engine.settings import MOST_RESAMPLES, checked_seed
+from .._engine.sharing.asked import shareable
 from .._engine.watch import watching
 from .alternatives import NormalizersLike, as_alternatives
 from .result import ALTERNATIVES, LENGTH, CompareSettings, Comparison, needle_lengths_for
 from .work import Study
 
 
+@shareable
 def compare(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     normalizers: NormalizersLike | None = None, length: int | None = None, windows: int = 8, queries: int = 32,

@@ -23,11 +23,14 @@ from .._engine.folder import claim_folder
 from .._engine.given import windows_for
 from .._engine.loss import window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, window_places
+from .._engine.parts import JSON
 from .._engine.passes import model_inputs
+from .._engine.sharing.board import Unit
+from .._engine.sharing.crew import alone, is_shared, leave_to_merge, need, refuse_without, share, unit_in
 from .._engine.watch import Watch
 from .._engine.window import check_tokens
 from .alternatives import Alternative, Rules
-from .calibrated import calibrated, fitted_rules, halves
+from .calibrated import calibrated, fitted_rules, halves, opened_calibrated
 from .capacities import curve_record, window_numbers
 from .cost import cost
 from .needle import batches, margins, needle_table
@@ -40,8 +43,9 @@ from .speed import ROUNDS, costs
 from .tables import comparison_table
 
 Contenders = Mapping[str, Alternative | None]  # by the name that is shown; None is the baseline
+Maker = Callable[[str, Alternative | None], object]
 SOFTMAX = "softmax"  # what is swapped in to read the baseline
-_PARTS, _TIMED = "parts", "time and memory"
+_PARTS, _SPEED, _TIMED = "parts", "speed", "time and memory"
 
 
 class Study:
@@ -83,9 +87,11 @@ class Study:
     def _compared(self, error: float) -> Comparison:
         with tempfile.TemporaryDirectory() as scratch:
             contenders = self._contenders(Path(scratch))
+            contenders = self._share(contenders)
+            leave_to_merge()
             records = {name: self._record(name, alternative) for name, alternative in contenders.items()}
             of_prompts = {name: self._needle(name, alternative) for name, alternative in contenders.items()}
-            speed = self._kept("speed", lambda: self._speed(contenders), _TIMED, ROUNDS * len(contenders))
+            speed = self._speed_of(contenders)
         s = self.settings
         needle = needle_table(self.prompts, of_prompts, s.level, s.resamples, s.seed)
         table = comparison_table(records, speed, needle, s)
@@ -120,15 +126,72 @@ class Study:
         for number, alternative in enumerate(self.settings.alternatives):
             contenders[alternative.name] = alternative
             if self.for_fitting is not None and alternative.rules is not None:
-                fitted, skipped = calibrated(
-                    self.model, alternative.name, alternative.rules, self.for_fitting, length=self.settings.length,
-                    windows=self.settings.windows, seed=self.settings.seed,
-                    folder=(self.folder or scratch) / "calibrated" / str(number),
-                )  # fmt: skip
+                fitted, skipped = self._calibrated(number, alternative, scratch)
                 contenders[fitted.name] = fitted
                 self.skipped += skipped
         self.places = {name: place for place, name in enumerate(contenders)}
         return contenders
+
+    def _calibrated(self, number: int, alternative: Alternative, scratch: Path) -> tuple[Alternative, list[str]]:
+        """The calibration of an alternative; in a shared folder it is made by one worker, and the others wait."""
+        assert self.for_fitting is not None
+        assert alternative.rules is not None
+        name, rules, text = alternative.name, alternative.rules, self.for_fitting
+        folder = (self.folder or scratch) / "calibrated" / str(number)
+
+        def make() -> tuple[Alternative, list[str]]:
+            return calibrated(
+                self.model, name, rules, text, length=self.settings.length, windows=self.settings.windows,
+                seed=self.settings.seed, folder=folder,
+            )  # fmt: skip
+
+        def make_part(_: Unit) -> None:
+            with alone():
+                make()
+            self.parts.keep_json(f"{_PARTS}/calibrated-{number}", {})
+
+        if not is_shared():
+            return make()
+        need([self._unit(f"calibrated-{number}")], make_part)
+        return opened_calibrated(name, folder)
+
+    def _share(self, contenders: Contenders) -> Contenders:
+        """In a shared folder: the parts of all contenders. Those of which a part has failed are left out."""
+        if self.folder is None:
+            return contenders
+
+        def make_capacity(name: str, alternative: Alternative | None) -> None:
+            need([units[one, "windows"] for one in dict.fromkeys((BASELINE, name))], make)
+            self._windows_of(BASELINE, None)
+            self._capacity_of(name, alternative, self._windows_of(name, alternative)["loss"])
+
+        makers: dict[str, Maker] = {
+            "windows": self._windows_of, "capacity": make_capacity, "sensitivity": self._equal_of,
+            "needle": self._needle,
+        }  # fmt: skip
+        # Windows come first, so that few workers wait for them.
+        units = {(name, what): self._unit(f"{self.places[name]}-{what}") for what in makers for name in contenders}
+        by_unit = {unit: key for key, unit in units.items()}
+        speed = self._unit(_SPEED)
+
+        def make(unit: Unit) -> None:
+            if unit == speed:
+                self._speed_of(contenders)
+            else:
+                name, what = by_unit[unit]
+                makers[what](name, contenders[name])
+
+        failed = share([*by_unit, speed], make, needed=False)
+        for unit in (speed, *(units[BASELINE, what] for what in makers)):
+            if unit.name in failed:
+                refuse_without(failed[unit.name])
+        names = {by_unit[unit][0]: failed[unit.name] for unit in by_unit if unit.name in failed}
+        self.skipped += [f"{name}: {failure}" for name, failure in names.items()]
+        return {name: alternative for name, alternative in contenders.items() if name not in names}
+
+    def _unit(self, part: str) -> Unit:
+        folder = self.folder or Path()
+        return unit_in(folder, f"{_PARTS}/{part}", [folder / f"{_PARTS}/{part}{JSON}"])
 
     def _part(self, name: str, what: str, make: Callable[[], Mapping[str, Any]], steps: int) -> dict[str, Any]:
         """Kept under the place of the normalizer: their names are no file names."""
@@ -150,17 +213,29 @@ class Study:
 
     def _record(self, name: str, alternative: Alternative | None) -> dict[str, Any]:
         """Losses and selectivity, capacity, and sensitivity at equal selectivity."""
-        swapped: Rules = SOFTMAX if alternative is None else alternative.what
-        windows = self._part(name, "windows", lambda: self._read(name, swapped), len(self.windows))
-        if name == BASELINE:
-            self._baseline_losses = windows["loss"]
-        steps = self._sizes.expected(1) * len(self.windows)
-        capacity = self._part(name, "capacity", lambda: self._capacity(name, swapped, windows["loss"]), steps)
-        equal = self._part(name, "sensitivity", lambda: self._equal(swapped), 0)
+        windows = self._windows_of(name, alternative)
+        capacity = self._capacity_of(name, alternative, windows["loss"])
+        equal = self._equal_of(name, alternative)
         # What is proved holds at the parameters of a spec for all heads: fitted ones are in a file, which has none.
         spec = SOFTMAX if alternative is None else alternative.spec
         proved = None if spec is None else theory(spec, self.settings.length)
         return {"windows": windows, "capacity": capacity, "sensitivity": equal, "theory": proved}
+
+    def _windows_of(self, name: str, alternative: Alternative | None) -> dict[str, Any]:
+        windows = self._part(name, "windows", lambda: self._read(name, _swapped(alternative)), len(self.windows))
+        if name == BASELINE:
+            self._baseline_losses = windows["loss"]
+        return windows
+
+    def _capacity_of(
+        self, name: str, alternative: Alternative | None, losses: Sequence[float | None]
+    ) -> dict[str, Any]:
+        """After the windows of the baseline."""
+        steps = self._sizes.expected(1) * len(self.windows)
+        return self._part(name, "capacity", lambda: self._capacity(name, _swapped(alternative), losses), steps)
+
+    def _equal_of(self, name: str, alternative: Alternative | None) -> dict[str, Any]:
+        return self._part(name, "sensitivity", lambda: self._equal(_swapped(alternative)), 0)
 
     def _read(self, name: str, swapped: Rules) -> dict[str, list[float]]:
         """By window; the loss of the baseline is that of the model as it is."""
@@ -201,6 +276,9 @@ class Study:
         of_prompts = self._part(name, "needle", make, len(batches(self.prompts)))["margins"]
         return [math.nan if margin is None else margin for margin in of_prompts]
 
+    def _speed_of(self, contenders: Contenders) -> dict[str, Any]:
+        return self._kept(_SPEED, lambda: self._speed(contenders), _TIMED, ROUNDS * len(contenders))
+
     def _speed(self, contenders: Contenders) -> dict[str, Any]:
         whats = {name: None if alternative is None else alternative.what for name, alternative in contenders.items()}
         return costs(self.model, self.windows[0].tokens, whats, lambda: self._step(_TIMED))
@@ -219,3 +297,8 @@ class Study:
             "skipped": [*self.skipped, *infinite],
         }
         return finished_manifest(facts, self.parts, {"total": time.perf_counter() - self.started})
+
+
+def _swapped(alternative: Alternative | None) -> Rules:
+    """What is swapped in while a contender is read."""
+    return SOFTMAX if alternative is None else alternative.what

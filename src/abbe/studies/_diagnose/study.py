@@ -11,9 +11,11 @@ from ...results import Run
 from .._engine.given import FolderLike, ModelLike, TextLike, given, room_for
 from .._engine.measuring import measure_run
 from .._engine.settings import LENGTHS, settings_for
+from .._engine.sharing.asked import shareable
 from .._engine.watch import watching
 
 
+@shareable
 def diagnose(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     lengths: int | Sequence[int] | None = None, normalizer: str | Normalizer | None = None, vectors: str = "value",

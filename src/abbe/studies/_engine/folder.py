@@ -11,13 +11,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ..._alive import SHARED
 from ..._errors import AbbeError
 from ..._held import LOCK
-from ..._stored import is_unfinished, read_json, write_json
+from ..._stored import is_unfinished, read_json, write_json, write_json_once
 from ...measures import list_measures
 from ...models import LoadedModel, Text, Window
 from ...results import FORMAT, MANIFEST, Run, checked_manifest
 from .parts import Parts, run_of
+from .sharing.board import Board
+from .sharing.crew import current, is_shared, is_worker
 from .tables import Record
 
 _OLDER = "identity.json"  # of folders with several parts, up to format 2
@@ -52,7 +55,7 @@ class RunFolder:
     def record(self, window: Window) -> Record | None:
         """The record of a finished window, None if it is not finished (or its file is damaged)."""
         key = window.length, window.index
-        name = _name(window)
+        name = window_part(window)
         if key not in self._kept and (stored := self.parts.tensors(name)) is not None:
             if stored[1].get("measures") != _MEASURES:
                 self.parts.spoil(name, f"{self.path}/{name} was written by a version with other measures")
@@ -69,10 +72,10 @@ class RunFolder:
         key = window.length, window.index
         notes = {"seconds": round(seconds, 3), "skipped": list(skipped), "measures": _MEASURES}
         self._kept[key], self._notes[key] = record, notes
-        self.parts.keep_tensors(_name(window), record, self._notes[key])
+        self.parts.keep_tensors(window_part(window), record, self._notes[key])
 
 
-def _name(window: Window) -> str:
+def window_part(window: Window) -> str:
     return f"{_WINDOWS}/{window.length}-{window.index}"
 
 
@@ -137,19 +140,40 @@ def claim(path: Path, identity: Mapping[str, Any], study: str) -> bool:
     """
     if (path / _OLDER).exists():
         raise AbbeError(f"{path} was written by an older version of abbe ({_OLDER}): name a new folder (--out)")
-    known = {} if _may_be_taken(path) else _check_same(path, identity, study)
-    for left in filter(is_unfinished, (*path.iterdir(), *path.glob("*/.*"))):
-        with suppress(OSError):
-            left.unlink()  # of a process that was killed: nobody else writes here now
-    if not known.get("finished"):
-        begun = {"format": FORMAT, "study": study, "finished": False, "identity": dict(identity)}
-        write_json(path / MANIFEST, begun)
+    begun = {"format": FORMAT, "study": study, "finished": False, "identity": dict(identity)}
+    if is_worker():
+        known = _claim_with_others(path, begun, study)
+    else:
+        known = {} if _may_be_taken(path) else _check_same(path, identity, study)
+        for left in filter(is_unfinished, (*path.iterdir(), *path.glob("*/.*"))):
+            with suppress(OSError):
+                left.unlink()  # of a process that was killed: nobody else writes here now
+        if not known and not is_shared():
+            Board(path).clear()  # of workers that finished nothing, perhaps of another run
+        if not known.get("finished"):
+            write_json(path / MANIFEST, begun)
     return bool(known.get("finished")) and known.get("study", study) == study
+
+
+def _claim_with_others(path: Path, begun: Mapping[str, Any], study: str) -> dict[str, Any]:
+    """As a worker: of several that begin at once one writes the manifest, and the others find whether it is theirs."""
+    is_new = not (path / MANIFEST).exists() and _may_be_taken(path)
+    if not (is_new and write_json_once(path / MANIFEST, begun)):
+        known = _check_same(path, begun["identity"], study)
+        if not known:
+            write_json_once(path / MANIFEST, begun)
+    else:
+        known = {}
+    crew = current.get()
+    if crew is not None:
+        crew.begin(path)
+    return known
 
 
 def _may_be_taken(path: Path) -> bool:
     """Whether it is empty, or a run was begun in it and nothing finished."""
     files = [one for one in path.rglob("*") if one.is_symlink() or not one.is_dir()]
+    files = [one for one in files if one.relative_to(path).parts[0] != SHARED]
     if any(one.name not in _NOTHING and not is_unfinished(one) for one in files):
         return False
     if not (path / MANIFEST).is_file():

@@ -7,8 +7,10 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,12 +19,14 @@ from ..._held import held
 from ...models import LoadedModel, Tap, Text, Window, Windows, tap
 from ...results import FORMAT, Run
 from .cost import DIAGNOSIS, estimate, kernels_loaded
-from .folder import RunFolder, identity_of
+from .folder import RunFolder, identity_of, window_part
 from .given import windows_for
 from .memory import PeakMemory
-from .parts import Parts
+from .parts import TENSORS, Parts
 from .passes import PassReader, read_window
 from .settings import Settings, Vectors
+from .sharing.board import Unit
+from .sharing.crew import leave_to_merge, share, unit_in
 from .tables import table
 from .watch import Watch
 from .window import WindowReader, check_model, check_tokens
@@ -94,14 +98,20 @@ def measure_runs(
             else "all windows were measured before"
         )
         reader = WindowReader(model, open_tap, settings, [one.vectors for one in asked])
-        _measure(cut, reader, dict(zip(reader.kinds, kept, strict=True)), beside(open_tap, kept[0]), watch)
+        job = _Job(reader, dict(zip(reader.kinds, kept, strict=True)), beside(open_tap, kept[0]), watch)
+        cut, skipped = job.shared(cut)
+        leave_to_merge()
+        watch.expect(len(cut))
+        for window in cut:
+            job.measure(window)
+            watch.step(f"windows of {window.length}")
         common = {
             "layers": open_tap.layers,
             "self_check": {"error": error, "tokens": len(probe)},
             "windows": window_places(cut),
             "peak_extra_megabytes": memory.extra(),
         }
-        skipped = [*cut.skipped, *open_tap.skipped]
+        skipped += open_tap.skipped
         runs = []
         for one, fact, folder, run in zip(asked, facts, folders, kept, strict=True):
             fact = fact | common | {"skipped": [*skipped, *_reasons(cut, run), *_unseen_sizes(one)]}
@@ -170,26 +180,44 @@ def study_facts(study: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _measure(
-    windows: Sequence[Window],
-    reader: WindowReader,
-    kept: Mapping[Vectors, RunFolder],
-    beside: Sequence[PassReader],
-    watch: Watch,
-) -> None:
-    """Measure what is left, each window in one pass for all runs and readers."""
-    watch.expect(len(windows))
-    for window in windows:
-        missing = [kind for kind, run in kept.items() if window not in run]
+@dataclass(frozen=True)
+class _Job:
+    """The windows of some runs, each measured in one pass for all runs and readers."""
+
+    reader: WindowReader
+    kept: Mapping[Vectors, RunFolder]
+    beside: Sequence[PassReader]
+    watch: Watch
+
+    def measure(self, window: Window) -> None:
+        """What is left of one window."""
+        missing = [kind for kind, run in self.kept.items() if window not in run]
         if missing:
             start = time.perf_counter()
-            records = reader.measure(window, beside)
+            records = self.reader.measure(window, self.beside)
             seconds = (time.perf_counter() - start) / len(missing)
             for kind in missing:
-                kept[kind].keep(window, records[kind], seconds, list(reader.skipped))
+                self.kept[kind].keep(window, records[kind], seconds, list(self.reader.skipped))
         else:
-            read_window(reader.model, window, beside)
-        watch.step(f"windows of {window.length}")
+            read_window(self.reader.model, window, self.beside)
+
+    def shared(self, cut: Windows) -> tuple[Windows, list[str]]:
+        """In a shared folder: make what falls to this worker. The windows that are there, and what was skipped."""
+        folders = [run.path for run in self.kept.values() if run.path is not None]
+        if not folders:
+            return cut, list(cut.skipped)
+        units = {self._unit(window, folders): window for window in cut}
+        by_name = {unit.name: window for unit, window in units.items()}
+        failures = share(list(units), lambda unit: self.measure(by_name[unit.name]), self.watch, needed=False)
+        there = [window for unit, window in units.items() if unit.name not in failures]
+        why = [f"a window of {by_name[name].length} tokens: {failure}" for name, failure in failures.items()]
+        return Windows(there, {}), [*cut.skipped, *why]
+
+    def _unit(self, window: Window, folders: Sequence[Path]) -> Unit:
+        part = window_part(window)
+        files = [folder / f"{part}{TENSORS}" for folder in folders]
+        files += [folders[0] / f"{name}{TENSORS}" for reader in self.beside for name in reader.parts_of(window)]
+        return unit_in(folders[0], part, files)
 
 
 def _seconds(cut: Sequence[Window], kept: RunFolder) -> dict[str, float]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..._errors import AbbeError
 from ..._stored import CHECKED, check_owner, checked, read_json, write_json, write_whole
 from ..._tensor_sum import tensor_sum
+from .sharing.crew import is_worker
 
 Content = TypeVar("Content")
 
@@ -72,6 +73,9 @@ class Parts:
             return read(path)
         except (AbbeError, OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
             self.spoil(name, str(error) if isinstance(error, AbbeError) else f"{path} is damaged")
+            if is_worker():
+                with suppress(OSError):
+                    path.unlink()  # so that all workers see that it is not there
             return None
 
     def spoil(self, name: str, why: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +21,9 @@ class PassReader(Protocol):
 
     def done(self, window: Window) -> None:
         """The pass is over: everything of the window was read."""
+
+    def parts_of(self, window: Window) -> Sequence[str]:
+        """Names of the parts that it keeps of a window, as tensors."""
 
 
 @torch.no_grad()

@@ -73,6 +73,9 @@ class WindowReader:
     def done(self, window: Window) -> None:
         """What was read stays until the next window."""
 
+    def parts_of(self, window: Window) -> Sequence[str]:
+        return ()
+
     def measure(self, window: Window, beside: Sequence[PassReader] = ()) -> dict[Vectors, Record]:
         """Run the model on one window; its record for each kind of vectors. Readers beside it share the pass."""
         self._start()

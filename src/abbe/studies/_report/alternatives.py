@@ -100,9 +100,12 @@ class AlternativesReader:
         flat = {f"{layer}/{name}": x for layer, sums in self._of_layers.items() for name, x in sums.items()}
         self.parts.keep_tensors(_part(window), flat)
 
+    def parts_of(self, window: Window) -> Sequence[str]:
+        return [_part(window)] if window.length == self.length and window.index in self.indices else []
+
     def table(self) -> pl.DataFrame:
-        """After all windows."""
-        of_windows = [self._sums[index] for index in self.indices]
+        """After all windows; one that failed in a shared folder is left out."""
+        of_windows = [self._sums[index] for index in self.indices if index in self._sums]
         layers = sorted({layer for of_layers in of_windows for layer in of_layers})
         of_layers = {layer: [sums[layer] for sums in of_windows if layer in sums] for layer in layers}
         return alternatives_table([BASELINE, *self.specs], of_layers, self.settings)

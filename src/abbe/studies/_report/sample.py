@@ -80,6 +80,9 @@ class SampleReader:
     def done(self, window: Window) -> None:
         """All of it is there."""
 
+    def parts_of(self, window: Window) -> Sequence[str]:
+        return ()
+
     def sample(self, text: Text) -> Sample:
         """After the pass."""
         rows = tuple(row for _, of_layer in sorted(self.of_layers.items()) for row in of_layer)

@@ -12,7 +12,7 @@ from torch import nn
 
 from ..._errors import AbbeError
 from ..._held import held
-from ...models import LoadedModel, Tap, Text, Windows, evaluating
+from ...models import LoadedModel, Tap, Text, Windows, evaluating, tap
 from ...results import Run, opened_run, read_content, read_manifest, read_table
 from ...words.finding import NOT_LEARNED
 from ...words.names import BASELINE
@@ -20,11 +20,15 @@ from .._engine.folder import RunFolder
 from .._engine.given import given
 from .._engine.lookup import Lookup
 from .._engine.measuring import measure_run, windows_of
-from .._engine.passes import PassReader
+from .._engine.parts import JSON, Parts
+from .._engine.passes import PassReader, read_window
 from .._engine.settings import REPORT_LENGTHS as LENGTHS
 from .._engine.settings import REPORT_TEMPERATURES as TEMPERATURES
 from .._engine.settings import Settings, settings_for
+from .._engine.sharing.asked import shareable
+from .._engine.sharing.crew import independently, is_shared, leave_to_merge, share, unit_in
 from .._engine.watch import watching
+from .._engine.window import check_model, check_tokens
 from .advice import advice
 from .alternatives import SCHEMA as ALTERNATIVES_SCHEMA
 from .alternatives import SHARPER, SPARSE, AlternativesReader, alternatives_windows, newer_name
@@ -34,12 +38,14 @@ from .head_verdicts import head_verdicts
 from .key_numbers import key_numbers
 from .result import ALTERNATIVES, SAMPLE, Report, Sample
 from .sample import SampleReader, sample_window
-from .sample_json import sample_from_json
+from .sample_json import sample_as_json, sample_from_json
 from .verdicts import verdicts
 
 _OVERHEAD = 2.0  # time with these measures over time without
+_SAMPLE = "sample/window"  # part of a shared folder
 
 
+@shareable
 def report(
     model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
     text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
@@ -79,7 +85,13 @@ def report(
     with held(place), watching(progress) as watch, evaluating(loaded.network):
         cut = windows_of(loaded, source, settings)
         closer = _CloserLook(loaded, source, settings, cut)
-        run = measure_run(loaded, source, settings, place, watch, _OVERHEAD, cut, closer.readers, Report.study)
+        with independently():
+            run = measure_run(loaded, source, settings, place, watch, _OVERHEAD, cut, closer.readers, Report.study)
+        with independently():
+            closer.share_sample()
+        leave_to_merge()
+        if closer.skipped:
+            run = Run(run.table, {**run.manifest, "skipped": [*run.manifest["skipped"], *closer.skipped]})
         result = make_report(run, *closer.seen())
         if place is not None:
             result.save(place)
@@ -119,6 +131,9 @@ class _CloserLook:
 
     def __init__(self, model: LoadedModel, text: Text, settings: Settings, cut: Windows) -> None:
         self._model, self._text, self._settings, self._cut = model, text, settings, cut
+        self._before: tuple[pl.DataFrame, Sample | None] | None = None
+        self._parts = Parts(None, "")
+        self.skipped: list[str] = []
 
     def readers(self, open_tap: Tap, kept: RunFolder) -> Sequence[PassReader]:
         """None where an earlier call has kept both."""
@@ -127,13 +142,36 @@ class _CloserLook:
             return ()
         windows = alternatives_windows(self._cut)
         self._alternatives = AlternativesReader(self._model, open_tap, windows, self._settings, kept.parts)
-        self._sample = SampleReader(self._model, open_tap, sample_window(self._cut), self._settings)
+        self._parts = kept.parts
+        if is_shared():  # the sample is a part of its own: who reads a window ends before it is whole
+            return (self._alternatives,)
+        self._sample = self._sample_reader(open_tap)
         return self._alternatives, self._sample
+
+    def share_sample(self) -> None:
+        """In a shared folder: one of the workers keeps the sample."""
+        if self._before is None and self._parts.folder is not None:
+            unit = unit_in(self._parts.folder, _SAMPLE, [self._parts.folder / f"{_SAMPLE}{JSON}"])
+            self.skipped = list(map(str, share([unit], lambda _: self._keep_sample(), needed=False).values()))
 
     def seen(self) -> tuple[pl.DataFrame, Sample | None]:
         if self._before is not None:
             return self._before
+        if is_shared():
+            kept = self._parts.json(_SAMPLE)
+            return self._alternatives.table(), None if kept is None else sample_from_json(kept)
         return self._alternatives.table(), self._sample.sample(self._text)
+
+    def _sample_reader(self, open_tap: Tap) -> SampleReader:
+        return SampleReader(self._model, open_tap, sample_window(self._cut), self._settings)
+
+    def _keep_sample(self) -> None:
+        """From a pass of its own, which gives the same numbers."""
+        with tap(self._model) as open_tap:
+            check_model(self._model, open_tap, check_tokens(self._model, self._cut))  # names the layers
+            reader = self._sample_reader(open_tap)
+            read_window(self._model, reader.chosen, [reader])
+        self._parts.keep_json(_SAMPLE, sample_as_json(reader.sample(self._text)))
 
 
 def _kept(kept: RunFolder) -> tuple[pl.DataFrame, Sample | None] | None:

@@ -23,6 +23,8 @@ from .._engine.measuring import NO_QUERY, finished_manifest, manifest_facts, mea
 from .._engine.parts import Parts
 from .._engine.passes import run_model
 from .._engine.settings import checked_seed, count_of_queries
+from .._engine.sharing.asked import shareable
+from .._engine.sharing.crew import independently, leave_to_merge
 from .._engine.watch import Watch, watching
 from .claims import judge
 from .plan import LENGTHS, Part, plan
@@ -33,6 +35,7 @@ _RUNS = "runs"
 _OVERHEAD = 3.0  # time with these measures over time without
 
 
+@shareable
 def reproduce(
     model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
     text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
@@ -88,9 +91,11 @@ def reproduce(
         lengths = [window.length for some in of_figures.values() for window in some]
         with watching(progress, len(lengths)) as watch:
             watch.announce(f"{loaded.name}: {_cost(loaded, cut, lengths)}")
-            runs = {
-                name: _measured(loaded, source, some, of_figures[name], place, watch) for name, some in planned.items()
-            }
+            runs = {}
+            for name, some in planned.items():
+                with independently():
+                    runs[name] = _measured(loaded, source, some, of_figures[name], place, watch)
+            leave_to_merge()
             reproduction = _judged(runs, manifest_facts(Reproduction.study, loaded, source, asked), cut, parts)
             if place is not None:
                 reproduction.save(place)

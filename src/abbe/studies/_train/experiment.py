@@ -19,7 +19,9 @@ from ...words.numbers import about, many
 from .._engine.folder import claim_without_model
 from .._engine.given import FolderLike, as_folder
 from .._engine.measuring import finished_manifest, study_facts
-from .._engine.parts import Parts
+from .._engine.parts import JSON, Parts
+from .._engine.sharing.board import Unit
+from .._engine.sharing.crew import is_shared, leave_to_merge, share, unit_in
 from .._engine.watch import Watch, watching
 from .configuration import Configuration
 from .early_warning import roc_table, warning_table
@@ -55,6 +57,8 @@ def run_experiment(plan: Plan, folder: FolderLike | None, workers: int | None, p
     settings = {"experiment": plan.experiment, **plan.settings, "level": LEVEL, "rules": rules}
     with held(place), watching(progress) as watch:
         parts = claim_without_model(place, Experiment.study, {"task": plan.task.facts()}, settings, watch.announce)
+        plan = _share(plan, parts, watch)
+        leave_to_merge()
         finished = _train(plan, parts, crew, watch)
         tables = _tables(finished)
         manifest = study_facts(Experiment.study, settings) | {
@@ -75,6 +79,24 @@ def run_experiment(plan: Plan, folder: FolderLike | None, workers: int | None, p
             if has("report"):
                 result.to_html(place / result.page)
     return result
+
+
+def _share(plan: Plan, parts: Parts, watch: Watch) -> Plan:
+    """In a shared folder every run is a part; a worker trains one at a time. The plan without those that failed."""
+    if parts.folder is None or not is_shared():
+        return plan
+    folder = parts.folder
+    choices = {unit_in(folder, one.key, [folder / f"{one.key}{JSON}"]): one for one in plan.choices}
+    by_name = {unit.name: choice for unit, choice in choices.items()}
+
+    def make(unit: Unit) -> None:
+        with one_thread():
+            parts.keep_json(by_name[unit.name].key, train(plan.task, by_name[unit.name]))
+
+    failed = share(list(choices), make, watch, needed=False)
+    left = [choice for unit, choice in choices.items() if unit.name not in failed]
+    why = [f"{by_name[name].label}: {failure}" for name, failure in failed.items()]
+    return replace(plan, choices=left, skipped=[*plan.skipped, *why])
 
 
 def _train(plan: Plan, parts: Parts, workers: int, watch: Watch) -> list[Part]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..._asked import several, whole, yes_or_no
 from ..._errors import AbbeError
 from .._engine.given import FolderLike
+from .._engine.sharing.asked import shareable
 from .experiment import Plan, run_experiment
 from .grid import Asked, Usual, grid
 from .judges import judge_length
@@ -36,6 +37,7 @@ QUICK = USUAL.quick(
 _QUICK_LENGTHS = (16, 64, 256, 1024, 4096)
 
 
+@shareable
 def train_length(
     *, normalizers: str | Sequence[str] | None = None, rates: float | Sequence[float] | None = None,
     optimizers: str | Sequence[str] = "adamw", seeds: int | None = None, steps: int | None = None,

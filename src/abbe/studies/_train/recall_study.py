@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..._asked import yes_or_no
 from ..._errors import AbbeError
 from .._engine.given import FolderLike
+from .._engine.sharing.asked import shareable
 from .experiment import Plan, run_experiment
 from .grid import Asked, Usual, grid
 from .judges import judge_accuracy
@@ -31,6 +32,7 @@ QUICK = {
 }  # fmt: skip
 
 
+@shareable
 def train_recall(
     *, task: str = "recall", normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
     optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,

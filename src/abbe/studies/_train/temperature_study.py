@@ -9,6 +9,7 @@ from typing import Any
 from ..._asked import is_number, positive, shown, whole, yes_or_no
 from ..._errors import AbbeError
 from .._engine.given import FolderLike, TextLike, as_text
+from .._engine.sharing.asked import shareable
 from .configuration import Configuration, can_be_compensated
 from .experiment import Plan, checked_normalizers, run_experiment, seeds_from
 from .optimizers import OPTIMIZERS
@@ -31,6 +32,7 @@ _QUICK: dict[str, Any] = {
 }  # fmt: skip
 
 
+@shareable
 def train_temperature(
     *, task: str = "recall", temperatures: float | str | Sequence[float | str] | None = None,
     normalizers: str | Sequence[str] | None = None, optimizers: str | Sequence[str] | None = None,

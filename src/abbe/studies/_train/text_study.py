@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..._asked import yes_or_no
 from .._engine.given import FolderLike, TextLike, as_text
+from .._engine.sharing.asked import shareable
 from .experiment import Plan, run_experiment
 from .grid import Asked, Usual, grid
 from .judges import judge_loss
@@ -24,6 +25,7 @@ QUICK = USUAL.quick(
 )  # fmt: skip
 
 
+@shareable
 def train_text(
     text: TextLike | None = None, *, normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
     optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,

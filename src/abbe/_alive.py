@@ -1,0 +1,195 @@
+"""Workers that share a folder: each claims what it makes, and what a dead one has claimed becomes free again.
+
+What is special: no locks, which network file systems lose. A claim is a file that only one process can make (a link);
+its process touches it while it lives, and a claim that was not touched for a while has expired. Times are those of the
+file system alone: clocks of machines differ. An expired claim is renamed before another is made, and only one process
+can rename it. On the same machine a process that is gone is seen at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ._stored import CannotWrite, write_once
+
+SHARED = "work"  # folder within a run folder: who is at work, what is claimed, what has failed
+_WORKERS, _CLAIMS = "workers", "claims"
+_EXPIRES = "ABBE_CLAIM_SECONDS"  # environment: after how long without a touch a claim is free again
+_BEATS = 6  # touches in that time: some may be late
+
+
+def expires_after() -> float:
+    """Seconds; network file systems may show times of up to a minute ago."""
+    return float(os.environ.get(_EXPIRES, "90"))
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A file that a process touches while it lives, as it was read."""
+
+    who: dict[str, Any]
+    touched: float
+
+    def has_expired(self, now: float) -> bool:
+        if self.who.get("machine") == _machine() and not _is_running(self.who.get("process")):
+            return True
+        return now - self.touched > expires_after()
+
+
+class Alive:
+    """This process among the workers of a folder, and what it has claimed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / SHARED
+        self.name = secrets.token_hex(8)
+        self._mark = self.folder / _WORKERS / f"{self.name}.json"
+        self._touched = {self._mark}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="abbe-alive", daemon=True)
+
+    def __enter__(self) -> Alive:
+        self._write(self._mark)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join()
+        for path in list(self._touched):
+            self._take_away(path)
+        for folder in (self.folder / _CLAIMS, self.folder / _WORKERS, self.folder):
+            with suppress(OSError):  # where something is in it
+                folder.rmdir()
+
+    def claim(self, name: str) -> bool:
+        """Whether this process, and no other, may make the part of this name until it is released."""
+        path = self._claim(name)
+        if path in self._touched:
+            return True
+        mark = _read(path)
+        if mark is not None and not (mark.has_expired(self.now()) and _expire(path, mark)):
+            return False
+        if not self._write(path):
+            return False
+        self._touched.add(path)
+        return True
+
+    def release(self, name: str) -> None:
+        self._take_away(self._claim(name))
+
+    def now(self) -> float:
+        """By the clock of the file system."""
+        return _touch(self._mark)
+
+    def _claim(self, name: str) -> Path:
+        return self.folder / _CLAIMS / f"{name.replace('/', '+')}.json"
+
+    def _write(self, path: Path) -> bool:
+        who = json.dumps(_me() | {"worker": self.name})
+        for attempt in range(5):
+            with suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                return write_once(path, who)
+            except CannotWrite:
+                if attempt == 4:
+                    raise
+        raise AssertionError  # one that leaves takes empty folders away: it cannot come between for ever
+
+    def _take_away(self, path: Path) -> None:
+        self._touched.discard(path)
+        mark = _read(path)
+        if mark is not None and mark.who.get("worker") == self.name:  # else it had expired, and is another's now
+            with suppress(OSError):
+                path.unlink()
+
+    def _beat(self) -> None:
+        while not self._over.wait(expires_after() / _BEATS):
+            for path in list(self._touched):
+                with suppress(OSError):  # had expired, or the file system does not answer: the next beat tries again
+                    os.utime(path)
+
+
+def living(folder: Path, clock: Path) -> list[str]:
+    """Where the workers of a folder run; `clock` is a file in it that may be touched."""
+    marks = [_read(path) for path in sorted((folder / SHARED / _WORKERS).glob("*.json"))]
+    now = _touch(clock) if marks else 0.0
+    return [str(mark.who.get("host", "another machine")) for mark in marks if mark and not mark.has_expired(now)]
+
+
+def here() -> dict[str, Any]:
+    """Which process on which machine this is, for people."""
+    return {"process": os.getpid(), "host": socket.gethostname()}
+
+
+def _me() -> dict[str, Any]:
+    return here() | {"machine": _machine()}
+
+
+@cache
+def _machine() -> str:
+    """Where numbers of processes are comparable: containers on one machine count their own."""
+    words = [socket.gethostname()]
+    with suppress(OSError):
+        words.append(Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip())
+        words.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(words)
+
+
+def _is_running(process: Any) -> bool:
+    if not isinstance(process, int) or process <= 0 or os.name != "posix":
+        return True  # not known: its file will be touched no more
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _read(path: Path) -> _Mark | None:
+    """None if it is not there. It is opened, because NFS looks up its time anew only then."""
+    try:
+        with open(path, "rb") as file:
+            touched, content = os.fstat(file.fileno()).st_mtime, file.read()
+    except OSError:
+        return None
+    with suppress(ValueError):
+        who = json.loads(content)
+        if isinstance(who, dict):
+            return _Mark(who, touched)
+    return _Mark({}, touched)
+
+
+def _touch(path: Path) -> float:
+    with suppress(OSError):
+        os.utime(path)
+        return path.stat().st_mtime
+    return 0.0  # nothing expires while the file system does not answer
+
+
+def _expire(path: Path, seen: _Mark) -> bool:
+    """Take an expired claim away; False if another process did."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        path.rename(aside)
+    except OSError:
+        return False
+    taken = _read(aside)
+    mine = taken is not None and taken.who == seen.who
+    with suppress(OSError):
+        if not mine:
+            os.link(aside, path)  # another was faster, and this is its new claim: put back
+        aside.unlink()
+    return mine

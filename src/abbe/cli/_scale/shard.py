@@ -1,0 +1,41 @@
+"""--shard: the command is one of the workers that share its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..._errors import AbbeError
+from .._options import measured
+from .._shown import print_json
+
+Shard = Annotated[
+    str | None,
+    measured(
+        "Make a share of the parts, I/N such as 3/16, or slurm for a task of a job array, or any for all that nobody "
+        "else makes; abbe merge then makes the page.",
+    ),
+]
+
+
+def refuse_with_shard(figures: Path | None, opened: bool) -> None:
+    for option, given in (("--figures", figures is not None), ("--open", opened)):
+        if given:
+            raise AbbeError(f"a shard makes no page and no figures: leave {option} out, abbe merge has it")
+
+
+def run_shard(shard: str, folder: Path, measure: Callable[[], object], *, as_json: bool) -> None:
+    """Call the study as a worker; the last line says how far all of them are."""
+    from ... import studies
+
+    with studies.working(folder, shard) as worker:
+        measure()
+    progress = studies.progress_of(worker, folder)
+    for failure in progress.failed:
+        typer.echo(f"abbe: {failure}", err=True)
+    if as_json:
+        print_json(progress.as_json())
+    typer.echo(progress, err=as_json)

@@ -1,0 +1,138 @@
+"""What a shared folder says about its parts: which there are, which files each consists of, which have failed.
+
+A study that runs as a worker lists the parts of each of its stages here, so that anybody can count them without the
+model. All files lie in the folder `work` of the run; each is written once, by whoever comes first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ...._alive import SHARED, here
+from ...._errors import AbbeError
+from ...._stored import CHECKED, checked, read_json, write_json_once
+
+ATTEMPTS = 3  # a part that failed so often is left out
+_ASKED, _STAGES, _FAILED = "asked.json", "stages", "failed"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A part that one worker makes at a time; it is there when all of its files are."""
+
+    name: str
+    files: tuple[Path, ...]
+
+    @property
+    def is_there(self) -> bool:
+        return all(file.is_file() for file in self.files)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A part that failed: why, and where last.
+
+    Attributes:
+        part: its name, such as "windows/256-3".
+        reason: of the last attempt.
+        host: where that was.
+        attempts: how many there were; after the third the part is left out.
+    """
+
+    part: str
+    reason: str
+    host: str
+    attempts: int
+
+    def __str__(self) -> str:
+        times = {1: "once", 2: "twice"}.get(self.attempts, f"{self.attempts} times")
+        return f"{self.part} failed {times}, last on {self.host}: {self.reason}"
+
+
+class Board:
+    """The folder `work` of a run folder."""
+
+    def __init__(self, run: Path) -> None:
+        self.run, self.folder = run, run / SHARED
+
+    def asked(self) -> dict[str, Any] | None:
+        """Which study with which arguments; None if no worker has begun one."""
+        path = self.folder / _ASKED
+        return checked(path, read_json(path)) if path.is_file() else None
+
+    def ask(self, asked: Mapping[str, Any]) -> None:
+        """Written by the first worker that knows that the folder is that of its run."""
+        self._write(self.folder / _ASKED, asked)
+
+    def list_stage(self, units: Sequence[Unit]) -> None:
+        listed = {unit.name: [str(file.relative_to(self.run)) for file in unit.files] for unit in units}
+        name = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
+        self._write(self.folder / _STAGES / f"{name}.json", listed)
+
+    def units(self) -> list[Unit]:
+        """Of all stages that a worker has reached."""
+        files: dict[str, tuple[Path, ...]] = {}
+        for path in sorted((self.folder / _STAGES).glob("*.json")):
+            with suppress(AbbeError):
+                content = checked(path, read_json(path))
+                files |= {name: tuple(self.run / file for file in some) for name, some in content.items()}
+        return [Unit(name, some) for name, some in files.items()]
+
+    def fail(self, unit: Unit, reason: str) -> None:
+        content = here() | {"part": unit.name, "reason": reason, "when": _now()}
+        for attempt in range(1, ATTEMPTS + 1):
+            if self._write(self._failure(unit, attempt), content):
+                return
+
+    def failure(self, unit: Unit) -> Failure | None:
+        """The last one, of a part that is not there."""
+        last: Failure | None = None
+        for attempt in range(1, ATTEMPTS + 1):
+            path = self._failure(unit, attempt)
+            if not path.is_file():
+                break
+            with suppress(AbbeError):
+                content = {key: value for key, value in read_json(path).items() if key != CHECKED}
+                last = Failure(unit.name, str(content.get("reason")), str(content.get("host")), attempt)
+        return last
+
+    def has_given_up(self, unit: Unit) -> bool:
+        return self._failure(unit, ATTEMPTS).is_file()
+
+    def forgive(self, unit: Unit) -> None:
+        """It was made after all."""
+        for attempt in range(1, ATTEMPTS + 1):
+            with suppress(OSError):
+                self._failure(unit, attempt).unlink()
+
+    def clear(self) -> None:
+        """Everything is in the finished run: only its parts stay."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _failure(self, unit: Unit, attempt: int) -> Path:
+        return self.folder / _FAILED / f"{unit.name.replace('/', '+')}-{attempt}.json"
+
+    def _write(self, path: Path, content: Mapping[str, Any]) -> bool:
+        if path.is_file():
+            return False
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return write_json_once(path, content)
+
+
+def failures(board: Board, units: Iterable[Unit]) -> tuple[Failure, ...]:
+    """Of parts that are not there."""
+    all_units = [(unit, board.failure(unit)) for unit in units if not unit.is_there]
+    return tuple(failure for _, failure in all_units if failure is not None)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

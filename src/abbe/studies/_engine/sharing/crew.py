@@ -1,0 +1,268 @@
+"""The two ways in which a study goes through the parts of a shared folder: as one of its workers, or to merge them.
+
+A study calls `share` with the parts of a stage before it goes through them as usual, and `leave_to_merge` before it
+makes its tables. In a plain run both do nothing. A worker makes what falls to it, and leaves the study (`Enough`) where
+a stage is not complete, or where only tables remain. Who merges refuses parts that are missing, and goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from ...._alive import Alive
+from ...._errors import AbbeError
+from ...._stored import CannotWrite
+from ..watch import Watch
+from .board import Board, Failure, Unit
+from .shard import Shard
+
+_POLL = 0.5  # seconds between two looks at parts that other workers have claimed
+
+Make = Callable[[Unit], object]
+current: ContextVar[Crew | None] = ContextVar("crew", default=None)
+
+
+class Enough(Exception):
+    """A worker has done what it can: the study ends here for it."""
+
+
+class Crew(Protocol):
+    """What `share` and the others below do in a shared folder."""
+
+    board: Board
+
+    def ask(self, study: str, arguments: Mapping[str, Any]) -> None:
+        """Called by the study with its arguments, before it begins."""
+
+    def begin(self, folder: Path) -> None:
+        """A folder is known to be that of this run, or of a run in it."""
+
+    def share(self, units: Sequence[Unit], make: Make, watch: Watch | None, needed: bool) -> dict[str, Failure]:
+        """One stage; what has to be left out, by part."""
+
+    def need(self, units: Sequence[Unit], make: Make) -> None:
+        """What a part builds on."""
+
+    def leave(self) -> None:
+        """Only tables remain."""
+
+    def independent(self) -> None:
+        """What comes next does not depend on the stages so far."""
+
+
+class Worker:
+    """Makes the parts of its share that nobody else makes."""
+
+    def __init__(self, board: Board, alive: Alive, shard: Shard | None) -> None:
+        self.board, self.alive, self.shard = board, alive, shard
+        self.units: list[Unit] = []
+        self.made = 0
+        self._at_end = False
+        self._asked: dict[str, Any] | None = None
+        self._place = 0  # of the next part among all that are dealt out
+        self._depends = False  # the stage to come needs those before it
+
+    def ask(self, study: str, arguments: Mapping[str, Any]) -> None:
+        if self._asked is None:  # else it is called by the study that is shared
+            self._asked = {"study": study, **arguments}
+
+    def begin(self, folder: Path) -> None:
+        if self._asked is not None and folder.resolve() == self.board.run:
+            self.board.ask(self._asked)
+
+    def share(self, units: Sequence[Unit], make: Make, watch: Watch | None, needed: bool) -> dict[str, Failure]:
+        self.units += units
+        self.board.list_stage(units)
+        mine = self._mine(units)
+        if watch is not None:
+            watch.expect(len(mine))
+        self._settle(mine, make, watch)
+        if not all(unit.is_there if needed else self._is_over(unit) for unit in units):
+            raise Enough
+        self._depends = True
+        return {}
+
+    def need(self, units: Sequence[Unit], make: Make) -> None:
+        new = [unit for unit in units if unit not in self.units]
+        if new:
+            self.units += new
+            self.board.list_stage(new)
+        self._settle(units, make, None)
+        for unit in units:
+            if not unit.is_there and (failure := self.board.failure(unit)) is not None:
+                refuse_without(failure)
+
+    def leave(self) -> None:
+        self._at_end = True
+        raise Enough
+
+    def independent(self) -> None:
+        self._at_end = self._depends = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether only the merging remains."""
+        return self._at_end and all(self._is_over(unit) for unit in self.units)
+
+    def _mine(self, units: Sequence[Unit]) -> list[Unit]:
+        """Dealt out in turn. A stage that needs earlier ones is for all that get so far: others have left."""
+        first, self._place = self._place, self._place + len(units)
+        if self.shard is None or self._depends:
+            return list(units)
+        return [unit for place, unit in enumerate(units, first) if self.shard.has(place)]
+
+    def _settle(self, units: Sequence[Unit], make: Make, watch: Watch | None) -> None:
+        """Make these, or wait for those who do."""
+        while units:
+            left = [unit for unit in units if not self._is_settled(unit, make, watch)]
+            if len(left) == len(units):
+                time.sleep(_POLL)
+            units = left
+
+    def _is_settled(self, unit: Unit, make: Make, watch: Watch | None) -> bool:
+        """Make a part that nobody has made or claimed; whether it needs no more work."""
+        if not self._is_over(unit):
+            if not self.alive.claim(unit.name):
+                return False
+            try:
+                if not self._is_over(unit):  # it may have been finished between the look and the claim
+                    self._make(unit, make)
+            finally:
+                self.alive.release(unit.name)
+        if self._is_over(unit):
+            if watch is not None:
+                watch.step(unit.name)
+            return True
+        return False
+
+    def _is_over(self, unit: Unit) -> bool:
+        return unit.is_there or self.board.has_given_up(unit)
+
+    def _make(self, unit: Unit, make: Make) -> None:
+        try:
+            make(unit)
+        except (CannotWrite, Enough):  # not the part's fault
+            raise
+        except Exception as error:
+            said = " ".join(str(error).split())
+            self.board.fail(unit, said if isinstance(error, AbbeError) else f"{type(error).__name__}: {said}")
+            return
+        if not unit.is_there:
+            self.board.fail(unit, "it was made, but its file is not there")
+            return
+        self.made += 1
+        self.board.forgive(unit)
+
+
+class Merger:
+    """Makes nothing: refuses a stage that is not complete."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+
+    def ask(self, study: str, arguments: Mapping[str, Any]) -> None:
+        """Known already."""
+
+    def begin(self, folder: Path) -> None:
+        """It was begun by workers."""
+
+    def share(self, units: Sequence[Unit], make: Make, watch: Watch | None, needed: bool) -> dict[str, Failure]:
+        missing = [unit for unit in units if not unit.is_there]
+        failed = {unit.name: failure for unit in missing if (failure := self._given_up(unit)) is not None}
+        if needed and failed:
+            refuse_without(next(iter(failed.values())))
+        if len(missing) > len(failed):
+            raise AbbeError(missing_line(self.board, len(missing) - len(failed), len(units)))
+        return failed
+
+    def need(self, units: Sequence[Unit], make: Make) -> None:
+        self.share(units, make, None, needed=True)
+
+    def leave(self) -> None:
+        """Tables are what is wanted."""
+
+    def independent(self) -> None:
+        """All stages have to be there."""
+
+    def _given_up(self, unit: Unit) -> Failure | None:
+        return self.board.failure(unit) if self.board.has_given_up(unit) else None
+
+
+def refuse_without(failure: Failure) -> NoReturn:
+    """A part that failed, and that nothing can be made without."""
+    raise AbbeError(f"{failure}; the rest needs it: the same command without --shard tries it again, and shows why")
+
+
+def missing_line(board: Board, missing: int, units: int) -> str:
+    are = "part is" if missing == 1 else "parts are"
+    return (
+        f"{missing} of {units} {are} missing in {board.run}: run the shards again that did not finish, "
+        "or the same command with --shard any, which takes all that is left"
+    )
+
+
+def share(units: Sequence[Unit], make: Make, watch: Watch | None = None, needed: bool = True) -> dict[str, Failure]:
+    """In a shared folder: make these parts together with other workers. What is left out, by part.
+
+    If they are `needed`, a worker ends where one of them has failed too often, and they cannot be merged.
+    """
+    crew = current.get()
+    return {} if crew is None else crew.share(units, make, watch, needed)
+
+
+def need(units: Sequence[Unit], make: Make) -> None:
+    """In a shared folder: what other parts build on is made by whoever comes first, and the others wait for it."""
+    crew = current.get()
+    if crew is not None:
+        crew.need(units, make)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """A whole study that is one part of another: within, it is a plain run."""
+    before = current.set(None)
+    try:
+        yield
+    finally:
+        current.reset(before)
+
+
+def unit_in(folder: Path, part: str, files: Sequence[Path]) -> Unit:
+    """A part of a run folder, which may lie in that of the study that is shared."""
+    crew = current.get()
+    inner = Path(os.path.realpath(folder))
+    within = inner.relative_to(crew.board.run) if crew is not None else Path()
+    return Unit((within / part).as_posix(), tuple(Path(os.path.realpath(file.parent)) / file.name for file in files))
+
+
+def leave_to_merge() -> None:
+    """A worker ends here: all parts are there, and tables are made by who merges."""
+    crew = current.get()
+    if crew is not None:
+        crew.leave()
+
+
+@contextmanager
+def independently() -> Iterator[None]:
+    """A worker that has to leave a part of a study goes on behind it."""
+    crew = current.get()
+    try:
+        yield
+    except Enough:
+        if crew is not None:
+            crew.independent()
+
+
+def is_shared() -> bool:
+    """Whether parts are made by workers: by this process, or by those whose parts it merges."""
+    return current.get() is not None
+
+
+def is_worker() -> bool:
+    return isinstance(current.get(), Worker)

@@ -1,0 +1,71 @@
+"""merge: the result of a study whose parts workers have made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .._errors import AbbeError
+from .._stored import read_json
+from ..results import MANIFEST, Result, checked_manifest
+from ._engine.sharing.asked import arguments_of
+from ._engine.sharing.board import Board
+from ._engine.sharing.crew import Merger, current, missing_line
+from ._open import open as open_result
+from ._work import STUDIES
+
+
+def merge(folder: str | os.PathLike[str], *, progress: bool = True, **arguments: Any) -> Result:
+    """Make table, page and manifest of a folder whose parts `work` (or `--shard`) has made, as one process would.
+
+    Refused in one line if parts are missing; those that failed three times are left out and listed as skipped. A folder
+    that is finished already is opened.
+
+    Args:
+        folder: the run folder that the workers shared.
+        progress: say what is done, on standard error.
+        arguments: what the folder cannot keep, such as `model=network, tokenizer=tokenizer`.
+    """
+    place = Path(folder)
+    board = Board(Path(os.path.realpath(place)))
+    asked = board.asked() if place.is_dir() else None
+    if asked is None:
+        return _without_workers(place)
+    study = asked.get("study")
+    if study not in STUDIES:
+        raise AbbeError(f"{place} was shared by workers of {study!r}, which this version does not know")
+    _refuse_missing(board)
+    known, absent = arguments_of(asked)
+    if lacking := [name for name in absent if name not in arguments]:
+        given = ", ".join(f"{name}=..." for name in lacking)
+        raise AbbeError(f"{place} cannot keep {' and '.join(lacking)}: call abbe.merge(folder, {given}) from Python")
+    from .. import studies
+
+    call: Callable[..., Result] = getattr(studies, study)
+    before = current.set(Merger(board))
+    try:
+        result = call(**(known | arguments), folder=place, progress=progress)
+    finally:
+        current.reset(before)
+    board.clear()
+    return result
+
+
+def _without_workers(place: Path) -> Result:
+    """A folder that no workers share now is finished, or is none to merge."""
+    if not (place / MANIFEST).is_file():
+        raise AbbeError(f"{place} holds no run: name the folder (--out) of the shards")
+    manifest = checked_manifest(place / MANIFEST, read_json(place / MANIFEST))
+    if not manifest.get("finished"):
+        raise AbbeError(f"the run in {place} was not made by shards: the same command with this folder resumes it")
+    return open_result(place)
+
+
+def _refuse_missing(board: Board) -> None:
+    """Before the model is loaded."""
+    units = board.units()
+    missing = sum(not unit.is_there and not board.has_given_up(unit) for unit in units)
+    if missing:
+        raise AbbeError(missing_line(board, missing, len(units)))

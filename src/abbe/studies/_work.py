@@ -1,0 +1,113 @@
+"""work: one of any number of workers that share the run folder of a study."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .._errors import AbbeError
+from .._held import shared
+from ._engine.given import as_folder
+from ._engine.sharing.board import Board, Failure, failures
+from ._engine.sharing.crew import Enough, Worker, current
+from ._engine.sharing.shard import as_shard
+
+STUDIES = (
+    *("diagnose", "report", "reproduce", "capacity", "compare", "calibrate"),
+    *("train_temperature", "train_length", "train_recall", "train_text"),
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a shared folder is.
+
+    Attributes:
+        folder: the run folder.
+        there: parts that are there, whoever made them.
+        total: parts in all stages that were reached; `capacity` and others find out more when these are there.
+        made: parts that this worker made.
+        failed: parts that are not there because they failed, with the reason; after the third time they are left out.
+        complete: only `merge` remains.
+    """
+
+    folder: Path
+    there: int
+    total: int
+    made: int = 0
+    failed: tuple[Failure, ...] = ()
+    complete: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"folder": str(self.folder)}
+
+    def __str__(self) -> str:
+        """The last line of a shard."""
+        made = f", {self.made} of them made here" if self.made else ""
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        then = f"; all done: abbe merge {self.folder}" if self.complete else ""
+        return f"{self.there} of {self.total} parts are in {self.folder}{made}{failed}{then}"
+
+
+def work(study: str, *args: Any, folder: str | os.PathLike[str], shard: str | None = None, **kwargs: Any) -> Progress:
+    """Make parts of a study together with other workers, which may be on other machines; `merge` makes the result.
+
+    Every part is made by one worker at a time; what a dead worker has claimed is taken over after 90 seconds, on the
+    same machine at once. A part that fails is tried three times, then left out. Numbers belong to parts, not to
+    workers: the merged result is that of a single process.
+
+    Args:
+        study: its name, such as "report" or "train_temperature".
+        args, kwargs: its arguments, the same for all workers.
+        folder: the run folder that they share.
+        shard: "I/N" for the I-th of N equal shares, "slurm" for that of a job array's task, None (or "any") for
+            whatever nobody else makes, until all parts are there.
+
+    Example:
+        >>> abbe.work("report", "smollm2", "book.txt", folder="shared/smollm2", shard="1/16")
+        >>> abbe.merge("shared/smollm2").verdicts  # after all 16
+    """
+    if study not in STUDIES:
+        raise AbbeError(f"there is no study {study!r} to work on: choose one of {', '.join(STUDIES)}")
+    from .. import studies
+
+    call: Callable[..., Any] = getattr(studies, study)
+    with working(folder, shard) as worker:
+        call(*args, folder=folder, **kwargs)
+    return progress_of(worker, folder)
+
+
+@contextmanager
+def working(folder: str | os.PathLike[str], shard: str | None) -> Iterator[Worker]:
+    """A study that is called within is one of the workers of the folder."""
+    share, place = as_shard(shard), as_folder(folder)
+    if place is None:
+        raise AbbeError("workers share a folder: give folder=...")
+    if current.get() is not None:
+        raise AbbeError("this process is a worker already: one study at a time")
+    with shared(place) as alive:
+        worker = Worker(Board(Path(os.path.realpath(place))), alive, share)
+        before = current.set(worker)
+        try:
+            yield worker
+        except Enough:
+            pass
+        finally:
+            current.reset(before)
+
+
+def progress_of(worker: Worker, folder: str | os.PathLike[str]) -> Progress:
+    there = sum(unit.is_there for unit in worker.units)
+    failed = failures(worker.board, worker.units)
+    return Progress(Path(folder), there, len(worker.units), worker.made, failed, worker.is_complete)
+
+
+def progress(folder: str | os.PathLike[str]) -> Progress:
+    """How far the workers of a folder are, from its files alone."""
+    board = Board(Path(os.path.realpath(folder)))
+    units = board.units()
+    return Progress(Path(folder), sum(unit.is_there for unit in units), len(units), 0, failures(board, units))

@@ -1,0 +1,201 @@
+"""Workers that share a run folder: what they make together is what one process makes, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import tiny_runs
+import torch
+
+import abbe
+from abbe.models import LoadedModel
+from abbe.studies import progress
+
+QUICK = tiny_runs.QUICK | {"lengths": [16, 40]}
+SOME_PARTS = 6  # windows of a diagnosis with these settings
+
+
+def work(folder: Path, shard: str | None = None, study: str = "diagnose", **options: Any) -> abbe.Progress:
+    model = options.pop("model", None) or tiny_runs.model()
+    return abbe.work(study, model, tiny_runs.TEXT, folder=folder, shard=shard, **(QUICK | options))
+
+
+def merge(folder: Path, model: LoadedModel | None = None) -> Any:
+    return abbe.merge(folder, model=model or tiny_runs.model(), progress=False)
+
+
+def failing(window_of: int, times: int) -> LoadedModel:
+    """A model that fails so often on the first window of this length."""
+    model = tiny_runs.model()
+    calls = []
+
+    def fail(module: object, args: Any, kwargs: dict[str, Any]) -> None:
+        tokens = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+        same = not calls or torch.equal(tokens, calls[0])
+        if tokens.shape[-1] == window_of and same and len(calls) < times:
+            calls.append(tokens)
+            raise RuntimeError("out of\nluck")
+
+    model.network.base_model.register_forward_pre_hook(fail, with_kwargs=True)
+    return model
+
+
+def test_shards_of_a_diagnosis(tmp_path: Path) -> None:
+    made = [work(tmp_path, f"{number}/4") for number in (3, 1, 4)]
+    assert [one.made for one in made] == [1, 2, 1]
+    assert not any(one.complete for one in made)
+    assert (made[-1].there, made[-1].total) == (4, SOME_PARTS)
+    with pytest.raises(abbe.AbbeError, match=rf"^2 of 6 parts are missing in {tmp_path}: run the shards again"):
+        merge(tmp_path)
+    last = work(tmp_path, "2/4")
+    assert last.complete
+    assert str(last) == f"6 of 6 parts are in {tmp_path}, 2 of them made here; all done: abbe merge {tmp_path}"
+    again = work(tmp_path)
+    assert (again.made, again.complete) == (0, True)
+    assert progress(tmp_path).there == SOME_PARTS
+    run = merge(tmp_path)
+    local = tiny_runs.shared_run()
+    assert run.table.equals(local.table)
+    same = ("identity", "windows", "layers", "skipped", "self_check", "settings", "measured_again")
+    assert {key: run.manifest[key] for key in same if key != "self_check"} == {
+        key: local.manifest[key] for key in same if key != "self_check"
+    }
+    assert abbe.open(tmp_path).table.equals(local.table)
+    assert not (tmp_path / "work").exists()
+    assert abbe.merge(tmp_path).table.equals(local.table)  # is finished
+
+
+def test_shards_of_a_report(tmp_path: Path) -> None:
+    local = abbe.report(tiny_runs.model(), tiny_runs.TEXT, **QUICK)
+    for number in (2, 1):
+        work(tmp_path, f"{number}/2", "report")
+    merged = merge(tmp_path)
+    assert local.as_json() | {"manifest": None} == merged.as_json() | {"manifest": None}
+    assert merged.table.equals(local.table)
+    assert merged.alternatives.equals(local.alternatives)
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_a_part_that_fails_is_tried_again(tmp_path: Path) -> None:
+    done = work(tmp_path, model=failing(16, times=2))
+    assert done.complete
+    assert done.failed == ()
+    assert merge(tmp_path).table.equals(tiny_runs.shared_run().table)
+
+
+def test_a_part_that_fails_three_times_is_left_out(tmp_path: Path) -> None:
+    done = work(tmp_path, model=failing(16, times=3))
+    assert done.complete
+    assert done.there == SOME_PARTS - 1
+    (failure,) = done.failed
+    assert (failure.part, failure.reason, failure.attempts) == ("windows/16-0", "RuntimeError: out of luck", 3)
+    run = merge(tmp_path)
+    assert any(why.startswith("a window of 16 tokens: windows/16-0 failed 3 times") for why in run.manifest["skipped"])
+    assert len(run.manifest["windows"]) == SOME_PARTS - 1
+    of_long = pl.col("length") == 40
+    assert run.table.filter(of_long).equals(tiny_runs.shared_run().table.filter(of_long))
+
+
+def test_a_damaged_part_is_made_again(tmp_path: Path) -> None:
+    work(tmp_path)
+    part = tmp_path / "windows" / "16-1.safetensors"
+    part.write_bytes(part.read_bytes()[:-1] + b"x")
+    assert work(tmp_path).made == 1
+    assert merge(tmp_path).table.equals(tiny_runs.shared_run().table)
+
+
+def test_the_claim_of_a_dead_worker_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is on another machine, and never returns: its part is made when its claim has expired."""
+    claim = tmp_path / "work" / "claims" / "windows+16-0.json"
+    claim.parent.mkdir(parents=True)
+    claim.write_text('{"process": 1, "host": "node7", "machine": "node7", "worker": "gone"}')
+    monkeypatch.setenv("ABBE_CLAIM_SECONDS", "1")
+    done = work(tmp_path)
+    assert (done.made, done.complete) == (SOME_PARTS, True)
+
+
+def test_another_run_in_the_folder(tmp_path: Path) -> None:
+    work(tmp_path, "1/4")
+    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: seed\): name a new folder"):
+        work(tmp_path, "2/4", seed=1)
+    with pytest.raises(abbe.AbbeError, match=r"is a folder of `abbe diagnose`"):
+        abbe.work("capacity", tiny_runs.model(), tiny_runs.TEXT, folder=tmp_path, lengths=[16], progress=False)
+
+
+def test_a_plain_run_finishes_what_shards_began(tmp_path: Path) -> None:
+    work(tmp_path, "1/2")
+    run = tiny_runs.run(folder=tmp_path)
+    assert run.table.equals(tiny_runs.shared_run().table)
+    assert abbe.merge(tmp_path, model=tiny_runs.model(), progress=False).table.equals(run.table)
+
+
+def test_a_network_cannot_be_kept(tmp_path: Path) -> None:
+    work(tmp_path)
+    with pytest.raises(abbe.AbbeError, match=r"cannot keep model: call abbe.merge\(folder, model=...\)"):
+        abbe.merge(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shard", "said"),
+    [
+        ("5/4", "shard is 5/4, but shards of 4 are 1/4 to 4/4"),
+        ("0/4", "shard is 0/4, but"),
+        ("1/0", "shard is 1/0, but"),
+        ("a/b", "shard is 'a/b', but must be I/N, such as 3/16, slurm or any"),
+        ("-1/4", "must be I/N"),
+        ("3", "must be I/N"),
+        (3, "shard is 3, but must be I/N"),
+        ("slurm", "shard is slurm, but SLURM_ARRAY_TASK_ID is not set: start it by sbatch --array=1-16, or give I/N"),
+    ],
+)
+def test_wrong_shards(shard: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_ARRAY_TASK_ID", raising=False)
+    with pytest.raises(abbe.AbbeError) as error:
+        abbe.work("diagnose", folder=tmp_path / "run", shard=shard)
+    assert said in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_tasks_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("ID", "8"), ("COUNT", "4"), ("MIN", "6"), ("MAX", "9")):
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", value)
+    done = work(tmp_path, "slurm")
+    assert done.made == 1
+    assert sorted(path.stem for path in (tmp_path / "windows").iterdir()) == ["16-2"]  # the third of four
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "12")
+    with pytest.raises(abbe.AbbeError, match=r"task 12 is none of 4 from 6 on: .* such as --array=6-9"):
+        work(tmp_path, "slurm")
+
+
+def test_wrong_studies_and_folders(tmp_path: Path) -> None:
+    with pytest.raises(abbe.AbbeError, match=r"there is no study 'diagnosis' to work on: choose one of diagnose, "):
+        abbe.work("diagnosis", folder=tmp_path)
+    with pytest.raises(abbe.AbbeError, match=r"holds no run: name the folder \(--out\) of the shards"):
+        abbe.merge(tmp_path)
+    with pytest.raises(abbe.AbbeError, match=r"holds no run"):
+        abbe.merge(tmp_path / "nowhere")
+    with pytest.raises(abbe.AbbeError, match="there is no text file"):
+        abbe.work("diagnose", "embedded", "nothing.txt", folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(abbe.AbbeError, match="is not valid JSON"):
+        abbe.merge(tmp_path)
+
+
+def test_merging_what_was_not_shared(tmp_path: Path) -> None:
+    model = tiny_runs.model()
+    failed = []
+
+    def stop(*_: object) -> None:
+        if (tmp_path / "windows").exists() and not failed:
+            failed.append(1)
+            raise KeyboardInterrupt
+
+    model.network.base_model.register_forward_pre_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        abbe.diagnose(model, tiny_runs.TEXT, folder=tmp_path, **QUICK)
+    with pytest.raises(abbe.AbbeError, match="was not made by shards: the same command with this folder resumes it"):
+        abbe.merge(tmp_path)

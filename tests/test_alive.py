@@ -1,0 +1,151 @@
+"""Claims of workers that share a folder: one at a time, and those of the dead are free again."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from inside import Alive, held, living, shared
+
+import abbe
+
+
+@pytest.fixture
+def claim(tmp_path: Path) -> Path:
+    return tmp_path / "work" / "claims" / "windows+16-0.json"
+
+
+def left_by(claim: Path, seconds_ago: float = 0.0, **who: object) -> None:
+    """A claim as a worker on another machine would leave it."""
+    claim.parent.mkdir(parents=True, exist_ok=True)
+    claim.write_text(json.dumps({"process": 1, "host": "node7", "machine": "node7", "worker": "other"} | who))
+    then = time.time() - seconds_ago
+    os.utime(claim, (then, then))
+
+
+def test_one_claims_and_the_other_waits_until_it_is_released(tmp_path: Path, claim: Path) -> None:
+    with Alive(tmp_path) as first, Alive(tmp_path) as second:
+        assert first.claim("windows/16-0")
+        assert first.claim("windows/16-0")
+        assert not second.claim("windows/16-0")
+        assert second.claim("windows/16-1")
+        second.release("windows/16-0")  # is not its own
+        assert claim.exists()
+        first.release("windows/16-0")
+        assert second.claim("windows/16-0")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_many_at_once_one_gets_it(tmp_path: Path, claim: Path) -> None:
+    """Also where the claim of a dead worker has to be taken over first."""
+    left_by(claim, seconds_ago=1000)
+    gate, winners = threading.Barrier(8), []
+
+    def take(alive: Alive) -> None:
+        gate.wait()
+        if alive.claim("windows/16-0"):
+            winners.append(alive.name)
+
+    workers = [Alive(tmp_path) for _ in range(8)]
+    threads = [threading.Thread(target=take, args=(worker,)) for worker in workers]
+    for worker in workers:
+        worker.__enter__()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(winners) == 1
+    assert json.loads(claim.read_bytes())["worker"] == winners[0]
+    for worker in workers:
+        worker.__exit__(None, None, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claim_of_another_machine_expires(tmp_path: Path, claim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Alive(tmp_path) as worker:
+        left_by(claim, seconds_ago=60)
+        assert not worker.claim("windows/16-0")
+        monkeypatch.setenv("ABBE_CLAIM_SECONDS", "30")
+        assert worker.claim("windows/16-0")
+
+
+def test_time_is_that_of_the_file_system(tmp_path: Path, claim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that is a day ahead takes no claims away."""
+    left_by(claim)
+    monkeypatch.setattr(time, "time", lambda: 1e12)
+    with Alive(tmp_path) as worker:
+        assert not worker.claim("windows/16-0")
+
+
+def test_a_living_worker_keeps_its_claim(tmp_path: Path, claim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ABBE_CLAIM_SECONDS", "0.3")
+    with Alive(tmp_path) as first, Alive(tmp_path) as second:
+        assert first.claim("windows/16-0")
+        before = claim.stat().st_mtime_ns
+        time.sleep(0.5)
+        assert claim.stat().st_mtime_ns > before
+        assert not second.claim("windows/16-0")
+
+
+def test_a_dead_process_of_this_machine_is_seen_at_once(tmp_path: Path, claim: Path) -> None:
+    code = f"from pathlib import Path; from abbe._alive import Alive; import os\na = Alive(Path({str(tmp_path)!r}))\n"
+    code += "a.__enter__(); a.claim('windows/16-0'); os._exit(9)"
+    subprocess.run([sys.executable, "-c", code], check=False)
+    assert claim.exists()
+    with Alive(tmp_path) as worker:
+        assert worker.claim("windows/16-0")
+
+
+def test_who_lost_its_claim_does_not_take_away_that_of_another(tmp_path: Path, claim: Path) -> None:
+    with Alive(tmp_path) as worker:
+        assert worker.claim("windows/16-0")
+        left_by(claim)  # it was away for long, and another has taken over
+        worker.release("windows/16-0")
+        assert claim.exists()
+
+
+def test_a_run_is_refused_beside_workers_and_a_worker_beside_a_run(tmp_path: Path) -> None:
+    with shared(tmp_path), held(tmp_path), held(tmp_path / "runs"):
+        said = in_another_thread(lambda: held(tmp_path))
+        assert said.startswith(f"{tmp_path} is shared by 1 worker, the first on {socket.gethostname()}: wait until")
+        assert in_another_thread(lambda: shared(tmp_path)) == ""
+    with held(tmp_path):
+        said = in_another_thread(lambda: shared(tmp_path))
+        assert said.startswith(f"{tmp_path} is in use by process {os.getpid()} on "), said
+        assert "which does not share it: wait" in said
+    with held(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dead_worker_holds_nobody_up(tmp_path: Path) -> None:
+    left_by(tmp_path / "work" / "workers" / "other.json", seconds_ago=1000)
+    with held(tmp_path):
+        assert living(tmp_path, tmp_path / ".lock") == []
+    left_by(tmp_path / "work" / "workers" / "other.json")
+    with pytest.raises(abbe.AbbeError, match=r"shared by 1 worker, the first on node7"), held(tmp_path):
+        pass
+
+
+def in_another_thread(take: object) -> str:
+    """What is said to another thread that takes the folder; nothing if it may."""
+    said = []
+
+    def run() -> None:
+        try:
+            with take():  # type: ignore[operator]
+                said.append("")
+        except abbe.AbbeError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return said[0]
