@@ -255,7 +255,7 @@ def emit(row: Row) -> None:
 
 def print_table() -> None:
     columns = ("forward", "forward+backward", "MiB", "MB", "seconds", "kernel/reference", "ratio", "density")
-    columns += ("efficiency", "with loading")
+    columns += ("processor", "with loading")
     print()
     for part in PARTS:
         rows = [row for row in _rows if row["part"] == part]
