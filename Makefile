@@ -16,7 +16,7 @@ ORIGIN := $(CURDIR) $(PYTHON)
 FOUND := $(shell test -x $(RUN) && cat $(STAMP) 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup report test test-quick test-all test-sample test-real check lint types layers bench format clean FORCE
+.PHONY: help setup report test test-quick test-all test-sample test-real test-dist check lint types layers bench format clean FORCE
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -92,6 +92,9 @@ types: $(STAMP)
 
 layers: $(STAMP)
 	$(VENV)/bin/lint-imports --no-logo
+
+test-dist: $(STAMP)  ## build wheel and source archive, use them in new environments
+	$(RUN) scripts/check_dist.py $(ARGS)
 
 bench: $(STAMP)  ## measure the speed
 	$(RUN) benchmarks/bench.py $(ARGS)

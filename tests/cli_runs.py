@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 import abbe
 from abbe import cli
 
+PLACED = {"device": "cpu", "dtype": "float32", "device_map": None}  # what every study of a model is given by default
 COMMANDS = (
     "report",
     "reproduce",
@@ -22,6 +23,8 @@ COMMANDS = (
     "capacity",
     "compare",
     "calibrate",
+    "merge",
+    "lift",
     "watch",
     "train temperature",
     "train length",

@@ -76,6 +76,7 @@ CASES = (
     Case("ssmax:s=0.4,learn=true"),
     Case("ssmax:s=0.4,learn=true,heads=3"),
     Case("logn:trained=16"),
+    Case("logn:trained=3,floor=1"),
     Case("sparsemax", smooth=False),
     Case("entmax:alpha=1.05", smooth=False),
     Case("entmax:alpha=1.25", smooth=False),

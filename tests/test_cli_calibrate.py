@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import StandIn, run, run_main
+from cli_runs import PLACED, StandIn, run, run_main
 
 import abbe
 from abbe import studies, views
@@ -38,6 +38,7 @@ def test_defaults(asked: dict[str, Any]) -> None:
     assert asked == {
         "model": "embedded", "normalizer": "entmax:alpha=1.5", "text": None, "length": None, "windows": 8,
         "held_out": 8, "queries": 32, "steps": 20, "finetune": 0, "seed": 0, "folder": folder, "progress": True,
+        **PLACED,
     }  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -
     assert asked == {
         "model": "org/model", "normalizer": "sparsemax", "text": ["a.txt", "b.txt"], "length": 128, "windows": 3,
         "held_out": 4, "queries": "all", "steps": 7, "finetune": 9, "seed": 5, "folder": tmp_path / "out",
-        "progress": False,
+        "progress": False, **PLACED,
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import tiny_models
-from cli_runs import StandIn, run, run_main
+from cli_runs import PLACED, StandIn, run, run_main
 
 from abbe import studies, views
 
@@ -40,7 +40,7 @@ def test_defaults(asked: dict[str, Any], tmp_path: Path) -> None:
     assert asked == {
         "model": "embedded", "text": None, "tau": [0.01, 0.05], "lengths": None, "windows": 8,
         "way": ["deletion", "renormalised"], "layers": True, "layer_lengths": None, "layer_windows": 4,
-        "targets": "all", "seed": 0, "folder": Path("abbe-capacity-embedded"), "progress": True,
+        "targets": "all", "seed": 0, "folder": Path("abbe-capacity-embedded"), "progress": True, **PLACED,
     }  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -
         "model": "org/model", "text": ["a.txt", "b.txt"], "tau": [0.2], "lengths": [128, 512], "windows": 3,
         "way": ["deletion"], "layers": False, "layer_lengths": [512], "layer_windows": 2,
         "targets": "last:16", "seed": 7,
-        "folder": tmp_path / "out", "progress": False, "figures": Path("pictures"),
+        "folder": tmp_path / "out", "progress": False, **PLACED, "figures": Path("pictures"),
     }  # fmt: skip
 
 

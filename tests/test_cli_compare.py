@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import tiny_models
-from cli_runs import StandIn, run, run_main
+from cli_runs import PLACED, StandIn, run, run_main
 
 from abbe import studies, views
 
@@ -43,6 +43,7 @@ def test_defaults(asked: dict[str, Any]) -> None:
     assert asked == {
         "model": "embedded", "text": None, "normalizers": None, "length": None, "windows": 8, "needle_lengths": None,
         "prompts": 4, "calibrate": False, "seed": 0, "folder": Path("abbe-compare-embedded"), "progress": True,
+        **PLACED,
     }  # fmt: skip
 
 
@@ -54,7 +55,7 @@ def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -
     assert asked == {
         "model": "org/model", "text": ["a.txt"], "normalizers": ["entmax:alpha=1.5", "topk:k=32"], "length": 256,
         "windows": 3, "needle_lengths": [64, 128], "prompts": 9, "calibrate": True, "seed": 7,
-        "folder": tmp_path / "out", "progress": False,
+        "folder": tmp_path / "out", "progress": False, **PLACED,
     }  # fmt: skip
 
 

@@ -89,6 +89,9 @@ def test_a_completed_name_can_be_loaded() -> None:
 def test_values_of_options() -> None:
     values = {
         "abbe diagnose --vectors o": ["output"],
+        "abbe report --device c": ["cpu", "cuda"],
+        "abbe report --dtype b": ["bfloat16"],
+        "abbe report --device-map bal": ["balanced", "balanced_low_0"],
         "abbe train temperature --task m": ["mqar", "maximum"],
         "abbe train recall --task m": ["mqar"],
         "abbe train text --optimizer a": ["adamw"],

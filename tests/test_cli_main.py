@@ -23,6 +23,8 @@ BASE = {
     "capacity": (studies, "capacity", []),
     "compare": (studies, "compare", []),
     "calibrate": (studies, "calibrate", ["--with", "sparsemax"]),
+    "merge": (studies, "merge", ["."]),
+    "lift": (studies, "lift", []),
     "watch": (results, "read_manifest", ["."]),
     **{f"train {name}": (studies, f"train_{name}", []) for name in ("temperature", "length", "recall", "text")},
     "verify": (studies, "verify", []),
@@ -38,6 +40,8 @@ ON = {
     "capacity": "finished work is kept: run the same command again to resume",
     "compare": "finished work is kept: run the same command again to resume",
     "calibrate": "finished work is kept: run the same command again to resume",
+    "merge": "finished work is kept: run the same command again to resume",
+    "lift": "finished work is kept: run the same command again to resume",
     **{
         f"train {name}": "finished work is kept: run the same command again to resume"
         for name in ("temperature", "length", "recall", "text")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import StandIn, run, run_main
+from cli_runs import PLACED, StandIn, run, run_main
 
 from abbe import open_run, studies, views
 
@@ -45,7 +45,7 @@ def test_defaults(asked: dict[str, Any]) -> None:
     assert result.stdout == f"THE TABLE\npage: {Path('abbe-report-embedded/report.html')}\n"
     assert asked == {
         "model": "embedded", "text": None, "lengths": None, "windows": 8, "queries": 64, "sizes": None,
-        "vectors": "value", "seed": 0, "folder": Path("abbe-report-embedded"), "progress": True,
+        "vectors": "value", "seed": 0, "folder": Path("abbe-report-embedded"), "progress": True, **PLACED,
     }  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -
     assert run("report", "org/model", *given).exit_code == 0
     assert asked == {
         "model": "org/model", "text": ["a.txt", "b.txt"], "lengths": [128, 512], "windows": 3, "queries": "all",
-        "sizes": [1, 5], "vectors": "output", "seed": 7, "folder": tmp_path / "out", "progress": False,
+        "sizes": [1, 5], "vectors": "output", "seed": 7, "folder": tmp_path / "out", "progress": False, **PLACED,
     }  # fmt: skip
 
 

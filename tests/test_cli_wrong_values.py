@@ -21,13 +21,18 @@ ALLOWED = {
     "--logits": {"-1", "0", "1.5"},
     "--steps": {"0"},
     "--finetune": {"0"},
+    "--budget": {"1.5"},
     "--rates": {"1.5"},
     "--decay": {"0", "1.5"},
 }
-NO_NUMBERS = ("--text", "--with", "--out", "--figures", "--html", "--vectors", "--way", "--figure")
-WITHOUT_MODEL = ("verify", "normalizers", "pull", "doctor", "watch", "train")
+NO_NUMBERS = (
+    "--text", "--with", "--out", "--figures", "--html", "--vectors", "--way", "--figure", "--device", "--dtype",
+    "--device-map",
+)  # fmt: skip
+WITHOUT_MODEL = ("merge", "verify", "normalizers", "pull", "doctor", "watch", "train")
 ALWAYS = {
     "calibrate": ["--with", "sparsemax"],
+    "merge": ["."],
     "pull": [],
     "verify": ["spectral"],
     "normalizers": ["softmax"],

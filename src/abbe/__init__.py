@@ -8,7 +8,23 @@ from ._when_imported import when_imported as _when_imported
 
 if _typing.TYPE_CHECKING:
     from ._attention.attend import attention
-    from .models import LoadedModel, Plan, Swap, Tap, Text, Window, load, plan, pull, read_text, swap, tap, windows
+    from .models import (
+        Export,
+        LoadedModel,
+        Plan,
+        Swap,
+        Tap,
+        Text,
+        Window,
+        export,
+        load,
+        plan,
+        pull,
+        read_text,
+        swap,
+        tap,
+        windows,
+    )
     from .normalizers import Normalizer, NormalizerInfo, list_normalizers, normalizer
     from .results import Result, Run, open_run
     from .studies import (
@@ -16,6 +32,7 @@ if _typing.TYPE_CHECKING:
         Capacity,
         Comparison,
         Experiment,
+        Lift,
         Progress,
         Report,
         Reproduction,
@@ -25,6 +42,7 @@ if _typing.TYPE_CHECKING:
         cost,
         diagnose,
         doctor,
+        lift,
         merge,
         open,
         report,
@@ -46,6 +64,8 @@ __all__ = [
     "Capacity",
     "Comparison",
     "Experiment",
+    "Export",
+    "Lift",
     "LoadedModel",
     "Monitor",
     "Normalizer",
@@ -67,6 +87,8 @@ __all__ = [
     "cost",
     "diagnose",
     "doctor",
+    "export",
+    "lift",
     "list_normalizers",
     "load",
     "merge",
@@ -97,13 +119,13 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "models": {
         ".models": (
-            *("LoadedModel", "Plan", "Swap", "Tap", "Text", "Window"),
-            *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
+            *("Export", "LoadedModel", "Plan", "Swap", "Tap", "Text", "Window"),
+            *("export", "load", "plan", "pull", "read_text", "swap", "tap", "windows"),
         ),
         ".results": ("Result", "Run", "open_run"),
         ".studies": (
-            *("Calibration", "Capacity", "Comparison", "Experiment", "Progress", "Report", "Reproduction"),
-            *("calibrate", "capacity", "cost", "diagnose", "merge", "open", "work"),
+            *("Calibration", "Capacity", "Comparison", "Experiment", "Lift", "Progress", "Report", "Reproduction"),
+            *("calibrate", "capacity", "cost", "diagnose", "lift", "merge", "open", "work"),
             *("train_length", "train_recall", "train_temperature", "train_text"),
         ),
         ".training": ("Monitor",),
@@ -115,3 +137,5 @@ __getattr__, __dir__ = _on_first_use(__name__, _NAMES, _MODULES)
 
 # attn_implementation="abbe:entmax-1.5" and the like are known to transformers when both are imported, in any order.
 _when_imported("transformers.modeling_utils", lambda: __getattr__("models").register_attention_names())
+# The folders that `export` writes with a plan name a model type of abbe's.
+_when_imported("transformers.models.auto.configuration_auto", lambda: __getattr__("models").register_carried())

@@ -121,7 +121,7 @@ def test_negative_weights(dtype: torch.dtype, kernels: None) -> None:
 def test_kernel_limits_are_those_of_the_reference_rounded_up(kernels: None) -> None:
     rows = random_rows(3, keys=40, width=16, dtype=torch.float32)
     sets = choose_sets(rows, GRID, seeded(0))
-    fast = fused_geometry(rows, sets, (rows.vectors**2).sum(-1)).limits
+    fast = fused_geometry(rows, sets, rows.vectors, (rows.vectors**2).sum(-1)).limits
     slow = reference_geometry(as_type(rows, torch.float64), sets).limits
     defined = sets.defined(rows)
     for name in ("mass", "longest", "reach"):

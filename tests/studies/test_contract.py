@@ -1,4 +1,4 @@
-"""What all six studies promise alike: one face, one manifest, a folder that opens again and refuses others."""
+"""What all seven studies promise alike: one face, one manifest, a folder that opens again and refuses others."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "compare": QUICK
     | {"normalizers": "sparsemax", "length": 40, "needle_lengths": [31, 40], "prompts": 1, "resamples": 20},
     "calibrate": QUICK | {"normalizer": "sparsemax", "length": 16, "held_out": 2, "steps": 1, "resamples": 20},
+    "lift": QUICK
+    | {"normalizers": "sparsemax", "length": 16, "steps": 4, "prompts": 1, "budget": None, "resamples": 20},
 }
-STUDIES = tuple(OPTIONS)
+STUDIES = [pytest.param(study, marks=[pytest.mark.slow] if study == "lift" else []) for study in OPTIONS]
 # A part of each kind, as it lies in the folder of a finished study.
 PARTS = {
     "diagnose": ["windows/16-1.safetensors"],
@@ -38,16 +40,27 @@ PARTS = {
     "capacity": ["losses/16-deletion-4.json", "losses/16-layer1-*.json", "separability/windows/16-0.safetensors"],
     "compare": ["parts/0-windows.json", "parts/1-capacity.json", "parts/1-needle.json"],
     "calibrate": ["layers/*.safetensors", "losses.json"],
+    "lift": ["parts/fit-1.safetensors", "parts/scan-0-1.json", "parts/judged-1.json"],
 }
 # Passes of self-checks, and of estimates of the cost.
-CHECKING = {"diagnose": 2, "report": 2, "reproduce": 2 + 2, "capacity": 5 + 2, "compare": 3 + 6, "calibrate": 2}
+CHECKING = {
+    "diagnose": 2,
+    "report": 2,
+    "reproduce": 2 + 2,
+    "capacity": 5 + 2,
+    "compare": 3 + 6,
+    "calibrate": 2,
+    "lift": 2,
+}
 COSTS = ("seconds", "time_ratio", "extra_megabytes")  # of a comparison: other ones in every run
 NOT_COMPARED = ("manifest", "file", "figure_seconds", *COSTS)
 
 
 def run(study: str, on_pass: Callable[[], object] = lambda: None, **more: Any) -> Any:
     """A study of a model of its own, which calls `on_pass` before each of its forward passes."""
-    model, text = (compare_runs.word_model(), PROSE) if study == "compare" else (tiny_runs.model(), tiny_runs.TEXT)
+    model, text = (
+        (compare_runs.word_model(), PROSE) if study in ("compare", "lift") else (tiny_runs.model(), tiny_runs.TEXT)
+    )
     model.network.base_model.register_forward_pre_hook(lambda *_: on_pass())
     return getattr(abbe, study)(model, text, **(OPTIONS[study] | more))
 
@@ -156,7 +169,7 @@ def test_saved_elsewhere_it_opens(study: str, saved: Saved, tmp_path: Path) -> N
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("study", ["calibrate", "capacity", "diagnose", "compare", "reproduce", "report"])
+@pytest.mark.parametrize("study", ["calibrate", "capacity", "diagnose", "compare", "reproduce", "report", "lift"])
 def test_page_and_card(study: str, saved: Saved, tmp_path: Path) -> None:
     result = saved(study).result
     page = result.to_html(tmp_path / "page.html")

@@ -60,7 +60,11 @@ def test_a_study_that_finishes_sooner_says_only_the_cost(capsys: pytest.CaptureF
     diagnosed()
     told = capsys.readouterr()
     assert told.out == ""
-    assert [line.partition(":")[0] for line in told.err.splitlines()] == ["tiny gpt2", "4 windows, 64 tokens"]
+    assert [line.partition(":")[0] for line in told.err.splitlines()] == [
+        "tiny gpt2",
+        "tiny gpt2",
+        "4 windows, 64 tokens",
+    ]
 
 
 def test_quiet_says_nothing_and_starts_nothing(

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torch import Tensor
+
 from .._errors import AbbeError
 
 VARIABLE = "ABBE_KERNELS"
@@ -37,6 +39,14 @@ _broken = False
 def usable() -> bool:
     """Whether the kernels are switched on and have not failed so far."""
     return _on and not _broken
+
+
+def usable_for(*tensors: Tensor) -> bool:
+    """Whether kernels can take these tensors, by their devices: all but the CPU take the references."""
+    for tensor in tensors:  # a plain loop: torch.compile traces it
+        if tensor.device.type != "cpu":
+            return False
+    return usable()
 
 
 def switched_on() -> bool:

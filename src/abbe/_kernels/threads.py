@@ -41,6 +41,8 @@ def over_rows(kernel: Any, rows: int, *tensors: Tensor) -> None:
 
     The tensors are contiguous and on the CPU. KernelsBrokenError if the kernel cannot be compiled or loaded.
     """
+    if not all(x.is_cpu for x in tensors):  # a kernel would write wherever the address of another device points to
+        raise TypeError(f"{kernel.__name__} takes tensors on the CPU, got {[str(x.device) for x in tensors]}")
     with loading():
         from .entries import entry  # loads numba
 

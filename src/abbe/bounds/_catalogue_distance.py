@@ -17,9 +17,9 @@ _expected_distance = placed(distance.expected_distance_exact)
 
 def _mean_square_net_distance(point: Point) -> Tensor:
     a, x, keys = point.weights, point["vectors"], keys_of(point)
-    total = torch.zeros(a.shape[:-1], dtype=a.dtype)
+    total = a.new_zeros(a.shape[:-1])
     for subset in combinations(range(keys), count_of(point)):
-        chosen = torch.zeros(keys, dtype=torch.bool)
+        chosen = torch.zeros(keys, dtype=torch.bool, device=a.device)
         chosen[list(subset)] = True
         total = total + distance.net_distance(a, x, chosen.expand(a.shape)) ** 2
     return total / math.comb(keys, count_of(point))
@@ -36,7 +36,7 @@ def _growing(generator: torch.Generator, trials: int, sizes: Sizes) -> Point:
 def _of_the_first(point: Point, keys: int) -> Tensor:
     """Distance of the first quarter of the first `keys` tokens, at equal weights."""
     x = point["vectors"][..., :keys, :]
-    a = torch.full(x.shape[:-1], 1 / keys, dtype=x.dtype)
+    a = x.new_full(x.shape[:-1], 1 / keys)
     return distance.distance(a, x, keys // 4)
 
 

@@ -99,7 +99,7 @@ def _constant(spec: str) -> Statement:
         f"sup ||J||_2 of {spec} is its lipschitz(keys)",
         rf"\sup\|J\|_2,\ \text{{{spec}}}", OURS, spec, "proved", True, _moderate,
         lambda p: spectral(made.jacobian(p["logits"])),
-        lambda p: torch.full(p["logits"].shape[:-1], made.lipschitz(keys_of(p)), dtype=torch.float64),
+        lambda p: p["logits"].new_full(p["logits"].shape[:-1], made.lipschitz(keys_of(p)), dtype=torch.float64),
         sizes=({"keys": 2}, {"keys": 3}, {"keys": 12}), tolerance=1e-8,
     )  # fmt: skip
 

@@ -85,7 +85,9 @@ SEPARABILITY: tuple[Statement, ...] = (
         r"\mathbb E\,N_s/N \approx \mathbb E\,\Phi(\sqrt{d/N}-g_{L-N})",
         OURS, "equal weights, vectors uniform on a sphere", "approximation", False, _sphere_estimate,
         lambda p: p["mean"],
-        lambda p: separability.sphere_separability_estimate(count_of(p), keys_of(p), p.sizes["width"]).reshape(1),
+        lambda p: separability.sphere_separability_estimate(
+            count_of(p), keys_of(p), p.sizes["width"]
+        ).reshape(1).to(p["mean"]),
         "equal", ({"keys": 128, "count": 8, "width": 96}, {"keys": 256, "count": 16, "width": 96}), False,
         lambda p: p["error"], 0.1,
     ),
@@ -95,6 +97,6 @@ SEPARABILITY: tuple[Statement, ...] = (
         r"N_s/N \le 0.8",
         PAPER, "an observation on GPT-2", "refuted", False, rows_and_vectors,
         lambda p: separability.separability(p.weights, p["vectors"], count_of(p)).ratio.double(),
-        lambda p: torch.full(p.weights.shape[:-1], 0.8, dtype=torch.float64), sizes=PLACED, searchable=False,
+        lambda p: p.weights.new_full(p.weights.shape[:-1], 0.8, dtype=torch.float64), sizes=PLACED, searchable=False,
     ),
 )  # fmt: skip

@@ -42,7 +42,7 @@ def _winners_mass_by_softmax(point: Point) -> Tensor:
     keys, count = keys_of(point), count_of(point)
     error = torch.sigmoid(-point["odds"])
     margin = weights.margin_needed(keys, error, point.temperature, count)
-    logits = torch.where(torch.arange(keys) < count, margin.unsqueeze(-1), 0.0)
+    logits = torch.where(torch.arange(keys, device=margin.device) < count, margin.unsqueeze(-1), 0.0)
     return torch.softmax(logits / point.temperature.unsqueeze(-1), -1)[..., :count].sum(-1)
 
 

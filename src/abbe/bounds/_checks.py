@@ -57,6 +57,8 @@ def key_count(name: str, value: Number, least: int = 1) -> Tensor:
 def selected_count(count: Number, keys: Tensor, name: str = "count") -> Tensor:
     """N, checked against 1..L."""
     n = key_count(name, count)
+    # A plain number goes where the keys are; a tensor says itself where it is.
+    n = n if isinstance(count, Tensor) else n.to(keys.device)
     try:
         fits = bool((n <= keys.detach()).all())
     except RuntimeError:

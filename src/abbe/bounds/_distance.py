@@ -214,7 +214,7 @@ def expected_distance_exact(weights: Tensor, vectors: Tensor, count: int, limit:
         raise AbbeError(f"count and keys give {math.comb(keys, count)} subsets, more than {limit}")
     total = torch.zeros_like(weights[..., 0])
     for subset in combinations(range(keys), count):
-        chosen = torch.zeros(keys, dtype=torch.bool)
+        chosen = torch.zeros(keys, dtype=torch.bool, device=weights.device)
         chosen[list(subset)] = True
         total = total + distance(weights, vectors, chosen.expand(weights.shape))
     return total / math.comb(keys, count)

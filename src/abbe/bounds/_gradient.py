@@ -175,5 +175,5 @@ def sensitivity_at_equal_selectivity(spec: str, keys: Number, error: Number = 0.
     t = selective_temperature(spec, n, error)
     unit = {"softmax": "softmax", "ssmax": "softmax", "sparsemax": "sparsemax", "entmax15": "entmax:alpha=1.5"}[spec]
     made = normalizer(unit)
-    constants = torch.tensor([made.lipschitz(int(k)) for k in n.flatten()], dtype=torch.float64).view(n.shape)
-    return constants / t
+    constants = torch.tensor([made.lipschitz(int(k)) for k in n.flatten()], dtype=torch.float64, device=n.device)
+    return constants.view(n.shape) / t

@@ -117,7 +117,7 @@ def sphere_separability_bounds(
     a, _ = checked_weights(weights)
     square = positive("radius", radius, a).unsqueeze(-1) ** 2
     m = positive("norm_of_vectors", norm_of_vectors, a).unsqueeze(-1)
-    d = key_count("dimension", dimension).to(a.dtype).unsqueeze(-1)
+    d = key_count("dimension", dimension).to(a).unsqueeze(-1)
     v = m**2 * _other_squares(a, 2)
     # A variance: below 0 is rounding.
     w = (2 * m**4 / d * (_other_squares(a, 2) ** 2 - _other_squares(a, 4))).clamp(min=0)
@@ -164,7 +164,7 @@ def sphere_separability_estimate(count: Number, keys: Number, dimension: Number,
     n = selected_count(count, keys - 1)
     rest, lift = (keys - n).unsqueeze(-1), torch.sqrt(d / n).unsqueeze(-1)
     # The maximum g of m normals is found by its distribution function Phi^m, in equal steps of probability.
-    levels = (torch.arange(points, dtype=torch.float64) + 0.5) / points
+    levels = (torch.arange(points, dtype=torch.float64, device=rest.device) + 0.5) / points
     largest = torch.special.ndtri(torch.exp(torch.log(levels) / rest))
     mean: Tensor = torch.special.ndtr(lift - largest).mean(-1)
     return mean

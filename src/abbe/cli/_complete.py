@@ -8,7 +8,7 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
 
-from ._names import FIGURES, OPTIMIZERS, STATEMENTS, TASKS, VECTORS, normalizer_names
+from ._names import DEVICE_MAPS, DEVICES, DTYPES, FIGURES, OPTIMIZERS, STATEMENTS, TASKS, VECTORS, normalizer_names
 
 
 def models(incomplete: str) -> list[str]:
@@ -32,6 +32,18 @@ def normalizers(incomplete: str) -> list[str]:
 
 def vectors(incomplete: str) -> list[str]:
     return _starting(VECTORS, incomplete)
+
+
+def devices(incomplete: str) -> list[str]:
+    return _starting(DEVICES, incomplete)
+
+
+def device_maps(incomplete: str) -> list[str]:
+    return _starting(DEVICE_MAPS, incomplete)
+
+
+def dtypes(incomplete: str) -> list[str]:
+    return _starting(DTYPES, incomplete)
 
 
 def tasks(incomplete: str) -> list[str]:

@@ -10,6 +10,7 @@ from ._study import Asked, Heads, Measured, study
 REPORT_EXAMPLES = (
     "abbe report",
     "abbe report smollm2 --text book.txt --open",
+    "abbe report ./my-model --device auto --dtype bfloat16",
     "abbe report ./my-model --lengths 128,512,2048 --figures figures --json",
 )
 DIAGNOSE_EXAMPLES = (

@@ -11,11 +11,14 @@ from pathlib import Path
 # Commands that need more than normalizers, attention and bounds; `all` where a page is what they are for.
 EXTRA_OF = {
     "report": "all", "reproduce": "all", "compare": "all", "watch": "all",
-    "diagnose": "models", "capacity": "models", "calibrate": "models", "train": "models",
-    "cost": "models", "pull": "models", "merge": "models",
+    "diagnose": "models", "capacity": "models", "calibrate": "models", "train": "models", "lift": "models",
+    "pull": "models", "export": "models", "diff": "models", "merge": "models", "cost": "models",
 }  # fmt: skip
+SHARED = ("report", "reproduce", "diagnose", "capacity", "compare", "calibrate", "train")  # have --shard
 FIGURES = ("2a", "2b", "2c", "3", "4")
 TASKS, OPTIMIZERS = ("recall", "mqar", "maximum", "text"), ("sgd", "adamw", "muon")
+DEVICES, DTYPES = ("auto", "cpu", "cuda", "mps", "xpu"), ("float32", "bfloat16", "float16")
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 VECTORS = ("value", "output", "hidden", "embedding")
 STATEMENTS = (
     "weight-upper", "weight-lower", "vanishing-paper", "vanishing", "general-weight-paper", "general-weight",

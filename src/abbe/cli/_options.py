@@ -51,6 +51,24 @@ TextFiles = Annotated[
         "--text",
     ),
 ]
+Device = Annotated[
+    str,
+    measured(
+        "Where the model runs: cpu, cuda, cuda:1, mps, xpu, or auto, an accelerator if there is one.",
+        autocompletion=_complete.devices,
+    ),
+]
+Dtype = Annotated[
+    str,
+    measured("Precision of the weights: float32, bfloat16 or float16.", autocompletion=_complete.dtypes),
+]
+DeviceMap = Annotated[
+    str | None,
+    measured(
+        "Spread the model over devices instead: auto, balanced or sequential; needs accelerate.",
+        autocompletion=_complete.device_maps,
+    ),
+]
 Lengths = Annotated[str | None, measured("Window lengths in tokens, such as 64,256,1024.")]
 Windows = Annotated[int, measured("Windows of each length; intervals come from them.")]
 Queries = Annotated[str, measured('Queries per window, or "all".')]

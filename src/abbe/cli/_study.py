@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
 from .._later import need
 from ._invocation import RESUMES, current
-from ._names import EXTRA_OF
+from ._names import EXTRA_OF, SHARED
 from ._options import (
     Debug,
+    Device,
+    DeviceMap,
+    Dtype,
     Figures,
     Lengths,
     Model,
@@ -53,6 +56,14 @@ class Shared(TypedDict):
     progress: bool
 
 
+class SharedByModels(Shared):
+    """Arguments that every study of a given model takes."""
+
+    device: str | None
+    dtype: str
+    device_map: str | None
+
+
 class Heads(TypedDict):
     """What the studies of all heads measure."""
 
@@ -69,7 +80,7 @@ class Asked:
 
     model: str
     text: list[str] | None
-    shared: Shared
+    shared: SharedByModels
 
 
 @dataclass(frozen=True)
@@ -99,8 +110,8 @@ def study(
         takes_model = "asked" in inspect.signature(measure).parameters
 
         def command(
-            *, seed: int, shard: str | None, out: Path | None, figures: Path | None, opened: bool, as_json: bool,
-            quiet: bool, debug: bool, **own: Any,
+            *, seed: int, out: Path | None, figures: Path | None, opened: bool, as_json: bool, quiet: bool, debug: bool,
+            shard: str | None = None, **own: Any,
         ) -> None:  # fmt: skip
             from .. import views
 
@@ -115,7 +126,7 @@ def study(
             folder = out or folder_for(group or name, of, *_in_the_name(named_by, own))
             shared = Shared(seed=seed, folder=folder, progress=not quiet)
             if takes_model:
-                own["asked"] = Asked(own.pop("model"), own.pop("text"), shared)
+                own["asked"] = _asked(own, shared)
             else:
                 own["shared"] = shared
             own = _with_heads(own)
@@ -156,7 +167,7 @@ def _composed(measure: Callable[..., Measured], json: str, folder: str) -> inspe
         parameters += _GROUPS.get(one.name, own)
     parameters += [
         _option("seed", Seed, 0),
-        _option("shard", Shard, None),
+        *([_option("shard", Shard, None)] if folder.split("-")[0] in SHARED else []),
         _option("out", Annotated[Path | None, out_option(folder)], None),
         _option("figures", Figures, None),
         _option("opened", Opened, False),
@@ -173,7 +184,13 @@ def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 _GROUPS: dict[str, list[inspect.Parameter]] = {
     "shared": [],
-    "asked": [_option("model", Model, "embedded"), _option("text", TextFiles, None)],
+    "asked": [
+        _option("model", Model, "embedded"),
+        _option("text", TextFiles, None),
+        _option("device", Device, "cpu"),
+        _option("dtype", Dtype, "float32"),
+        _option("device_map", DeviceMap, None),
+    ],
     "heads": [
         _option("lengths", Lengths, None),
         _option("windows", Windows, 8),
@@ -182,6 +199,15 @@ _GROUPS: dict[str, list[inspect.Parameter]] = {
         _option("vectors", Vectors, "value"),
     ],
 }
+
+
+def _asked(own: dict[str, Any], shared: Shared) -> Asked:
+    """The options of the model as one argument, taken out of the command's own."""
+    device, dtype, device_map = own.pop("device"), own.pop("dtype"), own.pop("device_map")
+    if device_map is not None and device == "cpu":
+        device = None  # not asked for: a map takes its place
+    placed = SharedByModels(**shared, device=device, dtype=dtype, device_map=device_map)
+    return Asked(own.pop("model"), own.pop("text"), placed)
 
 
 def _with_heads(own: Mapping[str, Any]) -> dict[str, Any]:

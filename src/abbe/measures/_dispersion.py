@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 from torch import Tensor
 
 from .. import bounds
-from ._rows import Rows
+from .._kernels.switch import KernelsBrokenError
+from .._kernels.threads import over_rows
+from ._rows import Rows, flat, row_kernel
 from ._sets import Sets
 from ._state import Reading
 
@@ -74,10 +78,26 @@ def _mass_and_divergence(rows: Rows, sets: Sets, order: Tensor) -> tuple[Tensor,
 
     The divergence is NaN where a set has no mass or a negative weight.
     """
-    weights = rows.weights.gather(-1, order)
-    mass = sets.at_grid(weights.cumsum(-1, dtype=torch.float64))
-    # NaN from a negative weight on
-    moment = sets.at_grid(torch.xlogy(weights, weights).cumsum(-1, dtype=torch.float64))
+    mass, moment = _mass_and_moment(rows, sets, order)
     safe = torch.where(mass > 0, mass, torch.nan)
     size = torch.tensor(sets.grid, device=mass.device).double()
     return mass, (torch.log(size) + moment / safe - torch.log(safe)).clamp(min=0)
+
+
+def _mass_and_moment(rows: Rows, sets: Sets, order: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of w and of w ln w over the sets, (head, query, N), in float64."""
+    if rows.fused:
+        with suppress(KernelsBrokenError):
+            return _fused_mass_and_moment(rows, sets, order)
+    weights = rows.weights.gather(-1, order)
+    mass = sets.at_grid(weights.cumsum(-1, dtype=torch.float64))
+    # NaN from a negative weight on
+    return mass, sets.at_grid(torch.xlogy(weights, weights).cumsum(-1, dtype=torch.float64))
+
+
+def _fused_mass_and_moment(rows: Rows, sets: Sets, order: Tensor) -> tuple[Tensor, Tensor]:
+    weights, orders, sizes = flat(rows.weights), flat(order), torch.tensor(sets.grid)
+    sums = [torch.empty(len(weights), len(sizes), dtype=torch.float64) for _ in range(2)]
+    over_rows(row_kernel("set_masses"), len(weights), weights, orders, sizes, *sums)
+    mass, moment = (x.view(rows.heads, rows.queries, -1) for x in sums)
+    return mass, moment

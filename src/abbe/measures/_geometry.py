@@ -27,9 +27,10 @@ def geometry(rows: Rows, sets: Sets) -> dict[str, Reading]:
     parts, defined = row_geometry(rows, sets), sets.defined(rows)
     size = torch.tensor(sets.grid, device=defined.device)
     rest = (rows.count.unsqueeze(-1) - size).clamp(min=1)
-    values, controls = _measures(parts.selected, size, rest), _measures(parts.random, size, rest)
+    # Both at once: on so few numbers a call costs more than they do.
+    both = _measures(SetGeometry(*map(torch.stack, zip(parts.selected, parts.random, strict=True))), size, rest)
     limits = _limits(parts.limits, rest, rows.is_distribution.unsqueeze(-1))
-    return {name: Reading(values[name], defined, limits.get(name), controls[name]) for name in values}
+    return {name: Reading(value, defined, limits.get(name), control) for name, (value, control) in both.items()}
 
 
 def _measures(parts: SetGeometry, size: Tensor, rest: Tensor) -> dict[str, Tensor]:

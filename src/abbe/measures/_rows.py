@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
-from .._kernels.switch import KernelsBrokenError, load, usable
+from .._kernels.switch import KernelsBrokenError, load, usable_for
 from .._kernels.threads import over_rows
 
 FUSED_FROM = 1 << 12  # below this many logits plain torch answers sooner than kernels that must first be loaded
@@ -73,9 +73,9 @@ class Rows:
     def fused(self) -> bool:
         """Whether the kernels take these rows: float32 on the CPU, and enough of them."""
         parts = (self.logits, self.weights, self.vectors)
-        if any(part.dtype != torch.float32 or part.device.type != "cpu" for part in parts):
+        if any(part.dtype != torch.float32 for part in parts):
             return False
-        return self.logits.numel() >= FUSED_FROM and usable()
+        return self.logits.numel() >= FUSED_FROM and usable_for(*parts)
 
     @cached_property
     def facts(self) -> RowFacts:

@@ -6,6 +6,7 @@ specification in plain torch; `fused_geometry` gives the same from the kernels, 
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -49,12 +50,14 @@ class RowGeometry(NamedTuple):
 
 
 def row_geometry(rows: Rows, sets: Sets) -> RowGeometry:
-    squares = (rows.vectors.detach() ** 2).sum(-1)
-    if not bool(torch.isfinite(squares).all()):
+    x = rows.vectors.detach().contiguous()
+    squares = (x**2).sum(-1)
+    # One number tells: a sum of squares is infinite or NaN if one of them is.
+    if not math.isfinite(float(squares.amax())):
         raise AbbeError("vectors hold NaN, infinity or numbers too large to square")
     if rows.fused:
         with suppress(KernelsBrokenError):
-            return fused_geometry(rows, sets, squares)
+            return fused_geometry(rows, sets, x, squares)
     return reference_geometry(rows, sets)
 
 
@@ -117,9 +120,10 @@ def _reference_limits(a: Tensor, x: Tensor, visible: Tensor, sets: Sets, order: 
     return LimitTerms(sets.at_grid(a.gather(-1, order).cumsum(-1)), longest, widest + inner)
 
 
-def fused_geometry(rows: Rows, sets: Sets, squares: Tensor) -> RowGeometry:
+def fused_geometry(rows: Rows, sets: Sets, x: Tensor, squares: Tensor) -> RowGeometry:
     """By blocks of queries: the sums of the sets, their dot products with all vectors, then one pass a set.
 
+    `x` are the vectors without gaps, `squares` the squares of their lengths.
     All heads go together, because every step that runs on several threads ends with waiting for the slowest.
     """
     shape, sizes = rows.logits.shape[:2], torch.tensor(sets.grid)
@@ -128,7 +132,7 @@ def fused_geometry(rows: Rows, sets: Sets, squares: Tensor) -> RowGeometry:
     whole = torch.stack([rows.facts.keys, rows.facts.first, rows.facts.last], -1)
     of_rows = (rows.logits.detach(), rows.weights.detach(), whole, sets.selected, sets.random, parts, limits)
     given = _RowArrays(*(x.contiguous().flatten(0, 1) for x in of_rows))
-    x, columns = rows.vectors.detach().contiguous(), 2 * len(sizes) + 1
+    columns = 2 * len(sizes) + 1
     step = max(1, min(rows.queries, _DOTS_AT_ONCE // (rows.heads * columns * rows.keys)))
     # One room for all blocks: the system would take back and give out so much memory each time.
     room = torch.empty(step * rows.heads * columns * rows.keys)

@@ -37,8 +37,9 @@ def _fused(rows: Rows, p: Tensor, missing: Tensor, directions: Tensor) -> tuple[
     norms = torch.empty(rows.heads * rows.queries, 2)
     missing = missing.detach().expand(rows.heads, rows.queries).reshape(-1).contiguous()
     over_rows(
-        row_kernel("rank_one_norms"), len(norms), flat(rows.logits), flat(p), missing, directions.contiguous(), norms
-    )
+        row_kernel("rank_one_norms"), len(norms), flat(rows.logits), flat(p), missing, directions.contiguous(),
+        rows.facts.last.reshape(-1).contiguous(), norms,
+    )  # fmt: skip
     worst, random = norms.view(rows.heads, rows.queries, 2).unbind(-1)
     return worst, random
 

@@ -99,10 +99,14 @@ def summarize(readings: Mapping[str, Summable]) -> dict[str, Summary]:
 
 def compute(state: State) -> dict[str, Summary]:
     """The means; for readings with quantiles three summaries, named _mean, _p95 and _max (before an "@", if any)."""
-    names = [name.removesuffix("/value") for name in state if name.endswith("/value")]
+    parts: dict[str, dict[str, Tensor]] = {}
+    for key, x in state.items():
+        name, _, what = key.rpartition("/")
+        parts.setdefault(name, {})[what] = x
     summaries: dict[str, Summary] = {}
-    for name in names:
-        part = {key.rpartition("/")[2]: x for key, x in state.items() if key.rpartition("/")[0] == name}
+    for name, part in parts.items():
+        if "value" not in part:
+            continue
         mean = Summary(
             part["value"] / _or_nan(part["rows"]),
             part["limit"] / _or_nan(part["rows"]) if "limit" in part else None,

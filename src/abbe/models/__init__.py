@@ -1,12 +1,17 @@
 """Models and text: load a transformer, pull one into the cache, cut text into windows, tap the attention."""
 
+from ._export.carried import register_carried
+from ._export.export import Export, export
+from ._export.gguf import gguf_error, read_export
 from ._head import logits_in_pieces
 from ._heard import HeardCall
 from ._listening import Consumer, Listener
+from ._load.device import DeviceLike, DeviceMap, DtypeLike, as_device, as_dtype
 from ._load.embedded import FILES as EMBEDDED_FILES
 from ._load.embedded import about as embedded_about
 from ._load.embedded import embedded_folder
 from ._load.load import LoadedModel, load
+from ._load.room import free_memory, megabytes
 from ._load.wrap import wrap
 from ._pull.cache import PULLABLE, cache_folder, is_pulled
 from ._pull.cache import facts as pulled_facts
@@ -32,6 +37,10 @@ __all__ = [
     "PULLABLE",
     "AttentionCall",
     "Consumer",
+    "DeviceLike",
+    "DeviceMap",
+    "DtypeLike",
+    "Export",
     "HeadGroup",
     "HeardCall",
     "Listener",
@@ -43,6 +52,8 @@ __all__ = [
     "Text",
     "Window",
     "Windows",
+    "as_device",
+    "as_dtype",
     "attention_names",
     "built",
     "cache_folder",
@@ -51,17 +62,23 @@ __all__ = [
     "embedded_about",
     "embedded_folder",
     "evaluating",
+    "export",
+    "free_memory",
+    "gguf_error",
     "is_compiled",
     "is_pulled",
     "llama_configuration",
     "load",
     "logits_in_pieces",
+    "megabytes",
     "plan",
     "pull",
     "pulled_facts",
     "pulled_folder",
+    "read_export",
     "read_text",
     "register_attention_names",
+    "register_carried",
     "rules_in",
     "self_check_tolerance",
     "shape_of",

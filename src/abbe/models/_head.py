@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .._errors import AbbeError
+from ._load.places import input_device
 
 
 def logits_in_pieces(network: Any, tokens: Tensor, most: int, first: int = 0) -> Iterator[Tensor]:
@@ -17,9 +18,11 @@ def logits_in_pieces(network: Any, tokens: Tensor, most: int, first: int = 0) ->
     The body of the model runs once. For each piece the model runs again with a stand-in for its body, which returns the
     states of these tokens: so the model itself makes logits of them, with all that it does beside the head's product.
     """
-    batch = tokens[None].to(network.device)
+    batch = tokens[None].to(input_device(network))
     head, body = network.get_output_embeddings(), network.base_model_prefix
-    rows, wanted = max(1, most // len(head.weight)), len(tokens) - first
+    # Packed weights of a quantised head have other shapes than the logits.
+    vocabulary = getattr(head, "out_features", None) or len(head.weight)
+    rows, wanted = max(1, most // vocabulary), len(tokens) - first
     if rows >= wanted or not isinstance(network._modules.get(body), nn.Module):
         some = {"logits_to_keep": wanted} if first and makes_some_logits(network) else {}
         yield network(input_ids=batch, use_cache=False, **some).logits[0, -wanted:]

@@ -1,8 +1,8 @@
-"""One row-wise map, three ways: the torch reference, and a fused forward and backward for large CPU rows.
+"""One row-wise map, three ways: the torch reference, and a fused forward and backward for large CPU and GPU rows.
 
 The reference is the specification: plain differentiable torch operations on any device and dtype. The fused
-kernels (`_kernels`) hold float32 rows in cache and are chosen by `row_weights` where they pay. Derivatives
-beyond the first, and everything inside torch.func transforms, go through the reference.
+kernels (`_kernels` on a CPU, `_triton` on a GPU) hold float32 rows in cache and are chosen by `row_weights` where they
+pay. Derivatives beyond the first, and everything inside torch.func transforms, go through the reference.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._kernels.switch import KernelsBrokenError, load, loading, usable
+from .._kernels.switch import KernelsBrokenError, load, loading, switched_on, usable_for
 from .._kernels.threads import over_rows
+from ._triton import run as on_gpu
+from ._triton.choice import takes
 
 # Below this many logits the reference answers sooner than a kernel that may have to be compiled first
 # (`make bench ARGS="--part latency,crossover"` prints both).
@@ -84,7 +86,7 @@ def inside_transform() -> bool:
 
 def row_weights(which: RowMap, logits: Tensor, params: Tensor) -> Tensor:
     """Weights of every row of `logits`; `params` broadcasts over the rows."""
-    if which.module is None or not fused(logits):
+    if which.module is None or not (fused(logits) or fused_on_gpu(which.name, logits)):
         return which.reference(logits, params)
     if torch.compiler.is_compiling():
         compiled: Tensor = _row_weights_op(logits, params, which.name)
@@ -108,9 +110,20 @@ def blended_weights(
 
 
 def fused(logits: Tensor) -> bool:
-    """Whether the kernels take these logits."""
-    if logits.dtype != torch.float32 or logits.device.type != "cpu" or inside_transform() or not usable():
+    """Whether the CPU kernels take these logits."""
+    if logits.dtype != torch.float32 or inside_transform() or not usable_for(logits):
         return False
+    return _large_enough(logits)
+
+
+def fused_on_gpu(name: str, logits: Tensor) -> bool:
+    """Whether the Triton kernels of that map take these logits."""
+    if not takes(name, logits) or inside_transform() or not switched_on() or on_gpu.given_up():
+        return False
+    return _large_enough(logits)
+
+
+def _large_enough(logits: Tensor) -> bool:
     # Who compiles has time, and one call is a smaller graph than the reference.
     return torch.compiler.is_compiling() or logits.numel() >= min(FUSED_FROM, _asked_from.get() or FUSED_FROM)
 
@@ -144,9 +157,13 @@ def _run_forward(logits: Tensor, params: Tensor, name: str) -> Tensor:
     rows = _as_rows(logits)
     weights = torch.empty_like(rows)
     try:
-        over_rows(which.kernel(which.forward), len(rows), rows, params_of_rows(params, logits), weights)
+        if takes(name, logits):
+            on_gpu.forward_rows(name, rows, params_of_rows(params, logits), weights)
+        else:
+            over_rows(which.kernel(which.forward), len(rows), rows, params_of_rows(params, logits), weights)
     except KernelsBrokenError:
-        return which.reference(logits.detach(), params.detach()).contiguous()
+        logits, params = (_computed(x.detach()) for x in (logits, params))
+        return which.reference(logits, params).to(weights.dtype).contiguous()
     return weights.view(logits.shape)
 
 
@@ -157,23 +174,18 @@ def _run_backward(
     rows = _as_rows(logits)
     grad_logits = torch.empty_like(rows)
     # No rows for the parameters tell the kernel that nobody wants their gradient.
-    grad_params = rows.new_zeros((len(rows) if with_params else 0, params.shape[-1]))
+    grad_params = rows.new_zeros((len(rows) if with_params else 0, params.shape[-1]), dtype=torch.float32)
+    arrays = _as_rows(grad), rows, _as_rows(weights), params_of_rows(params, logits), grad_logits, grad_params
     try:
-        over_rows(
-            which.kernel(which.backward),
-            len(rows),
-            _as_rows(grad),
-            rows,
-            _as_rows(weights),
-            params_of_rows(params, logits),
-            grad_logits,
-            grad_params,
-        )
+        if takes(name, logits):
+            on_gpu.backward_rows(name, *arrays)
+        else:
+            over_rows(which.kernel(which.backward), len(rows), *arrays)
     except KernelsBrokenError:
         return _reference_gradients(which, grad, logits, params)
     if with_params:
         summed = grad_params.view(*logits.shape[:-1], -1).sum_to_size(params.shape)
-        return grad_logits.view(logits.shape), summed.contiguous()
+        return grad_logits.view(logits.shape), summed.to(params.dtype).contiguous()
     # An operator of torch returns tensors, never None.
     return grad_logits.view(logits.shape), torch.zeros_like(params)
 
@@ -181,10 +193,15 @@ def _run_backward(
 def _reference_gradients(which: RowMap, grad: Tensor, logits: Tensor, params: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         inputs = logits.detach().requires_grad_(), params.detach().requires_grad_()
-        weights = which.reference(*inputs)
+        weights = which.reference(*map(_computed, inputs)).to(grad.dtype)
     # Not every map has parameters that its weights depend on: their gradient is 0, not missing.
     grads = torch.autograd.grad(weights, inputs, grad.detach(), materialize_grads=True)
     return grads[0].contiguous(), grads[1].contiguous()
+
+
+def _computed(x: Tensor) -> Tensor:
+    """In the precision of the kernels, which take half precision as it is stored."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _as_rows(x: Tensor) -> Tensor:
@@ -220,7 +237,7 @@ def _second_order(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ..
         grad, logits, params = (
             x if deeper and x.requires_grad else x.detach().requires_grad_() for x in ctx.saved_tensors
         )
-        weights = _MAPS[ctx.name].reference(logits, params)
+        weights = _MAPS[ctx.name].reference(_computed(logits), _computed(params)).to(grad.dtype)
         first = torch.autograd.grad(weights, (logits, params), grad, create_graph=True, materialize_grads=True)
         asked = [(f, t) for f, t in zip(first, tangents, strict=True) if t is not None and f.requires_grad]
         of_grad, of_logits, of_params = torch.autograd.grad(

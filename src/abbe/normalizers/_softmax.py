@@ -91,11 +91,20 @@ class LearnedTemperature(ScaledSoftmax):
         return math.exp(self._largest("t"))
 
 
-class ScalableSoftmax(ScaledSoftmax):
-    """softmax(s ln(n) l), n the visible keys, s per head, arXiv 2501.19399.
+def _floor_option() -> Option:
+    """A fresh one for each class."""
+    return Option("floor", 0.0, "the factor of the logits is never below it", low=0, closed="low")
 
-    Jacobian s ln(n) (diag w - w w^T). Lipschitz constant s ln(n)/2. As n grows a key that leads by more than
-    1/s keeps its weight.
+
+def _at_least(factor: Tensor, floor: float) -> Tensor:
+    return factor.clamp(min=floor) if floor else factor
+
+
+class ScalableSoftmax(ScaledSoftmax):
+    """softmax(max(s ln(n), floor) l), n the visible keys, s per head, arXiv 2501.19399; the paper has no floor.
+
+    Jacobian that factor times (diag w - w w^T). Lipschitz constant half the factor. As n grows a key that leads by more
+    than 1/s keeps its weight.
     """
 
     name = "ssmax"
@@ -103,24 +112,30 @@ class ScalableSoftmax(ScaledSoftmax):
     meaning = "sharpens as the row grows; high s means a small lead is enough at any length, low s disperses"
     paper = "2501.19399"
     example = "ssmax:s=0.5"
-    options = (Option("s", 1.0, "a lead of 1/s wins at every length", low=0), learn_option(), heads_option())
+    options = (
+        Option("s", 1.0, "a lead of 1/s wins at every length", low=0),
+        _floor_option(),
+        learn_option(),
+        heads_option(),
+    )
     usual = (0.1, 0.2, 0.3, 0.4, 0.5, 1, 2)
     learnable = ("s",)
     s: PerHead
+    floor: float
 
     def _scale(self, logits: Tensor) -> Tensor:
         # A row without keys counts as one key: ln 0 times its zeros would be NaN.
-        return self._value("s", logits) * row_counts(logits).clamp(min=1).log()
+        return _at_least(self._value("s", logits) * row_counts(logits).clamp(min=1).log(), self.floor)
 
     def _largest_scale(self, keys: int) -> float:
-        return self._largest("s") * math.log(keys)
+        return max(self._largest("s") * math.log(keys), self.floor)
 
 
 class LogNScaling(ScaledSoftmax):
-    """softmax((ln n / ln trained) l), arXiv 2202.12172.
+    """softmax(max(ln n / ln trained, floor) l), arXiv 2202.12172; with floor=1 rows up to trained stay as they are.
 
-    Jacobian and Lipschitz constant of softmax times ln n / ln trained. As n grows beyond trained it sharpens
-    on a fixed schedule, which keeps the entropy of a pre-trained head about where it was.
+    Jacobian and Lipschitz constant of softmax times that factor. As n grows beyond trained it sharpens on a fixed
+    schedule, which keeps the entropy of a pre-trained head about where it was.
     """
 
     name = "logn"
@@ -128,12 +143,16 @@ class LogNScaling(ScaledSoftmax):
     meaning = "drop-in for a pre-trained model; low trained length means sharper weights at every length"
     paper = "2202.12172"
     example = "logn:trained=1024"
-    options = (Option("trained", 1024, "keys per row in training", "count", 2, closed="low", shown=True),)
+    options = (
+        Option("trained", 1024, "keys per row in training", "count", 2, closed="low", shown=True),
+        _floor_option(),
+    )
     usual = (128, 256, 512, 1024, 2048, 4096, 8192, 32768)
     trained: int
+    floor: float
 
     def _scale(self, logits: Tensor) -> Tensor:
-        return row_counts(logits).clamp(min=1).log() / math.log(self.trained)
+        return _at_least(row_counts(logits).clamp(min=1).log() / math.log(self.trained), self.floor)
 
     def _largest_scale(self, keys: int) -> float:
-        return math.log(keys) / math.log(self.trained)
+        return max(math.log(keys) / math.log(self.trained), self.floor)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._kernels.switch import KernelsBrokenError, load, loading
+from .._kernels.switch import KernelsBrokenError, load, loading, usable_for
 from .._kernels.threads import over_rows
 from . import _registry
 from ._base import Normalizer
@@ -56,7 +56,7 @@ def _is_known_by_shape(normalizer: Normalizer) -> bool:
 
 def _are_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether a kernel can walk through them by their shapes alone; a query is small and can be copied."""
-    if not (query.dtype == key.dtype == value.dtype == torch.float32 and query.is_cpu and key.is_cpu and value.is_cpu):
+    if not (query.dtype == key.dtype == value.dtype == torch.float32 and usable_for(query, key, value)):
         return False
     batch, heads, _, width = query.shape
     of_batch, shared, keys, of_width = key.shape

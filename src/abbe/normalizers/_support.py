@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._kernels.switch import load, usable
+from .._kernels.switch import load, usable_for
 from .._kernels.threads import over_rows
 from . import _registry
 from ._base import Normalizer
@@ -36,7 +36,7 @@ _SELECTIONS = (TopK, TopP, Threshold)
 
 def support_map(normalizer: Normalizer, like: Tensor, with_sink: bool) -> tuple[RowMap, Tensor] | None:
     """The map and its parameters (..., P), which broadcast over (heads, queries); None where there is no such map."""
-    if not usable() or not _is_known(normalizer):
+    if not usable_for(like) or not _is_known(normalizer):
         return None
     if with_sink and isinstance(normalizer, _SELECTIONS):  # of equal logits the sink's comes first, here it is last
         return None

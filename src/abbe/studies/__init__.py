@@ -20,6 +20,8 @@ if _typing.TYPE_CHECKING:
     from ._doctor.study import doctor
     from ._engine.sharing.board import Failure
     from ._engine.watch import watching
+    from ._lift.result import Lift
+    from ._lift.study import lift
     from ._merge import merge
     from ._open import open
     from ._report.result import Ball, HeadVerdict, Report, Sample, SampleRow
@@ -51,6 +53,7 @@ __all__ = [
     "HeadVerdict",
     "Interval",
     "KeyNumber",
+    "Lift",
     "NormalizerTrial",
     "Progress",
     "Report",
@@ -64,6 +67,7 @@ __all__ = [
     "cost",
     "diagnose",
     "doctor",
+    "lift",
     "merge",
     "open",
     "progress",
@@ -100,6 +104,8 @@ _NAMES = {
         "._diagnose.study": ("diagnose",),
         "._engine.sharing.board": ("Failure",),
         "._merge": ("merge",),
+        "._lift.result": ("Lift",),
+        "._lift.study": ("lift",),
         "._open": ("open",),
         "._report.result": ("Ball", "HeadVerdict", "Report", "Sample", "SampleRow"),
         "._reproduce.result": ("Claim", "Figure", "Reproduction"),

@@ -61,7 +61,7 @@ def over_ranks(
 
 
 def _on_cpu(state: State) -> State:
-    return {name: x.double().cpu() for name, x in state.items()}
+    return {name: x.cpu().double() for name, x in state.items()}
 
 
 def _agree(ready: float, names: Sequence[tuple[int, str]], states: States | None, device: torch.device) -> None:

@@ -6,7 +6,8 @@ that is read; after the update the module's own forward runs on them up to the c
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,10 +43,23 @@ class Update:
 
     def changes(self, listener: Listener) -> dict[int, State]:
         """Of every layer that was kept: squares, entries and the largest size of the changes, by head."""
-        devices = {kept.logits.device for kept in self._kept.values() if kept.logits.device.type == "cuda"}
         # Nothing before the attention function is known to draw random numbers; if it does, training must not notice.
-        with torch.random.fork_rng(devices=list(devices)):
+        with _random_numbers_kept({kept.logits.device for kept in self._kept.values()}):
             return {layer: _change(listener, kept) for layer, kept in self._kept.items()}
+
+
+def _random_numbers_kept(devices: Iterable[torch.device]) -> ExitStack:
+    """The generators of the CPU and of these devices are as they were after the block."""
+    of_kinds: dict[str, list[torch.device]] = {}
+    for device in devices:
+        # A kind of device that has but one generator, as Apple's, cannot be asked for that of a device.
+        if hasattr(getattr(torch, device.type, None), "device_count") and device.type not in ("cpu", "mps"):
+            of_kinds.setdefault(device.type, []).append(device)
+    kept = ExitStack()
+    kept.enter_context(torch.random.fork_rng(devices=[]))
+    for kind, of_kind in of_kinds.items():
+        kept.enter_context(torch.random.fork_rng(of_kind, device_type=kind))
+    return kept
 
 
 def no_change(heads: int) -> State:

@@ -17,6 +17,8 @@ if _typing.TYPE_CHECKING:
     from ._diagnosis import diagnosis_table, summary
     from ._diagnosis_figures import save_diagnosis_figures
     from ._doctor import doctor_table
+    from ._lift.page import save_lift_figures
+    from ._lift.table import lift_table
     from ._normalizers import normalizers_table, trials_table
     from ._report.figures import save_report_figures
     from ._report.page import report_page
@@ -47,6 +49,7 @@ __all__ = [
     "doctor_table",
     "equal_selectivity_chart",
     "figure_chart",
+    "lift_table",
     "normalizers_table",
     "page_of",
     "report_page",
@@ -58,6 +61,7 @@ __all__ = [
     "save_compare_figures",
     "save_diagnosis_figures",
     "save_figures",
+    "save_lift_figures",
     "save_report_figures",
     "save_train_figures",
     "save_watch_figures",
@@ -85,6 +89,7 @@ _NAMES = {
         "._capacity.table": ("capacity_table",),
         "._cost": ("cost_table",),
         "._diagnosis": ("diagnosis_table", "summary"),
+        "._lift.table": ("lift_table",),
         "._train.table": ("train_table",),
     },
     "report": {"._shared.charts": ("equal_selectivity_chart",), "._verify": ("verify_page",)},
@@ -96,6 +101,7 @@ _NAMES = {
         "._compare.page": ("compare_page", "save_compare_figures"),
         "._compare.table": ("compare_table",),
         "._diagnosis_figures": ("save_diagnosis_figures",),
+        "._lift.page": ("save_lift_figures",),
         "._report.figures": ("save_report_figures",),
         "._report.page": ("report_page",),
         "._report.table": ("report_table",),

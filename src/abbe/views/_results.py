@@ -16,6 +16,9 @@ from ._capacity.charts import capacity_chart
 from ._capacity.page import capacity_page
 from ._compare.charts import pareto_chart
 from ._compare.page import compare_page
+from ._lift.charts import plans_chart
+from ._lift.page import lift_page
+from ._lift.table import lift_tables
 from ._notebook import card, finding_list, report_html, run_html, svg, table_of
 from ._report.page import report_page
 from ._reproduce.figures import specification
@@ -43,6 +46,7 @@ def page_of(result: Result) -> str:
         "compare": compare_page,
         "capacity": capacity_page,
         "calibrate": calibration_page,
+        "lift": lift_page,
         "watch": watch_page,
         "train": train_page,
     }
@@ -61,6 +65,7 @@ def card_of(result: Result) -> str:
         "capacity": _capacity,
         "compare": _comparison,
         "calibrate": _calibration,
+        "lift": _lift,
         "watch": _training,
         "train": _experiment,
     }
@@ -89,6 +94,11 @@ def _calibration(result: Any) -> str:
     losses = pl.DataFrame(rows, schema={"stage": pl.String, "loss": pl.Float64, "over the baseline": pl.Float64})
     parts = [_measured(result), finding_list("What it means", result.findings), svg(calibration_chart(result))]
     return card([*parts, _table(losses), _table(result.layers)])
+
+
+def _lift(result: Any) -> str:
+    parts = [_measured(result), finding_list("What it means", result.findings), svg(plans_chart(result))]
+    return card([*parts, *(_text_table(one) for one in lift_tables(result)[:2])])
 
 
 def _training(result: Any) -> str:

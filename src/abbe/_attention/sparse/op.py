@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..._errors import AbbeError
-from ..._kernels.switch import KernelsBrokenError
+from ..._kernels.switch import KernelsBrokenError, usable_for
 from ...normalizers import support_map
 from ..blocks import Inputs, Rule, batch_shape, compute_dtype, full_precision
 from .backward import gradients
@@ -73,7 +73,7 @@ def _serves(inputs: Inputs) -> bool:
     """Float32 on a CPU; a bias that learns has a gradient of full size."""
     q, _, _, _, bias, _ = inputs
     learned_bias = torch.is_grad_enabled() and bias is not None and bias.requires_grad
-    return compute_dtype(q) == torch.float32 and q.device.type == "cpu" and not learned_bias and q.numel() > 0
+    return compute_dtype(q) == torch.float32 and usable_for(q) and not learned_bias and q.numel() > 0
 
 
 def _prepared(inputs: Inputs, params: Tensor, batch: torch.Size) -> Tensors:

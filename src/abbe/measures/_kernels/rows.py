@@ -10,11 +10,13 @@ from numba import int32
 
 from ..._kernels.compiled import inlined, kernel
 from ..._kernels.sums import BLOCK, LONG_BLOCK, Row, block_end, row_dot, row_sum, sum_over_keys
-from ..._kernels.vector import NEG_INF, ONE, POS_INF, TINY, ZERO, bits, f32, log, maximum, minimum
+from ..._kernels.vector import NAN, NEG_INF, ONE, POS_INF, TINY, ZERO, bits, f32, log, maximum, minimum
 
 _TWO, _FOUR = f32(2.0), f32(4.0)
 _STOP = f32(2e-7)  # of an eigenvalue: steps smaller than this are rounding
 _MOST_STEPS = 60  # a handful is taken; the bound is for rows in which rounding keeps steps alive
+_STRIDE = 64  # four vectors of 16: what a loop over codes takes at once
+_INVISIBLE = int32(-0x80000000)  # the code of an invisible key, below those of all others
 
 
 @kernel
@@ -28,12 +30,31 @@ def row_facts(logits: Any, weights: Any, whole: Any, sums: Any, start: int, stop
             last -= 1
         while first < last and logits[r, first] == NEG_INF:
             first += 1
-        whole[r, 0] = int(visible_facts(logits[r], weights[r], sums[r]))
+        used = up_to_block(last, keys, BLOCK)
+        whole[r, 0] = int(visible_facts(logits[r, :used], weights[r, :used], sums[r]))
+        # Zeros, in a row that is right; what is wrong must be seen by both numbers.
+        sums[r, 0] += f32(row_sum(weights[r, used:]))
+        sums[r, 7] = maximum(sums[r, 7], largest_size(weights[r, used:]))
         whole[r, 1] = first if last > 0 else 0
         whole[r, 2] = last
         sums[r, 5] = weights[r, first] if last > 0 else ZERO
         if last == 0:
             sums[r, 3], sums[r, 4], sums[r, 6] = ZERO, ZERO, ZERO
+
+
+@inlined
+def up_to_block(last: int, keys: int, block: int) -> Any:
+    """Keys up to the end of the block that holds the last visible one: sums over them have the rounding of those over
+    all keys, since the other blocks add exact zeros."""
+    return min(keys, (last + block - 1) // block * block)
+
+
+@kernel
+def largest_size(weights: Any) -> Any:
+    largest = ZERO
+    for j in range(weights.shape[0]):
+        largest = maximum(largest, abs(weights[j]))
+    return largest
 
 
 @kernel
@@ -69,40 +90,71 @@ def visible_facts(row: Any, weights: Any, out: Any) -> Any:
 @kernel
 def weight_order(logits: Any, weights: Any, order: Any, start: int, stop: int) -> None:
     """The visible keys of largest weight, in order, earlier ones first among equals; 0 beyond the visible keys."""
-    all_codes, chosen = np.empty(logits.shape[1], np.int32), np.empty(logits.shape[1] + 1, np.int64)
-    chosen_codes = np.empty(logits.shape[1] + 1, np.int32)
+    all_codes = np.empty(in_strides(logits.shape[1]), np.int32)
+    chosen = np.empty(logits.shape[1] + 1, np.int64)
+    chosen_codes = np.empty(in_strides(logits.shape[1] + 1), np.int32)
+    ranks = np.empty(in_strides(logits.shape[1]), np.float32)
     for r in range(start, stop):
         keys = logits.shape[1]
         while keys > 0 and logits[r, keys - 1] == NEG_INF:
             keys -= 1
-        codes = all_codes[:keys]
+        codes = all_codes[: in_strides(keys)]
         count, low, high = weight_codes(logits[r, :keys], weights[r, :keys], codes)
         size = min(count, order.shape[1])
         order[r, size:] = 0
         if size == 0:
             continue
+        fill_up(codes, keys)
         cut = size_th_largest(codes, size, low, high)
-        ties = size - int(how_many(codes, cut + 1))
-        at = 0
+        above = int(how_many(codes, cut))
+        at, ties = 0, size - int(how_many(codes, cut + 1)) if above > size else size
         for j in range(keys):
             # Written before it is known whether it counts: no branch that could be mispredicted.
             chosen[at], chosen_codes[at] = j, codes[j]
-            equal = codes[j] == cut
-            at += 1 if codes[j] > cut or (equal and ties > 0) else 0
-            ties -= 1 if equal else 0
+            at += 1 if codes[j] > cut or (codes[j] == cut and ties > 0) else 0
+            ties -= 1 if codes[j] == cut else 0
+        fill_up(chosen_codes[: in_strides(size)], size)
+        count_before(chosen_codes[: in_strides(size)], size, ranks)
         for k in range(size):
-            order[r, rank(chosen_codes[:size], k)] = chosen[k]
+            order[r, int(ranks[k])] = chosen[k]
+
+
+@inlined
+def in_strides(size: int) -> Any:
+    """The next multiple of what a vector loop takes at once: the rest of a row would be taken one by one."""
+    return (size + _STRIDE - 1) // _STRIDE * _STRIDE
 
 
 @kernel
-def rank(codes: Any, k: int) -> int:
-    """How many codes come before the k-th: by comparing all, which is vector code and beats a sort of some hundred."""
-    code, before = codes[k], ZERO
-    for j in range(codes.shape[0]):
-        before += ONE if codes[j] > code else ZERO
-    for j in range(k):
-        before += ONE if codes[j] == code else ZERO
-    return int(before)
+def fill_up(codes: Any, size: int) -> None:
+    """Codes below all others after the first `size`."""
+    for j in range(size, codes.shape[0]):
+        codes[j] = _INVISIBLE
+
+
+@kernel
+def count_before(codes: Any, size: int, ranks: Any) -> None:
+    """ranks = how many of the first `size` codes come before each of them.
+
+    By comparing all with all, which is vector code and beats a sort of some hundred. Four are counted at a time, since
+    each pass reads and writes the ranks; the codes after `size` are below all others and change nothing.
+    """
+    ranks[: codes.shape[0]] = ZERO
+    for j in range(0, size, 4):
+        first, second, third, fourth = codes[j], codes[j + 1], codes[j + 2], codes[j + 3]
+        for k in range(codes.shape[0]):
+            code = codes[k]
+            one = (ONE if first > code else ZERO) + (ONE if second > code else ZERO)
+            two = (ONE if third > code else ZERO) + (ONE if fourth > code else ZERO)
+            ranks[k] += one + two
+    total = 0
+    for k in range(size):
+        total += int(ranks[k])
+    if 2 * total == size * (size - 1):
+        return
+    for k in range(size):  # some are equal: the earlier ones come first
+        for j in range(k):
+            ranks[k] += ONE if codes[j] == codes[k] else ZERO
 
 
 @kernel
@@ -118,7 +170,7 @@ def weight_codes(row: Any, weights: Any, codes: Any) -> Any:
         code = int32(pattern ^ int32((pattern >> int32(31)) & int32(0x7FFFFFFF)))
         # -0 and 0 are equal, but not their bits. (To add 0 does nothing: sums may ignore the sign of a zero.)
         code = int32(0) if code == int32(-1) else code
-        codes[j] = code if there else int32(-0x80000000)
+        codes[j] = code if there else _INVISIBLE
         count += ONE if there else ZERO
         low = min(low, code if there else int32(0x7FFFFFFF))
         high = max(high, codes[j])
@@ -131,10 +183,13 @@ def size_th_largest(codes: Any, size: int, low: int, high: int) -> int:
     high += 1
     while high - low > 1:
         middle = low + (high - low) // 2
-        if int(how_many(codes, middle)) >= size:
+        above = int(how_many(codes, middle))
+        if above >= size:
             low = middle
         else:
             high = middle
+        if above == size:  # no code between `middle` and the one that is sought makes a difference
+            break
     return low
 
 
@@ -145,6 +200,29 @@ def how_many(codes: Any, least: int) -> Any:
     for j in range(codes.shape[0]):
         count += ONE if codes[j] >= bound else ZERO
     return count
+
+
+@kernel
+def set_masses(weights: Any, order: Any, sizes: Any, masses: Any, moments: Any, start: int, stop: int) -> None:
+    """Sum of w and of w ln w over the first N keys of an order, for every N; NaN from a negative weight on.
+
+    An order that is shorter than N counts as a whole.
+    """
+    terms = np.empty(order.shape[1], np.float32)
+    chosen = np.empty(order.shape[1], np.float32)
+    for r in range(start, stop):
+        for k in range(order.shape[1]):
+            chosen[k] = weights[r, order[r, k]]
+        for k in range(order.shape[1]):
+            w = chosen[k]
+            terms[k] = w * log(w if w > TINY else ONE) if w >= ZERO else NAN
+        done, mass, moment = 0, 0.0, 0.0
+        for g in range(len(sizes)):
+            for k in range(done, min(sizes[g], order.shape[1])):
+                mass += chosen[k]
+                moment += terms[k]
+            done = max(done, min(sizes[g], order.shape[1]))
+            masses[r, g], moments[r, g] = mass, moment
 
 
 @kernel
@@ -169,12 +247,21 @@ def random_order(logits: Any, draws: Any, order: Any, start: int, stop: int) -> 
 
 
 @kernel
-def rank_one_norms(logits: Any, p: Any, missing: Any, directions: Any, out: Any, start: int, stop: int) -> None:
-    """out = largest eigenvalue of diag(p) - p p^T, and the length of its product with the unit direction."""
+def rank_one_norms(
+    logits: Any, p: Any, missing: Any, directions: Any, last: Any, out: Any, start: int, stop: int
+) -> None:  # fmt: skip
+    """out = largest eigenvalue of diag(p) - p p^T, and the length of its product with the unit direction.
+
+    last[r] is one past the last visible key: beyond, p is 0.
+    """
     rest = np.empty(p.shape[1], np.float32)
     for r in range(start, stop):
-        out[r, 0] = largest_eigenvalue(p[r], missing[r], rest)
-        out[r, 1] = moved_length(logits[r], p[r], directions[r % directions.shape[0]])
+        used = up_to_block(last[r], p.shape[1], LONG_BLOCK)
+        if used == 0:
+            out[r, 0], out[r, 1] = ZERO, ZERO
+            continue
+        out[r, 0] = largest_eigenvalue(p[r, :used], missing[r], rest[:used])
+        out[r, 1] = moved_length(logits[r, :used], p[r, :used], directions[r % directions.shape[0], :used])
 
 
 @sum_over_keys(LONG_BLOCK, sums=2, rounded=False, within=inlined)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,22 @@ def read_settings(path: Path) -> dict[str, Any]:
             return _walk(path, _Cursor(data, len(_MAGIC)))
 
 
+def count_weights(path: Path) -> int:
+    """How many numbers the weights of a GGUF file are, once they are unpacked; 0 if it cannot be read."""
+    with (
+        path.open("rb") as file,
+        suppress(_CutOffError, ValueError),
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        cursor = _Cursor(data, len(_MAGIC))
+        if data[: len(_MAGIC)] == _MAGIC and cursor.number(_U32) in _VERSIONS:
+            tensors, count = cursor.number(_U64), cursor.number(_U64)
+            for _ in range(count):
+                cursor.setting()
+            return sum(cursor.weight()[0] for _ in range(tensors))
+    return 0
+
+
 def _walk(path: Path, cursor: _Cursor) -> dict[str, Any]:
     size, part = len(cursor.data), "header"
     if cursor.number(_U32) not in _VERSIONS:
@@ -50,7 +67,7 @@ def _walk(path: Path, cursor: _Cursor) -> dict[str, Any]:
         part = "settings"
         settings = dict(cursor.setting() for _ in range(count))
         part = "list of weights"
-        ends = [cursor.end_of_weight() for _ in range(tensors)]
+        ends = [cursor.weight()[1] for _ in range(tensors)]
     except _CutOffError:
         raise _truncated(path, f"it ends after {size:,} bytes, within its {part}") from None
     alignment = int(settings.get("general.alignment") or _ALIGNMENT)
@@ -74,8 +91,8 @@ class _Cursor:
         name = self.text()
         return name.decode(errors="replace"), self.value(self.number(_U32))
 
-    def end_of_weight(self) -> int:
-        """Where the weight ends, counted from the first one."""
+    def weight(self) -> tuple[int, int]:
+        """How many numbers the weight has, and where it ends, counted from the first one."""
         from gguf.constants import GGML_QUANT_SIZES
 
         self.text()
@@ -84,7 +101,7 @@ class _Cursor:
             elements *= self.number(_U64)
         kind, start = self.number(_U32), self.number(_U64)
         block, size = GGML_QUANT_SIZES.get(kind, (1, 0))  # the reader refuses a kind that it does not know
-        return int(start + elements // block * size)
+        return elements, int(start + elements // block * size)
 
     def value(self, kind: int) -> Any:
         """A number or text; None for a list, which is stepped over."""

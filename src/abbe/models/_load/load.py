@@ -17,10 +17,14 @@ from torch import nn
 from ..._errors import AbbeError
 from .._pull.cache import PULLABLE, facts, model_folder
 from . import embedded as _embedded
+from .device import DeviceLike, DeviceMap, DtypeLike, Placement, placement
 from .gguf import CAUSAL, gguf_folder, read_gguf
+from .gguf_header import count_weights
 from .hub import hub_folder, looks_like_hub_id
 from .kind import Kind, choose, longest_input
+from .places import devices_of, dtypes_of, input_device, quantised_by, stored_bytes, weights_in_memory
 from .quiet import one_line, quiet
+from .room import check_room, weight_bytes
 
 EMBEDDED = "embedded"
 NAMES = (EMBEDDED, *PULLABLE)
@@ -42,6 +46,21 @@ class LoadedModel:
     about: str
     source: str
 
+    @property
+    def device(self) -> torch.device:
+        """Where its inputs go: the device of the embedding."""
+        return input_device(self.network)
+
+    @property
+    def devices(self) -> str:
+        """All devices that it computes on, such as "cpu" or "cuda:0+cuda:1"."""
+        return devices_of(self.network)
+
+    @property
+    def precision(self) -> str:
+        """The dtypes of its weights, such as "float32", "bfloat16" or "float16+int8 (bitsandbytes)"."""
+        return dtypes_of(self.network)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The network's forward pass."""
         return self.network(*args, **kwargs)
@@ -57,10 +76,13 @@ class LoadedModel:
     def fingerprint(self) -> str:
         """sha256 over names, shapes and bytes of all parameters, sorted by name; computed on first use."""
         digest = hashlib.sha256()
+        parts = dict(self.network.named_modules())
         for name, parameter in sorted(self.network.named_parameters()):
             digest.update(f"{name} {tuple(parameter.shape)}\n".encode())
-            data = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            digest.update(data.numpy().data)
+            owner, _, own_name = name.rpartition(".")
+            with weights_in_memory(parts[owner]):
+                for data in stored_bytes(getattr(parts[owner], own_name)):
+                    digest.update(data)
         return digest.hexdigest()
 
     @cached_property
@@ -71,58 +93,75 @@ class LoadedModel:
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
         for name, buffer in sorted(network.named_buffers()):
             digest.update(f"{name} {tuple(buffer.shape)}\n".encode())
-            digest.update(buffer.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            for data in stored_bytes(buffer):
+                digest.update(data)
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         digest.update((backend.to_str() if backend is not None else type(self.tokenizer).__name__).encode())
         return digest.hexdigest()
 
 
 def load(
-    name: str | os.PathLike[str], *, revision: str | None = None, dtype: torch.dtype = torch.float32
-) -> LoadedModel:
-    """The model of that name, on the CPU, ready to be measured.
+    name: str | os.PathLike[str], *, revision: str | None = None, device: DeviceLike | None = None,
+    dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
+) -> LoadedModel:  # fmt: skip
+    """The model of that name, ready to be measured; refused before its weights are read if they do not fit.
 
     `name` is `embedded`, a pulled model (`smollm2`, `minilm`), a folder with safetensors, a `.gguf` file,
     or a hub id, whose `revision` may be given. Only a hub id may touch the network. Pickles and foreign code never run.
+
+    Args:
+        device: "cpu" (the default), "cuda", "cuda:1", "mps", "xpu", or "auto" for an accelerator if there is one.
+        dtype: of the weights: "float32" (the default), "bfloat16", "float16" or "float64", or torch's own.
+        device_map: instead of `device`, to spread the model over devices: "auto", or a mapping as in transformers;
+            needs accelerate.
+
+    Example:
+        >>> model = abbe.load("smollm2", device="auto", dtype="bfloat16")
     """
     given = os.fspath(name)
-    if not dtype.is_floating_point:
-        raise AbbeError(f"dtype is {dtype}, but weights need a floating-point one, such as torch.float32")
+    placed = placement(device, dtype, device_map)
     path = Path(given).expanduser()
     from_hub = given not in (*NAMES, _embedded.NAME) and not path.exists()
     if revision is not None and not from_hub:
         raise AbbeError(f"revision={revision!r} is for hub ids only, and {given!r} is none")
     with quiet():
         if given in (EMBEDDED, _embedded.NAME):
-            return _embedded_model(dtype)
+            return _embedded_model(placed)
         if given in PULLABLE:
-            return _from_folder(given, model_folder(given), dtype, about=str(facts(given)["what"]))
+            return _from_folder(given, model_folder(given), placed, about=str(facts(given)["what"]))
         if path.suffix == ".gguf":
-            return _from_gguf(given, path, dtype)
+            return _from_gguf(given, path, placed)
         if path.exists():
-            return _from_folder(given, path, dtype)
+            return _from_folder(given, path, placed)
         _refuse_unless_hub_id(given)
-        return _from_folder(given, hub_folder(given, revision), dtype, source=f"{given}@{revision or 'main'}")
+        return _from_folder(given, hub_folder(given, revision), placed, source=f"{given}@{revision or 'main'}")
 
 
-def _embedded_model(dtype: torch.dtype) -> LoadedModel:
+def _embedded_model(placed: Placement) -> LoadedModel:
     folder = _embedded.embedded_folder()
-    return _from_folder(_embedded.NAME, folder, dtype, source=EMBEDDED, about=_embedded.about())
+    return _from_folder(_embedded.NAME, folder, placed, source=EMBEDDED, about=_embedded.about())
 
 
-def _from_gguf(name: str, path: Path, dtype: torch.dtype) -> LoadedModel:
+def _from_gguf(name: str, path: Path, placed: Placement) -> LoadedModel:
     if not path.is_file():
         raise AbbeError(f"there is no file {path}")
+    with one_line(f"cannot read {path} as GGUF"):
+        # It is unpacked in float32 at first, in memory.
+        check_room(name, 4.0 * count_weights(path), Placement(torch.device("cpu"), torch.float32))
     folder = gguf_folder(path)
-    if folder is None:
-        network, tokenizer = read_gguf(path, dtype)
+    if folder is not None:
+        check_room(name, weight_bytes(folder, placed.dtype), placed)
+        network, tokenizer = _read_network(folder, CAUSAL, placed), _read_tokenizer(folder)
+    elif placed.device_map is None:
+        network, tokenizer = read_gguf(path, placed.dtype)
+        network.to(placed.device)
     else:
-        network, tokenizer = _read_network(folder, CAUSAL, dtype), _read_tokenizer(folder)
+        raise AbbeError(f"{path} cannot be kept in the cache, from which alone device_map can spread it: free its disk")
     return _loaded(name, network, tokenizer, "decoder", source=str(path), about=_shape_line(network) + ", from GGUF")
 
 
 def _from_folder(
-    name: str, folder: Path, dtype: torch.dtype, *, source: str | None = None, about: str | None = None
+    name: str, folder: Path, placed: Placement, *, source: str | None = None, about: str | None = None
 ) -> LoadedModel:
     _check_folder(folder)
     from transformers import AutoConfig
@@ -130,8 +169,12 @@ def _from_folder(
     with one_line(f"cannot read the model in {folder}"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     choice = choose(config, folder)
+    check_room(name, weight_bytes(folder, placed.dtype), placed)
+    if getattr(config, "quantization_config", None) is not None and placed.device.type != "cpu":
+        # Packed weights cannot be moved afterwards.
+        placed = placement(None, placed.dtype, placed.device_map or {"": str(placed.device)})
     tokenizer = _read_tokenizer(folder)
-    network = _read_network(folder, choice.auto, dtype)
+    network = _read_network(folder, choice.auto, placed)
     return _loaded(name, network, tokenizer, choice.kind, source=source or str(folder), about=about)
 
 
@@ -149,7 +192,7 @@ def _check_folder(folder: Path) -> None:
     raise AbbeError(f"{folder} has no weights (*.safetensors)")
 
 
-def _read_network(folder: Path, auto: str, dtype: torch.dtype) -> nn.Module:
+def _read_network(folder: Path, auto: str, placed: Placement) -> nn.Module:
     """The weights of the folder; transformers would draw missing ones at random, here they are an error."""
     import transformers
 
@@ -157,13 +200,15 @@ def _read_network(folder: Path, auto: str, dtype: torch.dtype) -> nn.Module:
     with one_line(f"cannot read the model in {folder}"), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network, report = getattr(transformers, auto).from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-        )
+            folder, dtype=placed.dtype, device_map=placed.device_map, use_safetensors=True, trust_remote_code=False,
+            output_loading_info=True,
+        )  # fmt: skip
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
     if missing:
         raise AbbeError(f"the weights in {folder} are incomplete: {len(missing)} are missing, such as {missing[0]}")
     loaded: nn.Module = network
-    return loaded
+    with one_line(f"cannot put the model in {folder} on {placed.device}"):
+        return loaded if placed.device_map is not None or quantised_by(network) else loaded.to(placed.device)
 
 
 def _read_tokenizer(folder: Path) -> Any:

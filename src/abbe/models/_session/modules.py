@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 TAP_PREFIX, SWAP_PREFIX, LOADED_PREFIX = "abbe-tap-", "abbe-swap-", "abbe:"
+CARRIED_NAME = "abbe:plan"  # of a model that was loaded with its plan
 _IN_USE = {
     TAP_PREFIX: "is tapped already; leave the other tap first",
     SWAP_PREFIX: "has other normalizers swapped in; restore that swap first",

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..._errors import AbbeError
+from .._load.places import place_of
 from .._session.masks import is_causal
 
 # What modules call their number of query heads; those that say nothing follow their config.
@@ -34,8 +35,8 @@ class Layer:
 
     @property
     def device(self) -> torch.device:
-        """Of its weights."""
-        return next((weight.device for weight in self.module.parameters()), torch.device("cpu"))
+        """Where it computes."""
+        return place_of(self.module) or torch.device("cpu")
 
 
 def layers_of(network: Any, modules: dict[nn.Module, str]) -> list[Layer]:

@@ -16,9 +16,11 @@ from ...normalizers import Normalizer, kernels_from, normalizer, usual_specs
 from .._session.given import Given, attention_function
 from .._session.keywords import Keywords
 from .._session.masks import MaskPolicy, is_causal, is_lower_triangle
-from .._session.modules import LOADED_PREFIX
+from .._session.modules import CARRIED_NAME, LOADED_PREFIX
 from .attention import KERNELS_FROM, swapped_attention
 from .groups import HeadGroup, needs_order
+
+GROUPS = "abbe_groups"  # of an attention module that was loaded with a plan: the normalizers of its heads
 
 _full_mask = MaskPolicy(set(), ()).make_mask
 
@@ -33,8 +35,9 @@ def register_attention_names() -> None:
     from transformers.masking_utils import AttentionMaskInterface
     from transformers.modeling_utils import AttentionInterface
 
-    for name, spec in attention_names().items():
-        function = attention_function(lambda module: type(module).__name__, _is_causal, partial(_attend_with, spec))
+    attends = {name: partial(_attend_with, spec) for name, spec in attention_names().items()}
+    for name, attend in (attends | {CARRIED_NAME: _attend_with_plan}).items():
+        function = attention_function(lambda module: type(module).__name__, _is_causal, attend)
         AttentionInterface.register(name, function)
         AttentionMaskInterface.register(name, _full_mask)
 
@@ -45,14 +48,33 @@ def _is_causal(module: nn.Module, query: Tensor, mask: Tensor | None, options: K
 
 def _attend_with(spec: str, given: Given) -> Tensor:
     """Attention with the normalizer of a spec."""
-    made, heads = _made(spec), tuple(range(given.query.shape[1]))
-    if needs_order(made) and not is_causal(given.module):
-        raise AbbeError(f"{made} needs keys in causal order, and {given.where} is an encoder's or a cross attention")
+    return _attend_by(given, (HeadGroup("*", tuple(range(given.query.shape[1])), _made(spec)),))
+
+
+def _attend_with_plan(given: Given) -> Tensor:
+    """Attention with the normalizers that the module was loaded with."""
+    groups = given.module.__dict__.get(GROUPS)
+    if groups is None:
+        raise AbbeError(
+            f"{given.where} has no plan: load the model with from_pretrained, from the folder that `abbe export` wrote"
+        )
+    for group in groups:
+        if group.normalizer is not None:
+            group.normalizer.to(given.query.device)  # they are no part of the network, which may have moved
+    return _attend_by(given, groups)
+
+
+def _attend_by(given: Given, groups: tuple[HeadGroup, ...]) -> Tensor:
+    for group in groups:
+        if needs_order(group.normalizer) and not is_causal(given.module):
+            raise AbbeError(
+                f"{group.normalizer} needs keys in causal order, and {given.where} is an encoder's or a cross attention"
+            )
     if given.mask is None and given.query.shape[-2] > 1 and is_causal(given.module):
         raise AbbeError(
             f"unsupported: {given.where} came without a mask, so later keys would be seen; use abbe.swap instead"
         )
-    groups, mask = (HeadGroup("*", heads, made),), None if given.causal else given.mask
+    mask = None if given.causal else given.mask
     with kernels_from(KERNELS_FROM):
         return swapped_attention(
             given.module, groups, given.query, given.key, given.value, mask, given.causal, given.options

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ...models import HeadGroup
 from ...normalizers import Learned, Normalizer
+from .._engine.fitting.fit import HeadFits, fit, judge
+from .._engine.fitting.rows import LayerRows
 from .._engine.parts import Parts
-from .fit import HeadFits, fit, judge
 from .result import HEADS_SCHEMA, PARAMETERS_SCHEMA
-from .rows import LayerRows
 
 _FACTS = ("energy", "before", "after", "zeros_before", "zeros_after")
 _COLUMNS = ("energy", "error_before", "error_after", "zeros_before", "zeros_after")

@@ -16,16 +16,19 @@ from typing import Any
 from ..._asked import whole
 from ..._errors import AbbeError
 from ..._held import held
-from ...models import LoadedModel, Text, Window, evaluating, plan, swap, tap
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, plan, swap, tap
 from ...normalizers import Normalizer
 from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from .._engine.calibrated import learnable_rules
 from .._engine.cost import estimate
+from .._engine.fitting.rows import LayerRows, RowReader, portions
+from .._engine.fitting.tune import fine_tune
 from .._engine.folder import claim_folder
-from .._engine.given import FolderLike, ModelLike, TextLike, given, windows_for
+from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given, windows_for
 from .._engine.loss import check_causal, window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, window_places
 from .._engine.parts import JSON, TENSORS
+from .._engine.room import plan_memory
 from .._engine.settings import settings_for
 from .._engine.sharing.asked import shareable
 from .._engine.sharing.board import Unit
@@ -45,8 +48,6 @@ from .layers import (
     parameters_table,
 )
 from .result import CALIBRATED, TUNED, Calibration, CalibrationSettings, stage_losses
-from .rows import LayerRows, RowReader, portions
-from .tune import fine_tune
 
 _LENGTH = 512
 _LOSSES, _TUNING = "losses", "tuning"  # parts in the folder, beside the layers
@@ -60,6 +61,7 @@ def calibrate(
     normalizer: str | Mapping[str, str] = "entmax:alpha=1.5", windows: int = 8, held_out: int = 8,
     length: int | None = None, queries: int | str = 32, steps: int = 20, finetune: int = 0,
     seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
+    device: DeviceLike | None = None, dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
     progress: bool = True,
 ) -> Calibration:  # fmt: skip
     """Give a model another normalizer, fitted head by head to the attention outputs of the baseline.
@@ -69,7 +71,7 @@ def calibrate(
     original model's logits and values. An encoder is fitted likewise; it has no loss and cannot be fine-tuned.
 
     Args:
-        model, text, seed, level, resamples, tokenizer: as for `diagnose`.
+        model, text, seed, level, resamples, tokenizer, device, dtype, device_map: as for `diagnose`.
         normalizer: its spec, or patterns with their specs, as for `swap`.
         windows: how many windows to fit on.
         held_out: how many further windows, which share no text with them, the losses are measured on; fewer than six
@@ -88,7 +90,7 @@ def calibrate(
     """
     started = time.perf_counter()
     rules = learnable_rules(normalizer)
-    place, source, loaded = given(model, text, folder, tokenizer, progress)
+    place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     length = min(_LENGTH, loaded.context or _LENGTH) if length is None else whole("length", length)
     base = settings_for(
         loaded.context, lengths=[length], windows=windows, queries=queries, sizes=None, vectors="value",
@@ -117,7 +119,7 @@ class _Job:
 
     def run(self, place: Path | None, watch: Watch, started: float) -> Calibration:
         with tap(self.model) as open_tap:
-            a_pass = self._check(open_tap)
+            a_pass = self._check(open_tap, watch)
             self.parts = claim_folder(
                 place, Calibration.study, self.model, self.text, self.settings.as_json(), watch.announce
             )
@@ -243,8 +245,10 @@ class _Job:
     def _length(self) -> int:
         return self.settings.base.lengths[0]
 
-    def _check(self, open_tap: Any) -> float:
-        """Check the model; how long a pass takes."""
+    def _check(self, open_tap: Any, watch: Watch) -> float:
+        """Check memory and model; how long a pass takes."""
+        tokens, queries = len(check_tokens(self.model, self.windows)), self.settings.base.queries
+        plan_memory(self.model, [self._length], tokens, watch.say, queries=queries, losses=self.no_loss is None)
         checked = time.perf_counter()
         self.error = check_model(self.model, open_tap, check_tokens(self.model, self.windows))
         return (time.perf_counter() - checked) / 2

@@ -13,17 +13,18 @@ from torch import Tensor
 
 from ..._errors import AbbeError
 from ..._held import held
-from ...models import LoadedModel, Text, Window, Windows, evaluating, swap
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, Windows, evaluating, swap
 from ...results import Run
 from .._engine.capacity.curve import Curve, trace
 from .._engine.capacity.search import COARSE, EXACT, Sizes
 from .._engine.capacity.truncation import has_sinks
 from .._engine.cost import estimate
 from .._engine.folder import claim_folder, finished_windows
-from .._engine.given import FolderLike, ModelLike, TextLike, given, windows_for
+from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given, windows_for
 from .._engine.loss import check_causal, next_token_losses
 from .._engine.measuring import finished_manifest, manifest_facts, measure_run
 from .._engine.parts import JSON, Parts
+from .._engine.room import plan_memory
 from .._engine.sharing.asked import shareable
 from .._engine.sharing.board import Unit
 from .._engine.sharing.crew import need, share, unit_in
@@ -48,12 +49,14 @@ def capacity(
     way: str | Sequence[str] = WAYS, grid: str = EXACT, layers: bool = True,
     layer_lengths: int | Sequence[int] | None = None, layer_windows: int = 4, queries: int = 64, targets: str = ALL,
     seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
+    device: DeviceLike | None = None, dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
     progress: bool = True,
 ) -> Capacity:  # fmt: skip
     """The least N at which keeping only the N keys of largest weight at every query raises the loss by at most tau.
 
     Args:
-        model, text, seed, level, resamples, tokenizer: as for `diagnose`; the model has to predict the next token.
+        model, text, seed, level, resamples, tokenizer, device, dtype, device_map: as for `diagnose`; the model has
+            to predict the next token.
         tau: the rise that is allowed, relative to the baseline's loss on the same windows; one or several.
         lengths: window lengths in tokens; by default 128, 256, 512 and 1024, as far as the model's context goes.
         windows: how many windows of each length; intervals come from resampling them in pairs.
@@ -79,7 +82,7 @@ def capacity(
         >>> result = abbe.capacity("smollm2", "book.txt", tau=0.01, folder="smollm2-capacity")
         >>> [finding.sentence for finding in result.findings]
     """
-    place, source, loaded = given(model, text, folder, tokenizer, progress)
+    place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     check_causal(loaded, "capacity")
     settings = capacity_settings(
         loaded, lengths=lengths, tau=tau, way=way, windows=windows, layers=layers, layer_lengths=layer_lengths,
@@ -88,7 +91,7 @@ def capacity(
     )  # fmt: skip
     cut = _windows(loaded, source, settings)
     with held(place), watching(progress) as watch, evaluating(loaded.network):
-        checked = _check(loaded, cut, watch)
+        checked = _check(loaded, cut, settings.queries, watch)
         parts = claim_folder(place, Capacity.study, loaded, source, settings.as_json(), watch.announce)
         result = _Study(loaded, source, settings, cut, checked, parts, watch).run()
         if place is not None:
@@ -128,13 +131,13 @@ class _Checked:
     seconds: float  # of a truncated pass on so many tokens
 
 
-def _check(model: LoadedModel, cut: Windows, watch: Watch) -> _Checked:
+def _check(model: LoadedModel, cut: Windows, queries: int, watch: Watch) -> _Checked:
     """Softmax swapped in gives the model's output as it is; then one truncated pass is timed."""
     tokens = check_tokens(model, cut)
-    network: Any = model.network
+    plan_memory(model, [window.length for window in cut], len(tokens), watch.say, queries=queries, losses=True)
     with swap(model, "topk:k=8") as swapped:
         try:
-            error = swapped.check(input_ids=tokens[None].to(network.device))
+            error = swapped.check(input_ids=tokens[None].to(model.device))
         except AbbeError as wrong:
             raise AbbeError(f"{model.name}: {wrong}") from None
         next_token_losses(model, tokens)  # loads kernels

@@ -7,12 +7,9 @@ from typing import Any
 
 from ..._errors import AbbeError
 from ...models import LoadedModel, Text
-from ...normalizers import format_spec, normalizer, parse_spec
 from ...words.names import CALIBRATED
-from .._engine.calibrated import learnable_rules
+from .._engine.calibrated import kept_alpha, learnable_rules
 from .alternatives import Alternative, Rules
-
-_KEPT = ("entmax", "asentmax")  # a learned alpha goes to softmax, and would be compared under the name of entmax
 
 
 def halves(text: Text) -> tuple[Text, Text]:
@@ -20,23 +17,6 @@ def halves(text: Text) -> tuple[Text, Text]:
     middle = len(text.content) // 2
     cut = next((place for place in range(middle, len(text.content)) if text.content[place].isspace()), middle)
     return Text(f"{text.name}, first half", text.content[:cut]), Text(f"{text.name}, second half", text.content[cut:])
-
-
-def kept_alpha(spec: str) -> str:
-    """The spec with learn=false for every entmax in it that does not say learn.
-
-    Example:
-        >>> kept_alpha("entmax:alpha=1.5")
-        'entmax:alpha=1.5,learn=false'
-    """
-    made, (_, given) = normalizer(spec), parse_spec(spec)
-    filled: dict[str, Any] = dict(given)
-    for option in made.options:
-        if option.kind == "normalizer" and option.name in given:
-            filled[option.name] = kept_alpha(given[option.name])
-    if made.name in _KEPT and "learn" not in given:
-        filled["learn"] = False
-    return spec if filled == given else format_spec(made.name, filled)
 
 
 def fitted_rules(rules: Rules) -> Rules:

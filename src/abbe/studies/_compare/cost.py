@@ -10,8 +10,8 @@ from itertools import pairwise
 from ...models import LoadedModel, Window
 from ...words.numbers import about
 from .._engine.loss import window_losses
-from .needle import batches, margins
-from .needle_prompts import Prompt
+from .._engine.needles.margins import batches, margins
+from .._engine.needles.prompts import Prompt
 
 # Time of all over that of as many plain passes: 1.25 to 1.9 in small runs of the embedded model, 1.46 by default.
 _SWAPPED = 1.5

@@ -16,9 +16,9 @@ from ...results import Result, as_text, read_content
 from ...words.finding import Finding, findings_from
 from ...words.names import BASELINE, JUMPS
 from .._engine.capacity.search import COARSE, checked_grid
+from .._engine.needles.prompts import DECOYS, DEPTHS
 from .._engine.settings import Settings, plain_settings
 from .alternatives import Alternative
-from .needle_prompts import DECOYS, DEPTHS
 
 SUMMARY = "compare.json"
 ALTERNATIVES = ("entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")

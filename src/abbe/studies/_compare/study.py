@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..._asked import between, whole, yes_or_no
-from ...models import evaluating
+from ...models import DeviceLike, DeviceMap, DtypeLike, evaluating
 from .._engine.capacity.search import COARSE
-from .._engine.given import FolderLike, ModelLike, TextLike, given
+from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given
 from .._engine.loss import check_causal
 from .._engine.settings import MOST_RESAMPLES, checked_seed
 from .._engine.sharing.asked import shareable
@@ -25,6 +25,7 @@ def compare(
     tau: float = 0.05, grid: str = COARSE,
     needle_lengths: int | Sequence[int] | None = None, prompts: int = 4, calibrate: bool = False,
     seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
+    device: DeviceLike | None = None, dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
     progress: bool = True,
 ) -> Comparison:  # fmt: skip
     """What would replacing softmax change in this causal language model: loss, sparsity, speed, retrieval?
@@ -32,7 +33,7 @@ def compare(
     Every one is swapped into all layers and heads, or into some of them; all read the same windows.
 
     Args:
-        model, text, seed, level, resamples, tokenizer: as for `diagnose`.
+        model, text, seed, level, resamples, tokenizer, device, dtype, device_map: as for `diagnose`.
         normalizers: what to swap: specs, patterns with specs (a mapping, or in one line "layers.3=topk:k=32; ..."), or
             "file:PATH" of a saved swap. By default entmax:alpha=1.5, sparsemax, topk:k=32 and topp:p=0.9.
         length: of the windows, in tokens; by default 512, or the model's context where it is shorter.
@@ -56,7 +57,7 @@ def compare(
         >>> comparison.recommendation.sentence
     """
     alternatives = as_alternatives(ALTERNATIVES if normalizers is None else normalizers)
-    place, source, loaded = given(model, text, folder, tokenizer, progress)
+    place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     check_causal(loaded, "comparing normalizers")
     length = min(LENGTH, loaded.context or LENGTH) if length is None else whole("length", length)
     settings = CompareSettings(

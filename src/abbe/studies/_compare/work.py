@@ -23,23 +23,25 @@ from .._engine.folder import claim_folder
 from .._engine.given import windows_for
 from .._engine.loss import window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, window_places
+from .._engine.needles.margins import batches, margins
+from .._engine.needles.prompts import Prompt, PromptMaker
 from .._engine.parts import JSON
 from .._engine.passes import model_inputs
+from .._engine.room import plan_memory
 from .._engine.sharing.board import Unit
 from .._engine.sharing.crew import alone, is_shared, leave_to_merge, need, refuse_without, share, unit_in
+from .._engine.swapped.sensitivity import Logits, at_equal_selectivity, baseline_logits, theory
+from .._engine.swapped.speed import ROUNDS, costs
 from .._engine.watch import Watch
 from .._engine.window import check_tokens
 from .alternatives import Alternative, Rules
 from .calibrated import calibrated, fitted_rules, halves, opened_calibrated
 from .capacities import curve_record, window_numbers
 from .cost import cost
-from .needle import batches, margins, needle_table
-from .needle_prompts import Prompt, PromptMaker
+from .needle import needle_table
 from .reading import SwapReader
 from .result import CompareSettings, Comparison
 from .rule import judge
-from .sensitivity import Logits, at_equal_selectivity, baseline_logits, theory
-from .speed import ROUNDS, costs
 from .tables import comparison_table
 
 Contenders = Mapping[str, Alternative | None]  # by the name that is shown; None is the baseline
@@ -104,7 +106,9 @@ class Study:
 
     def _check(self) -> float:
         """That softmax swapped in is the model itself; says the cost."""
-        tokens = check_tokens(self.model, self.windows)
+        tokens, settings = check_tokens(self.model, self.windows), self.settings
+        lengths = (settings.length, *settings.needle_lengths)
+        plan_memory(self.model, lengths, len(tokens), self.watch.say, queries=settings.queries, losses=True)
         with swap(self.model, SOFTMAX) as trial:
             error = trial.check(**model_inputs(self.model, tokens))
             sinks = has_sinks(self.model, trial, tokens)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...models import evaluating
+from ...models import DeviceLike, DeviceMap, DtypeLike, evaluating
 from ...normalizers import Normalizer
 from ...results import Run
-from .._engine.given import FolderLike, ModelLike, TextLike, given, room_for
+from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given, room_for
 from .._engine.measuring import measure_run
 from .._engine.settings import LENGTHS, settings_for
 from .._engine.sharing.asked import shareable
@@ -22,6 +22,7 @@ def diagnose(
     queries: int | str = 64, windows: int = 8, sizes: int | Sequence[int] | None = None,
     temperatures: float | Sequence[float] = (1.0,),
     seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
+    device: DeviceLike | None = None, dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
     progress: bool = True,
 ) -> Run:  # fmt: skip
     """Measure how selective every attention head of a model is.
@@ -44,6 +45,10 @@ def diagnose(
         seed: of windows, queries, random sets and resampling.
         level: of the intervals.
         resamples: of the bootstrap.
+        device: "cpu" (the default), "cuda", "cuda:1", "mps", "xpu", or "auto" for an accelerator if there is one. A
+            network that is given stays where it is.
+        dtype: of the weights: "float32" (the default), "bfloat16" or "float16"; a network that is given stays as it is.
+        device_map: instead of `device`, to spread the model over devices: "auto", or a mapping as in transformers.
         folder: keep the run there; an interrupted run is resumed.
         progress: say the cost and show a bar on standard error.
 
@@ -51,7 +56,7 @@ def diagnose(
         >>> run = abbe.diagnose("smollm2", "book.txt", lengths=[256, 1024])
         >>> run.table.filter(pl.col("measure") == "separability")
     """
-    place, source, loaded = given(model, text, folder, tokenizer, progress)
+    place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     settings = settings_for(
         room_for(loaded, source, LENGTHS[0]), lengths=lengths, windows=windows, queries=queries, sizes=sizes,
         vectors=vectors, normalizer=normalizer, temperatures=temperatures, seed=seed, level=level, resamples=resamples,

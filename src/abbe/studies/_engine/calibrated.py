@@ -11,6 +11,7 @@ from ...normalizers import Normalizer, format_spec, normalizer, parse_spec
 
 # They have a scale of their own: a temperature beside it would do the same.
 _WITH_SCALE = ("learned-temperature", "ssmax", "asentmax", "scaled")
+_KEPT = ("entmax", "asentmax")  # a learned alpha goes to softmax, and would be compared under the name of entmax
 
 
 def learnable_rules(asked: object) -> str | dict[str, str]:
@@ -68,3 +69,20 @@ def _at_an_edge(made: Normalizer) -> bool:
     """A value on the edge of its range could not leave it, such as alpha = 2."""
     known = {option.name: option for option in made.options}
     return any(not known[name].low < made._given[name] < known[name].high for name in made.learnable)
+
+
+def kept_alpha(spec: str) -> str:
+    """The spec with learn=false for every entmax in it that does not say learn.
+
+    Example:
+        >>> kept_alpha("entmax:alpha=1.5")
+        'entmax:alpha=1.5,learn=false'
+    """
+    made, (_, given) = normalizer(spec), parse_spec(spec)
+    filled: dict[str, Any] = dict(given)
+    for option in made.options:
+        if option.kind == "normalizer" and option.name in given:
+            filled[option.name] = kept_alpha(given[option.name])
+    if made.name in _KEPT and "learn" not in given:
+        filled["learn"] = False
+    return spec if filled == given else format_spec(made.name, filled)

@@ -26,6 +26,7 @@ from .tables import Record
 _OLDER = "identity.json"  # of folders with several parts, up to format 2
 _WINDOWS = "windows"
 _MEASURES = hashlib.sha256(" ".join(info.name for info in list_measures()).encode()).hexdigest()[:12]  # known here
+_USUAL = {"device": "cpu", "dtype": "float32"}  # left out of identities, as in folders of versions without them
 _NOTHING = (MANIFEST, LOCK)  # a folder with no other file holds nothing that was finished
 
 
@@ -88,6 +89,11 @@ def finished_windows(folder: Path | None) -> list[tuple[int, int]]:
 def identity_of(model: Mapping[str, Any], text: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """What two runs must share to have the same table."""
     facts = {"model": model["fingerprint"], "configuration": model["configuration"], "text": text["fingerprint"]}
+    # Kernels of other devices round otherwise, so that a table of both would be that of neither; which of several
+    # equal devices computed does not matter.
+    kinds = "+".join(sorted({place.partition(":")[0] for place in model["device"].split("+")}))
+    placed = {"device": kinds, "dtype": model["dtype"]}
+    facts |= {name: value for name, value in placed.items() if value != _USUAL[name]}
     return _identity(facts, settings, ("torch", "transformers", "tokenizers", "numba"))
 
 
@@ -124,7 +130,12 @@ def claim_folder(
 ) -> Parts:
     """A folder of several parts or runs belongs to one model, text and settings, too; gives its parts."""
     identity = identity_of(
-        {"fingerprint": model.fingerprint, "configuration": model.configuration},
+        {
+            "fingerprint": model.fingerprint,
+            "configuration": model.configuration,
+            "device": model.devices,
+            "dtype": model.precision,
+        },
         {"fingerprint": text.fingerprint},
         settings,
     )
@@ -199,7 +210,8 @@ def _check_same(path: Path, identity: Mapping[str, Any], study: str) -> dict[str
     known = _as_dict(manifest.get("identity"))
     if known.get("digest") == identity["digest"]:
         return manifest
-    different = [key for key in identity if key not in ("settings", "digest") and known.get(key) != identity[key]]
+    facts = [key for key in dict.fromkeys((*identity, *_USUAL)) if key not in ("settings", "digest")]
+    different = [key for key in facts if known.get(key) != identity.get(key)]
     before, wanted = _as_dict(known.get("settings")), identity["settings"]
     different += [key for key in wanted if before.get(key) != wanted[key]]
     raise AbbeError(f"{path} holds another run (different: {', '.join(different)}): name a new folder (--out)")

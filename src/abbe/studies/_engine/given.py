@@ -6,14 +6,30 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..._asked import shown
 from ..._errors import AbbeError
-from ...models import LoadedModel, Text, Window, Windows, load, read_text, unwrapped, wrap
+from ...models import (
+    DeviceLike,
+    DeviceMap,
+    DtypeLike,
+    LoadedModel,
+    Text,
+    Window,
+    Windows,
+    as_device,
+    as_dtype,
+    load,
+    read_text,
+    unwrapped,
+    wrap,
+)
 from ...models import windows as cut_windows
 from .watch import watching
 
@@ -24,23 +40,42 @@ _LONG_TOKEN = 32  # characters: a text with more for each token is not counted b
 FolderLike = str | os.PathLike[str]
 
 
+@dataclass(frozen=True)
+class Placed:
+    """Where and in which precision a model is to be loaded; None for what is usual, or as it is."""
+
+    device: DeviceLike | None = None
+    dtype: DtypeLike | None = None
+    device_map: DeviceMap | None = None
+
+
 def given(
-    model: ModelLike, text: TextLike | None, folder: FolderLike | None, tokenizer: Any, progress: bool
+    model: ModelLike,
+    text: TextLike | None,
+    folder: FolderLike | None,
+    tokenizer: Any,
+    progress: bool,
+    placed: Placed = Placed(),  # noqa: B008 - frozen
 ) -> tuple[Path | None, Text, LoadedModel]:
     """Where to keep a study, its text and its model; the model is loaded last, after the quick refusals."""
     place, source = as_folder(folder), as_text(text)
-    return place, source, as_model(model, tokenizer, progress)
+    return place, source, as_model(model, tokenizer, progress, placed)
 
 
-def as_model(model: ModelLike, tokenizer: Any, progress: bool = False) -> LoadedModel:
+def as_model(
+    model: ModelLike,
+    tokenizer: Any,
+    progress: bool = False,
+    placed: Placed = Placed(),  # noqa: B008 - frozen
+) -> LoadedModel:
     """Load by name, or take what is in memory, without what torch.compile or a parallel wrapper put around it."""
     if isinstance(model, LoadedModel):
         inner = unwrapped(model.network)
-        return model if inner is model.network else dataclasses.replace(model, network=inner)
+        return _as_it_is(model if inner is model.network else dataclasses.replace(model, network=inner), placed)
     if isinstance(model, nn.Module):
         if tokenizer is None:
             raise AbbeError("a network comes without its tokenizer: give tokenizer=...")
-        return wrap(model, tokenizer)
+        return _as_it_is(wrap(model, tokenizer), placed)
     if not isinstance(model, str | os.PathLike) or not isinstance(os.fspath(model), str):
         raise AbbeError(
             f"the model is {shown(model)}, but must be a name, a folder, what abbe.load gave, or a transformers model"
@@ -49,7 +84,29 @@ def as_model(model: ModelLike, tokenizer: Any, progress: bool = False) -> Loaded
         raise AbbeError("the model has no name: give embedded, smollm2, a folder, a .gguf file or a hub id")
     with watching(progress) as watch:
         watch.part = f"loading {os.fspath(model)}"
-        return load(model)
+        return load(model, **vars(placed))
+
+
+def _as_it_is(model: LoadedModel, placed: Placed) -> LoadedModel:
+    """A network in memory is never moved or converted: another place or precision than it has is refused."""
+    if placed.device_map is not None:
+        raise AbbeError(f"device_map is for models by name: {model.name} is in memory already, on {model.devices}")
+    if placed.device is not None:
+        wanted = as_device(placed.device)
+        there = [torch.device(one) for one in model.devices.split("+")]
+        if any(one.type != wanted.type or wanted.index not in (None, one.index) for one in there):
+            raise AbbeError(
+                f"device is {wanted}, but {model.name} is in memory already, on {model.devices}, and stays there: "
+                "leave device out, or move the network first"
+            )
+    if placed.dtype is not None:
+        name = str(as_dtype(placed.dtype)).removeprefix("torch.")
+        if model.precision != name:
+            raise AbbeError(
+                f"dtype is {name}, but {model.name} is in memory already, in {model.precision}, and stays so: "
+                "leave dtype out, or convert the network first"
+            )
+    return model
 
 
 def as_text(text: TextLike | None) -> Text:

@@ -24,6 +24,7 @@ from .given import windows_for
 from .memory import PeakMemory
 from .parts import TENSORS, Parts
 from .passes import PassReader, read_window
+from .room import plan_memory
 from .settings import Settings, Vectors
 from .sharing.board import Unit
 from .sharing.crew import leave_to_merge, share, unit_in
@@ -72,7 +73,8 @@ def measure_runs(
 ) -> list[Run]:
     """Runs that differ in the kind of vectors only: every window is read once for all of them."""
     started = time.perf_counter()
-    settings = asked[0]
+    settings, probe = asked[0], check_tokens(model, cut)
+    plan_memory(model, [window.length for window in cut], len(probe), watch.say, queries=settings.queries)
     # Hashes the weights, so it comes first: pages of a file that are read for the first time would count as memory.
     facts = [manifest_facts(study, model, text, one.as_json()) for one in asked]
     import scipy.stats  # noqa: F401 - used for the tables, and large: loaded now, it does not count as memory either
@@ -83,7 +85,6 @@ def measure_runs(
         # Before the tap, whose check loads the kernels.
         memory, warm = PeakMemory(), kernels_loaded()
         open_tap = stack.enter_context(tap(model))
-        probe = check_tokens(model, cut)
         checked = time.perf_counter()
         error = check_model(model, open_tap, probe)
         # The check is two passes.
@@ -164,6 +165,8 @@ def manifest_facts(study: str, model: LoadedModel, text: Text, settings: Mapping
             "class": type(model.network).__name__,
             "fingerprint": model.fingerprint,
             "configuration": model.configuration,
+            "device": model.devices,
+            "dtype": model.precision,
         },
         "text": {"name": text.name, "characters": len(text.content), "fingerprint": text.fingerprint},
     }

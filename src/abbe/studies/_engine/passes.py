@@ -52,8 +52,7 @@ def run_model(model: LoadedModel, tokens: Tensor) -> Any:
 
 def model_inputs(model: LoadedModel, tokens: Tensor) -> dict[str, Any]:
     """The arguments of a forward pass on one row of tokens; an encoder-decoder reads it with both halves."""
-    network: Any = model.network
-    batch = tokens[None].to(network.device)
+    batch = tokens[None].to(model.device)
     if model.kind == "encoder-decoder":
         return {"input_ids": batch, "decoder_input_ids": batch, "use_cache": False}
     return {"input_ids": batch} if model.kind == "encoder" else {"input_ids": batch, "use_cache": False}

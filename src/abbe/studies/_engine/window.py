@@ -66,6 +66,7 @@ class WindowReader:
     def _start(self) -> None:
         self.records: dict[Vectors, dict[int, Record]] = {kind: {} for kind in self.kinds}
         self.distances = {kind: QueryDistances() for kind in self.kinds}
+        self.positions: dict[int, Tensor] = {}  # of the queries, by their number: most layers have the same
 
     def wants(self, window: Window) -> bool:
         return True
@@ -98,7 +99,10 @@ class WindowReader:
                 vectors[kind] = token_vectors(kind, call, self.model.network, tokens[None])
         if not vectors:
             return
-        positions = query_positions(call.query.shape[-2], self.settings, self.window)
+        length = call.query.shape[-2]
+        if length not in self.positions:
+            self.positions[length] = query_positions(length, self.settings, self.window)
+        positions = self.positions[length]
         chance = seeded(self.settings, self.window, f"random sets of layer {number}")
         directions = seeded(self.settings, self.window, f"directions of layer {number}")
         steps = seeded(self.settings, self.window, f"steps of layer {number}")

@@ -12,12 +12,12 @@ from torch import nn
 
 from ..._errors import AbbeError
 from ..._held import held
-from ...models import LoadedModel, Tap, Text, Windows, evaluating, tap
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Tap, Text, Windows, evaluating, tap
 from ...results import Run, opened_run, read_content, read_manifest, read_table
 from ...words.finding import NOT_LEARNED
 from ...words.names import BASELINE
 from .._engine.folder import RunFolder
-from .._engine.given import given
+from .._engine.given import Placed, given
 from .._engine.lookup import Lookup
 from .._engine.measuring import measure_run, windows_of
 from .._engine.parts import JSON, Parts
@@ -61,12 +61,16 @@ def report(
     resamples: int = 1000,
     folder: str | os.PathLike[str] | None = None,
     tokenizer: Any = None,
+    device: DeviceLike | None = None,
+    dtype: DtypeLike | None = None,
+    device_map: DeviceMap | None = None,
     progress: bool = True,
 ) -> Report:
     """How selective is every head of this model, at which length does selection break down, and what can be done?
 
     Args:
-        model, text, windows, queries, sizes, vectors, seed, level, resamples, tokenizer: as for `diagnose`.
+        model, text, windows, queries, sizes, vectors, seed, level, resamples, tokenizer, device, dtype, device_map: as
+            for `diagnose`.
         lengths: window lengths in tokens; by default 64, 128, 256, 512 and 1024, as far as the model's context goes.
         temperatures: where the sensitivity is measured.
         folder: keep the run there, as `open_run` reads it, and the page `report.html` (`abbe.report` writes it);
@@ -77,7 +81,7 @@ def report(
         >>> report = abbe.report("smollm2", "book.txt", folder="smollm2-report")
         >>> [verdict.sentence for verdict in report.verdicts]
     """
-    place, source, loaded = given(model, text, folder, tokenizer, progress)
+    place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     settings = settings_for(
         loaded.context, lengths=_lengths(lengths, loaded.context), windows=windows, queries=queries, sizes=sizes,
         vectors=vectors, normalizer=None, temperatures=temperatures, seed=seed, level=level, resamples=resamples,

@@ -13,19 +13,21 @@ from torch import nn
 from ..._asked import shown, whole, yes_or_no
 from ..._errors import AbbeError
 from ..._held import held
-from ...models import LoadedModel, Text, Windows, evaluating
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, evaluating
 from ...results import TABLE, Run
 from ...words.paper import DRIFT, FIGURES
 from .._engine.cost import Cost, estimate
 from .._engine.folder import claim_folder
-from .._engine.given import given, windows_for
+from .._engine.given import Placed, given, windows_for
 from .._engine.measuring import NO_QUERY, finished_manifest, manifest_facts, measure_runs
 from .._engine.parts import Parts
 from .._engine.passes import run_model
+from .._engine.room import plan_memory
 from .._engine.settings import checked_seed, count_of_queries
 from .._engine.sharing.asked import shareable
 from .._engine.sharing.crew import independently, leave_to_merge
 from .._engine.watch import Watch, watching
+from .._engine.window import check_tokens
 from .claims import judge
 from .plan import LENGTHS, Part, plan
 from .result import Reproduction
@@ -47,12 +49,15 @@ def reproduce(
     quick: bool = False,
     folder: str | os.PathLike[str] | None = None,
     tokenizer: Any = None,
+    device: DeviceLike | None = None,
+    dtype: DtypeLike | None = None,
+    device_map: DeviceMap | None = None,
     progress: bool = True,
 ) -> Reproduction:
     """Repeat the paper's figures 2a, 2b, 2c, 3 and 4 on a model, and judge its statements.
 
     Args:
-        model, text, tokenizer, seed: as for `diagnose`.
+        model, text, tokenizer, seed, device, dtype, device_map: as for `diagnose`.
         figures: which of "2a", "2b", "2c", "3", "4"; those that the folder holds already are shown, too. With 2a and
             2b comes the drift to uniform.
         windows: of each length; 8, or 2 when quick.
@@ -66,7 +71,7 @@ def reproduce(
         >>> reproduction = abbe.reproduce("smollm2", "war_and_peace.txt")
         >>> [(claim.topic, claim.answer) for claim in reproduction.claims]
     """
-    place, source, loaded = given(model, text, folder, tokenizer, progress)
+    place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     if loaded.kind != "decoder":
         raise AbbeError(f"{loaded.name} is an {loaded.kind}: the paper's figures are of causal language models")
     quick = yes_or_no("quick", quick)
@@ -90,6 +95,7 @@ def reproduce(
         of_figures = {name: cut.of_lengths(some[0].settings.lengths) for name, some in planned.items()}
         lengths = [window.length for some in of_figures.values() for window in some]
         with watching(progress, len(lengths)) as watch:
+            plan_memory(loaded, lengths, len(check_tokens(loaded, cut)), watch.announce, queries=asked["queries"])
             watch.announce(f"{loaded.name}: {_cost(loaded, cut, lengths)}")
             runs = {}
             for name, some in planned.items():

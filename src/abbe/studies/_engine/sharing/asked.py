@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import torch
+
 from ...._asked import plain
 from ....models import Text
 from ..given import as_text
@@ -64,6 +66,8 @@ def _as_json(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, (torch.device, torch.dtype)):
+        return str(value).removeprefix("torch.")
     if isinstance(value, Text):
         return {"name": value.name, "content": value.content}
     if name in (_MODEL, _TEXT) and isinstance(value, (list, tuple)):

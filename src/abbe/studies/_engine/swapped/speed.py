@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...models import LoadedModel, swap
-from .alternatives import Rules
+from ....models import LoadedModel, swap
+
+Rules = Any  # what `swap` takes
 
 ROUNDS = 5  # the best of them is taken: what disturbs a pass only makes it slower
 
@@ -42,7 +43,7 @@ def costs(
 
 def _forward(model: LoadedModel, tokens: Tensor) -> None:
     network: Any = model.network
-    network(input_ids=tokens[None].to(network.device), use_cache=False)
+    network(input_ids=tokens[None].to(model.device), use_cache=False)
 
 
 def peak_megabytes(work: Callable[[], object]) -> float | None:

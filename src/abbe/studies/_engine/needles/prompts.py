@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...models import Text, special_tokens
+from ....models import Text, special_tokens
 
 KINDS = ("key-value", "needle")
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)

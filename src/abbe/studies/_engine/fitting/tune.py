@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..._errors import AbbeError
-from ...models import LoadedModel, Window
+from ...._errors import AbbeError
+from ....models import LoadedModel, Window
 
 State = dict[str, Tensor]
 
@@ -63,7 +63,7 @@ def _only(network: nn.Module, parameters: Sequence[nn.Parameter]) -> Iterator[No
 @torch.enable_grad()
 def _loss(model: LoadedModel, tokens: Tensor) -> Tensor:
     network: Any = model.network
-    batch = tokens[None].to(network.device)
+    batch = tokens[None].to(model.device)
     logits = network(input_ids=batch, use_cache=False).logits[0, :-1]
     return cross_entropy(logits.float(), batch[0, 1:])
 

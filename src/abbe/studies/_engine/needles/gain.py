@@ -24,3 +24,11 @@ def paired_gain(
     ends = binomtest(gained, changed).proportion_ci(level, "exact")
     low, high = (float(2 * theta - 1) * share for theta in (ends.low, ends.high))
     return (gained - lost) / len(baseline), low, high
+
+
+def wilson(right: int, total: int, level: float = 0.95) -> tuple[float, float]:
+    """Interval of a share, by the score test: never empty, also where all or none are right."""
+    from scipy.stats import binomtest  # takes long to import
+
+    ends = binomtest(right, total).proportion_ci(level, "wilson")
+    return float(ends.low), float(ends.high)

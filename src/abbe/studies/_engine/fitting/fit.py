@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...normalizers import Learned, Normalizer
+from ....normalizers import Learned, Normalizer
 from .rows import LayerRows
 
 _GRID = (-2.0, -1.5, -1.0, -0.6, -0.3, 0.3, 0.6, 1.0, 1.5, 2.0)  # added to a raw parameter

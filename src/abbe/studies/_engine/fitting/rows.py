@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...models import AttentionCall, LoadedModel, Tap, Window
-from ...normalizers import normalizer
-from .._engine.passes import run_model
-from .._engine.settings import Settings
-from .._engine.window import query_positions
+from ....models import AttentionCall, LoadedModel, Tap, Window
+from ....normalizers import normalizer
+from ..passes import run_model
+from ..settings import Settings
+from ..window import query_positions
 
 _NUMBERS_AT_ONCE = 1 << 26  # of a portion: a quarter of a gigabyte
 

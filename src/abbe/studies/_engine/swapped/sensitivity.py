@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ... import bounds
-from ...measures import Rows, sensitivity
-from ...models import AttentionCall, HeadGroup, LoadedModel, Window, swap
-from ...normalizers import Normalizer, normalizer
-from .._engine.passes import run_model
-from .._engine.settings import Settings
-from .._engine.window import query_positions, seeded
+from .... import bounds
+from ....measures import Rows, sensitivity
+from ....models import AttentionCall, HeadGroup, LoadedModel, Window, swap
+from ....normalizers import Normalizer, normalizer
+from ..passes import run_model
+from ..settings import Settings
+from ..window import query_positions, seeded
 
 WINDOWS, QUERIES = 8, 8
 _HOTTEST, _GRID = 1e3, 25  # temperatures from 1/hottest on; an odd number, so that 1 is among them

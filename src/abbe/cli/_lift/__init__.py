@@ -1,0 +1,1 @@
+"""From a finding to a model that can be shipped: commands, one per file."""

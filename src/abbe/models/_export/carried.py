@@ -1,0 +1,156 @@
+"""A folder that carries its plan: `AutoModelForCausalLM.from_pretrained(folder)` after `import abbe` computes with it.
+
+What is special: its config names the model type "abbe" and an architecture of abbe's, so that whatever does not know
+abbe refuses the folder instead of computing with softmax. Type and architecture of the model itself stand within, and
+are what the loaded config has, so transformers treats the network as it always does. The plan lies beside the weights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..._errors import AbbeError
+from .._session.modules import CARRIED_NAME, attention_modules
+from .._swap.file import write_groups
+from .._swap.layers import layers_of
+from .._swap.named import GROUPS
+from .._swap.plan import Plan
+
+MODEL_TYPE, PREFIX, ENTRY = "abbe", "Abbe", "abbe"
+PLAN_FILE = "abbe_plan.safetensors"
+_FORMAT = 1
+_AUTO = (
+    "AutoModelForCausalLM",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForMaskedLM",
+    "AutoModelForTextEncoding",
+    "AutoModel",
+)
+
+
+def marked(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a model as a folder with a plan states them."""
+    architectures = list(settings.get("architectures") or ())
+    entry = {
+        "format": _FORMAT, "model_type": settings["model_type"], "architectures": architectures, "plan": PLAN_FILE,
+    }  # fmt: skip
+    names = [PREFIX + name for name in architectures]
+    return settings | {ENTRY: entry, "model_type": MODEL_TYPE, "architectures": names}
+
+
+def write_carried(network: Any, plan: Plan, folder: Path) -> None:
+    """Weights and settings of the network, and the plan beside them."""
+    network.save_pretrained(folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(marked(json.loads(path.read_text("utf-8"))), indent=2) + "\n", encoding="utf-8")
+    plan.save(folder / PLAN_FILE)
+
+
+class CarriedConfig:
+    """What transformers finds under the model type "abbe": it reads the settings that are within."""
+
+    model_type = MODEL_TYPE
+
+    @classmethod
+    def from_dict(cls, settings: dict[str, Any], **options: Any) -> Any:
+        settings = dict(settings)
+        entry = settings.pop(ENTRY, None)
+        if not isinstance(entry, dict) or entry.get("format") != _FORMAT or entry.get("plan") != PLAN_FILE:
+            raise AbbeError("config.json has no plan that this abbe can read; export the model again")
+        asked = options.pop("attn_implementation", None)
+        if asked not in (None, CARRIED_NAME):
+            raise AbbeError(
+                f"this folder computes with the normalizers of its plan, not with attn_implementation={asked!r}; "
+                "for softmax, load it without and call set_attn_implementation('sdpa')"
+            )
+        kind, architectures = entry.get("model_type"), entry.get("architectures")
+        if not isinstance(kind, str) or not isinstance(architectures, list) or not architectures:
+            raise AbbeError("config.json is damaged: its entry 'abbe' does not name the model's type and architecture")
+        within = settings | {"model_type": kind, "architectures": architectures}
+        config = config_class(kind, str(architectures[0]))
+        return config.from_dict(within | {"attn_implementation": CARRIED_NAME}, **options)
+
+
+class _Config:
+    """Mixed into a config class: what is written says that there is a plan."""
+
+    def to_json_string(self, use_diff: bool = True) -> str:
+        written: str = super().to_json_string(use_diff)  # type: ignore[misc]
+        return json.dumps(marked(json.loads(written)), indent=2, sort_keys=True) + "\n"
+
+
+class _Model:
+    """Mixed into a model class: it reads and writes its plan with its weights."""
+
+    @classmethod
+    def from_pretrained(cls, name: str | os.PathLike[str], *args: Any, **options: Any) -> Any:
+        made = super().from_pretrained(name, *args, **options)  # type: ignore[misc]
+        network = made[0] if isinstance(made, tuple) else made
+        attach(network, _plan_file(name, options))
+        return made
+
+    def save_pretrained(self, folder: str | os.PathLike[str], *args: Any, **options: Any) -> None:
+        super().save_pretrained(folder, *args, **options)  # type: ignore[misc]
+        network: Any = self
+        layers = layers_of(network, attention_modules(network))
+        groups = {layer: getattr(layer.module, GROUPS, None) for layer in layers}
+        if any(one is None for one in groups.values()):
+            raise AbbeError("this model has no plan: load it with from_pretrained, from the folder of an export")
+        write_groups(Path(folder) / PLAN_FILE, groups, type(self).__name__)  # type: ignore[arg-type]
+
+
+def attach(network: nn.Module, path: str) -> None:
+    """Give every attention module the normalizers of its heads; they stay out of its parameters and its state."""
+    for layer, groups in Plan(network, f"file:{path}").by_layer.items():
+        for group in groups:
+            if group.normalizer is not None:
+                group.normalizer.requires_grad_(False)
+        layer.module.__dict__[GROUPS] = groups
+
+
+def _plan_file(name: str | os.PathLike[str], options: dict[str, Any]) -> str:
+    """In the folder, or fetched from where the weights came from."""
+    local = Path(name, options.get("subfolder") or "", PLAN_FILE)
+    if Path(name).is_dir():
+        return str(local)
+    from transformers.utils.hub import cached_file
+
+    hub = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
+    path = cached_file(str(name), PLAN_FILE, **{key: options[key] for key in hub if key in options})
+    return str(path)
+
+
+@lru_cache(maxsize=64)
+def config_class(kind: str, architecture: str) -> Any:
+    """The config class of a model type, in the variant that carries a plan, known to transformers' auto classes."""
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    base, network = CONFIG_MAPPING[kind], getattr(transformers, architecture, None)
+    if network is None:
+        raise AbbeError(f"this version of transformers has no {architecture}")
+    # Names as in transformers: losses, conversions and tokenizers are looked up by them.
+    config: Any = type(base.__name__, (_Config, base), {"__module__": __name__})
+    model: Any = type(network.__name__, (_Model, network), {"__module__": __name__, "config_class": config})
+    for name in _AUTO:
+        auto = getattr(transformers, name)
+        if base in auto._model_mapping and _is_among(network, auto._model_mapping[base]):
+            auto.register(config, model, exist_ok=True)
+    return config
+
+
+def _is_among(network: type, known: Any) -> bool:
+    return network in known if isinstance(known, (tuple, list)) else network is known
+
+
+def register_carried() -> None:
+    """Make the model type known to transformers."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    CONFIG_MAPPING.register(MODEL_TYPE, CarriedConfig, exist_ok=True)  # type: ignore[arg-type]

@@ -1,0 +1,126 @@
+"""Memory: how much a model's weights will take, read from the headers of its files, and how much is free for them."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..._errors import AbbeError
+from .device import CPU, Placement, available
+
+_MEMINFO, _GROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+_LARGEST_HEADER = 100 << 20  # bytes; the format allows no more
+_FLOATS = ("F64", "F32", "F16", "BF16")  # read in the dtype that was asked for; all others stay as they are
+_BITS = {"F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16}
+
+
+def check_room(name: str, weights: float | None, placed: Placement) -> None:
+    """Refuse a model whose weights cannot fit, before they are read; what is not known is no reason."""
+    if weights is None:
+        return
+    # What goes to an accelerator is read into memory first.
+    through = [torch.device(CPU)] if placed.device_map is None and placed.device.type != CPU else []
+    for device in (placed.device, *through):
+        free = free_everywhere() if placed.device_map is not None else free_memory(device)
+        if free is not None and weights > free:
+            where = "over all devices" if placed.device_map is not None else f"on {device}"
+            raise AbbeError(
+                f"{name} needs {megabytes(weights)} for its weights in {_named(placed.dtype)}, but {megabytes(free)} "
+                f"are free {where}: {_advice(weights, placed)}"
+            )
+
+
+def megabytes(count: float) -> str:
+    """Of bytes: "38 MB", "1.6 GB"."""
+    return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.3g} GB"
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _advice(weights: float, placed: Placement) -> str:
+    half = weights * 2 / placed.dtype.itemsize
+    ways = [f"choose dtype bfloat16 ({megabytes(half)})"] if placed.dtype.itemsize > 2 else []
+    ways += ["spread it by device_map auto"] if placed.device_map is None else []
+    return ", or ".join([*ways, "take a smaller or quantised model"])
+
+
+def weight_bytes(folder: Path, dtype: torch.dtype) -> float | None:
+    """Of the safetensors in a folder, once they are read in this dtype; None if a header cannot be read."""
+    single = folder / "model.safetensors"
+    files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    total = 0.0
+    for file in files:
+        header = _header(file)
+        if header is None:
+            return None
+        for entry in header.values():
+            bits = 8 * dtype.itemsize if entry["dtype"] in _FLOATS else _BITS.get(entry["dtype"], 8)
+            total += math.prod(entry["shape"]) * bits / 8
+    return total
+
+
+def _header(file: Path) -> dict[str, dict[str, Any]] | None:
+    """Names, dtypes and shapes; a file that is damaged is the reader's to refuse."""
+    try:
+        with file.open("rb") as opened:
+            length = struct.unpack("<Q", opened.read(8))[0]
+            header = json.loads(opened.read(min(length, _LARGEST_HEADER)))
+        header.pop("__metadata__", None)
+        whole = all(isinstance(entry["dtype"], str) and math.prod(entry["shape"]) >= 0 for entry in header.values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError):
+        return None
+    return header if whole else None
+
+
+def free_everywhere() -> float | None:
+    """Of memory and all accelerators together; None where one does not say."""
+    free = [free_memory(torch.device(name)) for name in available()]
+    return None if None in free else float(sum(one for one in free if one is not None))
+
+
+def free_memory(device: torch.device) -> float | None:
+    """Bytes that can still be taken on a device; None where nobody says."""
+    if device.type == CPU:
+        limits = [one for one in (_available(), _left_of_group()) if one is not None]
+        return min(limits, default=None)
+    backend: Any = getattr(torch, device.type, None)
+    with suppress(RuntimeError, AttributeError, NotImplementedError, AssertionError, TypeError):
+        if device.type == "mps":
+            return float(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+        free = backend.mem_get_info(device)[0]
+        # What torch holds in reserve is free for torch, though the driver counts it as taken.
+        return float(free + backend.memory_reserved(device) - backend.memory_allocated(device))
+    return None
+
+
+def _available() -> float | None:
+    """What the system says can be taken without swapping."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in _MEMINFO.read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024.0
+    return None
+
+
+def _left_of_group() -> float | None:
+    """What the limit of a container leaves; None without one. Files that are only cached do not count as taken."""
+    with suppress(OSError, ValueError, IndexError, KeyError):
+        group = _GROUP.read_text(encoding="utf-8").splitlines()[-1].split(":")[2].lstrip("/")
+        for folder in (_GROUPS / group, _GROUPS):  # inside a container its own group is the root
+            if (folder / "memory.max").is_file():
+                limit = (folder / "memory.max").read_text().strip()
+                if limit == "max":
+                    return None
+                entries = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                cached = {name: int(value) for name, value in entries}["inactive_file"]
+                return float(int(limit) - int((folder / "memory.current").read_text()) + cached)
+    return None

@@ -1,0 +1,78 @@
+"""Launching the kernels over rows; a kernel that cannot be compiled or launched is given up once, with a warning."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._kernels.switch import VARIABLE, KernelsBrokenError
+from .choice import plan
+
+_broken = False
+
+
+def given_up() -> bool:
+    return _broken
+
+
+def forward_rows(name: str, rows: Tensor, params: Tensor, weights: Tensor) -> None:
+    """Weights of rows (R, L), params (1 or R, P)."""
+    params = params.float()
+    _launch("forward", (rows, params, weights), rows, params, MAP=name)
+
+
+def backward_rows(
+    name: str, grad: Tensor, rows: Tensor, weights: Tensor, params: Tensor, grad_logits: Tensor, grad_params: Tensor
+) -> None:
+    """grad_params is (R, P) in float32, or (0, P) if nobody wants it."""
+    params = params.float()
+    arrays = (grad, rows, weights, params, grad_logits, grad_params)
+    _launch("backward", arrays, rows, params, MAP=name, WITH_PARAMS=len(grad_params) > 0)
+
+
+def _launch(which: str, arrays: tuple[Tensor, ...], rows: Tensor, params: Tensor, **constants: Any) -> None:
+    count, keys = rows.shape
+    if not count:
+        return
+    if _broken:
+        raise KernelsBrokenError
+    made = plan(keys)
+    step = params.shape[-1] if len(params) > 1 else 0
+    grid = ((count + made.rows - 1) // made.rows,)
+    try:
+        with torch.cuda.device_of(rows):  # triton launches on the current device
+            _kernel(which)[grid](
+                *arrays, count, keys, step, **constants,
+                WHOLE=made.whole, ROWS=made.rows, BLOCK=made.block, num_warps=made.warps,
+            )  # fmt: skip
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:  # of a compiler or driver: triton has no one kind of error
+        _give_up(error)
+        raise KernelsBrokenError from error
+
+
+def _kernel(which: str) -> Any:
+    if which == "forward":
+        from .forward import forward
+
+        return forward
+    from .backward import backward
+
+    return backward
+
+
+def _give_up(error: Exception) -> None:
+    global _broken
+    if _broken:
+        return
+    _broken = True
+    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    warnings.warn(
+        f"abbe goes on without its Triton kernels, on torch operations: {reason} ({VARIABLE}=off says that this is wanted)",
+        RuntimeWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,1 @@
+"""The needle test: prompts with one right answer, margins, and paired gains."""

@@ -1,0 +1,112 @@
+"""What a search means, in sentences: lifted or not, what came nearest, and what the budget cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from ...words.finding import Fact, Finding
+from ...words.names import BASELINE
+from ...words.numbers import percent, with_interval
+from .rule import CONTROL, PLAN, Decision
+from .settings import LOSS, SPARSE, LiftSettings
+
+
+def findings(
+    decision: Decision, plan: str, table: pl.DataFrame, scan: pl.DataFrame, settings: LiftSettings, rule: str,
+    cut: Sequence[str],
+) -> tuple[Finding, ...]:  # fmt: skip
+    rows = {row["contender"]: row for row in table.to_dicts()}
+    said = [_verdict(decision, plan, rows, settings, rule), _beside(rows, settings), _scan(scan, settings)]
+    if cut:
+        said.append(
+            Finding("budget", f"The budget cut the search short: {'; '.join(cut[:3])}{_more(cut)}.", _BUDGET_RULE)
+        )
+    return tuple(one for one in said if one is not None)
+
+
+_BUDGET_RULE = (
+    "What fits is fixed from the time of a pass before the search starts; when time is up, no further plan is tried."
+)
+
+
+def _more(lines: Sequence[str]) -> str:
+    return f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
+
+
+def _verdict(
+    decision: Decision, plan: str, rows: Mapping[str, Mapping[str, Any]], settings: LiftSettings, rule: str
+) -> Finding:
+    rise = f"loss {with_interval(*decision.rise, _signed)}"
+    did = f"{_what(rows, decision, settings)}, {rise}"
+    if decision.lifted:
+        return Finding("lifted", f"Lifted: {plan} {did}.", rule, _numbers(decision))
+    words = f"Nothing tried here helps this model. Nearest came {plan}, which {did}: {', '.join(decision.failed)}."
+    return Finding("not lifted", words, rule, _numbers(decision))
+
+
+def _what(rows: Mapping[str, Mapping[str, Any]], decision: Decision, settings: LiftSettings) -> str:
+    mine, baseline = rows[PLAN], rows[BASELINE]
+    if settings.goal == SPARSE:
+        zeros, before = percent(mine["zeros"]), percent(baseline["zeros"])
+        return f"gives {zeros} of the keys a weight of exactly 0 (baseline {before})"
+    if settings.goal == LOSS:
+        return f"has a loss of {mine['loss']:.3f} nats (baseline {baseline['loss']:.3f})"
+    if mine["pass_keys"] is None:
+        return "had no pass key with room in the judged part"
+    share, before = percent(mine["pass_keys"]), percent(baseline["pass_keys"])
+    return f"finds {share} of the pass keys (baseline {before}, {with_interval(*decision.gains[BASELINE], _signed)})"
+
+
+def _beside(rows: Mapping[str, Mapping[str, Any]], settings: LiftSettings) -> Finding:
+    """The fair control, and what else changed."""
+    mine, baseline = rows[PLAN], rows[BASELINE]
+    words = []
+    if CONTROL in rows:
+        control = rows[CONTROL]
+        rise = with_interval(control["rise"], control["rise_low"], control["rise_high"], _signed)
+        words.append(f"Softmax tuned alike changes the loss by {rise}")
+    else:
+        words.append("The plan is softmax at other temperatures, so there is no other softmax to compare with")
+    words.append(
+        f"of the needle test the plan answers {_share(mine['lists'])} of the lists and {_share(mine['sentences'])} of "
+        f"the sentences (baseline {_share(baseline['lists'])} and {_share(baseline['sentences'])})"
+    )
+    if mine["sensitivity_ratio"] is not None:
+        words.append(f"its sensitivity at equal selectivity is {mine['sensitivity_ratio']:.2f} of softmax's")
+    return Finding("beside", "; ".join(words) + ".", "Means over the judged windows and prompts, the same for all.")
+
+
+def _scan(scan: pl.DataFrame, settings: LiftSettings) -> Finding | None:
+    some = scan.filter(pl.col("harm").is_finite())
+    if some.is_empty():
+        return None
+    worst, best = (some.sort("harm", "normalizer", descending=[way, False]).row(0, named=True) for way in (True, False))
+    words = (
+        f"Alone, {worst['normalizer']} in {_where(worst)} costs most ({_signed(worst['harm'])} of the loss), "
+        f"{best['normalizer']} in {_where(best)} least ({_signed(best['harm'])})."
+    )
+    return Finding("scan", words, "Relative rise of the loss on some windows of the part to choose on.")
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    return f"layer{'' if row['first'] == row['last'] else 's'} {row['layers']}"
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else percent(value)
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.2f} %"
+
+
+def _numbers(decision: Decision) -> dict[str, Fact]:
+    facts: dict[str, Fact] = {}
+    named = {"rise of the loss": decision.rise, "needle gain": decision.needles}
+    named |= {f"gain over the {name}": gain for name, gain in decision.gains.items()}
+    for name, estimate in named.items():
+        facts |= dict(zip((name, f"{name}, from", f"{name}, to"), estimate, strict=True))
+    return facts

@@ -1,0 +1,154 @@
+"""The one look at the judged part: the baseline, softmax tuned alike, and the plan, on the same windows and prompts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import polars as pl
+
+from ...models import LoadedModel, Window, plan, swap
+from ...words.names import BASELINE
+from .._engine.loss import window_losses
+from .._engine.needles.gain import paired_gain, wilson
+from .._engine.needles.margins import margins
+from .._engine.needles.prompts import KINDS, Prompt, PromptMaker
+from .._engine.swapped.sensitivity import at_equal_selectivity, baseline_logits
+from .._engine.swapped.speed import ROUNDS, costs
+from .._engine.watch import Watch
+from .kept import Kept
+from .pass_keys import PassKey, answers, pass_keys
+from .reading import SparsityReader
+from .result import KEYS_SCHEMA, SCHEMA
+from .rule import Estimate, Judged, paired_mean, relative_rise
+from .search import What
+from .settings import LiftSettings
+from .thirds import Portion, windows_of
+
+_SOFTMAX = "softmax"
+_READ = ("zeros", "active", "effective_tokens")
+
+
+class Judging:
+    """Made from the opened part; each contender is measured on all of it."""
+
+    def __init__(
+        self, model: LoadedModel, settings: LiftSettings, portion: Portion, contenders: Mapping[str, What | None],
+        kept: Kept, watch: Watch,
+    ) -> None:  # fmt: skip
+        self.model, self.settings, self.contenders, self.kept, self.watch = model, settings, contenders, kept, watch
+        self.windows: Sequence[Window] = windows_of(model, portion, settings)
+        maker = PromptMaker(model.tokenizer, portion.text, portion.seed)
+        self.prompts: list[Prompt] = maker.make(settings.needle_lengths, settings.prompts)
+        self.keys: list[PassKey] = pass_keys(model.tokenizer, portion, settings.lengths, settings.prompts)
+        self.skipped = [*getattr(self.windows, "skipped", ()), *maker.skipped]
+
+    def run(self) -> tuple[Judged, pl.DataFrame, pl.DataFrame]:
+        """For the rule, the table, and the pass keys by length and depth."""
+        records = {
+            name: self.kept.part(
+                f"judged-{place}", lambda n=name, w=what: self._record(n, w),  # type: ignore[misc]
+                lambda n=name: self._kept_steps(n),  # type: ignore[misc]
+            )
+            for place, (name, what) in enumerate(self.contenders.items())
+        }  # fmt: skip
+        sensitivity = self.kept.part("judged-sensitivity", self._sensitivities, lambda: None)
+        speed = self.kept.part("judged-speed", self._speed, lambda: None)["best"]
+        judged = Judged(
+            {name: _numbers(record["loss"]) for name, record in records.items()},
+            {name: _numbers(record["zeros"]) for name, record in records.items()},
+            {name: [(margin or 0.0) > 0 for margin in record["margins"]] for name, record in records.items()},
+            {name: record["right"] for name, record in records.items()},
+        )
+        rows = [self._row(name, judged, record, sensitivity, speed) for name, record in records.items()]
+        return judged, pl.DataFrame(rows, schema=SCHEMA, orient="row"), self._keys_table(records)
+
+    def _record(self, name: str, what: What | None) -> dict[str, Any]:
+        """By window and by prompt; the loss of the baseline is that of the model as it is."""
+        with swap(self.model, _SOFTMAX if what is None else what) as running:
+            reader = SparsityReader(self.model, running, self.settings.reading())
+            record: dict[str, Any] = reader.read_all(self.windows, self._stepper(name))
+        with nullcontext() if what is None else swap(self.model, what):
+            if what is None:
+                record["loss"] = window_losses(self.model, self.windows).tolist()
+            record["margins"] = margins(self.model, self.prompts)
+            record["log_probability"], record["right"] = answers(self.model, self.keys)
+        return record
+
+    def _stepper(self, name: str) -> Callable[[], None]:
+        return lambda: self.watch.step(f"judging: {name}")
+
+    def _kept_steps(self, name: str) -> None:
+        for _ in self.windows:
+            self.watch.step(f"judging: {name}")
+
+    def _sensitivities(self) -> dict[str, Any]:
+        """At equal selectivity, over the baseline's, on the logits of the unchanged model."""
+        logits = baseline_logits(self.model, self.windows, self.settings.reading())
+        ratios: dict[str, float | None] = {}
+        for name, what in self.contenders.items():
+            if what is None:
+                continue
+            equal = at_equal_selectivity(logits, plan(self.model, what), self.settings.reading(), self.windows[0])
+            ratios[name] = sum(equal["alternative"]) / sum(equal["baseline"]) if equal["matched"] else None
+        return {"ratios": ratios}
+
+    def _speed(self) -> dict[str, Any]:
+        best = costs(self.model, self.windows[0].tokens, self.contenders, lambda: None)["seconds"]
+        return {"best": best, "rounds": ROUNDS}
+
+    def _row(
+        self, name: str, judged: Judged, record: Mapping[str, Any], sensitivity: Mapping[str, Any],
+        speed: Mapping[str, float],
+    ) -> dict[str, Any]:  # fmt: skip
+        losses, zeros = (of[name] for of in (judged.losses, judged.zeros))
+        row: dict[str, Any] = {"contender": name, "loss": _mean(losses)}
+        row |= {key: _mean(_numbers(record[key])) for key in _READ}
+        right = judged.needles[name]
+        for column, kind in zip(("lists", "sentences"), KINDS, strict=True):
+            row[column] = _mean([ok for ok, prompt in zip(right, self.prompts, strict=True) if prompt.kind == kind])
+        row |= {"pass_keys": _mean(judged.keys[name]), "time_ratio": speed[name] / speed[BASELINE]}
+        row |= {"seconds": speed[name], "sensitivity_ratio": sensitivity["ratios"].get(name)}
+        if name != BASELINE:
+            pairs = [a - b for a, b in zip(zeros, judged.zeros[BASELINE], strict=True)]
+            row |= _ends("rise", relative_rise(losses, judged.losses[BASELINE], self.settings))
+            row |= _ends("zeros_gain", paired_mean(_tensor(pairs), self.settings))
+            row |= _ends("needle_gain", _gain(judged.needles, name, self.settings.level))
+            row |= _ends("key_gain", _gain(judged.keys, name, self.settings.level))
+        return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
+
+    def _keys_table(self, records: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
+        rows = []
+        cells = list(dict.fromkeys((prompt.length, prompt.depth) for prompt in self.keys))
+        for name, record in records.items():
+            for length, depth in cells:
+                some = [place for place, one in enumerate(self.keys) if (one.length, one.depth) == (length, depth)]
+                right = sum(record["right"][place] for place in some)
+                low, high = wilson(right, len(some), self.settings.level)
+                mean = _mean(_numbers([record["log_probability"][place] for place in some]))
+                rows.append((name, length, depth, len(some), right / len(some), low, high, mean))
+        return pl.DataFrame(rows, schema=KEYS_SCHEMA, orient="row")
+
+
+def _gain(right: Mapping[str, Sequence[bool]], name: str, level: float) -> Estimate:
+    return paired_gain(right[BASELINE], right[name], level) if right[name] else (math.nan, None, None)
+
+
+def _tensor(values: Sequence[float]) -> Any:
+    import torch
+
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def _ends(name: str, estimate: Estimate) -> dict[str, float | None]:
+    return dict(zip((name, f"{name}_low", f"{name}_high"), estimate, strict=True))
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

@@ -1,0 +1,124 @@
+"""Pass keys in the user's text: the failure itself that a search for retrieval looks at.
+
+A sentence says the key of a name, others of the same form say those of other names (decoys), and the end of the prompt
+asks for one. Measured is the log-probability of the digits, and whether greedy decoding would give all of them. What is
+judged has other phrasings, names, keys and depths than what is searched, beside another part of the text.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...models import LoadedModel, Text, special_tokens
+from .thirds import JUDGE, Portion
+
+DECOYS = 2
+_READ = 1_600_000  # characters of the text that hay is taken from
+_DIGITS = 5
+_TOKENS_AT_ONCE = 4096  # of a batch
+SEARCHED = ((" The pass key of the {} is", "."), ("\nRemember: the pass key of the {} is", ".\n"))
+JUDGED = ((" The secret number for the {} is", "."), ("\nNote that the code of the {} is", ".\n"))
+_NAMES = {
+    False: ("red door", "north gate", "old garden", "blue room", "stone bridge", "high tower"),
+    True: ("green box", "south wall", "small cellar", "white house", "iron chest", "long hall"),
+}
+_DEPTHS = {False: (0.05, 0.3, 0.55, 0.8), True: (0.0, 0.1, 0.2, 0.4, 0.5, 0.7, 0.9, 1.0)}
+
+
+@dataclass(frozen=True, eq=False)
+class PassKey:
+    """Tokens that end with the answer."""
+
+    length: int
+    depth: float
+    tokens: Tensor
+    answer: int  # how many tokens at the end are the key
+
+
+def pass_keys(tokenizer: Any, portion: Portion, lengths: Sequence[int], prompts: int) -> list[PassKey]:
+    """`prompts` of each length and depth; lengths that the part of the text is too short for are left out."""
+    maker = _Maker(tokenizer, portion.text, portion.seed, portion.name == JUDGE)
+    places = [(n, depth, number) for n in lengths for depth in _DEPTHS[maker.judged] for number in range(prompts)]
+    return [made for place in places if (made := maker.make(*place)) is not None]
+
+
+class _Maker:
+    def __init__(self, tokenizer: Any, text: Text, seed: int, judged: bool) -> None:
+        self._tokenizer, self._seed, self.judged = tokenizer, seed, judged
+        self._before = special_tokens(tokenizer)[0]
+        self._hay = self._ids(text.content[:_READ])
+
+    def make(self, length: int, depth: float, number: int) -> PassKey | None:
+        chance = random.Random(f"abbe pass key, seed {self._seed}, {length} {depth} {number}")
+        begin, end = chance.choice(JUDGED if self.judged else SEARCHED)
+        names = chance.sample(_NAMES[self.judged], DECOYS + 1)
+        keys = [f" {chance.randrange(10 ** (_DIGITS - 1), 10**_DIGITS)}" for _ in names]
+        answer = self._ids(keys[0])
+        asked = [*self._ids(begin.format(names[0])), *answer]
+        planted = [
+            [*self._ids(begin.format(name)), *self._ids(key), *self._ids(end)]
+            for name, key in zip(names, keys, strict=True)
+        ]
+        room = length - len(self._before) - len(asked) - sum(map(len, planted))
+        if room < 2 * (DECOYS + 1) or room > len(self._hay):
+            return None
+        start = chance.randrange(len(self._hay) - room + 1)
+        hay = self._hay[start : start + room]
+        # Decoys lie at drawn depths on both sides, so that the place says nothing.
+        places = [round(depth * room), *(round(chance.random() * room) for _ in range(DECOYS))]
+        body: list[int] = []
+        done = 0
+        for place, sentence in sorted(zip(places, planted, strict=True), key=lambda pair: pair[0]):
+            body += [*hay[done:place], *sentence]
+            done = place
+        tokens = torch.tensor([*self._before, *body, *hay[done:], *asked])
+        return PassKey(length, depth, tokens, len(answer))
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(
+            text, add_special_tokens=False, truncation=False, padding=False, return_attention_mask=False,
+            return_token_type_ids=False, verbose=False,
+        )["input_ids"]  # fmt: skip
+        return ids
+
+
+@torch.no_grad()
+def answers(
+    model: LoadedModel, prompts: Sequence[PassKey], on_batch: Callable[[], object] = lambda: None
+) -> tuple[list[float], list[bool]]:
+    """Of each prompt the log-probability of its key, and whether greedy decoding gives it."""
+    network: Any = model.network
+    keeps = "logits_to_keep" in inspect.signature(network.forward).parameters
+    log_probabilities: list[float] = []
+    right: list[bool] = []
+    for batch in batches(prompts):
+        width = batch[0].answer
+        tokens = torch.stack([prompt.tokens for prompt in batch]).to(network.device)
+        more = {"logits_to_keep": width + 1} if keeps else {}
+        logits = network(input_ids=tokens, use_cache=False, **more).logits[:, -width - 1 : -1].float()
+        wanted = tokens[:, -width:]
+        of_tokens = logits.log_softmax(-1).gather(-1, wanted[..., None])[..., 0]
+        log_probabilities += of_tokens.double().sum(-1).tolist()
+        right += (logits.argmax(-1) == wanted).all(-1).tolist()
+        on_batch()
+    return log_probabilities, right
+
+
+def batches(prompts: Sequence[PassKey]) -> list[list[PassKey]]:
+    """Neighbours of one shape, as many as fit."""
+    filled: list[list[PassKey]] = []
+    for prompt in prompts:
+        last = filled[-1] if filled else []
+        alike = last and (last[0].length, last[0].answer) == (prompt.length, prompt.answer)
+        if alike and (len(last) + 1) * prompt.length <= _TOKENS_AT_ONCE:
+            last.append(prompt)
+        else:
+            filled.append([prompt])
+    return filled

@@ -1,0 +1,105 @@
+"""What a search consists of: the scan, the plans that were tried, and the one that was judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import polars as pl
+
+from ...results import Result, as_text, read_content
+from ...words.finding import Finding, findings_from
+
+SUMMARY, PLAN_FILE, CONTROL_FILE = "lift.json", "plan.safetensors", "softmax.safetensors"
+_ENDS = ("", "_low", "_high")
+INTERVALS = ("rise", "zeros_gain", "needle_gain", "key_gain")  # over the baseline, columns with _low and _high
+_NUMBERS = ("loss", "zeros", "active", "effective_tokens", "lists", "sentences", "pass_keys", "sensitivity_ratio")
+SCHEMA: dict[str, Any] = (
+    {"contender": pl.String}
+    | dict.fromkeys(_NUMBERS, pl.Float64)
+    | {f"{name}{end}": pl.Float64 for name in INTERVALS for end in _ENDS}
+    | {"time_ratio": pl.Float64, "seconds": pl.Float64}
+)
+SCAN_SCHEMA: dict[str, Any] = {
+    "layers": pl.String, "first": pl.Int32, "last": pl.Int32, "normalizer": pl.String, "harm": pl.Float64,
+    "harm_low": pl.Float64, "harm_high": pl.Float64, "gain": pl.Float64, "zeros": pl.Float64,
+    "effective_tokens": pl.Float64, "effective_tokens_baseline": pl.Float64, "sensitivity_ratio": pl.Float64,
+    "output_error": pl.Float64,
+}  # fmt: skip
+PLANS_SCHEMA: dict[str, Any] = {
+    "plan": pl.String, "layers": pl.Int32, "steps": pl.Int32, "loss": pl.Float64, "rise": pl.Float64,
+    "rise_low": pl.Float64, "rise_high": pl.Float64, "gain": pl.Float64, "zeros": pl.Float64, "active": pl.Float64,
+    "effective_tokens": pl.Float64, "chosen": pl.Boolean,
+}  # fmt: skip
+KEYS_SCHEMA: dict[str, Any] = {
+    "contender": pl.String, "length": pl.Int32, "depth": pl.Float64, "prompts": pl.Int32, "right": pl.Float64,
+    "right_low": pl.Float64, "right_high": pl.Float64, "log_probability": pl.Float64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Lift(Result):
+    """The result of `lift`.
+
+    Attributes:
+        lifted: whether the plan passed the rule on the judged part.
+        plan: patterns and specs of the plan that was judged, in one line that `swap` takes; `file` holds what was
+            fitted.
+        table: the judged part: a row for the baseline, for softmax tuned alike and for the plan.
+        scan: each group of layers alone under each candidate: harm (relative rise of the loss), gain and zeros.
+        plans: every plan that was measured on the part to choose on, after so many steps of tuning.
+        keys: pass keys found by length and depth; empty but for retrieval.
+        findings: what it means; the first says whether the model was lifted, with the rule.
+        manifest: on what, how, how long, the rule, what the budget cut, and what was skipped.
+        file: the plan as it was judged, for `swap(model, "file:...")`, or None without a folder.
+    """
+
+    study: ClassVar[str] = "lift"
+    page: ClassVar[str] = "lift.html"
+
+    lifted: bool
+    plan: str
+    table: pl.DataFrame = field(repr=False)
+    scan: pl.DataFrame = field(repr=False)
+    plans: pl.DataFrame = field(repr=False)
+    keys: pl.DataFrame = field(repr=False)
+    findings: tuple[Finding, ...]
+    manifest: Mapping[str, Any] = field(repr=False)
+    file: Path | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "lifted": self.lifted,
+            "plan": self.plan,
+            "findings": [asdict(finding) for finding in self.findings],
+            "table": self.table.to_dicts(),
+            "scan": self.scan.to_dicts(),
+            "plans": self.plans.to_dicts(),
+            "keys": self.keys.to_dicts(),
+            "manifest": dict(self.manifest),
+            "file": None if self.file is None else str(self.file),
+        }
+
+    def _files(self) -> dict[str, bytes | str]:
+        return {
+            "table.csv": self.table.write_csv(),
+            "plans.csv": self.plans.write_csv(),
+            "scan.csv": self.scan.write_csv(),
+            SUMMARY: as_text(self.as_json()),
+        }
+
+    def _files_beside(self, folder: Path) -> Sequence[str]:
+        return [name for name in (PLAN_FILE, CONTROL_FILE) if (folder / name).is_file()]
+
+
+def opened_lift(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Lift:
+    content = read_content(folder / SUMMARY, stored)
+    schemas = {"table": SCHEMA, "scan": SCAN_SCHEMA, "plans": PLANS_SCHEMA, "keys": KEYS_SCHEMA}
+    tables = {name: pl.DataFrame(content[name], schema=schema, orient="row") for name, schema in schemas.items()}
+    file = folder / PLAN_FILE
+    return Lift(
+        content["lifted"], content["plan"], **tables, findings=findings_from(content["findings"]), manifest=manifest,
+        file=file if file.is_file() else None,
+    )  # fmt: skip

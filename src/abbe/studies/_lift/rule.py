@@ -1,0 +1,124 @@
+"""The rule by which a plan is called lifted: fixed before the judged part is read, a pure function of its numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...measures import enough_windows, interval_ends, resampled_means
+from ...words.names import BASELINE
+from ...words.numbers import percent
+from .._engine.needles.gain import paired_gain
+from .settings import LOSS, RETRIEVAL, SPARSE, LiftSettings
+
+CONTROL, PLAN = "softmax tuned alike", "plan"
+WORTH = 0.05  # of the visible keys: a smaller share of zeros is real, but nobody would notice
+
+Estimate = tuple[float, float | None, float | None]  # value, low, high; None where there is no interval
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What was measured on the judged part, by contender: losses and zeros by window, right answers by prompt."""
+
+    losses: Mapping[str, Sequence[float]]
+    zeros: Mapping[str, Sequence[float]]
+    needles: Mapping[str, Sequence[bool]]
+    keys: Mapping[str, Sequence[bool]]  # pass keys; empty but for retrieval
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`lifted`, and what it rests on: the rise of the loss, the gain over each of the others, the needle gain."""
+
+    lifted: bool
+    rise: Estimate
+    gains: Mapping[str, Estimate]  # over the baseline, and over the control where there is one
+    needles: Estimate
+    failed: tuple[str, ...]  # what the rule asks for and the plan does not do
+
+
+def rule_text(goal: str, max_loss: float, level: float) -> str:
+    wanted = {
+        SPARSE: "the share of visible keys with a weight of exactly 0 is larger than that of each, by an interval "
+        f"above {percent(WORTH)} of the keys",
+        LOSS: "the interval of the change of the loss from each lies below 0",
+        RETRIEVAL: "the exact interval of the gain in pass keys found, on the same prompts, lies above 0 over each",
+    }[goal]
+    return (
+        f"Lifted if, on the judged part, which is read once: (1) the upper end of the interval of the relative rise of "
+        f"the loss over the baseline is at most {percent(max_loss, 2)}; (2) beside the baseline, and beside softmax "
+        f"whose temperatures were tuned alike in the same layers (unless the plan is that), {wanted}; (3) the exact "
+        f"interval of the gain in needles found (lists and sentences with decoys) does not lie below 0; (4) there are "
+        f"at least {enough_windows(level)} windows. Intervals are of nominal {percent(level, 4)}, over the same "
+        "windows or prompts in pairs. One plan is judged, chosen on another part of the text."
+    )
+
+
+def decide(judged: Judged, settings: LiftSettings) -> Decision:
+    """Apply the rule."""
+    others = [name for name in (BASELINE, CONTROL) if name in judged.losses]
+    rise = relative_rise(judged.losses[PLAN], judged.losses[BASELINE], settings)
+    gains = {name: _gain(judged, name, settings) for name in others}
+    needles = _paired(judged.needles, BASELINE, settings.level)
+    least = WORTH if settings.goal == SPARSE else 0.0
+    failed = []
+    if len(judged.losses[PLAN]) < enough_windows(settings.level):
+        failed.append(f"fewer than {enough_windows(settings.level)} windows")
+    if not _at_most(rise[2], settings.max_loss):
+        failed.append(f"the loss may rise by more than {percent(settings.max_loss, 2)}")
+    failed += [f"no shown gain over the {name}" for name, gain in gains.items() if not _above(gain[1], least)]
+    if needles[2] is not None and needles[2] < 0:
+        failed.append("fewer needles are found")
+    return Decision(not failed, rise, gains, needles, tuple(failed))
+
+
+def _gain(judged: Judged, other: str, settings: LiftSettings) -> Estimate:
+    """What the goal wants more of, over another contender."""
+    if settings.goal == RETRIEVAL:
+        return _paired(judged.keys, other, settings.level)
+    numbers, sign = (judged.losses, -1.0) if settings.goal == LOSS else (judged.zeros, 1.0)
+    return paired_mean(sign * (_tensor(numbers[PLAN]) - _tensor(numbers[other])), settings)
+
+
+def _paired(right: Mapping[str, Sequence[bool]], other: str, level: float) -> Estimate:
+    if not right.get(PLAN):
+        return math.nan, None, None
+    return paired_gain(right[other], right[PLAN], level)
+
+
+def relative_rise(losses: Sequence[float], baseline: Sequence[float], settings: LiftSettings) -> Estimate:
+    """Of the mean loss, with the interval over the same windows in pairs."""
+    now, before = _tensor(losses), _tensor(baseline)
+    drawn, drawn_before = (resampled_means(x, settings.resamples, settings.seed) for x in (now, before))
+    rises = (drawn - drawn_before) / drawn_before
+    return _with_ends((now.mean() - before.mean()) / before.mean(), rises, len(now), settings)
+
+
+def paired_mean(differences: Tensor, settings: LiftSettings) -> Estimate:
+    drawn = resampled_means(differences, settings.resamples, settings.seed)
+    return _with_ends(differences.mean(), drawn, len(differences), settings)
+
+
+def _with_ends(value: Tensor, resampled: Tensor, windows: int, settings: LiftSettings) -> Estimate:
+    """There is no interval from a single window, or around what is not finite."""
+    if windows < 2 or not math.isfinite(value):
+        return float(value), None, None
+    low, high = interval_ends(resampled[:, None], settings.level, windows)
+    return float(value), float(low), float(high)
+
+
+def _tensor(values: Sequence[float]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.float64)
+
+
+def _at_most(value: float | None, limit: float) -> bool:
+    return value is not None and value <= limit
+
+
+def _above(value: float | None, limit: float) -> bool:
+    return value is not None and value > limit

@@ -1,0 +1,279 @@
+"""The search on the first two parts of the text: scan, plans, rounds of tuning, one plan chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+import torch
+
+from ...models import LoadedModel, Swap, Window, swap
+from ...normalizers import Normalizer, normalizer
+from .._engine.fitting.tune import fine_tune
+from .._engine.loss import window_losses
+from .._engine.swapped.sensitivity import spread
+from .._engine.watch import Watch
+from .fits import Fits, Recipe, recipe_name, spans
+from .kept import Kept
+from .pass_keys import PassKey, answers
+from .reading import SparsityReader
+from .recipes import Cell, Layers, Tried, best, going_on, layer_groups, nested_recipes, thinned
+from .result import PLANS_SCHEMA, SCAN_SCHEMA
+from .rule import Estimate, relative_rise
+from .schedule import Schedule
+from .settings import CONTROL_SPEC, LOSS, RETRIEVAL, LiftSettings
+
+_SLACKS = (16.0, 4.0)  # of the allowed loss, before the first and before the second round of tuning
+_FINAL = 2  # plans in the last round
+_CUT = "cut"
+
+_CONTROL_NUMBER = 1000  # added to that of the plan
+_TEMPERATURES = (0.7, 0.8, 0.9, 1.1)
+
+State = dict[str, torch.Tensor]
+What = str | Mapping[str, Normalizer]
+Plan = tuple[int, Recipe]  # its number, and what goes into each layer
+
+
+class Search:
+    """Measures on the parts to fit and to choose on; knows nothing of the judged one."""
+
+    def __init__(
+        self, model: LoadedModel, settings: LiftSettings, fits: Fits, schedule: Schedule, kept: Kept, watch: Watch, *,
+        fit: Sequence[Window], choose: Sequence[Window], fit_keys: Sequence[PassKey], choose_keys: Sequence[PassKey],
+        reserve: float,
+    ) -> None:  # fmt: skip
+        self.model, self.settings, self.fits, self.schedule, self.kept = model, settings, fits, schedule, kept
+        self.watch, self.fit, self.choose = watch, fit, choose
+        self.fit_keys, self.choose_keys = fit_keys, choose_keys
+        self._reserve = reserve  # seconds that judging takes
+        self.cut: list[str] = []
+        self.scan: list[dict[str, Any]] = []
+        self.plans: list[dict[str, Any]] = []
+        self._tuned: dict[tuple[int, int], State] = {}
+
+    def run(self) -> tuple[Tried, Plan]:
+        """The plan to judge, as it was measured, and its number."""
+        self._baseline = self._measured_baseline()
+        recipes = thinned(nested_recipes(self._scanned(), self.settings.goal), self.schedule.plans)
+        if not recipes:  # nothing gains anything: the least harmful cell stands for all
+            least = min(self.scan, key=lambda row: (row["harm"], row["normalizer"]))
+            recipes = [dict.fromkeys(range(least["first"], least["last"] + 1), least["normalizer"])]
+        plans: dict[str, Plan] = {recipe_name(recipe): (number, recipe) for number, recipe in enumerate(recipes)}
+        tried = [self._tried(plan, 0) for plan in plans.values() if not self._is_cut(plan, 0)]
+        rounds = [self.schedule.steps // 2, self.schedule.steps] if self.schedule.steps else []
+        last = tried
+        for steps, slack, count in zip(rounds, _SLACKS, (self.schedule.tuned, _FINAL), strict=False):
+            chosen = [plans[one.name] for one in going_on(last, count, self.settings, slack)]
+            last = [self._tried(plan, steps) for plan in chosen if not self._is_cut(plan, steps)] or last
+            tried += [one for one in last if one.steps == steps]
+        winner = best(tried, self.settings)
+        for row in self.plans:
+            row["chosen"] = (row["plan"], row["steps"]) == (winner.name, winner.steps)
+        return winner, plans[winner.name]
+
+    # -- The scan -----------------------------------------------------------------------------------------------------
+
+    def _measured_baseline(self) -> dict[str, Any]:
+        def make() -> dict[str, Any]:
+            losses = window_losses(self.model, self.choose, lambda _: self.watch.step("baseline")).tolist()
+            return {"loss": losses, "fit_keys": self._log_probabilities(self.fit_keys),
+                    "keys": self._log_probabilities(self.choose_keys)}  # fmt: skip
+
+        return self.kept.part("baseline", make, lambda: self._steps("baseline", len(self.choose)))
+
+    def _log_probabilities(self, prompts: Sequence[PassKey]) -> list[float]:
+        return answers(self.model, prompts)[0] if prompts else []
+
+    def _scanned(self) -> list[Cell]:
+        groups = layer_groups(len(self.fits.layers), self.schedule.groups)
+        windows = spread(self.choose, self.schedule.scan_windows)
+        places = [self.choose.index(window) for window in windows]
+        before = [self._baseline["loss"][place] for place in places]
+        cells = []
+        for number, spec in enumerate(self.settings.candidates):
+            for place, layers in enumerate(groups):
+                part = self._scan_cell(number, place, spec, layers, windows)
+                cells.append(self._cell(spec, layers, part, before))
+        return cells
+
+    def _scan_cell(
+        self, number: int, place: int, spec: str, layers: Layers, windows: Sequence[Window]
+    ) -> dict[str, Any]:
+        what = f"scan: {spec} in layers {spans(layers)}"
+
+        def make() -> dict[str, Any]:
+            with swap(self.model, self.fits.normalizers(dict.fromkeys(layers, spec))):
+                losses = window_losses(self.model, windows, lambda _: self.watch.step(what)).tolist()
+                return {"loss": losses, "keys": self._log_probabilities(self.fit_keys)}
+
+        return self.kept.part(f"scan-{number}-{place}", make, lambda: self._steps(what, len(windows)))
+
+    def _cell(self, spec: str, layers: Layers, part: Mapping[str, Any], before: Sequence[float]) -> Cell:
+        rise = relative_rise(_numbers(part["loss"]), before, self.settings)
+        facts = [self.fits.facts[layer, spec] for layer in layers]
+        names = ("zeros", "effective", "effective_baseline", "sensitivity", "error")
+        zeros, effective, baseline, sensitive, error = (_mean([getattr(one, name) for one in facts]) for name in names)
+        gain = zeros
+        if self.settings.goal == RETRIEVAL:
+            gain = _mean(_numbers(part["keys"])) - _mean(self._baseline["fit_keys"])
+        elif self.settings.goal == LOSS:
+            gain = -rise[0]
+        harm = rise[0] if math.isfinite(rise[0]) else math.inf
+        self.scan.append(
+            {"layers": spans(layers), "first": layers[0], "last": layers[-1], "normalizer": spec}
+            | _ends("harm", rise)
+            | {"gain": gain, "zeros": zeros, "effective_tokens": effective, "effective_tokens_baseline": baseline,
+               "sensitivity_ratio": sensitive, "output_error": error}
+        )  # fmt: skip
+        return Cell(layers, spec, harm, gain)
+
+    # -- Plans --------------------------------------------------------------------------------------------------------
+
+    def _is_cut(self, plan: Plan, steps: int) -> bool:
+        """Whether the budget ended before this one; what was cut stays cut when the run is repeated."""
+        if self.settings.budget is None or self.kept.json(_part(plan, steps)) is not None:
+            return False
+        if self.kept.json(_CUT) is None:
+            if not self.plans or self.kept.spent + self._reserve <= self.settings.budget:
+                return False  # one is always measured
+            self.kept.keep(_CUT, {"before": _part(plan, steps)})
+        self.cut.append(f"time was up before {recipe_name(plan[1])} with {steps} steps of tuning")
+        return True
+
+    def _tried(self, plan: Plan, steps: int) -> Tried:
+        name = recipe_name(plan[1])
+
+        def make() -> dict[str, Any]:
+            with swap(self.model, self.normalizers(plan, steps)) as running:
+                return self._read(running, name)
+
+        part = self.kept.part(_part(plan, steps), make, lambda: self._steps(name, len(self.choose) + self._more(steps)))
+        rise = relative_rise(_numbers(part["loss"]), self._baseline["loss"], self.settings)
+        means = {key: _mean(_numbers(part[key])) for key in ("loss", "zeros", "active", "effective_tokens")}
+        gain = {LOSS: -rise[0], RETRIEVAL: _mean(_numbers(part["keys"])) - _mean(self._baseline["keys"])}.get(
+            self.settings.goal, means["zeros"]
+        )
+        self.plans.append(
+            {"plan": name, "layers": len(plan[1]), "steps": steps, "gain": gain, "chosen": False}
+            | means | _ends("rise", rise)
+        )  # fmt: skip
+        finite = math.isfinite(rise[0])
+        high = rise[2] if rise[2] is not None else math.inf
+        return Tried(name, tuple(sorted(plan[1].items())), steps, rise[0] if finite else math.inf, high, gain)
+
+    def _read(self, running: Swap, name: str) -> dict[str, Any]:
+        reader = SparsityReader(self.model, running, self.settings.reading())
+        read = reader.read_all(self.choose, lambda: self.watch.step(name))
+        return read | {"keys": self._log_probabilities(self.choose_keys)}
+
+    def _more(self, steps: int) -> int:
+        """Steps of tuning that a plan has behind it beyond those of the round before."""
+        return steps - (0 if steps <= self.schedule.steps // 2 else self.schedule.steps // 2)
+
+    def normalizers(self, plan: Plan, steps: int) -> dict[str, Normalizer]:
+        """Fitted, then tuned for so many steps; resumes what an earlier round or call did."""
+        made = self.fits.normalizers(plan[1])
+        if not steps or not any(True for one in made.values() for _ in one.parameters()):
+            return made
+        half = self.schedule.steps // 2
+        if steps > half > 0 and self._state(plan, steps) is None and self._state(plan, half) is None:
+            self.normalizers(plan, half)  # the control goes the same way as the plan: round by round
+        with swap(self.model, made) as running:
+            parameters = list(running.parameters())
+            if (finished := self._state(plan, steps)) is not None:
+                _restore(parameters, finished)
+            else:
+                self._tune(plan, steps, parameters, self._state(plan, half) if steps > half else None)
+        return made
+
+    def _tune(self, plan: Plan, steps: int, parameters: Sequence[torch.nn.Parameter], start: State | None) -> None:
+        parts, partial = self.kept.parts, f"tuning/{plan[0]}-{steps}"
+        stopped = parts.tensors(partial)
+        last: State = {}
+
+        def keep(state: State) -> None:
+            last.update(state)
+            parts.keep_tensors(partial, state)
+
+        fine_tune(
+            self.model, parameters, self.fit, steps, stopped[0] if stopped else start, keep,
+            lambda step: self.watch.step(f"tuning {recipe_name(plan[1])}, step {step}"),
+        )  # fmt: skip
+        last = last or (stopped[0] if stopped else {})
+        self._tuned[plan[0], steps] = last
+        parts.keep_tensors(_tuned_part(plan, steps), last)
+
+    def _state(self, plan: Plan, steps: int) -> State | None:
+        """What tuning for so many steps has left, None if it was not done."""
+        if (plan[0], steps) not in self._tuned and (kept := self.kept.parts.tensors(_tuned_part(plan, steps))):
+            self._tuned[plan[0], steps] = kept[0]
+        return self._tuned.get((plan[0], steps))
+
+    def control(self, winner: Tried, plan: Plan) -> What | None:
+        """Softmax tuned in the same way, for `swap`: None if the plan is that itself.
+
+        For retrieval, which has no tuning, it is one temperature for all layers, the best on the same prompts.
+        """
+        specs = set(plan[1].values())
+        plain = all(normalizer(spec).name == CONTROL_SPEC for spec in specs)
+        if self.settings.goal != RETRIEVAL:
+            number = _CONTROL_NUMBER + plan[0]
+            return None if plain else self.normalizers((number, dict.fromkeys(plan[1], CONTROL_SPEC)), winner.steps)
+        if plain and len(specs) == 1 and len(plan[1]) == len(self.fits.layers):
+            return None
+        means = {}
+        for number, temperature in enumerate(_TEMPERATURES):
+            spec = f"{CONTROL_SPEC}:temperature={temperature}"
+
+            def make(spec: str = spec) -> dict[str, Any]:
+                with swap(self.model, spec):
+                    return {"keys": self._log_probabilities(self.choose_keys)}
+
+            means[spec] = _mean(_numbers(self.kept.part(f"control-{number}", make, lambda: None)["keys"]))
+        return max(means, key=lambda spec: means[spec])
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """The scan, and every plan that was measured."""
+        schemas = {"scan": (self.scan, SCAN_SCHEMA), "plans": (self.plans, PLANS_SCHEMA)}
+        return {
+            name: pl.DataFrame([_without_nan(row) for row in rows], schema=schema, orient="row")
+            for name, (rows, schema) in schemas.items()
+        }
+
+    def _steps(self, what: str, count: int) -> None:
+        for _ in range(count):
+            self.watch.step(what)
+
+
+def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+
+
+def _part(plan: Plan, steps: int) -> str:
+    return f"plan-{plan[0]}-{steps}"
+
+
+def _tuned_part(plan: Plan, steps: int) -> str:
+    return f"parts/tuned-{plan[0]}-{steps}"
+
+
+@torch.no_grad()
+def _restore(parameters: Sequence[torch.nn.Parameter], state: Mapping[str, torch.Tensor]) -> None:
+    for number, parameter in enumerate(parameters):
+        parameter.copy_(state[f"{number}.raw"])
+
+
+def _ends(name: str, estimate: Estimate) -> dict[str, float | None]:
+    return dict(zip((name, f"{name}_low", f"{name}_high"), estimate, strict=True))
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    """NaN where a number was not finite, which JSON knows as null."""
+    return [math.nan if value is None else value for value in values]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

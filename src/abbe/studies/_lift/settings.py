@@ -1,0 +1,162 @@
+"""What a search was asked for, checked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..._asked import between, is_number, is_whole, plain, several, shown, whole
+from ..._errors import AbbeError
+from ...measures import USUAL_SIZE
+from ...normalizers import Normalizer, normalizer
+from .._engine.calibrated import kept_alpha, learnable
+from .._engine.settings import Settings, plain_settings
+
+SPARSE, RETRIEVAL, LOSS = "sparse", "retrieval", "loss"
+GOALS = (SPARSE, RETRIEVAL, LOSS)
+CONTROL_SPEC = "softmax"
+SPARSE_CANDIDATES = ("entmax:alpha=1.5", "sparsemax", "topp:p=0.9", "topk:k=32")
+LENGTH = 512
+_NEEDLE_LENGTHS = (128, 256, 512)
+_PASS_KEY_LENGTHS = (256, 512, 1024, 2048, 4096)
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_LEAST_NEEDLE = 64  # tokens: a shorter pass key has no room beside its decoys
+
+
+@dataclass(frozen=True)
+class LiftSettings:
+    """Everything that decides the numbers, beside model and text."""
+
+    goal: str
+    max_loss: float
+    budget: float | None  # seconds
+    candidates: tuple[str, ...]
+    length: int
+    windows: int  # to choose on, and as many to judge on; twice as many to fit on
+    queries: int
+    steps: int
+    needle_lengths: tuple[int, ...]
+    lengths: tuple[int, ...]  # of the pass keys; none but for retrieval
+    prompts: int  # of each kind, length and depth
+    seed: int
+    level: float
+    resamples: int
+
+    def __post_init__(self) -> None:
+        whole("windows", self.windows, least=2)
+        whole("steps", self.steps, least=0)
+        whole("prompts", self.prompts, least=1, most=10_000)
+        self.reading()  # checks the rest
+
+    def reading(self) -> Settings:
+        """How windows are read."""
+        return Settings(
+            lengths=(self.length,), windows=self.windows, queries=self.queries, sizes=(USUAL_SIZE,), vectors="value",
+            normalizer=None, temperatures=(), seed=self.seed, level=self.level, resamples=self.resamples,
+        )  # fmt: skip
+
+    def as_json(self) -> dict[str, Any]:
+        return plain_settings(self)
+
+
+def checked_goal(given: object) -> str:
+    if given not in GOALS:
+        raise AbbeError(f"goal is {shown(given)}, but must be one of {', '.join(GOALS)}")
+    return str(given)
+
+
+def share(what: str, given: object) -> float:
+    """0.005, or "0.5%"."""
+    value = plain(given)
+    if isinstance(value, str):
+        read = re.fullmatch(r"\s*([0-9.]+(?:e-?[0-9]+)?)\s*(%?)\s*", value)
+        try:
+            value = float(read[1]) / (100 if read[2] else 1) if read else None
+        except ValueError:
+            value = None
+    if not is_number(value) or not 0 < value < 1:
+        raise AbbeError(f"{what} is {shown(given)}, but must be a share of the loss, such as 0.5% or 0.005")
+    return float(value)
+
+
+def seconds(what: str, given: object) -> float | None:
+    """90, "90s", "20m" or "1.5h"; None for no bound."""
+    value = plain(given)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        read = re.fullmatch(r"\s*([0-9.]+)\s*([smh]?)\s*", value)
+        try:
+            value = float(read[1]) * _UNITS[read[2] or "s"] if read else None
+        except ValueError:
+            value = None
+    if not is_number(value) or not 0 < value < math.inf:
+        raise AbbeError(f"{what} is {shown(given)}, but must be a time such as 90s, 20m or 1.5h")
+    return float(value)
+
+
+def candidates_for(goal: str, given: object, longest: int) -> tuple[str, ...]:
+    """The specs to try; for retrieval they are taken as they are, else their temperatures are fitted."""
+    specs = _usual(goal, longest) if given is None else _specs(given)
+    if goal == RETRIEVAL:
+        return tuple(str(normalizer(spec)) for spec in specs)
+    kept = tuple(kept_alpha(spec) if goal == SPARSE else spec for spec in specs)
+    for spec in kept:
+        learnable(spec)  # refused here if there is nothing to fit
+    return kept
+
+
+def _usual(goal: str, longest: int) -> tuple[str, ...]:
+    if goal == SPARSE:
+        return SPARSE_CANDIDATES
+    if goal == LOSS:
+        return (CONTROL_SPEC, *(kept_alpha(spec) for spec in SPARSE_CANDIDATES))
+    # The temperature falls with the visible keys, from a length on at which the model still works; or everywhere.
+    from_length = [f"logn:trained={max(2, longest // part)},floor=1" for part in (2, 4, 8)]
+    return (*from_length, *(f"softmax:temperature={t}" for t in (0.8, 0.9, 1.1)))
+
+
+def _specs(given: object) -> tuple[str, ...]:
+    some: list[Any] = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
+    if not some:
+        raise AbbeError("there is nothing to try: name a normalizer, such as entmax:alpha=1.5")
+    for spec in some:
+        if isinstance(spec, Normalizer | Mapping) or not isinstance(spec, str):
+            raise AbbeError(f"{shown(spec)} is no spec: write a normalizer as text, such as 'entmax:alpha=1.5'")
+        if spec.startswith("file:") or ";" in spec or "=" in spec.partition(":")[0]:
+            raise AbbeError(f"{shown(spec)} names layers or a file: lift chooses the layers, give a spec alone")
+        normalizer(spec)
+    if twice := next((spec for spec in some if some.count(spec) > 1), None):
+        raise AbbeError(f"{twice} is given twice: name each normalizer once")
+    return tuple(some)
+
+
+def needle_lengths_for(context: int | None) -> tuple[int, ...]:
+    return tuple(n for n in _NEEDLE_LENGTHS if context is None or n <= context) or (context or LENGTH,)
+
+
+def pass_key_lengths(goal: str, given: int | Sequence[int] | None, context: int | None) -> tuple[int, ...]:
+    """Those given, checked; else the three longest of 256 to 4096 that the context has room for."""
+    if goal != RETRIEVAL:
+        if given is not None:
+            raise AbbeError("lengths are those of the pass keys: give goal='retrieval' (--goal retrieval) with them")
+        return ()
+    if given is None:
+        return tuple(n for n in _PASS_KEY_LENGTHS if context is None or n <= context)[-3:] or (context or LENGTH,)
+    lengths = several("lengths", given)
+    rising = bool(lengths) and all(is_whole(n) for n in lengths) and sorted(set(lengths)) == list(lengths)
+    if not rising or lengths[0] < _LEAST_NEEDLE:
+        raise AbbeError(
+            f"lengths must be whole numbers from {_LEAST_NEEDLE} in rising order, such as 512,1024; "
+            f"got {shown(list(lengths))}"
+        )
+    if context is not None and lengths[-1] > context:
+        raise AbbeError(f"length {lengths[-1]} is above the model's context of {context} tokens")
+    return lengths
+
+
+def checked_level(level: float) -> float:
+    return between("level", level, 0, 1, 0.95)

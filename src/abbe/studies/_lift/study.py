@@ -1,0 +1,248 @@
+"""lift: search for a plan that helps a model, and judge it once.
+
+text -> parts to fit, to choose and to judge on -> every candidate fitted in every layer -> scan -> nested plans ->
+rounds of tuning on the first part, measured on the second -> one plan, judged on the third beside softmax tuned alike.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..._asked import whole
+from ..._held import held
+from ...models import LoadedModel, Text, Window, evaluating, plan, swap
+from ...words.names import BASELINE
+from .._engine.cost import estimate
+from .._engine.folder import claim_folder
+from .._engine.given import FolderLike, ModelLike, TextLike, given
+from .._engine.loss import check_causal, window_losses
+from .._engine.measuring import finished_manifest, manifest_facts, window_places
+from .._engine.passes import model_inputs
+from .._engine.settings import MOST_RESAMPLES, checked_seed
+from .._engine.watch import Watch, watching
+from .._engine.window import check_tokens
+from .findings import findings
+from .fits import ROWS_FROM, Fits
+from .judging import Judging
+from .kept import Kept
+from .pass_keys import pass_keys
+from .recipes import Tried
+from .result import CONTROL_FILE, PLAN_FILE, Lift
+from .rule import CONTROL, PLAN, decide, rule_text
+from .schedule import CONTENDERS, Load, Schedule, fitting, passes, what_was_cut
+from .search import Search, What
+from .settings import (
+    CONTROL_SPEC,
+    LENGTH,
+    RETRIEVAL,
+    LiftSettings,
+    candidates_for,
+    checked_goal,
+    checked_level,
+    needle_lengths_for,
+    pass_key_lengths,
+    seconds,
+    share,
+)
+from .thirds import CHOOSE, FIT, JUDGE, Sealed, cut, usual_length, windows_of
+
+_KINDS, _DEPTHS = 2, 5  # of the needle test
+_SPEED_PASSES = 6
+_SCHEDULE = "parts/schedule.json"
+
+
+def lift(
+    model: ModelLike = "embedded", text: TextLike | None = None, *,
+    goal: str = "sparse", max_loss: float | str = "0.5%", budget: float | str | None = "20m",
+    normalizers: str | Sequence[str] | None = None, length: int | None = None, windows: int = 12, queries: int = 16,
+    steps: int = 48, lengths: int | Sequence[int] | None = None, prompts: int = 4,
+    seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
+    progress: bool = True,
+) -> Lift:  # fmt: skip
+    """Which layers of this causal language model would do better with another normalizer, if any?
+
+    The text is cut into three parts. On the first temperatures are fitted and tuned, on the second plans are chosen,
+    and one plan is judged on the third, once, beside softmax tuned alike, by a rule that was fixed before.
+
+    Args:
+        model, text, seed, level, resamples, tokenizer: as for `diagnose`.
+        goal: "sparse" (exact zeros at no loss), "loss" (a lower loss), or "retrieval" (pass keys at `lengths` tokens).
+        max_loss: relative rise of the loss that is allowed, such as "0.5%" or 0.005.
+        budget: time that the search may take, such as "20m"; None for no bound. What it cut is in the manifest.
+        normalizers: specs to try; by default entmax, sparsemax, top-p and top-k (for retrieval temperatures, and
+            temperatures that fall with the visible keys).
+        length: of the windows, in tokens; by default 512, or the model's context where it is shorter; 256 or 128 where
+            the text is too short for so many windows.
+        windows: how many to choose and to judge on; twice as many to fit on. Fewer than 6 never lift.
+        queries: how many of each window rows are fitted and zeros are counted on.
+        steps: of tuning, for the plans of the last round; 0 for none. The same steps give the same result.
+        lengths: of the pass keys, for retrieval; by default the three longest of 256 to 4096 in the context.
+        prompts: of each kind, length and depth.
+        folder: keep what is measured there, the plan `plan.safetensors` and the page; a stopped search is resumed.
+        progress: say the cost and show a bar on standard error.
+
+    Example:
+        >>> found = abbe.lift("smollm2", "book.txt", goal="sparse", max_loss="0.5%", budget="30m", folder="lifted")
+        >>> found.lifted, found.plan
+    """
+    goal, max_loss, budget = checked_goal(goal), share("max_loss", max_loss), seconds("budget", budget)
+    candidates_for(goal, normalizers, LENGTH)  # a mistake is reported before a model is loaded
+    place, source, loaded = given(model, text, folder, tokenizer, progress)
+    check_causal(loaded, "lifting a model")
+    windows = whole("windows", windows, least=2)
+    key_lengths = pass_key_lengths(goal, lengths, loaded.context)
+    settings = LiftSettings(
+        goal=goal, max_loss=max_loss, budget=budget,
+        candidates=candidates_for(goal, normalizers, max(key_lengths, default=LENGTH)),
+        length=usual_length(loaded, source, windows) if length is None else whole("length", length),
+        windows=windows, queries=whole("queries", queries, least=1), steps=whole("steps", steps),
+        needle_lengths=needle_lengths_for(loaded.context), lengths=key_lengths, prompts=whole("prompts", prompts),
+        seed=checked_seed(seed), level=checked_level(level),
+        resamples=whole("resamples", resamples, least=1, most=MOST_RESAMPLES),
+    )  # fmt: skip
+    with watching(progress) as watch, evaluating(loaded.network):
+        return _Job(loaded, source, settings, place, watch).run()
+
+
+class _Job:
+    """One search, from the three parts of the text to the result."""
+
+    def __init__(
+        self, model: LoadedModel, text: Text, settings: LiftSettings, folder: Path | None, watch: Watch
+    ) -> None:
+        self.started = time.perf_counter()
+        self.model, self.text, self.settings, self.folder, self.watch = model, text, settings, folder, watch
+        portions = cut(text, settings.seed)
+        self.sealed = Sealed(portions.pop(JUDGE))
+        self.portions = portions
+        self.fit, self.choose = (windows_of(model, portions[name], settings) for name in (FIT, CHOOSE))
+        self.fit_keys, self.choose_keys = (
+            pass_keys(model.tokenizer, portions[name], settings.lengths, 1) for name in (FIT, CHOOSE)
+        )
+        self.rule = rule_text(settings.goal, settings.max_loss, settings.level)
+        self.facts = manifest_facts(Lift.study, model, text, settings.as_json() | {"rule": self.rule})
+
+    def run(self) -> Lift:
+        with held(self.folder):
+            error = self._check()
+            load = self._load()
+            # Before the folder is claimed: a budget that is too small leaves nothing behind.
+            begun = self.folder is not None and (self.folder / _SCHEDULE).exists()
+            first = None if begun else self._first_schedule(load)
+            parts = claim_folder(
+                self.folder, Lift.study, self.model, self.text, self.facts["settings"], self.watch.announce
+            )
+            self.kept = Kept(parts)
+            self.fits = Fits(self.model, self.settings, parts, self.watch)
+            schedule, a_pass = self._scheduled(load, first)
+            self.watch.say_checked(self.model.name, error)
+            self._say_cost(schedule, load, a_pass)
+            self.fits.make(self.fit)
+            search = Search(
+                self.model, self.settings, self.fits, schedule, self.kept, self.watch, fit=self.fit, choose=self.choose,
+                fit_keys=self.fit_keys, choose_keys=self.choose_keys, reserve=1.6 * load.judged_passes * a_pass,
+            )  # fmt: skip
+            winner, which = search.run()
+            contenders = self._contenders(search, winner, which)
+            return self._judged(search, winner, contenders, error, [*what_was_cut(schedule, load), *search.cut])
+
+    def _check(self) -> float:
+        """That softmax swapped in is the model itself."""
+        with swap(self.model, "softmax") as trial:
+            return trial.check(**model_inputs(self.model, check_tokens(self.model, self.choose)))
+
+    def _load(self) -> Load:
+        s = self.settings
+        needles = _KINDS * _DEPTHS * s.prompts * sum(s.needle_lengths) / s.length
+        keys = sum(len(prompt.tokens) for prompt in self.choose_keys) / s.length
+        judged = CONTENDERS * (s.windows + needles + 2 * s.prompts * keys + _SPEED_PASSES) + 2 * s.windows
+        return Load(
+            layers=len(plan(self.model, CONTROL_SPEC)), candidates=len(s.candidates), windows=len(self.choose),
+            steps=0 if s.goal == RETRIEVAL else s.steps, fit_passes=min(ROWS_FROM, len(self.fit)), prompt_passes=keys,
+            judged_passes=judged,
+        )  # fmt: skip
+
+    def _first_schedule(self, load: Load) -> dict[str, Any]:
+        a_pass = _seconds_of_a_pass(self.model, self.choose[0])
+        return {"schedule": asdict(fitting(load, a_pass, self.settings.budget)), "a_pass": a_pass}
+
+    def _scheduled(self, load: Load, first: dict[str, Any] | None) -> tuple[Schedule, float]:
+        """Fixed by the first call, with the seconds of a pass: they are others each time."""
+        kept = self.kept.json("schedule")
+        if kept is None:
+            kept = first or self._first_schedule(load)
+            self.kept.keep("schedule", kept)
+        return Schedule(**kept["schedule"]), kept["a_pass"]
+
+    def _say_cost(self, schedule: Schedule, load: Load, a_pass: float) -> None:
+        s = self.settings
+        cost = estimate(self.model, [s.length] * round(passes(schedule, load)), s.length, a_pass, 1.0, losses=True)
+        groups = f"{schedule.groups} groups of {load.layers} layers"
+        self.watch.say(f"{len(s.candidates)} normalizers in {groups}, {schedule.plans} plans: {cost}")
+        if lines := what_was_cut(schedule, load):
+            self.watch.say(f"the budget cuts {'; '.join(lines)}")
+        scan = schedule.groups * load.candidates * schedule.scan_windows
+        plans = (schedule.plans + schedule.tuned + 2) * load.windows
+        tuning = schedule.steps // 2 * schedule.tuned + schedule.steps * 2
+        self.watch.expect(self.fits.steps + load.windows + scan + plans + tuning + CONTENDERS * s.windows)
+
+    def _contenders(self, search: Search, winner: Tried, which: Any) -> dict[str, What | None]:
+        """The plan is fixed, and with it the rule, before the judged part is opened."""
+        contenders: dict[str, What | None] = {BASELINE: None}
+        control = search.control(winner, which)
+        if control is not None:
+            contenders[CONTROL] = control
+        contenders[PLAN] = search.normalizers(which, winner.steps)
+        if self.kept.json("chosen") is None:
+            self.kept.keep("chosen", {"plan": winner.name, "steps": winner.steps, "rule": self.rule})
+        return contenders
+
+    def _judged(
+        self, search: Search, winner: Tried, contenders: Mapping[str, What | None], error: float, cuts: list[str]
+    ) -> Lift:
+        with ExitStack() as stack:
+            folder = self.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            for name, file in ((PLAN, PLAN_FILE), (CONTROL, CONTROL_FILE)):
+                if (what := contenders.get(name)) is not None:
+                    plan(self.model, what).save(folder / file)
+        judging = Judging(self.model, self.settings, self.sealed.open(), contenders, self.kept, self.watch)
+        judged, table, keys = judging.run()
+        decision = decide(judged, self.settings)
+        tables = search.tables()
+        facts = self.facts | {
+            "self_check": {"error": error, "tokens": len(check_tokens(self.model, self.choose))},
+            "rule": self.rule,
+            "lifted": decision.lifted,
+            "cut": cuts,
+            "windows": {
+                FIT: window_places(self.fit, self.portions[FIT].start),
+                CHOOSE: window_places(self.choose, self.portions[CHOOSE].start),
+                JUDGE: window_places(judging.windows, self.sealed.start),
+            },
+            "skipped": [*self.fit.skipped, *self.choose.skipped, *judging.skipped],
+        }
+        said = findings(decision, winner.name, table, tables["scan"], self.settings, self.rule, cuts)
+        result = Lift(
+            decision.lifted, winner.name, table, tables["scan"], tables["plans"], keys, said,
+            finished_manifest(facts, self.kept.parts, {"total": time.perf_counter() - self.started}),
+            None if self.folder is None else self.folder / PLAN_FILE,
+        )  # fmt: skip
+        if self.folder is not None:
+            result.save(self.folder)
+        return result
+
+
+def _seconds_of_a_pass(model: LoadedModel, window: Window) -> float:
+    """The better of two: the first one warms up."""
+    times = []
+    for _ in range(2):
+        started = time.perf_counter()
+        window_losses(model, [window])
+        times.append(time.perf_counter() - started)
+    return min(times)

@@ -1,0 +1,89 @@
+"""A text in three parts that never mix: to fit on, to choose on, and to judge on, which is opened once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..._errors import AbbeError
+from ...measures import enough_windows
+from ...models import LoadedModel, Text, Windows
+from .._engine.given import windows_for
+from .settings import LENGTH, LiftSettings
+
+_LEAST_LENGTH = 128
+_LONGEST_WORD = 200  # characters
+FIT, CHOOSE, JUDGE = "fit", "choose", "judge"
+_ENDS = {FIT: 0.5, CHOOSE: 0.75, JUDGE: 1.0}  # of the text, as shares of its characters
+_ADVICE = "the text is cut into a half, a quarter and a quarter; give more text or a smaller length"
+_SEEDS = {FIT: 0, CHOOSE: 1, JUDGE: 2}  # added to three times the seed: no two parts draw alike
+
+
+@dataclass(frozen=True)
+class Portion:
+    """One of the three parts; `start` is its place in the whole text, in characters."""
+
+    name: str
+    text: Text
+    start: int
+    seed: int
+
+
+class Sealed:
+    """The part to judge on: nothing of it can be read before it is opened, and it opens once."""
+
+    def __init__(self, portion: Portion) -> None:
+        self._portion: Portion | None = portion
+        self.start = portion.start
+
+    def open(self) -> Portion:
+        if self._portion is None:
+            raise AbbeError("the judged part of the text was read already: it is read once")
+        portion, self._portion = self._portion, None
+        return portion
+
+
+def cut(text: Text, seed: int) -> dict[str, Portion]:
+    """Half of the text, a quarter and a quarter, cut at spaces."""
+    portions: dict[str, Portion] = {}
+    start = 0
+    for name, share in _ENDS.items():
+        end = _space_after(text.content, round(share * len(text.content)))
+        part = Text(f"{text.name}, part to {name}", text.content[start:end])
+        portions[name] = Portion(name, part, start, 3 * seed + _SEEDS[name])
+        start = end
+    return portions
+
+
+def _space_after(content: str, place: int) -> int:
+    """The next space, or the place itself where none is near."""
+    near = range(place, min(len(content), place + _LONGEST_WORD))
+    return next((at for at in near if content[at].isspace()), place)
+
+
+def usual_length(model: LoadedModel, text: Text, windows: int) -> int:
+    """512 tokens, or the context; of a short text half, so that the part to choose on has room for all windows."""
+    length = min(LENGTH, model.context or LENGTH)
+    content = cut(text, 0)[CHOOSE].text.content
+    if len(content) > 32 * length * windows or not callable(model.tokenizer):
+        return length
+    tokens = len(model.tokenizer(content, truncation=False, padding=False, verbose=False)["input_ids"])
+    while length > _LEAST_LENGTH and tokens < windows * length:
+        length //= 2
+    return length
+
+
+def windows_of(model: LoadedModel, portion: Portion, settings: LiftSettings) -> Windows:
+    """Twice as many to fit on; refused where a part is too short for what it is for."""
+    count = settings.windows * (2 if portion.name == FIT else 1)
+    # Of the judged part fewer are no reason to throw the search away: the rule says that they are too few.
+    needed = min(settings.windows, enough_windows(settings.level)) if portion.name == CHOOSE else 1
+    try:
+        windows = windows_for(model, portion.text, (settings.length,), count, portion.seed)
+    except AbbeError as error:
+        raise AbbeError(f"{error} ({_ADVICE})") from None
+    if len(windows) < needed:
+        raise AbbeError(
+            f"{portion.text.name} has room for {len(windows)} windows of {settings.length} tokens, and {needed} are "
+            f"needed: {_ADVICE}"
+        )
+    return windows

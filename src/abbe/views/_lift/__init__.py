@@ -1,0 +1,1 @@
+"""A search for a better normalizer, for people: page, charts, terminal."""

@@ -1,0 +1,122 @@
+"""From the scan to plans, and what a budget leaves of the search: pure functions."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from inside import (
+    LiftCell,
+    Load,
+    Sealed,
+    Tried,
+    best,
+    cut,
+    fitting,
+    full,
+    going_on,
+    layer_groups,
+    nested_recipes,
+    passes,
+    recipe_name,
+    thinned,
+    what_was_cut,
+)
+from test_lift_rule import SETTINGS, for_goal
+
+import abbe
+
+LOAD = Load(30, 4, 8, 48, 8, 0.0, 150.0)
+
+
+def test_groups_are_neighbours_and_hold_every_layer_once() -> None:
+    assert layer_groups(6, 12) == [(0,), (1,), (2,), (3,), (4,), (5,)]
+    groups = layer_groups(30, 12)
+    assert len(groups) == 12
+    assert [layer for group in groups for layer in group] == list(range(30))
+    assert {len(group) for group in groups} == {2, 3}
+
+
+def test_plans_are_nested_in_the_order_of_harm_per_gain() -> None:
+    cells = [
+        LiftCell((0,), "a", 0.04, 0.5), LiftCell((1,), "a", 0.01, 0.5), LiftCell((2,), "a", 0.01, 0.9),
+        LiftCell((0,), "b", 0.02, 0.8), LiftCell((1,), "b", 0.09, 0.1), LiftCell((2,), "b", 0.05, 0.0),
+    ]  # fmt: skip
+    names = [recipe_name(recipe) for recipe in nested_recipes(cells, "sparse")]
+    assert names[:3] == ["layers.2=a", "layers.1-2=a", "layers.0-2=a"]
+    assert names[3:5] == ["layers.0=b", "layers.0-1=b"]  # a layer without gain is never taken
+    assert names[5:] == ["layers.0=b; layers.1-2=a"]  # the mixed ones; smaller ones were there already
+
+
+def test_for_the_loss_harm_alone_orders() -> None:
+    cells = [LiftCell((layer,), "a", harm, -harm) for layer, harm in enumerate((0.01, -0.02, 0.0))]
+    assert [recipe_name(one) for one in nested_recipes(cells, "loss")] == ["layers.1=a", "layers.1-2=a", "layers.0-2=a"]
+
+
+def test_thinned_keeps_both_ends_of_the_list_in_view() -> None:
+    some = [{place: "a"} for place in range(20)]
+    assert thinned(some, 30) == some
+    kept = [next(iter(one)) for one in thinned(some, 5)]
+    assert len(set(kept)) == 5
+    assert kept[0] < 4
+    assert kept[-1] > 15
+
+
+def tried(name: str, rise: float, gain: float, high: float | None = None) -> Tried:
+    return Tried(name, (), 0, rise, rise + 0.001 if high is None else high, gain)
+
+
+def test_the_ladder_keeps_a_plan_that_is_affordable_now_and_one_that_may_become_so() -> None:
+    plans = [tried("safe", 0.003, 0.3), tried("bold", 0.04, 0.9), tried("bad", 0.5, 0.95), tried("small", 0.0, 0.1)]
+    assert [one.name for one in going_on(plans, 2, SETTINGS, 16.0)] == ["safe", "bold"]
+    assert [one.name for one in going_on(plans, 2, for_goal("loss"), 16.0)] == ["small", "safe"]
+
+
+def test_chosen_is_the_largest_gain_within_the_loss_else_the_nearest() -> None:
+    sure, likely, bad = tried("sure", 0.001, 0.3), tried("likely", 0.004, 0.6, high=0.02), tried("bad", 0.2, 0.9)
+    assert best([sure, likely, bad], SETTINGS).name == "sure"
+    assert best([sure, tried("edge", 0.004, 0.8, high=0.0049)], SETTINGS).name == "sure"  # it leaves a margin
+    assert best([likely, tried("edge", 0.004, 0.5, high=0.0049)], SETTINGS).name == "edge"
+    assert best([likely, bad], SETTINGS).name == "likely"
+    assert best([bad, tried("nearer", 0.1, 0.5)], SETTINGS).name == "nearer"
+
+
+def test_without_a_budget_everything_is_done_and_nothing_cut() -> None:
+    schedule = fitting(LOAD, 100.0, None)
+    assert schedule == full(LOAD)
+    assert what_was_cut(schedule, LOAD) == []
+
+
+def test_a_budget_makes_the_search_smaller_until_it_fits_and_says_so() -> None:
+    schedule = fitting(LOAD, 1.0, 1200.0)
+    assert passes(schedule, LOAD) * 1.0 <= 1200.0
+    assert any(line.startswith("plans: ") and "instead of 60" in line for line in what_was_cut(schedule, LOAD))
+    larger = fitting(LOAD, 1.0, 2400.0)
+    assert passes(larger, LOAD) > passes(schedule, LOAD)
+
+
+def test_a_budget_without_room_for_one_candidate_is_refused() -> None:
+    with pytest.raises(abbe.AbbeError, match=r"the budget of 10 s is too small for one candidate: about .* are needed"):
+        fitting(LOAD, 1.0, 10.0)
+
+
+def test_the_parts_of_a_text_share_nothing_and_draw_apart() -> None:
+    text = abbe.Text("words", " ".join(f"word{place}" for place in range(1000)))
+    parts = cut(text, seed=5)
+    assert "".join(part.text.content for part in parts.values()) == text.content
+    shares = [part.start / len(text.content) for part in parts.values()]
+    assert shares == pytest.approx([0, 0.5, 0.75], abs=0.002)
+    assert all(part.text.content.startswith(" ") for part in list(parts.values())[1:])
+    others = cut(text, seed=6)
+    assert len({part.seed for part in (*parts.values(), *others.values())}) == 6
+
+
+def test_the_judged_part_opens_once() -> None:
+    sealed = Sealed(cut(abbe.Text("words", "a b c d " * 50), 0)["judge"])
+    assert sealed.open().text.content
+    with pytest.raises(abbe.AbbeError, match="it is read once"):
+        sealed.open()
+
+
+def test_settings_keep_what_decides_the_numbers() -> None:
+    assert set(SETTINGS.as_json()) == {field.name for field in dataclasses.fields(SETTINGS)}

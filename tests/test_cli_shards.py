@@ -1,0 +1,63 @@
+"""--shard and abbe merge, as commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_runs import command_of, run, run_main
+
+import abbe
+
+pytest_plugins = ("cli_fixtures",)
+
+QUICK = ("--lengths", "16,32", "--windows", "2", "--queries", "4", "--sizes", "1,3")
+
+
+def test_shards_and_merge(folder: Path, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ("diagnose", folder, "--text", "book.txt", *QUICK, "--quiet")
+    first = run(*command, "--out", "run", "--shard", "1/2")
+    assert first.exit_code == 0
+    assert first.stdout == "2 of 4 parts are in run, 2 of them made here\n"
+    early = run_main(monkeypatch, "merge", "run")
+    assert early == 2
+    last = run(*command, "--out", "run", "--shard", "2/2", "--json")
+    assert json.loads(last.stdout) == {
+        "folder": "run", "there": 4, "total": 4, "made": 2, "failed": [], "complete": True,
+    }  # fmt: skip
+    assert last.stderr.endswith("4 of 4 parts are in run, 2 of them made here; all done: abbe merge run\n")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # text and model are found from any folder
+    merged = run("merge", "../run", "--quiet")
+    assert (merged.exit_code, merged.stdout) == (0, "../run/diagnose.html\n")
+    local = abbe.diagnose(folder, book, lengths=[16, 32], windows=2, queries=4, sizes=[1, 3], progress=False)
+    assert abbe.open_run("../run").table.equals(local.table)
+    again = run("merge", "../run")
+    assert "../run was finished before: nothing was to merge" in again.stdout
+
+
+def test_what_a_shard_has_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in (["--open"], ["--figures", "drawn"]):
+        assert run_main(monkeypatch, "diagnose", str(folder), "--shard", "1/2", *option) == 2
+        assert capsys.readouterr().err == (
+            f"abbe: a shard makes no page and no figures: leave {option[0]} out, abbe merge has it\n"
+        )
+
+
+def test_text_from_a_pipe_is_kept_for_the_merge(folder: Path, tmp_path: Path) -> None:
+    text = "In the beginning there was a lens, and it was ground by hand. " * 10
+    command = ("diagnose", folder, "--text", "-", *QUICK, "--quiet", "--out", tmp_path / "run", "--shard", "any")
+    assert run(*command, typed=text).exit_code == 0
+    assert abbe.merge(tmp_path / "run", progress=False).manifest["text"]["name"] == "standard input"
+
+
+def test_which_commands_can_be_shared() -> None:
+    def has_shard(command: str) -> bool:
+        return any("--shard" in parameter.opts for parameter in command_of(command).params)
+
+    assert all(map(has_shard, ("report", "reproduce", "diagnose", "capacity", "compare", "calibrate", "train text")))
+    assert not any(map(has_shard, ("lift", "watch", "verify", "merge")))
