@@ -30,6 +30,7 @@ BASE = {
     "verify": (studies, "verify", []),
     "normalizers": (normalizers, "list_normalizers", []),
     "pull": (models, "pull", ["minilm"]),
+    "cost": (studies, "cost", []),
     "doctor": (studies, "doctor", []),
 }
 ON = {
