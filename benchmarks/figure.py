@@ -37,9 +37,13 @@ def points(lines: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def chart(rows: list[dict[str, Any]]) -> alt.FacetChart:
-    x = alt.X("density:Q", title="visible keys that have a weight, per cent").scale(type="log", domain=[0.05, 100], nice=False)
+    x = alt.X("density:Q", title="visible keys that have a weight, per cent").scale(
+        type="log", domain=[0.05, 100], nice=False
+    )
     x = x.axis(values=[0.1, 1, 10, 100], format="~g")
-    y = alt.Y("ratio:Q", title="time / time of torch's softmax attention").scale(type="log", domain=[0.2, 4], nice=False)
+    y = alt.Y("ratio:Q", title="time / time of torch's softmax attention").scale(
+        type="log", domain=[0.2, 4], nice=False
+    )
     y = y.axis(values=[0.25, 0.5, 1, 2, 4], format="~g")
     colour = alt.Color("tokens:O", title="tokens").scale(range=["#9ecae1", "#5596c2", "#2171b5", "#08306b"])
     shape = alt.Shape("normalizer:N", title="normalizer")

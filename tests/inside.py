@@ -13,6 +13,7 @@ from typing import Any
 MODULES = {
     "attention_attend": "abbe._attention.attend",
     "attention_blocks": "abbe._attention.blocks",
+    "sparse_op": "abbe._attention.sparse.op",
     "held_module": "abbe._held",
     "kernels_threads": "abbe._kernels.threads",
     "later_module": "abbe._later",

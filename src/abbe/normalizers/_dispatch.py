@@ -62,7 +62,7 @@ def row_map(
     return made
 
 
-class kernels_from:  # noqa: N801 - used like a function
+class kernels_from:
     """Use the kernels from so many logits on, in this thread and block: for who calls often, and small.
 
     A class, because every step of a generation enters it, and a generator takes three times as long.
