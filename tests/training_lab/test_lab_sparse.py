@@ -1,4 +1,4 @@
-"""The lab's attention reads and differentiates only the keys that have a weight, where the normalizer has exact zeros."""
+"""The lab attends over the keys that have a weight alone, where its normalizer has exact zeros."""
 
 from __future__ import annotations
 
