@@ -253,7 +253,9 @@ def emit(row: Row) -> None:
 
 
 def print_table() -> None:
-    columns = ("forward", "forward+backward", "MiB", "MB", "seconds", "kernel/reference", "ratio", "density")
+    columns = (
+        "forward", "forward+backward", "over its map", "MiB", "MB", "seconds", "kernel/reference", "ratio", "density",
+    )  # fmt: skip
     print()
     for part in PARTS:
         rows = [row for row in _rows if row["part"] == part]
