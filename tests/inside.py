@@ -14,6 +14,7 @@ MODULES = {
     "attention_attend": "abbe._attention.attend",
     "attention_blocks": "abbe._attention.blocks",
     "double_module": "abbe._double",
+    "sparse_op": "abbe._attention.sparse.op",
     "held_module": "abbe._held",
     "kernels_switch": "abbe._kernels.switch",
     "kernels_threads": "abbe._kernels.threads",
