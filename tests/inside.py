@@ -68,8 +68,6 @@ MODULES = {
     "report_alternatives": "abbe.studies._report.alternatives",
     "report_study": "abbe.studies._report.study",
     "reproduce_study": "abbe.studies._reproduce.study",
-    "lift_judging": "abbe.studies._lift.judging",
-    "lift_search": "abbe.studies._lift.search",
     "lift_thirds": "abbe.studies._lift.thirds",
     "studies_verify": "abbe.studies._verify",
 }
@@ -150,7 +148,7 @@ NAMES = {
     "abbe.studies._engine.tables": "_largest table",
     "abbe.studies._engine.vectors": "token_vectors",
     "abbe.studies._engine.window": "check_model check_tokens query_positions rows_of_call",
-    "abbe.studies._lift.fits": "recipe_name spans",
+    "abbe.studies._lift.fits": "recipe_name",
     "abbe.studies._lift.pass_keys": "DECOYS JUDGED SEARCHED answers pass_keys",
     "abbe.studies._lift.recipes": "LiftCell=Cell Tried best going_on layer_groups nested_recipes thinned",
     "abbe.studies._lift.rule": "CONTROL Judged PLAN decide rule_text",
