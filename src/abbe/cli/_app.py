@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from .. import __version__
 from . import _calibrate, _capacity, _compare, _doctor, _heads, _normalizers, _pull, _reproduce, _train, _verify, _watch
 from ._invocation import MISTAKE
+from ._lift import diff as _diff
 from ._lift import export as _export
 from ._options import Debug
 
@@ -87,6 +88,7 @@ _add(_MODEL, _heads.diagnose, _heads.DIAGNOSE_EXAMPLES)
 _add(_MODEL, _capacity.capacity, _capacity.EXAMPLES)
 _add(_MODEL, _compare.compare, _compare.EXAMPLES)
 _add(_MODEL, _calibrate.calibrate, _calibrate.EXAMPLES)
+_add(_MODEL, _diff.diff, _diff.EXAMPLES)
 _add(_MODEL, _export.export, _export.EXAMPLES)
 _add(_MODEL, _watch.watch, _watch.EXAMPLES)
 app.add_typer(_train.make_group(_add_to), rich_help_panel=_MODEL)

@@ -14,6 +14,8 @@ if _typing.TYPE_CHECKING:
     from ._compare.result import Comparison
     from ._compare.study import compare
     from ._diagnose.study import diagnose
+    from ._diff.result import Difference
+    from ._diff.study import diff
     from ._doctor.check import Check
     from ._doctor.study import doctor
     from ._engine.watch import watching
@@ -38,6 +40,7 @@ __all__ = [
     "Check",
     "Claim",
     "Comparison",
+    "Difference",
     "Experiment",
     "Figure",
     "Finding",
@@ -54,6 +57,7 @@ __all__ = [
     "capacity",
     "compare",
     "diagnose",
+    "diff",
     "doctor",
     "open",
     "report",
@@ -82,6 +86,8 @@ _NAMES = {
         "._capacity.study": ("capacity",),
         "._compare.result": ("Comparison",),
         "._diagnose.study": ("diagnose",),
+        "._diff.result": ("Difference",),
+        "._diff.study": ("diff",),
         "._open": ("open",),
         "._report.result": ("Ball", "HeadVerdict", "Report", "Sample", "SampleRow"),
         "._reproduce.result": ("Claim", "Figure", "Reproduction"),

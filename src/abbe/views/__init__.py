@@ -15,6 +15,9 @@ if _typing.TYPE_CHECKING:
     from ._compare.table import compare_table
     from ._diagnosis import diagnosis_table, summary
     from ._diagnosis_figures import save_diagnosis_figures
+    from ._diff.charts import diff_charts
+    from ._diff.page import save_diff_figures
+    from ._diff.table import diff_table
     from ._doctor import doctor_table
     from ._normalizers import normalizers_table, trials_table
     from ._report.figures import save_report_figures
@@ -42,6 +45,8 @@ __all__ = [
     "compare_page",
     "compare_table",
     "diagnosis_table",
+    "diff_charts",
+    "diff_table",
     "doctor_table",
     "equal_selectivity_chart",
     "figure_chart",
@@ -55,6 +60,7 @@ __all__ = [
     "save_capacity_figures",
     "save_compare_figures",
     "save_diagnosis_figures",
+    "save_diff_figures",
     "save_figures",
     "save_report_figures",
     "save_train_figures",
@@ -82,6 +88,7 @@ _NAMES = {
         "._calibrate.table": ("calibration_table",),
         "._capacity.table": ("capacity_table",),
         "._diagnosis": ("diagnosis_table", "summary"),
+        "._diff.table": ("diff_table",),
         "._train.table": ("train_table",),
     },
     "report": {"._shared.charts": ("equal_selectivity_chart",), "._verify": ("verify_page",)},
@@ -93,6 +100,8 @@ _NAMES = {
         "._compare.page": ("compare_page", "save_compare_figures"),
         "._compare.table": ("compare_table",),
         "._diagnosis_figures": ("save_diagnosis_figures",),
+        "._diff.charts": ("diff_charts",),
+        "._diff.page": ("save_diff_figures",),
         "._report.figures": ("save_report_figures",),
         "._report.page": ("report_page",),
         "._report.table": ("report_table",),

@@ -16,6 +16,9 @@ from ._capacity.charts import capacity_chart
 from ._capacity.page import capacity_page
 from ._compare.charts import pareto_chart
 from ._compare.page import compare_page
+from ._diff.charts import diff_charts
+from ._diff.page import diff_page
+from ._diff.table import diff_tables
 from ._notebook import card, finding_list, report_html, run_html, svg, table_of
 from ._report.page import report_page
 from ._reproduce.figures import specification
@@ -43,6 +46,7 @@ def page_of(result: Result) -> str:
         "compare": compare_page,
         "capacity": capacity_page,
         "calibrate": calibration_page,
+        "diff": diff_page,
         "watch": watch_page,
         "train": train_page,
     }
@@ -61,6 +65,7 @@ def card_of(result: Result) -> str:
         "capacity": _capacity,
         "compare": _comparison,
         "calibrate": _calibration,
+        "diff": _difference,
         "watch": _training,
         "train": _experiment,
     }
@@ -89,6 +94,13 @@ def _calibration(result: Any) -> str:
     losses = pl.DataFrame(rows, schema={"stage": pl.String, "loss": pl.Float64, "over the baseline": pl.Float64})
     parts = [_measured(result), finding_list("What it means", result.findings), svg(calibration_chart(result))]
     return card([*parts, _table(losses), _table(result.layers)])
+
+
+def _difference(result: Any) -> str:
+    """What changed, the first map, and the largest changes."""
+    drawn = [svg(chart) for chart in list(diff_charts(result, "light").values())[:1]]
+    tables = [_text_table(one) for one in diff_tables(result, _MOST_ROWS // 4)]
+    return card([_measured(result), finding_list("What changed", result.findings), *drawn, *tables])
 
 
 def _training(result: Any) -> str:
