@@ -116,6 +116,7 @@ NAMES = {
     ),
     "abbe.studies._compare.speed": "costs peak_megabytes",
     "abbe.studies._compare.tables": "_plain compare_losses=losses",
+    "abbe.studies._diff.paired": "difference_table paired_p q_values",
     "abbe.studies._engine.calibrated": "learnable",
     "abbe.studies._engine.capacity.curve": "Curve trace",
     "abbe.studies._engine.capacity.intervals": "crossings engine_interval=interval least_whole whole_interval",

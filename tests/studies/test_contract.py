@@ -28,6 +28,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "compare": QUICK
     | {"normalizers": "sparsemax", "length": 40, "needle_lengths": [31, 40], "prompts": 1, "resamples": 20},
     "calibrate": QUICK | {"normalizer": "sparsemax", "length": 16, "held_out": 2, "steps": 1, "resamples": 20},
+    "diff": SHORT | {"sizes": (1, 2)},
 }
 STUDIES = tuple(OPTIONS)
 # A part of each kind, as it lies in the folder of a finished study.
@@ -38,9 +39,18 @@ PARTS = {
     "capacity": ["losses/16-deletion-4.json", "losses/16-layer1-*.json", "separability/windows/16-0.safetensors"],
     "compare": ["parts/0-windows.json", "parts/1-capacity.json", "parts/1-needle.json"],
     "calibrate": ["layers/*.safetensors", "losses.json"],
+    "diff": ["runs/0/windows/16-1.safetensors", "runs/1/windows/16-0.safetensors"],
 }
 # Passes of self-checks, and of estimates of the cost.
-CHECKING = {"diagnose": 2, "report": 2, "reproduce": 2 + 2, "capacity": 5 + 2, "compare": 3 + 6, "calibrate": 2}
+CHECKING = {
+    "diagnose": 2,
+    "report": 2,
+    "reproduce": 2 + 2,
+    "capacity": 5 + 2,
+    "compare": 3 + 6,
+    "calibrate": 2,
+    "diff": 4,
+}
 COSTS = ("seconds", "time_ratio", "extra_megabytes")  # of a comparison: other ones in every run
 NOT_COMPARED = ("manifest", "file", "figure_seconds", *COSTS)
 
@@ -48,8 +58,10 @@ NOT_COMPARED = ("manifest", "file", "figure_seconds", *COSTS)
 def run(study: str, on_pass: Callable[[], object] = lambda: None, **more: Any) -> Any:
     """A study of a model of its own, which calls `on_pass` before each of its forward passes."""
     model, text = (compare_runs.word_model(), PROSE) if study == "compare" else (tiny_runs.model(), tiny_runs.TEXT)
-    model.network.base_model.register_forward_pre_hook(lambda *_: on_pass())
-    return getattr(abbe, study)(model, text, **(OPTIONS[study] | more))
+    models = [model, tiny_runs.model()] if study == "diff" else [model]
+    for one in models:
+        one.network.base_model.register_forward_pre_hook(lambda *_: on_pass())
+    return getattr(abbe, study)(*models, text, **(OPTIONS[study] | more))
 
 
 def assert_measured_alike(result: abbe.Result, other: abbe.Result) -> None:
@@ -156,7 +168,7 @@ def test_saved_elsewhere_it_opens(study: str, saved: Saved, tmp_path: Path) -> N
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("study", ["calibrate", "capacity", "diagnose", "compare", "reproduce", "report"])
+@pytest.mark.parametrize("study", ["calibrate", "capacity", "diagnose", "compare", "diff", "reproduce", "report"])
 def test_page_and_card(study: str, saved: Saved, tmp_path: Path) -> None:
     result = saved(study).result
     page = result.to_html(tmp_path / "page.html")

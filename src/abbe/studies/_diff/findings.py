@@ -95,27 +95,27 @@ def _on_average(together: pl.DataFrame, size: int | None, level: float) -> list[
     ordered = [rows[name] for name in MAIN if name in rows]
     rule = f"{_rule(level)}; for means over all heads, over all measures"
     moved = [
-        Finding("on average over heads", f"{_label(row)}: {_moved(row, name=False)}.", rule, _facts(row))
+        Finding("on average over heads", f"{sentence(_moved(row))}.", rule, _facts(row))
         for row in ordered
         if row["changed"]
     ]
-    same = [_label(row).lower() for row in ordered if not row["changed"]]
+    same = [_label(row) for row in ordered if not row["changed"]]
     if moved and same:
         moved.append(Finding("on average over heads", f"Not changed beyond chance: {', '.join(same)}.", rule))
     return moved
 
 
-def _moved(row: Mapping[str, Any], *, name: bool = True) -> str:
+def _moved(row: Mapping[str, Any]) -> str:
     ends = interval(row["low"], row["high"], lambda end: number(end, 3, signed=True))
     by = f"{number(row['difference'], 3, signed=True)}{f', {ends}' if ends else ''}"
-    label = f"{_label(row).lower()} " if name else ""
     unit = measure_words(row["measure"]).unit
-    return f"{label}from {number(row['first'], 3)} to {number(row['second'], 3)} {unit} ({by})".replace("  ", " ")
+    values = f"from {number(row['first'], 3)} to {number(row['second'], 3)}"
+    return f"{_label(row)}, {values}{f' {unit}' if unit else ''} ({by})"
 
 
 def _label(row: Mapping[str, Any]) -> str:
     label = measure_words(row["measure"]).label
-    return sentence(label) + ("" if row["n"] is None else f", N = {row['n']}")
+    return label + ("" if row["n"] is None else f", N = {row['n']}")
 
 
 def _where(row: Mapping[str, Any]) -> str:

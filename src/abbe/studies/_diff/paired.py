@@ -16,7 +16,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from ...measures import bootstrap_interval
+from ...measures import bootstrap_interval, list_measures
 from .._engine.settings import Settings
 from .._engine.tables import Record
 
@@ -27,6 +27,7 @@ SCHEMA: dict[str, Any] = {
 }  # fmt: skip
 ROUNDING = 1e-5  # of the larger value: a smaller difference is one of rounding, however regular it is
 _VALUE = "/value"
+_PLACES = {info.name: place for place, info in enumerate(list_measures())}
 Records = Mapping[int, Sequence[Record]]  # by length, in the order of the windows
 
 
@@ -75,8 +76,10 @@ def paired_p(differences: Tensor) -> Tensor:
 
 
 def _measures(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
-    keys = [key for key in first[0] if key.endswith(_VALUE)]
-    return [key.removesuffix(_VALUE) for key in keys if all(key in record for record in (*first, *second))]
+    """In the order of the registry: records that were read from files have another."""
+    keys = [key for key in first[0] if key.endswith(_VALUE) and all(key in record for record in (*first, *second))]
+    names = [key.removesuffix(_VALUE) for key in keys]
+    return sorted(names, key=lambda name: (_PLACES[name.partition("@")[0]], name))
 
 
 def _rows_of(

@@ -104,9 +104,9 @@ class _Study:
     def run(self, loaded: list[LoadedModel], more: Sequence[ModelLike]) -> Difference:
         started = time.perf_counter()
         names = _names([*loaded, *more])
-        check_shapes(names, [_shape(model) for model in loaded])
+        check_shapes(names[: len(loaded)], [_shape(model) for model in loaded])
         cut = [windows_of(model, self.text, self.settings) for model in loaded]
-        _check_tokens(names, cut)
+        _check_tokens(names[: len(loaded)], cut)
         facts = {
             "models": [[model.fingerprint, model.configuration] for model in loaded],
             "more": [without_folder(os.fspath(one)) if isinstance(one, (str, os.PathLike)) else "" for one in more],

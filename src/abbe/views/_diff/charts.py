@@ -17,7 +17,11 @@ from .._shared.theme import THEMES, ThemeName
 if TYPE_CHECKING:
     from ...studies import Difference
 
-_MAPPED = ("effective_tokens", "separability")
+_NAMES = {
+    "effective_tokens": "dispersion",
+    "separability": "separability",
+}  # maps; any other: "largest"
+_MAPPED = tuple(_NAMES)
 _CURVES = ("effective_tokens", "max_weight", "separability", "sink_mass", "previous_token", "induction")
 _RAMPS: dict[ThemeName, tuple[str, str, str]] = {
     "light": ("#e3eef7", "#5a9bc8", "#08306b"),
@@ -28,7 +32,7 @@ _BOTH_WAYS: dict[ThemeName, tuple[str, str, str]] = {
     "light": ("#0b5a94", "#f6f7f8", "#b84a00"),
     "dark": ("#7cc4f0", "#1b2129", "#ff9c57"),
 }
-_CELL, _NARROW = 26, 210
+_CELL, _NARROW = 26, 232
 
 
 @unchecked
@@ -38,7 +42,7 @@ def diff_charts(diff: Difference, theme: ThemeName) -> dict[str, Spec]:
     for measure, size in _chosen(diff):
         chart = _map(diff, measure, size, theme)
         if chart is not None:
-            charts[f"map-of-{measure.replace('_', '-').replace('@', '-')}"] = chart
+            charts[_NAMES.get(measure, "largest")] = chart
     if len(diff.names) > 2:
         charts["curves"] = _curves(diff, theme)
     return charts
@@ -101,7 +105,7 @@ def _legend(theme: ThemeName, title: str) -> alt.Legend:
         titleColor=THEMES[theme].ink,
         titleFontWeight="normal",
         gradientLength=160,
-        format="~g",
+        format=".3~g",
         tickCount=4,
     )
 
@@ -119,7 +123,7 @@ def _cells(
     changed = [row for row in rows if row["changed"]]
     if dots and changed:
         layers.append(
-            source(changed).mark_point(filled=True, size=14, opacity=1, color=THEMES[theme].ink).encode(x=x, y=y)
+            source(changed).mark_point(filled=True, size=22, opacity=1, color=THEMES[theme].ink).encode(x=x, y=y)
         )
     height = max(60, min(420, _CELL * len({row["layer"] for row in rows})))
     shown = title if len(title) <= 34 else f"…{title[-33:]}"

@@ -55,23 +55,27 @@ def diff_tables(diff: Difference, most: int = _ON_PAGE) -> list[TextTable]:
     """The largest changes of single heads, and all heads together."""
     names = diff.names[0], diff.names[-1]
     single, changed = diff.of_heads, diff.changed
-    rows = (changed if len(changed) else single.filter(pl.col("difference") != 0)).head(most)
-    left = len(changed) - len(rows)
-    note = f"{left:,} more changed: .table and {diff.page.removesuffix('.html')} --json hold all" if left > 0 else ""
+    # Of the sizes and lengths of one measure of a head the largest change stands for all.
+    once = (changed if len(changed) else single.filter(pl.col("difference") != 0)).unique(
+        ["layer", "head", "measure"], keep="first", maintain_order=True
+    )
+    rows, long = once.head(most), len(diff.manifest["settings"]["lengths"]) > 1
+    left = len(once) - len(rows)
+    note = f"{left:,} more, and other set sizes: .table and --json hold all" if left > 0 and len(changed) else ""
     title = "Largest changes of single heads" if len(changed) else "Largest differences, none beyond chance"
     columns = ("where", "measure", *names, "difference", "interval", "q value")
-    tables = [TextTable(title, columns, [_row(row) for row in rows.to_dicts()], note)] if len(rows) else []
-    together = diff.table.filter(pl.col("head").is_null()).head(most)
-    lines = [_row(row)[1:] for row in together.to_dicts()]
+    tables = [TextTable(title, columns, [_row(row, long) for row in rows.to_dicts()], note)] if len(rows) else []
+    together = diff.table.filter(pl.col("head").is_null()).unique("measure", keep="first", maintain_order=True)
+    lines = [_row(row, long)[1:] for row in together.head(most).to_dicts()]
     tables.append(TextTable("On average over all heads", columns[1:], lines))
     return tables
 
 
-def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(row: Mapping[str, Any], long: bool) -> tuple[str, ...]:
     where = "" if row["head"] is None else f"layer {row['layer']}, head {row['head']}"
     words = measure_words(row["measure"]).label + ("" if row["n"] is None else f", N = {row['n']}")
     return (
-        where, f"{words}, L = {row['length']}", number(row["first"], 3), number(row["second"], 3),
+        where, f"{words}, L = {row['length']}" if long else words, number(row["first"], 3), number(row["second"], 3),
         number(row["difference"], 3, signed=True),
         interval(row["low"], row["high"], lambda end: number(end, 3, signed=True)),
         "" if row["q_value"] is None else number(row["q_value"], 2),
