@@ -22,6 +22,8 @@ COMMANDS = (
     "capacity",
     "compare",
     "calibrate",
+    "diff",
+    "export",
     "watch",
     "train temperature",
     "train length",

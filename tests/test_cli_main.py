@@ -23,6 +23,8 @@ BASE = {
     "capacity": (studies, "capacity", []),
     "compare": (studies, "compare", []),
     "calibrate": (studies, "calibrate", ["--with", "sparsemax"]),
+    "diff": (studies, "diff", []),
+    "export": (models, "export", ["embedded", "--plan", "sparsemax", "--out", "new"]),
     "watch": (results, "read_manifest", ["."]),
     **{f"train {name}": (studies, f"train_{name}", []) for name in ("temperature", "length", "recall", "text")},
     "verify": (studies, "verify", []),
@@ -37,6 +39,8 @@ ON = {
     "capacity": "finished work is kept: run the same command again to resume",
     "compare": "finished work is kept: run the same command again to resume",
     "calibrate": "finished work is kept: run the same command again to resume",
+    "diff": "finished work is kept: run the same command again to resume",
+    "export": "nothing was left behind, the same command starts again",
     **{
         f"train {name}": "finished work is kept: run the same command again to resume"
         for name in ("temperature", "length", "recall", "text")

@@ -24,10 +24,11 @@ ALLOWED = {
     "--rates": {"1.5"},
     "--decay": {"0", "1.5"},
 }
-NO_NUMBERS = ("--text", "--with", "--out", "--figures", "--html", "--vectors", "--way", "--figure")
+NO_NUMBERS = ("--text", "--with", "--out", "--figures", "--html", "--vectors", "--way", "--figure", "--plan")
 WITHOUT_MODEL = ("verify", "normalizers", "pull", "doctor", "watch", "train")
 ALWAYS = {
     "calibrate": ["--with", "sparsemax"],
+    "export": ["--plan", "sparsemax", "--out", "new"],
     "pull": [],
     "verify": ["spectral"],
     "normalizers": ["softmax"],

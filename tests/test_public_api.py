@@ -22,6 +22,7 @@ PUBLIC = {
     *("LoadedModel", "Plan", "Swap", "Tap", "Text", "Window"),
     *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
     *("Calibration", "Capacity", "Comparison", "calibrate", "capacity", "compare"),
+    *("Difference", "Export", "diff", "export"),
     *("Report", "Reproduction", "Result", "Run", "diagnose", "open", "open_run", "report", "reproduce"),
     *("Experiment", "Monitor", "doctor", "verify"),
     *("train_length", "train_recall", "train_temperature", "train_text"),

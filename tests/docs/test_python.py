@@ -24,6 +24,8 @@ SLOW = {
     "docs/comparing.md",
     "docs/measuring.md",
     "docs/capacity.md",
+    "docs/diff.md",
+    "docs/exporting.md",
     "docs/report.md",  # the README makes a report, too
     "docs/swapping.md",
 }  # a second or more of measuring
