@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import _complete
-from .._options import Lengths, Queries, Sizes, Vectors, Windows, count_or_all, numbers
-from .._study import Asked, Measured, study
+from .._study import Asked, Heads, Measured, study
 
 EXAMPLES = (
     "abbe diff smollm2 ./sharper --text book.txt --open",
@@ -29,17 +28,10 @@ def diff(
             autocompletion=_complete.models,
         ),
     ] = None,
-    lengths: Lengths = None,
-    windows: Windows = 8,
-    queries: Queries = "64",
-    sizes: Sizes = None,
-    vectors: Vectors = "value",
+    heads: Heads,
 ) -> Measured:
     """Two models, or checkpoints, head by head on the same text: what changed beyond chance, and what did not."""
     from ...studies import diff as run_diff
 
-    difference = run_diff(
-        asked.model, other, asked.text, lengths=numbers("--lengths", lengths, int), windows=windows,
-        queries=count_or_all(queries), sizes=numbers("--sizes", sizes, int), vectors=vectors, **asked.shared,
-    )  # fmt: skip
+    difference = run_diff(asked.model, other, asked.text, **heads, **asked.shared)
     return Measured(difference, "diff_table", "save_diff_figures")
