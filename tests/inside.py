@@ -122,6 +122,7 @@ NAMES = {
     "abbe.studies._compare.rule": "COVERAGE compare_judge=judge rule",
     "abbe.studies._compare.tables": "_plain compare_losses=losses",
     "abbe.studies._cost.rates": "OPERATIONS Rates TRAFFIC",
+    "abbe.studies._diff.paired": "difference_table paired_p q_values",
     "abbe.studies._engine.calibrated": "kept_alpha learnable",
     "abbe.studies._engine.capacity.curve": "Curve trace",
     "abbe.studies._engine.capacity.intervals": "crossings engine_interval=interval least_whole whole_interval",

@@ -153,7 +153,7 @@ def study(
 
 def _in_the_name(option: str, own: Mapping[str, Any]) -> list[str]:
     """What the folder's name ends with, as part of a file name."""
-    value = own.get(option, False)
+    value = own.get(option) or False
     ending = (option if value else "") if isinstance(value, bool) else str(value)
     return ["".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in ending)] if ending else []
 

@@ -16,6 +16,8 @@ if _typing.TYPE_CHECKING:
     from ._cost.result import Costs
     from ._cost.study import cost
     from ._diagnose.study import diagnose
+    from ._diff.result import Difference
+    from ._diff.study import diff
     from ._doctor.check import Check
     from ._doctor.study import doctor
     from ._engine.sharing.board import Failure
@@ -46,6 +48,7 @@ __all__ = [
     "Claim",
     "Comparison",
     "Costs",
+    "Difference",
     "Experiment",
     "Failure",
     "Figure",
@@ -66,6 +69,7 @@ __all__ = [
     "compare",
     "cost",
     "diagnose",
+    "diff",
     "doctor",
     "lift",
     "merge",
@@ -106,6 +110,8 @@ _NAMES = {
         "._merge": ("merge",),
         "._lift.result": ("Lift",),
         "._lift.study": ("lift",),
+        "._diff.result": ("Difference",),
+        "._diff.study": ("diff",),
         "._open": ("open",),
         "._report.result": ("Ball", "HeadVerdict", "Report", "Sample", "SampleRow"),
         "._reproduce.result": ("Claim", "Figure", "Reproduction"),

@@ -16,6 +16,9 @@ if _typing.TYPE_CHECKING:
     from ._cost import cost_table
     from ._diagnosis import diagnosis_table, summary
     from ._diagnosis_figures import save_diagnosis_figures
+    from ._diff.charts import diff_charts
+    from ._diff.page import save_diff_figures
+    from ._diff.table import diff_table
     from ._doctor import doctor_table
     from ._lift.page import save_lift_figures
     from ._lift.table import lift_table
@@ -46,6 +49,8 @@ __all__ = [
     "compare_table",
     "cost_table",
     "diagnosis_table",
+    "diff_charts",
+    "diff_table",
     "doctor_table",
     "equal_selectivity_chart",
     "figure_chart",
@@ -60,6 +65,7 @@ __all__ = [
     "save_capacity_figures",
     "save_compare_figures",
     "save_diagnosis_figures",
+    "save_diff_figures",
     "save_figures",
     "save_lift_figures",
     "save_report_figures",
@@ -90,6 +96,7 @@ _NAMES = {
         "._cost": ("cost_table",),
         "._diagnosis": ("diagnosis_table", "summary"),
         "._lift.table": ("lift_table",),
+        "._diff.table": ("diff_table",),
         "._train.table": ("train_table",),
     },
     "report": {"._shared.charts": ("equal_selectivity_chart",), "._verify": ("verify_page",)},
@@ -102,6 +109,8 @@ _NAMES = {
         "._compare.table": ("compare_table",),
         "._diagnosis_figures": ("save_diagnosis_figures",),
         "._lift.page": ("save_lift_figures",),
+        "._diff.charts": ("diff_charts",),
+        "._diff.page": ("save_diff_figures",),
         "._report.figures": ("save_report_figures",),
         "._report.page": ("report_page",),
         "._report.table": ("report_table",),

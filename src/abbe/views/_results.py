@@ -19,6 +19,9 @@ from ._compare.page import compare_page
 from ._lift.charts import plans_chart
 from ._lift.page import lift_page
 from ._lift.table import lift_tables
+from ._diff.charts import diff_charts
+from ._diff.page import diff_page
+from ._diff.table import diff_tables
 from ._notebook import card, finding_list, report_html, run_html, svg, table_of
 from ._report.page import report_page
 from ._reproduce.figures import specification
@@ -47,6 +50,7 @@ def page_of(result: Result) -> str:
         "capacity": capacity_page,
         "calibrate": calibration_page,
         "lift": lift_page,
+        "diff": diff_page,
         "watch": watch_page,
         "train": train_page,
     }
@@ -66,6 +70,7 @@ def card_of(result: Result) -> str:
         "compare": _comparison,
         "calibrate": _calibration,
         "lift": _lift,
+        "diff": _difference,
         "watch": _training,
         "train": _experiment,
     }
@@ -99,6 +104,13 @@ def _calibration(result: Any) -> str:
 def _lift(result: Any) -> str:
     parts = [_measured(result), finding_list("What it means", result.findings), svg(plans_chart(result))]
     return card([*parts, *(_text_table(one) for one in lift_tables(result)[:2])])
+
+
+def _difference(result: Any) -> str:
+    """What changed, the first map, and the largest changes."""
+    drawn = [svg(chart) for chart in list(diff_charts(result, "light").values())[:1]]
+    tables = [_text_table(one) for one in diff_tables(result, _MOST_ROWS // 4)]
+    return card([_measured(result), finding_list("What changed", result.findings), *drawn, *tables])
 
 
 def _training(result: Any) -> str:
