@@ -24,6 +24,7 @@ if _typing.TYPE_CHECKING:
     from ._lift.study import lift
     from ._merge import merge
     from ._open import open
+    from ._ray.on_ray import on_ray
     from ._report.result import Ball, HeadVerdict, Report, Sample, SampleRow
     from ._report.study import report
     from ._reproduce.result import Claim, Figure, Reproduction
@@ -67,8 +68,9 @@ __all__ = [
     "cost",
     "diagnose",
     "doctor",
-    "merge",
     "lift",
+    "merge",
+    "on_ray",
     "open",
     "progress",
     "progress_of",
@@ -107,6 +109,7 @@ _NAMES = {
         "._lift.result": ("Lift",),
         "._lift.study": ("lift",),
         "._open": ("open",),
+        "._ray.on_ray": ("on_ray",),
         "._report.result": ("Ball", "HeadVerdict", "Report", "Sample", "SampleRow"),
         "._reproduce.result": ("Claim", "Figure", "Reproduction"),
         "._train.result": ("Experiment",),
