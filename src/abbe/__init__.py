@@ -35,6 +35,7 @@ if _typing.TYPE_CHECKING:
         Lift,
         Progress,
         Report,
+        Reports,
         Reproduction,
         calibrate,
         capacity,
@@ -47,6 +48,7 @@ if _typing.TYPE_CHECKING:
         on_ray,
         open,
         report,
+        report_each,
         reproduce,
         train_length,
         train_recall,
@@ -74,6 +76,7 @@ __all__ = [
     "Plan",
     "Progress",
     "Report",
+    "Reports",
     "Reproduction",
     "Result",
     "Run",
@@ -101,6 +104,7 @@ __all__ = [
     "pull",
     "read_text",
     "report",
+    "report_each",
     "reproduce",
     "swap",
     "tap",
@@ -126,13 +130,23 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         ".results": ("Result", "Run", "open_run"),
         ".studies": (
-            *("Calibration", "Capacity", "Comparison", "Experiment", "Lift", "Progress", "Report", "Reproduction"),
+            *(
+                "Calibration",
+                "Capacity",
+                "Comparison",
+                "Experiment",
+                "Lift",
+                "Progress",
+                "Report",
+                "Reports",
+                "Reproduction",
+            ),
             *("calibrate", "capacity", "cost", "diagnose", "lift", "merge", "on_ray", "open", "work"),
             *("train_length", "train_recall", "train_temperature", "train_text"),
         ),
         ".training": ("Monitor",),
     },
-    "all": {".studies": ("compare", "report", "reproduce")},  # they write pages
+    "all": {".studies": ("compare", "report", "report_each", "reproduce")},  # they write pages
 }
 _MODULES = ("bounds", "entmax", "measures", "models", "normalizers", "results", "studies", "training", "views", "words")
 __getattr__, __dir__ = _on_first_use(__name__, _NAMES, _MODULES)

@@ -18,6 +18,8 @@ if _typing.TYPE_CHECKING:
     from ._diagnose.study import diagnose
     from ._doctor.check import Check
     from ._doctor.study import doctor
+    from ._each.result import Reports
+    from ._each.study import report_each
     from ._engine.sharing.board import Failure
     from ._engine.watch import watching
     from ._lift.result import Lift
@@ -58,6 +60,7 @@ __all__ = [
     "NormalizerTrial",
     "Progress",
     "Report",
+    "Reports",
     "Reproduction",
     "Sample",
     "SampleRow",
@@ -75,6 +78,7 @@ __all__ = [
     "progress",
     "progress_of",
     "report",
+    "report_each",
     "reproduce",
     "train_length",
     "train_recall",
@@ -104,6 +108,7 @@ _NAMES = {
         "._cost.result": ("Costs",),
         "._cost.study": ("cost",),
         "._diagnose.study": ("diagnose",),
+        "._each.result": ("Reports",),
         "._engine.sharing.board": ("Failure",),
         "._merge": ("merge",),
         "._lift.result": ("Lift",),
@@ -121,6 +126,7 @@ _NAMES = {
     },
     "all": {  # they write pages
         "._compare.study": ("compare",),
+        "._each.study": ("report_each",),
         "._report.study": ("report",),
         "._reproduce.study": ("reproduce",),
     },

@@ -17,6 +17,8 @@ if _typing.TYPE_CHECKING:
     from ._diagnosis import diagnosis_table, summary
     from ._diagnosis_figures import save_diagnosis_figures
     from ._doctor import doctor_table
+    from ._each.page import reports_page, save_reports_figures
+    from ._each.table import reports_table
     from ._lift.page import save_lift_figures
     from ._lift.table import lift_table
     from ._normalizers import normalizers_table, trials_table
@@ -54,6 +56,8 @@ __all__ = [
     "page_of",
     "report_page",
     "report_table",
+    "reports_page",
+    "reports_table",
     "reproduction_page",
     "reproduction_table",
     "save_calibration_figures",
@@ -63,6 +67,7 @@ __all__ = [
     "save_figures",
     "save_lift_figures",
     "save_report_figures",
+    "save_reports_figures",
     "save_train_figures",
     "save_watch_figures",
     "summary",
@@ -89,6 +94,7 @@ _NAMES = {
         "._capacity.table": ("capacity_table",),
         "._cost": ("cost_table",),
         "._diagnosis": ("diagnosis_table", "summary"),
+        "._each.table": ("reports_table",),
         "._lift.table": ("lift_table",),
         "._train.table": ("train_table",),
     },
@@ -101,6 +107,7 @@ _NAMES = {
         "._compare.page": ("compare_page", "save_compare_figures"),
         "._compare.table": ("compare_table",),
         "._diagnosis_figures": ("save_diagnosis_figures",),
+        "._each.page": ("reports_page", "save_reports_figures"),
         "._lift.page": ("save_lift_figures",),
         "._report.figures": ("save_report_figures",),
         "._report.page": ("report_page",),

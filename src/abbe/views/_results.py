@@ -16,6 +16,8 @@ from ._capacity.charts import capacity_chart
 from ._capacity.page import capacity_page
 from ._compare.charts import pareto_chart
 from ._compare.page import compare_page
+from ._each.page import reports_page
+from ._each.table import reports_rows
 from ._lift.charts import plans_chart
 from ._lift.page import lift_page
 from ._lift.table import lift_tables
@@ -42,6 +44,7 @@ def page_of(result: Result) -> str:
     """One offline page."""
     pages: dict[str, Callable[[Any], str]] = {
         "report": report_page,
+        "report-each": reports_page,
         "reproduce": reproduction_page,
         "compare": compare_page,
         "capacity": capacity_page,
@@ -61,6 +64,7 @@ def card_of(result: Result) -> str:
     cards: dict[str, Any] = {
         "diagnose": run_html,
         "report": report_html,
+        "report-each": _reports,
         "reproduce": _reproduction,
         "capacity": _capacity,
         "compare": _comparison,
@@ -71,6 +75,11 @@ def card_of(result: Result) -> str:
     }
     drawn: str = cards[result.study](result)
     return drawn
+
+
+def _reports(result: Any) -> str:
+    rows = reports_rows(result)
+    return card([table_of(rows.columns, rows.rows)])
 
 
 def _capacity(result: Any) -> str:
