@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,12 +67,10 @@ def _listed(models: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
     """In the order given; those of a pattern by name, numbers by size, so that step 900 comes before step 1000."""
     if isinstance(models, str | os.PathLike):
         pattern = os.fspath(models)
-        found = [path for path in glob.glob(os.path.expanduser(pattern)) if _is_model(Path(path))]
-        listed = sorted(found, key=_by_number) or ([pattern] if pattern in _NAMES else [])
+        matching = [path for path in glob.glob(os.path.expanduser(pattern)) if _is_model(Path(path))]
+        listed = sorted(matching, key=_by_number) or ([pattern] if pattern in _NAMES else [])
         if not listed:
-            raise AbbeError(
-                f"no model matches {pattern!r}: a folder with config.json, or a .gguf file, such as 'checkpoints/*'"
-            )
+            raise AbbeError(f"no folder with config.json and no .gguf file matches {pattern!r}")
         return listed
     listed = [os.fspath(model) for model in models]
     if not listed:
@@ -84,8 +83,6 @@ def _is_model(path: Path) -> bool:
 
 
 def _by_number(name: str) -> list[Any]:
-    import re
-
     return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", name)]
 
 

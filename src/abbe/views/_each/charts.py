@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import altair as alt
 
-from .._shared.panels import Row, numbers, rows_of, tip
+from .._shared.panels import Row, numbers, renamed, rows_of, tip
 from .._shared.series import Spec, finished, linear_axis, panel, source, unchecked
 from .._shared.terminal import plain
 from .._shared.theme import THEMES, ThemeName
@@ -35,9 +35,7 @@ def _panel(rows: list[Row], name: str, words: str, theme: ThemeName) -> Spec | N
     y = linear_axis(name, words, numbers(there, name, low, high))
     shown = [tip("model", kind="N"), tip(name, words), tip(low, "low"), tip(high, "high")]
     chart = source(there).encode(x=x)
-    bars = chart.mark_rule(color=colour, strokeWidth=1.5).encode(
-        y=alt.Y(f"{low}:Q", title=words, scale=y.scale, axis=y.axis), y2=alt.Y2(high)
-    )
+    bars = chart.mark_rule(color=colour, strokeWidth=1.5).encode(y=renamed(y, low), y2=alt.Y2(f"{high}:Q"))
     line = chart.mark_line(color=colour, strokeWidth=1, opacity=0.5).encode(y=y)
     points = chart.mark_point(color=colour, filled=True, size=45, opacity=1).encode(y=y, tooltip=shown)
     return panel([bars, line, points], words)
