@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,7 @@ import torch
 import abbe
 
 SMALL = {"lengths": [16, 32, 64], "windows": 4, "queries": 8, "sizes": [2, 4]}
-needs_ray = pytest.mark.skipif(
-    subprocess.run([sys.executable, "-c", "import ray"], capture_output=True).returncode != 0,
-    reason="ray is not installed",
-)
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 
 
 @pytest.fixture(scope="module")
