@@ -36,6 +36,7 @@ if _typing.TYPE_CHECKING:
         Lift,
         Progress,
         Report,
+        Reports,
         Reproduction,
         calibrate,
         capacity,
@@ -46,8 +47,10 @@ if _typing.TYPE_CHECKING:
         doctor,
         lift,
         merge,
+        on_ray,
         open,
         report,
+        report_each,
         reproduce,
         train_length,
         train_recall,
@@ -76,6 +79,7 @@ __all__ = [
     "Plan",
     "Progress",
     "Report",
+    "Reports",
     "Reproduction",
     "Result",
     "Run",
@@ -97,12 +101,14 @@ __all__ = [
     "load",
     "merge",
     "normalizer",
+    "on_ray",
     "open",
     "open_run",
     "plan",
     "pull",
     "read_text",
     "report",
+    "report_each",
     "reproduce",
     "swap",
     "tap",
@@ -129,13 +135,13 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         ".results": ("Result", "Run", "open_run"),
         ".studies": (
             *("Calibration", "Capacity", "Comparison", "Difference", "Experiment", "Lift"),
-            *("Progress", "Report", "Reproduction"),
-            *("calibrate", "capacity", "cost", "diagnose", "diff", "lift", "merge", "open", "work"),
+            *("Progress", "Report", "Reports", "Reproduction"),
+            *("calibrate", "capacity", "cost", "diagnose", "diff", "lift", "merge", "on_ray", "open", "work"),
             *("train_length", "train_recall", "train_temperature", "train_text"),
         ),
         ".training": ("Monitor",),
     },
-    "all": {".studies": ("compare", "report", "reproduce")},  # they write pages
+    "all": {".studies": ("compare", "report", "report_each", "reproduce")},  # they write pages
 }
 _MODULES = ("bounds", "entmax", "measures", "models", "normalizers", "results", "studies", "training", "views", "words")
 __getattr__, __dir__ = _on_first_use(__name__, _NAMES, _MODULES)

@@ -13,6 +13,7 @@ from ._calibrate.result import Calibration, opened_calibration
 from ._capacity.result import Capacity, opened_capacity
 from ._compare.result import Comparison, opened_comparison
 from ._diff.result import Difference, opened_difference
+from ._each.result import Reports, opened_reports
 from ._lift.result import Lift, opened_lift
 from ._report.result import SAMPLE, Report
 from ._report.study import opened_report
@@ -22,6 +23,7 @@ from ._train.result import Experiment, opened_experiment
 _OPENERS: dict[str, Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Result]] = {
     Run.study: opened_run,
     Report.study: opened_report,
+    Reports.study: opened_reports,
     Reproduction.study: opened_reproduction,
     Capacity.study: opened_capacity,
     Comparison.study: opened_comparison,

@@ -20,6 +20,8 @@ if _typing.TYPE_CHECKING:
     from ._diff.page import save_diff_figures
     from ._diff.table import diff_table
     from ._doctor import doctor_table
+    from ._each.page import reports_page, save_reports_figures
+    from ._each.table import reports_table
     from ._lift.page import save_lift_figures
     from ._lift.table import lift_table
     from ._normalizers import normalizers_table, trials_table
@@ -59,6 +61,8 @@ __all__ = [
     "page_of",
     "report_page",
     "report_table",
+    "reports_page",
+    "reports_table",
     "reproduction_page",
     "reproduction_table",
     "save_calibration_figures",
@@ -69,6 +73,7 @@ __all__ = [
     "save_figures",
     "save_lift_figures",
     "save_report_figures",
+    "save_reports_figures",
     "save_train_figures",
     "save_watch_figures",
     "summary",
@@ -95,6 +100,7 @@ _NAMES = {
         "._capacity.table": ("capacity_table",),
         "._cost": ("cost_table",),
         "._diagnosis": ("diagnosis_table", "summary"),
+        "._each.table": ("reports_table",),
         "._lift.table": ("lift_table",),
         "._diff.table": ("diff_table",),
         "._train.table": ("train_table",),
@@ -108,6 +114,7 @@ _NAMES = {
         "._compare.page": ("compare_page", "save_compare_figures"),
         "._compare.table": ("compare_table",),
         "._diagnosis_figures": ("save_diagnosis_figures",),
+        "._each.page": ("reports_page", "save_reports_figures"),
         "._lift.page": ("save_lift_figures",),
         "._diff.charts": ("diff_charts",),
         "._diff.page": ("save_diff_figures",),

@@ -16,12 +16,14 @@ from ._capacity.charts import capacity_chart
 from ._capacity.page import capacity_page
 from ._compare.charts import pareto_chart
 from ._compare.page import compare_page
-from ._lift.charts import plans_chart
-from ._lift.page import lift_page
-from ._lift.table import lift_tables
 from ._diff.charts import diff_charts
 from ._diff.page import diff_page
 from ._diff.table import diff_tables
+from ._each.page import reports_page
+from ._each.table import reports_rows
+from ._lift.charts import plans_chart
+from ._lift.page import lift_page
+from ._lift.table import lift_tables
 from ._notebook import card, finding_list, report_html, run_html, svg, table_of
 from ._report.page import report_page
 from ._reproduce.figures import specification
@@ -45,6 +47,7 @@ def page_of(result: Result) -> str:
     """One offline page."""
     pages: dict[str, Callable[[Any], str]] = {
         "report": report_page,
+        "report-each": reports_page,
         "reproduce": reproduction_page,
         "compare": compare_page,
         "capacity": capacity_page,
@@ -65,6 +68,7 @@ def card_of(result: Result) -> str:
     cards: dict[str, Any] = {
         "diagnose": run_html,
         "report": report_html,
+        "report-each": _reports,
         "reproduce": _reproduction,
         "capacity": _capacity,
         "compare": _comparison,
@@ -76,6 +80,11 @@ def card_of(result: Result) -> str:
     }
     drawn: str = cards[result.study](result)
     return drawn
+
+
+def _reports(result: Any) -> str:
+    rows = reports_rows(result)
+    return card([table_of(rows.columns, rows.rows)])
 
 
 def _capacity(result: Any) -> str:

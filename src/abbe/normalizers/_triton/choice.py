@@ -19,7 +19,6 @@ _TILE = 1024  # short rows share a program until it holds so many logits
 _PER_WARP = 512  # 16 logits per thread; half as many where several rows hold their numbers in registers, too
 
 
-
 def _is_installed() -> bool:
     """Whether triton can be imported; it is not imported."""
     try:
