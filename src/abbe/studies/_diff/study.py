@@ -13,12 +13,12 @@ import polars as pl
 
 from ..._errors import AbbeError
 from ..._held import held
-from ...models import LoadedModel, Text, Windows, evaluating
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, evaluating
 from ...results import Run, open_run
 from ...words.manifest import without_folder
 from ...words.measures import usual_size
 from .._engine.folder import RunFolder, claim_without_model
-from .._engine.given import FolderLike, ModelLike, TextLike, as_folder, as_model, as_text, room_for
+from .._engine.given import FolderLike, ModelLike, Placed, TextLike, as_folder, as_model, as_text, room_for
 from .._engine.measuring import finished_manifest, manifest_facts, measure_run, study_facts, window_places, windows_of
 from .._engine.settings import Settings, settings_for
 from .._engine.tables import Record
@@ -36,7 +36,8 @@ def diff(
     model: ModelLike | Sequence[ModelLike], other: ModelLike | None = None, text: TextLike | None = None, *,
     lengths: int | Sequence[int] | None = None, windows: int = 8, queries: int | str = 64,
     sizes: int | Sequence[int] | None = None, vectors: str = "value", seed: int = 0, level: float = 0.95,
-    resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None, progress: bool = True,
+    resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None, device: DeviceLike | None = None,
+    dtype: DtypeLike | None = None, device_map: DeviceMap | None = None, progress: bool = True,
 ) -> Difference:  # fmt: skip
     """Every measure of every head on two sides, on the same windows of text: what changed, and what did not.
 
@@ -47,7 +48,7 @@ def diff(
         other: the second side.
         text: as for `diagnose`; of runs that were measured before it is known.
         lengths: of windows in tokens; by default 256, or the model's context if less.
-        windows, queries, sizes, vectors, seed, level, resamples, tokenizer: as for `diagnose`. A change counts where
+        windows, queries, sizes, vectors, seed, level, resamples, tokenizer, device, dtype, device_map: as for `diagnose`. A change counts where
             its q value (Benjamini and Hochberg over all heads and measures) is at most 1 - level.
         folder: keep the runs there; an interrupted study is resumed.
         progress: say the cost and show a bar on standard error.
@@ -58,7 +59,7 @@ def diff(
         >>> half = abbe.load("smollm2", dtype=torch.bfloat16)
         >>> abbe.diff("smollm2", half, "book.txt").changed
     """
-    place, listed = as_folder(folder), sources(model, other)
+    place, listed, placed = as_folder(folder), sources(model, other), Placed(device, dtype, device_map)
     runs = [is_run(one) for one in listed]
     if any(runs):
         if not all(runs):
@@ -68,7 +69,7 @@ def diff(
         return _of_runs([os.fspath(one) for one in listed], place)  # type: ignore[arg-type]
     source = as_text(text)
     # The first two at once, so that what does not fit is refused before anything is measured; others one by one.
-    loaded = [as_model(one, tokenizer, progress) for one in listed[:2]]
+    loaded = [as_model(one, tokenizer, progress, placed) for one in listed[:2]]
     context = room_for(loaded[0], source, LENGTH)
     settings = settings_for(
         context, lengths=min(LENGTH, context or LENGTH) if lengths is None else lengths, windows=windows,
@@ -76,7 +77,7 @@ def diff(
         resamples=resamples,
     )  # fmt: skip
     with held(place), watching(progress) as watch:
-        study = _Study(source, settings, place, watch, tokenizer)
+        study = _Study(source, settings, place, watch, tokenizer, placed)
         result = study.run(loaded, listed[2:])
         if place is not None:
             result.save(place)
@@ -100,6 +101,7 @@ class _Study:
     place: Path | None
     watch: Watch
     tokenizer: Any
+    placed: Placed
 
     def run(self, loaded: list[LoadedModel], more: Sequence[ModelLike]) -> Difference:
         started = time.perf_counter()
@@ -116,7 +118,7 @@ class _Study:
         begun = study_facts(Difference.study, self.settings.as_json())
         sides, models = [], []
         for number, (model, name) in enumerate(zip([*loaded, *more], names, strict=True)):
-            side = as_model(model, self.tokenizer)
+            side = model if isinstance(model, LoadedModel) else as_model(model, self.tokenizer, placed=self.placed)
             if number >= len(loaded):
                 check_shapes([names[0], name], [_shape(loaded[0]), _shape(side)])
                 _check_tokens([names[0], name], [cut[0], windows_of(side, self.text, self.settings)])

@@ -86,14 +86,14 @@ class Attention(nn.Module):
             self.seen = Seen(q, k, v, logits.detach())
         if logits is None or supported:
             # Read or not, the same numbers. A temperature may be that of a seed, so it goes to the queries.
-            read = attention(q / self._temperature(), k, v, self.normalizer_of(0), mask=visible)
+            read: Tensor = attention(q / self._temperature(), k, v, self.normalizer_of(0), mask=visible)
         else:
             read = self._weights(logits) @ v
         y: Tensor = self.out(read.transpose(2, 3).flatten(-2))
         return y
 
     def _logits(self, q: Tensor, k: Tensor, visible: Tensor | None) -> Tensor:
-        logits = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5 / self._temperature()
+        logits: Tensor = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5 / self._temperature()
         return logits if visible is None else logits.masked_fill(~visible, -torch.inf)
 
     def folded(self, x: Tensor, hidden: Tensor, items: Linear) -> Tensor:
