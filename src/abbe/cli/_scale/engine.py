@@ -30,5 +30,7 @@ def run_by(engine: str | None, address: str | None, actors: int | None, device: 
         raise AbbeError(f"there is no engine {engine!r}: choose {RAY}, or leave --engine out")
     from ...studies import on_ray
 
-    with on_ray(address, actors=actors, gpus=1 if (device or "").startswith("cuda") else 0):
+    if (device or "").startswith("cuda:"):
+        raise AbbeError(f"--device is {device}, but Ray gives every actor a GPU of its own: give --device cuda")
+    with on_ray(address, actors=actors, gpus={"cuda": 1, "auto": None}.get(device or "", 0)):
         yield

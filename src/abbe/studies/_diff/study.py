@@ -48,8 +48,9 @@ def diff(
         other: the second side.
         text: as for `diagnose`; of runs that were measured before it is known.
         lengths: of windows in tokens; by default 256, or the model's context if less.
-        windows, queries, sizes, vectors, seed, level, resamples, tokenizer, device, dtype, device_map: as for `diagnose`. A change counts where
-            its q value (Benjamini and Hochberg over all heads and measures) is at most 1 - level.
+        windows, queries, sizes, vectors, seed, resamples, tokenizer, device, dtype, device_map: as for `diagnose`.
+        level: of intervals; a change counts where its q value (Benjamini and Hochberg over all heads and measures) is
+            at most 1 - level.
         folder: keep the runs there; an interrupted study is resumed.
         progress: say the cost and show a bar on standard error.
 

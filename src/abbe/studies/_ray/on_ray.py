@@ -58,7 +58,7 @@ def _job(study: str, arguments: Mapping[str, Any]) -> Job:
 
 @contextmanager
 def on_ray(
-    address: str | None = None, *, actors: int | None = None, threads: int = 1, gpus: float = 0
+    address: str | None = None, *, actors: int | None = None, threads: int = 1, gpus: float | None = 0
 ) -> Iterator[RayEngine]:
     """Run the studies that are called within on actors of Ray, each with a copy of the model.
 
@@ -70,7 +70,7 @@ def on_ray(
             default an instance on this machine that ends with the context.
         actors: how many; by default one per `threads` cores of this machine, or of the cluster, or one per GPU.
         threads: cores per actor.
-        gpus: per actor; 0.5 lets two share one.
+        gpus: per actor; 0.5 lets two share one, None is one where there are any.
 
     Example:
         >>> with abbe.on_ray(actors=2):
@@ -84,6 +84,8 @@ def on_ray(
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with cluster(address, threads * (actors or max(1, here // threads))) as ray:
         there = ray.cluster_resources()
+        if gpus is None:
+            gpus = 1 if there.get("GPU", 0) else 0
         most = int(min([there.get("CPU", 0) // threads, *([there.get("GPU", 0) // gpus] if gpus else [])]))
         if most < (actors or 1):
             has = f"{there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} GPUs"
