@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import lru_cache
 from importlib import import_module
 from itertools import chain
 from typing import Any
@@ -57,6 +58,15 @@ def quantised_by(network: Any) -> str:
     settings = getattr(getattr(network, "config", None), "quantization_config", None)
     method = settings.get("quant_method") if isinstance(settings, dict) else getattr(settings, "quant_method", None)
     return "" if method is None else str(getattr(method, "value", method))
+
+
+@lru_cache
+def has_float64(device: torch.device) -> bool:
+    """Whether a device can compute in double precision."""
+    try:
+        return bool((torch.ones(1, dtype=torch.float64, device=device) + 1).dtype == torch.float64)
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False
 
 
 def weights_in_memory(part: nn.Module) -> AbstractContextManager[object]:

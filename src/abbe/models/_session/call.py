@@ -7,8 +7,8 @@ of some queries, and gets these rows only; grouped-query heads share their keys 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from ..._attention.blocks import beside_sink, compute_dtype, full_precision, gro
 from ..._errors import AbbeError
 from ...normalizers import Normalizer
 from ...normalizers import normalizer as make_normalizer
+from .._load.places import has_float64
 
 # Models hide a key by adding a large negative number to its logit: -10,000 in old files, the smallest number of the
 # dtype in newer ones. Real logits are never so far apart; the self-check would find a model where they are.
@@ -61,6 +62,13 @@ class AttentionCall:
     causal: bool = False
     hidden: Tensor | None = None
     projection: nn.Module | None = None
+
+    def for_measures(self) -> AttentionCall:
+        """Itself; or on the CPU, where its device (Metal, some of Intel's) has no float64, in which sums are taken."""
+        if has_float64(self.query.device):
+            return self
+        tensors: dict[str, Any] = {name: part.cpu() for name, part in vars(self).items() if isinstance(part, Tensor)}
+        return replace(self, **tensors)
 
     def visible(self, queries: Tensor) -> Tensor:
         """Which keys these queries see: bool (batch, 1 or heads, len(queries), keys)."""
@@ -120,7 +128,7 @@ class AttentionCall:
             raise AbbeError(
                 f"{self.name}: its output projection {why}, so there are no output vectors; use value vectors instead"
             )
-        return weight.view(heads, width, -1)
+        return weight.to(self.query.device).view(heads, width, -1)
 
     def _checked(self, queries: Tensor) -> Tensor:
         length = self.query.shape[-2]
@@ -139,8 +147,7 @@ def _rows(table: Tensor, queries: Tensor) -> Tensor:
 def _input_by_output(projection: nn.Module | None) -> Tensor | None:
     """The weight of a linear map as (input, output), None if it is not plainly one."""
     weight = getattr(projection, "weight", None)
-    # Quantised, or put aside by accelerate until the projection runs: not read.
-    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point() or weight.is_meta:
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
         return None
     # Conv1D, GPT-2's linear layer, stores the transpose of what nn.Linear does.
     return (weight.T if isinstance(projection, nn.Linear) else weight).detach().contiguous()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..._attention.blocks import BLOCK_BYTES, compute_dtype, fold_heads, full_precision, unfold_heads
 from ..._errors import AbbeError
+from .._load.places import has_float64
 from .call import AttentionCall
 from .modules import use_text_part
 
@@ -104,8 +105,9 @@ def relative_error(plain: Tensor, own: Tensor, kept: object = None) -> float:
         if not torch.equal(a[~finite], b[~finite]) or bool(b.isnan().any()):
             return math.inf
         if bool(finite.any()):
-            values.add(a[finite].double())
-            differences = max(differences, float((a[finite].double() - b[finite].double()).abs().max()))
+            one, other = (x[finite] if has_float64(x.device) else x[finite].cpu() for x in (a, b))
+            values.add(one.double())
+            differences = max(differences, float((one.double() - other.double()).abs().max()))
     if values.deviation == 0:
         raise AbbeError("the model's output is one number everywhere, from which the self-check can prove nothing")
     return differences / values.deviation

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..._asked import whole
 from ..._errors import AbbeError
 from ..._held import held
@@ -23,6 +25,7 @@ from ...models import (
     Text,
     Window,
     evaluating,
+    has_float64,
     plan,
     swap,
     tap,
@@ -94,6 +97,7 @@ def calibrate(
     started = time.perf_counter()
     rules = learnable_rules(normalizer)
     place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
+    _check_devices(loaded)
     length = min(_LENGTH, loaded.context or _LENGTH) if length is None else whole("length", length)
     base = settings_for(
         loaded.context, lengths=[length], windows=windows, queries=queries, sizes=None, vectors="value",
@@ -105,6 +109,13 @@ def calibrate(
     job = _Job(loaded, source, settings, rules)
     with held(place), watching(progress) as watch, evaluating(loaded.network):
         return job.run(place, watch, started)
+
+
+def _check_devices(model: LoadedModel) -> None:
+    """The fit takes its sums in float64, where the normalizers are."""
+    lacking = [place for place in model.devices.split("+") if not has_float64(torch.device(place))]
+    if lacking:
+        raise AbbeError(f"{lacking[0]} has no float64, in which the fit takes its sums: calibrate with device cpu")
 
 
 class _Job:
