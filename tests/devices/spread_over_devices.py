@@ -23,12 +23,12 @@ import abbe
 from abbe.models import LoadedModel, wrap
 
 QUICK: dict[str, Any] = {"windows": 2, "resamples": 20, "progress": False}
-HEADS = QUICK | {"queries": 8, "lengths": [16, 40]}
+HEADS = QUICK | {"queries": 4, "lengths": [24], "sizes": (1, 5)}
 WITHOUT = "no-float64"
 
 
 def compared(model: LoadedModel) -> pl.DataFrame:
-    some: dict[str, Any] = {"normalizers": ["sparsemax"], "length": 40, "prompts": 1, "needle_lengths": [64]}
+    some: dict[str, Any] = {"normalizers": ["sparsemax"], "length": 24, "prompts": 1, "needle_lengths": [64]}
     table = abbe.compare(model, tiny_runs.TEXT, **some, **QUICK).table
     return table.select("normalizer", "loss", "effective_tokens", "zeros", "distance_per_token")
 
@@ -40,9 +40,11 @@ STUDIES: dict[str, Callable[[LoadedModel], pl.DataFrame]] = {
     ),
     "output": lambda model: abbe.diagnose(model, tiny_runs.TEXT, **HEADS, vectors="output").table,
     "report": lambda model: abbe.report(model, tiny_runs.TEXT, **HEADS).alternatives,
-    "capacity": lambda model: abbe.capacity(model, tiny_runs.TEXT, lengths=40, layer_windows=2, **QUICK).table,
+    "capacity": lambda model: (
+        abbe.capacity(model, tiny_runs.TEXT, lengths=24, way="deletion", layer_windows=2, **QUICK).table
+    ),
     "compare": compared,
-    "calibrate": lambda model: abbe.calibrate(model, tiny_runs.TEXT, length=40, held_out=2, steps=3, **QUICK).table,
+    "calibrate": lambda model: abbe.calibrate(model, tiny_runs.TEXT, length=24, held_out=2, steps=2, **QUICK).table,
 }
 
 

@@ -126,6 +126,14 @@ def test_weights_that_accelerate_put_aside_are_measured_where_they_run(vectors: 
     assert numbers(aside, vectors=vectors).equals(numbers(plain, vectors=vectors))
 
 
+def test_output_vectors_of_weights_put_aside_are_refused_in_one_line() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    aside = tiny()
+    accelerate.cpu_offload(aside.network, execution_device=torch.device("cpu"))
+    with pytest.raises(AbbeError, match="there are no output vectors; use value vectors instead"):
+        numbers(aside, vectors="output")
+
+
 class PackedLinear(nn.Module):
     """A linear map as quantising packages make it: whole numbers and scales in buffers, unpacked in the forward."""
 

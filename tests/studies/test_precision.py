@@ -62,11 +62,11 @@ def test_the_line_of_the_self_check_allows_for_the_dtype(capsys: pytest.CaptureF
 
 @pytest.mark.slow
 def test_the_report_says_the_precision_and_its_commands_keep_it() -> None:
-    quick = tiny_runs.QUICK | {"lengths": [16, 40]}
-    low = abbe.report(half(torch.bfloat16), tiny_runs.TEXT, **quick)
+    quick = tiny_runs.QUICK | {"lengths": [16, 64], "temperatures": (1.0,)}
+    low = abbe.report("embedded", dtype="bfloat16", **quick)
     assert "What precision costs" in low.to_html()
     assert any("--dtype bfloat16" in step.command for step in low.next_steps())
-    full = abbe.report(half(torch.float32), tiny_runs.TEXT, **quick)
+    full = abbe.report("embedded", **quick)
     assert "What precision costs" not in full.to_html()
     assert not any("--dtype" in step.command for step in full.next_steps())
 

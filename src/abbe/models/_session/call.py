@@ -147,7 +147,8 @@ def _rows(table: Tensor, queries: Tensor) -> Tensor:
 def _input_by_output(projection: nn.Module | None) -> Tensor | None:
     """The weight of a linear map as (input, output), None if it is not plainly one."""
     weight = getattr(projection, "weight", None)
-    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
+    # Packed, or put aside by accelerate until the projection runs: it cannot be read.
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point() or weight.is_meta:
         return None
     # Conv1D, GPT-2's linear layer, stores the transpose of what nn.Linear does.
     return (weight.T if isinstance(projection, nn.Linear) else weight).detach().contiguous()
