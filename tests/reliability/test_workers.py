@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from abbe_processes import STUDIES, Commands, Ended, results
+from abbe_processes import STUDIES, Commands, Ended, left_over, results
 
 Whole = Callable[[str], Path]
 LAST = re.compile(r"(\d+) of (\d+) parts are in \S+?(?:, (\d+) of them made here)?(; all done: abbe merge \S+)?\n")
@@ -30,6 +30,7 @@ def merged(abbe_commands: Commands, study: str, folder: Path, whole: Whole) -> N
     assert ended.code == 0, ended.err
     assert results(study, folder) == results(study, whole(study))
     assert not (folder / "work").exists()
+    assert left_over(folder) == []
 
 
 studies = pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from abbe.models import LoadedModel
 from abbe.studies import progress
 
 QUICK = tiny_runs.QUICK | {"lengths": [16, 40]}
+TIMES = ("time_ratio", "seconds", "extra_megabytes")  # of a comparison: are never the same
 SOME_PARTS = 6  # windows of a diagnosis with these settings
 
 
@@ -77,6 +78,32 @@ def test_shards_of_a_report(tmp_path: Path) -> None:
     assert merged.table.equals(local.table)
     assert merged.alternatives.equals(local.alternatives)
     assert (tmp_path / "report.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", ["train_temperature", "train_text"])
+def test_shards_of_an_experiment(study: str, tmp_path: Path) -> None:
+    small: dict[str, Any] = {"normalizers": ["softmax", "sparsemax"], "optimizers": ["sgd"], "rates": [0.1, 0.3]}
+    small |= {"seeds": 2, "steps": 10, "quick": True, "progress": False}
+    train = getattr(abbe, study)
+    local = train(folder=tmp_path / "local", **small)
+    made = [abbe.work(study, folder=tmp_path / "run", shard=f"{number}/2", **small) for number in (1, 2)]
+    assert sum(one.made for one in made) == made[-1].total == made[-1].there
+    merged = abbe.merge(tmp_path / "run", progress=False)
+    assert merged.table.equals(local.table)
+    assert merged.findings == local.findings
+
+
+@pytest.mark.slow
+def test_shards_of_a_comparison_after_calibration(tmp_path: Path) -> None:
+    small: dict[str, Any] = {"normalizers": ["sparsemax", "topk:k=4"], "length": 32, "windows": 2, "queries": 4}
+    small |= {"needle_lengths": [32], "prompts": 1, "resamples": 50, "calibrate": True, "progress": False}
+    local = abbe.compare("embedded", **small, folder=tmp_path / "local")
+    for number in (2, 1):
+        abbe.work("compare", "embedded", folder=tmp_path / "run", shard=f"{number}/2", **small)
+    merged = abbe.merge(tmp_path / "run", progress=False)
+    assert merged.needle.equals(local.needle)
+    assert merged.table.drop(TIMES).equals(local.table.drop(TIMES))
 
 
 def test_a_part_that_fails_is_tried_again(tmp_path: Path) -> None:
