@@ -254,8 +254,10 @@ def emit(row: Row) -> None:
 
 
 def print_table() -> None:
-    columns = ("forward", "forward+backward", "MiB", "MB", "seconds", "kernel/reference", "ratio", "density")
-    columns += ("processor", "with loading")
+    columns = (
+        "forward", "forward+backward", "over its map", "MiB", "MB", "seconds", "kernel/reference", "ratio", "density",
+        "processor", "with loading",
+    )  # fmt: skip
     print()
     for part in PARTS:
         rows = [row for row in _rows if row["part"] == part]

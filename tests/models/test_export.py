@@ -123,6 +123,7 @@ def test_a_damaged_entry_is_one_line(entry: Any, tmp_path: Path) -> None:
         AutoConfig.from_pretrained(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("same_process")
 def test_plans_from_files_folders_and_plans(tmp_path: Path) -> None:
     model = tiny()
@@ -141,6 +142,7 @@ def test_plans_from_files_folders_and_plans(tmp_path: Path) -> None:
         abbe.export(model, tmp_path / "0", tmp_path / "none")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("same_process")
 def test_encoder_decoders_and_encoders(tmp_path: Path) -> None:
     pair = wrap(t5(vocab_size=256), byte_tokenizer(64), "pair")

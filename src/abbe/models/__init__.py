@@ -11,6 +11,7 @@ from ._load.embedded import FILES as EMBEDDED_FILES
 from ._load.embedded import about as embedded_about
 from ._load.embedded import embedded_folder
 from ._load.load import LoadedModel, load
+from ._load.places import input_device
 from ._load.room import free_memory, megabytes
 from ._load.wrap import wrap
 from ._pull.cache import PULLABLE, cache_folder, is_pulled
@@ -65,6 +66,7 @@ __all__ = [
     "export",
     "free_memory",
     "gguf_error",
+    "input_device",
     "is_compiled",
     "is_pulled",
     "llama_configuration",

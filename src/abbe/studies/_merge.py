@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from .._errors import AbbeError
 from .._stored import read_json
-from ..results import MANIFEST, Result, checked_manifest
+from ..results import MANIFEST, Result, Run, checked_manifest
+from ._diagnose.study import merged_diagnosis
 from ._engine.sharing.asked import arguments_of
 from ._engine.sharing.board import Board
 from ._engine.sharing.crew import Merger, current, missing_line
+from ._engine.watch import watching
 from ._open import open as open_result
+from ._report.result import Report
+from ._report.study import merged_report
 from ._work import STUDIES
 
 
@@ -21,7 +25,8 @@ def merge(folder: str | os.PathLike[str], *, progress: bool = True, **arguments:
     """Make table, page and manifest of a folder whose parts `work` (or `--shard`) has made, as one process would.
 
     Refused in one line if parts are missing; those that failed three times are left out and listed as skipped. A folder
-    that is finished already is opened.
+    that is finished already is opened. A diagnosis or a report needs neither weights nor text for this; the others load
+    the model again.
 
     Args:
         folder: the run folder that the workers shared.
@@ -37,6 +42,29 @@ def merge(folder: str | os.PathLike[str], *, progress: bool = True, **arguments:
     if study not in STUDIES:
         raise AbbeError(f"{place} was shared by workers of {study!r}, which this version does not know")
     _refuse_missing(board)
+    before = current.set(Merger(board))
+    try:
+        result = _without_model(study, place, board, progress)
+        if result is None:
+            result = _by_the_study(study, place, asked, arguments, progress)
+    finally:
+        current.reset(before)
+    board.clear()
+    return result
+
+
+def _without_model(study: str, place: Path, board: Board, progress: bool) -> Result | None:
+    """Studies of windows alone need no weights; None if this one does."""
+    with watching(progress) as watch:
+        if study == Run.study:
+            return merged_diagnosis(place, board, watch.announce)
+        return merged_report(place, board, watch.announce) if study == Report.study else None
+
+
+def _by_the_study(
+    study: str, place: Path, asked: Mapping[str, Any], arguments: Mapping[str, Any], progress: bool
+) -> Result:
+    """The study itself finds that all parts are there."""
     known, absent = arguments_of(asked)
     if lacking := [name for name in absent if name not in arguments]:
         given = ", ".join(f"{name}=..." for name in lacking)
@@ -44,13 +72,7 @@ def merge(folder: str | os.PathLike[str], *, progress: bool = True, **arguments:
     from .. import studies
 
     call: Callable[..., Result] = getattr(studies, study)
-    before = current.set(Merger(board))
-    try:
-        result = call(**(known | arguments), folder=place, progress=progress)
-    finally:
-        current.reset(before)
-    board.clear()
-    return result
+    return call(**{**known, **arguments}, folder=place, progress=progress)
 
 
 def _without_workers(place: Path) -> Result:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+from ..._held import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, evaluating
 from ...normalizers import Normalizer
 from ...results import Run
@@ -12,6 +14,8 @@ from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given, room
 from .._engine.measuring import measure_run
 from .._engine.settings import LENGTHS, settings_for
 from .._engine.sharing.asked import shareable
+from .._engine.sharing.board import Board
+from .._engine.sharing.runs import merged_run
 from .._engine.watch import watching
 
 
@@ -63,3 +67,13 @@ def diagnose(
     )  # fmt: skip
     with watching(progress) as watch, evaluating(loaded.network):
         return measure_run(loaded, source, settings, place, watch)
+
+
+def merged_diagnosis(folder: Path, board: Board, say: Callable[[str], object]) -> Run | None:
+    """From the parts of workers, without the model; None if it is needed."""
+    with held(folder):
+        merged = merged_run(folder, board, Run.study, say)
+        if merged is None:
+            return None
+        merged.run.save(folder)
+    return merged.run

@@ -26,11 +26,11 @@ from .parts import TENSORS, Parts
 from .passes import PassReader, read_window
 from .room import plan_memory
 from .settings import Settings, Vectors
-from .sharing.board import Unit
-from .sharing.crew import leave_to_merge, share, unit_in
+from .sharing.board import Failure, Unit
+from .sharing.crew import leave_to_merge, remember, share, unit_in
 from .tables import table
 from .watch import Watch
-from .window import WindowReader, check_model, check_tokens
+from .window import WindowReader, allowed_error, check_model, check_tokens
 
 NO_QUERY = "because no query sees more keys"
 _PACKAGES = ("abbe", "torch", "transformers", "numba", "numpy", "polars", "safetensors", "scipy", "tokenizers")
@@ -92,7 +92,7 @@ def measure_runs(
         identities = [identity_of(one["model"], one["text"], one["settings"]) for one in facts]
         kept = [RunFolder(*pair, watch.announce, study) for pair in zip(folders, identities, strict=True)]
         left = [window.length for window in cut if any(window not in run for run in kept)]
-        watch.say_checked(model.name, error)
+        watch.say_checked(model.name, error, allowed_error(model))
         watch.say(
             str(estimate(model, left, len(probe), a_pass, overhead, queries=settings.queries, warm=warm))
             if left
@@ -100,36 +100,40 @@ def measure_runs(
         )
         reader = WindowReader(model, open_tap, settings, [one.vectors for one in asked])
         job = _Job(reader, dict(zip(reader.kinds, kept, strict=True)), beside(open_tap, kept[0]), watch)
-        cut, skipped = job.shared(cut)
+        seen = {
+            "layers": open_tap.layers,
+            "self_check": {"error": error, "tokens": len(probe)},
+            "skipped": [*cut.skipped, *open_tap.skipped],
+        }
+        for fact, run in zip(facts, kept, strict=True):
+            if run.path is not None:
+                remember(run.path, {"facts": fact, "seen": seen, "windows": window_places(cut)})
+        cut, left_out = job.shared(cut)
         leave_to_merge()
         watch.expect(len(cut))
         for window in cut:
             job.measure(window)
             watch.step(f"windows of {window.length}")
-        common = {
-            "layers": open_tap.layers,
-            "self_check": {"error": error, "tokens": len(probe)},
-            "windows": window_places(cut),
-            "peak_extra_megabytes": memory.extra(),
-        }
-        skipped += open_tap.skipped
         runs = []
         for one, fact, folder, run in zip(asked, facts, folders, kept, strict=True):
-            fact = fact | common | {"skipped": [*skipped, *_reasons(cut, run), *_unseen_sizes(one)]}
-            runs.append(_finished(model, one, cut, run, fact, started))
+            runs.append(finished_run(one, cut, left_out, run, fact | seen, memory, started))
             if folder is not None and study == Run.study:
                 runs[-1].save(folder)
     return runs
 
 
-def _finished(
-    model: LoadedModel, settings: Settings, cut: Windows, kept: RunFolder, facts: dict[str, Any], started: float
-) -> Run:
-    """The table of all windows, and the manifest."""
+def finished_run(
+    settings: Settings, cut: Sequence[Window], left_out: Sequence[str], kept: RunFolder, facts: Mapping[str, Any],
+    memory: PeakMemory, started: float,
+) -> Run:  # fmt: skip
+    """The table of all windows that are there, and the manifest."""
     records = {length: [_record(kept, w) for w in cut if w.length == length] for length in settings.lengths}
-    heads = table(model.name, {length: group for length, group in records.items() if group}, settings)
+    name = facts["model"]["name"]
+    heads = table(name, {length: group for length, group in records.items() if group}, settings)
     seconds = {"windows": _seconds(cut, kept), "total": time.perf_counter() - started}
-    return Run(heads, finished_manifest(facts, kept.parts, seconds))
+    skipped = [*facts["skipped"], *left_out, *_reasons(cut, kept), *_unseen_sizes(settings)]
+    more = {"windows": window_places(cut), "peak_extra_megabytes": memory.extra(), "skipped": skipped}
+    return Run(heads, finished_manifest({**facts, **more}, kept.parts, seconds))
 
 
 def finished_manifest(
@@ -205,22 +209,25 @@ class _Job:
             read_window(self.reader.model, window, self.beside)
 
     def shared(self, cut: Windows) -> tuple[Windows, list[str]]:
-        """In a shared folder: make what falls to this worker. The windows that are there, and what was skipped."""
+        """In a shared folder: make what falls to this worker. The windows that are there, and why others are not."""
         folders = [run.path for run in self.kept.values() if run.path is not None]
         if not folders:
-            return cut, list(cut.skipped)
+            return cut, []
         units = {self._unit(window, folders): window for window in cut}
         by_name = {unit.name: window for unit, window in units.items()}
         failures = share(list(units), lambda unit: self.measure(by_name[unit.name]), self.watch, needed=False)
         there = [window for unit, window in units.items() if unit.name not in failures]
-        why = [f"a window of {by_name[name].length} tokens: {failure}" for name, failure in failures.items()]
-        return Windows(there, {}), [*cut.skipped, *why]
+        return Windows(there, {}), [why_left_out(by_name[name], failure) for name, failure in failures.items()]
 
     def _unit(self, window: Window, folders: Sequence[Path]) -> Unit:
         part = window_part(window)
         files = [folder / f"{part}{TENSORS}" for folder in folders]
         files += [folders[0] / f"{name}{TENSORS}" for reader in self.beside for name in reader.parts_of(window)]
         return unit_in(folders[0], part, files)
+
+
+def why_left_out(window: Window, failure: Failure) -> str:
+    return f"a window of {window.length} tokens: {failure}"
 
 
 def _seconds(cut: Sequence[Window], kept: RunFolder) -> dict[str, float]:

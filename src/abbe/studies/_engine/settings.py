@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -55,6 +55,12 @@ class Settings:
 
     def as_json(self) -> dict[str, Any]:
         return plain_settings(self) | {"queries": self.queries or "all"}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Settings:
+        """What `as_json` gave."""
+        lists = {key: tuple(value) for key, value in content.items() if isinstance(value, list)}
+        return cls(**{**content, **lists, "queries": count_of_queries(content["queries"])})
 
 
 def plain_settings(settings: Any) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from .recipes import Tried
 from .result import CONTROL_FILE, PLAN_FILE, Lift
 from .rule import CONTROL, PLAN, decide, rule_text
 from .schedule import CONTENDERS, Load, Schedule, fitting, passes, what_was_cut
-from .search import Search, What
+from .search import Plan, Search, What
 from .settings import (
     CONTROL_SPEC,
     LENGTH,
@@ -192,7 +192,7 @@ class _Job:
         tuning = schedule.steps // 2 * schedule.tuned + schedule.steps * 2
         self.watch.expect(self.fits.steps + load.windows + scan + plans + tuning + CONTENDERS * s.windows)
 
-    def _contenders(self, search: Search, winner: Tried, which: Any) -> dict[str, What | None]:
+    def _contenders(self, search: Search, winner: Tried, which: Plan) -> dict[str, What | None]:
         """The plan is fixed, and with it the rule, before the judged part is opened."""
         contenders: dict[str, What | None] = {BASELINE: None}
         control = search.control(winner, which)

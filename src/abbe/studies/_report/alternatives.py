@@ -13,6 +13,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from ..._double import where_double
 from ...measures import (
     Rows,
     active_keys,
@@ -106,9 +107,7 @@ class AlternativesReader:
     def table(self) -> pl.DataFrame:
         """After all windows; one that failed in a shared folder is left out."""
         of_windows = [self._sums[index] for index in self.indices if index in self._sums]
-        layers = sorted({layer for of_layers in of_windows for layer in of_layers})
-        of_layers = {layer: [sums[layer] for sums in of_windows if layer in sums] for layer in layers}
-        return alternatives_table([BASELINE, *self.specs], of_layers, self.settings)
+        return _table_of(of_windows, self.specs, self.settings)
 
     def _read(self, call: AttentionCall) -> None:
         if self.window is None or lacks_vectors(call, self.settings.vectors):
@@ -121,8 +120,20 @@ class AlternativesReader:
         sums: Sums = {}
         for block in torch.split(positions, rows_at_once):
             baseline = rows_of_call(call, block, vectors)
-            sums = _added(sums, block_sums(baseline, call.value[0].float(), self.normalizers, directions))
+            sums = _added(sums, block_sums(baseline, where_double(call.value[0].float()), self.normalizers, directions))
         self._of_layers[layer] = sums
+
+
+def kept_alternatives(parts: Parts, windows: Sequence[Window], settings: Settings) -> pl.DataFrame:
+    """As a reader with the usual settings gives it, from the parts of these windows that are there."""
+    of_windows = [_by_layer(kept[0]) for window in windows if (kept := parts.tensors(_part(window))) is not None]
+    return _table_of(of_windows, ALTERNATIVES, replace(settings, queries=QUERIES))
+
+
+def _table_of(of_windows: Sequence[dict[int, Sums]], specs: Sequence[str], settings: Settings) -> pl.DataFrame:
+    layers = sorted({layer for of_layers in of_windows for layer in of_layers})
+    of_layers = {layer: [sums[layer] for sums in of_windows if layer in sums] for layer in layers}
+    return alternatives_table([BASELINE, *specs], of_layers, settings)
 
 
 def _part(window: Window) -> str:

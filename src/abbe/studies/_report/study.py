@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,14 @@ from .._engine.settings import REPORT_LENGTHS as LENGTHS
 from .._engine.settings import REPORT_TEMPERATURES as TEMPERATURES
 from .._engine.settings import Settings, settings_for
 from .._engine.sharing.asked import shareable
+from .._engine.sharing.board import Board, Unit
 from .._engine.sharing.crew import independently, is_shared, leave_to_merge, share, unit_in
+from .._engine.sharing.runs import merged_run
 from .._engine.watch import watching
 from .._engine.window import check_model, check_tokens
 from .advice import advice
 from .alternatives import SCHEMA as ALTERNATIVES_SCHEMA
-from .alternatives import SHARPER, SPARSE, AlternativesReader, alternatives_windows, newer_name
+from .alternatives import SHARPER, SPARSE, AlternativesReader, alternatives_windows, kept_alternatives, newer_name
 from .floors import floors
 from .growth import growth
 from .head_verdicts import head_verdicts
@@ -95,12 +97,36 @@ def report(
             closer.share_sample()
         leave_to_merge()
         if closer.skipped:
-            run = Run(run.table, {**run.manifest, "skipped": [*run.manifest["skipped"], *closer.skipped]})
+            run = _with_skipped(run, closer.skipped)
         result = make_report(run, *closer.seen())
         if place is not None:
             result.save(place)
             result.to_html(place / result.page)
     return result
+
+
+def merged_report(folder: Path, board: Board, say: Callable[[str], object]) -> Report | None:
+    """From the parts of workers, without the model; None if it is needed."""
+    with held(folder):
+        merged = merged_run(folder, board, Report.study, say)
+        if merged is None or merged.kept.finished:
+            return None
+        parts, run = merged.kept.parts, merged.run
+        alternatives = kept_alternatives(parts, alternatives_windows(merged.cut), merged.settings)
+        sample = parts.json(_SAMPLE)
+        if parts.measured_again:
+            return None
+        failure = None if sample is not None else board.failure(Unit(_SAMPLE, ()))
+        if failure is not None:
+            run = _with_skipped(run, [str(failure)])
+        result = make_report(run, alternatives, None if sample is None else sample_from_json(sample))
+        result.save(folder)
+        result.to_html(folder / result.page)
+    return result
+
+
+def _with_skipped(run: Run, why: Sequence[str]) -> Run:
+    return Run(run.table, {**run.manifest, "skipped": [*run.manifest["skipped"], *why]})
 
 
 def make_report(run: Run, alternatives: pl.DataFrame | None = None, sample: Sample | None = None) -> Report:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from ...._errors import AbbeError
 from ...._stored import CHECKED, checked, read_json, write_json_once
 
 ATTEMPTS = 3  # a part that failed so often is left out
-_ASKED, _STAGES, _FAILED = "asked.json", "stages", "failed"
+_ASKED, _STAGES, _REMEMBERED, _FAILED = "asked.json", "stages", "remembered", "failed"
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,14 @@ class Board:
                 files |= {name: tuple(self.run / file for file in some) for name, some in content.items()}
         return [Unit(name, some) for name, some in files.items()]
 
+    def remember(self, folder: Path, content: Mapping[str, Any]) -> None:
+        """What a run in the folder needs beside its parts to be merged without its model."""
+        self._write(self._remembered(folder), content)
+
+    def remembered(self, folder: Path) -> dict[str, Any] | None:
+        path = self._remembered(folder)
+        return checked(path, read_json(path)) if path.is_file() else None
+
     def fail(self, unit: Unit, reason: str) -> None:
         content = here() | {"part": unit.name, "reason": reason, "when": _now()}
         for attempt in range(1, ATTEMPTS + 1):
@@ -116,6 +125,10 @@ class Board:
     def clear(self) -> None:
         """Everything is in the finished run: only its parts stay."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _remembered(self, folder: Path) -> Path:
+        within = Path(os.path.realpath(folder)).relative_to(self.run)
+        return self.folder / _REMEMBERED / f"{'+'.join(('run', *within.parts))}.json"
 
     def _failure(self, unit: Unit, attempt: int) -> Path:
         return self.folder / _FAILED / f"{unit.name.replace('/', '+')}-{attempt}.json"
