@@ -93,7 +93,7 @@ class Attention(nn.Module):
         return y
 
     def _logits(self, q: Tensor, k: Tensor, visible: Tensor | None) -> Tensor:
-        logits = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5 / self._temperature()
+        logits: Tensor = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5 / self._temperature()
         return logits if visible is None else logits.masked_fill(~visible, -torch.inf)
 
     def folded(self, x: Tensor, hidden: Tensor, items: Linear) -> Tensor:
