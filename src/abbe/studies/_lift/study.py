@@ -134,8 +134,8 @@ class _Job:
             error = self._check()
             load = self._load()
             # Before the folder is claimed: a budget that is too small leaves nothing behind.
-            begun = self.folder is not None and (self.folder / _SCHEDULE).exists()
-            first = None if begun else self._first_schedule(load)
+            again = self.folder is not None and (self.folder / _SCHEDULE).exists()
+            first = None if again else self._first_schedule(load)
             parts = claim_folder(
                 self.folder, Lift.study, self.model, self.text, self.facts["settings"], self.watch.announce
             )
@@ -144,7 +144,9 @@ class _Job:
             schedule, a_pass = self._scheduled(load, first)
             self.watch.say_checked(self.model.name, error, allowed_error(self.model))
             self._say_cost(schedule, load, a_pass)
+            begun = time.perf_counter()
             self.fits.make(self.fit)
+            self.kept.spent += time.perf_counter() - begun
             search = Search(
                 self.model, self.settings, self.fits, schedule, self.kept, self.watch, fit=self.fit, choose=self.choose,
                 fit_keys=self.fit_keys, choose_keys=self.choose_keys, reserve=1.6 * load.judged_passes * a_pass,
@@ -191,7 +193,8 @@ class _Job:
         scan = schedule.groups * load.candidates * schedule.scan_windows
         plans = (schedule.plans + schedule.tuned + 2) * load.windows
         tuning = schedule.steps // 2 * schedule.tuned + schedule.steps * 2
-        self.watch.expect(self.fits.steps + load.windows + scan + plans + tuning + CONTENDERS * s.windows)
+        heads = 1 + sum(self.fits.heads) if s.goal == RETRIEVAL else 0
+        self.watch.expect(self.fits.steps + load.windows + scan + plans + tuning + heads + CONTENDERS * s.windows)
 
     def _contenders(self, search: Search, winner: Tried, which: Plan) -> dict[str, What | None]:
         """The plan is fixed, and with it the rule, before the judged part is opened."""
