@@ -170,7 +170,8 @@ def _checked(
     network: Any = model.network
     return {
         "format": 1, "kind": "folded" if plain else "carried", "model": _without_folders(model.name),
-        "fingerprint": model.fingerprint, "architecture": type(network).__name__, "auto": choice.auto, "error": error, "allowed": allowed(dtype),
+        "fingerprint": model.fingerprint, "architecture": type(network).__name__, "auto": choice.auto,
+        "error": error, "allowed": allowed(dtype),
         "dtype": str(dtype).removeprefix("torch."), "tokens": trial.inputs["input_ids"].shape[1],
         "new_tokens": NEW_TOKENS if wanted.generated is not None else 0, "plan_file": PLAN_FILE,
         "abbe": _version("abbe"), "transformers": _version("transformers"), "torch": _version("torch"),
