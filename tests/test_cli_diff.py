@@ -36,7 +36,7 @@ def test_tables_page_and_json(models: Path, tmp_path: Path, monkeypatch: pytest.
     assert result.exit_code == 0, result.exception
     assert "1 of 8 heads changes beyond chance" in result.output
     assert "layer 1, head 1" in result.output
-    page = next(tmp_path.glob("abbe-diff-checkpoint-9-*/diff.html"))
+    page = tmp_path / "abbe-diff-checkpoint-9-checkpoint-10" / "diff.html"
     assert "What changes from checkpoint-9 to checkpoint-10?" in page.read_text(encoding="utf-8")
     again = run("diff", models, "--text", book, *QUICK, "--json", "--quiet", "--out", "over")
     assert again.exit_code == 0, again.exception

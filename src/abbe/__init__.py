@@ -4,6 +4,7 @@ import typing as _typing
 
 from ._errors import AbbeError
 from ._later import later as _on_first_use
+from ._model_type import register_model_type as _register_model_type
 from ._when_imported import when_imported as _when_imported
 
 if _typing.TYPE_CHECKING:
@@ -149,4 +150,7 @@ __getattr__, __dir__ = _on_first_use(__name__, _NAMES, _MODULES)
 # attn_implementation="abbe:entmax-1.5" and the like are known to transformers when both are imported, in any order.
 _when_imported("transformers.modeling_utils", lambda: __getattr__("models").register_attention_names())
 # The folders that `export` writes with a plan name a model type of abbe's.
-_when_imported("transformers.models.auto.configuration_auto", lambda: __getattr__("models").register_carried())
+_when_imported(
+    "transformers.models.auto.configuration_auto",
+    lambda: _register_model_type(lambda: __getattr__("models").carried_config),
+)

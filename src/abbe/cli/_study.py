@@ -158,8 +158,13 @@ def study(
 def _in_the_name(option: str, own: Mapping[str, Any]) -> list[str]:
     """What the folder's name ends with, as part of a file name."""
     value = own.get(option) or False
-    ending = (option if value else "") if isinstance(value, bool) else str(value)
+    ending = (option if value else "") if isinstance(value, bool) else _without_folders(str(value))
     return ["".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in ending)] if ending else []
+
+
+def _without_folders(value: str) -> str:
+    """Of another model, as of the first, its name alone."""
+    return Path(value).name if Path(value).is_absolute() or value.startswith(("./", "../")) else value
 
 
 def _composed(measure: Callable[..., Measured], json: str, folder: str) -> inspect.Signature:

@@ -1,6 +1,6 @@
 """Models and text: load a transformer, pull one into the cache, cut text into windows, tap the attention."""
 
-from ._export.carried import register_carried
+from ._export.carried import carried_config
 from ._export.export import Export, export
 from ._export.gguf import gguf_error, read_export
 from ._head import logits_in_pieces
@@ -58,6 +58,7 @@ __all__ = [
     "attention_names",
     "built",
     "cache_folder",
+    "carried_config",
     "checked_logits",
     "configuration",
     "embedded_about",
@@ -80,7 +81,6 @@ __all__ = [
     "read_export",
     "read_text",
     "register_attention_names",
-    "register_carried",
     "rules_in",
     "self_check_tolerance",
     "shape_of",
