@@ -4,7 +4,7 @@
     make bench ARGS="--quick"                   two shapes, few repeats
     make bench ARGS="--only entmax,topk"        some normalizers
     make bench ARGS="--part normalizers"        one part: normalizers, package, attention, memory, latency, crossover,
-                                                diagnose, scaling, swap, compare, monitor, sparse
+                                                diagnose, scaling, swap, compare, monitor, sparse, scale
 
 Every row is printed as a JSON line as soon as it is measured, and again in a table at the end. Baseline and
 candidate alternate within a row, and the ratio is that of their best times: what is left of each when nobody
@@ -53,6 +53,7 @@ PARTS = (
     "compare",
     "monitor",
     "sparse",
+    "scale",
 )
 Row = dict[str, object]
 
@@ -253,7 +254,10 @@ def emit(row: Row) -> None:
 
 
 def print_table() -> None:
-    columns = ("forward", "forward+backward", "MiB", "MB", "seconds", "kernel/reference", "ratio", "density")
+    columns = (
+        "forward", "forward+backward", "over its map", "MiB", "MB", "seconds", "kernel/reference", "ratio", "density",
+        "processor", "with loading",
+    )  # fmt: skip
     print()
     for part in PARTS:
         rows = [row for row in _rows if row["part"] == part]
@@ -316,6 +320,10 @@ def main() -> None:
         import sparse
 
         sparse.sparse_rows(emit, best_times, budget, (1024, 4096) if options.quick else (1024, 2048, 4096, 8192))
+    if "scale" in wanted:
+        import sharing
+
+        sharing.scale_rows(emit, 1 if options.quick else 3)
     print_table()
 
 

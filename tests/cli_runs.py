@@ -25,6 +25,8 @@ COMMANDS = (
     "calibrate",
     "merge",
     "lift",
+    "diff",
+    "export",
     "watch",
     "train temperature",
     "train length",

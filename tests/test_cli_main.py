@@ -25,11 +25,14 @@ BASE = {
     "calibrate": (studies, "calibrate", ["--with", "sparsemax"]),
     "merge": (studies, "merge", ["."]),
     "lift": (studies, "lift", []),
+    "diff": (studies, "diff", []),
+    "export": (models, "export", ["embedded", "--plan", "sparsemax", "--out", "new"]),
     "watch": (results, "read_manifest", ["."]),
     **{f"train {name}": (studies, f"train_{name}", []) for name in ("temperature", "length", "recall", "text")},
     "verify": (studies, "verify", []),
     "normalizers": (normalizers, "list_normalizers", []),
     "pull": (models, "pull", ["minilm"]),
+    "cost": (studies, "cost", []),
     "doctor": (studies, "doctor", []),
 }
 ON = {
@@ -41,6 +44,8 @@ ON = {
     "calibrate": "finished work is kept: run the same command again to resume",
     "merge": "finished work is kept: run the same command again to resume",
     "lift": "finished work is kept: run the same command again to resume",
+    "diff": "finished work is kept: run the same command again to resume",
+    "export": "nothing was left behind, the same command starts again",
     **{
         f"train {name}": "finished work is kept: run the same command again to resume"
         for name in ("temperature", "length", "recall", "text")

@@ -27,11 +27,12 @@ ALLOWED = {
 }
 NO_NUMBERS = (
     "--text", "--with", "--out", "--figures", "--html", "--vectors", "--way", "--figure", "--device", "--dtype",
-    "--device-map",
+    "--device-map", "--plan",
 )  # fmt: skip
 WITHOUT_MODEL = ("merge", "verify", "normalizers", "pull", "doctor", "watch", "train")
 ALWAYS = {
     "calibrate": ["--with", "sparsemax"],
+    "export": ["--plan", "sparsemax", "--out", "new"],
     "merge": ["."],
     "pull": [],
     "verify": ["spectral"],

@@ -38,7 +38,7 @@ def packages(extra: str) -> set[str]:
     return names
 
 
-CORE, OPTIONAL = packages(""), packages("all")
+CORE, OPTIONAL = packages(""), packages("all") | packages("triton")
 PLAIN = {"numba", "numpy", "torch"}
 
 

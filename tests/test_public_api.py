@@ -20,6 +20,7 @@ PUBLIC = {
     *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
     *("Calibration", "Capacity", "Comparison", "calibrate", "capacity", "compare"),
     *("Lift", "lift"),
+    *("Difference", "Export", "diff", "export"),
     *("Report", "Reproduction", "Result", "Run", "diagnose", "open", "open_run", "report", "reproduce"),
     *(
         "Experiment",

@@ -4,6 +4,7 @@ import typing as _typing
 
 from ._errors import AbbeError
 from ._later import later as _on_first_use
+from ._model_type import register_model_type as _register_model_type
 from ._when_imported import when_imported as _when_imported
 
 if _typing.TYPE_CHECKING:
@@ -31,21 +32,26 @@ if _typing.TYPE_CHECKING:
         Calibration,
         Capacity,
         Comparison,
+        Difference,
         Experiment,
         Lift,
         Progress,
         Report,
+        Reports,
         Reproduction,
         calibrate,
         capacity,
         compare,
         cost,
         diagnose,
+        diff,
         doctor,
         lift,
         merge,
+        on_ray,
         open,
         report,
+        report_each,
         reproduce,
         train_length,
         train_recall,
@@ -63,6 +69,7 @@ __all__ = [
     "Calibration",
     "Capacity",
     "Comparison",
+    "Difference",
     "Experiment",
     "Export",
     "Lift",
@@ -73,6 +80,7 @@ __all__ = [
     "Plan",
     "Progress",
     "Report",
+    "Reports",
     "Reproduction",
     "Result",
     "Run",
@@ -86,6 +94,7 @@ __all__ = [
     "compare",
     "cost",
     "diagnose",
+    "diff",
     "doctor",
     "export",
     "lift",
@@ -93,12 +102,14 @@ __all__ = [
     "load",
     "merge",
     "normalizer",
+    "on_ray",
     "open",
     "open_run",
     "plan",
     "pull",
     "read_text",
     "report",
+    "report_each",
     "reproduce",
     "swap",
     "tap",
@@ -124,13 +135,14 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         ".results": ("Result", "Run", "open_run"),
         ".studies": (
-            *("Calibration", "Capacity", "Comparison", "Experiment", "Lift", "Progress", "Report", "Reproduction"),
-            *("calibrate", "capacity", "cost", "diagnose", "lift", "merge", "open", "work"),
+            *("Calibration", "Capacity", "Comparison", "Difference", "Experiment", "Lift"),
+            *("Progress", "Report", "Reports", "Reproduction"),
+            *("calibrate", "capacity", "cost", "diagnose", "diff", "lift", "merge", "on_ray", "open", "work"),
             *("train_length", "train_recall", "train_temperature", "train_text"),
         ),
         ".training": ("Monitor",),
     },
-    "all": {".studies": ("compare", "report", "reproduce")},  # they write pages
+    "all": {".studies": ("compare", "report", "report_each", "reproduce")},  # they write pages
 }
 _MODULES = ("bounds", "entmax", "measures", "models", "normalizers", "results", "studies", "training", "views", "words")
 __getattr__, __dir__ = _on_first_use(__name__, _NAMES, _MODULES)
@@ -138,4 +150,7 @@ __getattr__, __dir__ = _on_first_use(__name__, _NAMES, _MODULES)
 # attn_implementation="abbe:entmax-1.5" and the like are known to transformers when both are imported, in any order.
 _when_imported("transformers.modeling_utils", lambda: __getattr__("models").register_attention_names())
 # The folders that `export` writes with a plan name a model type of abbe's.
-_when_imported("transformers.models.auto.configuration_auto", lambda: __getattr__("models").register_carried())
+_when_imported(
+    "transformers.models.auto.configuration_auto",
+    lambda: _register_model_type(lambda: __getattr__("models").carried_config),
+)

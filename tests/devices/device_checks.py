@@ -1,6 +1,6 @@
 """Checks that run on the pretend device, many of them in one process of its own, and their answers.
 
-A module of checks names functions with `checks.add`; `python device_checks.py MODULE` reads the names of those to run
+A module of checks names functions with `checks.add`; `python device_checks.py MODULES` reads the names of those to run
 from its input, and answers each with one line of JSON. Tests ask with `answers`.
 """
 
@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from inside import kernels_switch
 from torch import Tensor, nn
 
 DEVICE = "pretend"
-_TIMEOUT = 900  # seconds; all the checks of a module take about a minute
+_TIMEOUT = 1800  # seconds; all the checks take about four minutes of one core
 Check = Callable[[], None]
 
 
@@ -47,6 +48,10 @@ class Checks(dict[str, Check]):
 
         return added
 
+    def join(self, others: Checks) -> None:
+        self.update(others)
+        self.quick |= others.quick
+
     def parameters(self) -> pytest.MarkDecorator:
         """Parametrise a test over the names."""
         slow = pytest.mark.slow
@@ -55,16 +60,10 @@ class Checks(dict[str, Check]):
         )
 
 
-def selected(request: pytest.FixtureRequest) -> list[str]:
-    """The checks that this call of pytest runs of a file of tests."""
-    items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
-    return [item.callspec.params["name"] for item in items if "name" in item.callspec.params]
-
-
-def answers(module: str, names: Iterable[str]) -> dict[str, str]:
+def answers(modules: Iterable[str], names: Iterable[str]) -> dict[str, str]:
     """What went wrong in each check, "" if nothing: all of them in one process, which alone knows the device."""
     # Kernels that fail warn and are given up: no check may pass because of that.
-    command = [sys.executable, "-W", "error::RuntimeWarning", __file__, module]
+    command = [sys.executable, "-W", "error::RuntimeWarning", __file__, *modules]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     ended = subprocess.run(
         command, input="\n".join(names), capture_output=True, text=True, timeout=_TIMEOUT, env=environment, check=False
@@ -75,18 +74,21 @@ def answers(module: str, names: Iterable[str]) -> dict[str, str]:
     return {line["name"]: line["error"] for line in lines}
 
 
-def _run(module: str) -> None:
+def _run(modules: Iterable[str]) -> None:
     import pretend_device  # noqa: F401 - registers the device
 
     torch.set_num_threads(1)
-    checks: Checks = importlib.import_module(module).checks
+    checks = Checks()
+    for module in modules:
+        checks.join(importlib.import_module(module).checks)
     for name in sys.stdin.read().splitlines():
-        error = ""
+        error, started = "", time.process_time()
         try:
             checks[name]()
         except Exception:  # the others shall run
             error = traceback.format_exc()
-        print(json.dumps({"name": name, "error": error}), flush=True)
+        seconds = round(time.process_time() - started, 3)
+        print(json.dumps({"name": name, "error": error, "seconds": seconds}), flush=True)
 
 
 # -- What checks are made of ------------------------------------------------------------------------------------------
@@ -131,4 +133,4 @@ def same(on_device: Any, on_cpu: Any, rel: float = 0.0, on: str = DEVICE) -> Non
 
 
 if __name__ == "__main__":
-    _run(sys.argv[1])
+    _run(sys.argv[1:])

@@ -10,14 +10,17 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import needle_models
 import polars as pl
 import tiny_models
 import tiny_runs
 import torch
+import torch.utils._pytree as tree
 import training_cases
 from device_checks import DEVICE, Checks, moved, same, torch_path
+from inside import double_module
 from torch import Tensor, nn
 
 import abbe
@@ -106,7 +109,7 @@ def swapped(family: str, what: Any, backward: bool = True) -> None:
 
 
 for _family in tiny_models.FAMILIES:
-    checks.add(f"tap {_family}", _family, quick=_family in ("gpt2", "gpt-oss"))(tapped)
+    checks.add(f"tap {_family}", _family)(tapped)
     if _family != "t5":
         checks.add(f"swap {_family}", _family, "sparsemax")(swapped)
 for _what in (
@@ -119,7 +122,7 @@ for _what in (
     checks.add(f"swap llama {_what}", "llama", _what)(swapped)
 
 
-def generated(what: str, quick: bool = False) -> None:
+def generated(what: str) -> None:
     """Greedy generation under a swap, with a cache: each step is one query."""
 
     def work(made: Model) -> Any:
@@ -136,10 +139,10 @@ def generated(what: str, quick: bool = False) -> None:
 
 
 for _spec in ("sparsemax", "entmax:alpha=1.5,learn=true", "topk:k=3", "softmax"):
-    checks.add(f"generate {_spec}", _spec, quick=_spec == "sparsemax")(generated)
+    checks.add(f"generate {_spec}", _spec)(generated)
 
 
-@checks.add("generate by the name of an attention", quick=True)
+@checks.add("generate by the name of an attention")
 def generated_by_name() -> None:
     def work(made: Model) -> Any:
         network: Any = made.network
@@ -187,13 +190,13 @@ def diagnosed(family: str, **options: Any) -> None:
 
 
 for _family in tiny_runs.BUILDERS:
-    checks.add(f"diagnose {_family}", _family, quick=_family == "gpt2")(diagnosed)
+    checks.add(f"diagnose {_family}", _family)(diagnosed)
 for _vectors in ("embedding", "hidden", "output"):
     checks.add(f"diagnose {_vectors}s")(lambda vectors=_vectors: diagnosed("llama", vectors=vectors))
-checks.add("diagnose as sparsemax")(lambda: diagnosed("llama", normalizer="entmax:alpha=1.5", temperatures=(0.5, 1.0)))
+checks.add("diagnose as entmax")(lambda: diagnosed("llama", normalizer="entmax:alpha=1.5", temperatures=(0.5, 1.0)))
 
 
-@checks.add("diagnose in bfloat16", torch.bfloat16, quick=True)
+@checks.add("diagnose in bfloat16", torch.bfloat16)
 @checks.add("diagnose in float16", torch.float16)
 def half_diagnosis(dtype: torch.dtype) -> None:
     def work(made: Model) -> pl.DataFrame:
@@ -202,9 +205,8 @@ def half_diagnosis(dtype: torch.dtype) -> None:
     found, wanted = on_both(work, lambda device: model("llama", device, dtype))
     # Later layers are given states that torch's attention kernel of the CPU rounds otherwise.
     same_tables(*(table.filter(pl.col("layer") == 0) for table in (found, wanted)))
-    same_tables(
-        *(table.select("measure", "layer", "head", "n", pl.col("value").is_null()) for table in (found, wanted))
-    )
+    known = "measure", "layer", "head", "n", pl.col("value").is_null()
+    same_tables(*(table.select(known) for table in (found, wanted)))
 
 
 @checks.add("report")
@@ -247,23 +249,25 @@ def capacities() -> None:
     same_tables(*on_both(work, lambda device: model("llama", device)))
 
 
-def word_model(device: str) -> Model:
+def word_model(device: str, build: Callable[..., nn.Module] = tiny_models.gpt2) -> Model:
     tokenizer = needle_models.word_tokenizer()
-    network: Any = tiny_models.gpt2(vocab_size=len(tokenizer))
+    network: Any = build(vocab_size=len(tokenizer))
     network.set_attn_implementation("eager")
     return wrap(network.to(device), tokenizer, "tiny")
 
 
-@checks.add("compare")
-def compared() -> None:
-    def work(made: Model) -> Any:
-        return abbe.compare(
-            made, needle_models.TEXT, normalizers=["sparsemax", "topk:k=2"], length=40, windows=3, queries=6,
-            needle_lengths=[31, 40], prompts=1, resamples=50, progress=False,
-        )  # fmt: skip
+def compared(made: Model, normalizers: list[str]) -> pl.DataFrame:
+    comparison = abbe.compare(
+        made, needle_models.TEXT, normalizers=normalizers, length=40, windows=3, queries=6, needle_lengths=[31, 40],
+        prompts=1, resamples=50, progress=False,
+    )  # fmt: skip
+    return comparison.table.select(pl.exclude("seconds", "time_ratio", "extra_megabytes"))
 
-    found, wanted = on_both(work, word_model)
-    same_tables(found.table, wanted.table, skip="^(seconds|time_ratio|extra_megabytes)$")
+
+@checks.add("compare", ["sparsemax", "topk:k=2"])
+@checks.add("compare a normalizer that learns", ["entmax:alpha=1.5,learn=true"])
+def comparison(normalizers: list[str]) -> None:
+    same_tables(*on_both(lambda made: compared(made, normalizers), word_model))
 
 
 @checks.add("calibrate")
@@ -337,7 +341,7 @@ def monitored(build: Callable[..., Any], padded: bool = False) -> None:
     same(moved_weights, [x.cpu() for x in work(DEVICE, watched=False)[1]])
 
 
-@checks.add("the monitor of a network on another device leaves random numbers alone", quick=True)
+@checks.add("the monitor of a network on another device leaves random numbers alone")
 def monitor_and_dropout() -> None:
     def work(watched: bool) -> list[Tensor]:
         network = training_cases.gpt2("eager").to(DEVICE)  # with dropout
@@ -359,11 +363,36 @@ def monitor_and_dropout() -> None:
     same(work(True), work(False), on="cpu")
 
 
-checks.add("monitor gpt2", training_cases.gpt2, quick=True)(monitored)
+checks.add("monitor gpt2", training_cases.gpt2)(monitored)
 checks.add("monitor llama", training_cases.llama, True)(monitored)
 
 
+# -- A device without float64 -----------------------------------------------------------------------------------------
+
+
+def without_double(name: str) -> None:
+    """A check, on a device that has no float64: the rows are measured on the CPU."""
+    from pretend_device import PretendTensor
+
+    with (
+        mock.patch.object(PretendTensor, "has_double", False),
+        mock.patch.object(double_module, "has_float64", lambda device: device.type != DEVICE),
+        torch_path(),  # of the rows that are on the CPU then
+    ):
+        checks[name]()
+
+
+_PATHS = "tap llama", "swap llama", "diagnose gpt-oss", "diagnose outputs", "diagnose as entmax", "monitor llama"
+for _name in (*_PATHS, "report", "capacity", "compare", "calibrate"):
+    checks.add(f"{_name} without float64", _name)(without_double)
+
+
 # -- Several devices --------------------------------------------------------------------------------------------------
+
+
+def sent(given: Any, place: str) -> Any:
+    """Tensors in any nesting on another device, with the graph of their gradients."""
+    return tree.tree_map_only(Tensor, lambda x: x.to(place), given, is_leaf=lambda x: isinstance(x, Tensor))
 
 
 def spread(made: Model, places: list[str]) -> Model:
@@ -371,10 +400,8 @@ def spread(made: Model, places: list[str]) -> Model:
     network: Any = made.network
     for layer, place in zip(network.model.layers, places, strict=True):
         layer.to(place)
-        layer.register_forward_pre_hook(
-            lambda _, args, kwargs, place=place: (moved(args, place), moved(kwargs, place)), with_kwargs=True
-        )
-    network.model.norm.register_forward_pre_hook(lambda _, args: moved(args, str(network.device)))
+        layer.register_forward_pre_hook(lambda _, *given, place=place: sent(given, place), with_kwargs=True)
+    network.model.norm.register_forward_pre_hook(lambda _, args: sent(args, str(network.device)))
     return made
 
 
@@ -387,7 +414,7 @@ def spread_diagnosis(places: list[str], first: str) -> None:
             tap.listen(lambda call: seen.append(str(call.weights(torch.tensor([3])).device)))
             with torch.no_grad():
                 made.network(input_ids=torch.arange(2, 14)[None].to(made.network.device))
-        options = {"lengths": [16, 40]} | tiny_runs.QUICK | {"windows": 2}
+        options = {"lengths": [16]} | tiny_runs.QUICK | {"windows": 2, "queries": 4, "sizes": (1, 3)}
         return abbe.diagnose(made, tiny_runs.TEXT, **options).table
 
     with torch_path():
@@ -401,3 +428,46 @@ def spread_diagnosis(places: list[str], first: str) -> None:
 checks.add("diagnose a network on two devices", ["pretend:0", "pretend:1"], "pretend:0", quick=True)(spread_diagnosis)
 checks.add("diagnose a network on CPU and device", ["pretend:0", "cpu"], "pretend:0")(spread_diagnosis)
 checks.add("diagnose a network on device and CPU", ["cpu", "pretend:0"], "cpu")(spread_diagnosis)
+
+
+def llama(device: str) -> Model:
+    return model("llama", device)
+
+
+def on_two_devices(
+    work: Callable[[Model], pl.DataFrame], rel: float = ROUNDING, make: Callable[[str], Model] = llama
+) -> None:
+    """A study of a network with its second layer on the CPU, which can also be differentiated."""
+    with torch_path():
+        wanted = work(make("cpu"))
+        found = work(spread(make(DEVICE), ["pretend:0", "cpu"]))
+    same_tables(found, wanted, rel)
+
+
+@checks.add("report of a network on CPU and device")
+def spread_report() -> None:
+    options = tiny_runs.QUICK | {"lengths": [16, 40], "temperatures": (0.1, 1.0)}
+    on_two_devices(lambda made: abbe.report(made, tiny_runs.TEXT, **options).run.table)
+
+
+@checks.add("capacity of a network on CPU and device")
+def spread_capacity() -> None:
+    options: dict[str, Any] = {"lengths": [16], "windows": 2, "queries": 8, "resamples": 50, "progress": False}
+    on_two_devices(lambda made: abbe.capacity(made, tiny_runs.TEXT, **options).table)
+
+
+@checks.add("calibrate a network on CPU and device")
+def spread_calibration() -> None:
+    options: dict[str, Any] = {
+        "normalizer": "entmax:alpha=1.5", "windows": 3, "held_out": 2, "length": 32, "queries": 8, "steps": 2,
+        "finetune": 2, "resamples": 50, "progress": False,
+    }  # fmt: skip
+    on_two_devices(lambda made: abbe.calibrate(made, tiny_runs.TEXT, **options).table, 1e-3)
+
+
+@checks.add("compare normalizers of a network on CPU and device")
+def spread_comparison() -> None:
+    def words(device: str) -> Model:
+        return word_model(device, tiny_models.llama)
+
+    on_two_devices(lambda made: compared(made, ["sparsemax", "entmax:alpha=1.5,learn=true"]), make=words)

@@ -35,8 +35,12 @@ class PretendTensor(Tensor):
 
     raw: Tensor
 
+    has_double = True  # some devices have no float64
+
     @staticmethod
     def __new__(cls, raw: Tensor, device: torch.device) -> PretendTensor:
+        if raw.dtype == torch.float64 and not cls.has_double:
+            raise TypeError(f"{device} has no float64")
         made: PretendTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, raw.shape, strides=raw.stride(), storage_offset=raw.storage_offset(), dtype=raw.dtype, device=device,
             layout=raw.layout, requires_grad=False,

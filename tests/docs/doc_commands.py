@@ -22,7 +22,7 @@ from stand_ins import save_swap, save_training
 from abbe import cli, studies
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-WITHOUT_A_MODEL = ("pull", "verify", "normalizers", "doctor", "watch")  # they run to the end
+WITHOUT_A_MODEL = ("pull", "verify", "normalizers", "doctor", "watch", "cost")  # they run to the end
 
 
 class Accepted(BaseException):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from doc_blocks import COMMANDS, DOCUMENTS, ROOT, Block, commands, read
-from doc_commands import bench_parts, check_span, run_command, stop_before_the_work
+from doc_commands import bench_parts, check_options, check_span, run_command, stop_before_the_work
 from stand_ins import Shape, build, move_in
 
 BLOCKS = [(name, block) for name in DOCUMENTS for block in read(name).of(*COMMANDS)]
@@ -35,6 +35,16 @@ def test_commands_are_accepted(name: str, block: Block, place: Path, monkeypatch
 def test_commands_in_sentences_are_accepted() -> None:
     checked = [span for _name, span in SPANS if check_span(span)]
     assert len(checked) > 40
+
+
+def test_scripts_for_clusters_have_options_that_exist() -> None:
+    """They are not run."""
+    scripts = [block for name in DOCUMENTS for block in read(name).of("bash")]
+    lines = [line.rpartition(" -- ")[2].strip() for block in scripts for line in commands(block)]
+    lines = [line for line in lines if line.startswith("abbe ")]
+    assert len(lines) > 1
+    for line in lines:
+        check_options(shlex.split(line.removesuffix("&"))[1:])
 
 
 def test_parts_of_the_benchmark_are_listed() -> None:

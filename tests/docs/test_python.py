@@ -24,6 +24,9 @@ SLOW = {
     "docs/comparing.md",
     "docs/measuring.md",
     "docs/capacity.md",
+    "docs/lifting.md",
+    "docs/diff.md",
+    "docs/exporting.md",
     "docs/report.md",  # the README makes a report, too
     "docs/swapping.md",
 }  # a second or more of measuring

@@ -15,7 +15,7 @@ import torch
 from inside import export_check, fresh_answer
 from real import pulled, shared_model
 from safetensors.torch import load_file
-from tiny_models import byte_tokenizer, llama, make, t5, text_pair, tokens
+from tiny_models import bert, byte_tokenizer, llama, make, t5, text_pair, tokens
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import abbe
@@ -68,6 +68,8 @@ def test_temperatures_become_a_plain_checkpoint(tmp_path: Path) -> None:
     assert "in which abbe cannot be imported" in card
     assert re.search(r"^0 +1 +softmax:temperature=0\.6", card, re.MULTILINE)
     assert "abbe export tiny --plan" in card
+    assert str(tmp_path) not in card
+    assert str(tmp_path) not in json.dumps(facts)
     assert [path.name for path in tmp_path.iterdir()] == ["sharper"]
 
 
@@ -123,6 +125,7 @@ def test_a_damaged_entry_is_one_line(entry: Any, tmp_path: Path) -> None:
         AutoConfig.from_pretrained(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("same_process")
 def test_plans_from_files_folders_and_plans(tmp_path: Path) -> None:
     model = tiny()
@@ -130,23 +133,33 @@ def test_plans_from_files_folders_and_plans(tmp_path: Path) -> None:
     run.mkdir()
     given = abbe.plan(model, SHARPER)
     given.save(run / "tuned.safetensors")
-    judged = [{"attention": "baseline", "loss": 3.25}, {"attention": "lifted", "loss": 3.125}]
-    (run / "manifest.json").write_text(json.dumps({"study": "lift", "judged": judged}))
+    judged = [
+        {"contender": "baseline", "loss": 3.25, "rise": None, "rise_low": None, "rise_high": None, "keys": None},
+        {"contender": "plan", "loss": 3.125, "rise": -0.04, "rise_low": -0.05, "rise_high": -0.03, "keys": None},
+    ]
+    summary = {"findings": [{"sentence": "Lifted."}], "table": judged}
+    (run / "lift.json").write_text(json.dumps(summary))
     for number, what in enumerate((given, run, run / "tuned.safetensors", f"file:{run / 'tuned.safetensors'}")):
         made = abbe.export(model, what, tmp_path / str(number))
         assert made.plain
         card = (made.folder / "README.md").read_text()
-        assert ("| lifted | 3.125 |" in card) == bool(number)
+        assert ("Lifted.\n\n| contender | loss | rise |" in card) == bool(number)
+        assert ("| plan | 3.125 | -0.04 (-0.05 to -0.03) |" in card) == bool(number)
     with pytest.raises(AbbeError, match="holds no plan"):
         abbe.export(model, tmp_path / "0", tmp_path / "none")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("same_process")
 def test_encoder_decoders_and_encoders(tmp_path: Path) -> None:
     pair = wrap(t5(vocab_size=256), byte_tokenizer(64), "pair")
     assert abbe.export(pair, "softmax:temperature=0.8", tmp_path / "pair").plain
     sparse = abbe.export(pair, "*encoder*=sparsemax", tmp_path / "sparse")
     assert not sparse.plain
+    encoder = wrap(bert(vocab_size=256), byte_tokenizer(64), "encoder")
+    assert abbe.export(encoder, "layers.0.heads.1=softmax:temperature=0.5", tmp_path / "folded").plain
+    assert not abbe.export(encoder, "sparsemax", tmp_path / "encoder").plain
+    assert abbe.load(tmp_path / "encoder").kind == "encoder"
     read: Any = abbe.load(tmp_path / "sparse")
     with abbe.swap(pair, "*encoder*=sparsemax"):
         wanted = pair(**text_pair()).logits

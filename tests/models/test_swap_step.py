@@ -22,6 +22,7 @@ from tiny_models import gemma2, gpt2, gpt_oss, llama, mistral, tokens
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
+import abbe
 from abbe import AbbeError, Normalizer, normalizer, swap
 from abbe.models import HeadGroup
 from abbe.normalizers import Softmax
@@ -96,6 +97,17 @@ def test_every_normalizer_gives_what_it_gave(case: Case, steps: list[str]) -> No
     assert found.shape == (2, 1, 3, 24)
     torch.testing.assert_close(found, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(found, dense(made, inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_parameters_are_kept_only_where_they_cannot_change() -> None:
+    """Those of a fixed alpha are made once; an alpha that learns, and another alpha, give other weights at once."""
+    inputs = states(37, heads=3, key_heads=1)
+    learns = abbe.normalizer("entmax:alpha=1.5,learn=true")
+    for alpha in (1.5, 1.25, 1.75):
+        fixed = abbe.normalizer(f"entmax:alpha={alpha}")
+        learns.load_state_dict(abbe.normalizer(f"entmax:alpha={alpha},learn=true").state_dict())
+        for made in (fixed, learns):
+            torch.testing.assert_close(attend(made, inputs), longer_way(made, inputs), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow

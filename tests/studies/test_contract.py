@@ -30,6 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "calibrate": QUICK | {"normalizer": "sparsemax", "length": 16, "held_out": 2, "steps": 1, "resamples": 20},
     "lift": QUICK
     | {"normalizers": "sparsemax", "length": 16, "steps": 4, "prompts": 1, "budget": None, "resamples": 20},
+    "diff": SHORT | {"sizes": (1, 2)},
 }
 STUDIES = [pytest.param(study, marks=[pytest.mark.slow] if study == "lift" else []) for study in OPTIONS]
 # A part of each kind, as it lies in the folder of a finished study.
@@ -41,6 +42,7 @@ PARTS = {
     "compare": ["parts/0-windows.json", "parts/1-capacity.json", "parts/1-needle.json"],
     "calibrate": ["layers/*.safetensors", "losses.json"],
     "lift": ["parts/fit-1.safetensors", "parts/scan-0-1.json", "parts/judged-1.json"],
+    "diff": ["runs/0/windows/16-1.safetensors", "runs/1/windows/16-0.safetensors"],
 }
 # Passes of self-checks, and of estimates of the cost.
 CHECKING = {
@@ -51,6 +53,7 @@ CHECKING = {
     "compare": 3 + 6,
     "calibrate": 2,
     "lift": 2,
+    "diff": 4,
 }
 COSTS = ("seconds", "time_ratio", "extra_megabytes")  # of a comparison: other ones in every run
 NOT_COMPARED = ("manifest", "file", "figure_seconds", *COSTS)
@@ -58,11 +61,12 @@ NOT_COMPARED = ("manifest", "file", "figure_seconds", *COSTS)
 
 def run(study: str, on_pass: Callable[[], object] = lambda: None, **more: Any) -> Any:
     """A study of a model of its own, which calls `on_pass` before each of its forward passes."""
-    model, text = (
-        (compare_runs.word_model(), PROSE) if study in ("compare", "lift") else (tiny_runs.model(), tiny_runs.TEXT)
-    )
-    model.network.base_model.register_forward_pre_hook(lambda *_: on_pass())
-    return getattr(abbe, study)(model, text, **(OPTIONS[study] | more))
+    wordy = study in ("compare", "lift")
+    model, text = (compare_runs.word_model(), PROSE) if wordy else (tiny_runs.model(), tiny_runs.TEXT)
+    models = [model, tiny_runs.model()] if study == "diff" else [model]
+    for one in models:
+        one.network.base_model.register_forward_pre_hook(lambda *_: on_pass())
+    return getattr(abbe, study)(*models, text, **(OPTIONS[study] | more))
 
 
 def assert_measured_alike(result: abbe.Result, other: abbe.Result) -> None:
@@ -169,7 +173,9 @@ def test_saved_elsewhere_it_opens(study: str, saved: Saved, tmp_path: Path) -> N
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("study", ["calibrate", "capacity", "diagnose", "compare", "reproduce", "report", "lift"])
+@pytest.mark.parametrize(
+    "study", ["calibrate", "capacity", "diagnose", "compare", "diff", "reproduce", "report", "lift"]
+)
 def test_page_and_card(study: str, saved: Saved, tmp_path: Path) -> None:
     result = saved(study).result
     page = result.to_html(tmp_path / "page.html")

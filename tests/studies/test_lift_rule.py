@@ -11,7 +11,7 @@ from inside import CONTROL, PLAN, Judged, LiftSettings, decide, rule_text
 
 SETTINGS = LiftSettings(
     goal="sparse", max_loss=0.005, budget=None, candidates=("sparsemax",), length=32, windows=8, queries=4, steps=0,
-    needle_lengths=(128,), lengths=(), prompts=4, seed=0, level=0.95, resamples=300,
+    needle_lengths=(128,), lengths=(), prompts=4, seed=0, level=0.95, resamples=200,
 )  # fmt: skip
 BASE = [3.1, 3.4, 2.9, 3.3, 3.0, 3.2, 3.5, 2.8]
 

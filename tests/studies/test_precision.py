@@ -54,6 +54,24 @@ def test_the_usual_place_leaves_the_identity_as_it_was() -> None:
     assert not {"device", "dtype"} & set(tiny_runs.shared_run().manifest["identity"])
 
 
+def test_the_line_of_the_self_check_allows_for_the_dtype(capsys: pytest.CaptureFixture[str]) -> None:
+    for dtype, allowed in ((torch.float32, "1e-3"), (torch.bfloat16, "0.39"), (torch.float16, "0.049")):
+        abbe.diagnose(half(dtype), tiny_runs.TEXT, **(SMALL | {"windows": 1, "progress": True}))
+        assert f"(allowed {allowed})" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_report_says_the_precision_and_its_commands_keep_it() -> None:
+    quick = tiny_runs.QUICK | {"lengths": [16, 64], "temperatures": (1.0,)}
+    low = abbe.report("embedded", dtype="bfloat16", **quick)
+    assert "What precision costs" in low.to_html()
+    assert any("--dtype bfloat16" in step.command for step in low.next_steps())
+    full = abbe.report("embedded", **quick)
+    assert "What precision costs" not in full.to_html()
+    assert not any("--dtype" in step.command for step in full.next_steps())
+
+
+@pytest.mark.slow
 def test_the_command_line_takes_precisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

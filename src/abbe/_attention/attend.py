@@ -107,8 +107,9 @@ def attention(
     are second derivatives only while all scores fit in one block of 4 MiB.
 
     Sparsemax, entmax, top-k (renormalised), top-p and threshold in float32 on a CPU read, keep and differentiate only
-    the keys that have a weight, unless these are more than a third: less time than softmax takes where they are few,
-    and 8 bytes per weight, up to 64 MiB or twice the inputs. Their second derivatives, at any size, take O(Lq x Lk).
+    the keys that have a weight, unless these are more than half (a quarter without gradients): less time than softmax
+    takes where they are few, and 8 bytes per weight, up to 64 MiB or twice the inputs. Their second derivatives, at any
+    size, take O(Lq x Lk).
 
     Example:
         >>> q, k, v = torch.randn(8, 1024, 64), torch.randn(2, 1024, 64), torch.randn(2, 1024, 64)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +44,35 @@ def over_rows(kernel: Any, rows: int, *tensors: Tensor) -> None:
     """
     if not all(x.is_cpu for x in tensors):  # a kernel would write wherever the address of another device points to
         raise TypeError(f"{kernel.__name__} takes tensors on the CPU, got {[str(x.device) for x in tensors]}")
-    with loading():
-        from .entries import entry  # loads numba
-
-        function = entry(kernel, tuple((_NAMES[x.dtype], x.dim()) for x in tensors)).ctypes
+    key = (kernel, *[part for x in tensors for part in (x.dtype, x.ndim)])
+    function = _functions.get(key)
+    if function is None:
+        function = _functions[key] = _function(kernel, tensors)
     # Waking a thread costs more than a small share of rows.
     threads = max(1, min(torch.get_num_threads(), rows, tensors[0].numel() // _SHARE))
     shares = min(rows, _SHARES * threads) if threads > 1 else 1
     work = [0, shares, rows]
     for x in tensors:
-        work += (x.data_ptr(), *x.shape)
-    _run(function, (ctypes.c_int64 * len(work))(*work), threads)
+        work.append(x.data_ptr())
+        work.extend(x.shape)
+    _run(function, _array_of(len(work))(*work), threads)
+
+
+# Of every kernel and kind of tensors: looking one up anew takes as long as a small kernel runs.
+_functions: dict[tuple[Any, ...], Any] = {}
+
+
+def _function(kernel: Any, tensors: Sequence[Tensor]) -> Any:
+    """As C calls it; compiled or loaded now."""
+    with loading():
+        from .entries import entry  # loads numba
+
+        return entry(kernel, tuple((_NAMES[x.dtype], x.dim()) for x in tensors)).ctypes
+
+
+@cache
+def _array_of(size: int) -> Any:
+    return ctypes.c_int64 * size
 
 
 def _run(function: Any, work: ctypes.Array[ctypes.c_int64], threads: int) -> None:

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from .. import __version__
 from . import _calibrate, _capacity, _compare, _doctor, _heads, _normalizers, _pull, _reproduce, _train, _verify, _watch
 from ._invocation import MISTAKE
+from ._lift import diff as _diff
 from ._lift import export as _export
 from ._lift import lift as _lift
 from ._options import Debug
@@ -90,6 +91,7 @@ _add(_MODEL, _heads.diagnose, _heads.DIAGNOSE_EXAMPLES)
 _add(_MODEL, _capacity.capacity, _capacity.EXAMPLES)
 _add(_MODEL, _compare.compare, _compare.EXAMPLES)
 _add(_MODEL, _calibrate.calibrate, _calibrate.EXAMPLES)
+_add(_MODEL, _diff.diff, _diff.EXAMPLES)
 _add(_MODEL, _export.export, _export.EXAMPLES)
 _add(_MODEL, _merge.merge, _merge.EXAMPLES)
 _add(_MODEL, _lift.lift, _lift.EXAMPLES)

@@ -11,6 +11,7 @@ REPORT_EXAMPLES = (
     "abbe report",
     "abbe report smollm2 --text book.txt --open",
     "abbe report ./my-model --device auto --dtype bfloat16",
+    "abbe report --each 'checkpoints/*' --text book.txt --engine ray --actors 2",
     "abbe report ./my-model --lengths 128,512,2048 --figures figures --json",
 )
 DIAGNOSE_EXAMPLES = (
@@ -21,10 +22,21 @@ DIAGNOSE_EXAMPLES = (
 
 
 @study(json="Print numbers, verdicts, advice and manifest as JSON.")
-def report(*, asked: Asked, heads: Heads) -> Measured:
+def report(
+    *,
+    asked: Asked,
+    heads: Heads,
+    each: Annotated[
+        str | None, measured("Report on many models in place of one, such as 'checkpoints/*', with an index page.")
+    ] = None,
+) -> Measured:
     """How selective every attention head is, where selection breaks down, and what to do about it: one offline page."""
     from ..studies import report as run_report
+    from ..studies import report_each
 
+    if each is not None:
+        reports = report_each(each, asked.text, **heads, **asked.shared)
+        return Measured(reports, "reports_table", "save_reports_figures")
     result = run_report(asked.model, asked.text, **heads, **asked.shared)
     return Measured(result, "report_table", "save_report_figures")
 

@@ -39,6 +39,7 @@ from ._options import (
     out_option,
     quiet_option,
 )
+from ._scale.engine import Actors, Address, Engine, run_by
 from ._scale.shard import Shard, refuse_with_shard, run_shard
 from ._shown import show_result
 
@@ -111,7 +112,8 @@ def study(
 
         def command(
             *, seed: int, out: Path | None, figures: Path | None, opened: bool, as_json: bool, quiet: bool, debug: bool,
-            shard: str | None = None, **own: Any,
+            shard: str | None = None, engine: str | None = None, address: str | None = None, actors: int | None = None,
+            **own: Any,
         ) -> None:  # fmt: skip
             from .. import views
 
@@ -122,7 +124,8 @@ def study(
                 check_folder("--figures", figures)
             if opened:
                 need(f"abbe {name} --open", "report")
-            of = own["model"] if takes_model else measure.__name__
+            device = own.get("device")
+            of = ("each" if own.get("each") else own["model"]) if takes_model else measure.__name__
             folder = out or folder_for(group or name, of, *_in_the_name(named_by, own))
             shared = Shared(seed=seed, folder=folder, progress=not quiet)
             if takes_model:
@@ -131,10 +134,11 @@ def study(
                 own["shared"] = shared
             own = _with_heads(own)
             if shard is not None:
-                refuse_with_shard(figures, opened)
+                refuse_with_shard(figures, opened, engine, own.get("each"))
                 run_shard(shard, folder, lambda: measure(**own), as_json=as_json)
                 return
-            measured = measure(**own)
+            with run_by(engine, address, actors, device):
+                measured = measure(**own)
             drawn = figures or (folder / figures_in if figures_in else None)
             if drawn is not None:
                 getattr(views, measured.save_figures)(measured.result, drawn)
@@ -153,9 +157,14 @@ def study(
 
 def _in_the_name(option: str, own: Mapping[str, Any]) -> list[str]:
     """What the folder's name ends with, as part of a file name."""
-    value = own.get(option, False)
-    ending = (option if value else "") if isinstance(value, bool) else str(value)
+    value = own.get(option) or False
+    ending = (option if value else "") if isinstance(value, bool) else _without_folders(str(value))
     return ["".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in ending)] if ending else []
+
+
+def _without_folders(value: str) -> str:
+    """Of another model, as of the first, its name alone."""
+    return Path(value).name if Path(value).is_absolute() or value.startswith(("./", "../")) else value
 
 
 def _composed(measure: Callable[..., Measured], json: str, folder: str) -> inspect.Signature:
@@ -167,7 +176,7 @@ def _composed(measure: Callable[..., Measured], json: str, folder: str) -> inspe
         parameters += _GROUPS.get(one.name, own)
     parameters += [
         _option("seed", Seed, 0),
-        *([_option("shard", Shard, None)] if folder.split("-")[0] in SHARED else []),
+        *(_SHARING if folder.split("-")[0] in SHARED else []),
         _option("out", Annotated[Path | None, out_option(folder)], None),
         _option("figures", Figures, None),
         _option("opened", Opened, False),
@@ -182,6 +191,12 @@ def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
+_SHARING = [
+    _option("shard", Shard, None),
+    _option("engine", Engine, None),
+    _option("address", Address, None),
+    _option("actors", Actors, None),
+]
 _GROUPS: dict[str, list[inspect.Parameter]] = {
     "shared": [],
     "asked": [

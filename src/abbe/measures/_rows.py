@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .._double import where_double
 from .._errors import AbbeError
 from .._kernels.switch import KernelsBrokenError, load, usable_for
 from .._kernels.threads import over_rows
@@ -43,7 +44,8 @@ class Rows:
     head, or one for every key head: head h uses group h // (heads/groups). `range_limit` (head, query) is a proven
     ceiling of the spread of the logits. `softmax` says that the weights are the softmax of the logits, without a
     sink, so that the bounds for softmax apply; `sink` that a learned sink takes what the weights leave of 1, and
-    `sink_logits` (head,) are its logits, without which they are recovered from the weights, less exactly.
+    `sink_logits` (head,) are its logits, without which they are recovered from the weights, less exactly. On a device
+    without float64, in which measures are summed, rows are copied to the CPU.
     """
 
     logits: Tensor
@@ -56,6 +58,9 @@ class Rows:
 
     def __post_init__(self) -> None:
         _check(self)
+        for name in ("logits", "weights", "vectors", "range_limit", "sink_logits"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, where_double(given))
 
     @property
     def heads(self) -> int:

@@ -1,6 +1,6 @@
 """Models and text: load a transformer, pull one into the cache, cut text into windows, tap the attention."""
 
-from ._export.carried import register_carried
+from ._export.carried import carried_config
 from ._export.export import Export, export
 from ._export.gguf import gguf_error, read_export
 from ._head import logits_in_pieces
@@ -11,6 +11,7 @@ from ._load.embedded import FILES as EMBEDDED_FILES
 from ._load.embedded import about as embedded_about
 from ._load.embedded import embedded_folder
 from ._load.load import LoadedModel, load
+from ._load.places import input_device
 from ._load.room import free_memory, megabytes
 from ._load.wrap import wrap
 from ._pull.cache import PULLABLE, cache_folder, is_pulled
@@ -57,6 +58,7 @@ __all__ = [
     "attention_names",
     "built",
     "cache_folder",
+    "carried_config",
     "checked_logits",
     "configuration",
     "embedded_about",
@@ -65,6 +67,7 @@ __all__ = [
     "export",
     "free_memory",
     "gguf_error",
+    "input_device",
     "is_compiled",
     "is_pulled",
     "llama_configuration",
@@ -78,7 +81,6 @@ __all__ = [
     "read_export",
     "read_text",
     "register_attention_names",
-    "register_carried",
     "rules_in",
     "self_check_tolerance",
     "shape_of",

@@ -99,6 +99,7 @@ class Tap:
             return output
         if self._consumers:
             check_finite(call)
+            call = call.for_measures()
         for consumer in self._consumers:
             consumer(call)
         return model_attention(

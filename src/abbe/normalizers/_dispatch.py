@@ -7,9 +7,8 @@ pay. Derivatives beyond the first, and everything inside torch.func transforms, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,17 +64,23 @@ def row_map(
     return made
 
 
-@contextmanager
-def kernels_from(logits: int) -> Iterator[None]:
-    """Use the kernels from so many logits on, in this thread and block: for who calls often, and small."""
-    if torch.compiler.is_compiling():  # cannot trace a ContextVar, and `fused` does not ask it while compiling
-        yield
-        return
-    token = _asked_from.set(logits)
-    try:
-        yield
-    finally:
-        _asked_from.reset(token)
+class kernels_from:
+    """Use the kernels from so many logits on, in this thread and block: for who calls often, and small.
+
+    A class, because every step of a generation enters it, and a generator takes three times as long.
+    """
+
+    def __init__(self, logits: int) -> None:
+        self.logits = logits
+        self._token: Token[int | None] | None = None
+
+    def __enter__(self) -> None:
+        if not torch.compiler.is_compiling():  # cannot trace a ContextVar, and `fused` does not ask it while compiling
+            self._token = _asked_from.set(self.logits)
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            _asked_from.reset(self._token)
 
 
 def inside_transform() -> bool:
@@ -184,7 +189,7 @@ def _run_backward(
     except KernelsBrokenError:
         return _reference_gradients(which, grad, logits, params)
     if with_params:
-        summed = grad_params.view(*logits.shape[:-1], -1).sum_to_size(params.shape)
+        summed = grad_params.view(*logits.shape[:-1], params.shape[-1]).sum_to_size(params.shape)
         return grad_logits.view(logits.shape), summed.to(params.dtype).contiguous()
     # An operator of torch returns tensors, never None.
     return grad_logits.view(logits.shape), torch.zeros_like(params)

@@ -17,6 +17,7 @@ from .._kernels.threads import over_rows
 from . import _registry
 from ._base import Normalizer
 from ._dispatch import RowMap, fused, params_of_rows
+from ._entmax import Entmax, Sparsemax
 
 
 def step_attention(normalizer: Normalizer, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor | None:
@@ -30,12 +31,11 @@ def step_attention(normalizer: Normalizer, query: Tensor, key: Tensor, value: Te
     no_logits = _no_logits(batch, heads, key.shape[2])
     if not fused(no_logits):
         return None
-    normalizer._validate(no_logits, None)
-    which, params = normalizer._map(no_logits)
+    which, params = _map_of(normalizer, no_logits)
     if which.module is None:
         return None
     output = query.new_empty(batch, 1, heads, value.shape[3])
-    rest = params_of_rows(params, no_logits), _scale(scale), output
+    rest = params, _scale(scale), output
     # The keys come first: by the size of the first tensor the rows are split over threads.
     try:
         over_rows(_kernel(which), batch * heads, key, query.contiguous(), value, *rest)
@@ -62,6 +62,27 @@ def _are_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
     of_batch, shared, keys, of_width = key.shape
     fits = of_batch == batch and of_width == width and value.shape[:3] == (batch, shared, keys)
     return fits and heads % shared == 0 and key.is_contiguous() and value.is_contiguous()
+
+
+def _map_of(normalizer: Normalizer, no_logits: Tensor) -> tuple[RowMap, Tensor]:
+    """The map, and its parameters for every row or one for all."""
+    if type(normalizer) in _ALWAYS_THE_SAME and not normalizer.learned._modules:
+        return _fixed_map(type(normalizer), normalizer._given.get("alpha"))
+    normalizer._validate(no_logits, None)
+    which, params = normalizer._map(no_logits)
+    return which, params_of_rows(params, no_logits)
+
+
+# What does not learn has the same parameters in every step, whatever its shape: to make them takes as long as a kernel.
+_ALWAYS_THE_SAME = (Sparsemax, Entmax)
+
+
+@lru_cache(maxsize=64)
+def _fixed_map(kind: type[Normalizer], alpha: float | None) -> tuple[RowMap, Tensor]:
+    no_logits = _no_logits(1, 1, 1)
+    with torch.inference_mode(False):  # its tensors could not be used outside of it
+        which, params = (kind() if alpha is None else kind(alpha=alpha))._map(no_logits)
+        return which, params_of_rows(params, no_logits)
 
 
 @lru_cache(maxsize=8)  # all layers of a model ask for the same

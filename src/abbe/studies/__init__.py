@@ -16,14 +16,19 @@ if _typing.TYPE_CHECKING:
     from ._cost.result import Costs
     from ._cost.study import cost
     from ._diagnose.study import diagnose
+    from ._diff.result import Difference
+    from ._diff.study import diff
     from ._doctor.check import Check
     from ._doctor.study import doctor
+    from ._each.result import Reports
+    from ._each.study import report_each
     from ._engine.sharing.board import Failure
     from ._engine.watch import watching
     from ._lift.result import Lift
     from ._lift.study import lift
     from ._merge import merge
     from ._open import open
+    from ._ray.on_ray import on_ray
     from ._report.result import Ball, HeadVerdict, Report, Sample, SampleRow
     from ._report.study import report
     from ._reproduce.result import Claim, Figure, Reproduction
@@ -46,6 +51,7 @@ __all__ = [
     "Claim",
     "Comparison",
     "Costs",
+    "Difference",
     "Experiment",
     "Failure",
     "Figure",
@@ -57,6 +63,7 @@ __all__ = [
     "NormalizerTrial",
     "Progress",
     "Report",
+    "Reports",
     "Reproduction",
     "Sample",
     "SampleRow",
@@ -66,13 +73,16 @@ __all__ = [
     "compare",
     "cost",
     "diagnose",
+    "diff",
     "doctor",
     "lift",
     "merge",
+    "on_ray",
     "open",
     "progress",
     "progress_of",
     "report",
+    "report_each",
     "reproduce",
     "train_length",
     "train_recall",
@@ -102,11 +112,15 @@ _NAMES = {
         "._cost.result": ("Costs",),
         "._cost.study": ("cost",),
         "._diagnose.study": ("diagnose",),
+        "._each.result": ("Reports",),
         "._engine.sharing.board": ("Failure",),
         "._merge": ("merge",),
         "._lift.result": ("Lift",),
         "._lift.study": ("lift",),
+        "._diff.result": ("Difference",),
+        "._diff.study": ("diff",),
         "._open": ("open",),
+        "._ray.on_ray": ("on_ray",),
         "._report.result": ("Ball", "HeadVerdict", "Report", "Sample", "SampleRow"),
         "._reproduce.result": ("Claim", "Figure", "Reproduction"),
         "._train.result": ("Experiment",),
@@ -118,6 +132,7 @@ _NAMES = {
     },
     "all": {  # they write pages
         "._compare.study": ("compare",),
+        "._each.study": ("report_each",),
         "._report.study": ("report",),
         "._reproduce.study": ("reproduce",),
     },

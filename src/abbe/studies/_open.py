@@ -12,6 +12,8 @@ from ..results import Result, Run, Training, opened_run, opened_training, read_m
 from ._calibrate.result import Calibration, opened_calibration
 from ._capacity.result import Capacity, opened_capacity
 from ._compare.result import Comparison, opened_comparison
+from ._diff.result import Difference, opened_difference
+from ._each.result import Reports, opened_reports
 from ._lift.result import Lift, opened_lift
 from ._report.result import SAMPLE, Report
 from ._report.study import opened_report
@@ -21,9 +23,11 @@ from ._train.result import Experiment, opened_experiment
 _OPENERS: dict[str, Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Result]] = {
     Run.study: opened_run,
     Report.study: opened_report,
+    Reports.study: opened_reports,
     Reproduction.study: opened_reproduction,
     Capacity.study: opened_capacity,
     Comparison.study: opened_comparison,
+    Difference.study: opened_difference,
     Calibration.study: opened_calibration,
     Lift.study: opened_lift,
     Training.study: opened_training,
@@ -32,7 +36,7 @@ _OPENERS: dict[str, Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Resul
 
 
 def open(folder: str | os.PathLike[str]) -> Result:
-    """The result that `diagnose`, `report`, `reproduce`, `capacity`, `compare`, `calibrate`, `lift` saved in a folder.
+    """The result that `diagnose`, `report`, `capacity`, `compare`, `diff` or another study saved in a folder.
 
     A folder that a `Monitor` writes can be opened while the training run goes on. Refused in one line if it is no such
     folder, is not finished, or is damaged.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._double import where_double
 from ..measures import State
 from ..models import HeardCall
 
@@ -43,7 +44,7 @@ class Gradients:
 
     @torch.no_grad()
     def _add(self, layer: int, part: str, heads: int, gradient: Tensor) -> None:
-        norms = torch.linalg.vector_norm(gradient, dim=(0, 2, 3), dtype=torch.float32).double()
+        norms = where_double(torch.linalg.vector_norm(gradient, dim=(0, 2, 3), dtype=torch.float32)).double()
         # Heads that share keys and values share their gradient, too.
         squares = norms.square().repeat_interleave(heads // len(norms))
         sums, name = self._squares.setdefault(layer, {}), f"{part}_gradient/squares"

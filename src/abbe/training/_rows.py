@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .._double import where_double
 from .._errors import AbbeError
 from ..measures import Reading, Rows, Sets, State, dispersion, geometry, random_order, sensitivity, update
 from ..models import AttentionCall, HeardCall, self_check_tolerance
@@ -76,9 +77,9 @@ def _readings(
     call: AttentionCall, real: Tensor | None, sizes: tuple[int, ...], chance: Tensor
 ) -> dict[str, Reading | Largest]:
     queries = call.query.shape[2]
-    logits = call.logits(torch.arange(queries)).float()
-    sink = None if call.sink is None else call.sink.float()
-    return row_readings(logits, call.value.float(), real, sizes, chance, sink=sink)
+    logits, values = where_double(call.logits(torch.arange(queries)).float()), where_double(call.value.float())
+    sink = None if call.sink is None else where_double(call.sink.float())
+    return row_readings(logits, values, None if real is None else where_double(real), sizes, chance, sink=sink)
 
 
 def row_readings(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._double import where_double
 from ..measures import State
 from ..models import HeardCall, Listener
 
@@ -79,6 +80,7 @@ def _change(listener: Listener, kept: _Kept) -> State:
     if call is None or call.key.shape[-2] != before.shape[-1]:
         return no_change(len(before))
     after = call.rows(kept.positions).logits(torch.arange(len(kept.positions)))[0]
+    before, after = where_double(before), where_double(after)
     shown = before.isfinite() & after.isfinite()
     change = torch.where(shown, after - before, 0.0).double().flatten(1)
     return {

@@ -16,7 +16,12 @@ if _typing.TYPE_CHECKING:
     from ._cost import cost_table
     from ._diagnosis import diagnosis_table, summary
     from ._diagnosis_figures import save_diagnosis_figures
+    from ._diff.charts import diff_charts
+    from ._diff.page import save_diff_figures
+    from ._diff.table import diff_table
     from ._doctor import doctor_table
+    from ._each.page import reports_page, save_reports_figures
+    from ._each.table import reports_table
     from ._lift.page import save_lift_figures
     from ._lift.table import lift_table
     from ._normalizers import normalizers_table, trials_table
@@ -46,6 +51,8 @@ __all__ = [
     "compare_table",
     "cost_table",
     "diagnosis_table",
+    "diff_charts",
+    "diff_table",
     "doctor_table",
     "equal_selectivity_chart",
     "figure_chart",
@@ -54,15 +61,19 @@ __all__ = [
     "page_of",
     "report_page",
     "report_table",
+    "reports_page",
+    "reports_table",
     "reproduction_page",
     "reproduction_table",
     "save_calibration_figures",
     "save_capacity_figures",
     "save_compare_figures",
     "save_diagnosis_figures",
+    "save_diff_figures",
     "save_figures",
     "save_lift_figures",
     "save_report_figures",
+    "save_reports_figures",
     "save_train_figures",
     "save_watch_figures",
     "summary",
@@ -89,7 +100,9 @@ _NAMES = {
         "._capacity.table": ("capacity_table",),
         "._cost": ("cost_table",),
         "._diagnosis": ("diagnosis_table", "summary"),
+        "._each.table": ("reports_table",),
         "._lift.table": ("lift_table",),
+        "._diff.table": ("diff_table",),
         "._train.table": ("train_table",),
     },
     "report": {"._shared.charts": ("equal_selectivity_chart",), "._verify": ("verify_page",)},
@@ -101,7 +114,10 @@ _NAMES = {
         "._compare.page": ("compare_page", "save_compare_figures"),
         "._compare.table": ("compare_table",),
         "._diagnosis_figures": ("save_diagnosis_figures",),
+        "._each.page": ("reports_page", "save_reports_figures"),
         "._lift.page": ("save_lift_figures",),
+        "._diff.charts": ("diff_charts",),
+        "._diff.page": ("save_diff_figures",),
         "._report.figures": ("save_report_figures",),
         "._report.page": ("report_page",),
         "._report.table": ("report_table",),

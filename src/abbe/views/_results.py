@@ -16,6 +16,11 @@ from ._capacity.charts import capacity_chart
 from ._capacity.page import capacity_page
 from ._compare.charts import pareto_chart
 from ._compare.page import compare_page
+from ._diff.charts import diff_charts
+from ._diff.page import diff_page
+from ._diff.table import diff_tables
+from ._each.page import reports_page
+from ._each.table import reports_rows
 from ._lift.charts import plans_chart
 from ._lift.page import lift_page
 from ._lift.table import lift_tables
@@ -42,11 +47,13 @@ def page_of(result: Result) -> str:
     """One offline page."""
     pages: dict[str, Callable[[Any], str]] = {
         "report": report_page,
+        "report-each": reports_page,
         "reproduce": reproduction_page,
         "compare": compare_page,
         "capacity": capacity_page,
         "calibrate": calibration_page,
         "lift": lift_page,
+        "diff": diff_page,
         "watch": watch_page,
         "train": train_page,
     }
@@ -61,16 +68,23 @@ def card_of(result: Result) -> str:
     cards: dict[str, Any] = {
         "diagnose": run_html,
         "report": report_html,
+        "report-each": _reports,
         "reproduce": _reproduction,
         "capacity": _capacity,
         "compare": _comparison,
         "calibrate": _calibration,
         "lift": _lift,
+        "diff": _difference,
         "watch": _training,
         "train": _experiment,
     }
     drawn: str = cards[result.study](result)
     return drawn
+
+
+def _reports(result: Any) -> str:
+    rows = reports_rows(result)
+    return card([table_of(rows.columns, rows.rows)])
 
 
 def _capacity(result: Any) -> str:
@@ -99,6 +113,13 @@ def _calibration(result: Any) -> str:
 def _lift(result: Any) -> str:
     parts = [_measured(result), finding_list("What it means", result.findings), svg(plans_chart(result))]
     return card([*parts, *(_text_table(one) for one in lift_tables(result)[:2])])
+
+
+def _difference(result: Any) -> str:
+    """What changed, the first map, and the largest changes."""
+    drawn = [svg(chart) for chart in list(diff_charts(result, "light").values())[:1]]
+    tables = [_text_table(one) for one in diff_tables(result, _MOST_ROWS // 4)]
+    return card([_measured(result), finding_list("What changed", result.findings), *drawn, *tables])
 
 
 def _training(result: Any) -> str:

@@ -33,6 +33,17 @@ def text_name(manifest: Manifest) -> str:
     return str(part_of(manifest, "text").get("name") or "a text")
 
 
+def precision_of(manifest: Manifest) -> str:
+    """What a model of less than full precision is, in one sentence; empty for others, and where it is not known."""
+    dtype = str(part_of(manifest, "model").get("dtype") or "")
+    if dtype in ("", "float32", "float64"):
+        return ""
+    return (
+        f"The weights are {dtype}, less than float32: how much that moves every measure stands in docs/measuring.md, "
+        "under “What precision costs”."
+    )
+
+
 def without_folder(name: str) -> str:
     """A hub id keeps its slash; a path of this machine loses its folders."""
     return Path(name).name if Path(name).is_absolute() else name

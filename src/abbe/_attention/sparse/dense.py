@@ -13,8 +13,12 @@ from ..blocks import Call, Inputs, Rule, best_block_size, block_gradients, block
 from .call import Block, Settings, Tensors, distances
 from .forward import Room, support_of
 
-DENSE = 1 / 3  # of the visible keys: from here on full rows cost less than their support
+# Shares of the visible keys from which on full rows cost less than their support. Forward and backward it pays longer,
+# since it saves the four matrix products of the backward pass.
+DENSE = 1 / 2
+DENSE_FORWARD = 1 / 4
 PROBED = 4  # queries
+CLOSE = 1.5  # heads that are denser than allowed by at most this factor are not split from the others: copies cost more
 
 
 class MapOfHeads(nn.Module):
@@ -38,8 +42,10 @@ def dense_key_heads(settings: Settings, tensors: Tensors, dense_from: float = DE
     block = Block(slice(0, batch), slice(0, key_heads), last, slice(0, keys))
     counts = support_of(settings, tensors, block, Room(tensors, [block]))[2].view(batch, key_heads, -1)
     nearest, farthest = distances(settings, tensors)
-    share = counts.double().mean((0, 2)) / min(keys, farthest - nearest + 1)
-    return [head for head, of_head in enumerate(share.tolist()) if of_head > dense_from]
+    shares = (counts.double().mean((0, 2)) / min(keys, farthest - nearest + 1)).tolist()
+    if max(shares) <= CLOSE * dense_from:
+        return list(range(key_heads)) if sum(shares) > dense_from * key_heads else []
+    return [head for head, share in enumerate(shares) if share > dense_from]
 
 
 def take_heads(tensors: Tensors, key_heads: Sequence[int]) -> Tensors:

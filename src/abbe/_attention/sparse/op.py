@@ -20,6 +20,7 @@ from .backward import gradients
 from .call import Block, Settings, Support, Tensors
 from .dense import (
     DENSE,
+    DENSE_FORWARD,
     dense_gradients,
     dense_key_heads,
     dense_output,
@@ -35,10 +36,11 @@ KEPT_BYTES = 64 * 2**20
 KEPT_PER_INPUT = 2
 
 
-def sparse_attention(rule: Rule, inputs: Inputs, dense_from: float = DENSE) -> Tensor | None:
+def sparse_attention(rule: Rule, inputs: Inputs, dense_from: float | None = None) -> Tensor | None:
     """Attention over the support alone, or None where this cannot serve or full rows cost less.
 
-    A head takes full rows if more than a share of `dense_from` of its keys have a weight.
+    A head takes full rows if more than a share of `dense_from` of its keys have a weight: by default a half, or a
+    quarter if there are no gradients to come.
     """
     if not _serves(inputs):
         return None
@@ -46,6 +48,8 @@ def sparse_attention(rule: Rule, inputs: Inputs, dense_from: float = DENSE) -> T
     if mapped is None:
         return None
     which, params = mapped
+    if dense_from is None:
+        dense_from = DENSE if _needs_grad(*inputs, params) else DENSE_FORWARD
     settings = Settings(which.name, float(rule.scale), rule.softcap, rule.causal, rule.window, rule.dropout)
     batch = batch_shape(inputs)
     with full_precision(inputs.q):
@@ -69,11 +73,14 @@ def _attend(settings: Settings, seed: Tensor, tensors: Tensors, dense_from: floa
     return eager
 
 
+def _needs_grad(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
 def _serves(inputs: Inputs) -> bool:
     """Float32 on a CPU; a bias that learns has a gradient of full size."""
     q, _, _, _, bias, _ = inputs
-    learned_bias = torch.is_grad_enabled() and bias is not None and bias.requires_grad
-    return compute_dtype(q) == torch.float32 and usable_for(q) and not learned_bias and q.numel() > 0
+    return compute_dtype(q) == torch.float32 and usable_for(q) and not _needs_grad(bias) and q.numel() > 0
 
 
 def _prepared(inputs: Inputs, params: Tensor, batch: torch.Size) -> Tensors:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..._errors import AbbeError
 from ..._later import need
 from .. import _complete
 from .._invocation import current
@@ -51,6 +52,8 @@ def export(
     from ...models import export as run_export
     from ...models import gguf_error, read_export
 
+    if gguf is not None and gguf.suffix != ".gguf":
+        raise AbbeError(f"--gguf is {str(gguf)!r}, but must be a .gguf file that llama.cpp made of the exported folder")
     current.if_stopped = "nothing was left behind, the same command starts again"
     written = read_export(out) if gguf is not None and gguf.is_file() else run_export(model, plan, out, text=text)
     facts = dict(written.facts)

@@ -16,13 +16,14 @@ from typing import Any
 from torch import nn
 
 from ..._errors import AbbeError
+from ..._model_type import MODEL_TYPE
 from .._session.modules import CARRIED_NAME, attention_modules
 from .._swap.file import write_groups
 from .._swap.layers import layers_of
 from .._swap.named import GROUPS
 from .._swap.plan import Plan
 
-MODEL_TYPE, PREFIX, ENTRY = "abbe", "Abbe", "abbe"
+PREFIX, ENTRY = "Abbe", "abbe"
 PLAN_FILE = "abbe_plan.safetensors"
 _FORMAT = 1
 _AUTO = (
@@ -52,29 +53,24 @@ def write_carried(network: Any, plan: Plan, folder: Path) -> None:
     plan.save(folder / PLAN_FILE)
 
 
-class CarriedConfig:
-    """What transformers finds under the model type "abbe": it reads the settings that are within."""
-
-    model_type = MODEL_TYPE
-
-    @classmethod
-    def from_dict(cls, settings: dict[str, Any], **options: Any) -> Any:
-        settings = dict(settings)
-        entry = settings.pop(ENTRY, None)
-        if not isinstance(entry, dict) or entry.get("format") != _FORMAT or entry.get("plan") != PLAN_FILE:
-            raise AbbeError("config.json has no plan that this abbe can read; export the model again")
-        asked = options.pop("attn_implementation", None)
-        if asked not in (None, CARRIED_NAME):
-            raise AbbeError(
-                f"this folder computes with the normalizers of its plan, not with attn_implementation={asked!r}; "
-                "for softmax, load it without and call set_attn_implementation('sdpa')"
-            )
-        kind, architectures = entry.get("model_type"), entry.get("architectures")
-        if not isinstance(kind, str) or not isinstance(architectures, list) or not architectures:
-            raise AbbeError("config.json is damaged: its entry 'abbe' does not name the model's type and architecture")
-        within = settings | {"model_type": kind, "architectures": architectures}
-        config = config_class(kind, str(architectures[0]))
-        return config.from_dict(within | {"attn_implementation": CARRIED_NAME}, **options)
+def carried_config(settings: dict[str, Any], **options: Any) -> Any:
+    """What AutoConfig gives for the model type "abbe": the settings that are within."""
+    settings = dict(settings)
+    entry = settings.pop(ENTRY, None)
+    if not isinstance(entry, dict) or entry.get("format") != _FORMAT or entry.get("plan") != PLAN_FILE:
+        raise AbbeError("config.json has no plan that this abbe can read; export the model again")
+    asked = options.pop("attn_implementation", None)
+    if asked not in (None, CARRIED_NAME):
+        raise AbbeError(
+            f"this folder computes with the normalizers of its plan, not with attn_implementation={asked!r}; "
+            "for softmax, load it without and call set_attn_implementation('sdpa')"
+        )
+    kind, architectures = entry.get("model_type"), entry.get("architectures")
+    if not isinstance(kind, str) or not isinstance(architectures, list) or not architectures:
+        raise AbbeError("config.json is damaged: its entry 'abbe' does not name the model's type and architecture")
+    within = settings | {"model_type": kind, "architectures": architectures}
+    config = config_class(kind, str(architectures[0]))
+    return config.from_dict(within | {"attn_implementation": CARRIED_NAME}, **options)
 
 
 class _Config:
@@ -147,10 +143,3 @@ def config_class(kind: str, architecture: str) -> Any:
 
 def _is_among(network: type, known: Any) -> bool:
     return network in known if isinstance(known, (tuple, list)) else network is known
-
-
-def register_carried() -> None:
-    """Make the model type known to transformers."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    CONFIG_MAPPING.register(MODEL_TYPE, CarriedConfig, exist_ok=True)  # type: ignore[arg-type]

@@ -169,8 +169,9 @@ def _checked(
         raise AbbeError(f"{target} was not written, because the check failed: {failed}") from None
     network: Any = model.network
     return {
-        "format": 1, "kind": "folded" if plain else "carried", "model": model.name, "fingerprint": model.fingerprint,
-        "architecture": type(network).__name__, "auto": choice.auto, "error": error, "allowed": allowed(dtype),
+        "format": 1, "kind": "folded" if plain else "carried", "model": _without_folders(model.name),
+        "fingerprint": model.fingerprint, "architecture": type(network).__name__, "auto": choice.auto,
+        "error": error, "allowed": allowed(dtype),
         "dtype": str(dtype).removeprefix("torch."), "tokens": trial.inputs["input_ids"].shape[1],
         "new_tokens": NEW_TOKENS if wanted.generated is not None else 0, "plan_file": PLAN_FILE,
         "abbe": _version("abbe"), "transformers": _version("transformers"), "torch": _version("torch"),
@@ -186,10 +187,17 @@ def _version(package: str) -> str:
 
 def _command(model: LoadedModel, plan: object, target: Path) -> str:
     if isinstance(plan, (str, os.PathLike)):
-        shown = os.fspath(plan)
+        shown = _without_folders(os.fspath(plan))
     elif isinstance(plan, Mapping) and not isinstance(plan, Plan):
         shown = "; ".join(f"{pattern}={made}" for pattern, made in plan.items())
     else:
         shown = str(plan) if not isinstance(plan, Plan) else f"{FILE_PREFIX}PLAN"
-    source = model.source if model.source != model.name else model.name
-    return shlex.join(["abbe", "export", source, "--plan", shown, "--out", str(target)])
+    source = _without_folders(model.source)
+    return shlex.join(["abbe", "export", source, "--plan", shown, "--out", _without_folders(str(target))])
+
+
+def _without_folders(path: str) -> str:
+    """The card is passed on: where things lie on this machine stays out of it."""
+    prefix = FILE_PREFIX if path.startswith(FILE_PREFIX) else ""
+    bare = Path(path.removeprefix(prefix))
+    return prefix + (bare.name if bare.is_absolute() else str(bare))

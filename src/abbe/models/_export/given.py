@@ -14,7 +14,8 @@ from .._swap.plan import Plan
 
 # In a run's folder, the most finished first.
 _FILES = ("plan.safetensors", "tuned.safetensors", "calibrated.safetensors")
-_MANIFEST = "manifest.json"
+_LIFT = "lift.json"  # beside the plan of a lift: what it found, and the judged table
+_ENDS = ("_low", "_high")
 
 
 def plan_given(plan: object) -> What:
@@ -31,17 +32,17 @@ def plan_given(plan: object) -> What:
 
 
 def judged_in(plan: object) -> str:
-    """The judged table of the run that made the plan, as Markdown; empty where there is none."""
+    """What the lift that made the plan found on the judged part, as Markdown; empty where there is none."""
     path = _path(plan)
-    manifest = path.parent / _MANIFEST if path is not None else None
-    if manifest is None or not manifest.is_file():
+    summary = path.parent / _LIFT if path is not None else None
+    if summary is None or not summary.is_file():
         return ""
     try:
-        content = json.loads(manifest.read_text("utf-8"))
-    except (OSError, ValueError):
-        return ""
-    rows = content.get("judged") if isinstance(content, dict) and content.get("study") == "lift" else None
-    return _markdown(rows) if isinstance(rows, list) and rows and all(isinstance(one, dict) for one in rows) else ""
+        content = json.loads(summary.read_text("utf-8"))
+        sentence, rows = str(content["findings"][0]["sentence"]), list(content["table"])
+        return f"{sentence}\n\n{_markdown(rows)}"
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return ""  # no lift that this version knows: the card does without
 
 
 def _path(plan: object) -> Path | None:
@@ -60,10 +61,16 @@ def _path(plan: object) -> Path | None:
 
 
 def _markdown(rows: list[dict[str, Any]]) -> str:
-    names = list(rows[0])
-    lines = [names, ["---"] * len(names), *([_cell(row.get(name)) for name in names] for row in rows)]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+    """Columns that hold something; a number with its interval is one."""
+    names = [name for name in rows[0] if not name.endswith(_ENDS) and any(row.get(name) is not None for row in rows)]
+    lines = [names, ["---"] * len(names), *([_cell(row, name) for name in names] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value).replace("|", "\\|")
+def _cell(row: dict[str, Any], name: str) -> str:
+    value, ends = row.get(name), [row.get(name + end) for end in _ENDS]
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return str(value).replace("|", "\\|")
+    return f"{value:.4g}" if None in ends else f"{value:.4g} ({ends[0]:.4g} to {ends[1]:.4g})"

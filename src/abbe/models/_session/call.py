@@ -7,13 +7,14 @@ of some queries, and gets these rows only; grouped-query heads share their keys 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..._attention.blocks import beside_sink, compute_dtype, full_precision, grouped_scores, soft_cap, with_sink
+from ..._double import has_float64
 from ..._errors import AbbeError
 from ...normalizers import Normalizer
 from ...normalizers import normalizer as make_normalizer
@@ -61,6 +62,13 @@ class AttentionCall:
     causal: bool = False
     hidden: Tensor | None = None
     projection: nn.Module | None = None
+
+    def for_measures(self) -> AttentionCall:
+        """Itself; or on the CPU, where its device (Metal, some of Intel's) has no float64, in which sums are taken."""
+        if has_float64(self.query.device):
+            return self
+        tensors: dict[str, Any] = {name: part.cpu() for name, part in vars(self).items() if isinstance(part, Tensor)}
+        return replace(self, **tensors)
 
     def visible(self, queries: Tensor) -> Tensor:
         """Which keys these queries see: bool (batch, 1 or heads, len(queries), keys)."""
@@ -120,7 +128,7 @@ class AttentionCall:
             raise AbbeError(
                 f"{self.name}: its output projection {why}, so there are no output vectors; use value vectors instead"
             )
-        return weight.view(heads, width, -1)
+        return weight.to(self.query.device).view(heads, width, -1)
 
     def _checked(self, queries: Tensor) -> Tensor:
         length = self.query.shape[-2]
@@ -139,7 +147,8 @@ def _rows(table: Tensor, queries: Tensor) -> Tensor:
 def _input_by_output(projection: nn.Module | None) -> Tensor | None:
     """The weight of a linear map as (input, output), None if it is not plainly one."""
     weight = getattr(projection, "weight", None)
-    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
+    # Packed, or put aside by accelerate until the projection runs: it cannot be read.
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point() or weight.is_meta:
         return None
     # Conv1D, GPT-2's linear layer, stores the transpose of what nn.Linear does.
     return (weight.T if isinstance(projection, nn.Linear) else weight).detach().contiguous()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..._attention.blocks import BLOCK_BYTES, compute_dtype, fold_heads, full_precision, unfold_heads
+from ..._double import where_double
 from ..._errors import AbbeError
 from .call import AttentionCall
 from .modules import use_text_part
@@ -104,8 +105,9 @@ def relative_error(plain: Tensor, own: Tensor, kept: object = None) -> float:
         if not torch.equal(a[~finite], b[~finite]) or bool(b.isnan().any()):
             return math.inf
         if bool(finite.any()):
-            values.add(a[finite].double())
-            differences = max(differences, float((a[finite].double() - b[finite].double()).abs().max()))
+            there, here = (where_double(x[finite]).double() for x in (a, b))
+            values.add(there)
+            differences = max(differences, float((there - here).abs().max()))
     if values.deviation == 0:
         raise AbbeError("the model's output is one number everywhere, from which the self-check can prove nothing")
     return differences / values.deviation

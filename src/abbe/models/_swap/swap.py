@@ -144,7 +144,7 @@ class Swap:
         if self._listeners and trial is None:
             _, call = self._session.read(given)
             for listener in self._listeners:
-                listener(call, partial(swapped_weights, call, groups))
+                listener(call.for_measures(), partial(swapped_weights, call, groups))
         with kernels_from(KERNELS_FROM):
             output = swapped_attention(module, groups, query, key, value, mask, causal, options)
         if trial is not None:

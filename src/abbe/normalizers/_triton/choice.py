@@ -16,7 +16,7 @@ _WHOLE = 8192  # the longest row that fits into the registers of one program
 _LONG_BLOCK = 4096
 _SHORTEST = 32  # of a block: one warp
 _TILE = 1024  # short rows share a program until it holds so many logits
-_PER_WARP = 512  # 16 logits per thread
+_PER_WARP = 512  # 16 logits per thread; half as many where several rows hold their numbers in registers, too
 
 
 def _is_installed() -> bool:
@@ -43,7 +43,7 @@ class Plan:
 def plan(keys: int) -> Plan:
     block = _LONG_BLOCK if keys > _WHOLE else max(_SHORTEST, 1 << (keys - 1).bit_length())
     rows = max(1, _TILE // block)
-    return Plan(keys <= _WHOLE, rows, block, rows * block // _PER_WARP)
+    return Plan(keys <= _WHOLE, rows, block, rows * block // (_PER_WARP if rows == 1 else _PER_WARP // 2))
 
 
 def all_plans() -> list[Plan]:

@@ -55,10 +55,7 @@ def step_to_root(first, second, MAP: tl.constexpr):
 
 @triton.jit
 def exact_shift(first, second, count, MAP: tl.constexpr):
-    """The shift of the threshold after which the weights of the present support sum to 1.
-
-    It is added to the weights, not to the threshold, whose rounding would count once per key.
-    """
+    """The shift of the threshold after which the weights of the present support sum to 1, in closed form."""
     if MAP == "entmax15":
         # sum (d - x)^2 = 1, the root near 0 in the form that does not cancel
         excess = second - 1.0
@@ -69,22 +66,23 @@ def exact_shift(first, second, count, MAP: tl.constexpr):
 
 @triton.jit
 def shifted_weights(z, at, beta, shift, MAP: tl.constexpr):
-    a, b = terms(z, at, beta, MAP)
+    """Weights of a threshold in two parts: at + shift in one float32 would be off by half an eps in each key."""
     if MAP == "entmax":
-        return tl.maximum(a - shift * b, 0.0)
-    d = tl.maximum(a - shift, 0.0)
+        w, slope = terms(z, at, beta, MAP)
+        return tl.maximum(w - shift * slope, 0.0)
+    d = tl.maximum((z - at) - shift, 0.0)
     return d * d if MAP == "entmax15" else d
 
 
 @triton.jit
 def sums_at(
     z, at, beta, logits, first, real, keys, top, factor, far,
-    MAP: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
+    MAP: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr,
 ):  # fmt: skip
-    """Sums of both terms over each row, and of the keys on its support."""
+    """Sums of both terms over each row, and with COUNT the keys on its support (else 0: a reduction less)."""
     if WHOLE:
         a, b = terms(z, at, beta, MAP)
-        return row_sum(a), row_sum(b), row_sum(tl.where(a > 0.0, 1.0, 0.0))
+        return row_sum(a), row_sum(b), row_sum(tl.where(a > 0.0, 1.0, 0.0)) if COUNT else tl.zeros_like(at)
     a_lanes = tl.zeros_like(z)
     b_lanes = tl.zeros_like(z)
     support = tl.zeros_like(z)
@@ -93,8 +91,9 @@ def sums_at(
         a, b = terms(part, at, beta, MAP)
         a_lanes += a
         b_lanes += b
-        support += tl.where(a > 0.0, 1.0, 0.0)
-    return row_sum(a_lanes), row_sum(b_lanes), row_sum(support)
+        if COUNT:
+            support += tl.where(a > 0.0, 1.0, 0.0)
+    return row_sum(a_lanes), row_sum(b_lanes), row_sum(support) if COUNT else tl.zeros_like(at)
 
 
 @triton.jit
@@ -116,13 +115,12 @@ def forward(
     top, count, bad = row_facts(x)
     if not WHOLE:
         for start in range(BLOCK, keys, BLOCK):
-            part_top, part_count, part_bad = row_facts(
-                load_tile(logits, first, real, start, keys, float("-inf"), BLOCK)
-            )
+            part = load_tile(logits, first, real, start, keys, float("-inf"), BLOCK)
+            part_top, part_count, part_bad = row_facts(part)
             top, count, bad = tl.maximum(top, part_top), count + part_count, tl.maximum(bad, part_bad)
     sound = (top > float("-inf")) & (top < float("inf")) & (bad == 0.0)
     top = tl.where(sound, top, 0.0)
-    # The weights of entmax are powers of beta z - tau, and tau is searched for; general alpha scales inside.
+    # A fixed alpha takes beta into the logits once; general alpha has it in `terms`.
     factor = scale if MAP == "entmax" else beta * scale
     far = -2.0 / beta if MAP == "entmax" else tl.full(beta.shape, -2.0, tl.float32)
     z = gaps(x, top, factor, far)
@@ -137,7 +135,7 @@ def forward(
     step_last = high - low
     turn = 0
     while (turn < ROUNDS) & (tl.max(active.to(tl.int32)) > 0):
-        a, b, support = sums_at(z, at, beta, logits, first, real, keys, top, factor, far, MAP, WHOLE, BLOCK)
+        a, b, _ = sums_at(z, at, beta, logits, first, real, keys, top, factor, far, MAP, WHOLE, BLOCK, False)
         excess, step = step_to_root(a, b, MAP)
         low = tl.where(excess >= 0.0, at, low)
         high = tl.where(excess <= 0.0, at, high)
@@ -145,22 +143,25 @@ def forward(
         if MAP == "entmax":  # ln of the sum is neither convex nor concave: Newton may circle
             trusted &= tl.abs(step) <= 0.5 * step_before
         following = tl.where(trusted, at + step, 0.5 * (low + high))
-        if MAP == "sparsemax":
-            # On an unchanged support the last step was exact.
-            settled = (support == support_before) | (tl.abs(excess) <= SUMMED)
-            support_before = tl.where(trusted, support, 0.0)
-        elif MAP == "entmax15":
-            # Convergence is quadratic: what this step leaves of the sum is at most keys step^2.
-            settled = trusted & (keys * step * step <= SETTLED)
-        else:
-            settled = tl.abs(following - at) <= STEP * (1.0 + at)
+        if MAP == "entmax":
+            settled = tl.abs(following - at) <= (1.0 + at) * STEP
             step_before = step_last
             step_last = tl.abs(following - at)
+        else:
+            if MAP == "sparsemax":
+                # On an unchanged support the last step was exact.
+                settled = (b == support_before) | (tl.abs(excess) <= SUMMED)
+                support_before = tl.where(trusted, b, 0.0)
+            else:
+                # Convergence is quadratic: what this step leaves of the sum is at most keys step^2.
+                settled = keys * step * step <= SETTLED
+            # The last step may leave a bracket that rounding has closed.
+            following = tl.where(settled, at + step, following)
         at = tl.where(active, following, at)
         active = active & (settled == 0)
         turn += 1
 
-    a, b, support = sums_at(z, at, beta, logits, first, real, keys, top, factor, far, MAP, WHOLE, BLOCK)
+    a, b, support = sums_at(z, at, beta, logits, first, real, keys, top, factor, far, MAP, WHOLE, BLOCK, True)
     shift = exact_shift(a, b, support, MAP)
     # Zeros for a row without keys, NaN throughout a row with NaN or +inf.
     hollow = tl.where((count == 0.0) & (bad == 0.0), 0.0, float("nan"))

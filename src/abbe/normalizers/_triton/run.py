@@ -43,7 +43,7 @@ def _launch(which: str, arrays: tuple[Tensor, ...], rows: Tensor, params: Tensor
     step = params.shape[-1] if len(params) > 1 else 0
     grid = ((count + made.rows - 1) // made.rows,)
     try:
-        with torch.cuda.device_of(rows):  # triton launches on the current device
+        with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]  # triton launches on the current device
             _kernel(which)[grid](
                 *arrays, count, keys, step, **constants,
                 WHOLE=made.whole, ROWS=made.rows, BLOCK=made.block, num_warps=made.warps,
@@ -72,7 +72,8 @@ def _give_up(error: Exception) -> None:
     _broken = True
     reason = next(iter(str(error).splitlines()), "") or type(error).__name__
     warnings.warn(
-        f"abbe goes on without its Triton kernels, on torch operations: {reason} ({VARIABLE}=off says that this is wanted)",
+        f"abbe goes on without its Triton kernels, by torch operations: {reason} ({VARIABLE}=off says that this is "
+        "wanted)",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 import torch
@@ -16,6 +16,8 @@ from .._engine.fitting.fit import HeadFits, fit, judge
 from .._engine.fitting.rows import LayerRows
 from .._engine.parts import Parts
 from .result import HEADS_SCHEMA, PARAMETERS_SCHEMA
+
+T = TypeVar("T")
 
 _FACTS = ("energy", "before", "after", "zeros_before", "zeros_after")
 _COLUMNS = ("energy", "error_before", "error_after", "zeros_before", "zeros_after")
@@ -61,16 +63,26 @@ def values_of(made: Normalizer) -> dict[str, list[float]]:
 
 
 def _flat(learned: Learned) -> list[float]:
-    return [float(value) for value in learned.value().detach().double().flatten()]
+    return [float(value) for value in learned.value().detach().cpu().double().flatten()]
 
 
 def fit_layer(groups: Sequence[FittedGroup], rows: LayerRows, steps: int) -> list[FittedGroup]:
-    return [replace(group, facts=fit(group.made, rows.of_heads(group.heads), steps)) for group in groups]
+    facts = [_beside(rows, fit, group, steps) for group in groups]
+    return [replace(group, facts=of_group) for group, of_group in zip(groups, facts, strict=True)]
 
 
 def judge_layer(groups: Sequence[FittedGroup], rows: LayerRows) -> list[FittedGroup]:
     """With the errors and zeros of the normalizers as they are after fine-tuning."""
-    return [replace(group, tuned=judge(group.made, rows.of_heads(group.heads))) for group in groups]
+    return [replace(group, tuned=_beside(rows, judge, group)) for group in groups]
+
+
+def _beside(rows: LayerRows, work: Callable[..., T], group: FittedGroup, *more: Any) -> T:
+    """Work on the group's normalizer where the rows are, which need not be where its layer is."""
+    at_home = [parameter.device for parameter in group.made.parameters()]
+    worked = work(group.made.to(rows.logits.device), rows.of_heads(group.heads), *more)
+    for home in at_home[:1]:
+        group.made.to(home)
+    return worked
 
 
 def keep_layer(parts: Parts, groups: Sequence[FittedGroup]) -> None:

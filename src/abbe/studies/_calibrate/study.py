@@ -13,10 +13,24 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..._asked import whole
+from ..._double import has_float64
 from ..._errors import AbbeError
 from ..._held import held
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, plan, swap, tap
+from ...models import (
+    DeviceLike,
+    DeviceMap,
+    DtypeLike,
+    LoadedModel,
+    Text,
+    Window,
+    evaluating,
+    plan,
+    swap,
+    tap,
+)
 from ...normalizers import Normalizer
 from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from .._engine.calibrated import learnable_rules
@@ -34,7 +48,7 @@ from .._engine.sharing.asked import shareable
 from .._engine.sharing.board import Unit
 from .._engine.sharing.crew import leave_to_merge, share, unit_in
 from .._engine.watch import Watch, watching
-from .._engine.window import check_model, check_tokens
+from .._engine.window import allowed_error, check_model, check_tokens
 from .findings import calibration_findings
 from .layers import (
     FittedGroup,
@@ -91,6 +105,7 @@ def calibrate(
     started = time.perf_counter()
     rules = learnable_rules(normalizer)
     place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
+    _check_devices(loaded)
     length = min(_LENGTH, loaded.context or _LENGTH) if length is None else whole("length", length)
     base = settings_for(
         loaded.context, lengths=[length], windows=windows, queries=queries, sizes=None, vectors="value",
@@ -102,6 +117,13 @@ def calibrate(
     job = _Job(loaded, source, settings, rules)
     with held(place), watching(progress) as watch, evaluating(loaded.network):
         return job.run(place, watch, started)
+
+
+def _check_devices(model: LoadedModel) -> None:
+    """The fit takes its sums in float64, where the normalizers are."""
+    lacking = [place for place in model.devices.split("+") if not has_float64(torch.device(place))]
+    if lacking:
+        raise AbbeError(f"{lacking[0]} has no float64, in which the fit takes its sums: calibrate with device cpu")
 
 
 class _Job:
@@ -260,7 +282,7 @@ class _Job:
         stages = 0 if self.no_loss else 3 + tuned
         passes = (1 + tuned) * len(self.windows) + stages * len(self.held_out) + _TUNING_PASSES * self.settings.finetune
         cost = estimate(self.model, [self._length] * passes, len(probe), a_pass, 1.0, losses=stages > 0)
-        watch.say_checked(self.model.name, self.error)
+        watch.say_checked(self.model.name, self.error, allowed_error(self.model))
         watch.say(f"{layers} of {len(self.groups)} layers to fit, after that {cost}")
         watch.expect(layers + stages * len(self.held_out) + self.settings.finetune + tuned * len(self.groups))
 

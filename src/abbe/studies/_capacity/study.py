@@ -30,7 +30,7 @@ from .._engine.sharing.board import Unit
 from .._engine.sharing.crew import need, share, unit_in
 from .._engine.targets import ALL, last_targets
 from .._engine.watch import Watch, watching
-from .._engine.window import check_tokens
+from .._engine.window import allowed_error, check_tokens
 from .findings import findings
 from .geometry import common_sizes, correlation_table, sizes_for, with_separability
 from .losses import Losses, Truncation
@@ -145,7 +145,7 @@ def _check(model: LoadedModel, cut: Windows, queries: int, watch: Watch) -> _Che
         next_token_losses(model, tokens)
         seconds = time.perf_counter() - started
         sinks, layers = has_sinks(model, swapped, tokens), swapped.layers
-    watch.say_checked(model.name, error)
+    watch.say_checked(model.name, error, allowed_error(model))
     return _Checked(layers, sinks, error, len(tokens), seconds)
 
 

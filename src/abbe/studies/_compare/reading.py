@@ -57,7 +57,7 @@ class SwapReader:
         rows_at_once = max(1, BLOCK // (call.query.shape[1] * call.key.shape[-2]))
         state: State = {}
         for block in torch.split(positions, rows_at_once):
-            logits, weights = call.logits(block)[0].float(), weights_of(block).float()
+            logits, weights = call.logits(block)[0].float(), weights_of(block).to(call.value.device).float()
             state = update(state, readings(Rows(logits, weights, call.value[0].float()), self._settings.sizes, chance))
         self._states.append(state)
 
@@ -80,6 +80,6 @@ def readings(rows: Rows, grid: tuple[int, ...], chance: torch.Generator) -> dict
 def _mean_over_heads(states: list[State]) -> dict[str, float]:
     """Every head of every layer counts the same; heads without a value are left out."""
     of_layers = [compute(state) for state in states]
-    return {
-        name: float(torch.cat([layer[name].value.flatten() for layer in of_layers]).nanmean()) for name in SELECTIVITY
-    }
+    # Layers may lie on different devices.
+    values = {name: [layer[name].value.flatten().cpu() for layer in of_layers] for name in SELECTIVITY}
+    return {name: float(torch.cat(of_all).nanmean()) for name, of_all in values.items()}

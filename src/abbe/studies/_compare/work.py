@@ -33,7 +33,7 @@ from .._engine.sharing.crew import alone, is_shared, leave_to_merge, need, refus
 from .._engine.swapped.sensitivity import Logits, at_equal_selectivity, baseline_logits, theory
 from .._engine.swapped.speed import ROUNDS, costs
 from .._engine.watch import Watch
-from .._engine.window import check_tokens
+from .._engine.window import allowed_error, check_tokens
 from .alternatives import Alternative, Rules
 from .calibrated import calibrated, fitted_rules, halves, opened_calibrated
 from .capacities import curve_record, window_numbers
@@ -115,7 +115,7 @@ class Study:
         self._sizes = Sizes.of(self.settings.grid, self.settings.length + sinks)
         alternatives = self.settings.alternatives
         count = 1 + len(alternatives) + self.settings.calibrate * sum(one.rules is not None for one in alternatives)
-        self.watch.say_checked(self.model.name, error)
+        self.watch.say_checked(self.model.name, error, allowed_error(self.model))
         self.watch.say(str(cost(self.model, self.windows[0], self.prompts, self._passes(), count)))
         self.watch.expect(count * (self._passes() + len(batches(self.prompts))))
         return error

@@ -72,6 +72,6 @@ def next_token_losses(model: LoadedModel, tokens: Tensor, last: int | None = Non
     for logits in logits_in_pieces(network, tokens, LOGITS_AT_ONCE, first):
         wanted = tokens[start : start + len(logits)].to(logits.device)  # one fewer at the end: nothing follows
         # Half precision would round a loss to three digits.
-        parts.append(cross_entropy(logits[: len(wanted)].float(), wanted, reduction="none").double().cpu())
+        parts.append(cross_entropy(logits[: len(wanted)].float(), wanted, reduction="none").cpu().double())
         start += len(logits)
     return torch.cat(parts)

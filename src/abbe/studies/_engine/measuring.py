@@ -30,7 +30,7 @@ from .sharing.board import Failure, Unit
 from .sharing.crew import leave_to_merge, remember, share, unit_in
 from .tables import table
 from .watch import Watch
-from .window import WindowReader, check_model, check_tokens
+from .window import WindowReader, allowed_error, check_model, check_tokens
 
 NO_QUERY = "because no query sees more keys"
 _PACKAGES = ("abbe", "torch", "transformers", "numba", "numpy", "polars", "safetensors", "scipy", "tokenizers")
@@ -92,7 +92,7 @@ def measure_runs(
         identities = [identity_of(one["model"], one["text"], one["settings"]) for one in facts]
         kept = [RunFolder(*pair, watch.announce, study) for pair in zip(folders, identities, strict=True)]
         left = [window.length for window in cut if any(window not in run for run in kept)]
-        watch.say_checked(model.name, error)
+        watch.say_checked(model.name, error, allowed_error(model))
         watch.say(
             str(estimate(model, left, len(probe), a_pass, overhead, queries=settings.queries, warm=warm))
             if left

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from ..._double import where_double
 from ..._errors import AbbeError
-from ...models import AttentionCall
+from ...models import AttentionCall, input_device
 from .settings import Vectors
 
 
@@ -28,7 +29,8 @@ def token_vectors(which: Vectors, call: AttentionCall, network: nn.Module, token
             raise AbbeError(f"{call.name}: its input states were not seen; use value vectors instead")
         return call.hidden[:1].float()
     embed: Any = network.get_input_embeddings()  # type: ignore[operator]
-    return normalize(embed(tokens).float(), dim=-1)
+    # The embedding of a spread model may lie on another device than the layer.
+    return normalize(embed(tokens.to(input_device(network))).float(), dim=-1).to(call.value.device)
 
 
 def _as_projected(call: AttentionCall) -> Tensor:
@@ -36,11 +38,11 @@ def _as_projected(call: AttentionCall) -> Tensor:
 
     With the symmetric root C of W W^T, (v C)(u C)^T = v W W^T u^T for all v and u, so every distance is the same.
     """
-    weight = call.value_to_output().double()
+    weight = where_double(call.value_to_output()).double()
     gram = weight @ weight.mT
     values, basis = torch.linalg.eigh(gram)
     # Eigenvalues of a Gram matrix: below 0 is rounding.
     root = (basis * values.clamp(min=0).sqrt().unsqueeze(-2)) @ basis.mT
-    per_head = call.value[0].repeat_interleave(len(root) // call.value.shape[1], 0)
+    per_head = where_double(call.value[0]).repeat_interleave(len(root) // call.value.shape[1], 0)
     projected: Tensor = per_head.float() @ root.float()
     return projected

@@ -32,8 +32,9 @@ class Watch:
         if not self._silent:
             self.announce(line)
 
-    def say_checked(self, model: str, error: float) -> None:
-        self.say(f"{model}: self-check error {error:.1e} (allowed 1e-3)")
+    def say_checked(self, model: str, error: float, allowed: float) -> None:
+        limit = f"{allowed:.2g}" if allowed > 0.01 else f"{allowed:.0e}".replace("e-0", "e-")
+        self.say(f"{model}: self-check error {error:.1e} (allowed {limit})")
 
     @contextmanager
     def within_a_study(self) -> Iterator[None]:

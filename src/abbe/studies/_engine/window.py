@@ -28,7 +28,7 @@ from ...measures import (
     sensitivity,
     update,
 )
-from ...models import AttentionCall, LoadedModel, Tap, Window
+from ...models import AttentionCall, LoadedModel, Tap, Window, self_check_tolerance
 from ...normalizers import Normalizer
 from ...normalizers import normalizer as make_normalizer
 from .passes import PassReader, model_inputs, read_window
@@ -221,6 +221,12 @@ def check_tokens(model: LoadedModel, windows: list[Window]) -> Tensor:
     reach = getattr(config.get_text_config(), "sliding_window", None) or 0
     longest = max(windows, key=lambda window: window.length)
     return longest.tokens[: max(128, math.ceil(1.25 * reach))]
+
+
+def allowed_error(model: LoadedModel) -> float:
+    """The self-check error that rounding explains: that of the coarsest weights."""
+    dtypes = {weight.dtype for weight in model.network.parameters() if weight.is_floating_point()}
+    return max(self_check_tolerance(dtype) for dtype in dtypes or {torch.float32})
 
 
 def check_model(model: LoadedModel, tap: Tap, tokens: Tensor) -> float:

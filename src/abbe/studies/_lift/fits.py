@@ -26,6 +26,7 @@ _FACTS = ("error", "zeros", "effective", "effective_baseline", "sensitivity")
 _SENSITIVE_WINDOWS, _SENSITIVE_QUERIES = 4, 4  # rows on which sensitivities are compared
 
 Recipe = Mapping[int, str]  # layer -> candidate
+Heads = Mapping[int, tuple[int, ...]]  # layer -> those of its heads that get it, where it is not all
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Fits:
         whats = {spec: spec if settings.goal == RETRIEVAL else learnable(spec) for spec in self.specs}
         plans = {spec: plan(model, what) for spec, what in whats.items()}
         self.layers: list[str] = plans[CONTROL_SPEC].layers
+        self.heads = [sum(len(group.heads) for group in groups) for groups in plans[CONTROL_SPEC].values()]
         self._made: dict[tuple[int, str], Normalizer] = {}
         for spec, of_model in plans.items():
             for number, path in enumerate(self.layers):
@@ -66,7 +68,7 @@ class Fits:
         if not left:
             return
         some, settings = spread(windows, ROWS_FROM), self._settings.reading()
-        heads = max(raw.numel() for raw in self._heads_of(next(iter(left.values()))))
+        heads = max(self.heads)
         with tap(self._model) as open_tap:
             reader = RowReader(self._model, open_tap, some, settings)
             queries = min(self._settings.queries, self._settings.length)
@@ -78,13 +80,13 @@ class Fits:
                     self._fit(left[name], rows.pop(name))
                     self._watch.step(f"fitting {name}")
 
-    def _heads_of(self, layer: int) -> list[torch.Tensor]:
-        made = self._made[layer, CONTROL_SPEC]
-        return list(made.parameters()) or [torch.zeros(1)]
-
-    def normalizers(self, recipe: Recipe) -> dict[str, Normalizer]:
-        """For `swap`: copies, which may be tuned."""
-        return {f"layers.{layer}": copy.deepcopy(self._made[layer, spec]) for layer, spec in sorted(recipe.items())}
+    def normalizers(self, recipe: Recipe, heads: Heads | None = None) -> dict[str, str | Normalizer]:
+        """For `swap`: copies, which may be tuned; for some heads only, what the spec makes for them."""
+        some = heads or {}
+        return {
+            _pattern([layer], some.get(layer)): spec if layer in some else copy.deepcopy(self._made[layer, spec])
+            for layer, spec in sorted(recipe.items())
+        }
 
     def _part(self, layer: int) -> str:
         return f"parts/fit-{layer}"
@@ -146,12 +148,16 @@ def _zeros(made: Normalizer, rows: LayerRows) -> float:
     return float(((made(rows.logits) == 0) & visible).sum() / visible.sum().clamp(min=1))
 
 
-def recipe_name(recipe: Recipe) -> str:
+def recipe_name(recipe: Recipe, heads: Heads | None = None) -> str:
     """ "layers.0,2-5=sparsemax; layers.1=topk:k=32", which `swap` takes, too."""
-    by_spec: dict[str, list[int]] = {}
+    alike: dict[tuple[str, tuple[int, ...] | None], list[int]] = {}
     for layer, spec in sorted(recipe.items()):
-        by_spec.setdefault(spec, []).append(layer)
-    return "; ".join(f"layers.{spans(layers)}={spec}" for spec, layers in by_spec.items())
+        alike.setdefault((spec, (heads or {}).get(layer)), []).append(layer)
+    return "; ".join(f"{_pattern(layers, some)}={spec}" for (spec, some), layers in alike.items())
+
+
+def _pattern(layers: Sequence[int], heads: Sequence[int] | None = None) -> str:
+    return f"layers.{spans(layers)}" + (f".heads.{spans(heads)}" if heads is not None else "")
 
 
 def spans(numbers: Sequence[int]) -> str:

@@ -88,7 +88,7 @@ def going_on(tried: Sequence[Tried], count: int, settings: LiftSettings, slack: 
     what is allowed at the end to `slack` times that, and from each rung comes the plan of largest gain.
     """
     if settings.goal == LOSS:
-        return sorted(tried, key=lambda one: (one.rise, one.name))[:count]
+        return _lowest(tried, count)
     chosen: list[Tried] = []
     for rung in range(count):
         allowed = settings.max_loss * slack ** (rung / max(1, count - 1))
@@ -99,6 +99,15 @@ def going_on(tried: Sequence[Tried], count: int, settings: LiftSettings, slack: 
         elif left:
             chosen.append(min(left, key=lambda one: (one.rise, one.name)))
     return chosen
+
+
+def _lowest(tried: Sequence[Tried], count: int) -> list[Tried]:
+    """Of least loss; before the first tuning half of them of most layers, where there is most to tune."""
+    lowest = sorted(tried, key=lambda one: (one.rise, one.name))
+    if any(one.steps for one in tried):
+        return lowest[:count]
+    largest = sorted(tried, key=lambda one: (-len(one.recipe), one.rise, one.name))[: count - count // 2]
+    return [*largest, *(one for one in lowest if one not in largest)][:count]
 
 
 def best(tried: Sequence[Tried], settings: LiftSettings) -> Tried:

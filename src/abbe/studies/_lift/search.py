@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
@@ -15,7 +16,7 @@ from .._engine.fitting.tune import fine_tune
 from .._engine.loss import window_losses
 from .._engine.swapped.sensitivity import spread
 from .._engine.watch import Watch
-from .fits import Fits, Recipe, recipe_name, spans
+from .fits import Fits, Heads, Recipe, recipe_name, spans
 from .kept import Kept
 from .pass_keys import PassKey, answers
 from .reading import SparsityReader
@@ -29,12 +30,24 @@ _SLACKS = (16.0, 4.0)  # of the allowed loss, before the first and before the se
 _FINAL = 2  # plans in the last round
 _CUT = "cut"
 
-_CONTROL_NUMBER = 1000  # added to that of the plan
+_CONTROL_NUMBER, _HEADS_NUMBER = 1000, 2000  # added to that of the plan
 _TEMPERATURES = (0.7, 0.8, 0.9, 1.1)
 
 State = dict[str, torch.Tensor]
-What = str | Mapping[str, Normalizer]
-Plan = tuple[int, Recipe]  # its number, and what goes into each layer
+What = str | Mapping[str, str | Normalizer]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Its number, what goes into each layer, and which heads of a layer, if not all."""
+
+    number: int
+    recipe: Recipe
+    heads: Heads = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return recipe_name(self.recipe, self.heads)
 
 
 class Search:
@@ -61,7 +74,8 @@ class Search:
         if not recipes:  # nothing gains anything: the least harmful cell stands for all
             least = min(self.scan, key=lambda row: (row["harm"], row["normalizer"]))
             recipes = [dict.fromkeys(range(least["first"], least["last"] + 1), least["normalizer"])]
-        plans: dict[str, Plan] = {recipe_name(recipe): (number, recipe) for number, recipe in enumerate(recipes)}
+        made = [Plan(number, recipe) for number, recipe in enumerate(recipes)]
+        plans = {plan.name: plan for plan in made}
         tried = [self._tried(plan, 0) for plan in plans.values() if not self._is_cut(plan, 0)]
         rounds = [self.schedule.steps // 2, self.schedule.steps] if self.schedule.steps else []
         last = tried
@@ -69,10 +83,45 @@ class Search:
             chosen = [plans[one.name] for one in going_on(last, count, self.settings, slack)]
             last = [self._tried(plan, steps) for plan in chosen if not self._is_cut(plan, steps)] or last
             tried += [one for one in last if one.steps == steps]
+        if self.settings.goal == RETRIEVAL and (refined := self._without_heads(plans[best(tried, self.settings).name])):
+            plans[refined.name] = refined
+            tried.append(self._tried(refined, 0))
         winner = best(tried, self.settings)
         for row in self.plans:
             row["chosen"] = (row["plan"], row["steps"]) == (winner.name, winner.steps)
         return winner, plans[winner.name]
+
+    def _without_heads(self, plan: Plan) -> Plan | None:
+        """The plan without the heads that the pass keys of the part to fit on are found better without."""
+        kept: dict[int, tuple[int, ...]] = {}
+        whole = self._head_keys(plan, "all", {})
+        for layer in sorted(plan.recipe):
+            heads = tuple(range(self.fits.heads[layer]))
+            helping = []
+            for head in heads:
+                if self._time_is_up(f"head-{plan.number}-{layer}-{head}", f"head {head} of layer {layer} alone"):
+                    return None
+                left = tuple(other for other in heads if other != head)
+                without = self._head_keys(plan, f"{layer}-{head}", {layer: left}) if left else -math.inf
+                helping += [head] if without <= whole else []
+            kept[layer] = tuple(helping)
+        if all(len(heads) == self.fits.heads[layer] for layer, heads in kept.items()):
+            return None
+        recipe = {layer: spec for layer, spec in plan.recipe.items() if kept[layer]}
+        return Plan(_HEADS_NUMBER + plan.number, recipe, {layer: kept[layer] for layer in recipe}) if recipe else None
+
+    def _head_keys(self, plan: Plan, which: str, heads: Heads) -> float:
+        """Mean log-probability of the pass keys to fit on, with these heads of one layer only."""
+        if not all(heads.values()):
+            return -math.inf
+
+        def make() -> dict[str, Any]:
+            with swap(self.model, self.fits.normalizers(plan.recipe, heads)):
+                return {"keys": self._log_probabilities(self.fit_keys)}
+
+        part = self.kept.part(f"head-{plan.number}-{which}", make, lambda: None)
+        self.watch.step(f"heads of {plan.name}")
+        return _mean(_numbers(part["keys"]))
 
     # -- The scan -----------------------------------------------------------------------------------------------------
 
@@ -133,18 +182,22 @@ class Search:
     # -- Plans --------------------------------------------------------------------------------------------------------
 
     def _is_cut(self, plan: Plan, steps: int) -> bool:
-        """Whether the budget ended before this one; what was cut stays cut when the run is repeated."""
-        if self.settings.budget is None or self.kept.json(_part(plan, steps)) is not None:
+        """Whether the budget ended before this one."""
+        return self._time_is_up(_part(plan, steps), f"{plan.name} with {steps} steps of tuning")
+
+    def _time_is_up(self, part: str, what: str) -> bool:
+        """Before a part that was not measured yet; what was cut stays cut when the run is repeated."""
+        if self.settings.budget is None or self.kept.json(part) is not None:
             return False
         if self.kept.json(_CUT) is None:
             if not self.plans or self.kept.spent + self._reserve <= self.settings.budget:
                 return False  # one is always measured
-            self.kept.keep(_CUT, {"before": _part(plan, steps)})
-        self.cut.append(f"time was up before {recipe_name(plan[1])} with {steps} steps of tuning")
+            self.kept.keep(_CUT, {"before": part})
+        self.cut.append(f"time was up before {what}")
         return True
 
     def _tried(self, plan: Plan, steps: int) -> Tried:
-        name = recipe_name(plan[1])
+        name = plan.name
 
         def make() -> dict[str, Any]:
             with swap(self.model, self.normalizers(plan, steps)) as running:
@@ -157,12 +210,12 @@ class Search:
             self.settings.goal, means["zeros"]
         )
         self.plans.append(
-            {"plan": name, "layers": len(plan[1]), "steps": steps, "gain": gain, "chosen": False}
+            {"plan": name, "layers": len(plan.recipe), "steps": steps, "gain": gain, "chosen": False}
             | means | _ends("rise", rise)
         )  # fmt: skip
         finite = math.isfinite(rise[0])
         high = rise[2] if rise[2] is not None else math.inf
-        return Tried(name, tuple(sorted(plan[1].items())), steps, rise[0] if finite else math.inf, high, gain)
+        return Tried(name, tuple(sorted(plan.recipe.items())), steps, rise[0] if finite else math.inf, high, gain)
 
     def _read(self, running: Swap, name: str) -> dict[str, Any]:
         reader = SparsityReader(self.model, running, self.settings.reading())
@@ -173,10 +226,10 @@ class Search:
         """Steps of tuning that a plan has behind it beyond those of the round before."""
         return steps - (0 if steps <= self.schedule.steps // 2 else self.schedule.steps // 2)
 
-    def normalizers(self, plan: Plan, steps: int) -> dict[str, Normalizer]:
+    def normalizers(self, plan: Plan, steps: int) -> dict[str, str | Normalizer]:
         """Fitted, then tuned for so many steps; resumes what an earlier round or call did."""
-        made = self.fits.normalizers(plan[1])
-        if not steps or not any(True for one in made.values() for _ in one.parameters()):
+        made = self.fits.normalizers(plan.recipe, plan.heads)
+        if not steps or not any(_learns(one) for one in made.values()):
             return made
         half = self.schedule.steps // 2
         if steps > half > 0 and self._state(plan, steps) is None and self._state(plan, half) is None:
@@ -190,7 +243,7 @@ class Search:
         return made
 
     def _tune(self, plan: Plan, steps: int, parameters: Sequence[torch.nn.Parameter], start: State | None) -> None:
-        parts, partial = self.kept.parts, f"tuning/{plan[0]}-{steps}"
+        parts, partial = self.kept.parts, f"tuning/{plan.number}-{steps}"
         stopped = parts.tensors(partial)
         last: State = {}
 
@@ -200,29 +253,29 @@ class Search:
 
         fine_tune(
             self.model, parameters, self.fit, steps, stopped[0] if stopped else start, keep,
-            lambda step: self.watch.step(f"tuning {recipe_name(plan[1])}, step {step}"),
+            lambda step: self.watch.step(f"tuning {plan.name}, step {step}"),
         )  # fmt: skip
         last = last or (stopped[0] if stopped else {})
-        self._tuned[plan[0], steps] = last
+        self._tuned[plan.number, steps] = last
         parts.keep_tensors(_tuned_part(plan, steps), last)
 
     def _state(self, plan: Plan, steps: int) -> State | None:
         """What tuning for so many steps has left, None if it was not done."""
-        if (plan[0], steps) not in self._tuned and (kept := self.kept.parts.tensors(_tuned_part(plan, steps))):
-            self._tuned[plan[0], steps] = kept[0]
-        return self._tuned.get((plan[0], steps))
+        if (plan.number, steps) not in self._tuned and (kept := self.kept.parts.tensors(_tuned_part(plan, steps))):
+            self._tuned[plan.number, steps] = kept[0]
+        return self._tuned.get((plan.number, steps))
 
     def control(self, winner: Tried, plan: Plan) -> What | None:
         """Softmax tuned in the same way, for `swap`: None if the plan is that itself.
 
         For retrieval, which has no tuning, it is one temperature for all layers, the best on the same prompts.
         """
-        specs = set(plan[1].values())
+        specs = set(plan.recipe.values())
         plain = all(normalizer(spec).name == CONTROL_SPEC for spec in specs)
         if self.settings.goal != RETRIEVAL:
-            number = _CONTROL_NUMBER + plan[0]
-            return None if plain else self.normalizers((number, dict.fromkeys(plan[1], CONTROL_SPEC)), winner.steps)
-        if plain and len(specs) == 1 and len(plan[1]) == len(self.fits.layers):
+            number, softmax = _CONTROL_NUMBER + plan.number, dict.fromkeys(plan.recipe, CONTROL_SPEC)
+            return None if plain else self.normalizers(Plan(number, softmax), winner.steps)
+        if plain and len(specs) == 1 and len(plan.recipe) == len(self.fits.layers):
             return None
         means = {}
         for number, temperature in enumerate(_TEMPERATURES):
@@ -248,16 +301,20 @@ class Search:
             self.watch.step(what)
 
 
+def _learns(made: str | Normalizer) -> bool:
+    return isinstance(made, Normalizer) and any(True for _ in made.parameters())
+
+
 def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
 
 
 def _part(plan: Plan, steps: int) -> str:
-    return f"plan-{plan[0]}-{steps}"
+    return f"plan-{plan.number}-{steps}"
 
 
 def _tuned_part(plan: Plan, steps: int) -> str:
-    return f"parts/tuned-{plan[0]}-{steps}"
+    return f"parts/tuned-{plan.number}-{steps}"
 
 
 @torch.no_grad()

@@ -16,17 +16,17 @@ from typing import Any
 
 from ..._asked import whole
 from ..._held import held
-from ...models import LoadedModel, Text, Window, evaluating, plan, swap
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, plan, swap
 from ...words.names import BASELINE
 from .._engine.cost import estimate
 from .._engine.folder import claim_folder
-from .._engine.given import FolderLike, ModelLike, TextLike, given
+from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given
 from .._engine.loss import check_causal, window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, window_places
 from .._engine.passes import model_inputs
 from .._engine.settings import MOST_RESAMPLES, checked_seed
 from .._engine.watch import Watch, watching
-from .._engine.window import check_tokens
+from .._engine.window import allowed_error, check_tokens
 from .findings import findings
 from .fits import ROWS_FROM, Fits
 from .judging import Judging
@@ -36,7 +36,7 @@ from .recipes import Tried
 from .result import CONTROL_FILE, PLAN_FILE, Lift
 from .rule import CONTROL, PLAN, decide, rule_text
 from .schedule import CONTENDERS, Load, Schedule, fitting, passes, what_was_cut
-from .search import Search, What
+from .search import Plan, Search, What
 from .settings import (
     CONTROL_SPEC,
     LENGTH,
@@ -63,6 +63,7 @@ def lift(
     normalizers: str | Sequence[str] | None = None, length: int | None = None, windows: int = 12, queries: int = 16,
     steps: int = 48, lengths: int | Sequence[int] | None = None, prompts: int = 4,
     seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
+    device: DeviceLike | None = None, dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
     progress: bool = True,
 ) -> Lift:  # fmt: skip
     """Which layers of this causal language model would do better with another normalizer, if any?
@@ -71,7 +72,7 @@ def lift(
     and one plan is judged on the third, once, beside softmax tuned alike, by a rule that was fixed before.
 
     Args:
-        model, text, seed, level, resamples, tokenizer: as for `diagnose`.
+        model, text, seed, level, resamples, tokenizer, device, dtype, device_map: as for `diagnose`.
         goal: "sparse" (exact zeros at no loss), "loss" (a lower loss), or "retrieval" (pass keys at `lengths` tokens).
         max_loss: relative rise of the loss that is allowed, such as "0.5%" or 0.005.
         budget: time that the search may take, such as "20m"; None for no bound. What it cut is in the manifest.
@@ -93,7 +94,7 @@ def lift(
     """
     goal, max_loss, budget = checked_goal(goal), share("max_loss", max_loss), seconds("budget", budget)
     candidates_for(goal, normalizers, LENGTH)  # a mistake is reported before a model is loaded
-    place, source, loaded = given(model, text, folder, tokenizer, progress)
+    place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     check_causal(loaded, "lifting a model")
     windows = whole("windows", windows, least=2)
     key_lengths = pass_key_lengths(goal, lengths, loaded.context)
@@ -133,17 +134,19 @@ class _Job:
             error = self._check()
             load = self._load()
             # Before the folder is claimed: a budget that is too small leaves nothing behind.
-            begun = self.folder is not None and (self.folder / _SCHEDULE).exists()
-            first = None if begun else self._first_schedule(load)
+            again = self.folder is not None and (self.folder / _SCHEDULE).exists()
+            first = None if again else self._first_schedule(load)
             parts = claim_folder(
                 self.folder, Lift.study, self.model, self.text, self.facts["settings"], self.watch.announce
             )
             self.kept = Kept(parts)
             self.fits = Fits(self.model, self.settings, parts, self.watch)
             schedule, a_pass = self._scheduled(load, first)
-            self.watch.say_checked(self.model.name, error)
+            self.watch.say_checked(self.model.name, error, allowed_error(self.model))
             self._say_cost(schedule, load, a_pass)
+            begun = time.perf_counter()
             self.fits.make(self.fit)
+            self.kept.spent += time.perf_counter() - begun
             search = Search(
                 self.model, self.settings, self.fits, schedule, self.kept, self.watch, fit=self.fit, choose=self.choose,
                 fit_keys=self.fit_keys, choose_keys=self.choose_keys, reserve=1.6 * load.judged_passes * a_pass,
@@ -190,9 +193,10 @@ class _Job:
         scan = schedule.groups * load.candidates * schedule.scan_windows
         plans = (schedule.plans + schedule.tuned + 2) * load.windows
         tuning = schedule.steps // 2 * schedule.tuned + schedule.steps * 2
-        self.watch.expect(self.fits.steps + load.windows + scan + plans + tuning + CONTENDERS * s.windows)
+        heads = 1 + sum(self.fits.heads) if s.goal == RETRIEVAL else 0
+        self.watch.expect(self.fits.steps + load.windows + scan + plans + tuning + heads + CONTENDERS * s.windows)
 
-    def _contenders(self, search: Search, winner: Tried, which: Any) -> dict[str, What | None]:
+    def _contenders(self, search: Search, winner: Tried, which: Plan) -> dict[str, What | None]:
         """The plan is fixed, and with it the rule, before the judged part is opened."""
         contenders: dict[str, What | None] = {BASELINE: None}
         control = search.control(winner, which)

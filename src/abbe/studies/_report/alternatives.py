@@ -13,6 +13,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from ..._double import where_double
 from ...measures import (
     Rows,
     active_keys,
@@ -119,7 +120,7 @@ class AlternativesReader:
         sums: Sums = {}
         for block in torch.split(positions, rows_at_once):
             baseline = rows_of_call(call, block, vectors)
-            sums = _added(sums, block_sums(baseline, call.value[0].float(), self.normalizers, directions))
+            sums = _added(sums, block_sums(baseline, where_double(call.value[0].float()), self.normalizers, directions))
         self._of_layers[layer] = sums
 
 

@@ -49,6 +49,7 @@ class _Commands:
 
     def __init__(self, manifest: Mapping[str, Any], longest: Any) -> None:
         self.model = _model_argument(part_of(manifest, "model"))
+        self.placed = _placed_options(part_of(manifest, "model"))
         self.text = _text_options(str(part_of(manifest, "text").get("name") or ""))
         self.longest = longest
 
@@ -64,7 +65,7 @@ class _Commands:
         return self._line("report", "--windows", str(windows), "--out", f"abbe-report-{windows}-windows")
 
     def _line(self, command: str, *options: str) -> str:
-        return shlex.join(["abbe", command, self.model, *options, *self.text])
+        return shlex.join(["abbe", command, self.model, *options, *self.placed, *self.text])
 
 
 def _model_argument(model: Mapping[str, Any]) -> str:
@@ -73,6 +74,13 @@ def _model_argument(model: Mapping[str, Any]) -> str:
         return "embedded"
     name = str(model.get("name") or "")
     return "MODEL" if not name or name == model.get("class") else name
+
+
+def _placed_options(model: Mapping[str, Any]) -> list[str]:
+    """Where and in which precision it was measured, as far as that is not usual and can be asked for by name."""
+    device, dtype = str(model.get("device") or "cpu"), str(model.get("dtype") or "float32")
+    placed = ["--device-map", "auto"] if "+" in device else ["--device", device] if device != "cpu" else []
+    return [*placed, *(["--dtype", dtype] if dtype in ("bfloat16", "float16") else [])]
 
 
 def _text_options(name: str) -> list[str]:

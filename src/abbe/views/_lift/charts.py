@@ -28,7 +28,7 @@ def scan_chart(result: Lift, theme: ThemeName = "light") -> Spec:
     rows = [row | {"shown": short_spec(row["normalizer"])} for row in rows_of(result.scan)]
     colours, goal = THEMES[theme], _goal(result)
     gain, unit = ("gain", 1.0) if goal == "retrieval" else ("zeros", 100.0)
-    titles = ("rise of the loss (%)", GAINS[goal] if goal == "retrieval" else f"{GAINS['sparse']} (%)")
+    titles = ("rise of the loss (%)", GAINS["retrieval"] if goal == "retrieval" else f"{GAINS['sparse']} (%)")
     panels = [
         _map(rows, "harm", 100.0, titles[0], colours.claim, colours, "+.2f"),
         _map(rows, gain, unit, titles[1], colours.selected, colours, "+.2f" if goal == "retrieval" else ".0f"),
@@ -73,7 +73,7 @@ def plans_chart(result: Lift, theme: ThemeName = "light") -> Spec:
         if row["gain"] is not None and row["rise"] is not None
     ]
     limit = 100 * float(part_of(result.manifest, "settings").get("max_loss") or 0.0)
-    title = GAINS[goal] + ("" if goal == "retrieval" else " (%)")
+    title = GAINS.get(goal, "gain") + ("" if goal == "retrieval" else " (%)")
     panels = [
         _plans(rows, "gained", title, limit, THEMES[theme]),
         _plans(rows, "active", "active keys per query", limit, THEMES[theme]),

@@ -17,15 +17,19 @@ if TYPE_CHECKING:
     from ...studies import Lift
 
 _MOST_PLANS = 12
+_COST = range(6)  # columns of the first of two tables, so that both have room in 80 columns
 
 
 def lift_table(result: Lift) -> RenderableType:
     """Readable from 80 columns on."""
     parts: list[RenderableType] = [Text(plain(lift_question(result)), style="bold")]
-    for table in lift_tables(result)[:1]:
-        drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title, title_justify="left")
-        for row in table.rows:
-            drawn.add_row(*(Text(plain(cell.replace(" (", "\n("))) for cell in row))  # the interval below its number
+    judged = _judged(result)
+    for places, title in ((_COST, judged.title), ([0, *range(len(_COST), len(judged.columns))], None)):
+        columns = [judged.columns[place] for place in places]
+        drawn = new_table(*columns[1:], first=columns[0], title=title, title_justify="left")
+        for row in judged.rows:
+            cells = (row[place].replace(" (", "\n(") for place in places)  # the interval below its number
+            drawn.add_row(*(Text(plain(cell)) for cell in cells))
         parts.append(drawn)
     return Group(*parts, *bullets(result.findings), *skipped_lines(result.manifest))
 
@@ -47,15 +51,15 @@ def lift_tables(result: Lift) -> list[TextTable]:
 def _judged(result: Lift) -> TextTable:
     retrieval = result.table["pass_keys"].is_not_null().any()
     more = ("pass keys",) if retrieval else ()
-    columns = ("", "loss", "rise", "zeros", "active", "lists", "sentences", *more, "sensitivity", "time")
+    columns = ("", "loss", "rise", "zeros", "active", "time", "lists", "sentences", *more, "sensitivity")
     rows = []
     for row in result.table.to_dicts():
         change = MISSING if row["rise"] is None else with_interval(row["rise"], row["rise_low"], row["rise_high"], rise)
         found = (share(row["pass_keys"]),) if retrieval else ()
         rows.append(
             (row["contender"], f"{row['loss']:.3f}", change, share(row["zeros"]), number(row["active"], 3),
-             share(row["lists"]), share(row["sentences"]), *found, number(row["sensitivity_ratio"], 2),
-             f"{row['time_ratio']:.2f}")
+             f"{row['time_ratio']:.2f}", share(row["lists"]), share(row["sentences"]), *found,
+             number(row["sensitivity_ratio"], 2))
         )  # fmt: skip
     return TextTable("Judged once, on the last part of the text", columns, rows)
 

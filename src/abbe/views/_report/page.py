@@ -12,7 +12,7 @@ import polars as pl
 from markupsafe import Markup
 
 from ...words.finding import NOTICE, Fact, Finding, KeyNumber, Place
-from ...words.manifest import for_others, model_name, part_of, without_folder
+from ...words.manifest import for_others, model_name, part_of, precision_of, without_folder
 from ...words.measures import (
     MeasureWords,
     column_words,
@@ -54,6 +54,7 @@ def report_page(report: Report) -> str:
         scripts=[vega(), *(script(name) for name in SCRIPTS)],
         model=model_name(manifest),
         measured=measured(report),
+        precision=precision_of(manifest),
         facts=facts(report),
         answer=report.answer,
         grade_sign=sign,

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...words.finding import NOTICE, Finding, KeyNumber
-from ...words.manifest import model_name
+from ...words.manifest import model_name, precision_of
 from ...words.numbers import interval
 from .._shared.terminal import bullets, plain, skipped_lines
 from .page import SIGNS, beside_value, measured_line
@@ -29,7 +29,7 @@ def report_table(report: Report) -> RenderableType:
     """What was measured, the answer, what to do, the five numbers, the verdicts, the advice; from 80 columns on."""
     parts: list[RenderableType] = [
         Text(f"How selective is the attention of {plain(model_name(report.run.manifest))}?", style="bold"),
-        Text(plain(measured_line(report)), style="dim"),
+        Text(plain(" ".join([measured_line(report), precision_of(report.run.manifest)]).strip()), style="dim"),
         Text(""),
         *_answer(report),
         Text(""),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...._double import where_double
 from ....models import AttentionCall, LoadedModel, Tap, Window
 from ....normalizers import normalizer
 from ..passes import run_model
@@ -74,8 +75,7 @@ class RowReader:
         if call.name not in self._wanted:
             return
         queries = query_positions(call.query.shape[-2], self._settings, self._window)
-        logits = call.logits(queries, sink=True).float()
-        values = call.value.float()
+        logits, values = where_double(call.logits(queries, sink=True).float()), where_double(call.value.float())
         if call.sink is not None:
             values = torch.cat([torch.zeros_like(values[..., :1, :]), values], -2)
         rows = LayerRows(logits, values, values[:0])

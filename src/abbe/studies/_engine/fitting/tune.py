@@ -65,7 +65,7 @@ def _loss(model: LoadedModel, tokens: Tensor) -> Tensor:
     network: Any = model.network
     batch = tokens[None].to(model.device)
     logits = network(input_ids=batch, use_cache=False).logits[0, :-1]
-    return cross_entropy(logits.float(), batch[0, 1:])
+    return cross_entropy(logits.float(), batch[0, 1:].to(logits.device))
 
 
 def _state(optimizer: torch.optim.Adam, parameters: Sequence[nn.Parameter], steps: int) -> State:

@@ -46,7 +46,7 @@ def _last_logits(model: LoadedModel, tokens: Tensor) -> Tensor:
     network: Any = model.network
     last_only = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(network.forward).parameters else {}
     logits: Tensor = network(input_ids=tokens.to(model.device), use_cache=False, **last_only).logits
-    return logits[:, -1].double().cpu()
+    return logits[:, -1].cpu().double()
 
 
 def _margin(logits: Tensor, prompt: Prompt) -> float:

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -16,6 +16,7 @@ from ...._asked import plain
 from ....models import Text
 from ..given import as_text
 from .crew import current
+from .engine import current_engine
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -29,13 +30,15 @@ def shareable(study: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(study)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        crew = current.get()
+        crew, engine = current.get(), current_engine.get()
+        if crew is None and engine is not None:
+            return cast(_R, engine.run(study.__name__, signature.bind(*args, **kwargs).arguments))
         if crew is None:
             return study(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         if _reads_input(bound.arguments.get(_TEXT)):  # can be read only once
             bound.arguments[_TEXT] = as_text(bound.arguments[_TEXT])
-        crew.ask(study.__name__, _as_json(bound.arguments))
+        crew.ask(study.__name__, written_down(bound.arguments))
         return study(*bound.args, **bound.kwargs)
 
     return called
@@ -53,7 +56,8 @@ def _reads_input(text: Any) -> bool:
     return text == "-" or (isinstance(text, (list, tuple)) and "-" in text)
 
 
-def _as_json(given: Mapping[str, Any]) -> dict[str, Any]:
+def written_down(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as JSON, and the names of those that have no such form."""
     arguments, absent = {}, []
     for name, value in given.items():
         if name in _HERE:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -66,7 +67,8 @@ def at_equal_selectivity(
     softmax, groups = normalizer("softmax"), []
     generator = seeded(settings, window, "directions at equal selectivity")
     swapped = [
-        (logits[path][list(group.heads)], group.normalizer)
+        # The logits are on the CPU; a normalizer that learns is where its layer is, and may be in use there.
+        (logits[path][list(group.heads)], deepcopy(group.normalizer).cpu())
         for path in logits
         for group in groups_of[path]
         if group.normalizer is not None

@@ -8,7 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ....normalizers import Normalizer
+from ...._attention import attention
+from ....normalizers import Normalizer, support_map
 from ....normalizers import normalizer as make_normalizer
 from ..temperature import Temperature
 from .layers import Generators, Linear, unit_rms
@@ -76,16 +77,24 @@ class Attention(nn.Module):
         q, k, v = self._by_head(self.query(x)), self._by_head(self.key(keys)), self._by_head(self.value(values))
         if self.settings.qk_norm:
             q, k = unit_rms(q), unit_rms(k)
-        logits = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5 / self._temperature()
-        if visible is not None:
-            logits = logits.masked_fill(~visible, -torch.inf)
-        if self.watched:
+        supported = self._has_support(q)
+        logits = None if supported and not self.watched else self._logits(q, k, visible)
+        if self.watched and logits is not None:
             for part in (q, k, v):
                 if part.requires_grad:
                     part.retain_grad()
             self.seen = Seen(q, k, v, logits.detach())
-        y: Tensor = self.out((self._weights(logits) @ v).transpose(2, 3).flatten(-2))
+        if logits is None or supported:
+            # Read or not, the same numbers. A temperature may be that of a seed, so it goes to the queries.
+            read: Tensor = attention(q / self._temperature(), k, v, self.normalizer_of(0), mask=visible)
+        else:
+            read = self._weights(logits) @ v
+        y: Tensor = self.out(read.transpose(2, 3).flatten(-2))
         return y
+
+    def _logits(self, q: Tensor, k: Tensor, visible: Tensor | None) -> Tensor:
+        logits: Tensor = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5 / self._temperature()
+        return logits if visible is None else logits.masked_fill(~visible, -torch.inf)
 
     def folded(self, x: Tensor, hidden: Tensor, items: Linear) -> Tensor:
         """forward(x, y, y) of y = items(hidden) for few queries and many keys, which has no need of y.
@@ -114,6 +123,12 @@ class Attention(nn.Module):
     def use(self, normalizer: str) -> None:
         """Another normalizer, with nothing learned, from now on."""
         self.normalizers = nn.ModuleList([make_normalizer(normalizer)]).to(self.query.weight.dtype)
+
+    def _has_support(self, query: Tensor) -> bool:
+        """Whether weights are exactly 0 by a map of which `attention` reads and differentiates the support alone."""
+        if len(self.normalizers) > 1 or query.dtype != torch.float32 or query.device.type != "cpu":
+            return False
+        return support_map(self.normalizer_of(0), query, with_sink=False) is not None
 
     def _weights(self, logits: Tensor) -> Tensor:
         if len(self.normalizers) == 1:

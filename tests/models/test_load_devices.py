@@ -107,6 +107,7 @@ def test_a_network_in_memory_stays_where_and_as_it_is() -> None:
     assert model.precision == "float32"
 
 
+@pytest.mark.slow
 def test_a_spread_model_gives_the_same_table() -> None:
     pytest.importorskip("accelerate")
     for spread in ("auto", {"": "cpu"}):
@@ -123,6 +124,14 @@ def test_weights_that_accelerate_put_aside_are_measured_where_they_run(vectors: 
     assert aside.device == torch.device("cpu")
     assert (aside.devices, aside.fingerprint) == ("cpu", plain.fingerprint)
     assert numbers(aside, vectors=vectors).equals(numbers(plain, vectors=vectors))
+
+
+def test_output_vectors_of_weights_put_aside_are_refused_in_one_line() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    aside = tiny()
+    accelerate.cpu_offload(aside.network, execution_device=torch.device("cpu"))
+    with pytest.raises(AbbeError, match="there are no output vectors; use value vectors instead"):
+        numbers(aside, vectors="output")
 
 
 class PackedLinear(nn.Module):
@@ -142,7 +151,8 @@ class PackedLinear(nn.Module):
         return nn.functional.linear(states, self.unpacked())
 
 
-def test_a_quantised_network_gives_the_numbers_of_the_unpacked_one() -> None:
+def packed_and_unpacked() -> tuple[Any, Any]:
+    """A model whose linear maps are all quantised, and a plain one with the weights that they unpack."""
     packed = tiny()
     unpacked = copy.deepcopy(packed)
     names = [name for name, part in packed.network.named_modules() if name.endswith(("_proj", "lm_head"))]
@@ -150,14 +160,22 @@ def test_a_quantised_network_gives_the_numbers_of_the_unpacked_one() -> None:
         quantised = PackedLinear(packed.network.get_submodule(name))
         packed.network.set_submodule(name, quantised)
         unpacked.network.get_submodule(name).weight.data = quantised.unpacked()
+    return packed, unpacked
+
+
+def test_a_quantised_network_gives_the_numbers_of_the_unpacked_one() -> None:
+    packed, unpacked = packed_and_unpacked()
     before = {name: one.clone() for name, one in packed.network.named_buffers()}
     assert packed.precision == "float32+int8"
     assert numbers(packed).equals(numbers(unpacked))
     assert all(torch.equal(one, before[name]) for name, one in packed.network.named_buffers())
-    losses = [
-        abbe.capacity(one, TEXT, lengths=24, windows=2, layers=False, progress=False) for one in (packed, unpacked)
-    ]
-    assert losses[0].table.equals(losses[1].table)
+
+
+@pytest.mark.slow
+def test_a_quantised_network_has_the_capacity_of_the_unpacked_one() -> None:
+    small: dict[str, Any] = {"lengths": 24, "windows": 2, "layers": False, "progress": False}
+    first, second = (abbe.capacity(one, TEXT, **small).table for one in packed_and_unpacked())
+    assert first.equals(second)
 
 
 def test_quantised_weights_within_a_tensor_count_in_the_fingerprint() -> None:

@@ -1,0 +1,37 @@
+"""abbe diff"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .. import _complete
+from .._study import Asked, Heads, Measured, study
+
+EXAMPLES = (
+    "abbe diff smollm2 ./sharper --text book.txt --open",
+    "abbe diff ./run-with-checkpoints --windows 12 --lengths 128",
+    "abbe diff abbe-report-first abbe-report-second --json",
+)
+
+
+@study(json="Print sentences, differences, curves and manifest as JSON.", named_by="other")
+def diff(
+    *,
+    asked: Asked,
+    other: Annotated[
+        str | None,
+        typer.Argument(
+            help="The other side. MODEL may also be a folder or a glob of checkpoints, and both may be folders of "
+            "abbe diagnose or abbe report.",
+            autocompletion=_complete.models,
+        ),
+    ] = None,
+    heads: Heads,
+) -> Measured:
+    """Two models, or checkpoints, head by head on the same text: what changed beyond chance, and what did not."""
+    from ...studies import diff as run_diff
+
+    difference = run_diff(asked.model, other, asked.text, **heads, **asked.shared)
+    return Measured(difference, "diff_table", "save_diff_figures")

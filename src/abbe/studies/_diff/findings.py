@@ -1,0 +1,140 @@
+"""What changed between two sides, in sentences, each with its rule and its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import polars as pl
+
+from ...words.finding import Fact, Finding
+from ...words.measures import measure_words
+from ...words.numbers import heads_of, interval, many, number, percent, sentence
+
+MAIN = (  # what a first look needs
+    "effective_tokens", "max_weight", "separability", "top_mass", "sink_mass", "previous_token", "induction",
+    "sensitivity_worst_mean",
+)  # fmt: skip
+_SHOWN = 3
+
+
+def findings(table: pl.DataFrame, names: Sequence[str], size: int | None, level: float, windows: int) -> list[Finding]:
+    """How much changed, which layers, the largest changes, and what changed on average over heads."""
+    single = table.filter(pl.col("head").is_not_null())
+    if single.is_empty():
+        return []
+    length = single["length"].max()
+    together = table.filter(pl.col("head").is_null() & (pl.col("length") == length))
+    return [
+        _how_much(single, names, level, windows),
+        *_largest(single, level),
+        *_layers(single, level),
+        *_on_average(together, size, level),
+    ]
+
+
+def _rule(level: float) -> str:
+    return (
+        f"a measure of a head counts as changed at a q value of at most {1 - level:g} (paired t test over windows; "
+        "Benjamini and Hochberg over all heads, measures, sizes and lengths), if it differs by more than rounding "
+        "(1e-5 of its value)"
+    )
+
+
+def _how_much(single: pl.DataFrame, names: Sequence[str], level: float, windows: int) -> Finding:
+    heads = single.select("layer", "head").unique().height
+    changed = single.filter("changed")
+    count, measures = changed.select("layer", "head").unique().height, single["measure"].n_unique()
+    largest = single["difference"].abs().max()
+    facts: dict[str, Fact] = {
+        "heads": heads, "changed heads": count, "rows": len(single), "changed rows": len(changed), "windows": windows,
+    }  # fmt: skip
+    if largest == 0:
+        words = f"{names[0]} and {names[-1]} are the same: all {len(single):,} numbers agree to the last bit"
+    elif not count:
+        words = (
+            f"Nothing changed beyond chance and rounding: no head of {heads}, in {many(measures, 'measure')} "
+            f"on {many(windows, 'window')}"
+        )
+    else:
+        words = (
+            f"From {names[0]} to {names[-1]} {heads_of(count, heads, 'changes', 'change')} beyond chance: "
+            f"{percent(len(changed) / len(single))} of {len(single):,} numbers"
+        )
+    return Finding("what changed", f"{words}.", _rule(level), facts, _places(changed))
+
+
+def _largest(single: pl.DataFrame, level: float) -> list[Finding]:
+    """The largest change of each of a few heads."""
+    changed = single.filter("changed").sort(pl.col("effect").abs(), descending=True, nulls_last=True)
+    rows = changed.unique(["layer", "head"], keep="first", maintain_order=True).head(_SHOWN).to_dicts()
+    rule = f"{_rule(level)}; the largest by difference over the standard deviation of the measure over heads"
+    return [
+        Finding("largest changes", f"{_where(row)}: {_moved(row)}.", rule, _facts(row), ((row["layer"], row["head"]),))
+        for row in rows
+    ]
+
+
+def _layers(single: pl.DataFrame, level: float) -> list[Finding]:
+    """Where the changed heads lie, if not everywhere."""
+    changed = single.filter("changed").select("layer", "head").unique()
+    every, touched = single["layer"].unique().sort().to_list(), changed["layer"].unique().sort().to_list()
+    if not touched or touched == every:
+        return []
+    still = [layer for layer in every if layer not in touched]
+    words = f"Heads change in {_spans(touched)}; {_spans(still)} {'stays' if len(still) == 1 else 'stay'} as before"
+    facts: dict[str, Fact] = {"layers with changes": len(touched), "layers": len(every)}
+    return [Finding("layers", f"{words}.", _rule(level), facts)]
+
+
+def _on_average(together: pl.DataFrame, size: int | None, level: float) -> list[Finding]:
+    """Main measures over all heads: what changed, and in one sentence what did not."""
+    usual = together.filter(pl.col("measure").is_in(MAIN) & (pl.col("n").is_null() | (pl.col("n") == (size or 0))))
+    rows = {row["measure"]: row for row in usual.to_dicts()}
+    ordered = [rows[name] for name in MAIN if name in rows]
+    rule = f"{_rule(level)}; for means over all heads, over all measures"
+    moved = [
+        Finding("on average over heads", f"{sentence(_moved(row))}.", rule, _facts(row))
+        for row in ordered
+        if row["changed"]
+    ]
+    same = [_label(row) for row in ordered if not row["changed"]]
+    if moved and same:
+        moved.append(Finding("on average over heads", f"Not changed beyond chance: {', '.join(same)}.", rule))
+    return moved
+
+
+def _moved(row: Mapping[str, Any]) -> str:
+    ends = interval(row["low"], row["high"], lambda end: number(end, 3, signed=True))
+    by = f"{number(row['difference'], 3, signed=True)}{f', {ends}' if ends else ''}"
+    unit = measure_words(row["measure"]).unit
+    values = f"from {number(row['first'], 3)} to {number(row['second'], 3)}"
+    return f"{_label(row)}, {values}{f' {unit}' if unit else ''} ({by})"
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    label = measure_words(row["measure"]).label
+    return label + ("" if row["n"] is None else f", N = {row['n']}")
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    return f"Layer {row['layer']}, head {row['head']}"
+
+
+def _facts(row: Mapping[str, Any]) -> dict[str, Fact]:
+    named = {"first": "first", "second": "second", "difference": "difference", "low": "interval from", "high": "to"}
+    return {words: row[key] for key, words in named.items()} | {"q value": row["q_value"], "length": row["length"]}
+
+
+def _places(changed: pl.DataFrame) -> tuple[tuple[int, int], ...]:
+    return tuple(changed.select("layer", "head").unique().sort("layer", "head").iter_rows())
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """ "layer 3", "layers 0-2 and 5"."""
+    # Neighbours have the same difference to their place.
+    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
+    shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    listed = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    return f"layer{'' if len(numbers) == 1 else 's'} {listed}"

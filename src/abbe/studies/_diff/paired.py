@@ -1,0 +1,128 @@
+"""Two sides measured on the same windows: the difference of every measure of every head, with a paired interval.
+
+What is special: text differs more from window to window than models differ from each other, so each window is compared
+with itself. p values are those of Student's t over the windows' differences; since a table has thousands of them, a
+change counts only at a q value of Benjamini and Hochberg, within the family of all heads and measures: of the changes
+that are called one, a share of at most 1 - level is expected to be chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from ...measures import bootstrap_interval, list_measures
+from .._engine.settings import Settings
+from .._engine.tables import Record
+
+SCHEMA: dict[str, Any] = {
+    "layer": pl.Int32, "head": pl.Int32, "length": pl.Int32, "n": pl.Int32, "measure": pl.String,
+    "first": pl.Float64, "second": pl.Float64, "difference": pl.Float64, "low": pl.Float64, "high": pl.Float64,
+    "effect": pl.Float64, "p_value": pl.Float64, "q_value": pl.Float64, "changed": pl.Boolean,
+}  # fmt: skip
+ROUNDING = 1e-5  # of the larger value: a smaller difference is one of rounding, however regular it is
+_VALUE = "/value"
+_PLACES = {info.name: place for place, info in enumerate(list_measures())}
+Records = Mapping[int, Sequence[Record]]  # by length, in the order of the windows
+
+
+def difference_table(first: Records, second: Records, settings: Settings) -> pl.DataFrame:
+    """All measures of all heads, the largest changes first; rows of all heads together have null as layer and head."""
+    parts = [
+        part
+        for length, records in first.items()
+        for name in _measures(records, second[length])
+        for part in _rows_of(name, length, records, second[length], settings)
+    ]
+    if not parts:
+        return pl.DataFrame(schema=SCHEMA)
+    joined: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    single = ~np.isnan(joined["layer"])
+    joined["q_value"] = np.where(single, q_values(joined["p_value"], single), q_values(joined["p_value"], ~single))
+    larger = np.maximum(np.abs(joined["first"]), np.abs(joined["second"]))
+    beyond = np.abs(joined["difference"]) > ROUNDING * larger
+    joined["changed"] = (joined["q_value"] <= 1 - settings.level) & beyond
+    order = np.lexsort((-np.abs(np.nan_to_num(joined["effect"])), ~joined["changed"], ~single))
+    return pl.DataFrame({name: _series(name, kind, joined[name][order]) for name, kind in SCHEMA.items()})
+
+
+def q_values(p: np.ndarray, family: np.ndarray) -> np.ndarray:
+    """Benjamini and Hochberg's, within the family; NaN elsewhere and where there is no p value."""
+    from scipy.stats import false_discovery_control  # takes long to import
+
+    q = np.full(len(p), np.nan)
+    there = family & ~np.isnan(p)
+    if there.any():
+        q[there] = false_discovery_control(p[there])
+    return q
+
+
+def paired_p(differences: Tensor) -> Tensor:
+    """(window, ...) -> (...): two-sided, of the mean over windows being 0; 1 where all are 0, NaN for one window."""
+    from scipy.stats import t
+
+    there = (~differences.isnan()).sum(0)
+    mean = differences.nanmean(0)
+    spread = ((differences - mean) ** 2).nansum(0) / (there - 1).clamp(min=1)
+    error = (spread / there.clamp(min=1)).sqrt()
+    statistic = torch.where(mean == 0, 0.0, mean.abs() / error)  # equal differences: certain, unless they are 0
+    p = torch.as_tensor(2 * t.sf(statistic.numpy(), (there - 1).clamp(min=1).numpy()))
+    return torch.where(there < 2, torch.nan, p)
+
+
+def _measures(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
+    """In the order of the registry: records that were read from files have another."""
+    keys = [key for key in first[0] if key.endswith(_VALUE) and all(key in record for record in (*first, *second))]
+    names = [key.removesuffix(_VALUE) for key in keys]
+    return sorted(names, key=lambda name: (_PLACES[name.partition("@")[0]], name))
+
+
+def _rows_of(
+    name: str, length: int, first: Sequence[Record], second: Sequence[Record], settings: Settings
+) -> list[dict[str, np.ndarray]]:
+    a, b = (torch.stack([record[name + _VALUE] for record in side]) for side in (first, second))
+    # A window counts where both sides have a number.
+    absent = a.isnan() | b.isnan()
+    a, b = (x.masked_fill(absent, torch.nan) for x in (a, b))
+    first_of_all, second_of_all = (x.flatten(1, 2).nanmean(1) for x in (a, b))
+    of_all = _rows(name, length, first_of_all, second_of_all, settings, of_heads=False)
+    return [_rows(name, length, a, b, settings), of_all]
+
+
+def _rows(
+    name: str, length: int, a: Tensor, b: Tensor, settings: Settings, *, of_heads: bool = True
+) -> dict[str, np.ndarray]:
+    """Of numbers (window, layer, head) or (window, layer, head, N), without layer and head if they are of all heads."""
+    difference = b - a
+    low, high = bootstrap_interval(difference, level=settings.level, resamples=settings.resamples, seed=settings.seed)
+    first, second, mean = (x.nanmean(0) for x in (a, b, difference))
+    places = np.indices(mean.shape).reshape(mean.dim(), mean.numel())
+    nothing = np.full(mean.numel(), np.nan)
+    layer, head, sizes = (*places[:2], places[2:]) if of_heads else (nothing, nothing, places)
+    columns: dict[str, Any] = {
+        "layer": layer, "head": head, "length": np.full(mean.numel(), length),
+        "n": np.asarray(settings.sizes)[sizes[0]] if len(sizes) else nothing,
+        "first": first, "second": second, "difference": mean, "low": low, "high": high,
+        "effect": mean / _spread(first, second) if of_heads else mean / first.abs(), "p_value": paired_p(difference),
+    }  # fmt: skip
+    flat = {key: np.asarray(x, dtype=np.float64).reshape(-1) for key, x in columns.items()}
+    known = ~np.isnan(flat["difference"])
+    return {key: x[known] for key, x in flat.items()} | {"measure": np.full(known.sum(), name, dtype=object)}
+
+
+def _spread(first: Tensor, second: Tensor) -> Tensor:
+    """The standard deviation of a measure over all heads of both sides, for each N: what a change is large beside."""
+    both = torch.cat([first, second], 1).flatten(0, 1)
+    spread = (both - both.nanmean(0)).square().nanmean(0).sqrt()
+    return torch.where(spread > 0, spread, torch.nan)
+
+
+def _series(name: str, kind: Any, values: np.ndarray) -> pl.Series:
+    if kind in (pl.String, pl.Boolean):
+        return pl.Series(name, values.tolist(), kind)
+    return pl.Series(name, values.astype(np.float64)).fill_nan(None).cast(kind)

@@ -1,0 +1,146 @@
+"""report_each: reports of many models or checkpoints, and one table and page above them."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ..._errors import AbbeError
+from ..._held import held
+from ...models import PULLABLE
+from .._engine.given import as_folder
+from .._engine.measuring import study_facts
+from .._engine.sharing.engine import current_engine
+from .._engine.watch import watching
+from .._open import open as open_result
+from .._report.result import Report
+from .._report.study import report
+from .result import SCHEMA, Reports, row_of
+
+_NAMES = ("embedded", *PULLABLE)
+
+
+def report_each(
+    models: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    text: Any = None,
+    *,
+    folder: str | os.PathLike[str],
+    progress: bool = True,
+    **options: Any,
+) -> Reports:
+    """How do many models or checkpoints compare, head for head measured on the same text?
+
+    Within `on_ray` they are measured side by side. A model that cannot be measured is listed with its reason, and the
+    others go on; what was measured before is not measured again.
+
+    Args:
+        models: names or folders, or a pattern such as "checkpoints/*".
+        text, options: as for `report`.
+        folder: one folder per model lies in it, and the index page.
+
+    Example:
+        >>> abbe.report_each("checkpoints/*", "book.txt", folder="over-training").table
+    """
+    places = _folders(_listed(models))
+    root = as_folder(folder)
+    assert root is not None
+    started = time.perf_counter()
+    with held(root):
+        reasons = _measured(places, root, text, options, progress)
+        rows = [_row(model, name, root, reasons.get(name)) for name, model in places.items()]
+        if not any(row["answer"] for row in rows):
+            raise AbbeError(f"no model could be measured; the first one: {rows[0]['skipped']}")
+        result = Reports(pl.DataFrame(rows, schema=SCHEMA), _manifest(rows, options, time.perf_counter() - started))
+        result.save(root)
+        result.to_html(root / result.page)
+    return result
+
+
+def _listed(models: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """In the order given; those of a pattern by name, numbers by size, so that step 900 comes before step 1000."""
+    if isinstance(models, str | os.PathLike):
+        pattern = os.fspath(models)
+        matching = [path for path in glob.glob(os.path.expanduser(pattern)) if _is_model(Path(path))]
+        listed = sorted(matching, key=_by_number) or ([pattern] if pattern in _NAMES else [])
+        if not listed:
+            raise AbbeError(f"no folder with config.json and no .gguf file matches {pattern!r}")
+        return listed
+    listed = [os.fspath(model) for model in models]
+    if not listed:
+        raise AbbeError("models is empty: give names or folders, or a pattern such as 'checkpoints/*'")
+    return listed
+
+
+def _is_model(path: Path) -> bool:
+    return path.suffix == ".gguf" or (path / "config.json").is_file()
+
+
+def _by_number(name: str) -> list[Any]:
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", name)]
+
+
+def _folders(models: Sequence[str]) -> dict[str, str]:
+    """A folder name per model: its last name, with a number where two have the same."""
+    names: dict[str, str] = {}
+    for model in models:
+        plain = "".join(one if one.isalnum() or one in ".-_" else "-" for one in Path(model).name).strip(".") or "model"
+        name, again = plain, 2
+        while name in names:
+            name, again = f"{plain}-{again}", again + 1
+        names[name] = model
+    return names
+
+
+def _measured(
+    places: Mapping[str, str], root: Path, text: Any, options: Mapping[str, Any], progress: bool
+) -> dict[str, str]:
+    """Make the reports; why there is none, by folder."""
+    calls = {
+        name: {"model": model, "text": text, **options, "folder": root / name, "progress": progress}
+        for name, model in places.items()
+    }
+    engine = current_engine.get()
+    if engine is not None:
+        jobs = engine.run_all([("report", arguments) for arguments in calls.values()])
+        return {name: job.error for name, job in zip(calls, jobs, strict=True) if job.error}
+    reasons = {}
+    with watching(progress) as watch:
+        for place, (name, arguments) in enumerate(calls.items(), 1):
+            watch.announce(f"{place} of {len(calls)}: {places[name]}")
+            try:
+                report(**arguments)
+            except AbbeError as error:
+                reasons[name] = str(error)
+                watch.announce(f"left out: {error}")
+    return reasons
+
+
+def _row(model: str, name: str, root: Path, reason: str | None) -> dict[str, Any]:
+    if reason is None:
+        made = open_result(root / name)
+        assert isinstance(made, Report)
+        seconds = (made.manifest.get("seconds") or {}).get("total")
+        return row_of(model, name, made.answer, made.numbers, seconds)
+    return dict.fromkeys(SCHEMA) | {"model": model, "skipped": reason}
+
+
+def _manifest(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    settings = {
+        name: value if isinstance(value, str | int | float | None) else str(value) for name, value in options.items()
+    }
+    return study_facts(Reports.study, settings) | {
+        "model": {"name": f"{len(rows)} models"},
+        "models": [row["model"] for row in rows],
+        "text": {},
+        "self_check": {},
+        "skipped": [f"{row['model']}: {row['skipped']}" for row in rows if row["skipped"]],
+        "seconds": {"total": round(seconds, 3)},
+        "finished": True,
+    }

@@ -1,0 +1,74 @@
+"""A Ray instance of this process, or the cluster at an address; in one line, what is wrong with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from ..._errors import AbbeError
+
+AUTO = "auto"
+_PATIENCE = 5.0  # seconds: Ray itself tries for minutes
+_PORTS = {"ray": 10001}  # of addresses that name none
+# No word to the makers, and no token in the home folder: nobody else can reach an instance of this process.
+_PRIVATE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+
+
+@contextmanager
+def cluster(address: str | None, cores: int) -> Iterator[Any]:
+    """The module `ray`, connected: to an instance with so many cores that ends with the context, or to the address.
+
+    A program that has connected already keeps its connection.
+    """
+    if find_spec("ray") is None:
+        raise AbbeError("the engine ray needs the package ray, which is not installed: pip install 'abbe[ray]'")
+    quiet = {"logging_level": logging.CRITICAL, "log_to_driver": False}
+    before = {name: os.environ.get(name) for name in _PRIVATE}
+    if address is None:
+        os.environ.update(_PRIVATE)
+    ray: Any = import_module("ray")  # after the variables are set: it reads them
+    mine = not ray.is_initialized()
+    try:
+        if mine and address is None:
+            ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
+        elif mine:
+            _check_reachable(address)
+            ray.init(address=address, **quiet)
+        yield ray
+    except (ConnectionError, ValueError) as error:
+        raise AbbeError(f"cannot reach Ray at {address}: {_first_line(error)}") from None
+    finally:
+        if mine:
+            with suppress(Exception):
+                ray.shutdown()
+        if address is None:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                os.environ.update({} if value is None else {name: value})
+
+
+def _check_reachable(address: str | None) -> None:
+    """Of an address with a host: whether anybody listens there."""
+    if address is None or address == AUTO:
+        return
+    scheme, _, place = address.rpartition("://")
+    host, _, port = place.rpartition(":") if ":" in place else (place, "", str(_PORTS.get(scheme, 6379)))
+    if not host or not port.isdecimal():
+        raise AbbeError(f"address is {address!r}, but must be auto, HOST:PORT (usually :6379) or ray://HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or _first_line(error)
+        raise AbbeError(
+            f"nothing answers at {address} ({why}): start it by `ray start --head`, or leave --address out"
+        ) from None
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

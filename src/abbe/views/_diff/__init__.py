@@ -1,0 +1,1 @@
+"""Two models side by side: maps, differences, curves over checkpoints."""

@@ -1,0 +1,163 @@
+"""Both maps of the heads and the map of their differences; curves over checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import altair as alt
+import polars as pl
+
+from ...words.measures import measure_words, usual_size
+from ...words.numbers import sentence
+from .._shared.panels import WIDTH, Row, numbers, rows_of, tip
+from .._shared.series import Spec, finished, panel, source, unchecked
+from .._shared.theme import THEMES, ThemeName
+
+if TYPE_CHECKING:
+    from ...studies import Difference
+
+_NAMES = {
+    "effective_tokens": "dispersion",
+    "separability": "separability",
+}  # maps; any other: "largest"
+_MAPPED = tuple(_NAMES)
+_CURVES = ("effective_tokens", "max_weight", "separability", "sink_mass", "previous_token", "induction")
+_RAMPS: dict[ThemeName, tuple[str, str, str]] = {
+    "light": ("#e3eef7", "#5a9bc8", "#08306b"),
+    "dark": ("#1b2c3f", "#4a8fc4", "#e2f3ff"),
+}
+# Blue is less, vermillion more; the middle is the background, so that what stays is not seen.
+_BOTH_WAYS: dict[ThemeName, tuple[str, str, str]] = {
+    "light": ("#0b5a94", "#f6f7f8", "#b84a00"),
+    "dark": ("#7cc4f0", "#1b2129", "#ff9c57"),
+}
+_CELL, _NARROW = 26, 232
+
+
+@unchecked
+def diff_charts(diff: Difference, theme: ThemeName) -> dict[str, Spec]:
+    """By name: a map of each chosen measure, and the curves if there are more than two sides."""
+    charts = {}
+    for measure, size in _chosen(diff):
+        chart = _map(diff, measure, size, theme)
+        if chart is not None:
+            charts[_NAMES.get(measure, "largest")] = chart
+    if len(diff.names) > 2:
+        charts["curves"] = _curves(diff, theme)
+    return charts
+
+
+def _chosen(diff: Difference) -> list[tuple[str, int | None]]:
+    """Dispersion and separability, before them the measure that changed most, if it is another one."""
+    rows = diff.of_heads
+    size = usual_size(rows.with_columns(value=pl.col("first")))
+    sizes = {
+        name: size if rows.filter(pl.col("measure") == name)["n"].is_not_null().any() else None for name in _MAPPED
+    }
+    chosen = [(name, sizes[name]) for name in _MAPPED]
+    if len(diff.changed):
+        most = diff.changed.row(0, named=True)
+        if most["measure"] not in _MAPPED:
+            chosen.insert(0, (most["measure"], most["n"]))
+    return chosen
+
+
+def _map(diff: Difference, measure: str, size: int | None, theme: ThemeName) -> Spec | None:
+    of_size = pl.col("n").is_null() if size is None else pl.col("n") == size
+    table = diff.of_heads.filter((pl.col("measure") == measure) & of_size)
+    if table.is_empty():
+        return None
+    longest = table.filter(pl.col("length") == pl.col("length").max())
+    rows = rows_of(longest)
+    words = measure_words(measure)
+    label = sentence(words.label) + ("" if size is None else f", N = {size}")
+    names = diff.names[0], diff.names[-1]
+    ends = _ends(numbers(rows, "first", "second"))
+    panels = [
+        _cells(rows, column, name, alt.Color(
+            f"{column}:Q", title=words.unit or words.label, legend=_legend(theme, words.unit or words.label),
+            scale=alt.Scale(domain=[ends[0], sum(ends) / 2, ends[1]], range=list(_RAMPS[theme]), interpolate="lab"),
+        ), theme)
+        for column, name in zip(("first", "second"), names, strict=True)
+    ]  # fmt: skip
+    most = max((abs(x) for x in numbers(rows, "difference")), default=0.0) or 1.0
+    colour = alt.Color(
+        "difference:Q", title="difference", legend=_legend(theme, "difference"),
+        scale=alt.Scale(domain=[-most, 0, most], range=list(_BOTH_WAYS[theme]), interpolate="lab"),
+    )  # fmt: skip
+    panels.append(_cells(rows, "difference", "difference (dot: beyond chance)", colour, theme, dots=True))
+    count = sum(bool(row["changed"]) for row in rows)
+    about = [f"{count} of {len(rows)} heads change beyond chance; L = {rows[0]['length']}"]
+    chart = finished(panels, label, about, theme, columns=3)
+    return chart | {"resolve": {"scale": {"color": "independent"}}}
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """Of both maps together, apart even where all values are the same."""
+    low, high = min(values), max(values)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _legend(theme: ThemeName, title: str) -> alt.Legend:
+    return alt.Legend(
+        title=title,
+        titleColor=THEMES[theme].ink,
+        titleFontWeight="normal",
+        gradientLength=160,
+        format=".3~g",
+        tickCount=4,
+    )
+
+
+def _cells(
+    rows: Sequence[Row], column: str, title: str, colour: alt.Color, theme: ThemeName, *, dots: bool = False
+) -> Spec:
+    gap, axis = alt.Scale(paddingInner=0.04), alt.Axis(labelOverlap="parity", ticks=False, domain=False)
+    x, y = alt.X("head:O", title="head", scale=gap, axis=axis), alt.Y("layer:O", title="layer", scale=gap, axis=axis)
+    tips = [
+        tip("layer"), tip("head"), tip("first"), tip("second"), tip("difference"), tip("low", "interval from"),
+        tip("high", "to"), tip("q_value", "q value"),
+    ]  # fmt: skip
+    layers = [source(list(rows)).mark_rect().encode(x=x, y=y, color=colour, tooltip=tips)]
+    changed = [row for row in rows if row["changed"]]
+    if dots and changed:
+        layers.append(
+            source(changed).mark_point(filled=True, size=22, opacity=1, color=THEMES[theme].ink).encode(x=x, y=y)
+        )
+    height = max(60, min(420, _CELL * len({row["layer"] for row in rows})))
+    shown = title if len(title) <= 34 else f"…{title[-33:]}"
+    return panel(layers, shown, _NARROW, height)
+
+
+def _curves(diff: Difference, theme: ThemeName) -> Spec:
+    """The mean over heads at every checkpoint, with its interval; thin lines are heads."""
+    table = diff.curves.filter(pl.col("length") == pl.col("length").max())
+    size = usual_size(table)
+    panels = [_curve(table, measure, size, diff.names, theme) for measure in _CURVES]
+    about = ["line: mean over heads, band: its interval; thin: single heads"]
+    return finished(panels, "Over the checkpoints", about, theme, columns=3)
+
+
+def _curve(table: pl.DataFrame, measure: str, size: int | None, names: Sequence[str], theme: ThemeName) -> Spec | None:
+    of_size = pl.col("n").is_null() | (pl.col("n") == (size or 0))
+    rows = rows_of(table.filter((pl.col("measure") == measure) & of_size).sort("side"))
+    rows = [row | {"name": names[row["side"]], "at": f"{row['layer']}.{row['head']}"} for row in rows]
+    mean, heads = ([row for row in rows if (row["head"] is None) == whole] for whole in (True, False))
+    if not mean:
+        return None
+    colours, words = THEMES[theme], measure_words(measure)
+    x = alt.X("name:N", title="checkpoint", sort=list(names), axis=alt.Axis(labelAngle=-40, labelLimit=90))
+    y = alt.Y("value:Q", title=words.unit, axis=alt.Axis(tickCount=5))
+    tips = [tip("name", "checkpoint", "N"), tip("value"), tip("low", "interval from"), tip("high", "to")]
+    single = source(heads).mark_line(strokeWidth=0.7, opacity=0.35, color=colours.soft)
+    band = source(mean).mark_area(opacity=0.25, color=colours.selected)
+    line = source(mean).mark_line(
+        strokeWidth=2.4, color=colours.selected, point={"color": colours.selected, "size": 40}
+    )
+    layers = [
+        single.encode(x=x, y=y, detail=alt.Detail("at:N"), tooltip=[tip("layer"), tip("head"), *tips[:2]]),
+        band.encode(x=x, y=alt.Y("low:Q", title=words.unit), y2=alt.Y2("high:Q")),
+        line.encode(x=x, y=y, tooltip=tips),
+    ]
+    return panel(layers, words.label, WIDTH - 30)

@@ -1,0 +1,82 @@
+"""A diff as lines and tables, for the terminal and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from ...words.manifest import text_name
+from ...words.measures import measure_words
+from ...words.numbers import interval, many, number
+from .._shared.terminal import bullets, new_table, plain, skipped_lines
+from .._shared.text_table import TextTable
+
+if TYPE_CHECKING:
+    from ...studies import Difference
+
+_IN_TERMINAL, _ON_PAGE = 12, 60
+_LEFT = ("measure", "where")
+
+
+def diff_table(diff: Difference) -> RenderableType:
+    """Readable from 80 columns on."""
+    question, *about = diff_lines(diff)
+    parts: list[RenderableType] = [Text(plain(question), style="bold"), *(Text(plain(x), style="dim") for x in about)]
+    for table in diff_tables(diff, _IN_TERMINAL):
+        drawn = new_table(title=table.title, title_justify="left")
+        for name in table.columns:
+            drawn.add_column(name, justify="left" if name in _LEFT else "right")
+        for row in table.rows:
+            drawn.add_row(*map(plain, row))
+        parts += [drawn, *([Text(f"{table.note}\n", style="dim")] if table.note else [])]
+    parts.append(Text("What changed", style="bold"))
+    return Group(*parts, *bullets(diff.findings), *skipped_lines(diff.manifest))
+
+
+def diff_lines(diff: Difference) -> list[str]:
+    """The question, then what was measured on what."""
+    settings, names = diff.manifest["settings"], diff.names
+    lengths = ", ".join(f"{length:,}" for length in settings["lengths"])
+    between = f"; {many(len(names) - 2, 'checkpoint')} between them" if len(names) > 2 else ""
+    return [
+        f"What changes from {names[0]} to {names[-1]}?",
+        f"{many(diff.heads, 'head')} on {text_name(diff.manifest)}, {many(settings['windows'], 'window')} of {lengths} "
+        f"tokens, the same for all{between}",
+        f"intervals are paired over windows; a change counts at a q value of at most {1 - settings['level']:g} "
+        "(Benjamini and Hochberg over all heads and measures)",
+    ]
+
+
+def diff_tables(diff: Difference, most: int = _ON_PAGE) -> list[TextTable]:
+    """The largest changes of single heads, and all heads together."""
+    names = diff.names[0], diff.names[-1]
+    single, changed = diff.of_heads, diff.changed
+    # Of the sizes and lengths of one measure of a head the largest change stands for all.
+    once = (changed if len(changed) else single.filter(pl.col("difference") != 0)).unique(
+        ["layer", "head", "measure"], keep="first", maintain_order=True
+    )
+    rows, long = once.head(most), len(diff.manifest["settings"]["lengths"]) > 1
+    left = len(once) - len(rows)
+    note = f"{left:,} more, and other set sizes: .table and --json hold all" if left > 0 and len(changed) else ""
+    title = "Largest changes of single heads" if len(changed) else "Largest differences, none beyond chance"
+    columns = ("where", "measure", *names, "difference", "interval", "q value")
+    tables = [TextTable(title, columns, [_row(row, long) for row in rows.to_dicts()], note)] if len(rows) else []
+    together = diff.table.filter(pl.col("head").is_null()).unique("measure", keep="first", maintain_order=True)
+    lines = [_row(row, long)[1:] for row in together.head(most).to_dicts()]
+    tables.append(TextTable("On average over all heads", columns[1:], lines))
+    return tables
+
+
+def _row(row: Mapping[str, Any], long: bool) -> tuple[str, ...]:
+    where = "" if row["head"] is None else f"layer {row['layer']}, head {row['head']}"
+    words = measure_words(row["measure"]).label + ("" if row["n"] is None else f", N = {row['n']}")
+    return (
+        where, f"{words}, L = {row['length']}" if long else words, number(row["first"], 3), number(row["second"], 3),
+        number(row["difference"], 3, signed=True),
+        interval(row["low"], row["high"], lambda end: number(end, 3, signed=True)),
+        "" if row["q_value"] is None else number(row["q_value"], 2),
+    )  # fmt: skip

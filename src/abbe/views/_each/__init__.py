@@ -1,0 +1,1 @@
+"""Reports of many models: the index page and the table."""

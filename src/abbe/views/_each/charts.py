@@ -1,0 +1,41 @@
+"""The numbers of many reports, model by model: over checkpoints these are curves of training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import altair as alt
+
+from .._shared.panels import Row, numbers, renamed, rows_of, tip
+from .._shared.series import Spec, finished, linear_axis, panel, source, unchecked
+from .._shared.terminal import plain
+from .._shared.theme import THEMES, ThemeName
+from .table import NUMBERS, reports_question
+
+if TYPE_CHECKING:
+    from ...studies import Reports
+
+
+@unchecked
+def reports_chart(reports: Reports, theme: ThemeName = "light") -> Spec:
+    """A panel per number: a point per model in the order given, with its interval."""
+    rows = [row | {"model": plain(str(row["model"]))} for row in rows_of(reports.table) if row["answer"]]
+    panels = [_panel(rows, name, words, theme) for name, (words, _) in NUMBERS.items()]
+    about = ["means over all heads at the largest length; bars: intervals from resampling windows"]
+    chart = finished(panels, reports_question(reports), about, theme, columns=3)
+    return chart | {"resolve": {"scale": {"x": "independent", "y": "independent"}}}
+
+
+def _panel(rows: list[Row], name: str, words: str, theme: ThemeName) -> Spec | None:
+    there = [row for row in rows if row.get(name) is not None]
+    if not there:
+        return None
+    low, high, colour = f"{name}_low", f"{name}_high", THEMES[theme].selected
+    x = alt.X("model:N", title=None, sort=[row["model"] for row in rows], axis=alt.Axis(labelLimit=110))
+    y = linear_axis(name, words, numbers(there, name, low, high))
+    shown = [tip("model", kind="N"), tip(name, words), tip(low, "low"), tip(high, "high")]
+    chart = source(there).encode(x=x)
+    bars = chart.mark_rule(color=colour, strokeWidth=1.5).encode(y=renamed(y, low), y2=alt.Y2(f"{high}:Q"))
+    line = chart.mark_line(color=colour, strokeWidth=1, opacity=0.5).encode(y=y)
+    points = chart.mark_point(color=colour, filled=True, size=45, opacity=1).encode(y=y, tooltip=shown)
+    return panel([bars, line, points], words)

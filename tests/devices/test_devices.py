@@ -1,0 +1,26 @@
+"""Every path on a device that is not the CPU, with the numbers of the CPU: all checks in one process."""
+
+from __future__ import annotations
+
+import models_on_device
+import pytest
+import rows_on_device
+from device_checks import Checks, answers
+
+checks = Checks()
+for module in (rows_on_device, models_on_device):
+    checks.join(module.checks)
+
+
+@pytest.fixture(scope="module")
+def errors(request: pytest.FixtureRequest) -> dict[str, str]:
+    """What went wrong in each check that this call of pytest asks for."""
+    asked = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    names = [one["name"] for one in asked if one.get("name") in checks]
+    return answers(("rows_on_device", "models_on_device"), names)
+
+
+@checks.parameters()
+def test_a_device_gives_the_numbers_of_the_cpu(name: str, errors: dict[str, str]) -> None:
+    if errors[name]:
+        pytest.fail(errors[name], pytrace=False)

@@ -1,0 +1,124 @@
+"""The predictions of abbe.cost against what runs take.
+
+One thread, and the time of the process on both sides: what else runs on the machine hardly changes it. Of the run and
+of the calibration the best of several is taken, in turn in one process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import real
+import torch
+from inside import OPERATIONS, TRAFFIC, cost_probe, engine_measuring, kernels_switch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import abbe
+from abbe.models import built, llama_configuration, wrap
+
+TEXT = abbe.Text("sample", abbe.read_text().content * 4)
+FACTOR = 1.5
+
+
+def gpt2_shape() -> Any:
+    """A random GPT-2 with half the usual number of layers."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    tokenizer = abbe.load("embedded").tokenizer
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=len(tokenizer), n_layer=6, bos_token_id=0, eos_token_id=0)
+    return wrap(GPT2LMHeadModel(config).eval(), tokenizer, "GPT-2 shape")
+
+
+MODELS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
+    "embedded": (lambda: abbe.load("embedded"), (128, 1024)),
+    "stories260K": (lambda: abbe.load(real.shared_model("stories260K")), (128, 512)),
+    "stories15M": (lambda: abbe.load(real.shared_model("stories15M")), (64, 256)),
+    "GPT-2": (gpt2_shape, (256, 1024)),
+}
+
+
+@pytest.fixture
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setattr(engine_measuring, "time", SimpleNamespace(perf_counter=time.process_time))
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.parametrize("name", MODELS)
+def test_windows_take_what_was_predicted(name: str) -> None:
+    load, lengths = MODELS[name]
+    model = load()
+    predicted: dict[int, list[float]] = {length: [] for length in lengths}
+    measured: dict[int, list[float]] = {length: [] for length in lengths}
+    for _ in range(2):
+        table = abbe.cost(model, lengths=lengths, windows=2, progress=False).table
+        run = abbe.diagnose(model, TEXT, lengths=lengths, windows=2, resamples=10, progress=False)
+        for length, seconds in zip(lengths, table["seconds"], strict=True):
+            predicted[length].append(seconds)
+            measured[length].append(run.manifest["seconds"]["windows"][str(length)])
+    for length in lengths:
+        ratio = min(predicted[length]) / min(measured[length])
+        print(f"{name}, {length} tokens: {min(predicted[length]):.3f} s predicted, {ratio:.2f} of the time")
+        assert 1 / FACTOR < ratio < FACTOR
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_one_thread")
+def test_the_calibration_takes_a_few_seconds_for_a_large_model() -> None:
+    shape = {"layers": 32, "heads": 32, "width": 4096, "mlp": 11008, "vocabulary": 32000}
+    started = time.process_time()
+    costs = abbe.cost(shape, lengths=1024, windows=1, progress=False)
+    assert time.process_time() - started < 30
+    assert 5 < costs.seconds < 10_000  # 1.3e13 operations
+
+
+class Counted(TorchDispatchMode):
+    """Bytes that operations read and write, and how many operations there are; views move nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = self.operations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            self.operations += 1
+            for one in tree_leaves((args, kwargs, result)):
+                if isinstance(one, torch.Tensor):
+                    sizes = [size for size, step in zip(one.shape, one.stride(), strict=True) if step]
+                    self.bytes += one.element_size() * torch.Size(sizes).numel()
+        return result
+
+
+@pytest.mark.slow
+def test_traffic_and_operations_of_the_measures_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels_switch, "_on", False)
+    counts = {(length, heads, width): counted(length, heads, width) for length, heads, width in
+              [(128, 2, 16), (256, 2, 16), (128, 4, 32), (256, 4, 32)]}  # fmt: skip
+    for heads, width in ((2, 16), (4, 32)):
+        longer, shorter = counts[256, heads, width], counts[128, heads, width]
+        traffic = (longer.bytes - shorter.bytes) / (128 * 8 * heads)
+        assert TRAFFIC[0] + TRAFFIC[1] * width == pytest.approx(traffic, rel=0.1)
+        assert OPERATIONS[0] + OPERATIONS[1] * heads == pytest.approx(longer.operations, rel=0.1)
+
+
+def counted(length: int, heads: int, width: int) -> Counted:
+    """Of measuring 8 queries of a window in one layer; the pass is small beside it."""
+    sizes = {"layers": 1, "heads": heads, "head_width": width, "width": 16, "mlp": 16, "vocabulary": 1024}
+    model = built(llama_configuration(sizes), name="small")
+    settings = cost_probe.Settings((length,), 1, 8, (1, 2, 5, 10, 20, 50, 100), "value", None, (1.0,), 0, 0.95, 1)
+    with torch.no_grad(), cost_probe.tap(model) as open_tap:
+        reader = cost_probe._checked_reader(model, open_tap, settings, 32)
+        with Counted() as count:
+            cost_probe._measure(reader, settings, length, 8)
+    return count
