@@ -48,6 +48,7 @@ def test_what_a_shard_has_not(
         )
 
 
+@pytest.mark.slow
 def test_text_from_a_pipe_is_kept_for_the_merge(folder: Path, tmp_path: Path) -> None:
     text = "In the beginning there was a lens, and it was ground by hand. " * 10
     command = ("diagnose", folder, "--text", "-", *QUICK, "--quiet", "--out", tmp_path / "run", "--shard", "any")

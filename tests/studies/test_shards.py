@@ -153,6 +153,7 @@ def test_another_run_in_the_folder(tmp_path: Path) -> None:
         abbe.work("capacity", tiny_runs.model(), tiny_runs.TEXT, folder=tmp_path, lengths=[16], progress=False)
 
 
+@pytest.mark.slow
 def test_a_plain_run_finishes_what_shards_began(tmp_path: Path) -> None:
     work(tmp_path, "1/2")
     run = tiny_runs.run(folder=tmp_path)
@@ -160,6 +161,7 @@ def test_a_plain_run_finishes_what_shards_began(tmp_path: Path) -> None:
     assert abbe.merge(tmp_path, model=tiny_runs.model(), progress=False).table.equals(run.table)
 
 
+@pytest.mark.slow
 def test_a_network_cannot_be_kept(tmp_path: Path) -> None:
     """A study of windows does not need it, but a search for capacities does."""
     work(tmp_path / "run")
