@@ -13,12 +13,11 @@ from ...measures import enough_windows, interval_ends, resampled_means
 from ...words.names import BASELINE
 from ...words.numbers import percent
 from .._engine.needles.gain import paired_gain
+from .estimates import Estimate
 from .settings import LOSS, RETRIEVAL, SPARSE, LiftSettings
 
 CONTROL, PLAN = "softmax tuned alike", "plan"
 WORTH = 0.05  # of the visible keys: a smaller share of zeros is real, but nobody would notice
-
-Estimate = tuple[float, float | None, float | None]  # value, low, high; None where there is no interval
 
 
 @dataclass(frozen=True)

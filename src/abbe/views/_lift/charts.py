@@ -33,15 +33,7 @@ def scan_chart(result: Lift, theme: ThemeName = "light") -> Spec:
     written = "+.2f" if goal == "retrieval" else ".0f"
     panels = [
         _map(rows, "harm", 100.0, titles[0], (colours.selected, colours.claim), colours, "+.2f"),
-        _map(
-            rows,
-            gain,
-            unit,
-            titles[1],
-            (colours.claim, colours.selected),
-            colours,
-            "+.2f" if goal == "retrieval" else ".0f",
-        ),
+        _map(rows, gain, unit, titles[1], (colours.claim, colours.selected), colours, written),
     ]
     chart = finished(panels, "What does each normalizer do in each layer alone?", _about(result), theme)
     return chart | {"resolve": {"scale": {"color": "independent", "x": "independent", "y": "independent"}}}
