@@ -68,7 +68,7 @@ def test_a_lower_loss_must_be_lower_than_that_of_softmax_tuned_alike() -> None:
     lower = shifted(-0.05)
     assert decide(judged(plan=lower), for_goal("loss")).lifted
     decision = decide(judged(plan=lower, control=lower), for_goal("loss"))
-    assert decision.failed == (f"no shown gain over the {CONTROL}",)
+    assert decision.failed == (f"no shown gain over {CONTROL}",)
 
 
 def test_pass_keys_count_in_pairs() -> None:

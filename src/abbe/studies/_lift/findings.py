@@ -106,7 +106,7 @@ def _signed(share: float) -> str:
 def _numbers(decision: Decision) -> dict[str, Fact]:
     facts: dict[str, Fact] = {}
     named = {"rise of the loss": decision.rise, "needle gain": decision.needles}
-    named |= {f"gain over the {name}": gain for name, gain in decision.gains.items()}
+    named |= {f"gain over {name}": gain for name, gain in decision.gains.items()}
     for name, estimate in named.items():
         facts |= dict(zip((name, f"{name}, from", f"{name}, to"), estimate, strict=True))
     return facts

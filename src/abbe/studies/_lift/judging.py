@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import polars as pl
+import torch
 
 from ...models import LoadedModel, Window, plan, swap
 from ...words.names import BASELINE
@@ -18,11 +19,12 @@ from .._engine.needles.prompts import KINDS, Prompt, PromptMaker
 from .._engine.swapped.sensitivity import at_equal_selectivity, baseline_logits
 from .._engine.swapped.speed import ROUNDS, costs
 from .._engine.watch import Watch
+from .estimates import Estimate, ends, mean, with_nan, without_nan
 from .kept import Kept
 from .pass_keys import PassKey, answers, pass_keys
 from .reading import SparsityReader
 from .result import KEYS_SCHEMA, SCHEMA
-from .rule import Estimate, Judged, paired_mean, relative_rise
+from .rule import Judged, paired_mean, relative_rise
 from .search import What
 from .settings import LiftSettings
 from .thirds import Portion, windows_of
@@ -57,8 +59,8 @@ class Judging:
         sensitivity = self.kept.part("judged-sensitivity", self._sensitivities, lambda: None)
         speed = self.kept.part("judged-speed", self._speed, lambda: None)["best"]
         judged = Judged(
-            {name: _numbers(record["loss"]) for name, record in records.items()},
-            {name: _numbers(record["zeros"]) for name, record in records.items()},
+            {name: with_nan(record["loss"]) for name, record in records.items()},
+            {name: with_nan(record["zeros"]) for name, record in records.items()},
             {name: [(margin or 0.0) > 0 for margin in record["margins"]] for name, record in records.items()},
             {name: record["right"] for name, record in records.items()},
         )
@@ -104,20 +106,20 @@ class Judging:
         speed: Mapping[str, float],
     ) -> dict[str, Any]:  # fmt: skip
         losses, zeros = (of[name] for of in (judged.losses, judged.zeros))
-        row: dict[str, Any] = {"contender": name, "loss": _mean(losses)}
-        row |= {key: _mean(_numbers(record[key])) for key in _READ}
+        row: dict[str, Any] = {"contender": name, "loss": mean(losses)}
+        row |= {key: mean(with_nan(record[key])) for key in _READ}
         right = judged.needles[name]
         for column, kind in zip(("lists", "sentences"), KINDS, strict=True):
-            row[column] = _mean([ok for ok, prompt in zip(right, self.prompts, strict=True) if prompt.kind == kind])
-        row |= {"pass_keys": _mean(judged.keys[name]), "time_ratio": speed[name] / speed[BASELINE]}
+            row[column] = mean([ok for ok, prompt in zip(right, self.prompts, strict=True) if prompt.kind == kind])
+        row |= {"pass_keys": mean(judged.keys[name]), "time_ratio": speed[name] / speed[BASELINE]}
         row |= {"seconds": speed[name], "sensitivity_ratio": sensitivity["ratios"].get(name)}
         if name != BASELINE:
             pairs = [a - b for a, b in zip(zeros, judged.zeros[BASELINE], strict=True)]
-            row |= _ends("rise", relative_rise(losses, judged.losses[BASELINE], self.settings))
-            row |= _ends("zeros_gain", paired_mean(_tensor(pairs), self.settings))
-            row |= _ends("needle_gain", _gain(judged.needles, name, self.settings.level))
-            row |= _ends("key_gain", _gain(judged.keys, name, self.settings.level))
-        return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
+            row |= ends("rise", relative_rise(losses, judged.losses[BASELINE], self.settings))
+            row |= ends("zeros_gain", paired_mean(torch.tensor(pairs, dtype=torch.float64), self.settings))
+            row |= ends("needle_gain", _gain(judged.needles, name, self.settings.level))
+            row |= ends("key_gain", _gain(judged.keys, name, self.settings.level))
+        return without_nan(row)
 
     def _keys_table(self, records: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
         rows = []
@@ -127,28 +129,10 @@ class Judging:
                 some = [place for place, one in enumerate(self.keys) if (one.length, one.depth) == (length, depth)]
                 right = sum(record["right"][place] for place in some)
                 low, high = wilson(right, len(some), self.settings.level)
-                mean = _mean(_numbers([record["log_probability"][place] for place in some]))
-                rows.append((name, length, depth, len(some), right / len(some), low, high, mean))
+                digits = mean(with_nan([record["log_probability"][place] for place in some]))
+                rows.append((name, length, depth, len(some), right / len(some), low, high, digits))
         return pl.DataFrame(rows, schema=KEYS_SCHEMA, orient="row")
 
 
 def _gain(right: Mapping[str, Sequence[bool]], name: str, level: float) -> Estimate:
     return paired_gain(right[BASELINE], right[name], level) if right[name] else (math.nan, None, None)
-
-
-def _tensor(values: Sequence[float]) -> Any:
-    import torch
-
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def _ends(name: str, estimate: Estimate) -> dict[str, float | None]:
-    return dict(zip((name, f"{name}_low", f"{name}_high"), estimate, strict=True))
-
-
-def _numbers(values: Sequence[float | None]) -> list[float]:
-    return [math.nan if value is None else value for value in values]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan

@@ -13,12 +13,11 @@ from ...measures import enough_windows, interval_ends, resampled_means
 from ...words.names import BASELINE
 from ...words.numbers import percent
 from .._engine.needles.gain import paired_gain
+from .estimates import Estimate
 from .settings import LOSS, RETRIEVAL, SPARSE, LiftSettings
 
 CONTROL, PLAN = "softmax tuned alike", "plan"
 WORTH = 0.05  # of the visible keys: a smaller share of zeros is real, but nobody would notice
-
-Estimate = tuple[float, float | None, float | None]  # value, low, high; None where there is no interval
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,13 @@ def rule_text(goal: str, max_loss: float, level: float) -> str:
         LOSS: "the interval of the change of the loss from each lies below 0",
         RETRIEVAL: "the exact interval of the gain in pass keys found, on the same prompts, lies above 0 over each",
     }[goal]
+    control = "whose temperatures were tuned alike in the same layers"
+    if goal == RETRIEVAL:
+        control = "at one temperature for all layers, chosen on the same prompts"
     return (
         f"Lifted if, on the judged part, which is read once: (1) the upper end of the interval of the relative rise of "
         f"the loss over the baseline is at most {percent(max_loss, 2)}; (2) beside the baseline, and beside softmax "
-        f"whose temperatures were tuned alike in the same layers (unless the plan is that), {wanted}; (3) the exact "
+        f"{control} (unless the plan is that), {wanted}; (3) the exact "
         f"interval of the gain in needles found (lists and sentences with decoys) does not lie below 0; (4) there are "
         f"at least {enough_windows(level)} windows. Intervals are of nominal {percent(level, 4)}, over the same "
         "windows or prompts in pairs. One plan is judged, chosen on another part of the text."
@@ -71,10 +73,14 @@ def decide(judged: Judged, settings: LiftSettings) -> Decision:
         failed.append(f"fewer than {enough_windows(settings.level)} windows")
     if not _at_most(rise[2], settings.max_loss):
         failed.append(f"the loss may rise by more than {percent(settings.max_loss, 2)}")
-    failed += [f"no shown gain over the {name}" for name, gain in gains.items() if not _above(gain[1], least)]
+    failed += [f"no shown gain over {_named(name)}" for name, gain in gains.items() if not _above(gain[1], least)]
     if needles[2] is not None and needles[2] < 0:
         failed.append("fewer needles are found")
     return Decision(not failed, rise, gains, needles, tuple(failed))
+
+
+def _named(contender: str) -> str:
+    return f"the {contender}" if contender == BASELINE else contender
 
 
 def _gain(judged: Judged, other: str, settings: LiftSettings) -> Estimate:

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
-import torch
 
 from ...models import LoadedModel, Swap, Window, swap
 from ...normalizers import Normalizer, normalizer
-from .._engine.fitting.tune import fine_tune
 from .._engine.loss import window_losses
 from .._engine.swapped.sensitivity import spread
 from .._engine.watch import Watch
-from .fits import Fits, Heads, Recipe, recipe_name, spans
+from .estimates import ends, mean, with_nan, without_nan
+from .fits import Fits, Heads, spans
 from .kept import Kept
 from .pass_keys import PassKey, answers
 from .reading import SparsityReader
 from .recipes import Cell, Layers, Tried, best, going_on, layer_groups, nested_recipes, thinned
 from .result import PLANS_SCHEMA, SCAN_SCHEMA
-from .rule import Estimate, relative_rise
+from .rule import relative_rise
 from .schedule import Schedule
 from .settings import CONTROL_SPEC, LOSS, RETRIEVAL, LiftSettings
+from .tuning import Plan, Tuner
 
 _SLACKS = (16.0, 4.0)  # of the allowed loss, before the first and before the second round of tuning
 _FINAL = 2  # plans in the last round
@@ -33,21 +32,7 @@ _CUT = "cut"
 _CONTROL_NUMBER, _HEADS_NUMBER = 1000, 2000  # added to that of the plan
 _TEMPERATURES = (0.7, 0.8, 0.9, 1.1)
 
-State = dict[str, torch.Tensor]
 What = str | Mapping[str, str | Normalizer]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Its number, what goes into each layer, and which heads of a layer, if not all."""
-
-    number: int
-    recipe: Recipe
-    heads: Heads = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return recipe_name(self.recipe, self.heads)
 
 
 class Search:
@@ -59,13 +44,13 @@ class Search:
         reserve: float,
     ) -> None:  # fmt: skip
         self.model, self.settings, self.fits, self.schedule, self.kept = model, settings, fits, schedule, kept
-        self.watch, self.fit, self.choose = watch, fit, choose
+        self.watch, self.choose = watch, choose
         self.fit_keys, self.choose_keys = fit_keys, choose_keys
         self._reserve = reserve  # seconds that judging takes
         self.cut: list[str] = []
         self.scan: list[dict[str, Any]] = []
         self.plans: list[dict[str, Any]] = []
-        self._tuned: dict[tuple[int, int], State] = {}
+        self._tuner = Tuner(model, fits, schedule.steps, kept.parts, watch, fit)
 
     def run(self) -> tuple[Tried, Plan]:
         """The plan to judge, as it was measured, and its number."""
@@ -77,7 +62,7 @@ class Search:
         made = [Plan(number, recipe) for number, recipe in enumerate(recipes)]
         plans = {plan.name: plan for plan in made}
         tried = [self._tried(plan, 0) for plan in plans.values() if not self._is_cut(plan, 0)]
-        rounds = [self.schedule.steps // 2, self.schedule.steps] if self.schedule.steps else []
+        rounds = [steps for steps in (self.schedule.steps // 2, self.schedule.steps) if steps]
         last = tried
         for steps, slack, count in zip(rounds, _SLACKS, (self.schedule.tuned, _FINAL), strict=False):
             chosen = [plans[one.name] for one in going_on(last, count, self.settings, slack)]
@@ -121,7 +106,7 @@ class Search:
 
         part = self.kept.part(f"head-{plan.number}-{which}", make, lambda: None)
         self.watch.step(f"heads of {plan.name}")
-        return _mean(_numbers(part["keys"]))
+        return mean(with_nan(part["keys"]))
 
     # -- The scan -----------------------------------------------------------------------------------------------------
 
@@ -161,19 +146,19 @@ class Search:
         return self.kept.part(f"scan-{number}-{place}", make, lambda: self._steps(what, len(windows)))
 
     def _cell(self, spec: str, layers: Layers, part: Mapping[str, Any], before: Sequence[float]) -> Cell:
-        rise = relative_rise(_numbers(part["loss"]), before, self.settings)
+        rise = relative_rise(with_nan(part["loss"]), before, self.settings)
         facts = [self.fits.facts[layer, spec] for layer in layers]
         names = ("zeros", "effective", "effective_baseline", "sensitivity", "error")
-        zeros, effective, baseline, sensitive, error = (_mean([getattr(one, name) for one in facts]) for name in names)
+        zeros, effective, baseline, sensitive, error = (mean([getattr(one, name) for one in facts]) for name in names)
         gain = zeros
         if self.settings.goal == RETRIEVAL:
-            gain = _mean(_numbers(part["keys"])) - _mean(self._baseline["fit_keys"])
+            gain = mean(with_nan(part["keys"])) - mean(self._baseline["fit_keys"])
         elif self.settings.goal == LOSS:
             gain = -rise[0]
         harm = rise[0] if math.isfinite(rise[0]) else math.inf
         self.scan.append(
             {"layers": spans(layers), "first": layers[0], "last": layers[-1], "normalizer": spec}
-            | _ends("harm", rise)
+            | ends("harm", rise)
             | {"gain": gain, "zeros": zeros, "effective_tokens": effective, "effective_tokens_baseline": baseline,
                "sensitivity_ratio": sensitive, "output_error": error}
         )  # fmt: skip
@@ -204,14 +189,14 @@ class Search:
                 return self._read(running, name)
 
         part = self.kept.part(_part(plan, steps), make, lambda: self._steps(name, len(self.choose) + self._more(steps)))
-        rise = relative_rise(_numbers(part["loss"]), self._baseline["loss"], self.settings)
-        means = {key: _mean(_numbers(part[key])) for key in ("loss", "zeros", "active", "effective_tokens")}
-        gain = {LOSS: -rise[0], RETRIEVAL: _mean(_numbers(part["keys"])) - _mean(self._baseline["keys"])}.get(
+        rise = relative_rise(with_nan(part["loss"]), self._baseline["loss"], self.settings)
+        means = {key: mean(with_nan(part[key])) for key in ("loss", "zeros", "active", "effective_tokens")}
+        gain = {LOSS: -rise[0], RETRIEVAL: mean(with_nan(part["keys"])) - mean(self._baseline["keys"])}.get(
             self.settings.goal, means["zeros"]
         )
         self.plans.append(
             {"plan": name, "layers": len(plan.recipe), "steps": steps, "gain": gain, "chosen": False}
-            | means | _ends("rise", rise)
+            | means | ends("rise", rise)
         )  # fmt: skip
         finite = math.isfinite(rise[0])
         high = rise[2] if rise[2] is not None else math.inf
@@ -227,43 +212,8 @@ class Search:
         return steps - (0 if steps <= self.schedule.steps // 2 else self.schedule.steps // 2)
 
     def normalizers(self, plan: Plan, steps: int) -> dict[str, str | Normalizer]:
-        """Fitted, then tuned for so many steps; resumes what an earlier round or call did."""
-        made = self.fits.normalizers(plan.recipe, plan.heads)
-        if not steps or not any(_learns(one) for one in made.values()):
-            return made
-        half = self.schedule.steps // 2
-        if steps > half > 0 and self._state(plan, steps) is None and self._state(plan, half) is None:
-            self.normalizers(plan, half)  # the control goes the same way as the plan: round by round
-        with swap(self.model, made) as running:
-            parameters = list(running.parameters())
-            if (finished := self._state(plan, steps)) is not None:
-                _restore(parameters, finished)
-            else:
-                self._tune(plan, steps, parameters, self._state(plan, half) if steps > half else None)
-        return made
-
-    def _tune(self, plan: Plan, steps: int, parameters: Sequence[torch.nn.Parameter], start: State | None) -> None:
-        parts, partial = self.kept.parts, f"tuning/{plan.number}-{steps}"
-        stopped = parts.tensors(partial)
-        last: State = {}
-
-        def keep(state: State) -> None:
-            last.update(state)
-            parts.keep_tensors(partial, state)
-
-        fine_tune(
-            self.model, parameters, self.fit, steps, stopped[0] if stopped else start, keep,
-            lambda step: self.watch.step(f"tuning {plan.name}, step {step}"),
-        )  # fmt: skip
-        last = last or (stopped[0] if stopped else {})
-        self._tuned[plan.number, steps] = last
-        parts.keep_tensors(_tuned_part(plan, steps), last)
-
-    def _state(self, plan: Plan, steps: int) -> State | None:
-        """What tuning for so many steps has left, None if it was not done."""
-        if (plan.number, steps) not in self._tuned and (kept := self.kept.parts.tensors(_tuned_part(plan, steps))):
-            self._tuned[plan.number, steps] = kept[0]
-        return self._tuned.get((plan.number, steps))
+        """Fitted, then tuned for so many steps."""
+        return self._tuner.normalizers(plan, steps)
 
     def control(self, winner: Tried, plan: Plan) -> What | None:
         """Softmax tuned in the same way, for `swap`: None if the plan is that itself.
@@ -285,14 +235,14 @@ class Search:
                 with swap(self.model, spec):
                     return {"keys": self._log_probabilities(self.choose_keys)}
 
-            means[spec] = _mean(_numbers(self.kept.part(f"control-{number}", make, lambda: None)["keys"]))
+            means[spec] = mean(with_nan(self.kept.part(f"control-{number}", make, lambda: None)["keys"]))
         return max(means, key=lambda spec: means[spec])
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """The scan, and every plan that was measured."""
         schemas = {"scan": (self.scan, SCAN_SCHEMA), "plans": (self.plans, PLANS_SCHEMA)}
         return {
-            name: pl.DataFrame([_without_nan(row) for row in rows], schema=schema, orient="row")
+            name: pl.DataFrame([without_nan(row) for row in rows], schema=schema, orient="row")
             for name, (rows, schema) in schemas.items()
         }
 
@@ -301,36 +251,5 @@ class Search:
             self.watch.step(what)
 
 
-def _learns(made: str | Normalizer) -> bool:
-    return isinstance(made, Normalizer) and any(True for _ in made.parameters())
-
-
-def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
-
-
 def _part(plan: Plan, steps: int) -> str:
     return f"plan-{plan.number}-{steps}"
-
-
-def _tuned_part(plan: Plan, steps: int) -> str:
-    return f"parts/tuned-{plan.number}-{steps}"
-
-
-@torch.no_grad()
-def _restore(parameters: Sequence[torch.nn.Parameter], state: Mapping[str, torch.Tensor]) -> None:
-    for number, parameter in enumerate(parameters):
-        parameter.copy_(state[f"{number}.raw"])
-
-
-def _ends(name: str, estimate: Estimate) -> dict[str, float | None]:
-    return dict(zip((name, f"{name}_low", f"{name}_high"), estimate, strict=True))
-
-
-def _numbers(values: Sequence[float | None]) -> list[float]:
-    """NaN where a number was not finite, which JSON knows as null."""
-    return [math.nan if value is None else value for value in values]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan

@@ -18,7 +18,8 @@ from .words import GAINS, MIXED, kind_of, short_spec
 if TYPE_CHECKING:
     from ...studies import Lift
 
-_ROW = 30  # pixels of a normalizer in the map
+_ROW, _MAP = 30, WIDTH - 40  # pixels of a normalizer in the map, and of all layers
+_KEYS = (("active", "active keys per query"), ("effective_tokens", "effective tokens"))  # the first where zeros count
 _WRITTEN = 8  # groups of layers: with more there is no room for numbers in the cells
 
 
@@ -29,35 +30,38 @@ def scan_chart(result: Lift, theme: ThemeName = "light") -> Spec:
     colours, goal = THEMES[theme], _goal(result)
     gain, unit = ("gain", 1.0) if goal == "retrieval" else ("zeros", 100.0)
     titles = ("rise of the loss (%)", GAINS["retrieval"] if goal == "retrieval" else f"{GAINS['sparse']} (%)")
+    written = "+.2f" if goal == "retrieval" else ".0f"
     panels = [
-        _map(rows, "harm", 100.0, titles[0], colours.claim, colours, "+.2f"),
-        _map(rows, gain, unit, titles[1], colours.selected, colours, "+.2f" if goal == "retrieval" else ".0f"),
+        _map(rows, "harm", 100.0, titles[0], (colours.selected, colours.claim), colours, "+.2f"),
+        _map(rows, gain, unit, titles[1], (colours.claim, colours.selected), colours, written),
     ]
     chart = finished(panels, "What does each normalizer do in each layer alone?", _about(result), theme)
     return chart | {"resolve": {"scale": {"color": "independent", "x": "independent", "y": "independent"}}}
 
 
-def _map(rows: Sequence[Row], field: str, unit: float, title: str, hue: str, theme: Theme, written: str) -> Spec | None:
+def _map(
+    rows: Sequence[Row], field: str, unit: float, title: str, hues: tuple[str, str], theme: Theme, written: str
+) -> Spec | None:
     there = [row | {"value": unit * row[field]} for row in rows if row[field] is not None]
     if not there:
         return None
     groups, names = (list(dict.fromkeys(row[key] for row in there)) for key in ("layers", "shown"))
     values = numbers(there, "value")
-    # White is 0: harm is orange, and what is better than before is blue.
+    # White is 0: what is worse than before is orange, what is better is blue.
     reach = max(abs(value) for value in values) or 1.0
     signed = min(values) < 0
     domain = [-reach, 0.0, reach] if signed else [0.0, reach]
-    colours = [theme.selected, theme.background, hue] if signed else [theme.background, hue]
+    colours = [hues[0], theme.background, hues[1]] if signed else [theme.background, hues[1]]
     scale = alt.Scale(domain=domain, range=colours, interpolate="rgb", clamp=True)
     x = alt.X("layers:N", title="layers", sort=groups, axis=alt.Axis(labelOverlap="greedy"))
-    y = alt.Y("shown:N", title=None, sort=names, axis=alt.Axis(labelLimit=110))
+    y = alt.Y("shown:N", title=None, sort=names, axis=alt.Axis(labelLimit=150))
     colour = alt.Color("value:Q", scale=scale, legend=None)
     tips = [tip("normalizer", "normalizer", "N"), tip("layers", "layers", "N"), tip("value", title)]
     cells = [source(there).mark_rect(stroke=theme.line, strokeWidth=1, opacity=0.65).encode(x, y, colour, tooltip=tips)]
     if len(groups) <= _WRITTEN:
         text = source(there).mark_text(fontSize=9, color=theme.ink)
         cells.append(text.encode(x, y, text=alt.Text("value:Q", format=written)))
-    return panel(cells, title, WIDTH, max(60, _ROW * len(names)))
+    return panel(cells, title, _MAP, max(60, _ROW * len(names)))
 
 
 @unchecked
@@ -76,7 +80,7 @@ def plans_chart(result: Lift, theme: ThemeName = "light") -> Spec:
     title = GAINS.get(goal, "gain") + ("" if goal == "retrieval" else " (%)")
     panels = [
         _plans(rows, "gained", title, limit, THEMES[theme]),
-        _plans(rows, "active", "active keys per query", limit, THEMES[theme]),
+        _plans(rows, *_KEYS[goal == "retrieval"], limit, THEMES[theme]),
     ]
     about = ["open: fitted only; filled: tuned too; ring: judged; dashed: the rise that is allowed"]
     return finished(panels if rows else [], "What do the plans gain, and what do they cost?", about, theme)
@@ -132,6 +136,8 @@ def keys_chart(result: Lift, theme: ThemeName = "light") -> Spec:
 def _keys(rows: Sequence[Row], length: int, looks: dict[str, Look]) -> Spec:
     x = alt.X("depth:Q", title="depth (0 first, 1 last)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=5))
     y = share_axis("right", "pass keys found")
+    if not any(row["right"] for row in rows):  # then how near they are says more
+        y = alt.Y("log_probability:Q", title="log-probability", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=6))
     style: dict[str, Any] = series_style(looks, {row["shown"] for row in rows})
     tips = [tip("shown", "contender", "N"), tip("depth"), tip("right"), tip("log_probability"), tip("prompts")]
     lines = source(rows).mark_line().encode(x, y, tooltip=tips, **style)
@@ -140,7 +146,7 @@ def _keys(rows: Sequence[Row], length: int, looks: dict[str, Look]) -> Spec:
 
 
 def lift_charts(result: Lift, theme: ThemeName) -> dict[str, Spec]:
-    keys = {"pass-keys": keys_chart(result, theme)} if result.keys.height else {}
+    keys = {"keys": keys_chart(result, theme)} if result.keys.height else {}
     return {"scan": scan_chart(result, theme), "plans": plans_chart(result, theme)} | keys
 
 
