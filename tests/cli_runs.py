@@ -17,26 +17,10 @@ from abbe import cli
 
 PLACED = {"device": "cpu", "dtype": "float32", "device_map": None}  # what every study of a model is given by default
 COMMANDS = (
-    "report",
-    "reproduce",
-    "diagnose",
-    "capacity",
-    "compare",
-    "calibrate",
-    "merge",
-    "lift",
-    "diff",
-    "export",
-    "watch",
-    "train temperature",
-    "train length",
-    "train recall",
-    "train text",
-    "verify",
-    "normalizers",
-    "pull",
-    "cost",
-    "doctor",
+    *("report", "reproduce", "diagnose", "capacity", "compare", "diff"),
+    *("calibrate", "lift", "export", "watch", "train temperature", "train length", "train recall", "train text"),
+    *("verify", "normalizers"),
+    *("pull", "cost", "merge", "doctor"),
 )
 
 

@@ -95,7 +95,7 @@ def test_the_table_above_names_every_command() -> None:
     shown = run("--help").stdout
     places = [shown.index(f"│ {command} ") for command in top]
     assert places == sorted(places)
-    for panel in ("Measure a model", "Theory and normalizers", "Models and machine"):
+    for panel in ("Measure a model", "Change and train models", "Theory and normalizers", "Models and machines"):
         assert panel in shown
 
 

@@ -84,23 +84,24 @@ def _add_to(group: typer.Typer, command: Callable[..., None], examples: Sequence
     group.command(epilog=_examples(examples))(command)
 
 
-_MODEL, _THEORY, _MACHINE = "Measure a model", "Theory and normalizers", "Models and machine"
+_MODEL, _CHANGE = "Measure a model", "Change and train models"
+_THEORY, _MACHINE = "Theory and normalizers", "Models and machines"
 _add(_MODEL, _heads.report, _heads.REPORT_EXAMPLES)
 _add(_MODEL, _reproduce.reproduce, _reproduce.EXAMPLES)
 _add(_MODEL, _heads.diagnose, _heads.DIAGNOSE_EXAMPLES)
 _add(_MODEL, _capacity.capacity, _capacity.EXAMPLES)
 _add(_MODEL, _compare.compare, _compare.EXAMPLES)
-_add(_MODEL, _calibrate.calibrate, _calibrate.EXAMPLES)
 _add(_MODEL, _diff.diff, _diff.EXAMPLES)
-_add(_MODEL, _export.export, _export.EXAMPLES)
-_add(_MODEL, _merge.merge, _merge.EXAMPLES)
-_add(_MODEL, _lift.lift, _lift.EXAMPLES)
-_add(_MODEL, _watch.watch, _watch.EXAMPLES)
-app.add_typer(_train.make_group(_add_to), rich_help_panel=_MODEL)
+_add(_CHANGE, _calibrate.calibrate, _calibrate.EXAMPLES)
+_add(_CHANGE, _lift.lift, _lift.EXAMPLES)
+_add(_CHANGE, _export.export, _export.EXAMPLES)
+_add(_CHANGE, _watch.watch, _watch.EXAMPLES)
+app.add_typer(_train.make_group(_add_to), rich_help_panel=_CHANGE)
 _add(_THEORY, _verify.verify, _verify.EXAMPLES)
 _add(_THEORY, _normalizers.normalizers, _normalizers.EXAMPLES)
 _add(_MACHINE, _pull.pull, _pull.EXAMPLES)
 _add(_MACHINE, _cost.cost, _cost.EXAMPLES)
+_add(_MACHINE, _merge.merge, _merge.EXAMPLES)
 _add(_MACHINE, _doctor.doctor, _doctor.EXAMPLES)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from markupsafe import Markup
 
 from .._reproduce.figures import save_drawings
 from .._shared.theme import THEMES
@@ -20,7 +23,11 @@ def reports_page(reports: Reports) -> str:
     """One self-contained HTML page; its links lead to the reports beside it."""
     about = ["Every name in the table leads to the report of that model, in the folder beside this page."]
     charts = {theme: {"models": reports_chart(reports, theme)} for theme in THEMES}
-    return study_page(reports, reports_question(reports), about, (), [reports_rows(reports, linked=True)], charts)
+    return study_page(reports, reports_question(reports), about, (), [reports_rows(reports, _linked)], charts)
+
+
+def _linked(row: dict[str, Any]) -> str:
+    return Markup('<a href="{}/report.html"><bdi>{}</bdi></a>').format(quote(str(row["folder"])), row["model"])
 
 
 def save_reports_figures(reports: Reports, folder: str | os.PathLike[str]) -> list[Path]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup, escape
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -37,18 +37,12 @@ def reports_table(reports: Reports) -> RenderableType:
     return Group(Text(plain(reports_question(reports)), style="bold"), drawn, *skipped_lines(reports.manifest))
 
 
-def reports_rows(reports: Reports, linked: bool = False) -> TextTable:
-    """Models that were measured; the page links each to its report."""
+def reports_rows(reports: Reports, named: Callable[[dict[str, Any]], str] = lambda row: str(row["model"])) -> TextTable:
+    """Models that were measured; `named` shows the model of a row."""
     measured = [row for row in reports.table.iter_rows(named=True) if row["answer"]]
-    rows = [(_model(row, linked), str(row["answer"]), *(_number(row, name) for name in NUMBERS)) for row in measured]
+    rows = [(named(row), str(row["answer"]), *(_number(row, name) for name in NUMBERS)) for row in measured]
     columns = ("model", "answer", *(words for words, _ in NUMBERS.values()))
     return TextTable("Models", columns, rows, "Means over all heads at the largest length, with their intervals.")
-
-
-def _model(row: dict[str, Any], linked: bool) -> str:
-    if not linked:
-        return str(row["model"])
-    return Markup('<a href="{}/report.html"><bdi>{}</bdi></a>').format(escape(row["folder"]), row["model"])
 
 
 def _number(row: dict[str, Any], name: str) -> str:
