@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from rich.console import Console
 
 from ..._errors import AbbeError
 from ..._held import held
@@ -18,7 +19,7 @@ from ...models import PULLABLE
 from .._engine.given import as_folder
 from .._engine.measuring import study_facts
 from .._engine.sharing.engine import current_engine
-from .._engine.watch import watching
+from .._engine.watch import Watch
 from .._open import open as open_result
 from .._report.result import Report
 from .._report.study import report
@@ -111,14 +112,14 @@ def _measured(
         jobs = engine.run_all([("report", arguments) for arguments in calls.values()])
         return {name: job.error for name, job in zip(calls, jobs, strict=True) if job.error}
     reasons = {}
-    with watching(progress) as watch:
-        for place, (name, arguments) in enumerate(calls.items(), 1):
-            watch.announce(f"{place} of {len(calls)}: {places[name]}")
-            try:
-                report(**arguments)
-            except AbbeError as error:
-                reasons[name] = str(error)
-                watch.announce(f"left out: {error}")
+    watch = Watch(Console(stderr=True, quiet=not progress), None)  # lines only: every report has a bar of its own
+    for place, (name, arguments) in enumerate(calls.items(), 1):
+        watch.announce(f"{place} of {len(calls)}: {places[name]}")
+        try:
+            report(**arguments)
+        except AbbeError as error:
+            reasons[name] = str(error)
+            watch.announce(f"left out: {error}")
     return reasons
 
 
