@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from torch import nn
 
 from ..._errors import AbbeError
 from ..._held import held
@@ -109,7 +110,7 @@ class _Study:
         _check_tokens(names[: len(loaded)], cut)
         facts = {
             "models": [[model.fingerprint, model.configuration] for model in loaded],
-            "more": [without_folder(os.fspath(one)) if isinstance(one, (str, os.PathLike)) else "" for one in more],
+            "more": [_known(one) for one in more],
             "text": self.text.fingerprint,
         }
         parts = claim_without_model(self.place, Difference.study, facts, self.settings.as_json(), self.watch.announce)
@@ -215,20 +216,30 @@ def _settings(stored: dict[str, Any]) -> Settings:
 
 def _names(models: Sequence[ModelLike]) -> list[str]:
     """As they are shown: without folders of this machine; where two are the same, by dtype or number."""
-    loaded = [one for one in models if isinstance(one, LoadedModel)]
-    paths = [Path(os.fspath(one)).name for one in models if isinstance(one, (str, os.PathLike))]
-    names = [Path(one.name).name if Path(one.name).exists() else without_folder(one.name) for one in loaded] + paths
+    names = [_name(model) for model in models]
     if len(set(names)) == len(names):
         return names
-    dtypes = [f"{name} ({_dtype(one)})" for name, one in zip(names, loaded, strict=False)] + names[len(loaded) :]
-    if len(set(dtypes)) == len(dtypes):
-        return dtypes
+    by_dtype = [f"{name} ({_dtype(model)})" for name, model in zip(names, models, strict=True)]
+    if len(set(by_dtype)) == len(by_dtype):
+        return by_dtype
     return [f"{name} ({number})" for number, name in enumerate(names, 1)]
 
 
-def _dtype(model: LoadedModel) -> str:
-    network: Any = model.network
-    return str(network.dtype).removeprefix("torch.")
+def _name(model: ModelLike) -> str:
+    if isinstance(model, nn.Module):
+        return type(model).__name__
+    name = model.name if isinstance(model, LoadedModel) else os.fspath(model)
+    return Path(name).name if Path(name).exists() else without_folder(name)
+
+
+def _dtype(model: ModelLike) -> str:
+    network: Any = model.network if isinstance(model, LoadedModel) else model
+    return str(getattr(network, "dtype", "")).removeprefix("torch.")
+
+
+def _known(model: ModelLike) -> str:
+    """What a folder remembers of a model that is not loaded yet: the run of each is checked again by its weights."""
+    return model.fingerprint if isinstance(model, LoadedModel) else _name(model)
 
 
 def _shape(model: LoadedModel) -> tuple[int, ...]:
