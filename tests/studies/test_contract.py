@@ -39,7 +39,7 @@ PARTS = {
     "capacity": ["losses/16-deletion-4.json", "losses/16-layer1-*.json", "separability/windows/16-0.safetensors"],
     "compare": ["parts/0-windows.json", "parts/1-capacity.json", "parts/1-needle.json"],
     "calibrate": ["layers/*.safetensors", "losses.json"],
-    "diff": ["runs/0/windows/16-1.safetensors", "runs/1/windows/16-0.safetensors"],
+    "diff": ["runs/0/windows/16-1.safetensors", "runs/1/windows/16-0.safetensors", "losses/1.json"],
 }
 # Passes of self-checks, and of estimates of the cost.
 CHECKING = {

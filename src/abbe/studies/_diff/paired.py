@@ -28,17 +28,28 @@ SCHEMA: dict[str, Any] = {
 ROUNDING = 1e-5  # of the larger value: a smaller difference is one of rounding, however regular it is
 _VALUE = "/value"
 _PLACES = {info.name: place for place, info in enumerate(list_measures())}
+LOSS = "loss"  # of the next token, beside the measures of all heads together
 Records = Mapping[int, Sequence[Record]]  # by length, in the order of the windows
+Losses = Mapping[int, Tensor]  # by length: one of each window
 
 
-def difference_table(first: Records, second: Records, settings: Settings) -> pl.DataFrame:
-    """All measures of all heads, the largest changes first; rows of all heads together have null as layer and head."""
+def difference_table(
+    first: Records, second: Records, settings: Settings, losses: Sequence[Losses] = ()
+) -> pl.DataFrame:
+    """All measures of all heads, the largest changes first; rows of all heads together have null as layer and head.
+
+    `losses` are those of both sides, where both predict the next token.
+    """
     parts = [
         part
         for length, records in first.items()
         for name in _measures(records, second[length])
         for part in _rows_of(name, length, records, second[length], settings)
     ]
+    if losses:
+        parts += [
+            _rows(LOSS, length, a, losses[1][length], settings, of_heads=False) for length, a in losses[0].items()
+        ]
     if not parts:
         return pl.DataFrame(schema=SCHEMA)
     joined: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

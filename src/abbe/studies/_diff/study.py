@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..._errors import AbbeError
 from ..._held import held
@@ -20,7 +21,9 @@ from ...words.manifest import without_folder
 from ...words.measures import usual_size
 from .._engine.folder import RunFolder, claim_without_model
 from .._engine.given import FolderLike, ModelLike, TextLike, as_folder, as_model, as_text, room_for
+from .._engine.loss import check_causal, window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, measure_run, study_facts, window_places, windows_of
+from .._engine.parts import Parts
 from .._engine.settings import Settings, settings_for
 from .._engine.tables import Record
 from .._engine.watch import Watch, watching
@@ -90,6 +93,7 @@ class _Side:
 
     run: Run
     records: dict[int, list[Record]]
+    losses: dict[int, Tensor]  # empty where the model does not predict the next token, or they were not measured
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ class _Study:
             if number >= len(loaded):
                 check_shapes([names[0], name], [_shape(loaded[0]), _shape(side)])
                 _check_tokens([names[0], name], [cut[0], windows_of(side, self.text, self.settings)])
-            sides.append(self._measured(side, number, name, cut[0]))
+            sides.append(self._measured(side, number, name, cut[0], parts))
             measured = manifest_facts(Difference.study, side, self.text, {})["model"]
             models.append({key: measured[key] for key in measured if key != "source"} | {"name": name})
         runs = [side.run for side in sides]
@@ -138,7 +142,7 @@ class _Study:
         manifest = finished_manifest(manifest, parts, {"total": time.perf_counter() - started}, again)
         return _result(sides, self.settings, manifest)
 
-    def _measured(self, model: LoadedModel, number: int, name: str, cut: Windows) -> _Side:
+    def _measured(self, model: LoadedModel, number: int, name: str, cut: Windows, parts: Parts) -> _Side:
         kept: list[RunFolder] = []
 
         def beside(_: Any, run: RunFolder) -> tuple[()]:
@@ -151,12 +155,29 @@ class _Study:
         self.watch.part = name
         with evaluating(model.network):
             run = measure_run(model, self.text, self.settings, folder, self.watch, cut=cut, beside=beside)
+            losses = _losses(model, cut, parts, f"losses/{number}")
         records: dict[int, list[Record]] = {}
         for window in cut:
             record = kept[0].record(window)
             assert record is not None, window
             records.setdefault(window.length, []).append(record)
-        return _Side(run, records)
+        return _Side(run, records, losses)
+
+
+def _losses(model: LoadedModel, cut: Windows, parts: Parts, name: str) -> dict[int, Tensor]:
+    """Mean loss of the next token in every window, by length, kept in the folder."""
+    try:
+        check_causal(model, "a loss")
+    except AbbeError:
+        return {}
+    stored = parts.json(name)
+    if stored is None:
+        stored = {"losses": window_losses(model, cut).tolist()}
+        parts.keep_json(name, stored)
+    by_length: dict[int, list[float]] = {}
+    for window, loss in zip(cut, stored["losses"], strict=True):
+        by_length.setdefault(window.length, []).append(loss)
+    return {length: torch.tensor(losses, dtype=torch.float64) for length, losses in by_length.items()}
 
 
 def _of_runs(folders: Sequence[str], place: Path | None) -> Difference:
@@ -169,7 +190,7 @@ def _of_runs(folders: Sequence[str], place: Path | None) -> Difference:
     check_shapes(names, [_recorded_shape(records) for _, records in read])
     check_alike(names, manifests)
     settings = _settings(manifests[0]["settings"])
-    sides = [_Side(open_run(folder), records) for folder, (_, records) in zip(folders, read, strict=True)]
+    sides = [_Side(open_run(folder), records, {}) for folder, (_, records) in zip(folders, read, strict=True)]
     facts = {"models": [manifest["model"]["fingerprint"] for manifest in manifests]}
     facts |= {"text": manifests[0]["text"]["fingerprint"]}
     with held(place):
@@ -193,7 +214,8 @@ def _of_runs(folders: Sequence[str], place: Path | None) -> Difference:
 
 
 def _result(sides: Sequence[_Side], settings: Settings, manifest: dict[str, Any]) -> Difference:
-    table = difference_table(sides[0].records, sides[-1].records, settings)
+    losses = [sides[0].losses, sides[-1].losses] if sides[0].losses and sides[-1].losses else []
+    table = difference_table(sides[0].records, sides[-1].records, settings, losses)
     names = [str(model["name"]) for model in manifest["models"]]
     size = usual_size(sides[0].run.table)
     count = max(len(records) for records in sides[0].records.values())
