@@ -221,3 +221,10 @@ def embedded_records() -> list[dict[str, torch.Tensor]]:
     with tempfile.TemporaryDirectory() as folder:
         abbe.diagnose("embedded", lengths=64, windows=32, queries=16, folder=folder, resamples=20, progress=False)
         return [load_file(path) for path in sorted(Path(folder, "windows").glob("*.safetensors"))]
+
+
+def test_what_is_rounding_by_definition_never_changes(sharper: abbe.Difference) -> None:
+    """One selected key holds all of its weight: whatever is left of the imbalance is rounding."""
+    alone = sharper.table.filter((pl.col("measure") == "selected_divergence") & (pl.col("n") == 1))
+    assert len(alone) > 0
+    assert not alone["changed"].any()

@@ -40,7 +40,7 @@ def _rule(level: float) -> str:
     return (
         f"a measure of a head counts as changed at a q value of at most {1 - level:g} (paired t test over windows; "
         "Benjamini and Hochberg over all heads, measures, sizes and lengths), if it differs by more than rounding "
-        "(1e-5 of its value)"
+        "(1e-5 of its value, 1e-6 of the largest)"
     )
 
 
@@ -79,8 +79,10 @@ def _loss(together: pl.DataFrame) -> list[Finding]:
 
 
 def _largest(single: pl.DataFrame, level: float) -> list[Finding]:
-    """The largest change of each of a few heads."""
+    """The largest change of each of a few heads, of a main measure if one changed."""
     changed = single.filter("changed").sort(pl.col("effect").abs(), descending=True, nulls_last=True)
+    main = changed.filter(pl.col("measure").is_in(MAIN))
+    changed = main if len(main) else changed
     rows = changed.unique(["layer", "head"], keep="first", maintain_order=True).head(_SHOWN).to_dicts()
     rule = f"{_rule(level)}; the largest by difference over the standard deviation of the measure over heads"
     return [
