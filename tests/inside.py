@@ -88,7 +88,7 @@ NAMES = {
     "abbe.measures._sensitivity": "_directions",
     "abbe.measures._set_geometry": "fused_geometry reference_geometry row_geometry",
     "abbe.measures._spectral": "largest_eigenvalue rank_one_norms",
-    "abbe.models._export.fresh": "fresh_answer=answer",
+    "abbe.models._export.fresh": "Forbidden fresh_answer=answer",
     "abbe.models._export.fold": "fold_changes=fold",
     "abbe.models._export.scales": "plan_scales=scales",
     "abbe.models._load.gguf_header": "read_settings",

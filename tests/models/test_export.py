@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from inside import export_check, fresh_answer
+from inside import Forbidden, export_check, fresh_answer
 from real import pulled, shared_model
 from safetensors.torch import load_file
 from tiny_models import bert, byte_tokenizer, llama, make, t5, text_pair, tokens
@@ -48,8 +48,33 @@ def tiny(**settings: Any) -> Any:
     return wrap(llama(vocab_size=256, **settings), byte_tokenizer(64), "tiny")
 
 
+@pytest.mark.slow
+def test_the_check_runs_in_a_fresh_process_without_abbe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[dict[str, Any]] = []
+    run = export_check._run
+
+    def noted(job: dict[str, Any], path: Path) -> Any:
+        jobs.append(job)
+        return run(job, path)
+
+    monkeypatch.setattr(export_check, "_run", noted)
+    assert abbe.export(tiny(), SHARPER, tmp_path / "sharper").error < 1e-5
+    assert abbe.export(tiny(), SPARSE, tmp_path / "sparse").error < 1e-5
+    assert [job["without_abbe"] for job in jobs] == [True, False]
+    alone = jobs[1] | {"folder": str(tmp_path / "sparse"), "without_abbe": True}
+    with pytest.raises(AbbeError, match="a fresh process cannot load it"):
+        run(alone, tmp_path / "answer")
+
+
+def test_abbe_is_forbidden_there() -> None:
+    for name in ("abbe", "abbe.models"):
+        with pytest.raises(ImportError, match="abbe is forbidden here"):
+            Forbidden().find_spec(name)
+    assert Forbidden().find_spec("torch") is None
+
+
+@pytest.mark.usefixtures("same_process")
 def test_temperatures_become_a_plain_checkpoint(tmp_path: Path) -> None:
-    """The only one in this tier whose check runs in a fresh process, where abbe cannot be imported."""
     model = tiny()
     before = {name: value.clone() for name, value in model.network.state_dict().items()}
     made = abbe.export(model, SHARPER, tmp_path / "sharper")

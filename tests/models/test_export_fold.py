@@ -152,6 +152,17 @@ def test_unknown_projections_are_refused_by_name() -> None:
         folded_error(network, ONE, text())
 
 
+def test_a_projection_with_more_than_queries_is_refused() -> None:
+    """As one that makes gates, too."""
+    network: Any = llama()
+    attention = network.model.layers[0].self_attn
+    plain = attention.q_proj
+    attention.q_proj = nn.Linear(32, 64)
+    attention.q_proj.forward = plain.forward  # type: ignore[method-assign]
+    with pytest.raises(AbbeError, match=r"its q_proj has 64 outputs, not the 32 of 4 heads of width 8"):
+        fold_changes(network, plan_scales(plan(network, ONE)), text())
+
+
 def test_shared_weights_are_refused() -> None:
     network: Any = llama()
     first, second = (layer.self_attn for layer in network.model.layers)

@@ -42,7 +42,7 @@ PARTS = {
     "compare": ["parts/0-windows.json", "parts/1-capacity.json", "parts/1-needle.json"],
     "calibrate": ["layers/*.safetensors", "losses.json"],
     "lift": ["parts/fit-1.safetensors", "parts/scan-0-1.json", "parts/judged-1.json"],
-    "diff": ["runs/0/windows/16-1.safetensors", "runs/1/windows/16-0.safetensors"],
+    "diff": ["runs/0/windows/16-1.safetensors", "runs/1/windows/16-0.safetensors", "losses/1.json"],
 }
 # Passes of self-checks, and of estimates of the cost.
 CHECKING = {

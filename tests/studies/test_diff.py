@@ -17,7 +17,7 @@ from inside import difference_table, engine_settings, paired_p, q_values
 from polars.testing import assert_frame_equal
 
 import abbe
-from abbe import AbbeError
+from abbe import AbbeError, views
 from abbe.models import wrap
 
 QUICK: dict[str, Any] = {"windows": 6, "queries": 8, "lengths": 24, "sizes": (1, 5), "progress": False}
@@ -48,6 +48,15 @@ def test_a_planted_change_is_found_where_it_is(sharper: abbe.Difference) -> None
     assert sharper.findings[0].sentence.startswith("From tiny gpt2 to sharper 1 of 8 heads changes beyond chance")
     assert sharper.findings[0].heads == ((1, 2),)
     assert "Heads change in layer 1; layer 0 stays as before." in [one.sentence for one in sharper.findings]
+
+
+def test_the_loss_stands_beside(sharper: abbe.Difference) -> None:
+    row = sharper.table.filter(pl.col("measure") == "loss").row(0, named=True)
+    assert row["difference"] == pytest.approx(row["second"] - row["first"])
+    assert row["low"] <= row["difference"] <= row["high"]
+    (finding,) = (one for one in sharper.findings if one.topic == "loss")
+    assert finding.numbers["first"] == row["first"]
+    assert finding.sentence.startswith("The loss ")
 
 
 @pytest.mark.slow
@@ -100,9 +109,12 @@ def test_what_is_measured_alike_in_runs(sharper: abbe.Difference, tmp_path: Path
     for name, model in (("a", tiny_runs.model()), ("b", planted())):
         abbe.diagnose(model, tiny_runs.TEXT, folder=tmp_path / name, **QUICK)
     runs = abbe.diff(tmp_path / "a", tmp_path / "b", folder=tmp_path / "diff")
-    assert_frame_equal(runs.table, sharper.table)
+    measured = sharper.table.filter(pl.col("measure") != "loss")  # a run has none
+    columns = [name for name in measured.columns if name not in ("q_value", "changed")]
+    assert_frame_equal(runs.table.select(columns), measured.select(columns))
+    assert_frame_equal(runs.changed, sharper.changed)
     assert runs.names == ["a", "b"]
-    assert_frame_equal(abbe.open(tmp_path / "diff").table, sharper.table)
+    assert_frame_equal(abbe.open(tmp_path / "diff").table, runs.table)
     with pytest.raises(AbbeError, match="a run cannot be compared with a model"):
         abbe.diff(tmp_path / "a", tiny_runs.model())
     with pytest.raises(AbbeError, match="leave the text out"):
@@ -136,6 +148,8 @@ def test_checkpoints_give_curves(tmp_path: Path) -> None:
     assert of_head["side"].to_list() == [0, 1, 2]
     assert of_head["value"].is_sorted()
     assert {(1, 2)} == set(over.changed.select("layer", "head").iter_rows())
+    drawn = {path.stem for path in views.save_diff_figures(over, tmp_path / "figures")}
+    assert {"dispersion", "separability", "curves"} <= drawn
     some = abbe.diff(f"{tmp_path}/checkpoint-*0", text=tiny_runs.TEXT, **(QUICK | {"windows": 2}))
     assert some.names == over.names
 
@@ -207,3 +221,10 @@ def embedded_records() -> list[dict[str, torch.Tensor]]:
     with tempfile.TemporaryDirectory() as folder:
         abbe.diagnose("embedded", lengths=64, windows=32, queries=16, folder=folder, resamples=20, progress=False)
         return [load_file(path) for path in sorted(Path(folder, "windows").glob("*.safetensors"))]
+
+
+def test_what_is_rounding_by_definition_never_changes(sharper: abbe.Difference) -> None:
+    """One selected key holds all of its weight: whatever is left of the imbalance is rounding."""
+    alone = sharper.table.filter((pl.col("measure") == "selected_divergence") & (pl.col("n") == 1))
+    assert len(alone) > 0
+    assert not alone["changed"].any()

@@ -84,10 +84,11 @@ def outcome(network: Any, trial: Trial) -> Outcome:
     """Of the network as it is now, in this process."""
     output = main_output(network(**trial.inputs))
     if not network.can_generate():
-        return Outcome(output, None)
+        return Outcome(output.cpu(), None)
     kept = torch.ones_like(trial.prompt)
     options = {"do_sample": False, "max_new_tokens": NEW_TOKENS, "use_cache": True}
-    return Outcome(output, network.generate(trial.prompt, attention_mask=kept, **options))
+    generated: Tensor = network.generate(trial.prompt, attention_mask=kept, **options)
+    return Outcome(output.cpu(), generated.cpu())
 
 
 def check(

@@ -129,7 +129,8 @@ def trial_on(model: LoadedModel, text: Text) -> Trial:
     """A window of real tokens, as inputs of the model, and the text that it comes from."""
     length = min(_TOKENS, model.context or _TOKENS)
     window = windows(text, length, 1, 0, tokenizer=model.tokenizer, context=model.context)[0]
-    inputs = {"input_ids": window.tokens[None]}
+    network: Any = model.network
+    inputs = {"input_ids": window.tokens[None].to(network.device)}
     if model.kind == "encoder-decoder":
         inputs["decoder_input_ids"] = inputs["input_ids"]
     return Trial(inputs, text.content[window.start : window.end])

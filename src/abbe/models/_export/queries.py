@@ -42,11 +42,10 @@ def fold_into_queries(changes: Changes, where: str, module: nn.Module, shape: Qu
     name, outputs = _layout(where, module, shape, factors)
     projection = getattr(module, name)
     weight, bias = projection.weight, getattr(projection, "bias", None)
-    # nn.Linear holds (output, input); Conv1D, GPT-2's linear layer, the transpose.
-    transposed = type(projection).__name__ == "Conv1D"
-    if weight.shape[1 if transposed else 0] != len(outputs):
-        raise _unknown(where, module, f"its {name} has {weight.shape[1 if transposed else 0]} outputs")
-    changes.scale(where, weight, outputs[None] if transposed else outputs[:, None])
+    if _outputs(projection) != len(outputs):
+        wanted = f"not the {len(outputs)} of {shape.heads} heads of width {shape.width}"
+        raise _unknown(where, module, f"its {name} has {_outputs(projection)} outputs, {wanted}")
+    changes.scale(where, weight, outputs[None] if _is_transposed(projection) else outputs[:, None])
     if bias is not None:
         changes.scale(where, bias, outputs)
 
@@ -63,22 +62,26 @@ def _layout(where: str, module: nn.Module, shape: QueryShape, factors: Tensor) -
         raise _unknown(where, module, "no projection to queries alone has a name that abbe knows")
     name, order = known
     _check_linear(where, module, name)
-    projection: Any = getattr(module, name)
-    total = projection.bias.numel() if projection.bias is not None else max(_outputs(projection), queries.numel())
     if order == _FIRST:
-        return name, torch.cat([queries, queries.new_ones(max(0, total - len(queries)))])
+        others = _outputs(getattr(module, name)) - len(queries)
+        return name, torch.cat([queries, queries.new_ones(max(0, others))])
     by_head = torch.ones(shape.heads, 3, shape.width, dtype=queries.dtype)
     by_head[:, 0] = factors[:, None]
     return name, by_head.flatten()
 
 
+def _is_transposed(projection: Any) -> bool:
+    """nn.Linear holds (output, input); Conv1D, GPT-2's linear layer, (input, output)."""
+    return type(projection).__name__ == "Conv1D"
+
+
 def _outputs(projection: Any) -> int:
-    return int(projection.weight.shape[1 if type(projection).__name__ == "Conv1D" else 0])
+    return int(projection.weight.shape[1 if _is_transposed(projection) else 0])
 
 
 def _check_linear(where: str, module: nn.Module, name: str) -> None:
     projection = getattr(module, name)
-    if type(projection) is not nn.Linear and type(projection).__name__ != "Conv1D":
+    if type(projection) is not nn.Linear and not _is_transposed(projection):
         kind = type(projection).__name__
         raise _unknown(where, module, f"its {name} is a {kind}; merge adapters into the weights, or dequantise it")
 

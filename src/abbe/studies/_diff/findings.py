@@ -11,6 +11,7 @@ import polars as pl
 from ...words.finding import Fact, Finding
 from ...words.measures import measure_words
 from ...words.numbers import heads_of, interval, many, number, percent, sentence
+from .paired import LOSS
 
 MAIN = (  # what a first look needs
     "effective_tokens", "max_weight", "separability", "top_mass", "sink_mass", "previous_token", "induction",
@@ -28,6 +29,7 @@ def findings(table: pl.DataFrame, names: Sequence[str], size: int | None, level:
     together = table.filter(pl.col("head").is_null() & (pl.col("length") == length))
     return [
         _how_much(single, names, level, windows),
+        *_loss(together),
         *_largest(single, level),
         *_layers(single, level),
         *_on_average(together, size, level),
@@ -38,7 +40,7 @@ def _rule(level: float) -> str:
     return (
         f"a measure of a head counts as changed at a q value of at most {1 - level:g} (paired t test over windows; "
         "Benjamini and Hochberg over all heads, measures, sizes and lengths), if it differs by more than rounding "
-        "(1e-5 of its value)"
+        "(1e-5 of its value, 1e-6 of the largest)"
     )
 
 
@@ -65,9 +67,22 @@ def _how_much(single: pl.DataFrame, names: Sequence[str], level: float, windows:
     return Finding("what changed", f"{words}.", _rule(level), facts, _places(changed))
 
 
+def _loss(together: pl.DataFrame) -> list[Finding]:
+    """Of the next token, where both sides predict it."""
+    rule = "paired over windows; changed if the interval of the difference does not hold 0"
+    findings = []
+    for row in together.filter(pl.col("measure") == LOSS).to_dicts():
+        same = row["low"] is None or row["low"] <= 0 <= row["high"]
+        words = "The loss is the same within its interval" if same else "The loss changes"
+        findings.append(Finding("loss", f"{words}: {_moved(row).removeprefix(f'{LOSS}, ')}.", rule, _facts(row)))
+    return findings
+
+
 def _largest(single: pl.DataFrame, level: float) -> list[Finding]:
-    """The largest change of each of a few heads."""
+    """The largest change of each of a few heads, of a main measure if one changed."""
     changed = single.filter("changed").sort(pl.col("effect").abs(), descending=True, nulls_last=True)
+    main = changed.filter(pl.col("measure").is_in(MAIN))
+    changed = main if len(main) else changed
     rows = changed.unique(["layer", "head"], keep="first", maintain_order=True).head(_SHOWN).to_dicts()
     rule = f"{_rule(level)}; the largest by difference over the standard deviation of the measure over heads"
     return [
@@ -108,7 +123,7 @@ def _on_average(together: pl.DataFrame, size: int | None, level: float) -> list[
 def _moved(row: Mapping[str, Any]) -> str:
     ends = interval(row["low"], row["high"], lambda end: number(end, 3, signed=True))
     by = f"{number(row['difference'], 3, signed=True)}{f', {ends}' if ends else ''}"
-    unit = measure_words(row["measure"]).unit
+    unit = "nats" if row["measure"] == LOSS else measure_words(row["measure"]).unit
     values = f"from {number(row['first'], 3)} to {number(row['second'], 3)}"
     return f"{_label(row)}, {values}{f' {unit}' if unit else ''} ({by})"
 

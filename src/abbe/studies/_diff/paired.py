@@ -25,30 +25,51 @@ SCHEMA: dict[str, Any] = {
     "first": pl.Float64, "second": pl.Float64, "difference": pl.Float64, "low": pl.Float64, "high": pl.Float64,
     "effect": pl.Float64, "p_value": pl.Float64, "q_value": pl.Float64, "changed": pl.Boolean,
 }  # fmt: skip
-ROUNDING = 1e-5  # of the larger value: a smaller difference is one of rounding, however regular it is
+# A smaller difference is one of rounding, however regular it is: of the larger value, and of the largest of a measure,
+# some of whose values are nothing but rounding (the imbalance within a set of one).
+ROUNDING, ROUNDING_OF_LARGEST = 1e-5, 1e-6
 _VALUE = "/value"
 _PLACES = {info.name: place for place, info in enumerate(list_measures())}
+LOSS = "loss"  # of the next token, beside the measures of all heads together
 Records = Mapping[int, Sequence[Record]]  # by length, in the order of the windows
+Losses = Mapping[int, Tensor]  # by length: one of each window
 
 
-def difference_table(first: Records, second: Records, settings: Settings) -> pl.DataFrame:
-    """All measures of all heads, the largest changes first; rows of all heads together have null as layer and head."""
+def difference_table(
+    first: Records, second: Records, settings: Settings, losses: Sequence[Losses] = ()
+) -> pl.DataFrame:
+    """All measures of all heads, the largest changes first; rows of all heads together have null as layer and head.
+
+    `losses` are those of both sides, where both predict the next token.
+    """
     parts = [
         part
         for length, records in first.items()
         for name in _measures(records, second[length])
         for part in _rows_of(name, length, records, second[length], settings)
     ]
+    if losses:
+        parts += [
+            _rows(LOSS, length, a, losses[1][length], settings, of_heads=False) for length, a in losses[0].items()
+        ]
     if not parts:
         return pl.DataFrame(schema=SCHEMA)
     joined: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     single = ~np.isnan(joined["layer"])
     joined["q_value"] = np.where(single, q_values(joined["p_value"], single), q_values(joined["p_value"], ~single))
-    larger = np.maximum(np.abs(joined["first"]), np.abs(joined["second"]))
-    beyond = np.abs(joined["difference"]) > ROUNDING * larger
-    joined["changed"] = (joined["q_value"] <= 1 - settings.level) & beyond
+    joined["changed"] = (joined["q_value"] <= 1 - settings.level) & _beyond_rounding(joined)
     order = np.lexsort((-np.abs(np.nan_to_num(joined["effect"])), ~joined["changed"], ~single))
     return pl.DataFrame({name: _series(name, kind, joined[name][order]) for name, kind in SCHEMA.items()})
+
+
+def _beyond_rounding(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    larger = np.maximum(np.abs(columns["first"]), np.abs(columns["second"]))
+    _, kinds = np.unique(columns["measure"].astype(str), return_inverse=True)
+    largest = np.zeros(kinds.max() + 1)
+    np.maximum.at(largest, kinds, larger)
+    size = np.abs(columns["difference"])
+    beyond: np.ndarray = (size > ROUNDING * larger) & (size > ROUNDING_OF_LARGEST * largest[kinds])
+    return beyond
 
 
 def q_values(p: np.ndarray, family: np.ndarray) -> np.ndarray:

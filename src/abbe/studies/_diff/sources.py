@@ -76,6 +76,8 @@ def read_run(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[int, 
         raise AbbeError(f"{path} is a folder of `abbe {study}`: diff takes those of diagnose and report")
     parts = Parts(path, (manifest.get("identity") or {}).get("digest", ""))
     records: dict[int, list[Record]] = {}
+    if not isinstance(manifest.get("windows"), list):
+        raise AbbeError(f"{path} was written by an older version of abbe, without its windows: measure it again")
     for window in manifest["windows"]:
         name = f"windows/{window['length']}-{window['index']}"
         stored = parts.tensors(name)

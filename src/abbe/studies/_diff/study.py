@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import torch
+from torch import Tensor, nn
 
 from ..._errors import AbbeError
 from ..._held import held
@@ -19,7 +21,9 @@ from ...words.manifest import without_folder
 from ...words.measures import usual_size
 from .._engine.folder import RunFolder, claim_without_model
 from .._engine.given import FolderLike, ModelLike, Placed, TextLike, as_folder, as_model, as_text, room_for
+from .._engine.loss import check_causal, window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, measure_run, study_facts, window_places, windows_of
+from .._engine.parts import Parts
 from .._engine.settings import Settings, settings_for
 from .._engine.tables import Record
 from .._engine.watch import Watch, watching
@@ -91,6 +95,7 @@ class _Side:
 
     run: Run
     records: dict[int, list[Record]]
+    losses: dict[int, Tensor]  # empty where the model does not predict the next token, or they were not measured
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,7 @@ class _Study:
         _check_tokens(names[: len(loaded)], cut)
         facts = {
             "models": [[model.fingerprint, model.configuration] for model in loaded],
-            "more": [without_folder(os.fspath(one)) if isinstance(one, (str, os.PathLike)) else "" for one in more],
+            "more": [_known(one) for one in more],
             "text": self.text.fingerprint,
         }
         parts = claim_without_model(self.place, Difference.study, facts, self.settings.as_json(), self.watch.announce)
@@ -123,7 +128,7 @@ class _Study:
             if number >= len(loaded):
                 check_shapes([names[0], name], [_shape(loaded[0]), _shape(side)])
                 _check_tokens([names[0], name], [cut[0], windows_of(side, self.text, self.settings)])
-            sides.append(self._measured(side, number, name, cut[0]))
+            sides.append(self._measured(side, number, name, cut[0], parts))
             measured = manifest_facts(Difference.study, side, self.text, {})["model"]
             models.append({key: measured[key] for key in measured if key != "source"} | {"name": name})
         runs = [side.run for side in sides]
@@ -140,7 +145,7 @@ class _Study:
         manifest = finished_manifest(manifest, parts, {"total": time.perf_counter() - started}, again)
         return _result(sides, self.settings, manifest)
 
-    def _measured(self, model: LoadedModel, number: int, name: str, cut: Windows) -> _Side:
+    def _measured(self, model: LoadedModel, number: int, name: str, cut: Windows, parts: Parts) -> _Side:
         kept: list[RunFolder] = []
 
         def beside(_: Any, run: RunFolder) -> tuple[()]:
@@ -153,12 +158,29 @@ class _Study:
         self.watch.part = name
         with evaluating(model.network):
             run = measure_run(model, self.text, self.settings, folder, self.watch, cut=cut, beside=beside)
+            losses = _losses(model, cut, parts, f"losses/{number}")
         records: dict[int, list[Record]] = {}
         for window in cut:
             record = kept[0].record(window)
             assert record is not None, window
             records.setdefault(window.length, []).append(record)
-        return _Side(run, records)
+        return _Side(run, records, losses)
+
+
+def _losses(model: LoadedModel, cut: Windows, parts: Parts, name: str) -> dict[int, Tensor]:
+    """Mean loss of the next token in every window, by length, kept in the folder."""
+    try:
+        check_causal(model, "a loss")
+    except AbbeError:
+        return {}
+    stored = parts.json(name)
+    if stored is None:
+        stored = {"losses": window_losses(model, cut).tolist()}
+        parts.keep_json(name, stored)
+    by_length: dict[int, list[float]] = {}
+    for window, loss in zip(cut, stored["losses"], strict=True):
+        by_length.setdefault(window.length, []).append(loss)
+    return {length: torch.tensor(losses, dtype=torch.float64) for length, losses in by_length.items()}
 
 
 def _of_runs(folders: Sequence[str], place: Path | None) -> Difference:
@@ -171,7 +193,7 @@ def _of_runs(folders: Sequence[str], place: Path | None) -> Difference:
     check_shapes(names, [_recorded_shape(records) for _, records in read])
     check_alike(names, manifests)
     settings = _settings(manifests[0]["settings"])
-    sides = [_Side(open_run(folder), records) for folder, (_, records) in zip(folders, read, strict=True)]
+    sides = [_Side(open_run(folder), records, {}) for folder, (_, records) in zip(folders, read, strict=True)]
     facts = {"models": [manifest["model"]["fingerprint"] for manifest in manifests]}
     facts |= {"text": manifests[0]["text"]["fingerprint"]}
     with held(place):
@@ -195,7 +217,8 @@ def _of_runs(folders: Sequence[str], place: Path | None) -> Difference:
 
 
 def _result(sides: Sequence[_Side], settings: Settings, manifest: dict[str, Any]) -> Difference:
-    table = difference_table(sides[0].records, sides[-1].records, settings)
+    losses = [sides[0].losses, sides[-1].losses] if sides[0].losses and sides[-1].losses else []
+    table = difference_table(sides[0].records, sides[-1].records, settings, losses)
     names = [str(model["name"]) for model in manifest["models"]]
     size = usual_size(sides[0].run.table)
     count = max(len(records) for records in sides[0].records.values())
@@ -218,20 +241,30 @@ def _settings(stored: dict[str, Any]) -> Settings:
 
 def _names(models: Sequence[ModelLike]) -> list[str]:
     """As they are shown: without folders of this machine; where two are the same, by dtype or number."""
-    loaded = [one for one in models if isinstance(one, LoadedModel)]
-    paths = [Path(os.fspath(one)).name for one in models if isinstance(one, (str, os.PathLike))]
-    names = [Path(one.name).name if Path(one.name).exists() else without_folder(one.name) for one in loaded] + paths
+    names = [_name(model) for model in models]
     if len(set(names)) == len(names):
         return names
-    dtypes = [f"{name} ({_dtype(one)})" for name, one in zip(names, loaded, strict=False)] + names[len(loaded) :]
-    if len(set(dtypes)) == len(dtypes):
-        return dtypes
+    by_dtype = [f"{name} ({_dtype(model)})" for name, model in zip(names, models, strict=True)]
+    if len(set(by_dtype)) == len(by_dtype):
+        return by_dtype
     return [f"{name} ({number})" for number, name in enumerate(names, 1)]
 
 
-def _dtype(model: LoadedModel) -> str:
-    network: Any = model.network
-    return str(network.dtype).removeprefix("torch.")
+def _name(model: ModelLike) -> str:
+    if isinstance(model, nn.Module):
+        return type(model).__name__
+    name = model.name if isinstance(model, LoadedModel) else os.fspath(model)
+    return Path(name).name if Path(name).exists() else without_folder(name)
+
+
+def _dtype(model: ModelLike) -> str:
+    network: Any = model.network if isinstance(model, LoadedModel) else model
+    return str(getattr(network, "dtype", "")).removeprefix("torch.")
+
+
+def _known(model: ModelLike) -> str:
+    """What a folder remembers of a model that is not loaded yet: the run of each is checked again by its weights."""
+    return model.fingerprint if isinstance(model, LoadedModel) else _name(model)
 
 
 def _shape(model: LoadedModel) -> tuple[int, ...]:

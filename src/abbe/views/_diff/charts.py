@@ -56,8 +56,9 @@ def _chosen(diff: Difference) -> list[tuple[str, int | None]]:
         name: size if rows.filter(pl.col("measure") == name)["n"].is_not_null().any() else None for name in _MAPPED
     }
     chosen = [(name, sizes[name]) for name in _MAPPED]
-    if len(diff.changed):
-        most = diff.changed.row(0, named=True)
+    measured = diff.changed.filter(~pl.col("measure").str.contains("_floor"))  # bounds follow the logits
+    if len(measured):
+        most = measured.row(0, named=True)
         if most["measure"] not in _MAPPED:
             chosen.insert(0, (most["measure"], most["n"]))
     return chosen
