@@ -10,7 +10,7 @@ import compare_runs
 import planted_capacity
 import pytest
 import torch
-from inside import DECOYS, JUDGED, SEARCHED, Portion, answers, lift_thirds, pass_keys
+from inside import JUDGED, SEARCHED, Portion, answers, lift_DECOYS, lift_thirds, pass_keys
 from needle_models import TEXT as PROSE
 
 import abbe
@@ -111,7 +111,7 @@ def test_pass_keys_of_the_judged_part_share_nothing_with_those_searched() -> Non
     for prompt in (*searched, *judged):
         assert len(prompt.tokens) == 64
         assert 0 < prompt.answer < 10
-    assert DECOYS == 2
+    assert lift_DECOYS == 2
 
 
 def test_log_probability_of_a_pass_key_is_that_of_its_tokens() -> None:
