@@ -101,7 +101,7 @@ def _share(value: float | None) -> str:
 
 
 def _signed(share: float) -> str:
-    return f"{100 * share:+.2f} %"
+    return f"{100 * share:+z.2f} %"
 
 
 def _numbers(decision: Decision) -> dict[str, Fact]:
