@@ -28,9 +28,7 @@ def lift(
         list[str] | None,
         with_option("A normalizer to try; may be repeated. Without one: a short list for the goal."),
     ] = None,
-    length: Annotated[
-        int | None, measured("Window length in tokens; 512, the model's context, or less for a short text.")
-    ] = None,
+    length: Annotated[int | None, measured("Window length in tokens; 512, or what context and text allow.")] = None,
     windows: Annotated[int, measured("Windows to choose on and to judge on; twice as many to fit on.")] = 12,
     steps: Annotated[int, measured("Steps of tuning in the last round; the same steps, the same result.")] = 48,
     lengths: Annotated[str | None, measured("Lengths of the pass keys of --goal retrieval, such as 512,1024.")] = None,

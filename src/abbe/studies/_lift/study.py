@@ -73,7 +73,8 @@ def lift(
 
     Args:
         model, text, seed, level, resamples, tokenizer: as for `diagnose`.
-        goal: "sparse" (exact zeros at little loss), "loss" (a lower loss), or "retrieval" (pass keys at `lengths` tokens).
+        goal: "sparse" (exact zeros at little loss), "loss" (a lower loss), or "retrieval" (pass keys at
+            `lengths` tokens).
         max_loss: relative rise of the loss that is allowed, such as "0.5%" or 0.005.
         budget: time that the search may take, such as "20m"; None for no bound. What it cut is in the manifest.
         normalizers: specs to try; by default entmax, sparsemax, top-p and top-k (for retrieval temperatures, and
