@@ -150,7 +150,7 @@ NAMES = {
     "abbe.studies._engine.vectors": "token_vectors",
     "abbe.studies._engine.window": "check_model check_tokens query_positions rows_of_call",
     "abbe.studies._lift.fits": "recipe_name",
-    "abbe.studies._lift.pass_keys": "DECOYS JUDGED SEARCHED answers pass_keys",
+    "abbe.studies._lift.pass_keys": "JUDGED SEARCHED answers lift_DECOYS=DECOYS pass_keys",
     "abbe.studies._lift.recipes": "LiftCell=Cell Tried best going_on layer_groups nested_recipes thinned",
     "abbe.studies._lift.result": "KEYS_SCHEMA PLANS_SCHEMA SCAN_SCHEMA lift_SCHEMA=SCHEMA",
     "abbe.studies._lift.rule": "CONTROL Judged PLAN decide rule_text",

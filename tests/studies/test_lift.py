@@ -10,7 +10,7 @@ import compare_runs
 import planted_capacity
 import pytest
 import torch
-from inside import DECOYS, JUDGED, SEARCHED, Portion, answers, lift_thirds, pass_keys
+from inside import JUDGED, SEARCHED, Portion, answers, lift_DECOYS, lift_thirds, pass_keys
 from needle_models import TEXT as PROSE
 
 import abbe
@@ -66,7 +66,7 @@ def test_what_was_planted_is_lifted_exactly_there_and_judged_once(
 
 
 @pytest.mark.slow
-def test_a_model_that_nothing_helps_is_told_so() -> None:
+def test_a_model_that_nothing_helps_is_not_lifted() -> None:
     result = abbe.lift(planted_capacity.model(16), TEXT, **PLANTED)
     assert not result.lifted
     assert result.findings[0].sentence.startswith("Nothing tried here helps this model. Nearest came layers.0=topk:k=4")
@@ -95,7 +95,7 @@ def test_time_that_is_up_cuts_plans_and_the_manifest_says_which(
     monkeypatch.setattr("abbe.studies._lift.study._seconds_of_a_pass", lambda *_: 1e-9)
     options = QUICK | {"budget": 1e-3, "folder": tmp_path}
     result = abbe.lift(compare_runs.word_model(), PROSE, **options)
-    assert result.plans.height == 1
+    assert (result.scan.height, result.plans.height) == (1, 1)
     assert all(line.startswith("time was up before ") for line in result.manifest["cut"])
     again = abbe.lift(compare_runs.word_model(), PROSE, **options)
     assert again.plans.equals(result.plans, null_equal=True)
@@ -111,7 +111,7 @@ def test_pass_keys_of_the_judged_part_share_nothing_with_those_searched() -> Non
     for prompt in (*searched, *judged):
         assert len(prompt.tokens) == 64
         assert 0 < prompt.answer < 10
-    assert DECOYS == 2
+    assert lift_DECOYS == 2
 
 
 def test_log_probability_of_a_pass_key_is_that_of_its_tokens() -> None:

@@ -20,7 +20,7 @@ def lift(
     *,
     asked: Asked,
     goal: Annotated[
-        str, measured("sparse: exact zeros at no loss; loss: a lower loss; retrieval: pass keys in long texts.")
+        str, measured("sparse: exact zeros at little loss; loss: a lower loss; retrieval: pass keys in long texts.")
     ] = "sparse",
     max_loss: Annotated[str, measured("Relative rise of the loss that is allowed, such as 0.5%.")] = "0.5%",
     budget: Annotated[str, measured("Time for the search, such as 90s, 20m or 2h, or none.")] = "20m",
@@ -28,7 +28,7 @@ def lift(
         list[str] | None,
         with_option("A normalizer to try; may be repeated. Without one: a short list for the goal."),
     ] = None,
-    length: Annotated[int | None, measured("Window length in tokens; 512, or the model's context.")] = None,
+    length: Annotated[int | None, measured("Window length in tokens; 512, or what context and text allow.")] = None,
     windows: Annotated[int, measured("Windows to choose on and to judge on; twice as many to fit on.")] = 12,
     steps: Annotated[int, measured("Steps of tuning in the last round; the same steps, the same result.")] = 48,
     lengths: Annotated[str | None, measured("Lengths of the pass keys of --goal retrieval, such as 512,1024.")] = None,

@@ -67,7 +67,8 @@ def _beside(rows: Mapping[str, Mapping[str, Any]], settings: LiftSettings) -> Fi
     if CONTROL in rows:
         control = rows[CONTROL]
         rise = with_interval(control["rise"], control["rise_low"], control["rise_high"], _signed)
-        words.append(f"Softmax tuned alike changes the loss by {rise}")
+        over = _signed(mine["loss"] / control["loss"] - 1)
+        words.append(f"Softmax tuned alike changes the loss by {rise}, and beside it the plan's is {over}")
     else:
         words.append("The plan is softmax at other temperatures, so there is no other softmax to compare with")
     words.append(
@@ -100,7 +101,7 @@ def _share(value: float | None) -> str:
 
 
 def _signed(share: float) -> str:
-    return f"{100 * share:+.2f} %"
+    return f"{100 * share:+z.2f} %"
 
 
 def _numbers(decision: Decision) -> dict[str, Fact]:

@@ -27,7 +27,7 @@ from .tuning import Plan, Tuner
 
 _SLACKS = (16.0, 4.0)  # of the allowed loss, before the first and before the second round of tuning
 _FINAL = 2  # plans in the last round
-_CUT = "cut"
+_SCAN_CUT, _FOR_THE_SCAN = "scan-cut", 0.6  # share of the budget after which nothing more is scanned
 
 _CONTROL_NUMBER, _HEADS_NUMBER = 1000, 2000  # added to that of the plan
 _TEMPERATURES = (0.7, 0.8, 0.9, 1.1)
@@ -61,7 +61,8 @@ class Search:
             recipes = [dict.fromkeys(range(least["first"], least["last"] + 1), least["normalizer"])]
         made = [Plan(number, recipe) for number, recipe in enumerate(recipes)]
         plans = {plan.name: plan for plan in made}
-        tried = [self._tried(plan, 0) for plan in plans.values() if not self._is_cut(plan, 0)]
+        # One is always measured, however little time there is.
+        tried = [self._tried(plan, 0) for plan in made if plan is made[0] or not self._is_cut(plan, 0)]
         rounds = [steps for steps in (self.schedule.steps // 2, self.schedule.steps) if steps]
         last = tried
         for steps, slack, count in zip(rounds, _SLACKS, (self.schedule.tuned, _FINAL), strict=False):
@@ -126,9 +127,12 @@ class Search:
         windows = spread(self.choose, self.schedule.scan_windows)
         places = [self.choose.index(window) for window in windows]
         before = [self._baseline["loss"][place] for place in places]
-        cells = []
+        cells: list[Cell] = []
         for number, spec in enumerate(self.settings.candidates):
             for place, layers in enumerate(groups):
+                what = f"{spec} in layers {spans(layers)} was scanned, and what follows"
+                if cells and self._time_is_up(f"scan-{number}-{place}", what, _SCAN_CUT, _FOR_THE_SCAN):
+                    return cells
                 part = self._scan_cell(number, place, spec, layers, windows)
                 cells.append(self._cell(spec, layers, part, before))
         return cells
@@ -170,14 +174,14 @@ class Search:
         """Whether the budget ended before this one."""
         return self._time_is_up(_part(plan, steps), f"{plan.name} with {steps} steps of tuning")
 
-    def _time_is_up(self, part: str, what: str) -> bool:
+    def _time_is_up(self, part: str, what: str, cut: str = "cut", share: float = 1.0) -> bool:
         """Before a part that was not measured yet; what was cut stays cut when the run is repeated."""
         if self.settings.budget is None or self.kept.json(part) is not None:
             return False
-        if self.kept.json(_CUT) is None:
-            if not self.plans or self.kept.spent + self._reserve <= self.settings.budget:
-                return False  # one is always measured
-            self.kept.keep(_CUT, {"before": part})
+        if self.kept.json(cut) is None:
+            if self.kept.spent + self._reserve <= share * self.settings.budget:
+                return False
+            self.kept.keep(cut, {"before": part})
         self.cut.append(f"time was up before {what}")
         return True
 

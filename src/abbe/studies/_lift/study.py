@@ -36,7 +36,7 @@ from .recipes import Tried
 from .result import CONTROL_FILE, PLAN_FILE, Lift
 from .rule import CONTROL, PLAN, decide, rule_text
 from .schedule import CONTENDERS, Load, Schedule, fitting, passes, what_was_cut
-from .search import Plan, Search, What
+from .search import Search, What
 from .settings import (
     CONTROL_SPEC,
     LENGTH,
@@ -51,6 +51,7 @@ from .settings import (
     share,
 )
 from .thirds import CHOOSE, FIT, JUDGE, Sealed, cut, usual_length, windows_of
+from .tuning import Plan
 
 _KINDS, _DEPTHS = 2, 5  # of the needle test
 _SPEED_PASSES = 6
@@ -73,7 +74,8 @@ def lift(
 
     Args:
         model, text, seed, level, resamples, tokenizer, device, dtype, device_map: as for `diagnose`.
-        goal: "sparse" (exact zeros at no loss), "loss" (a lower loss), or "retrieval" (pass keys at `lengths` tokens).
+        goal: "sparse" (exact zeros at little loss), "loss" (a lower loss), or "retrieval" (pass keys at
+            `lengths` tokens).
         max_loss: relative rise of the loss that is allowed, such as "0.5%" or 0.005.
         budget: time that the search may take, such as "20m"; None for no bound. What it cut is in the manifest.
         normalizers: specs to try; by default entmax, sparsemax, top-p and top-k (for retrieval temperatures, and
@@ -147,6 +149,8 @@ class _Job:
             begun = time.perf_counter()
             self.fits.make(self.fit)
             self.kept.spent += time.perf_counter() - begun
+            if self.kept.json("schedule") is None:  # nothing that was fitted depends on it
+                self.kept.keep("schedule", {"schedule": asdict(schedule), "a_pass": a_pass})
             search = Search(
                 self.model, self.settings, self.fits, schedule, self.kept, self.watch, fit=self.fit, choose=self.choose,
                 fit_keys=self.fit_keys, choose_keys=self.choose_keys, reserve=1.6 * load.judged_passes * a_pass,
@@ -177,10 +181,7 @@ class _Job:
 
     def _scheduled(self, load: Load, first: dict[str, Any] | None) -> tuple[Schedule, float]:
         """Fixed by the first call, with the seconds of a pass: they are others each time."""
-        kept = self.kept.json("schedule")
-        if kept is None:
-            kept = first or self._first_schedule(load)
-            self.kept.keep("schedule", kept)
+        kept = self.kept.json("schedule") or first or self._first_schedule(load)
         return Schedule(**kept["schedule"]), kept["a_pass"]
 
     def _say_cost(self, schedule: Schedule, load: Load, a_pass: float) -> None:

@@ -28,8 +28,8 @@ def lift_table(result: Lift) -> RenderableType:
         columns = [judged.columns[place] for place in places]
         drawn = new_table(*columns[1:], first=columns[0], title=title, title_justify="left")
         for row in judged.rows:
-            cells = (row[place].replace(" (", "\n(") for place in places)  # the interval below its number
-            drawn.add_row(*(Text(plain(cell)) for cell in cells))
+            cells = (plain(row[place]).replace(" (", "\n(") for place in places)  # the interval below its number
+            drawn.add_row(*map(Text, cells))
         parts.append(drawn)
     return Group(*parts, *bullets(result.findings), *skipped_lines(result.manifest))
 

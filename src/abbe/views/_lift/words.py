@@ -21,7 +21,7 @@ def kind_of(plan: str) -> str:
 
 
 def rise(share: float | None) -> str:
-    return MISSING if share is None else f"{100 * share:+.2f} %"
+    return MISSING if share is None else f"{100 * share:+z.2f} %"
 
 
 def share(value: float | None) -> str:
