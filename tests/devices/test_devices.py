@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import models_on_device
+import importlib
+
 import pytest
-import rows_on_device
 from device_checks import Checks, answers
 
+MODULES = (
+    "rows_on_device", "measures_on_device", "models_on_device", "studies_on_device", "double_on_device",
+    "layers_on_devices", "lab_on_device",
+)  # fmt: skip
 checks = Checks()
-for module in (rows_on_device, models_on_device):
-    checks.join(module.checks)
+for module in MODULES:
+    checks.join(importlib.import_module(module).checks)
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +21,7 @@ def errors(request: pytest.FixtureRequest) -> dict[str, str]:
     """What went wrong in each check that this call of pytest asks for."""
     asked = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     names = [one["name"] for one in asked if one.get("name") in checks]
-    return answers(("rows_on_device", "models_on_device"), names)
+    return answers(MODULES, names)
 
 
 @checks.parameters()
