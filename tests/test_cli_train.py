@@ -46,7 +46,7 @@ def test_what_is_not_given_is_left_to_the_experiment(name: str, asked: dict[str,
         "recall": {"task": "recall", "qk_norm": False},
         "text": {"qk_norm": False},
     }
-    expected = {"experiment": name, "quick": False, "seed": 0, "folder": folder, "progress": True}
+    expected = {"experiment": name, "quick": False, "seed": 0, "folder": folder, "progress": True, "device": "cpu"}
     assert asked == expected | defaults.get(name, {})
 
 
@@ -54,6 +54,7 @@ def test_every_option_reaches_the_temperature_experiment(asked: dict[str, Any], 
     given = ["--task", "text", "--text", "a.txt", "--temperatures", "1, 0.1,learned,geometric:1:0.1", "--seeds", "2"]
     given += ["--with", "softmax", "--with", "entmax:alpha=1.5", "--optimizer", "sgd", "--optimizer", "muon"]
     given += ["--rates", "0.1,1", "--steps", "30", "--no-qk-norm", "--decay", "0.1", "--quick", "--workers", "1"]
+    given += ["--device", "auto"]
     out = tmp_path / "out"
     result = run("train", "temperature", *given, "--seed", "7", "--out", out, "--quiet", "--figures", "pictures")
     assert (result.exit_code, result.stdout, result.stderr) == (0, f"{out / 'train.html'}\n", "")
@@ -61,7 +62,7 @@ def test_every_option_reaches_the_temperature_experiment(asked: dict[str, Any], 
         "experiment": "temperature", "task": "text", "text": ["a.txt"], "seeds": 2, "rates": [0.1, 1.0], "steps": 30,
         "temperatures": ["1", "0.1", "learned", "geometric:1:0.1"], "normalizers": ["softmax", "entmax:alpha=1.5"],
         "optimizers": ["sgd", "muon"], "qk_norm": False, "decay": 0.1, "quick": True, "workers": 1, "seed": 7,
-        "folder": out, "progress": False, "figures": Path("pictures"),
+        "folder": out, "progress": False, "device": "auto", "figures": Path("pictures"),
     }  # fmt: skip
 
 

@@ -16,11 +16,12 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import torch.utils._pytree as tree
-from inside import kernels_switch
+from inside import attention_attend, kernels_switch, measures_rows, normalizers_dispatch
 from torch import Tensor, nn
 
 DEVICE = "pretend"
@@ -130,6 +131,32 @@ def same(on_device: Any, on_cpu: Any, rel: float = 0.0, on: str = DEVICE) -> Non
         a, b = a.detach().cpu(), b.detach()
         atol = rel * float(b[b.isfinite()].abs().max()) if rel and b.isfinite().any() else 0.0
         torch.testing.assert_close(a, b, rtol=0, atol=atol, equal_nan=True)
+
+
+@contextmanager
+def kernels_for_all() -> Iterator[None]:
+    """Problems of any size would go to kernels, if they were on the CPU."""
+    with (
+        mock.patch.object(normalizers_dispatch, "FUSED_FROM", 1),
+        mock.patch.object(measures_rows, "FUSED_FROM", 1),
+        mock.patch.object(attention_attend, "SPARSE_FROM", 1),
+        mock.patch.object(attention_attend, "SPARSE_QUERIES", 1),
+    ):
+        yield
+
+
+def equal_on_both(make: Callable[[], Any], work: Callable[[Any], Any], rel: float = 0.0) -> None:
+    """Make the inputs, work on them on the CPU and on the device, compare."""
+    with torch_path():
+        wanted = work(make())
+    with kernels_for_all():
+        same(work(moved(make())), wanted, rel)
+
+
+def with_gradients(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    """The output, and the gradients of its products with some fixed numbers."""
+    weights = torch.linspace(-1, 1, out.numel()).sin().view(out.shape).to(out.device, out.dtype)
+    return [out, *torch.autograd.grad(out, inputs, weights, materialize_grads=True)]
 
 
 if __name__ == "__main__":

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import models_on_device
+import importlib
+
 import pytest
-import rows_on_device
 from device_checks import Checks, answers
 
+MODULES = (
+    "rows_on_device", "measures_on_device", "models_on_device", "studies_on_device", "double_on_device",
+    "layers_on_devices", "lab_on_device",
+)  # fmt: skip
+by_module: dict[str, Checks] = {module: importlib.import_module(module).checks for module in MODULES}
 checks = Checks()
-for module in (rows_on_device, models_on_device):
-    checks.join(module.checks)
+for some in by_module.values():
+    checks.join(some)
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +22,8 @@ def errors(request: pytest.FixtureRequest) -> dict[str, str]:
     """What went wrong in each check that this call of pytest asks for."""
     asked = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     names = [one["name"] for one in asked if one.get("name") in checks]
-    return answers(("rows_on_device", "models_on_device"), names)
+    # Only where one is asked for: the process does not wait for models that no check needs.
+    return answers([module for module, some in by_module.items() if not some.keys().isdisjoint(names)], names)
 
 
 @checks.parameters()

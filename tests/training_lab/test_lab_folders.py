@@ -15,6 +15,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import torch
 from lab_cases import choice, small
 from polars.testing import assert_frame_equal
 
@@ -71,11 +72,11 @@ def test_stopped_and_resumed_is_as_uninterrupted(
 ) -> None:
     calls = []
 
-    def stopped(*given: Any) -> dict[str, Any]:
+    def stopped(*given: Any, **named: Any) -> dict[str, Any]:
         calls.append(given)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return train(*given)
+        return train(*given, **named)
 
     monkeypatch.setattr(side_by_side, "train", stopped)
     with pytest.raises(KeyboardInterrupt):
@@ -121,10 +122,39 @@ def test_other_tasks_are_refused(finished: Path) -> None:
         run(finished, task="mqar")
 
 
+def test_another_kind_of_device_is_another_run(
+    finished: Path, whole: abbe.Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the CPU is not named, so that folders of versions without devices are resumed."""
+    assert "device" not in whole.manifest["identity"]
+    assert whole.manifest["model"]["device"] == "cpu"
+    same(run(finished, device="cpu"), whole)
+    monkeypatch.setattr(experiment, "as_device", torch.device)
+    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: device\): name a new folder"):
+        run(finished, device="cuda:1")
+
+
+def test_an_accelerator_has_one_worker_unless_more_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, torch.device]] = []
+
+    def train_all(task: Any, choices: Any, workers: int, keep: Any, device: torch.device) -> None:
+        asked.append((workers, device))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "as_device", torch.device)
+    monkeypatch.setattr(experiment, "_estimate", lambda task, left, device: dict.fromkeys(SHORT["normalizers"], 0.0))
+    monkeypatch.setattr(experiment, "train_all", train_all)
+    for workers in (None, 3):
+        with pytest.raises(KeyboardInterrupt):
+            run(workers=workers, device="cuda:1")
+    assert asked == [(1, torch.device("cuda:1")), (3, torch.device("cuda:1"))]
+    assert side_by_side.usual_workers() == side_by_side.usual_workers(torch.device("cpu")) >= 1
+
+
 def test_a_finished_folder_gives_the_same_without_training(
     finished: Path, whole: abbe.Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(side_by_side, "train", lambda *given: pytest.fail("it was trained before"))
+    monkeypatch.setattr(side_by_side, "train", lambda *_, **__: pytest.fail("it was trained before"))
     same(run(finished), whole)
     assert whole.experiment == "recall"
     assert whole.manifest["settings"]["seeds"] == [0, 1]
@@ -142,8 +172,8 @@ def test_every_run_and_seed_has_a_row(whole: abbe.Experiment) -> None:
 class FakeWorker:
     made: list[FakeWorker]
 
-    def __init__(self, task: Any) -> None:
-        self.closed = False
+    def __init__(self, task: Any, device: torch.device) -> None:
+        self.device, self.closed = device, False
         self.made.append(self)
 
     def train(self, one: Any) -> dict[str, Any]:
@@ -166,9 +196,9 @@ def test_workers_are_closed_whatever_happens(rates: tuple[float, ...], monkeypat
         kept.append(content["rate"])
 
     with pytest.raises(abbe.AbbeError, match="refused") if max(rates) > 1 else nullcontext():
-        side_by_side.train_all(small("recall"), jobs, 2, keep)
+        side_by_side.train_all(small("recall"), jobs, 2, keep, torch.device("cuda:1"))
     assert sorted(kept) == list(rates) or max(rates) > 1
-    assert len(FakeWorker.made) == 2
+    assert [worker.device for worker in FakeWorker.made] == [torch.device("cuda:1")] * 2
     assert all(worker.closed for worker in FakeWorker.made)
 
 

@@ -38,6 +38,8 @@ CASES: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (train_length, {"lengths": []}, r"lengths must be whole numbers from 1"),
     (train_length, {"lengths": 10**9}, r"lengths must be whole numbers from 1"),
     (train_text, {"text": abbe.Text("note", "too short")}, r"note has 9 characters, too few .* at least 1,940"),
+    (train_recall, {"device": "cuda:99"}, r"cuda:99 is not available here; there is: cpu"),
+    (train_length, {"device": "gpu"}, r"unknown device 'gpu': choose one of auto, cpu, cuda"),
     (train_text, {"folder": ""}, r"folder is '', but must be the path of a folder"),
 ]
 

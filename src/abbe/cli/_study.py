@@ -55,12 +55,12 @@ class Shared(TypedDict):
     seed: int
     folder: Path
     progress: bool
+    device: str | None
 
 
 class SharedByModels(Shared):
     """Arguments that every study of a given model takes."""
 
-    device: str | None
     dtype: str
     device_map: str | None
 
@@ -124,10 +124,10 @@ def study(
                 check_folder("--figures", figures)
             if opened:
                 need(f"abbe {name} --open", "report")
-            device = own.get("device")
+            device = own.pop("device")
             of = ("each" if own.get("each") else own["model"]) if takes_model else measure.__name__
             folder = out or folder_for(group or name, of, *_in_the_name(named_by, own))
-            shared = Shared(seed=seed, folder=folder, progress=not quiet)
+            shared = Shared(seed=seed, folder=folder, progress=not quiet, device=device)
             if takes_model:
                 own["asked"] = _asked(own, shared)
             else:
@@ -197,12 +197,13 @@ _SHARING = [
     _option("address", Address, None),
     _option("actors", Actors, None),
 ]
+_DEVICE = _option("device", Device, "cpu")
 _GROUPS: dict[str, list[inspect.Parameter]] = {
-    "shared": [],
+    "shared": [_DEVICE],
     "asked": [
         _option("model", Model, "embedded"),
         _option("text", TextFiles, None),
-        _option("device", Device, "cpu"),
+        _DEVICE,
         _option("dtype", Dtype, "float32"),
         _option("device_map", DeviceMap, None),
     ],
@@ -218,10 +219,10 @@ _GROUPS: dict[str, list[inspect.Parameter]] = {
 
 def _asked(own: dict[str, Any], shared: Shared) -> Asked:
     """The options of the model as one argument, taken out of the command's own."""
-    device, dtype, device_map = own.pop("device"), own.pop("dtype"), own.pop("device_map")
-    if device_map is not None and device == "cpu":
-        device = None  # not asked for: a map takes its place
-    placed = SharedByModels(**shared, device=device, dtype=dtype, device_map=device_map)
+    dtype, device_map = own.pop("dtype"), own.pop("device_map")
+    if device_map is not None and shared["device"] == "cpu":
+        shared["device"] = None  # not asked for: a map takes its place
+    placed = SharedByModels(**shared, dtype=dtype, device_map=device_map)
     return Asked(own.pop("model"), own.pop("text"), placed)
 
 

@@ -17,7 +17,7 @@ _JSON = "Print runs, summary, early warnings, findings and manifest as JSON; the
 
 @study(json=_JSON, group=GROUP)
 def temperature(
-    *, shared: Shared,
+    *,
     task: Annotated[
         str, measured("What is learned: recall, mqar, maximum or text.", autocompletion=_complete.tasks)
     ] = "recall",
@@ -35,7 +35,7 @@ def temperature(
         ),
     ] = None,
     decay: Annotated[float, measured("Decoupled weight decay.")] = 0.0,
-    text: TextFiles = None, quick: Quick = False, workers: Workers = None,
+    text: TextFiles = None, quick: Quick = False, workers: Workers = None, shared: Shared,
 ) -> Measured:  # fmt: skip
     """Is low temperature hard to train? Every T beside its compensated control, over rates and seeds."""
     if text is not None and task != "text":
@@ -51,9 +51,9 @@ def temperature(
 
 @study(json=_JSON, group=GROUP)
 def length(
-    *, shared: Shared, normalizers: Normalizers = None, optimizers: Optimizers = None, rates: Rates = None,
+    *, normalizers: Normalizers = None, optimizers: Optimizers = None, rates: Rates = None,
     lengths: Annotated[str | None, measured("Items in the lists of the tests, such as 16,256,4096.")] = None,
-    seeds: Seeds = None, steps: Steps = None, quick: Quick = False, workers: Workers = None,
+    seeds: Seeds = None, steps: Steps = None, quick: Quick = False, workers: Workers = None, shared: Shared,
 ) -> Measured:  # fmt: skip
     """Which normalizer finds the maximum in lists longer than it was trained on? Beside published numbers."""
     return _trained(
@@ -64,14 +64,14 @@ def length(
 
 @study(json=_JSON, group=GROUP)
 def recall(
-    *, shared: Shared,
+    *,
     task: Annotated[
         str,
         measured("recall (one head) or mqar (causal, two layers).", autocompletion=_complete.recall_tasks),
     ] = "recall",
     normalizers: Normalizers = None, temperature: Temperature = None, qk_norm: Normed = False,
     optimizers: Optimizers = None, rates: Rates = None, seeds: Seeds = None, steps: Steps = None, quick: Quick = False,
-    workers: Workers = None,
+    workers: Workers = None, shared: Shared,
 ) -> Measured:  # fmt: skip
     """Which normalizer learns to recall, and at which learning rates?"""
     return _trained(
@@ -82,9 +82,9 @@ def recall(
 
 @study(json=_JSON, group=GROUP)
 def text(
-    *, shared: Shared, text: TextFiles = None, normalizers: Normalizers = None, temperature: Temperature = None,
+    *, text: TextFiles = None, normalizers: Normalizers = None, temperature: Temperature = None,
     qk_norm: Normed = False, optimizers: Optimizers = None, rates: Rates = None, seeds: Seeds = None,
-    steps: Steps = None, quick: Quick = False, workers: Workers = None,
+    steps: Steps = None, quick: Quick = False, workers: Workers = None, shared: Shared,
 ) -> Measured:  # fmt: skip
     """Which normalizer trains the better character model of a text?"""
     return _trained(

@@ -22,4 +22,4 @@ Temperature = Annotated[
 ]
 Normed = Annotated[bool, measured("Norm queries and keys.", "--qk-norm/--no-qk-norm")]
 Quick = Annotated[bool, measured("Fewer choices, seeds and steps: less than a minute.", "--quick")]
-Workers = Annotated[int | None, measured("Runs at a time; by default one per core.")]
+Workers = Annotated[int | None, measured("Runs at a time; by default one per core, on an accelerator one.")]

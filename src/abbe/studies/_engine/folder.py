@@ -112,9 +112,11 @@ def claim_without_model(
     facts: Mapping[str, Any],
     settings: Mapping[str, Any],
     say: Callable[[str], object] = lambda line: None,
+    device: str = _USUAL["device"],
 ) -> Parts:
-    """The folder of a study that makes its own models: it belongs to these facts and settings."""
-    identity = _identity(facts, settings, ("torch", "numba"))
+    """The folder of a study that makes its own models: it belongs to these facts, settings and kind of device."""
+    placed = {} if device == _USUAL["device"] else {"device": device}
+    identity = _identity(dict(facts) | placed, settings, ("torch", "numba"))
     if path is not None:
         claim(path, identity, study)
     return Parts(path, identity["digest"], say, identity)

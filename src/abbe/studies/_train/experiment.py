@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from ..._asked import whole
 from ..._errors import AbbeError
 from ..._held import held
 from ..._later import has
+from ...models import DeviceLike, as_device
 from ...normalizers import normalizer as make_normalizer
 from ...training import list_rules
 from ...words.finding import Finding
@@ -26,7 +29,7 @@ from .._engine.watch import Watch, watching
 from .configuration import Configuration
 from .early_warning import roc_table, warning_table
 from .result import Experiment
-from .run import train
+from .run import CPU, train
 from .side_by_side import one_thread, train_all, usual_workers
 from .tables import Part, Tables, alert_table, curve_table, length_table, run_table, summary_table
 from .tasks import Task
@@ -46,23 +49,29 @@ class Plan:
     settings: Mapping[str, Any]
     judge: Callable[[Tables, float], tuple[Finding, ...]]
     skipped: Sequence[str] = field(default_factory=tuple)
+    device: torch.device = CPU
 
 
-def run_experiment(plan: Plan, folder: FolderLike | None, workers: int | None, progress: bool) -> Experiment:
+def run_experiment(
+    plan: Plan, device: DeviceLike | None, folder: FolderLike | None, workers: int | None, progress: bool
+) -> Experiment:
     """Train what is not finished yet, side by side, and make the result; with a folder it is saved there."""
     started, place = time.perf_counter(), as_folder(folder)
-    crew = usual_workers() if workers is None else whole("workers", workers, least=1)
+    plan = replace(plan, device=CPU if device is None else as_device(device))
+    crew = usual_workers(plan.device) if workers is None else whole("workers", workers, least=1)
     # Alerts are checked while a run is trained: one without a rule, or with another threshold, is another run.
     rules = {rule.name: rule.fires for rule in list_rules()}
     settings = {"experiment": plan.experiment, **plan.settings, "level": LEVEL, "rules": rules}
     with held(place), watching(progress) as watch:
-        parts = claim_without_model(place, Experiment.study, {"task": plan.task.facts()}, settings, watch.announce)
+        parts = claim_without_model(
+            place, Experiment.study, {"task": plan.task.facts()}, settings, watch.announce, device=plan.device.type
+        )
         plan = _share(plan, parts, watch)
         leave_to_merge()
         finished = _train(plan, parts, crew, watch)
         tables = _tables(finished)
         manifest = study_facts(Experiment.study, settings) | {
-            "model": {"name": "small transformers", "parameters": None},
+            "model": {"name": "small transformers", "parameters": None, "device": str(plan.device)},
             "text": {"name": plan.task.meaning} | plan.task.facts(),
             "self_check": {"error": None, "why": "nothing of a given model is read"},
             "skipped": list(plan.skipped),
@@ -91,7 +100,7 @@ def _share(plan: Plan, parts: Parts, watch: Watch) -> Plan:
 
     def make(unit: Unit) -> None:
         with one_thread():
-            parts.keep_json(by_name[unit.name].key, train(plan.task, by_name[unit.name]))
+            parts.keep_json(by_name[unit.name].key, train(plan.task, by_name[unit.name], device=plan.device))
 
     failed = share(list(choices), make, watch, needed=False)
     left = [choice for unit, choice in choices.items() if unit.name not in failed]
@@ -103,7 +112,7 @@ def _train(plan: Plan, parts: Parts, workers: int, watch: Watch) -> list[Part]:
     kept = {choice.key: parts.json(choice.key) for choice in plan.choices}
     left = [choice for choice in plan.choices if kept[choice.key] is None]
     if left:
-        each = _estimate(plan.task, left)
+        each = _estimate(plan.task, left, plan.device)
         seconds = sum(each[choice.normalizer] for choice in left) / min(workers, len(left))
         left.sort(key=lambda choice: -each[choice.normalizer])  # the slowest first: no core waits for one at the end
         runs, seeds = many(len(left), "run"), many(len(plan.choices[0].seeds), "seed")
@@ -119,7 +128,7 @@ def _train(plan: Plan, parts: Parts, workers: int, watch: Watch) -> list[Part]:
         watch.step(choice.label)
 
     if left:
-        train_all(plan.task, left, workers, keep)
+        train_all(plan.task, left, workers, keep, plan.device)
     return [(choice, _content(kept[choice.key])) for choice in plan.choices]
 
 
@@ -128,7 +137,7 @@ def _content(content: dict[str, Any] | None) -> dict[str, Any]:
     return content
 
 
-def _estimate(task: Task, left: Sequence[Configuration]) -> dict[str, float]:
+def _estimate(task: Task, left: Sequence[Configuration], device: torch.device) -> dict[str, float]:
     """Seconds on one core of a run with each normalizer: a few steps and a short test, scaled."""
     without_lengths = copy.copy(task)
     without_lengths.test_lengths = ()
@@ -136,10 +145,10 @@ def _estimate(task: Task, left: Sequence[Configuration]) -> dict[str, float]:
     with one_thread():
         for choice in {choice.normalizer: choice for choice in left}.values():
             one = replace(choice, steps=1, readings=1, test_size=_TESTED)
-            train(without_lengths, one)  # loads kernels
-            base = train(without_lengths, one)["seconds"]
-            step = (train(without_lengths, replace(one, steps=1 + _TIMED))["seconds"] - base) / _TIMED
-            tests = train(task, one)["seconds"] - base if task.test_lengths else 0.0
+            train(without_lengths, one, device=device)  # loads kernels
+            base = train(without_lengths, one, device=device)["seconds"]
+            step = (train(without_lengths, replace(one, steps=1 + _TIMED), device=device)["seconds"] - base) / _TIMED
+            tests = train(task, one, device=device)["seconds"] - base if task.test_lengths else 0.0
             steps = choice.steps + _PER_READING * min(choice.readings, choice.steps)
             each[choice.normalizer] = max(0.0, step) * steps + max(0.0, tests) * choice.test_size / _TESTED
     return each

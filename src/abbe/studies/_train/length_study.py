@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..._asked import several, whole, yes_or_no
 from ..._errors import AbbeError
+from ...models import DeviceLike
 from .._engine.given import FolderLike
 from .._engine.sharing.asked import shareable
 from .experiment import Plan, run_experiment
@@ -42,7 +43,7 @@ def train_length(
     *, normalizers: str | Sequence[str] | None = None, rates: float | Sequence[float] | None = None,
     optimizers: str | Sequence[str] = "adamw", seeds: int | None = None, steps: int | None = None,
     lengths: int | Sequence[int] | None = None, quick: bool = False, seed: int = 0, workers: int | None = None,
-    folder: FolderLike | None = None, progress: bool = True,
+    device: DeviceLike | None = None, folder: FolderLike | None = None, progress: bool = True,
 ) -> Experiment:  # fmt: skip
     """Train one head to find the item of the highest priority among up to 16, and test it on up to 16,384.
 
@@ -60,7 +61,8 @@ def train_length(
         steps: of each run.
         lengths: items per set in the tests, 16 being the longest of training.
         quick: fewer normalizers, rates and steps: below a minute.
-        workers: runs at a time, by default one per core.
+        workers: runs at a time, by default one per core, on an accelerator one.
+        device: where networks are trained: "cpu", "cuda", "cuda:1", "mps", "xpu" or "auto"; by default the CPU.
         folder: keep finished runs there; a stopped experiment resumes from it.
         progress: say the cost and show a bar on standard error.
 
@@ -74,7 +76,7 @@ def train_length(
     asked = Asked(normalizers, optimizers, rates, seeds, steps, seed=seed)
     choices, settings = grid(task, asked, usual)
     plan = Plan("length", task, choices, settings | {"lengths": list(tested)}, judge_length)
-    return run_experiment(plan, folder, workers, progress)
+    return run_experiment(plan, device, folder, workers, progress)
 
 
 def _lengths(given: int | Sequence[int]) -> tuple[int, ...]:

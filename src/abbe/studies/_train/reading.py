@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..._double import where_double
 from ..._errors import AbbeError
+from ...normalizers import Normalizer
 from ...training import Alerts, LayerRows, Measured, Values, measure_layers
 from .network.attention import Attention, Seen
 
@@ -93,20 +96,28 @@ def _rows(layer: Attention, seeds: list[int], before: Seen, after: Seen) -> Laye
     rows = torch.linspace(first, queries - 1, min(_ROWS, queries - first)).round().long()  # none of them twice
 
     def as_heads(x: Tensor, sequences: int | None = _SEQUENCES) -> Tensor:
-        return x[seeds, :sequences].transpose(0, 1).flatten(1, 2)
+        return where_double(x[seeds, :sequences]).transpose(0, 1).flatten(1, 2)
 
     gradients = {
         name: as_heads(tensor.grad, None)
         for name, tensor in (("query", before.query), ("key", before.key), ("value", before.value))
         if tensor.grad is not None
     }
+    logits = as_heads(before.logits)[:, :, rows]
     return LayerRows(
-        as_heads(before.logits)[:, :, rows],
+        logits,
         as_heads(before.value.detach()),
-        layer.normalizer_of(seeds[0]),
+        _beside(logits, layer.normalizer_of(seeds[0])),
         gradients,
         as_heads(after.logits)[:, :, rows],
     )
+
+
+def _beside(logits: Tensor, normalizer: Normalizer) -> Normalizer:
+    """The normalizer where its logits are; of a device without float64, these are read on the CPU."""
+    if all(parameter.device == logits.device for parameter in (*normalizer.parameters(), *normalizer.buffers())):
+        return normalizer
+    return copy.deepcopy(normalizer).to(logits.device)
 
 
 def _reduced(values: Values) -> dict[str, float | None]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..._asked import yes_or_no
 from ..._errors import AbbeError
+from ...models import DeviceLike
 from .._engine.given import FolderLike
 from .._engine.sharing.asked import shareable
 from .experiment import Plan, run_experiment
@@ -37,7 +38,7 @@ def train_recall(
     *, task: str = "recall", normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
     optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,
     steps: int | None = None, qk_norm: bool = False, quick: bool = False, seed: int = 0, workers: int | None = None,
-    folder: FolderLike | None = None, progress: bool = True,
+    device: DeviceLike | None = None, folder: FolderLike | None = None, progress: bool = True,
 ) -> Experiment:  # fmt: skip
     """Train small networks to recall values by their keys, with each normalizer at its own best rate.
 
@@ -52,7 +53,8 @@ def train_recall(
         steps: of each run; by default that of the task.
         qk_norm: norm queries and keys.
         quick: fewer normalizers, seeds and steps: below a minute.
-        workers: runs at a time, by default one per core.
+        workers: runs at a time, by default one per core, on an accelerator one.
+        device: where networks are trained: "cpu", "cuda", "cuda:1", "mps", "xpu" or "auto"; by default the CPU.
         folder: keep finished runs there; a stopped experiment resumes from it.
         progress: say the cost and show a bar on standard error.
 
@@ -66,4 +68,4 @@ def train_recall(
     usual = (QUICK if yes_or_no("quick", quick) else USUAL)[task]
     asked = Asked(normalizers, optimizers, rates, seeds, steps, temperature, qk_norm, seed)
     choices, settings = grid(made, asked, usual)
-    return run_experiment(Plan("recall", made, choices, settings, judge_accuracy), folder, workers, progress)
+    return run_experiment(Plan("recall", made, choices, settings, judge_accuracy), device, folder, workers, progress)

@@ -20,15 +20,19 @@ from .tasks.task import stacked
 from .temperature import temperature
 
 _ITEMS_AT_ONCE = 1 << 19  # of a long test, by seed
+CPU = torch.device("cpu")
 
 
-def train(task: Task, choice: Configuration, alive: Callable[[], None] = lambda: None) -> dict[str, Any]:
+def train(
+    task: Task, choice: Configuration, alive: Callable[[], None] = lambda: None, device: torch.device = CPU
+) -> dict[str, Any]:
     """Train and test; gives what a part holds: steps that were read, and by seed curves, alerts and accuracy.
 
-    `alive` is called at every step, and may raise to end the run.
+    `alive` is called at every step, and may raise to end the run. First weights and data are drawn on the CPU, so that
+    they are the same on every device.
     """
     started = time.perf_counter()
-    run = _Run(task, choice, alive)
+    run = _Run(task, choice, alive, device)
     for step in range(1, choice.steps + 1):
         alive()
         run.step(step)
@@ -36,15 +40,16 @@ def train(task: Task, choice: Configuration, alive: Callable[[], None] = lambda:
 
 
 class _Run:
-    def __init__(self, task: Task, choice: Configuration, alive: Callable[[], None]) -> None:
-        self.task, self.choice, self.alive = task, choice, alive
+    def __init__(self, task: Task, choice: Configuration, alive: Callable[[], None], device: torch.device) -> None:
+        self.task, self.choice, self.alive, self.device = task, choice, alive, device
         dtype = getattr(torch, choice.precision)
         self.dtype: torch.dtype = dtype
         settings = AttentionSettings(
             choice.width, choice.heads, choice.trained_with or choice.normalizer, temperature(choice.temperature),
             choice.qk_norm, choice.compensated,
         )  # fmt: skip
-        self.network = task.network([_generator(seed, "weights") for seed in choice.seeds], settings, dtype)
+        untrained = task.network([_generator(seed, "weights") for seed in choice.seeds], settings, dtype)
+        self.network = untrained.to(device)
         self.optimizer = Optimizer(choice.optimizer, _groups(self.network, choice), choice.decay)
         self.data = [_generator(seed, "data") for seed in choice.seeds]
         self.lengths = _generator(0, "lengths")  # the same for all seeds, whichever are trained at once
@@ -53,7 +58,7 @@ class _Run:
         self.steps: list[int] = []
         self.losses: list[list[float | None]] = []  # mean since the last reading, by seed
         self.readings: list[list[dict[str, Any]]] = []
-        self._sum, self._count = torch.zeros(len(choice.seeds), dtype=torch.float64), 0
+        self._since: list[Tensor] = []  # losses of the steps since the last reading
         self.start: list[float] = []
 
     def step(self, step: int) -> None:
@@ -66,8 +71,7 @@ class _Run:
         torch.autograd.backward(losses.sum())
         before = snapshot(self.network)
         self.optimizer.step(self.choice.rate_at(step))
-        self._sum += losses.detach().double()
-        self._count += 1
+        self._since.append(losses.detach())
         if step == 1:
             self.start = losses.detach().tolist()
         if reads:
@@ -79,12 +83,19 @@ class _Run:
         with torch.no_grad():
             self._losses(batch)  # the same rows after the update
         after = snapshot(self.network)
-        means = (self._sum / self._count).tolist()
-        self._sum, self._count = torch.zeros_like(self._sum), 0
+        means = self._mean_losses()
         self.readings.append(self.reader.read(step, before, after, means))
         self.steps.append(step)
         self.losses.append([_kept(x) for x in means])
         watch(self.network, False)
+
+    def _mean_losses(self) -> list[float]:
+        """By seed, since the last reading."""
+        # One copy per reading, since each waits for the device; summed in float64, which some devices lack.
+        steps = torch.stack(self._since).cpu().double()
+        self._since = []
+        means: list[float] = (sum(steps.unbind(), torch.zeros_like(steps[0])) / len(steps)).tolist()
+        return means
 
     def _batch(self) -> Batch:
         length = self.task.training_length(self.lengths)
@@ -93,7 +104,7 @@ class _Run:
     def _typed(self, batches: list[Batch]) -> Batch:
         batch = stacked(batches)
         inputs = tuple(x.to(self.dtype) if x.is_floating_point() else x for x in batch.inputs)
-        return Batch(inputs, batch.targets)
+        return Batch(tuple(x.to(self.device) for x in inputs), batch.targets.to(self.device))
 
     def _losses(self, batch: Batch) -> Tensor:
         """Mean cross-entropy of each seed, in nats."""
@@ -145,9 +156,9 @@ class _Run:
             left -= size
             batch = self._typed([self.task.sample(one, size, length, held_out=True) for one in generators])
             scores, targets = self.network(*batch.inputs), batch.targets
-            right += (scores.argmax(-1) == targets).flatten(1).sum(1)
-            lost += _lost(scores, targets)
-            asked += (targets != IGNORED).flatten(1).sum(1)
+            right += (scores.argmax(-1) == targets).flatten(1).sum(1).cpu()
+            lost += _lost(scores, targets).cpu()
+            asked += (targets != IGNORED).flatten(1).sum(1).cpu()
         accuracies, losses = (right / asked).tolist(), (lost / asked).tolist()
         return [(_rounded(a), _kept(b)) for a, b in zip(accuracies, losses, strict=True)]
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .configuration import Configuration
-from .run import train
+from .run import CPU, train
 from .tasks import Task
 from .worker import Worker
 
@@ -20,12 +20,14 @@ _SPELL = 0.2  # seconds
 Keep = Callable[[Configuration, dict[str, Any]], None]
 
 
-def train_all(task: Task, choices: Sequence[Configuration], workers: int, keep: Keep) -> None:
+def train_all(
+    task: Task, choices: Sequence[Configuration], workers: int, keep: Keep, device: torch.device = CPU
+) -> None:
     """Train each; `keep` is called as they finish, in any order, by this thread."""
     if workers == 1 or len(choices) == 1:
         with one_thread():
             for choice in choices:
-                keep(choice, train(task, choice))
+                keep(choice, train(task, choice, device=device))
         return
     jobs: queue.SimpleQueue[Configuration] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[Configuration, dict[str, Any]] | BaseException] = queue.SimpleQueue()
@@ -35,7 +37,7 @@ def train_all(task: Task, choices: Sequence[Configuration], workers: int, keep: 
     threads: list[threading.Thread] = []
     try:
         for _ in range(min(workers, len(choices))):
-            crew.append(Worker(task))
+            crew.append(Worker(task, device))
             threads.append(threading.Thread(target=_feed, args=(crew[-1], jobs, done), daemon=True))
             threads[-1].start()
         for _ in choices:
@@ -68,8 +70,10 @@ def _feed(worker: Worker, jobs: Any, done: Any) -> None:
         done.put(error)
 
 
-def usual_workers() -> int:
-    """One per core that this process may use."""
+def usual_workers(device: torch.device = CPU) -> int:
+    """One per core that this process may use; on an accelerator one, which has it to itself."""
+    if device.type != CPU.type:
+        return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..._asked import is_number, positive, shown, whole, yes_or_no
 from ..._errors import AbbeError
+from ...models import DeviceLike
 from .._engine.given import FolderLike, TextLike, as_text
 from .._engine.sharing.asked import shareable
 from .configuration import Configuration, can_be_compensated
@@ -38,7 +39,8 @@ def train_temperature(
     normalizers: str | Sequence[str] | None = None, optimizers: str | Sequence[str] | None = None,
     rates: float | Sequence[float] | None = None, seeds: int | None = None, steps: int | None = None,
     qk_norm: bool | None = None, decay: float = 0.0, text: TextLike | None = None, quick: bool = False, seed: int = 0,
-    workers: int | None = None, folder: FolderLike | None = None, progress: bool = True,
+    workers: int | None = None, device: DeviceLike | None = None, folder: FolderLike | None = None,
+    progress: bool = True,
 ) -> Experiment:  # fmt: skip
     """Train small transformers at several temperatures, each beside its compensated control.
 
@@ -58,7 +60,8 @@ def train_temperature(
         decay: decoupled weight decay.
         text: of the task "text".
         quick: fewer normalizers, temperatures, seeds and steps: below a minute.
-        workers: runs at a time, by default one per core.
+        workers: runs at a time, by default one per core, on an accelerator one.
+        device: where networks are trained: "cpu", "cuda", "cuda:1", "mps", "xpu" or "auto"; by default the CPU.
         folder: keep finished runs there; a stopped experiment resumes from it.
         progress: say the cost and show a bar on standard error.
 
@@ -102,7 +105,8 @@ def train_temperature(
         "normalizers": list(specs), "temperatures": list(words), "optimizers": list(names), "qk_norm": normed,
         "rates": {name: list(some) for name, some in chosen.items()}, "seeds": list(shared["seeds"]),
     }  # fmt: skip
-    return run_experiment(Plan("temperature", made, choices, settings, judge_temperature), folder, workers, progress)
+    plan = Plan("temperature", made, choices, settings, judge_temperature)
+    return run_experiment(plan, device, folder, workers, progress)
 
 
 def _temperatures(given: float | str | Sequence[float | str]) -> tuple[str, ...]:

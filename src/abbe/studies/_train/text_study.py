@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..._asked import yes_or_no
+from ...models import DeviceLike
 from .._engine.given import FolderLike, TextLike, as_text
 from .._engine.sharing.asked import shareable
 from .experiment import Plan, run_experiment
@@ -30,7 +31,7 @@ def train_text(
     text: TextLike | None = None, *, normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
     optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,
     steps: int | None = None, qk_norm: bool = False, quick: bool = False, seed: int = 0, workers: int | None = None,
-    folder: FolderLike | None = None, progress: bool = True,
+    device: DeviceLike | None = None, folder: FolderLike | None = None, progress: bool = True,
 ) -> Experiment:  # fmt: skip
     """Train character models of a text, with each normalizer at its own best rate, and compare their held-out loss.
 
@@ -44,7 +45,8 @@ def train_text(
         steps: of each run.
         qk_norm: norm queries and keys.
         quick: fewer normalizers, rates and steps: below a minute.
-        workers: runs at a time, by default one per core.
+        workers: runs at a time, by default one per core, on an accelerator one.
+        device: where networks are trained: "cpu", "cuda", "cuda:1", "mps", "xpu" or "auto"; by default the CPU.
         folder: keep finished runs there; a stopped experiment resumes from it.
         progress: say the cost and show a bar on standard error.
 
@@ -56,4 +58,4 @@ def train_text(
     task = make_task(NextCharacter.name, text=as_text(text))
     asked = Asked(normalizers, optimizers, rates, seeds, steps, temperature, qk_norm, seed)
     choices, settings = grid(task, asked, usual)
-    return run_experiment(Plan("text", task, choices, settings, judge_loss), folder, workers, progress)
+    return run_experiment(Plan("text", task, choices, settings, judge_loss), device, folder, workers, progress)

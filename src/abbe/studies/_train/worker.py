@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import IO, Any, cast
 
+import torch
+
 from ..._errors import AbbeError
 from ...models import Text
 from .configuration import Configuration
-from .run import train
+from .run import CPU, train
 from .tasks import Task, make_task
 
 _START = "from abbe.studies._train.worker import main; main()"
@@ -25,9 +27,7 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_TH
 
 
 def main() -> None:
-    """Answer every line until there are no more; the first one says which task."""
-    import torch
-
+    """Answer every line until there are no more; the first one says which task, and where."""
     torch.set_num_threads(1)
     caller = int(sys.argv[1])  # not getppid(): a caller that is killed while this starts is gone already
 
@@ -37,11 +37,12 @@ def main() -> None:
 
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints does not mix with the answers
-    task = _task(json.loads(sys.stdin.readline()))
+    first = json.loads(sys.stdin.readline())
+    task, device = _task(first), torch.device(first["device"])
     for line in sys.stdin:
         answer: dict[str, Any]
         try:
-            answer = {"content": train(task, Configuration.from_json(json.loads(line)), alive)}
+            answer = {"content": train(task, Configuration.from_json(json.loads(line)), alive, device)}
         except AbbeError as error:
             answer = {"refused": str(error)}
         except Exception as error:
@@ -67,13 +68,13 @@ def _task(content: Mapping[str, Any]) -> Task:
 class Worker:
     """The process, seen from the caller."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, device: torch.device = CPU) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env=os.environ | _ONE_THREAD, text=True, encoding="utf-8",
             process_group=0,  # Ctrl-C is the caller's matter
         )  # fmt: skip
-        self._send(described(task))
+        self._send(described(task) | {"device": str(device)})
 
     def train(self, choice: Configuration) -> dict[str, Any]:
         """What the run gives; blocks until it is over."""

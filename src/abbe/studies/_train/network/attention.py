@@ -122,7 +122,8 @@ class Attention(nn.Module):
 
     def use(self, normalizer: str) -> None:
         """Another normalizer, with nothing learned, from now on."""
-        self.normalizers = nn.ModuleList([make_normalizer(normalizer)]).to(self.query.weight.dtype)
+        weight = self.query.weight
+        self.normalizers = nn.ModuleList([make_normalizer(normalizer)]).to(weight.device, weight.dtype)
 
     def _has_support(self, query: Tensor) -> bool:
         """Whether weights are exactly 0 by a map of which `attention` reads and differentiates the support alone."""
@@ -140,7 +141,7 @@ class Attention(nn.Module):
     def temperatures(self) -> list[float]:
         """Of each seed, now."""
         if self.log_temperature is not None:
-            return [float(x) for x in self.log_temperature.detach().double().exp().flatten()]
+            return [float(x) for x in self.log_temperature.detach().cpu().double().exp().flatten()]
         return [self.settings.temperature.at(self.progress)] * self.query.weight.shape[0]
 
     def _temperature(self) -> Tensor | float:
