@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from cli_runs import run
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import abbe
@@ -82,6 +84,28 @@ def test_same_names_get_folders_of_their_own(tmp_path: Path, checkpoints: Path) 
     assert table["folder"].to_list() == ["step-900", "step-900-2"]
 
 
+def test_names_do_not_depend_on_the_order(tmp_path: Path, checkpoints: Path) -> None:
+    """Sweeps have the same last name in every run."""
+    for run in ("a", "b"):
+        shutil.copytree(checkpoints / "step-900", tmp_path / "runs" / run / "final")
+    tables = [
+        abbe.report_each(
+            [tmp_path / "runs" / run / "final" for run in order], TEXT, folder=tmp_path / "out", **SMALL
+        ).table
+        for order in ("ab", "ba")
+    ]
+    assert [table["folder"].to_list() for table in tables] == [["a-final", "b-final"], ["b-final", "a-final"]]
+
+
+def test_an_error_of_one_model_does_not_stop_the_others(tmp_path: Path, checkpoints: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(checkpoints / "step-900", broken)
+    (broken / "model.safetensors").write_bytes(b"no weights")
+    table = abbe.report_each([broken, checkpoints / "step-900"], TEXT, folder=tmp_path / "out", **SMALL).table
+    assert [row is None for row in table["skipped"]] == [False, True]
+    assert "\n" not in table["skipped"][0]
+
+
 @pytest.mark.parametrize(
     ("models", "line"),
     [
@@ -95,3 +119,19 @@ def test_bad_input_is_named_in_one_line(models: object, line: str, tmp_path: Pat
         abbe.report_each(models, TEXT, folder=tmp_path / "out", **SMALL)  # type: ignore[arg-type]
     assert line in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["smollm2", "--each", "runs/*"], "--each takes the place of the model smollm2"),
+        (["--each", "runs/*", "--shard", "1/2"], "--each takes no shard"),
+        (["--shard", "1/2", "--actors", "3"], "two ways to share the work"),
+        (["--actors", "3"], "add --engine ray"),
+        (["--engine", "spark"], "there is no engine 'spark'"),
+        (["--engine", "ray", "--device-map", "auto"], "--device-map needs several GPUs per actor"),
+    ],
+)
+def test_options_that_do_not_go_together(options: list[str], line: str, tmp_path: Path) -> None:
+    result = run("report", *options, "--out", tmp_path / "out")
+    assert line in str(result.exception)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from .._errors import AbbeError
 from ._options import measured, numbers, with_option
 from ._study import Asked, Heads, Measured, study
 
@@ -35,6 +36,8 @@ def report(
     from ..studies import report_each
 
     if each is not None:
+        if asked.model != "embedded":
+            raise AbbeError(f"--each takes the place of the model {asked.model}: quote its pattern, --each 'runs/*'")
         reports = report_each(each, asked.text, **heads, **asked.shared)
         return Measured(reports, "reports_table", "save_reports_figures")
     result = run_report(asked.model, asked.text, **heads, **asked.shared)

@@ -124,7 +124,7 @@ def study(
                 check_folder("--figures", figures)
             if opened:
                 need(f"abbe {name} --open", "report")
-            device = own.pop("device")
+            device, device_map = own.pop("device"), own.get("device_map")
             of = ("each" if own.get("each") else own["model"]) if takes_model else measure.__name__
             folder = out or folder_for(group or name, of, *_in_the_name(named_by, own))
             shared = Shared(seed=seed, folder=folder, progress=not quiet, device=device)
@@ -134,10 +134,10 @@ def study(
                 own["shared"] = shared
             own = _with_heads(own)
             if shard is not None:
-                refuse_with_shard(figures, opened, engine, own.get("each"))
+                refuse_with_shard(figures, opened, (engine, address, actors), own.get("each"))
                 run_shard(shard, folder, lambda: measure(**own), as_json=as_json)
                 return
-            with run_by(engine, address, actors, device):
+            with run_by(engine, address, actors, device, device_map):
                 measured = measure(**own)
             drawn = figures or (folder / figures_in if figures_in else None)
             if drawn is not None:

@@ -19,7 +19,9 @@ Actors = Annotated[int | None, measured("How many actors; by default one per cor
 
 
 @contextmanager
-def run_by(engine: str | None, address: str | None, actors: int | None, device: str | None) -> Iterator[None]:
+def run_by(
+    engine: str | None, address: str | None, actors: int | None, device: str | None, device_map: str | None
+) -> Iterator[None]:
     """Studies that are called within run there."""
     if engine is None:
         if address is not None or actors is not None:
@@ -30,6 +32,8 @@ def run_by(engine: str | None, address: str | None, actors: int | None, device: 
         raise AbbeError(f"there is no engine {engine!r}: choose {RAY}, or leave --engine out")
     from ...studies import on_ray
 
+    if device_map is not None:
+        raise AbbeError("--device-map needs several GPUs per actor: use abbe.on_ray(gpus=...) in Python, or --shard")
     if (device or "").startswith("cuda:"):
         raise AbbeError(f"--device is {device}, but Ray gives every actor a GPU of its own: give --device cuda")
     with on_ray(address, actors=actors, gpus={"cuda": 1, "auto": None}.get(device or "", 0)):

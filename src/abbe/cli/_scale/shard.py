@@ -21,12 +21,12 @@ Shard = Annotated[
 ]
 
 
-def refuse_with_shard(figures: Path | None, opened: bool, engine: str | None, each: str | None) -> None:
+def refuse_with_shard(figures: Path | None, opened: bool, engine: tuple[object, ...], each: str | None) -> None:
     for option, given in (("--figures", figures is not None), ("--open", opened)):
         if given:
             raise AbbeError(f"a shard makes no page and no figures: leave {option} out, abbe merge has it")
-    if engine is not None:
-        raise AbbeError("--shard and --engine are two ways to share the work: give one of them")
+    if any(option is not None for option in engine):
+        raise AbbeError("--shard and --engine (--address, --actors) are two ways to share the work: give one of them")
     if each is not None:
         raise AbbeError("--each takes no shard: give every model to a shard of its own, or add --engine ray")
 

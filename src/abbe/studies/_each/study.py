@@ -15,9 +15,11 @@ from rich.console import Console
 
 from ..._errors import AbbeError
 from ..._held import held
+from ..._stored import CannotWrite
 from ...models import PULLABLE
 from .._engine.given import as_folder
 from .._engine.measuring import study_facts
+from .._engine.sharing.asked import read_once
 from .._engine.sharing.engine import current_engine
 from .._engine.watch import Watch
 from .._open import open as open_result
@@ -50,6 +52,7 @@ def report_each(
         >>> abbe.report_each("checkpoints/*", "book.txt", folder="over-training").table
     """
     places = _folders(_listed(models))
+    text = read_once(text)
     root = as_folder(folder)
     assert root is not None
     started = time.perf_counter()
@@ -68,7 +71,7 @@ def _listed(models: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
     """In the order given; those of a pattern by name, numbers by size, so that step 900 comes before step 1000."""
     if isinstance(models, str | os.PathLike):
         pattern = os.fspath(models)
-        matching = [path for path in glob.glob(os.path.expanduser(pattern)) if _is_model(Path(path))]
+        matching = [path for path in glob.glob(os.path.expanduser(pattern), recursive=True) if _is_model(Path(path))]
         listed = sorted(matching, key=_by_number) or ([pattern] if pattern in _NAMES else [])
         if not listed:
             raise AbbeError(f"no folder with config.json and no .gguf file matches {pattern!r}")
@@ -88,15 +91,24 @@ def _by_number(name: str) -> list[Any]:
 
 
 def _folders(models: Sequence[str]) -> dict[str, str]:
-    """A folder name per model: its last name, with a number where two have the same."""
-    names: dict[str, str] = {}
-    for model in models:
-        plain = "".join(one if one.isalnum() or one in ".-_" else "-" for one in Path(model).name).strip(".") or "model"
-        name, again = plain, 2
-        while name in names:
-            name, again = f"{plain}-{again}", again + 1
-        names[name] = model
-    return names
+    """A folder name per model: as much of the end of its path as tells them apart, the same whatever their order."""
+    paths = [Path(os.path.abspath(model)).parts if os.path.exists(model) else (model,) for model in models]
+    names = [""] * len(paths)
+    for length in range(1, max(map(len, paths)) + 1):
+        names = [_as_name("-".join(path[-length:])) for path in paths]
+        if len(set(names)) == len(set(paths)):
+            break
+    folders: dict[str, str] = {}
+    for name, model in zip(names, models, strict=True):
+        place, again = name, 2  # of the same model twice, or of names that differ in odd characters only
+        while place in folders:
+            place, again = f"{name}-{again}", again + 1
+        folders[place] = model
+    return folders
+
+
+def _as_name(path: str) -> str:
+    return "".join(one if one.isalnum() or one in ".-_" else "-" for one in path).strip(".-") or "model"
 
 
 def _measured(
@@ -117,9 +129,12 @@ def _measured(
         watch.announce(f"{place} of {len(calls)}: {places[name]}")
         try:
             report(**arguments)
-        except AbbeError as error:
-            reasons[name] = str(error)
-            watch.announce(f"left out: {error}")
+        except CannotWrite:  # the fault of the folder, not of the model
+            raise
+        except Exception as error:  # such as no memory on a device: the others go on
+            said = " ".join(str(error).split())
+            reasons[name] = said if isinstance(error, AbbeError) else f"{type(error).__name__}: {said}"
+            watch.announce(f"left out: {reasons[name]}")
     return reasons
 
 

@@ -28,21 +28,15 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
     """
     if find_spec("ray") is None:
         raise AbbeError("the engine ray needs the package ray, which is not installed: pip install 'abbe[ray]'")
-    quiet = {"logging_level": logging.CRITICAL, "log_to_driver": False}
     before = {name: os.environ.get(name) for name in _PRIVATE}
     if address is None:
         os.environ.update(_PRIVATE)
     ray: Any = import_module("ray")  # after the variables are set: it reads them
     mine = not ray.is_initialized()
     try:
-        if mine and address is None:
-            ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
-        elif mine:
-            _check_reachable(address)
-            ray.init(address=address, **quiet)
+        if mine:
+            _connect(ray, address, cores)
         yield ray
-    except (ConnectionError, ValueError) as error:
-        raise AbbeError(f"cannot reach Ray at {address}: {_first_line(error)}") from None
     finally:
         if mine:
             with suppress(Exception):
@@ -51,6 +45,19 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
             for name, value in before.items():
                 os.environ.pop(name, None)
                 os.environ.update({} if value is None else {name: value})
+
+
+def _connect(ray: Any, address: str | None, cores: int) -> None:
+    quiet = {"logging_level": logging.CRITICAL, "log_to_driver": False}
+    _check_reachable(address)
+    try:
+        if address is None:
+            ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
+        else:
+            ray.init(address=address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        what = "cannot start Ray here" if address is None else f"cannot reach Ray at {address}"
+        raise AbbeError(f"{what}: {_first_line(error)}") from None
 
 
 def _check_reachable(address: str | None) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..._alive import expires_after
 from ..._errors import AbbeError
 from ...words.numbers import many
 from .._engine.watch import Watch
@@ -19,7 +20,9 @@ from .._work import progress
 
 RESTARTS = 3  # of an actor that died
 _SPELL = 0.5  # seconds between two looks at the folders
-_DIED = f"its actor died {RESTARTS + 1} times without a word: is there enough memory for one model per actor?"
+_PATIENCE = 60.0  # seconds without an actor after which a line says so
+_SLACK = 10.0  # seconds beyond the time after which marks expire
+_SHARED = "is shared by"  # what the merging says while others seem to be at work
 
 
 @dataclass
@@ -32,11 +35,16 @@ class Job:
     error: str = ""
     merged: bool = False
     worked_out: bool = False  # an actor found nothing more to make: only the merging remains
-    workers: set[int] = field(default_factory=set)  # actors that work on it now
+    workers: set[int] = field(default_factory=set)  # actors that have a call of it
+    refused: dict[int, str] = field(default_factory=dict)  # what actors could not do it for
 
     @property
     def is_over(self) -> bool:
         return self.merged or bool(self.error)
+
+    @property
+    def waits_for_merge(self) -> bool:
+        return self.worked_out and not self.workers and not self.is_over
 
     def parts(self) -> tuple[int, int]:
         """How many are there, of how many that are known."""
@@ -54,17 +62,28 @@ class Actor:
 
         torch.set_num_threads(threads)
 
+    def greet(self) -> None:
+        """Answered as soon as the actor runs."""
+
     def work(self, study: str, arguments: Mapping[str, Any], folder: str) -> None:
         """Make parts until none is left."""
         from abbe.studies import work
 
         work(study, **arguments, folder=folder, progress=False)
 
-    def merge(self, folder: str) -> None:
+    def merge(self, folder: str, patience: float) -> None:
         """Make the result: here, where memory and device for the model are."""
         from abbe.studies import merge
 
-        merge(folder, progress=False)
+        until = time.monotonic() + patience
+        while True:
+            try:
+                merge(folder, progress=False)
+                return
+            except AbbeError as error:  # a machine that was lost seems to be at work until its mark expires
+                if _SHARED not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(_SPELL)
 
 
 class Crew:
@@ -75,64 +94,82 @@ class Crew:
         # Ray's own defaults are no restarts and no second try.
         remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Actor)
         self._actors = [remote.remote(threads) for _ in range(actors)]
-        self._calls: dict[Any, _Call] = {}  # by the answer that is expected
+        self._dead: dict[int, str] = {}
+        # By the answer that is expected. An actor that Ray cannot place yet has not greeted, and gets no work.
+        self._calls = {actor.greet.remote(): _Call(number) for number, actor in enumerate(self._actors)}
 
     def run(self, jobs: Sequence[Job], watch: Watch) -> None:
         """Work on all of them, each to its end; a job that fails says why and does not stop the others."""
         shown = _Shown(watch, jobs, len(self._actors))
-        idle = list(range(len(self._actors)))
+        idle: list[int] = []
+        begun, waiting = time.monotonic(), len(self._calls) > 0
         while not all(job.is_over for job in jobs):
-            while idle and (job := _neediest(jobs)) is not None:
-                self._work(idle.pop(0), job)
+            idle = [number for number in idle if not self._begin(number, jobs)]
             if self._calls:
                 answers, _ = self._ray.wait(list(self._calls), timeout=_SPELL)
                 idle += [number for answer in answers for number in self._hear(answer)]
-            elif not idle:  # every actor is dead
-                for job in jobs:
-                    job.error = job.error or ("" if job.merged else _DIED)
+                waiting = waiting and not answers
+            if waiting and time.monotonic() - begun > _PATIENCE:
+                watch.announce(
+                    f"Ray has started none of {many(len(self._actors), 'actor')} yet: is there room for them?"
+                )
+                waiting = False
+            for job in jobs:
+                job.error = job.error or self._given_up(job)
             shown.show()
 
     def close(self) -> None:
         for actor in self._actors:
             self._ray.kill(actor)
 
-    def _work(self, number: int, job: Job) -> None:
+    def _begin(self, number: int, jobs: Sequence[Job]) -> bool:
+        """Give an actor something to do, if there is something for it."""
+        able = [job for job in jobs if not job.is_over and number not in job.refused]
+        actor = self._actors[number]
+        merging = next((job for job in able if job.waits_for_merge), None)
+        job = merging or _neediest(able)
+        if job is None:
+            return False
         job.workers.add(number)
-        answer = self._actors[number].work.remote(job.study, dict(job.arguments), str(job.folder))
-        self._calls[answer] = _Call(number, job)
-
-    def _merge(self, number: int, job: Job) -> None:
-        answer = self._actors[number].merge.remote(str(job.folder))
-        self._calls[answer] = _Call(number, job, merges=True)
+        if merging is not None:
+            answer = actor.merge.remote(str(job.folder), expires_after() + _SLACK)
+        else:
+            answer = actor.work.remote(job.study, dict(job.arguments), str(job.folder))
+        self._calls[answer] = _Call(number, job, merging is not None)
+        return True
 
     def _hear(self, answer: Any) -> list[int]:
-        """What an actor says; gives its number if it is free then."""
+        """What an actor says; gives its number if it lives."""
         call = self._calls.pop(answer)
-        job = call.job
-        job.workers.discard(call.actor)
+        if call.job is not None:
+            call.job.workers.discard(call.actor)
         try:
             self._ray.get(answer)
-        except self._ray.exceptions.RayActorError:
-            if call.merges or not job.workers:
-                job.error = job.error or _DIED
+        except self._ray.exceptions.RayActorError as error:
+            self._dead[call.actor] = _first_line(error)
             return []
         except Exception as error:
-            job.error = job.error or _line(error)
+            if call.job is not None:
+                call.job.refused[call.actor] = _line(error)
             return [call.actor]
-        if call.merges:
-            job.merged = True
-            return [call.actor]
-        job.worked_out = True
-        if job.workers or job.is_over:
-            return [call.actor]
-        self._merge(call.actor, job)  # by the last one that worked on it
-        return []
+        if call.job is not None:
+            call.job.worked_out, call.job.merged = True, call.merges
+        return [call.actor]
+
+    def _given_up(self, job: Job) -> str:
+        """Why nobody can bring a job to its end; empty if somebody may."""
+        if job.merged or job.workers:
+            return ""
+        if any(number not in job.refused and number not in self._dead for number in range(len(self._actors))):
+            return ""
+        why = next(iter(job.refused.values()), "")
+        return why or f"every actor died {RESTARTS + 1} times: {next(iter(self._dead.values()))}"
 
 
 @dataclass(frozen=True)
 class _Call:
     actor: int
-    job: Job
+    job: Job | None = None
     merges: bool = False
 
 
@@ -173,7 +210,7 @@ class _Shown:
 
 def _neediest(jobs: Sequence[Job]) -> Job | None:
     """One that nobody works on; if there is none, the one that has most parts for another worker."""
-    open_jobs = [job for job in jobs if not job.is_over and not job.worked_out]
+    open_jobs = [job for job in jobs if not job.worked_out]
     unattended = next((job for job in open_jobs if not job.workers), None)
     if unattended is not None or not open_jobs:
         return unattended
@@ -193,3 +230,7 @@ def _line(error: Exception) -> str:
     cause = getattr(error, "cause", None) or error
     said = " ".join(str(cause).split())
     return said if isinstance(cause, AbbeError) else f"{type(cause).__name__}: {said}"
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

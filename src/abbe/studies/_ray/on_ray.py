@@ -56,6 +56,11 @@ def _job(study: str, arguments: Mapping[str, Any]) -> Job:
     return Job(study, stored["arguments"], Path(os.path.realpath(folder)))
 
 
+def _fitting(room: Mapping[str, float], threads: int, gpus: float) -> int:
+    """How many actors fit."""
+    return int(min([room.get("CPU", 0) // threads, *([room.get("GPU", 0) // gpus] if gpus else [])]))
+
+
 @contextmanager
 def on_ray(
     address: str | None = None, *, actors: int | None = None, threads: int = 1, gpus: float | None = 0
@@ -68,7 +73,7 @@ def on_ray(
     Args:
         address: of a cluster ("auto" for the one that this machine belongs to, "host:6379", "ray://host:10001"); by
             default an instance on this machine that ends with the context.
-        actors: how many; by default one per `threads` cores of this machine, or of the cluster, or one per GPU.
+        actors: how many; by default as many as fit on this machine, or on what is free of the cluster.
         threads: cores per actor.
         gpus: per actor; 0.5 lets two share one, None is one where there are any.
 
@@ -86,14 +91,14 @@ def on_ray(
         there = ray.cluster_resources()
         if gpus is None:
             gpus = 1 if there.get("GPU", 0) else 0
-        most = int(min([there.get("CPU", 0) // threads, *([there.get("GPU", 0) // gpus] if gpus else [])]))
+        most, now = (_fitting(room, threads, gpus) for room in (there, ray.available_resources()))
         if most < (actors or 1):
             has = f"{there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} GPUs"
             raise AbbeError(
                 f"Ray has {has}, too few for {actors or 1} actors of {threads} cores"
                 f"{f' and {gpus:g} GPUs' if gpus else ''} each: at most {most} fit"
             )
-        before = current_engine.set(engine := RayEngine(ray, actors or most, threads, gpus))
+        before = current_engine.set(engine := RayEngine(ray, actors or max(1, now), threads, gpus))
         try:
             yield engine
         finally:

@@ -32,12 +32,14 @@ def shareable(study: Callable[_P, _R]) -> Callable[_P, _R]:
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         crew, engine = current.get(), current_engine.get()
         if crew is None and engine is not None:
-            return cast(_R, engine.run(study.__name__, signature.bind(*args, **kwargs).arguments))
+            given = signature.bind(*args, **kwargs).arguments
+            text = {_TEXT: read_once(given[_TEXT])} if _TEXT in given else {}
+            return cast(_R, engine.run(study.__name__, given | text))
         if crew is None:
             return study(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
-        if _reads_input(bound.arguments.get(_TEXT)):  # can be read only once
-            bound.arguments[_TEXT] = as_text(bound.arguments[_TEXT])
+        if _TEXT in bound.arguments:
+            bound.arguments[_TEXT] = read_once(bound.arguments[_TEXT])
         crew.ask(study.__name__, written_down(bound.arguments))
         return study(*bound.args, **bound.kwargs)
 
@@ -52,8 +54,10 @@ def arguments_of(asked: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return arguments, list(asked[_ABSENT])
 
 
-def _reads_input(text: Any) -> bool:
-    return text == "-" or (isinstance(text, (list, tuple)) and "-" in text)
+def read_once(text: Any) -> Any:
+    """Standard input, which can be read only once, as its text; else what was given."""
+    from_input = text == "-" or (isinstance(text, (list, tuple)) and "-" in text)
+    return as_text(text) if from_input else text
 
 
 def written_down(given: Mapping[str, Any]) -> dict[str, Any]:
