@@ -120,15 +120,15 @@ def test_actors_that_cannot_start_are_not_waited_for(local: pl.DataFrame, tmp_pa
 
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        taken = ray.remote(num_cpus=1)(_Idle).remote()
+
+        class Idle:
+            def sits(self) -> None:
+                """Does nothing."""
+
+        taken = ray.remote(num_cpus=1)(Idle).remote()
         ray.get(taken.sits.remote())
         with abbe.on_ray(actors=2):
             run = abbe.diagnose("embedded", **SMALL, folder=tmp_path / "run", progress=False)
     finally:
         ray.shutdown()
     assert run.table.equals(local)
-
-
-class _Idle:
-    def sits(self) -> None:
-        """Does nothing."""

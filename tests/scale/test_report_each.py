@@ -86,11 +86,11 @@ def test_same_names_get_folders_of_their_own(tmp_path: Path, checkpoints: Path) 
 
 def test_names_do_not_depend_on_the_order(tmp_path: Path, checkpoints: Path) -> None:
     """Sweeps have the same last name in every run."""
-    for run in ("a", "b"):
-        shutil.copytree(checkpoints / "step-900", tmp_path / "runs" / run / "final")
+    for name in ("a", "b"):
+        shutil.copytree(checkpoints / "step-900", tmp_path / "runs" / name / "final")
     tables = [
         abbe.report_each(
-            [tmp_path / "runs" / run / "final" for run in order], TEXT, folder=tmp_path / "out", **SMALL
+            [tmp_path / "runs" / name / "final" for name in order], TEXT, folder=tmp_path / "out", **SMALL
         ).table
         for order in ("ab", "ba")
     ]
