@@ -35,7 +35,7 @@ def test_defaults(asked: dict[str, Any]) -> None:
     assert asked == {
         "model": "embedded", "text": None, "goal": "sparse", "max_loss": "0.5%", "budget": "20m", "normalizers": None,
         "length": None, "windows": 12, "steps": 48, "lengths": None, "prompts": 4, "seed": 0, "folder": folder,
-        "progress": True,
+        "progress": True, **PLACED,
     }  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def test_all_options(asked: dict[str, Any]) -> None:
     assert asked == {
         "model": "tiny", "text": ["a.txt"], "goal": "retrieval", "max_loss": "0.2%", "budget": None,
         "normalizers": ["logn:trained=512,floor=1"], "length": 64, "windows": 6, "steps": 0, "lengths": [512, 1024],
-        "prompts": 2, "seed": 7, "folder": Path("x"), "progress": True,
+        "prompts": 2, "seed": 7, "folder": Path("x"), "progress": True, **PLACED,
     }  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def test_a_kernel_that_fails_is_given_up_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(_dispatch, "FUSED_FROM", 1 << 62)
     want = outcome()
     monkeypatch.setattr(_dispatch, "FUSED_FROM", 1)
-    monkeypatch.setattr(_dispatch, "usable", lambda: False)  # no CPU kernel steps in
+    monkeypatch.setattr(_dispatch, "usable_for", lambda _: False)  # no CPU kernel steps in
     monkeypatch.setattr(triton_choice, "DEVICES", ("cpu",))
     monkeypatch.setattr(triton_choice, "INSTALLED", True)
     monkeypatch.setattr(triton_run, "_broken", False)

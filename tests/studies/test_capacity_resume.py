@@ -35,8 +35,9 @@ def test_the_cost_is_that_of_what_is_left(tmp_path: Path, capsys: pytest.Capture
 def test_check_and_cost_are_said_once_for_losses_and_separability(capsys: pytest.CaptureFixture[str]) -> None:
     made(layers=False, lengths=[16], progress=True)
     lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["tiny gpt2", "54 windows, 864 tokens"]
-    assert "self-check error" in lines[0]
+    assert [line.partition(":")[0] for line in lines] == ["tiny gpt2", "tiny gpt2", "54 windows, 864 tokens"]
+    assert "to measure with" in lines[0]
+    assert "self-check error" in lines[1]
 
 
 def test_losses_of_some_windows_are_taken_from_those_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
