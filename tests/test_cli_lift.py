@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import StandIn, run, run_main
+from cli_runs import PLACED, StandIn, run, run_main
 
 from abbe import studies, views
 
