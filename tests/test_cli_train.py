@@ -70,6 +70,7 @@ def test_every_option_reaches_the_temperature_experiment(asked: dict[str, Any], 
 def test_every_option_of_a_command_is_an_argument_of_its_experiment(name: str) -> None:
     function = inspect.signature(getattr(studies, f"train_{name}")).parameters
     shared = {"out", "figures", "opened", "as_json", "quiet", "debug", "help"}
+    shared |= {"shard", "engine", "address", "actors"}
     assert {option.name for option in command_of(f"train {name}").params} - shared <= set(function)
 
 
