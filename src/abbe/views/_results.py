@@ -47,7 +47,7 @@ def page_of(result: Result) -> str:
     """One offline page."""
     pages: dict[str, Callable[[Any], str]] = {
         "report": report_page,
-        "report-each": reports_page,
+        "report --each": reports_page,
         "reproduce": reproduction_page,
         "compare": compare_page,
         "capacity": capacity_page,
@@ -68,7 +68,7 @@ def card_of(result: Result) -> str:
     cards: dict[str, Any] = {
         "diagnose": run_html,
         "report": report_html,
-        "report-each": _reports,
+        "report --each": _reports,
         "reproduce": _reproduction,
         "capacity": _capacity,
         "compare": _comparison,

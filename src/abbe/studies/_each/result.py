@@ -35,7 +35,7 @@ class Reports(Result):
     table: pl.DataFrame
     manifest: Mapping[str, Any]
 
-    study: ClassVar[str] = "report-each"
+    study: ClassVar[str] = "report --each"
     page: ClassVar[str] = "index.html"
 
     def as_json(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @unchecked
 def reports_chart(reports: Reports, theme: ThemeName = "light") -> Spec:
     """A panel per number: a point per model in the order given, with its interval."""
-    rows = [row | {"model": plain(str(row["model"]))} for row in rows_of(reports.table) if row["answer"]]
+    rows = [row | {"model": plain(str(row["folder"]))} for row in rows_of(reports.table) if row["answer"]]
     panels = [_panel(rows, name, words, theme) for name, (words, _) in NUMBERS.items()]
     about = ["means over all heads at the largest length; bars: intervals from resampling windows"]
     chart = finished(panels, reports_question(reports), about, theme, columns=3)

@@ -27,7 +27,7 @@ def reports_page(reports: Reports) -> str:
 
 
 def _linked(row: dict[str, Any]) -> str:
-    return Markup('<a href="{}/report.html"><bdi>{}</bdi></a>').format(quote(str(row["folder"])), row["model"])
+    return Markup('<a href="{}/report.html"><bdi>{}</bdi></a>').format(quote(str(row["folder"])), row["folder"])
 
 
 def save_reports_figures(reports: Reports, folder: str | os.PathLike[str]) -> list[Path]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ...words.numbers import many, with_interval
+from ...words.numbers import with_interval
 from .._shared.terminal import new_table, plain, skipped_lines
 from .._shared.text_table import TextTable
 
@@ -25,23 +25,29 @@ NUMBERS = {
 
 
 def reports_question(reports: Reports) -> str:
-    return f"How selective is the attention of {many(len(reports.table), 'model')}?"
+    measured, asked = reports.table["answer"].count(), len(reports.table)
+    of = "" if measured == asked else f" of {asked}"
+    return f"How selective is the attention of {measured}{of} {'model' if asked == 1 else 'models'}?"
 
 
 def reports_table(reports: Reports) -> RenderableType:
-    """A row per model, readable from 100 columns on."""
+    """The answer of every model, then their numbers; readable from 80 columns on."""
     table = reports_rows(reports)
-    drawn = new_table(*table.columns[1:], first=table.columns[0])
+    drawn = new_table(*table.columns[1:-1], first=table.columns[0])
     for row in table.rows:
-        drawn.add_row(*(Text(cell.replace(" (", "\n(")) for cell in row))
-    return Group(Text(plain(reports_question(reports)), style="bold"), drawn, *skipped_lines(reports.manifest))
+        drawn.add_row(*(Text(cell.replace(" (", "\n(")) for cell in row[:-1]))
+    answers = [Text(plain(f"{row[0]}: {row[-1]}")) for row in table.rows]
+    title = Text(plain(reports_question(reports)), style="bold")
+    return Group(title, *answers, drawn, *skipped_lines(reports.manifest))
 
 
-def reports_rows(reports: Reports, named: Callable[[dict[str, Any]], str] = lambda row: str(row["model"])) -> TextTable:
+def reports_rows(
+    reports: Reports, named: Callable[[dict[str, Any]], str] = lambda row: str(row["folder"])
+) -> TextTable:
     """Models that were measured; `named` shows the model of a row."""
     measured = [row for row in reports.table.iter_rows(named=True) if row["answer"]]
-    rows = [(named(row), str(row["answer"]), *(_number(row, name) for name in NUMBERS)) for row in measured]
-    columns = ("model", "answer", *(words for words, _ in NUMBERS.values()))
+    rows = [(named(row), *(_number(row, name) for name in NUMBERS), str(row["answer"])) for row in measured]
+    columns = ("model", *(words for words, _ in NUMBERS.values()), "answer")
     return TextTable("Models", columns, rows, "Means over all heads at the largest length, with their intervals.")
 
 
