@@ -19,7 +19,7 @@ import abbe
 
 @pytest.fixture
 def claim(tmp_path: Path) -> Path:
-    return tmp_path / "work" / "claims" / "windows+16-0.json"
+    return tmp_path / ".abbe-work" / "claims" / "windows+16-0.json"
 
 
 def left_by(claim: Path, seconds_ago: float = 0.0, **who: object) -> None:
@@ -126,10 +126,10 @@ def test_a_run_is_refused_beside_workers_and_a_worker_beside_a_run(tmp_path: Pat
 
 
 def test_a_dead_worker_holds_nobody_up(tmp_path: Path) -> None:
-    left_by(tmp_path / "work" / "workers" / "other.json", seconds_ago=1000)
+    left_by(tmp_path / ".abbe-work" / "workers" / "other.json", seconds_ago=1000)
     with held(tmp_path):
         assert living(tmp_path, tmp_path / ".lock") == []
-    left_by(tmp_path / "work" / "workers" / "other.json")
+    left_by(tmp_path / ".abbe-work" / "workers" / "other.json")
     with pytest.raises(abbe.AbbeError, match=r"shared by 1 worker, the first on node7"), held(tmp_path):
         pass
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from ._stored import CannotWrite, write_once
 
-SHARED = "work"  # folder within a run folder: who is at work, what is claimed, what has failed
-_WORKERS, _CLAIMS = "workers", "claims"
+SHARED = ".abbe-work"  # folder within a run folder: who is at work, what is claimed, what has failed
+WORKERS, CLAIMS = "workers", "claims"
 _EXPIRES = "ABBE_CLAIM_SECONDS"  # environment: after how long without a touch a claim is free again
 _BEATS = 6  # touches in that time: some may be late
 
@@ -52,7 +52,7 @@ class Alive:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / SHARED
         self.name = secrets.token_hex(8)
-        self._mark = self.folder / _WORKERS / f"{self.name}.json"
+        self._mark = self.folder / WORKERS / f"{self.name}.json"
         self._touched = {self._mark}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="abbe-alive", daemon=True)
@@ -67,7 +67,7 @@ class Alive:
         self._thread.join()
         for path in list(self._touched):
             self._take_away(path)
-        for folder in (self.folder / _CLAIMS, self.folder / _WORKERS, self.folder):
+        for folder in (self.folder / CLAIMS, self.folder / WORKERS, self.folder):
             with suppress(OSError):  # where something is in it
                 folder.rmdir()
 
@@ -92,7 +92,7 @@ class Alive:
         return _touch(self._mark)
 
     def _claim(self, name: str) -> Path:
-        return self.folder / _CLAIMS / f"{name.replace('/', '+')}.json"
+        return self.folder / CLAIMS / f"{name.replace('/', '+')}.json"
 
     def _write(self, path: Path) -> bool:
         who = json.dumps(_me() | {"worker": self.name})
@@ -122,7 +122,7 @@ class Alive:
 
 def living(folder: Path, clock: Path) -> list[str]:
     """Where the workers of a folder run; `clock` is a file in it that may be touched."""
-    marks = [_read(path) for path in sorted((folder / SHARED / _WORKERS).glob("*.json"))]
+    marks = [_read(path) for path in sorted((folder / SHARED / WORKERS).glob("*.json"))]
     now = _touch(clock) if marks else 0.0
     return [str(mark.who.get("host", "another machine")) for mark in marks if mark and not mark.has_expired(now)]
 

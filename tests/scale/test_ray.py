@@ -37,7 +37,7 @@ def test_table_is_that_of_one_process(actors: int, local: pl.DataFrame, tmp_path
     with abbe.on_ray(actors=actors):
         run = abbe.diagnose("embedded", **SMALL, folder=tmp_path / "run", progress=False)
     assert run.table.equals(local)
-    assert not (tmp_path / "run" / "work").exists()  # merged
+    assert not (tmp_path / "run" / ".abbe-work").exists()  # merged
 
 
 @needs_ray

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 import tiny_runs
 import torch
+from inside import LOCK, Board
 
 import abbe
 from abbe.models import LoadedModel
@@ -65,7 +66,7 @@ def test_shards_of_a_diagnosis(tmp_path: Path) -> None:
         key: local.manifest[key] for key in local.manifest if key not in times
     }
     assert abbe.open(tmp_path).table.equals(local.table)
-    assert not (tmp_path / "work").exists()
+    assert not (tmp_path / ".abbe-work").exists()
     assert abbe.merge(tmp_path).table.equals(local.table)  # is finished
 
 
@@ -137,7 +138,7 @@ def test_a_damaged_part_is_made_again(tmp_path: Path) -> None:
 
 def test_the_claim_of_a_dead_worker_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is on another machine, and never returns: its part is made when its claim has expired."""
-    claim = tmp_path / "work" / "claims" / "windows+16-0.json"
+    claim = tmp_path / ".abbe-work" / "claims" / "windows+16-0.json"
     claim.parent.mkdir(parents=True)
     claim.write_text('{"process": 1, "host": "node7", "machine": "node7", "worker": "gone"}')
     monkeypatch.setenv("ABBE_CLAIM_SECONDS", "1")
@@ -234,3 +235,39 @@ def test_merging_what_was_not_shared(tmp_path: Path) -> None:
         abbe.diagnose(model, tiny_runs.TEXT, folder=tmp_path, **QUICK)
     with pytest.raises(abbe.AbbeError, match="was not made by shards: the same command with this folder resumes it"):
         abbe.merge(tmp_path)
+
+
+def test_files_of_others_are_never_removed(tmp_path: Path) -> None:
+    for number, place in enumerate(("work/thesis.txt", ".abbe-work/thesis.txt", ".abbe-work/claims/thesis.txt")):
+        folder = tmp_path / str(number)
+        thesis = folder / place
+        thesis.parent.mkdir(parents=True)
+        thesis.write_text("x")
+        for call in (work, lambda folder: tiny_runs.run(folder=folder)):
+            with pytest.raises(abbe.AbbeError, match="is not empty and holds no run"):
+                call(folder)
+        assert thesis.read_text() == "x"
+
+
+def test_a_merge_removes_only_what_workers_wrote(tmp_path: Path) -> None:
+    work(tmp_path)
+    thesis = tmp_path / ".abbe-work" / "stages" / "thesis.txt"
+    thesis.write_text("x")
+    (tmp_path / ".abbe-work" / "stages" / ".ab.json.12-0123abcd.part").write_text("of a worker that was killed")
+    merge(tmp_path)
+    assert [path for path in (tmp_path / ".abbe-work").rglob("*") if path.is_file()] == [thesis]
+
+
+def test_what_workers_wrote_is_cleared_while_the_folder_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work(tmp_path)
+    real, locked = Board.clear, []
+
+    def clear(board: Board) -> None:
+        locked.append((tmp_path / LOCK).exists())
+        real(board)
+
+    monkeypatch.setattr(Board, "clear", clear)
+    merge(tmp_path)
+    assert locked[-1]

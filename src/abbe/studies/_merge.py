@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import AbbeError
+from .._held import held
 from .._stored import read_json
 from ..results import MANIFEST, Result, Run, checked_manifest
 from ._diagnose.study import merged_diagnosis
@@ -42,14 +43,15 @@ def merge(folder: str | os.PathLike[str], *, progress: bool = True, **arguments:
     if study not in STUDIES:
         raise AbbeError(f"{place} was shared by workers of {study!r}, which this version does not know")
     _refuse_missing(board)
-    before = current.set(Merger(board))
-    try:
-        result = _without_model(study, place, board, progress)
-        if result is None:
-            result = _by_the_study(study, place, asked, arguments, progress)
-    finally:
-        current.reset(before)
-    board.clear()
+    with held(place):
+        before = current.set(Merger(board))
+        try:
+            result = _without_model(study, place, board, progress)
+            if result is None:
+                result = _by_the_study(study, place, asked, arguments, progress)
+        finally:
+            current.reset(before)
+        board.clear()  # while it is held: a worker that joins now is refused, and cannot lose its mark
     return result
 
 

@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..._alive import SHARED
 from ..._errors import AbbeError
 from ..._held import LOCK
 from ..._stored import is_unfinished, read_json, write_json, write_json_once
@@ -19,7 +18,7 @@ from ...measures import list_measures
 from ...models import LoadedModel, Text, Window
 from ...results import FORMAT, MANIFEST, Run, checked_manifest
 from .parts import Parts, run_of
-from .sharing.board import Board
+from .sharing.board import Board, is_of_workers
 from .sharing.crew import current, is_shared, is_worker
 from .tables import Record
 
@@ -186,7 +185,7 @@ def _claim_with_others(path: Path, begun: Mapping[str, Any], study: str) -> dict
 def _may_be_taken(path: Path) -> bool:
     """Whether it is empty, or a run was begun in it and nothing finished."""
     files = [one for one in path.rglob("*") if one.is_symlink() or not one.is_dir()]
-    files = [one for one in files if one.relative_to(path).parts[0] != SHARED]
+    files = [one for one in files if not is_of_workers(one.relative_to(path))]
     if any(one.name not in _NOTHING and not is_unfinished(one) for one in files):
         return False
     if not (path / MANIFEST).is_file():

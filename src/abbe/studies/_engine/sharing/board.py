@@ -1,7 +1,7 @@
 """What a shared folder says about its parts: which there are, which files each consists of, which have failed.
 
 A study that runs as a worker lists the parts of each of its stages here, so that anybody can count them without the
-model. All files lie in the folder `work` of the run; each is written once, by whoever comes first.
+model. All files lie in one folder of the run (`SHARED`); each is written once, by whoever comes first.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,12 +17,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ...._alive import SHARED, here
+from ...._alive import CLAIMS, SHARED, WORKERS, here
 from ...._errors import AbbeError
-from ...._stored import CHECKED, checked, read_json, write_json_once
+from ...._stored import CHECKED, checked, is_unfinished, read_json, write_json_once
 
 ATTEMPTS = 3  # a part that failed so often is left out
 _ASKED, _STAGES, _REMEMBERED, _FAILED = "asked.json", "stages", "remembered", "failed"
+_FOLDERS = (_STAGES, _REMEMBERED, _FAILED, CLAIMS, WORKERS)
+_OURS = re.compile(
+    rf"{re.escape(_ASKED)}|{_STAGES}/[0-9a-f]{{16}}\.json|{_REMEMBERED}/run[^/]*\.json|{_FAILED}/[^/]+-[1-{ATTEMPTS}]\.json"
+    rf"|(?:{CLAIMS}|{WORKERS})/[^/]+\.json"
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class Failure:
 
 
 class Board:
-    """The folder `work` of a run folder."""
+    """What workers keep in a run folder beside its parts."""
 
     def __init__(self, run: Path) -> None:
         self.run, self.folder = run, run / SHARED
@@ -123,8 +128,17 @@ class Board:
                 self._failure(unit, attempt).unlink()
 
     def clear(self) -> None:
-        """Everything is in the finished run: only its parts stay."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Everything is in the finished run: only its parts stay, and what others have put here."""
+        places = [self.folder, *(self.folder / name for name in _FOLDERS)]
+        if self.folder.is_symlink():
+            return
+        for path in [one for place in places if not place.is_symlink() for one in place.glob("*")]:
+            if is_of_workers(path.relative_to(self.run)):
+                with suppress(OSError):
+                    path.unlink()
+        for place in reversed(places):
+            with suppress(OSError):  # where something is in it
+                place.rmdir()
 
     def _remembered(self, folder: Path) -> Path:
         within = Path(os.path.realpath(folder)).relative_to(self.run)
@@ -139,6 +153,16 @@ class Board:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
         return write_json_once(path, content)
+
+
+def is_of_workers(path: Path) -> bool:
+    """Whether a file, as seen from its run folder, is one that workers write beside the parts: it may be removed."""
+    if path.parts[0] != SHARED or len(path.parts) > 3:
+        return False
+    within = path.relative_to(SHARED)
+    if is_unfinished(within):
+        return within.parent == Path() or within.parent.name in _FOLDERS
+    return _OURS.fullmatch(within.as_posix()) is not None
 
 
 def failures(board: Board, units: Iterable[Unit]) -> tuple[Failure, ...]:
