@@ -91,6 +91,13 @@ class Alive:
         """By the clock of the file system."""
         return _touch(self._mark)
 
+    def others(self) -> set[str]:
+        """Names of the other workers of the folder that live."""
+        paths = sorted((self.folder / WORKERS).glob("*.json"))
+        marks = [(path.stem, _read(path)) for path in paths if path != self._mark]
+        now = self.now() if marks else 0.0
+        return {name for name, mark in marks if mark is not None and not mark.has_expired(now)}
+
     def _claim(self, name: str) -> Path:
         return self.folder / CLAIMS / f"{name.replace('/', '+')}.json"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import polars as pl
 import pytest
 import tiny_runs
 import torch
-from inside import LOCK, Board
+from inside import LOCK, Alive, Board, Unit, WindowReader, Worker
 
 import abbe
 from abbe.models import LoadedModel
@@ -271,3 +273,56 @@ def test_what_workers_wrote_is_cleared_while_the_folder_is_held(
     monkeypatch.setattr(Board, "clear", clear)
     merge(tmp_path)
     assert locked[-1]
+
+
+def test_a_broken_node_stops_and_does_not_use_up_the_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object) -> None:
+        raise RuntimeError("no device")
+
+    with monkeypatch.context() as node:
+        node.setattr(WindowReader, "measure", fail)
+        done = work(tmp_path)
+    assert done.stopped == "5 parts failed one after the other here, last: RuntimeError: no device; stopping"
+    assert [failure.attempts for failure in done.failed] == [1] * 5
+    assert done.has_failed
+    assert not done.complete
+    again = work(tmp_path)
+    assert (again.made, again.complete, again.failed) == (SOME_PARTS, True, ())
+
+
+def test_a_part_that_failed_here_is_left_to_others(tmp_path: Path) -> None:
+    """Another worker lives and has not tried it; this one goes on, and tries again when the other is gone."""
+    with Alive(tmp_path) as first, Alive(tmp_path) as second:
+        made: list[str] = []
+        units = [Unit(name, (tmp_path / name,)) for name in ("a", "b")]
+        bad, good = Worker(Board(tmp_path), first, None), Worker(Board(tmp_path), second, None)
+
+        def fail_first(unit: Unit) -> None:
+            made.append(f"bad {unit.name}")
+            if unit.name == "a":
+                raise RuntimeError("no")
+            unit.files[0].touch()
+
+        def make(unit: Unit) -> None:
+            made.append(f"good {unit.name}")
+            unit.files[0].touch()
+
+        thread = threading.Thread(target=lambda: bad.share(units, fail_first, None, needed=True))
+        thread.start()
+        while "bad b" not in made:
+            time.sleep(0.01)
+        time.sleep(0.6)  # longer than between two looks
+        assert made == ["bad a", "bad b"]
+        good.share(units, make, None, needed=True)
+        thread.join()
+        assert made == ["bad a", "bad b", "good a"]
+
+
+def test_any_gives_failed_parts_fresh_attempts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = work(tmp_path, model=failing(16, times=3))
+    assert str(done).endswith(f", 1 failed; all done but 1 that failed (see above): abbe merge {tmp_path}")
+    assert done.has_failed
+    assert work(tmp_path, "1/2").failed == done.failed
+    again = work(tmp_path, progress=True)
+    assert (again.made, again.failed) == (1, ())
+    assert "1 part failed in earlier calls: tried afresh, up to 3 times\n" in capsys.readouterr().err

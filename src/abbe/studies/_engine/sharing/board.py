@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -51,12 +51,18 @@ class Failure:
         reason: of the last attempt.
         host: where that was.
         attempts: how many there were; after the third the part is left out.
+        workers: who has tried it.
     """
 
     part: str
     reason: str
     host: str
     attempts: int
+    workers: tuple[str, ...] = ()
+
+    @property
+    def is_final(self) -> bool:
+        return self.attempts >= ATTEMPTS
 
     def __str__(self) -> str:
         times = {1: "once", 2: "twice"}.get(self.attempts, f"{self.attempts} times")
@@ -100,8 +106,8 @@ class Board:
         path = self._remembered(folder)
         return checked(path, read_json(path)) if path.is_file() else None
 
-    def fail(self, unit: Unit, reason: str) -> None:
-        content = here() | {"part": unit.name, "reason": reason, "when": _now()}
+    def fail(self, unit: Unit, reason: str, worker: str) -> None:
+        content = here() | {"part": unit.name, "reason": reason, "worker": worker, "when": _now()}
         for attempt in range(1, ATTEMPTS + 1):
             if self._write(self._failure(unit, attempt), content):
                 return
@@ -115,8 +121,17 @@ class Board:
                 break
             with suppress(AbbeError):
                 content = {key: value for key, value in read_json(path).items() if key != CHECKED}
-                last = Failure(unit.name, str(content.get("reason")), str(content.get("host")), attempt)
+                workers = (*(last.workers if last is not None else ()), str(content.get("worker")))
+                last = Failure(unit.name, str(content.get("reason")), str(content.get("host")), attempt, workers)
         return last
+
+    def failed_names(self) -> set[str]:
+        """Of parts with a failure; they may be there by now."""
+        names = set()
+        for path in (self.folder / _FAILED).glob("*.json"):
+            with suppress(AbbeError):
+                names.add(str(read_json(path).get("part")))
+        return names
 
     def has_given_up(self, unit: Unit) -> bool:
         return self._failure(unit, ATTEMPTS).is_file()
@@ -126,6 +141,19 @@ class Board:
         for attempt in range(1, ATTEMPTS + 1):
             with suppress(OSError):
                 self._failure(unit, attempt).unlink()
+
+    def set_aside(self, living: Collection[str]) -> int:
+        """Give fresh attempts to parts that failed in earlier calls: none of who tried lives. How many parts."""
+        parts: dict[str, list[tuple[Path, object]]] = {}
+        for path in sorted((self.folder / _FAILED).glob("*.json")):
+            with suppress(AbbeError):
+                content = read_json(path)
+                parts.setdefault(str(content.get("part")), []).append((path, content.get("worker")))
+        earlier = [tries for tries in parts.values() if not any(worker in living for _, worker in tries)]
+        for path, _ in (one for tries in earlier for one in reversed(tries)):
+            with suppress(OSError):
+                path.unlink()
+        return len(earlier)
 
     def clear(self) -> None:
         """Everything is in the finished run: only its parts stay, and what others have put here."""
