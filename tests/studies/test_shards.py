@@ -326,3 +326,15 @@ def test_any_gives_failed_parts_fresh_attempts(tmp_path: Path, capsys: pytest.Ca
     again = work(tmp_path, progress=True)
     assert (again.made, again.failed) == (1, ())
     assert "1 part failed in earlier calls: tried afresh, up to 3 times\n" in capsys.readouterr().err
+
+
+def test_all_windows_failed(tmp_path: Path) -> None:
+    work(tmp_path, "1/2", lengths=[16], windows=1)
+    (tmp_path / "windows" / "16-0.safetensors").unlink()
+    for _ in range(3):
+        Board(tmp_path).fail(Unit("windows/16-0", ()), "no device", "gone")
+    for model in (None, tiny_runs.model()):
+        with pytest.raises(abbe.AbbeError, match="^all windows failed, .*the first: windows/16-0 failed 3 times, .* any"):
+            merge(tmp_path, model)
+        for remembered in (tmp_path / ".abbe-work" / "remembered").glob("*"):
+            remembered.unlink()  # now the study itself finds out

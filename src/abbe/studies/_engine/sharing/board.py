@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ...._alive import CLAIMS, SHARED, WORKERS, here
 from ...._errors import AbbeError
@@ -197,6 +197,14 @@ def failures(board: Board, units: Iterable[Unit]) -> tuple[Failure, ...]:
     """Of parts that are not there."""
     all_units = [(unit, board.failure(unit)) for unit in units if not unit.is_there]
     return tuple(failure for _, failure in all_units if failure is not None)
+
+
+def refuse_all_failed(failed: Sequence[Failure], parts: str) -> NoReturn:
+    """Nothing is left to make a result of."""
+    raise AbbeError(
+        f"all {parts} failed, so there is nothing to merge; the first: {failed[0]}; mend that, then --shard any tries "
+        "them afresh, or the same command without --shard shows why"
+    )
 
 
 def _now() -> str:
