@@ -334,7 +334,9 @@ def test_all_windows_failed(tmp_path: Path) -> None:
     for _ in range(3):
         Board(tmp_path).fail(Unit("windows/16-0", ()), "no device", "gone")
     for model in (None, tiny_runs.model()):
-        with pytest.raises(abbe.AbbeError, match="^all windows failed, .*the first: windows/16-0 failed 3 times, .* any"):
+        with pytest.raises(
+            abbe.AbbeError, match="^all windows failed, .*the first: windows/16-0 failed 3 times, .* any"
+        ):
             merge(tmp_path, model)
         for remembered in (tmp_path / ".abbe-work" / "remembered").glob("*"):
             remembered.unlink()  # now the study itself finds out
