@@ -134,6 +134,37 @@ def test_a_dead_worker_holds_nobody_up(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("given", ["abc", "0", "nan", "inf", ""])
+def test_wrong_seconds_are_refused_at_once(tmp_path: Path, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ABBE_CLAIM_SECONDS", given)
+    with pytest.raises(abbe.AbbeError, match=rf"^ABBE_CLAIM_SECONDS is '{given}', but must be"), shared(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claim_that_was_taken_by_mistake_is_put_back(
+    tmp_path: Path, claim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at an expired claim and its removal another worker was faster; here without links."""
+
+    def refuse(*given: object) -> None:
+        raise PermissionError
+
+    real = Path.rename
+
+    def late(path: Path, target: Path) -> Path:
+        left_by(path, worker="faster")
+        return real(path, target)
+
+    left_by(claim, seconds_ago=1000)
+    with Alive(tmp_path) as worker:
+        monkeypatch.setattr(os, "link", refuse)
+        monkeypatch.setattr(Path, "rename", late)
+        assert not worker.claim("windows/16-0")
+    assert json.loads(claim.read_bytes())["worker"] == "faster"
+    assert list(claim.parent.iterdir()) == [claim]
+
+
 def in_another_thread(take: object) -> str:
     """What is said to another thread that takes the folder; nothing if it may."""
     said = []

@@ -9,6 +9,7 @@ can rename it. On the same machine a process that is gone is seen at once.
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import socket
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ._errors import AbbeError
 from ._stored import CannotWrite, write_once
 
 SHARED = ".abbe-work"  # folder within a run folder: who is at work, what is claimed, what has failed
@@ -30,7 +32,11 @@ _BEATS = 6  # touches in that time: some may be late
 
 def expires_after() -> float:
     """Seconds; network file systems may show times of up to a minute ago."""
-    return float(os.environ.get(_EXPIRES, "90"))
+    given = os.environ.get(_EXPIRES, "90")
+    with suppress(ValueError):
+        if 0 < (seconds := float(given)) < math.inf:
+            return seconds
+    raise AbbeError(f"{_EXPIRES} is {given!r}, but must be a number of seconds > 0, such as 90")
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,7 @@ class Alive:
         self._thread = threading.Thread(target=self._beat, name="abbe-alive", daemon=True)
 
     def __enter__(self) -> Alive:
+        expires_after()  # refused here, not in the thread
         self._write(self._mark)
         self._thread.start()
         return self
@@ -195,8 +202,9 @@ def _expire(path: Path, seen: _Mark) -> bool:
         return False
     taken = _read(aside)
     mine = taken is not None and taken.who == seen.who
+    if not mine:
+        with suppress(OSError, CannotWrite):
+            write_once(path, aside.read_bytes())  # another was faster, and this is its new claim: put back
     with suppress(OSError):
-        if not mine:
-            os.link(aside, path)  # another was faster, and this is its new claim: put back
         aside.unlink()
     return mine

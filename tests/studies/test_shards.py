@@ -156,12 +156,12 @@ def test_another_run_in_the_folder(tmp_path: Path) -> None:
         abbe.work("capacity", tiny_runs.model(), tiny_runs.TEXT, folder=tmp_path, lengths=[16], progress=False)
 
 
-@pytest.mark.slow
 def test_a_plain_run_finishes_what_shards_began(tmp_path: Path) -> None:
     work(tmp_path, "1/2")
     run = tiny_runs.run(folder=tmp_path)
     assert run.table.equals(tiny_runs.shared_run().table)
-    assert abbe.merge(tmp_path, model=tiny_runs.model(), progress=False).table.equals(run.table)
+    assert not (tmp_path / ".abbe-work").exists()
+    assert abbe.merge(tmp_path, progress=False).table.equals(run.table)
 
 
 @pytest.mark.slow
@@ -182,6 +182,7 @@ def test_a_network_cannot_be_kept(tmp_path: Path) -> None:
         ("5/4", "shard is 5/4, but shards of 4 are 1/4 to 4/4"),
         ("0/4", "shard is 0/4, but"),
         ("1/0", "shard is 1/0, but"),
+        ("0/0", "shard is 0/0, but N of I/N must be at least 1"),
         ("a/b", "shard is 'a/b', but must be I/N, such as 3/16, slurm or any"),
         ("-1/4", "must be I/N"),
         ("3", "must be I/N"),
@@ -335,7 +336,7 @@ def test_all_windows_failed(tmp_path: Path) -> None:
         Board(tmp_path).fail(Unit("windows/16-0", ()), "no device", "gone")
     for model in (None, tiny_runs.model()):
         with pytest.raises(
-            abbe.AbbeError, match="^all windows failed, .*the first: windows/16-0 failed 3 times, .* any"
+            abbe.AbbeError, match=r"^all windows failed, .*the first: windows/16-0 failed 3 times, .* any"
         ):
             merge(tmp_path, model)
         for remembered in (tmp_path / ".abbe-work" / "remembered").glob("*"):

@@ -160,8 +160,8 @@ def claim(path: Path, identity: Mapping[str, Any], study: str) -> bool:
         for left in filter(is_unfinished, (*path.iterdir(), *path.glob("*/.*"))):
             with suppress(OSError):
                 left.unlink()  # of a process that was killed: nobody else writes here now
-        if not known and not is_shared():
-            Board(path).clear()  # of workers that finished nothing, perhaps of another run
+        if not is_shared():
+            Board(path).clear()  # of workers that are gone, perhaps of another run: this process makes what is left
         if not known.get("finished"):
             write_json(path / MANIFEST, begun)
     return bool(known.get("finished")) and known.get("study", study) == study
