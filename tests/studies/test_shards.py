@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import tiny_runs
 import torch
-from inside import LOCK, Alive, Board, Unit, WindowReader, Worker
+from inside import LOCK, Alive, Board, Unit, WindowReader, Worker, as_alternatives, spelled_as_asked, written_down
 
 import abbe
 from abbe.models import LoadedModel
@@ -341,3 +341,35 @@ def test_all_windows_failed(tmp_path: Path) -> None:
             merge(tmp_path, model)
         for remembered in (tmp_path / ".abbe-work" / "remembered").glob("*"):
             remembered.unlink()  # now the study itself finds out
+
+
+def test_files_are_written_down_so_that_they_are_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "plan.safetensors").write_bytes(b"a swap")
+    monkeypatch.chdir(tmp_path)
+    given = {"normalizers": ["sparsemax", "file:plan.safetensors"], "beside": Path("plan.safetensors")}
+    asked = written_down(given)
+    here = as_alternatives(given["normalizers"])
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    stored = asked["arguments"]
+    assert stored["beside"] == str(tmp_path / "plan.safetensors")
+    assert stored["normalizers"] == ["sparsemax", f"file:{tmp_path}/plan.safetensors"]
+    with spelled_as_asked(asked):
+        there = as_alternatives(stored["normalizers"])
+    assert [one.name for one in there] == [one.name for one in here]  # else it would be another run
+    assert there[1].what == f"file:{tmp_path}/plan.safetensors"
+
+
+@pytest.mark.slow
+def test_shards_of_a_comparison_with_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    abbe.plan(abbe.load("embedded"), "sparsemax").save("plan.safetensors")
+    small: dict[str, Any] = {"normalizers": "file:plan.safetensors", "length": 32, "windows": 2, "queries": 4}
+    small |= {"needle_lengths": [32], "prompts": 1, "resamples": 50, "progress": False}
+    abbe.work("compare", "embedded", folder="run", **small)
+    monkeypatch.chdir("elsewhere")
+    merged = abbe.merge("../run", progress=False)
+    assert "file:plan.safetensors" in merged.table["normalizer"].to_list()

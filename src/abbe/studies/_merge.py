@@ -12,7 +12,7 @@ from .._held import held
 from .._stored import read_json
 from ..results import MANIFEST, Result, Run, checked_manifest
 from ._diagnose.study import merged_diagnosis
-from ._engine.sharing.asked import arguments_of
+from ._engine.sharing.asked import arguments_of, spelled_as_asked
 from ._engine.sharing.board import Board
 from ._engine.sharing.crew import Merger, current, missing_line
 from ._engine.watch import watching
@@ -74,7 +74,8 @@ def _by_the_study(
     from .. import studies
 
     call: Callable[..., Result] = getattr(studies, study)
-    return call(**{**known, **arguments}, folder=place, progress=progress)
+    with spelled_as_asked(asked):
+        return call(**{**known, **arguments}, folder=place, progress=progress)
 
 
 def _without_workers(place: Path) -> Result:
