@@ -102,6 +102,7 @@ def test_shards_of_a_comparison_after_calibration(tmp_path: Path) -> None:
     small: dict[str, Any] = {"normalizers": ["sparsemax", "topk:k=4"], "length": 32, "windows": 2, "queries": 4}
     small |= {"needle_lengths": [32], "prompts": 1, "resamples": 50, "calibrate": True, "progress": False}
     local = abbe.compare("embedded", **small, folder=tmp_path / "local")
+    assert local.manifest["skipped"] == []
     for number in (2, 1):
         abbe.work("compare", "embedded", folder=tmp_path / "run", shard=f"{number}/2", **small)
     merged = abbe.merge(tmp_path / "run", progress=False)
@@ -373,3 +374,6 @@ def test_shards_of_a_comparison_with_a_file(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir("elsewhere")
     merged = abbe.merge("../run", progress=False)
     assert "file:plan.safetensors" in merged.table["normalizer"].to_list()
+    why = "time and memory on a machine of their own: workers shared this run"
+    assert any(one.startswith(why) for one in merged.manifest["skipped"])
+    assert why in Path("../run/compare.html").read_text(encoding="utf-8")
