@@ -377,3 +377,18 @@ def test_shards_of_a_comparison_with_a_file(tmp_path: Path, monkeypatch: pytest.
     why = "time and memory on a machine of their own: workers shared this run"
     assert any(one.startswith(why) for one in merged.manifest["skipped"])
     assert why in Path("../run/compare.html").read_text(encoding="utf-8")
+
+
+def test_a_part_that_a_network_file_system_does_not_find_yet_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It remembers for a while that a file was not there; the list of the folder is right."""
+    part, real = tmp_path / "windows" / "a", Path.is_file
+    part.parent.mkdir()
+    part.touch()
+    monkeypatch.setattr(Path, "is_file", lambda path: path != part and real(path))
+    with Alive(tmp_path) as alive:
+        worker = Worker(Board(tmp_path), alive, None)
+        for needed in (True, False):
+            worker.share([Unit("windows/a", (part,))], lambda _: pytest.fail("is there"), None, needed)
+        assert worker.made == 0

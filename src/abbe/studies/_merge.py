@@ -91,6 +91,5 @@ def _without_workers(place: Path) -> Result:
 def _refuse_missing(board: Board) -> None:
     """Before the model is loaded."""
     units = board.units()
-    missing = sum(not unit.is_there and not board.has_given_up(unit) for unit in units)
-    if missing:
-        raise AbbeError(missing_line(board, missing, len(units)))
+    if missing := board.left(units):
+        raise AbbeError(missing_line(board, len(missing), len(units)))

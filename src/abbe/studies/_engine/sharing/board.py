@@ -136,6 +136,23 @@ class Board:
     def has_given_up(self, unit: Unit) -> bool:
         return self._failure(unit, ATTEMPTS).is_file()
 
+    def left(self, units: Sequence[Unit], needed: bool = False) -> list[Unit]:
+        """Parts that are not there, and not given up unless they are needed, by lists of their folders.
+
+        NFS may remember for a while that it has not found a file; a list of the folder is asked for anew.
+        """
+        names: dict[Path, set[str]] = {}
+
+        def is_listed(file: Path) -> bool:
+            if file.parent not in names:
+                names[file.parent] = _names_in(file.parent)
+            return file.name in names[file.parent]
+
+        def is_over(unit: Unit) -> bool:
+            return all(map(is_listed, unit.files)) or (not needed and is_listed(self._failure(unit, ATTEMPTS)))
+
+        return [unit for unit in units if not is_over(unit)]
+
     def forgive(self, unit: Unit) -> None:
         """It was made after all."""
         for attempt in range(1, ATTEMPTS + 1):
@@ -205,6 +222,15 @@ def refuse_all_failed(failed: Sequence[Failure], parts: str) -> NoReturn:
         f"all {parts} failed, so there is nothing to merge; the first: {failed[0]}; mend that, then --shard any tries "
         "them afresh, or the same command without --shard shows why"
     )
+
+
+def _names_in(folder: Path) -> set[str]:
+    """Of the files in a folder; none if it is not there."""
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries if entry.is_file()}  # a folder may stand in the way
+    except OSError:
+        return set()
 
 
 def _now() -> str:

@@ -110,7 +110,7 @@ class Worker:
         if len(mine) < len(units):
             others, failed = set(units).difference(mine), self.board.failed_names()
             self._settle([unit for unit in units if unit in others and unit.name in failed], make, None)
-        if not all(unit.is_there if needed else self._is_over(unit) for unit in units):
+        if self.board.left(units, needed):
             raise Enough
         self._depends = True
         return {}
@@ -173,7 +173,8 @@ class Worker:
 
     def _is_settled(self, unit: Unit, make: Make, watch: Watch | None, again: bool = False) -> bool:
         """Make a part that nobody has made or claimed; whether it needs no more work."""
-        if not self._is_over(unit):
+        is_over = self._is_over(unit)
+        if not is_over:
             if unit.name in self._failed and not again:
                 return False
             if self.stopped:
@@ -181,15 +182,15 @@ class Worker:
             if not self.alive.claim(unit.name):
                 return False
             try:
-                if not self._is_over(unit):  # it may have been finished between the look and the claim
+                is_over = not self.board.left([unit])  # it may have been finished between the look and the claim
+                if not is_over:
                     self._make(unit, make)
+                    is_over = self._is_over(unit)
             finally:
                 self.alive.release(unit.name)
-        if self._is_over(unit):
-            if watch is not None:
-                watch.step(unit.name)
-            return True
-        return False
+        if is_over and watch is not None:
+            watch.step(unit.name)
+        return is_over
 
     def _is_over(self, unit: Unit) -> bool:
         return unit.is_there or self.board.has_given_up(unit)
