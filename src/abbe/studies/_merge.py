@@ -14,7 +14,8 @@ from ..results import MANIFEST, Result, Run, checked_manifest
 from ._diagnose.study import merged_diagnosis
 from ._engine.sharing.asked import arguments_of, spelled_as_asked
 from ._engine.sharing.board import Board
-from ._engine.sharing.crew import Merger, current, missing_line
+from ._engine.sharing.crew import current
+from ._engine.sharing.merger import Merger, missing_line
 from ._engine.watch import watching
 from ._open import open as open_result
 from ._report.result import Report
