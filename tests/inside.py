@@ -143,13 +143,16 @@ NAMES = {
     "abbe.studies._engine.passes": "read_window run_model",
     "abbe.studies._engine.readings": "DEFAULT EXPECTED LEVELS QueryDistances READINGS TESTS over_units units_key",
     "abbe.studies._engine.settings": "Settings settings_for",
+    "abbe.studies._engine.sharing.asked": "spelled_as_asked written_down",
+    "abbe.studies._engine.sharing.board": "Board Unit",
+    "abbe.studies._engine.sharing.crew": "Worker",
     "abbe.studies._engine.swapped.sensitivity": (
         "_weights at_equal_selectivity baseline_logits effective_tokens matched_temperatures spread theory"
     ),
     "abbe.studies._engine.swapped.speed": "costs peak_megabytes",
     "abbe.studies._engine.tables": "_largest table",
     "abbe.studies._engine.vectors": "token_vectors",
-    "abbe.studies._engine.window": "check_model check_tokens query_positions rows_of_call",
+    "abbe.studies._engine.window": "WindowReader check_model check_tokens query_positions rows_of_call",
     "abbe.studies._lift.fits": "recipe_name",
     "abbe.studies._lift.pass_keys": "JUDGED SEARCHED answers lift_DECOYS=DECOYS pass_keys",
     "abbe.studies._lift.recipes": "LiftCell=Cell Tried best going_on layer_groups nested_recipes thinned",

@@ -19,7 +19,7 @@ import abbe
 
 @pytest.fixture
 def claim(tmp_path: Path) -> Path:
-    return tmp_path / "work" / "claims" / "windows+16-0.json"
+    return tmp_path / ".abbe-work" / "claims" / "windows+16-0.json"
 
 
 def left_by(claim: Path, seconds_ago: float = 0.0, **who: object) -> None:
@@ -126,12 +126,43 @@ def test_a_run_is_refused_beside_workers_and_a_worker_beside_a_run(tmp_path: Pat
 
 
 def test_a_dead_worker_holds_nobody_up(tmp_path: Path) -> None:
-    left_by(tmp_path / "work" / "workers" / "other.json", seconds_ago=1000)
+    left_by(tmp_path / ".abbe-work" / "workers" / "other.json", seconds_ago=1000)
     with held(tmp_path):
         assert living(tmp_path, tmp_path / ".lock") == []
-    left_by(tmp_path / "work" / "workers" / "other.json")
+    left_by(tmp_path / ".abbe-work" / "workers" / "other.json")
     with pytest.raises(abbe.AbbeError, match=r"shared by 1 worker, the first on node7"), held(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("given", ["abc", "0", "nan", "inf", ""])
+def test_wrong_seconds_are_refused_at_once(tmp_path: Path, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ABBE_CLAIM_SECONDS", given)
+    with pytest.raises(abbe.AbbeError, match=rf"^ABBE_CLAIM_SECONDS is '{given}', but must be"), shared(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claim_that_was_taken_by_mistake_is_put_back(
+    tmp_path: Path, claim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at an expired claim and its removal another worker was faster; here without links."""
+
+    def refuse(*given: object) -> None:
+        raise PermissionError
+
+    real = Path.rename
+
+    def late(path: Path, target: Path) -> Path:
+        left_by(path, worker="faster")
+        return real(path, target)
+
+    left_by(claim, seconds_ago=1000)
+    with Alive(tmp_path) as worker:
+        monkeypatch.setattr(os, "link", refuse)
+        monkeypatch.setattr(Path, "rename", late)
+        assert not worker.claim("windows/16-0")
+    assert json.loads(claim.read_bytes())["worker"] == "faster"
+    assert list(claim.parent.iterdir()) == [claim]
 
 
 def in_another_thread(take: object) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli_runs import command_of, run, run_main
+from inside import WindowReader
 
 import abbe
 
@@ -26,6 +27,7 @@ def test_shards_and_merge(folder: Path, book: Path, tmp_path: Path, monkeypatch:
     last = run(*command, "--out", "run", "--shard", "2/2", "--json")
     assert json.loads(last.stdout) == {
         "folder": "run", "there": 4, "total": 4, "made": 2, "failed": [], "complete": True,
+        "stopped": "",
     }  # fmt: skip
     assert last.stderr.endswith("4 of 4 parts are in run, 2 of them made here; all done: abbe merge run\n")
     (tmp_path / "elsewhere").mkdir()
@@ -62,3 +64,17 @@ def test_which_commands_can_be_shared() -> None:
 
     assert all(map(has_shard, ("report", "reproduce", "diagnose", "capacity", "compare", "calibrate", "train text")))
     assert not any(map(has_shard, ("lift", "watch", "verify", "merge")))
+
+
+def test_a_shard_with_failed_parts_ends_with_1(
+    folder: Path, book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise RuntimeError("no device")
+
+    monkeypatch.setattr(WindowReader, "measure", fail)
+    short = ("--lengths", "16", "--windows", "2", "--queries", "4", "--sizes", "1,3")
+    ended = run("diagnose", folder, "--text", book, *short, "--quiet", "--out", tmp_path / "run", "--shard", "any")
+    assert ended.exit_code == 1
+    assert "windows/16-0 failed 3 times, last on " in ended.stderr
+    assert "; all done but 2 that failed (see above): abbe merge " in ended.stdout

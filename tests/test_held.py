@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from inside import LOCK, held
+from inside import LOCK, held, shared
 
 import abbe
 
@@ -98,4 +98,15 @@ def test_what_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "letter").write_text("dear")
     for place, message in (("letter", "is a file: name a folder"), ("letter/run", "cannot make the run folder")):
         with pytest.raises(abbe.AbbeError, match=message), held(tmp_path / place):
+            pass
+
+
+def test_workers_that_look_at_a_file_left_behind_do_not_refuse_each_other(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    with open(tmp_path / LOCK, "w") as left:
+        fcntl.flock(left, fcntl.LOCK_SH)  # another worker looks just now
+        with shared(tmp_path):
+            pass
+        fcntl.flock(left, fcntl.LOCK_EX)  # a run
+        with pytest.raises(abbe.AbbeError, match="which does not share it"), shared(tmp_path):
             pass

@@ -9,6 +9,7 @@ can rename it. On the same machine a process that is gone is seen at once.
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import socket
@@ -20,17 +21,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ._errors import AbbeError
 from ._stored import CannotWrite, write_once
 
-SHARED = "work"  # folder within a run folder: who is at work, what is claimed, what has failed
-_WORKERS, _CLAIMS = "workers", "claims"
+SHARED = ".abbe-work"  # folder within a run folder: who is at work, what is claimed, what has failed
+WORKERS, CLAIMS = "workers", "claims"
 _EXPIRES = "ABBE_CLAIM_SECONDS"  # environment: after how long without a touch a claim is free again
 _BEATS = 6  # touches in that time: some may be late
 
 
 def expires_after() -> float:
     """Seconds; network file systems may show times of up to a minute ago."""
-    return float(os.environ.get(_EXPIRES, "90"))
+    given = os.environ.get(_EXPIRES, "90")
+    with suppress(ValueError):
+        if 0 < (seconds := float(given)) < math.inf:
+            return seconds
+    raise AbbeError(f"{_EXPIRES} is {given!r}, but must be a number of seconds > 0, such as 90")
 
 
 @dataclass(frozen=True)
@@ -52,12 +58,13 @@ class Alive:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / SHARED
         self.name = secrets.token_hex(8)
-        self._mark = self.folder / _WORKERS / f"{self.name}.json"
+        self._mark = self.folder / WORKERS / f"{self.name}.json"
         self._touched = {self._mark}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="abbe-alive", daemon=True)
 
     def __enter__(self) -> Alive:
+        expires_after()  # refused here, not in the thread
         self._write(self._mark)
         self._thread.start()
         return self
@@ -67,7 +74,7 @@ class Alive:
         self._thread.join()
         for path in list(self._touched):
             self._take_away(path)
-        for folder in (self.folder / _CLAIMS, self.folder / _WORKERS, self.folder):
+        for folder in (self.folder / CLAIMS, self.folder / WORKERS, self.folder):
             with suppress(OSError):  # where something is in it
                 folder.rmdir()
 
@@ -91,8 +98,15 @@ class Alive:
         """By the clock of the file system."""
         return _touch(self._mark)
 
+    def others(self) -> set[str]:
+        """Names of the other workers of the folder that live."""
+        paths = sorted((self.folder / WORKERS).glob("*.json"))
+        marks = [(path.stem, _read(path)) for path in paths if path != self._mark]
+        now = self.now() if marks else 0.0
+        return {name for name, mark in marks if mark is not None and not mark.has_expired(now)}
+
     def _claim(self, name: str) -> Path:
-        return self.folder / _CLAIMS / f"{name.replace('/', '+')}.json"
+        return self.folder / CLAIMS / f"{name.replace('/', '+')}.json"
 
     def _write(self, path: Path) -> bool:
         who = json.dumps(_me() | {"worker": self.name})
@@ -122,7 +136,7 @@ class Alive:
 
 def living(folder: Path, clock: Path) -> list[str]:
     """Where the workers of a folder run; `clock` is a file in it that may be touched."""
-    marks = [_read(path) for path in sorted((folder / SHARED / _WORKERS).glob("*.json"))]
+    marks = [_read(path) for path in sorted((folder / SHARED / WORKERS).glob("*.json"))]
     now = _touch(clock) if marks else 0.0
     return [str(mark.who.get("host", "another machine")) for mark in marks if mark and not mark.has_expired(now)]
 
@@ -188,8 +202,9 @@ def _expire(path: Path, seen: _Mark) -> bool:
         return False
     taken = _read(aside)
     mine = taken is not None and taken.who == seen.who
+    if not mine:
+        with suppress(OSError, CannotWrite):
+            write_once(path, aside.read_bytes())  # another was faster, and this is its new claim: put back
     with suppress(OSError):
-        if not mine:
-            os.link(aside, path)  # another was faster, and this is its new claim: put back
         aside.unlink()
     return mine

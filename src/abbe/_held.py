@@ -95,7 +95,7 @@ def _refuse_beside_run(path: Path, shown: Path) -> None:
     except OSError:  # nobody has locked it
         return
     try:
-        _lock(lock)
+        _lock(lock, alone=False)  # two workers that look at a file left behind do not refuse each other
     except BlockingIOError:
         raise AbbeError(
             f"{shown} is in use by {_holder(path)}, which does not share it: wait until it is done, "
@@ -152,11 +152,11 @@ def _taken(path: Path, shown: Path) -> int:
     return lock
 
 
-def _lock(file: int) -> None:
+def _lock(file: int, alone: bool = True) -> None:
     if fcntl is None:
         return
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
     except OSError:  # a file system without locks: goes on without

@@ -36,6 +36,7 @@ def inputs(spreads: Sequence[float], needs_grad: bool) -> list[Tensor]:
     return [x.requires_grad_(needs_grad) for x in (q * torch.tensor(spreads)[:, None, None], k, v)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("p", "needs_grad", "expected"),
     [(0.5, False, [2]), (0.5, True, [2]), (0.75, False, []), (0.75, True, [2]), (0.95, False, []), (0.95, True, [])],

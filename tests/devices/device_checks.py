@@ -61,11 +61,13 @@ class Checks(dict[str, Check]):
         )
 
 
-def answers(modules: Iterable[str], names: Iterable[str]) -> dict[str, str]:
+def answers(modules: Iterable[str], names: Iterable[str], kernels: bool = True) -> dict[str, str]:
     """What went wrong in each check, "" if nothing: all of them in one process, which alone knows the device."""
     # Kernels that fail warn and are given up: no check may pass because of that.
     command = [sys.executable, "-W", "error::RuntimeWarning", __file__, *modules]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    if not kernels:
+        environment |= {"ABBE_KERNELS": "off"}
     ended = subprocess.run(
         command, input="\n".join(names), capture_output=True, text=True, timeout=_TIMEOUT, env=environment, check=False
     )

@@ -23,7 +23,9 @@ def errors(request: pytest.FixtureRequest) -> dict[str, str]:
     asked = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     names = [one["name"] for one in asked if one.get("name") in checks]
     # Only where one is asked for: the process does not wait for models that no check needs.
-    return answers([module for module, some in by_module.items() if not some.keys().isdisjoint(names)], names)
+    modules = [module for module, some in by_module.items() if not some.keys().isdisjoint(names)]
+    # Quick ones alone do not compile the CPU's kernels, which takes longer than all of them.
+    return answers(modules, names, kernels=not checks.quick.issuperset(names))
 
 
 @checks.parameters()

@@ -29,7 +29,7 @@ def merged(abbe_commands: Commands, study: str, folder: Path, whole: Whole) -> N
     ended = abbe_commands.run(["merge", str(folder), "--quiet"])
     assert ended.code == 0, ended.err
     assert results(study, folder) == results(study, whole(study))
-    assert not (folder / "work").exists()
+    assert not (folder / ".abbe-work").exists()
     assert left_over(folder) == []
 
 
@@ -123,6 +123,6 @@ def test_a_worker_that_is_stopped_lets_go(abbe_commands: Commands, whole: Whole,
     ended = abbe_commands.run(command, {"signal": signal.SIGINT, "at": 2, "moment": "half"})
     assert ended.code == 130
     assert "finished work is kept" in ended.err
-    assert list((folder / "work").glob("claims/*")) == list((folder / "work").glob("workers/*")) == []
+    assert list((folder / ".abbe-work").glob("claims/*")) == list((folder / ".abbe-work").glob("workers/*")) == []
     assert numbers(abbe_commands.run(command))[3]
     merged(abbe_commands, "diagnose", folder, whole)

@@ -37,7 +37,17 @@ def test_table_is_that_of_one_process(actors: int, local: pl.DataFrame, tmp_path
     with abbe.on_ray(actors=actors):
         run = abbe.diagnose("embedded", **SMALL, folder=tmp_path / "run", progress=False)
     assert run.table.equals(local)
-    assert not (tmp_path / "run" / "work").exists()  # merged
+    assert not (tmp_path / "run" / ".abbe-work").exists()  # merged
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_text_in_memory_is_sent_along(tmp_path: Path) -> None:
+    text = abbe.Text("a letter", "The lens gathers light from every side. " * 40)
+    small: dict[str, Any] = {"lengths": [16], "windows": 2, "queries": 4, "sizes": [2], "progress": False}
+    with abbe.on_ray(actors=1):
+        there = abbe.diagnose("embedded", text, **small, folder=tmp_path / "run")
+    assert there.table.equals(abbe.diagnose("embedded", text, **small).table)
 
 
 @needs_ray

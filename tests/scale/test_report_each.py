@@ -78,12 +78,14 @@ def test_folder_opens_again(reports: tuple[abbe.Reports, Path]) -> None:
     assert "step-900" in again._repr_html_()
 
 
+@pytest.mark.slow
 def test_same_names_get_folders_of_their_own(tmp_path: Path, checkpoints: Path) -> None:
     twice = [checkpoints / "step-900", checkpoints / "step-900"]
     table = abbe.report_each(twice, TEXT, folder=tmp_path, **SMALL).table
     assert table["folder"].to_list() == ["step-900", "step-900-2"]
 
 
+@pytest.mark.slow
 def test_names_do_not_depend_on_the_order(tmp_path: Path, checkpoints: Path) -> None:
     """Sweeps have the same last name in every run."""
     for name in ("a", "b"):
@@ -97,6 +99,7 @@ def test_names_do_not_depend_on_the_order(tmp_path: Path, checkpoints: Path) -> 
     assert [table["folder"].to_list() for table in tables] == [["a-final", "b-final"], ["b-final", "a-final"]]
 
 
+@pytest.mark.slow
 def test_an_error_of_one_model_does_not_stop_the_others(tmp_path: Path, checkpoints: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(checkpoints / "step-900", broken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,19 @@ def test_weights_are_counted_from_the_headers(tmp_path: Path) -> None:
     assert load_room.weight_bytes(tmp_path, torch.float32) is None
 
 
+def test_weights_that_lie_there_twice_count_once(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    for name in ("model-00001-of-00002", "model-00002-of-00002", "consolidated"):
+        save_file({name: torch.zeros(10)}, tmp_path / f"{name}.safetensors")
+    assert load_room.weight_bytes(tmp_path, torch.float32) == 120  # nothing says which are read
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {n: f"model-0000{n}-of-00002.safetensors" for n in "12"}}))
+    assert load_room.weight_bytes(tmp_path, torch.float32) == 80
+    index.write_text("[1]")
+    assert load_room.weight_bytes(tmp_path, torch.float32) == 120
+
+
 STUDIES: dict[str, Callable[..., object]] = {
     "diagnose": lambda model, **more: abbe.diagnose(model, tiny_runs.TEXT, **SMALL, **more),
     "report": lambda model, **more: abbe.report(model, tiny_runs.TEXT, **SMALL, **more),
@@ -110,6 +124,20 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mon
     assert load_room.free_memory(cpu) == 300_000
     (own / "memory.max").write_text("max\n")
     assert load_room.free_memory(cpu) == 3000 * 1024
+
+
+def test_the_smallest_limit_of_all_groups_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, inner = tmp_path / "cgroup", tmp_path / "groups" / "job" / "step" / "task"
+    inner.mkdir(parents=True)
+    group.write_text("0::/job/step/task\n")
+    for name, where in (("_MEMINFO", tmp_path / "none"), ("_GROUP", group), ("_GROUPS", tmp_path / "groups")):
+        monkeypatch.setattr(load_room, name, where)
+    for folder, limit in ((inner, "max"), (inner.parent, "700"), (inner.parent.parent, "500")):
+        for name, content in (("max", limit), ("current", "100"), ("stat", "inactive_file 0")):
+            (folder / f"memory.{name}").write_text(f"{content}\n")
+    assert load_room.free_memory(torch.device("cpu")) == 400
+    (inner / "memory.max").write_text("300\n")
+    assert load_room.free_memory(torch.device("cpu")) == 200
 
 
 def test_an_accelerator_is_asked_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

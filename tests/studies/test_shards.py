@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import polars as pl
 import pytest
 import tiny_runs
 import torch
+from inside import LOCK, Alive, Board, Unit, WindowReader, Worker, as_alternatives, spelled_as_asked, written_down
 
 import abbe
 from abbe.models import LoadedModel
@@ -65,7 +68,7 @@ def test_shards_of_a_diagnosis(tmp_path: Path) -> None:
         key: local.manifest[key] for key in local.manifest if key not in times
     }
     assert abbe.open(tmp_path).table.equals(local.table)
-    assert not (tmp_path / "work").exists()
+    assert not (tmp_path / ".abbe-work").exists()
     assert abbe.merge(tmp_path).table.equals(local.table)  # is finished
 
 
@@ -99,6 +102,7 @@ def test_shards_of_a_comparison_after_calibration(tmp_path: Path) -> None:
     small: dict[str, Any] = {"normalizers": ["sparsemax", "topk:k=4"], "length": 32, "windows": 2, "queries": 4}
     small |= {"needle_lengths": [32], "prompts": 1, "resamples": 50, "calibrate": True, "progress": False}
     local = abbe.compare("embedded", **small, folder=tmp_path / "local")
+    assert not any(why.startswith("time and memory") for why in local.manifest["skipped"])
     for number in (2, 1):
         abbe.work("compare", "embedded", folder=tmp_path / "run", shard=f"{number}/2", **small)
     merged = abbe.merge(tmp_path / "run", progress=False)
@@ -137,7 +141,7 @@ def test_a_damaged_part_is_made_again(tmp_path: Path) -> None:
 
 def test_the_claim_of_a_dead_worker_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is on another machine, and never returns: its part is made when its claim has expired."""
-    claim = tmp_path / "work" / "claims" / "windows+16-0.json"
+    claim = tmp_path / ".abbe-work" / "claims" / "windows+16-0.json"
     claim.parent.mkdir(parents=True)
     claim.write_text('{"process": 1, "host": "node7", "machine": "node7", "worker": "gone"}')
     monkeypatch.setenv("ABBE_CLAIM_SECONDS", "1")
@@ -153,12 +157,12 @@ def test_another_run_in_the_folder(tmp_path: Path) -> None:
         abbe.work("capacity", tiny_runs.model(), tiny_runs.TEXT, folder=tmp_path, lengths=[16], progress=False)
 
 
-@pytest.mark.slow
 def test_a_plain_run_finishes_what_shards_began(tmp_path: Path) -> None:
     work(tmp_path, "1/2")
     run = tiny_runs.run(folder=tmp_path)
     assert run.table.equals(tiny_runs.shared_run().table)
-    assert abbe.merge(tmp_path, model=tiny_runs.model(), progress=False).table.equals(run.table)
+    assert not (tmp_path / ".abbe-work").exists()
+    assert abbe.merge(tmp_path, progress=False).table.equals(run.table)
 
 
 @pytest.mark.slow
@@ -179,6 +183,7 @@ def test_a_network_cannot_be_kept(tmp_path: Path) -> None:
         ("5/4", "shard is 5/4, but shards of 4 are 1/4 to 4/4"),
         ("0/4", "shard is 0/4, but"),
         ("1/0", "shard is 1/0, but"),
+        ("0/0", "shard is 0/0, but N of I/N must be at least 1"),
         ("a/b", "shard is 'a/b', but must be I/N, such as 3/16, slurm or any"),
         ("-1/4", "must be I/N"),
         ("3", "must be I/N"),
@@ -234,3 +239,180 @@ def test_merging_what_was_not_shared(tmp_path: Path) -> None:
         abbe.diagnose(model, tiny_runs.TEXT, folder=tmp_path, **QUICK)
     with pytest.raises(abbe.AbbeError, match="was not made by shards: the same command with this folder resumes it"):
         abbe.merge(tmp_path)
+
+
+def test_files_of_others_are_never_removed(tmp_path: Path) -> None:
+    for number, place in enumerate(("work/thesis.txt", ".abbe-work/thesis.txt", ".abbe-work/claims/thesis.txt")):
+        folder = tmp_path / str(number)
+        thesis = folder / place
+        thesis.parent.mkdir(parents=True)
+        thesis.write_text("x")
+        for call in (work, lambda folder: tiny_runs.run(folder=folder)):
+            with pytest.raises(abbe.AbbeError, match="is not empty and holds no run"):
+                call(folder)
+        assert thesis.read_text() == "x"
+
+
+def test_a_merge_removes_only_what_workers_wrote(tmp_path: Path) -> None:
+    work(tmp_path)
+    thesis = tmp_path / ".abbe-work" / "stages" / "thesis.txt"
+    thesis.write_text("x")
+    (tmp_path / ".abbe-work" / "stages" / ".ab.json.12-0123abcd.part").write_text("of a worker that was killed")
+    merge(tmp_path)
+    assert [path for path in (tmp_path / ".abbe-work").rglob("*") if path.is_file()] == [thesis]
+
+
+def test_what_workers_wrote_is_cleared_while_the_folder_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work(tmp_path)
+    real, locked = Board.clear, []
+
+    def clear(board: Board) -> None:
+        locked.append((tmp_path / LOCK).exists())
+        real(board)
+
+    monkeypatch.setattr(Board, "clear", clear)
+    merge(tmp_path)
+    assert locked[-1]
+
+
+def test_a_broken_node_stops_and_does_not_use_up_the_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object) -> None:
+        raise RuntimeError("no device")
+
+    with monkeypatch.context() as node:
+        node.setattr(WindowReader, "measure", fail)
+        done = work(tmp_path)
+    assert done.stopped == "5 parts failed one after the other here, last: RuntimeError: no device; stopping"
+    assert [failure.attempts for failure in done.failed] == [1] * 5
+    assert done.has_failed
+    assert not done.complete
+    again = work(tmp_path)
+    assert (again.made, again.complete, again.failed) == (SOME_PARTS, True, ())
+
+
+def test_a_part_that_failed_here_is_left_to_others(tmp_path: Path) -> None:
+    """Another worker lives and has not tried it; this one goes on, and tries again when the other is gone."""
+    with Alive(tmp_path) as first, Alive(tmp_path) as second:
+        made: list[str] = []
+        units = [Unit(name, (tmp_path / name,)) for name in ("a", "b")]
+        bad, good = Worker(Board(tmp_path), first, None), Worker(Board(tmp_path), second, None)
+
+        def fail_first(unit: Unit) -> None:
+            made.append(f"bad {unit.name}")
+            if unit.name == "a":
+                raise RuntimeError("no")
+            unit.files[0].touch()
+
+        def make(unit: Unit) -> None:
+            made.append(f"good {unit.name}")
+            unit.files[0].touch()
+
+        thread = threading.Thread(target=lambda: bad.share(units, fail_first, None, needed=True))
+        thread.start()
+        while "bad b" not in made:
+            time.sleep(0.01)
+        time.sleep(0.6)  # longer than between two looks
+        assert made == ["bad a", "bad b"]
+        good.share(units, make, None, needed=True)
+        thread.join()
+        assert made == ["bad a", "bad b", "good a"]
+
+
+def test_any_gives_failed_parts_fresh_attempts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = work(tmp_path, model=failing(16, times=3))
+    assert str(done).endswith(f", 1 failed; all done but 1 that failed (see above): abbe merge {tmp_path}")
+    assert done.has_failed
+    assert work(tmp_path, "1/2").failed == done.failed
+    again = work(tmp_path, progress=True)
+    assert (again.made, again.failed) == (1, ())
+    assert "1 part failed in earlier calls: tried afresh, up to 3 times\n" in capsys.readouterr().err
+
+
+def test_all_windows_failed(tmp_path: Path) -> None:
+    work(tmp_path, "1/2", lengths=[16], windows=1)
+    (tmp_path / "windows" / "16-0.safetensors").unlink()
+    for _ in range(3):
+        Board(tmp_path).fail(Unit("windows/16-0", ()), "no device", "gone")
+    for model in (None, tiny_runs.model()):
+        with pytest.raises(
+            abbe.AbbeError, match=r"^all windows failed, .*the first: windows/16-0 failed 3 times, .* any"
+        ):
+            merge(tmp_path, model)
+        for remembered in (tmp_path / ".abbe-work" / "remembered").glob("*"):
+            remembered.unlink()  # now the study itself finds out
+
+
+def test_files_are_written_down_so_that_they_are_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "plan.safetensors").write_bytes(b"a swap")
+    monkeypatch.chdir(tmp_path)
+    given = {"normalizers": ["sparsemax", "file:plan.safetensors"], "beside": Path("plan.safetensors")}
+    asked = written_down(given)
+    here = as_alternatives(given["normalizers"])
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    stored = asked["arguments"]
+    assert stored["beside"] == str(tmp_path / "plan.safetensors")
+    assert stored["normalizers"] == ["sparsemax", f"file:{tmp_path}/plan.safetensors"]
+    with spelled_as_asked(asked):
+        there = as_alternatives(stored["normalizers"])
+    assert [one.name for one in there] == [one.name for one in here]  # else it would be another run
+    assert there[1].what == f"file:{tmp_path}/plan.safetensors"
+
+
+@pytest.mark.slow
+def test_shards_of_a_comparison_with_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    abbe.plan(abbe.load("embedded"), "sparsemax").save("plan.safetensors")
+    small: dict[str, Any] = {"normalizers": "file:plan.safetensors", "length": 32, "windows": 2, "queries": 4}
+    small |= {"needle_lengths": [32], "prompts": 1, "resamples": 50, "progress": False}
+    abbe.work("compare", "embedded", folder="run", **small)
+    monkeypatch.chdir("elsewhere")
+    merged = abbe.merge("../run", progress=False)
+    assert "file:plan.safetensors" in merged.table["normalizer"].to_list()
+    why = "time and memory on a machine of their own: workers shared this run"
+    assert any(one.startswith(why) for one in merged.manifest["skipped"])
+    assert why in Path("../run/compare.html").read_text(encoding="utf-8")
+
+
+def test_a_part_that_a_network_file_system_does_not_find_yet_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It remembers for a while that a file was not there; the list of the folder is right."""
+    part, real = tmp_path / "windows" / "a", Path.is_file
+    part.parent.mkdir()
+    part.touch()
+    monkeypatch.setattr(Path, "is_file", lambda path: path != part and real(path))
+    with Alive(tmp_path) as alive:
+        worker = Worker(Board(tmp_path), alive, None)
+        for needed in (True, False):
+            worker.share([Unit("windows/a", (part,))], lambda _: pytest.fail("is there"), None, needed)
+        assert worker.made == 0
+
+
+def test_a_part_waits_for_one_that_is_left_to_others(tmp_path: Path) -> None:
+    """What it needs failed here: the part itself has not failed, and is free for others meanwhile."""
+    with Alive(tmp_path) as first, Alive(tmp_path) as second:
+        base, top = (Unit(name, (tmp_path / name,)) for name in ("base", "top"))
+        board = Board(tmp_path)
+        bad, tried = Worker(board, first, None), threading.Event()
+
+        def fail(unit: Unit) -> None:
+            tried.set()
+            raise RuntimeError("no")
+
+        def make(unit: Unit) -> None:
+            bad.need([base], fail)
+            unit.files[0].touch()
+
+        thread = threading.Thread(target=lambda: bad.share([top], make, None, needed=True))
+        thread.start()
+        assert tried.wait(5)
+        Worker(board, second, None).share([base], lambda unit: unit.files[0].touch(), None, needed=True)
+        thread.join()
+        assert bad.made == 1
+        assert board.failed_names() == set()

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import AbbeError
+from .._held import held
 from .._stored import read_json
 from ..results import MANIFEST, Result, Run, checked_manifest
 from ._diagnose.study import merged_diagnosis
-from ._engine.sharing.asked import arguments_of
+from ._engine.sharing.asked import arguments_of, spelled_as_asked
 from ._engine.sharing.board import Board
-from ._engine.sharing.crew import Merger, current, missing_line
+from ._engine.sharing.crew import current
+from ._engine.sharing.merger import Merger, missing_line
 from ._engine.watch import watching
 from ._open import open as open_result
 from ._report.result import Report
@@ -42,14 +44,15 @@ def merge(folder: str | os.PathLike[str], *, progress: bool = True, **arguments:
     if study not in STUDIES:
         raise AbbeError(f"{place} was shared by workers of {study!r}, which this version does not know")
     _refuse_missing(board)
-    before = current.set(Merger(board))
-    try:
-        result = _without_model(study, place, board, progress)
-        if result is None:
-            result = _by_the_study(study, place, asked, arguments, progress)
-    finally:
-        current.reset(before)
-    board.clear()
+    with held(place):
+        before = current.set(Merger(board))
+        try:
+            result = _without_model(study, place, board, progress)
+            if result is None:
+                result = _by_the_study(study, place, asked, arguments, progress)
+        finally:
+            current.reset(before)
+        board.clear()  # while it is held: a worker that joins now is refused, and cannot lose its mark
     return result
 
 
@@ -72,7 +75,8 @@ def _by_the_study(
     from .. import studies
 
     call: Callable[..., Result] = getattr(studies, study)
-    return call(**{**known, **arguments}, folder=place, progress=progress)
+    with spelled_as_asked(asked):
+        return call(**{**known, **arguments}, folder=place, progress=progress)
 
 
 def _without_workers(place: Path) -> Result:
@@ -88,6 +92,5 @@ def _without_workers(place: Path) -> Result:
 def _refuse_missing(board: Board) -> None:
     """Before the model is loaded."""
     units = board.units()
-    missing = sum(not unit.is_there and not board.has_given_up(unit) for unit in units)
-    if missing:
-        raise AbbeError(missing_line(board, missing, len(units)))
+    if missing := board.left(units):
+        raise AbbeError(missing_line(board, len(missing), len(units)))

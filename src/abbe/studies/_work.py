@@ -33,6 +33,7 @@ class Progress:
         made: parts that this worker made.
         failed: parts that are not there because they failed, with the reason; after the third time they are left out.
         complete: only `merge` remains.
+        stopped: why this worker stopped although parts are left; else empty.
     """
 
     folder: Path
@@ -41,6 +42,12 @@ class Progress:
     made: int = 0
     failed: tuple[Failure, ...] = ()
     complete: bool = False
+    stopped: str = ""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether parts were left out, or this worker could not make any."""
+        return bool(self.stopped) or any(failure.is_final for failure in self.failed)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"folder": str(self.folder)}
@@ -49,7 +56,8 @@ class Progress:
         """The last line of a shard."""
         made = f", {self.made} of them made here" if self.made else ""
         failed = f", {len(self.failed)} failed" if self.failed else ""
-        then = f"; all done: abbe merge {self.folder}" if self.complete else ""
+        all_done = f"all done but {len(self.failed)} that failed (see above)" if self.failed else "all done"
+        then = f"; {all_done}: abbe merge {self.folder}" if self.complete else ""
         return f"{self.there} of {self.total} parts are in {self.folder}{made}{failed}{then}"
 
 
@@ -57,15 +65,16 @@ def work(study: str, *args: Any, folder: str | os.PathLike[str], shard: str | No
     """Make parts of a study together with other workers, which may be on other machines; `merge` makes the result.
 
     Every part is made by one worker at a time; what a dead worker has claimed is taken over after 90 seconds, on the
-    same machine at once. A part that fails is tried three times, then left out. Numbers belong to parts, not to
-    workers: the merged result is that of a single process.
+    same machine at once. A part that fails is tried three times, by other workers if there are any, then left out. A
+    worker with which five parts fail before it has made one stops. Numbers belong to parts, not to workers: the merged
+    result is that of a single process.
 
     Args:
         study: its name, such as "report" or "train_temperature".
         args, kwargs: its arguments, the same for all workers.
         folder: the run folder that they share.
         shard: "I/N" for the I-th of N equal shares, "slurm" for that of a job array's task, None (or "any") for
-            whatever nobody else makes, until all parts are there.
+            whatever nobody else makes, until all parts are there; parts that failed in earlier calls are tried afresh.
 
     Example:
         >>> abbe.work("report", "smollm2", "book.txt", folder="shared/smollm2", shard="1/16")
@@ -103,7 +112,7 @@ def working(folder: str | os.PathLike[str], shard: str | None) -> Iterator[Worke
 def progress_of(worker: Worker, folder: str | os.PathLike[str]) -> Progress:
     there = sum(unit.is_there for unit in worker.units)
     failed = failures(worker.board, worker.units)
-    return Progress(Path(folder), there, len(worker.units), worker.made, failed, worker.is_complete)
+    return Progress(Path(folder), there, len(worker.units), worker.made, failed, worker.is_complete, worker.stopped)
 
 
 def progress(folder: str | os.PathLike[str]) -> Progress:

@@ -40,6 +40,10 @@ def run_shard(shard: str, folder: Path, measure: Callable[[], object], *, as_jso
     progress = studies.progress_of(worker, folder)
     for failure in progress.failed:
         typer.echo(f"abbe: {failure}", err=True)
+    if progress.stopped:
+        typer.echo(f"abbe: {progress.stopped}", err=True)
     if as_json:
         print_json(progress.as_json())
     typer.echo(progress, err=as_json)
+    if progress.has_failed:
+        raise typer.Exit(1)

@@ -55,10 +55,8 @@ def _advice(weights: float, placed: Placement) -> str:
 
 def weight_bytes(folder: Path, dtype: torch.dtype) -> float | None:
     """Of the safetensors in a folder, once they are read in this dtype; None if a header cannot be read."""
-    single = folder / "model.safetensors"
-    files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
     total = 0.0
-    for file in files:
+    for file in _weight_files(folder):
         header = _header(file)
         if header is None:
             return None
@@ -66,6 +64,16 @@ def weight_bytes(folder: Path, dtype: torch.dtype) -> float | None:
             bits = 8 * dtype.itemsize if entry["dtype"] in _FLOATS else _BITS.get(entry["dtype"], 8)
             total += math.prod(entry["shape"]) * bits / 8
     return total
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Those that are read: beside them may lie the same weights once more, such as consolidated.safetensors."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
+        if names := sorted({str(name) for name in index["weight_map"].values()}):
+            return [folder / name for name in names]
+    single = folder / "model.safetensors"
+    return [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
 
 
 def _header(file: Path) -> dict[str, dict[str, Any]] | None:
@@ -112,15 +120,21 @@ def _available() -> float | None:
 
 
 def _left_of_group() -> float | None:
-    """What the limit of a container leaves; None without one. Files that are only cached do not count as taken."""
-    with suppress(OSError, ValueError, IndexError, KeyError):
-        group = _GROUP.read_text(encoding="utf-8").splitlines()[-1].split(":")[2].lstrip("/")
-        for folder in (_GROUPS / group, _GROUPS):  # inside a container its own group is the root
-            if (folder / "memory.max").is_file():
-                limit = (folder / "memory.max").read_text().strip()
-                if limit == "max":
-                    return None
-                entries = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                cached = {name: int(value) for name, value in entries}["inactive_file"]
-                return float(int(limit) - int((folder / "memory.current").read_text()) + cached)
+    """What the limits of a container leave, its own and those of the groups around it; None without any."""
+    group = Path()
+    with suppress(OSError, ValueError, IndexError):
+        group = Path(_GROUP.read_text(encoding="utf-8").splitlines()[-1].split(":")[2].lstrip("/"))
+    if ".." in group.parts:  # outside of what is seen here: inside a container its own group is the root
+        group = Path()
+    left = [_left_of(_GROUPS / one) for one in (group, *group.parents)]
+    return min((one for one in left if one is not None), default=None)
+
+
+def _left_of(folder: Path) -> float | None:
+    """Of one group; None if it has no limit. Files that are only cached do not count as taken."""
+    with suppress(OSError, ValueError, KeyError):
+        limit = int((folder / "memory.max").read_text())  # "max" is no number
+        entries = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        cached = {name: int(value) for name, value in entries}["inactive_file"]
+        return float(limit - int((folder / "memory.current").read_text()) + cached)
     return None

@@ -12,6 +12,7 @@ from ..._asked import shown
 from ..._errors import AbbeError
 from ...models import FILE_PREFIX, rules_in
 from ...normalizers import Normalizer, normalizer
+from .._engine.sharing.asked import spelled
 
 Rules = str | Mapping[str, str]  # one spec for all heads, or specs by pattern
 NormalizersLike = str | Mapping[str, str] | Sequence[str | Mapping[str, str]]
@@ -67,7 +68,7 @@ def _alternative(given: Any) -> Alternative:
         _check_text(spec)
     name = "; ".join(f"{pattern}={spec}" for pattern, spec in given.items()) if isinstance(given, Mapping) else given
     if name.startswith(FILE_PREFIX):
-        return _saved_swap(name, Path(name.removeprefix(FILE_PREFIX)))
+        return _saved_swap(spelled(name), Path(name.removeprefix(FILE_PREFIX)))
     rules = rules_in(name)
     for spec in rules.values() if isinstance(rules, Mapping) else [rules]:
         normalizer(spec)  # a mistake is reported before a model is loaded

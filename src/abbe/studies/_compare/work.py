@@ -48,6 +48,10 @@ Contenders = Mapping[str, Alternative | None]  # by the name that is shown; None
 Maker = Callable[[str, Alternative | None], object]
 SOFTMAX = "softmax"  # what is swapped in to read the baseline
 _PARTS, _SPEED, _TIMED = "parts", "speed", "time and memory"
+_BESIDE_OTHERS = (
+    f"{_TIMED} on a machine of their own: workers shared this run, and others may have computed beside the one that "
+    "measured them"
+)
 
 
 class Study:
@@ -298,7 +302,7 @@ class Study:
             "self_check": {"error": error, "tokens": len(check_tokens(self.model, self.windows))},
             "windows": window_places(self.windows, before),
             "prompts": len(self.prompts),
-            "skipped": [*self.skipped, *infinite],
+            "skipped": [*self.skipped, *infinite, *([_BESIDE_OTHERS] if is_shared() else [])],
         }
         return finished_manifest(facts, self.parts, {"total": time.perf_counter() - self.started})
 

@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..._alive import SHARED
 from ..._errors import AbbeError
 from ..._held import LOCK
 from ..._stored import is_unfinished, read_json, write_json, write_json_once
@@ -19,7 +18,7 @@ from ...measures import list_measures
 from ...models import LoadedModel, Text, Window
 from ...results import FORMAT, MANIFEST, Run, checked_manifest
 from .parts import Parts, run_of
-from .sharing.board import Board
+from .sharing.board import Board, is_of_workers
 from .sharing.crew import current, is_shared, is_worker
 from .tables import Record
 
@@ -161,8 +160,8 @@ def claim(path: Path, identity: Mapping[str, Any], study: str) -> bool:
         for left in filter(is_unfinished, (*path.iterdir(), *path.glob("*/.*"))):
             with suppress(OSError):
                 left.unlink()  # of a process that was killed: nobody else writes here now
-        if not known and not is_shared():
-            Board(path).clear()  # of workers that finished nothing, perhaps of another run
+        if not is_shared():
+            Board(path).clear()  # of workers that are gone, perhaps of another run: this process makes what is left
         if not known.get("finished"):
             write_json(path / MANIFEST, begun)
     return bool(known.get("finished")) and known.get("study", study) == study
@@ -186,7 +185,7 @@ def _claim_with_others(path: Path, begun: Mapping[str, Any], study: str) -> dict
 def _may_be_taken(path: Path) -> bool:
     """Whether it is empty, or a run was begun in it and nothing finished."""
     files = [one for one in path.rglob("*") if one.is_symlink() or not one.is_dir()]
-    files = [one for one in files if one.relative_to(path).parts[0] != SHARED]
+    files = [one for one in files if not is_of_workers(one.relative_to(path))]
     if any(one.name not in _NOTHING and not is_unfinished(one) for one in files):
         return False
     if not (path / MANIFEST).is_file():

@@ -26,7 +26,7 @@ from .parts import TENSORS, Parts
 from .passes import PassReader, read_window
 from .room import plan_memory
 from .settings import Settings, Vectors
-from .sharing.board import Failure, Unit
+from .sharing.board import Failure, Unit, refuse_all_failed
 from .sharing.crew import leave_to_merge, remember, share, unit_in
 from .tables import table
 from .watch import Watch
@@ -217,6 +217,8 @@ class _Job:
         by_name = {unit.name: window for unit, window in units.items()}
         failures = share(list(units), lambda unit: self.measure(by_name[unit.name]), self.watch, needed=False)
         there = [window for unit, window in units.items() if unit.name not in failures]
+        if failures and not there:
+            refuse_all_failed(list(failures.values()), "windows")
         return Windows(there, {}), [why_left_out(by_name[name], failure) for name, failure in failures.items()]
 
     def _unit(self, window: Window, folders: Sequence[Path]) -> Unit:

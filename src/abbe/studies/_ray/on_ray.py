@@ -12,7 +12,7 @@ from ..._asked import whole
 from ..._errors import AbbeError
 from ...results import Result
 from .._engine.given import as_folder
-from .._engine.sharing.asked import written_down
+from .._engine.sharing.asked import arguments_of, written_down
 from .._engine.sharing.engine import current_engine
 from .._engine.watch import watching
 from .._open import open as open_result
@@ -49,11 +49,11 @@ def _job(study: str, arguments: Mapping[str, Any]) -> Job:
     folder = as_folder(arguments.get("folder"))
     if folder is None:
         raise AbbeError("actors share a folder: give folder=...")
-    stored = written_down(arguments)
-    if stored["absent"]:
-        names = " and ".join(stored["absent"])
+    sent, absent = arguments_of(written_down(arguments))
+    if absent:
+        names = " and ".join(absent)
         raise AbbeError(f"{names} cannot be sent to actors: every one loads its own copy, so give a name or a folder")
-    return Job(study, stored["arguments"], Path(os.path.realpath(folder)))
+    return Job(study, sent, Path(os.path.realpath(folder)))
 
 
 def _fitting(room: Mapping[str, float], threads: int, gpus: float) -> int:

@@ -23,7 +23,7 @@ from .._engine.folder import claim_without_model
 from .._engine.given import FolderLike, as_folder
 from .._engine.measuring import finished_manifest, study_facts
 from .._engine.parts import JSON, Parts
-from .._engine.sharing.board import Unit
+from .._engine.sharing.board import Unit, refuse_all_failed
 from .._engine.sharing.crew import is_shared, leave_to_merge, share, unit_in
 from .._engine.watch import Watch, watching
 from .configuration import Configuration
@@ -104,6 +104,8 @@ def _share(plan: Plan, parts: Parts, watch: Watch) -> Plan:
 
     failed = share(list(choices), make, watch, needed=False)
     left = [choice for unit, choice in choices.items() if unit.name not in failed]
+    if failed and not left:
+        refuse_all_failed(list(failed.values()), "runs")
     why = [f"{by_name[name].label}: {failure}" for name, failure in failed.items()]
     return replace(plan, choices=left, skipped=[*plan.skipped, *why])
 

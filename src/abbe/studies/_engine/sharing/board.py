@@ -1,7 +1,7 @@
 """What a shared folder says about its parts: which there are, which files each consists of, which have failed.
 
 A study that runs as a worker lists the parts of each of its stages here, so that anybody can count them without the
-model. All files lie in the folder `work` of the run; each is written once, by whoever comes first.
+model. All files lie in one folder of the run (`SHARED`); each is written once, by whoever comes first.
 """
 
 from __future__ import annotations
@@ -9,20 +9,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from ...._alive import SHARED, here
+from ...._alive import CLAIMS, SHARED, WORKERS, here
 from ...._errors import AbbeError
-from ...._stored import CHECKED, checked, read_json, write_json_once
+from ...._stored import CHECKED, checked, is_unfinished, read_json, write_json_once
 
 ATTEMPTS = 3  # a part that failed so often is left out
 _ASKED, _STAGES, _REMEMBERED, _FAILED = "asked.json", "stages", "remembered", "failed"
+_FOLDERS = (_STAGES, _REMEMBERED, _FAILED, CLAIMS, WORKERS)
+_OURS = re.compile(
+    rf"{re.escape(_ASKED)}|{_STAGES}/[0-9a-f]{{16}}\.json|{_REMEMBERED}/run[^/]*\.json|{_FAILED}/[^/]+-[1-{ATTEMPTS}]\.json"
+    rf"|(?:{CLAIMS}|{WORKERS})/[^/]+\.json"
+)
 
 
 @dataclass(frozen=True)
@@ -46,12 +51,18 @@ class Failure:
         reason: of the last attempt.
         host: where that was.
         attempts: how many there were; after the third the part is left out.
+        workers: who has tried it.
     """
 
     part: str
     reason: str
     host: str
     attempts: int
+    workers: tuple[str, ...] = ()
+
+    @property
+    def is_final(self) -> bool:
+        return self.attempts >= ATTEMPTS
 
     def __str__(self) -> str:
         times = {1: "once", 2: "twice"}.get(self.attempts, f"{self.attempts} times")
@@ -59,7 +70,7 @@ class Failure:
 
 
 class Board:
-    """The folder `work` of a run folder."""
+    """What workers keep in a run folder beside its parts."""
 
     def __init__(self, run: Path) -> None:
         self.run, self.folder = run, run / SHARED
@@ -95,8 +106,8 @@ class Board:
         path = self._remembered(folder)
         return checked(path, read_json(path)) if path.is_file() else None
 
-    def fail(self, unit: Unit, reason: str) -> None:
-        content = here() | {"part": unit.name, "reason": reason, "when": _now()}
+    def fail(self, unit: Unit, reason: str, worker: str) -> None:
+        content = here() | {"part": unit.name, "reason": reason, "worker": worker, "when": _now()}
         for attempt in range(1, ATTEMPTS + 1):
             if self._write(self._failure(unit, attempt), content):
                 return
@@ -110,11 +121,37 @@ class Board:
                 break
             with suppress(AbbeError):
                 content = {key: value for key, value in read_json(path).items() if key != CHECKED}
-                last = Failure(unit.name, str(content.get("reason")), str(content.get("host")), attempt)
+                workers = (*(last.workers if last is not None else ()), str(content.get("worker")))
+                last = Failure(unit.name, str(content.get("reason")), str(content.get("host")), attempt, workers)
         return last
+
+    def failed_names(self) -> set[str]:
+        """Of parts with a failure; they may be there by now."""
+        names = set()
+        for path in (self.folder / _FAILED).glob("*.json"):
+            with suppress(AbbeError):
+                names.add(str(read_json(path).get("part")))
+        return names
 
     def has_given_up(self, unit: Unit) -> bool:
         return self._failure(unit, ATTEMPTS).is_file()
+
+    def left(self, units: Sequence[Unit], needed: bool = False) -> list[Unit]:
+        """Parts that are not there, and not given up unless they are needed, by lists of their folders.
+
+        NFS may remember for a while that it has not found a file; a list of the folder is asked for anew.
+        """
+        names: dict[Path, set[str]] = {}
+
+        def is_listed(file: Path) -> bool:
+            if file.parent not in names:
+                names[file.parent] = _names_in(file.parent)
+            return file.name in names[file.parent]
+
+        def is_over(unit: Unit) -> bool:
+            return all(map(is_listed, unit.files)) or (not needed and is_listed(self._failure(unit, ATTEMPTS)))
+
+        return [unit for unit in units if not is_over(unit)]
 
     def forgive(self, unit: Unit) -> None:
         """It was made after all."""
@@ -122,9 +159,31 @@ class Board:
             with suppress(OSError):
                 self._failure(unit, attempt).unlink()
 
+    def set_aside(self, living: Collection[str]) -> int:
+        """Give fresh attempts to parts that failed in earlier calls: none of who tried lives. How many parts."""
+        parts: dict[str, list[tuple[Path, object]]] = {}
+        for path in sorted((self.folder / _FAILED).glob("*.json")):
+            with suppress(AbbeError):
+                content = read_json(path)
+                parts.setdefault(str(content.get("part")), []).append((path, content.get("worker")))
+        earlier = [tries for tries in parts.values() if not any(worker in living for _, worker in tries)]
+        for path, _ in (one for tries in earlier for one in reversed(tries)):
+            with suppress(OSError):
+                path.unlink()
+        return len(earlier)
+
     def clear(self) -> None:
-        """Everything is in the finished run: only its parts stay."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Everything is in the finished run: only its parts stay, and what others have put here."""
+        places = [self.folder, *(self.folder / name for name in _FOLDERS)]
+        if self.folder.is_symlink():
+            return
+        for path in [one for place in places if not place.is_symlink() for one in place.glob("*")]:
+            if is_of_workers(path.relative_to(self.run)):
+                with suppress(OSError):
+                    path.unlink()
+        for place in reversed(places):
+            with suppress(OSError):  # where something is in it
+                place.rmdir()
 
     def _remembered(self, folder: Path) -> Path:
         within = Path(os.path.realpath(folder)).relative_to(self.run)
@@ -141,10 +200,37 @@ class Board:
         return write_json_once(path, content)
 
 
+def is_of_workers(path: Path) -> bool:
+    """Whether a file, as seen from its run folder, is one that workers write beside the parts: it may be removed."""
+    if path.parts[0] != SHARED or len(path.parts) > 3:
+        return False
+    within = path.relative_to(SHARED)
+    if is_unfinished(within):
+        return within.parent == Path() or within.parent.name in _FOLDERS
+    return _OURS.fullmatch(within.as_posix()) is not None
+
+
 def failures(board: Board, units: Iterable[Unit]) -> tuple[Failure, ...]:
     """Of parts that are not there."""
     all_units = [(unit, board.failure(unit)) for unit in units if not unit.is_there]
     return tuple(failure for _, failure in all_units if failure is not None)
+
+
+def refuse_all_failed(failed: Sequence[Failure], parts: str) -> NoReturn:
+    """Nothing is left to make a result of."""
+    raise AbbeError(
+        f"all {parts} failed, so there is nothing to merge; the first: {failed[0]}; mend that, then --shard any tries "
+        "them afresh, or the same command without --shard shows why"
+    )
+
+
+def _names_in(folder: Path) -> set[str]:
+    """Of the files in a folder; none if it is not there."""
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries if entry.is_file()}  # a folder may stand in the way
+    except OSError:
+        return set()
 
 
 def _now() -> str:

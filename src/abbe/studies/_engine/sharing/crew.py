@@ -15,14 +15,16 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from ...._alive import Alive
+from ...._alive import Alive, expires_after
 from ...._errors import AbbeError
 from ...._stored import CannotWrite
 from ..watch import Watch
-from .board import Board, Failure, Unit
+from .board import ATTEMPTS, Board, Failure, Unit
 from .shard import Shard
 
-_POLL = 0.5  # seconds between two looks at parts that other workers have claimed
+_POLL = 0.5  # seconds between two looks at parts that other workers have claimed, or that failed here
+_PATIENCE = 10  # times a claim lasts: so long a part that failed here is left to workers that may be busy elsewhere
+_ROW = 5  # parts that fail one after the other before one is made: it is the machine, not the parts
 
 Make = Callable[[Unit], object]
 current: ContextVar[Crew | None] = ContextVar("crew", default=None)
@@ -30,6 +32,10 @@ current: ContextVar[Crew | None] = ContextVar("crew", default=None)
 
 class Enough(Exception):
     """A worker has done what it can: the study ends here for it."""
+
+
+class _Later(Exception):
+    """What a part builds on failed here and is left to others: the part itself comes later."""
 
 
 class Crew(Protocol):
@@ -67,6 +73,18 @@ class Worker:
         self._asked: dict[str, Any] | None = None
         self._place = 0  # of the next part among all that are dealt out
         self._depends = False  # the stage to come needs those before it
+        self._failed: set[str] = set()  # parts that failed here
+        self._row: dict[str, str] = {}  # those of them since the last part that was made, with the reason
+        self._depth = 0  # parts that are being made now: one may need another
+        self._set_aside = 0  # parts that failed in earlier calls and are tried afresh
+
+    @property
+    def stopped(self) -> str:
+        """Why this worker makes no more parts; empty if it does."""
+        if self.made or len(self._row) < _ROW:
+            return ""
+        *_, last = self._row.values()
+        return f"{len(self._row)} parts failed one after the other here, last: {last}; stopping"
 
     def ask(self, study: str, arguments: Mapping[str, Any]) -> None:
         if self._asked is None:  # else it is called by the study that is shared
@@ -75,15 +93,24 @@ class Worker:
     def begin(self, folder: Path) -> None:
         if self._asked is not None and folder.resolve() == self.board.run:
             self.board.ask(self._asked)
+            if self.shard is None:  # begun to finish all that is left
+                self._set_aside = self.board.set_aside(self.alive.others() | {self.alive.name})
 
     def share(self, units: Sequence[Unit], make: Make, watch: Watch | None, needed: bool) -> dict[str, Failure]:
+        if self._set_aside and watch is not None:
+            parts = "1 part" if self._set_aside == 1 else f"{self._set_aside} parts"
+            watch.announce(f"{parts} failed in earlier calls: tried afresh, up to {ATTEMPTS} times")
+            self._set_aside = 0
         self.units += units
         self.board.list_stage(units)
         mine = self._mine(units)
         if watch is not None:
             watch.expect(len(mine))
         self._settle(mine, make, watch)
-        if not all(unit.is_there if needed else self._is_over(unit) for unit in units):
+        if len(mine) < len(units):
+            others, failed = set(units).difference(mine), self.board.failed_names()
+            self._settle([unit for unit in units if unit in others and unit.name in failed], make, None)
+        if self.board.left(units, needed):
             raise Enough
         self._depends = True
         return {}
@@ -118,93 +145,87 @@ class Worker:
         return [unit for place, unit in enumerate(units, first) if self.shard.has(place)]
 
     def _settle(self, units: Sequence[Unit], make: Make, watch: Watch | None) -> None:
-        """Make these, or wait for those who do."""
+        """Make these, or wait for those who do. A part that failed here is left to others, while there are any."""
+        since = time.monotonic()
         while units:
             left = [unit for unit in units if not self._is_settled(unit, make, watch)]
             if len(left) == len(units):
+                failed = [unit for unit in left if unit.name in self._failed]
+                others = self._others(time.monotonic() - since) if failed else set()
+                again = {unit for unit in failed if self._is_left_to_nobody(unit, others)}
+                if self._depth and len(again) < len(failed):
+                    raise _Later
                 time.sleep(_POLL)
+                left = [unit for unit in left if unit not in again or not self._is_settled(unit, make, watch, True)]
+                since = time.monotonic() if again else since
+            else:
+                since = time.monotonic()
             units = left
 
-    def _is_settled(self, unit: Unit, make: Make, watch: Watch | None) -> bool:
+    def _others(self, waited: float) -> set[str]:
+        """Who may make a part that failed here: nobody, if none of them came to it for long."""
+        return self.alive.others() if waited < _PATIENCE * expires_after() else set()
+
+    def _is_left_to_nobody(self, unit: Unit, others: set[str]) -> bool:
+        """Whether a part that failed here has failed with all others who are there, too."""
+        failure = self.board.failure(unit)
+        return failure is None or others <= set(failure.workers)
+
+    def _is_settled(self, unit: Unit, make: Make, watch: Watch | None, again: bool = False) -> bool:
         """Make a part that nobody has made or claimed; whether it needs no more work."""
-        if not self._is_over(unit):
+        is_over = self._is_over(unit)
+        if not is_over:
+            if unit.name in self._failed and not again:
+                return False
+            if self.stopped:
+                raise Enough
             if not self.alive.claim(unit.name):
                 return False
             try:
-                if not self._is_over(unit):  # it may have been finished between the look and the claim
+                is_over = not self.board.left([unit])  # it may have been finished between the look and the claim
+                if not is_over:
                     self._make(unit, make)
+                    is_over = self._is_over(unit)
             finally:
                 self.alive.release(unit.name)
-        if self._is_over(unit):
-            if watch is not None:
-                watch.step(unit.name)
-            return True
-        return False
+        if is_over and watch is not None:
+            watch.step(unit.name)
+        return is_over
 
     def _is_over(self, unit: Unit) -> bool:
         return unit.is_there or self.board.has_given_up(unit)
 
     def _make(self, unit: Unit, make: Make) -> None:
+        self._depth += 1
         try:
             make(unit)
         except (CannotWrite, Enough):  # not the part's fault
             raise
+        except _Later:
+            return
         except Exception as error:
             said = " ".join(str(error).split())
-            self.board.fail(unit, said if isinstance(error, AbbeError) else f"{type(error).__name__}: {said}")
+            self._fail(unit, said if isinstance(error, AbbeError) else f"{type(error).__name__}: {said}")
             return
+        finally:
+            self._depth -= 1
         if not unit.is_there:
-            self.board.fail(unit, "it was made, but its file is not there")
+            self._fail(unit, "it was made, but its file is not there")
             return
         self.made += 1
+        self._row.clear()
         self.board.forgive(unit)
 
-
-class Merger:
-    """Makes nothing: refuses a stage that is not complete."""
-
-    def __init__(self, board: Board) -> None:
-        self.board = board
-
-    def ask(self, study: str, arguments: Mapping[str, Any]) -> None:
-        """Known already."""
-
-    def begin(self, folder: Path) -> None:
-        """It was begun by workers."""
-
-    def share(self, units: Sequence[Unit], make: Make, watch: Watch | None, needed: bool) -> dict[str, Failure]:
-        missing = [unit for unit in units if not unit.is_there]
-        failed = {unit.name: failure for unit in missing if (failure := self._given_up(unit)) is not None}
-        if needed and failed:
-            refuse_without(next(iter(failed.values())))
-        if len(missing) > len(failed):
-            raise AbbeError(missing_line(self.board, len(missing) - len(failed), len(units)))
-        return failed
-
-    def need(self, units: Sequence[Unit], make: Make) -> None:
-        self.share(units, make, None, needed=True)
-
-    def leave(self) -> None:
-        """Tables are what is wanted."""
-
-    def independent(self) -> None:
-        """All stages have to be there."""
-
-    def _given_up(self, unit: Unit) -> Failure | None:
-        return self.board.failure(unit) if self.board.has_given_up(unit) else None
+    def _fail(self, unit: Unit, reason: str) -> None:
+        self.board.fail(unit, reason, self.alive.name)
+        self._failed.add(unit.name)
+        self._row.pop(unit.name, None)
+        self._row[unit.name] = reason  # as the last
 
 
 def refuse_without(failure: Failure) -> NoReturn:
     """A part that failed, and that nothing can be made without."""
     raise AbbeError(f"{failure}; the rest needs it: the same command without --shard tries it again, and shows why")
-
-
-def missing_line(board: Board, missing: int, units: int) -> str:
-    are = "part is" if missing == 1 else "parts are"
-    return (
-        f"{missing} of {units} {are} missing in {board.run}: run the shards again that did not finish, "
-        "or the same command with --shard any, which takes all that is left"
-    )
 
 
 def share(units: Sequence[Unit], make: Make, watch: Watch | None = None, needed: bool = True) -> dict[str, Failure]:

@@ -16,7 +16,7 @@ from ..measuring import finished_run, why_left_out
 from ..memory import PeakMemory
 from ..parts import TENSORS
 from ..settings import Settings
-from .board import Board, Unit
+from .board import Board, Unit, refuse_all_failed
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,10 @@ def merged_run(folder: Path, board: Board, study: str, say: Callable[[str], obje
     cut = [Window(tokens=torch.empty(0, dtype=torch.long), **place) for place in remembered["windows"]]
     there = [window for window in cut if window in kept]
     failures = {window: board.failure(_unit(folder, window)) for window in cut if window not in kept}
-    why = [why_left_out(window, failure) for window, failure in failures.items() if failure is not None]
+    known = {window: failure for window, failure in failures.items() if failure is not None}
+    if cut and len(known) == len(cut):
+        refuse_all_failed(list(known.values()), "windows")
+    why = [why_left_out(window, failure) for window, failure in known.items()]
     if not there or len(there) + len(why) < len(cut):
         return None
     run = finished_run(settings, there, why, kept, facts | remembered["seen"], memory, started)

@@ -39,6 +39,8 @@ def as_shard(given: object) -> Shard | None:
     if parts is None:
         raise AbbeError(f"shard is {shown(given)}, but must be I/N, such as 3/16, {SLURM} or {ANY}")
     number, count = int(parts[1]), int(parts[2])
+    if count < 1:
+        raise AbbeError(f"shard is {number}/{count}, but N of I/N must be at least 1, such as 1/1")
     if not 1 <= number <= count:
         raise AbbeError(f"shard is {number}/{count}, but shards of {count} are 1/{count} to {count}/{count}")
     return Shard(number, count)
