@@ -69,7 +69,9 @@ class Actor:
         """Make parts until none is left."""
         from abbe.studies import work
 
-        work(study, **arguments, folder=folder, progress=False)
+        done = work(study, **arguments, folder=folder, progress=False)
+        if done.stopped:  # something is wrong with this machine: others go on
+            raise AbbeError(done.stopped)
 
     def merge(self, folder: str, patience: float) -> None:
         """Make the result: here, where memory and device for the model are."""
