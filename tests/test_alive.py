@@ -19,7 +19,7 @@ import abbe
 
 @pytest.fixture
 def claim(tmp_path: Path) -> Path:
-    return tmp_path / ".abbe-work" / "claims" / "windows+16-0.json"
+    return tmp_path / ".abbe-work" / "claims" / "windows+16-0.0.json"
 
 
 def left_by(claim: Path, seconds_ago: float = 0.0, **who: object) -> None:
@@ -62,7 +62,8 @@ def test_of_many_at_once_one_gets_it(tmp_path: Path, claim: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(winners) == 1
-    assert json.loads(claim.read_bytes())["worker"] == winners[0]
+    (now,) = claim.parent.iterdir()  # the expired one is gone
+    assert json.loads(now.read_bytes())["worker"] == winners[0]
     for worker in workers:
         worker.__exit__(None, None, None)
     assert list(tmp_path.iterdir()) == []
@@ -142,27 +143,61 @@ def test_wrong_seconds_are_refused_at_once(tmp_path: Path, given: str, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_claim_that_was_taken_by_mistake_is_put_back(
-    tmp_path: Path, claim: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the look at an expired claim and its removal another worker was faster; here without links."""
-
-    def refuse(*given: object) -> None:
-        raise PermissionError
-
-    real = Path.rename
-
-    def late(path: Path, target: Path) -> Path:
-        left_by(path, worker="faster")
-        return real(path, target)
-
-    left_by(claim, seconds_ago=1000)
+def test_a_claim_from_an_old_look_is_withdrawn(tmp_path: Path, claim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It saw no claim, was away for a while, and another worker has claimed the part in between."""
+    other = claim.with_name("windows+16-0.3.json")
+    left_by(other)
     with Alive(tmp_path) as worker:
-        monkeypatch.setattr(os, "link", refuse)
-        monkeypatch.setattr(Path, "rename", late)
+        looks = iter([{}])
+        real = worker._numbered
+        monkeypatch.setattr(worker, "_numbered", lambda name: next(looks, real(name)))
         assert not worker.claim("windows/16-0")
-    assert json.loads(claim.read_bytes())["worker"] == "faster"
-    assert list(claim.parent.iterdir()) == [claim]
+        assert list(claim.parent.iterdir()) == [other]
+
+
+def test_claims_of_parts_with_similar_names_are_their_own(tmp_path: Path) -> None:
+    with Alive(tmp_path) as first, Alive(tmp_path) as second:
+        assert first.claim("layers/a")
+        assert second.claim("layers/a.0")
+        assert not second.claim("layers/a")
+
+
+@pytest.mark.slow
+def test_of_many_at_once_never_two_get_it(tmp_path: Path) -> None:
+    """Over and over, from claims that were left by a dead worker, released, and none at all."""
+    for attempt in range(300):
+        folder = tmp_path / str(attempt)
+        claim = folder / ".abbe-work" / "claims" / "windows+16-0.0.json"
+        if attempt % 2:
+            left_by(claim, seconds_ago=1000)
+        crowd(folder)
+
+
+def crowd(folder: Path) -> None:
+    gate, holders, most = threading.Barrier(6), [], []
+
+    def take(alive: Alive) -> None:
+        gate.wait()
+        for _ in range(4):
+            if alive.claim("windows/16-0"):
+                holders.append(alive.name)
+                most.append(len(holders))
+                time.sleep(0.0005)
+                holders.remove(alive.name)
+                alive.release("windows/16-0")
+
+    folder.mkdir(exist_ok=True)
+    workers = [Alive(folder) for _ in range(6)]
+    threads = [threading.Thread(target=take, args=(worker,)) for worker in workers]
+    for worker in workers:
+        worker.__enter__()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for worker in workers:
+        worker.__exit__(None, None, None)
+    assert max(most) == 1
 
 
 def in_another_thread(take: object) -> str:

@@ -2,8 +2,9 @@
 
 What is special: no locks, which network file systems lose. A claim is a file that only one process can make (a link);
 its process touches it while it lives, and a claim that was not touched for a while has expired. Times are those of the
-file system alone: clocks of machines differ. An expired claim is renamed before another is made, and only one process
-can rename it. On the same machine a process that is gone is seen at once.
+file system alone: clocks of machines differ. Nobody takes a claim of another away: claims of a part are numbered, the
+next number stands beside an expired one, and who has made it looks once more. Of two that came from looks of different
+age at least the later one sees the other, and withdraws. On the same machine a process that is gone is seen at once.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import secrets
 import socket
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -60,6 +63,7 @@ class Alive:
         self.name = secrets.token_hex(8)
         self._mark = self.folder / WORKERS / f"{self.name}.json"
         self._touched = {self._mark}
+        self._claims: dict[str, Path] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="abbe-alive", daemon=True)
 
@@ -80,19 +84,28 @@ class Alive:
 
     def claim(self, name: str) -> bool:
         """Whether this process, and no other, may make the part of this name until it is released."""
-        path = self._claim(name)
-        if path in self._touched:
+        if name in self._claims:
             return True
-        mark = _read(path)
-        if mark is not None and not (mark.has_expired(self.now()) and _expire(path, mark)):
+        before = self._numbered(name)
+        if self._any_lives(before.values()):
             return False
+        path = self.folder / CLAIMS / f"{_plain(name)}.{max(before, default=-1) + 1}.json"
         if not self._write(path):
             return False
+        after = [one for one in self._numbered(name).values() if one != path]
+        if self._any_lives(after):  # made from a look that was older than this one
+            self._take_away(path)
+            return False
         self._touched.add(path)
+        self._claims[name] = path
+        for expired in after:
+            with suppress(OSError):
+                expired.unlink()
         return True
 
     def release(self, name: str) -> None:
-        self._take_away(self._claim(name))
+        if name in self._claims:
+            self._take_away(self._claims.pop(name))
 
     def now(self) -> float:
         """By the clock of the file system."""
@@ -105,8 +118,19 @@ class Alive:
         now = self.now() if marks else 0.0
         return {name for name, mark in marks if mark is not None and not mark.has_expired(now)}
 
-    def _claim(self, name: str) -> Path:
-        return self.folder / CLAIMS / f"{name.replace('/', '+')}.json"
+    def _numbered(self, name: str) -> dict[int, Path]:
+        """All claims of a part that are there, of the living and the dead."""
+        folder, pattern = self.folder / CLAIMS, re.compile(rf"{re.escape(_plain(name))}\.(\d+)\.json")
+        try:
+            there = os.listdir(folder)
+        except OSError:
+            return {}
+        return {int(parts[1]): folder / file for file in there if (parts := pattern.fullmatch(file)) is not None}
+
+    def _any_lives(self, claims: Iterable[Path]) -> bool:
+        marks = [mark for path in claims if (mark := _read(path)) is not None]
+        now = self.now() if marks else 0.0
+        return any(not mark.has_expired(now) for mark in marks)
 
     def _write(self, path: Path) -> bool:
         who = json.dumps(_me() | {"worker": self.name})
@@ -193,18 +217,6 @@ def _touch(path: Path) -> float:
     return 0.0  # nothing expires while the file system does not answer
 
 
-def _expire(path: Path, seen: _Mark) -> bool:
-    """Take an expired claim away; False if another process did."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
-    try:
-        path.rename(aside)
-    except OSError:
-        return False
-    taken = _read(aside)
-    mine = taken is not None and taken.who == seen.who
-    if not mine:
-        with suppress(OSError, CannotWrite):
-            write_once(path, aside.read_bytes())  # another was faster, and this is its new claim: put back
-    with suppress(OSError):
-        aside.unlink()
-    return mine
+def _plain(name: str) -> str:
+    """The name of a part as one of a file."""
+    return name.replace("/", "+")
