@@ -134,7 +134,7 @@ def test_any_shape_and_scale(
     torch.testing.assert_close(found, wanted.transpose(1, 2), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("keys", [1, 2, 5, 1023, 4096])
 @pytest.mark.parametrize("spec", SPECS)
 def test_lengths(spec: str, keys: int, steps: list[str]) -> None:

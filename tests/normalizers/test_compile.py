@@ -42,7 +42,7 @@ def unrolls_newton(case: Case) -> bool:
 SLOW_ONES = ("entmax:alpha=1.3,learn=true", "normmax:alpha=2")
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "case", [case if str(case) in CORE else slow(case) for case in CASES if not unrolls_newton(case)], ids=str
 )
@@ -51,7 +51,7 @@ def test_whole_graph_of_short_rows(case: Case) -> None:
     assert_same_compiled(made, random_logits(2, 3, 2, 9, dtype=torch.float32), random_mask(2, 3, 2, 9), "aot_eager")
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(6)
 @every_case()
 def test_whole_graph_of_long_rows(case: Case, fused: None) -> None:
     """The kernels stay in the graph as calls."""

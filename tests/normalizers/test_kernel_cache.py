@@ -80,7 +80,7 @@ def run(code: str, *arguments: str, **variables: str) -> str:
 
 @pytest.mark.parametrize(
     "specs",
-    [("scaled:of=entmax:alpha=1.5,t=0.3,learn=true",), slow(tuple(map(str, CASES)))],
+    [slow(("scaled:of=entmax:alpha=1.5,t=0.3,learn=true",)), slow(tuple(map(str, CASES)))],
     ids=["entmax", "all"],
 )
 def test_a_cold_cache_gives_the_bits_of_a_warm_one(specs: tuple[str, ...], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("processor", ["generic", "haswell"])
+@pytest.mark.parametrize("processor", ["haswell", pytest.param("generic", marks=pytest.mark.slow)])
 def test_kernels_on_narrower_vectors(processor: str) -> None:
     # a file for its sums, one test of the other: to collect all that it has takes as long as a kernel
     files = [str(HERE / name) for name in ("test_sums.py", "test_kernels.py::test_kernel_of_narrow_vectors")]

@@ -67,6 +67,7 @@ def parts(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in sorted((folder / "runs").glob("*.json"))}
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_is_as_uninterrupted(
     whole: abbe.Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

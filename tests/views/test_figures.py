@@ -287,7 +287,7 @@ ODD: dict[str, Callable[[Figure], Figure]] = {
 }
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("odd", list(ODD))
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_missing_does_not_stop_a_figure(name: str, odd: str) -> None:
