@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
+import tempfile
 import zlib
 
 if importlib.util.find_spec("setuptools"):
@@ -18,8 +20,30 @@ import torch
 from hypothesis import HealthCheck, settings
 from tiers import EXAMPLES
 
+from abbe._when_imported import when_imported
 from abbe.measures import _rows
 from abbe.normalizers import _dispatch
+
+
+def _compile_in_turn() -> None:
+    """Of two workers that need the same kernel one compiles it, and the other waits and loads it from the cache."""
+    from numba.core.ccallback import CFunc
+
+    compile_now = CFunc.compile
+
+    def compile_in_turn(made: CFunc) -> None:
+        name = f"abbe-tests-{zlib.crc32(str(made._pyfunc.__code__.co_filename).encode())}-{made._pyfunc.__name__}.lock"
+        with open(os.path.join(tempfile.gettempdir(), name), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            compile_now(made)
+
+    CFunc.compile = compile_in_turn
+
+
+if importlib.util.find_spec("fcntl"):
+    import fcntl
+
+    when_imported("numba.core.ccallback", _compile_in_turn)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -49,7 +49,13 @@ def test_one_after_the_other(study: str, abbe_commands: Commands, whole: Whole, 
     merged(abbe_commands, study, folder, whole)
 
 
-@studies
+def wait_until_stopped(process: int) -> None:
+    while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", STUDIES)
 def test_two_at_once_make_every_part_once(study: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = abbe_commands.of(study, folder, "--quiet", "--shard", "any")
@@ -61,11 +67,14 @@ def test_two_at_once_make_every_part_once(study: str, abbe_commands: Commands, w
 
 @studies
 def test_one_is_killed_and_never_returns(study: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
-    """Amid writing a part; another, which has begun before, takes it over."""
+    """Amid writing a part; another, which waits for that part, takes it over."""
     folder = tmp_path / "run"
     command = abbe_commands.of(study, folder, "--quiet", "--shard", "any")
-    killed = abbe_commands.start(command, {"signal": signal.SIGKILL, "at": 1, "moment": "half"})
+    killed = abbe_commands.start(command, {"signal": signal.SIGSTOP, "at": 1, "moment": "half"})
+    wait_until_stopped(killed)
     other = abbe_commands.start(command)
+    time.sleep(0.5)
+    os.kill(killed, signal.SIGKILL)
     assert abbe_commands.wait(killed).code == -signal.SIGKILL
     assert numbers(abbe_commands.wait(other))[3]
     merged(abbe_commands, study, folder, whole)
@@ -106,8 +115,7 @@ def test_a_run_and_workers_do_not_mix(abbe_commands: Commands, whole: Whole, tmp
         (plain, [*plain, "--shard", "2/2"], r"is in use by process \d+ on .*, which does not share it: wait"),
     ):
         process = abbe_commands.start(first, {"signal": signal.SIGSTOP, "at": 1, "moment": "half"})
-        while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-            time.sleep(0.01)
+        wait_until_stopped(process)
         refused = abbe_commands.run(second)
         assert refused.code == 2
         assert re.search(said, refused.err), refused.err
