@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -46,26 +48,16 @@ def test_one_claims_and_the_other_waits_until_it_is_released(tmp_path: Path, cla
 def test_of_many_at_once_one_gets_it(tmp_path: Path, claim: Path) -> None:
     """Also where the claim of a dead worker has to be taken over first."""
     left_by(claim, seconds_ago=1000)
-    gate, winners = threading.Barrier(8), []
+    winners = []
 
     def take(alive: Alive) -> None:
-        gate.wait()
         if alive.claim("windows/16-0"):
             winners.append(alive.name)
 
-    workers = [Alive(tmp_path) for _ in range(8)]
-    threads = [threading.Thread(target=take, args=(worker,)) for worker in workers]
-    for worker in workers:
-        worker.__enter__()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(winners) == 1
-    (now,) = claim.parent.iterdir()  # the expired one is gone
-    assert json.loads(now.read_bytes())["worker"] == winners[0]
-    for worker in workers:
-        worker.__exit__(None, None, None)
+    with at_once(tmp_path, 8, take):
+        assert len(winners) == 1
+        (now,) = claim.parent.iterdir()  # the expired one is gone
+        assert json.loads(now.read_bytes())["worker"] == winners[0]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -174,10 +166,11 @@ def test_of_many_at_once_never_two_get_it(tmp_path: Path) -> None:
 
 
 def crowd(folder: Path) -> None:
-    gate, holders, most = threading.Barrier(6), [], []
+    """Six workers claim and release one part as fast as they can: never do two hold it."""
+    holders: list[str] = []
+    most = []
 
     def take(alive: Alive) -> None:
-        gate.wait()
         for _ in range(4):
             if alive.claim("windows/16-0"):
                 holders.append(alive.name)
@@ -187,17 +180,27 @@ def crowd(folder: Path) -> None:
                 alive.release("windows/16-0")
 
     folder.mkdir(exist_ok=True)
-    workers = [Alive(folder) for _ in range(6)]
-    threads = [threading.Thread(target=take, args=(worker,)) for worker in workers]
-    for worker in workers:
-        worker.__enter__()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for worker in workers:
-        worker.__exit__(None, None, None)
-    assert max(most) == 1
+    with at_once(folder, 6, take):
+        assert max(most) == 1
+
+
+@contextmanager
+def at_once(folder: Path, count: int, take: Callable[[Alive], None]) -> Iterator[None]:
+    """So many workers of a folder, each in a thread, that begin at the same moment; within, all have done it."""
+    gate = threading.Barrier(count)
+
+    def begin(alive: Alive) -> None:
+        gate.wait()
+        take(alive)
+
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Alive(folder)) for _ in range(count)]
+        threads = [threading.Thread(target=begin, args=(worker,)) for worker in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        yield
 
 
 def in_another_thread(take: object) -> str:

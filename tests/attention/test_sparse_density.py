@@ -49,6 +49,7 @@ def test_gradients_make_the_support_pay_longer(
     assert sparse_heads == expected
 
 
+@pytest.mark.slow
 def test_heads_of_almost_one_density_stay_together(sparse_heads: list[int]) -> None:
     """One head at 24 % and one at 31 %: splitting them would cost more than it saves."""
     given = inputs([1.1, 0.8], False)

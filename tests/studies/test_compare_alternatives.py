@@ -55,6 +55,7 @@ def test_heads_that_no_pattern_names_keep_their_softmax() -> None:
     assert (str(rules[1].inner), rules[1].keep) == ("sparsemax", 3)
 
 
+@pytest.mark.slow
 def test_a_file_is_not_calibrated_again(tmp_path: Path) -> None:
     file = saved(tmp_path / "part.safetensors", "sparsemax")
     found = made(normalizers=[file, "layers.0=topk:k=2"], calibrate=True, folder=tmp_path / "out")

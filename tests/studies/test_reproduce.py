@@ -225,6 +225,7 @@ def test_statements_and_times(found: Reproduction) -> None:
 # Folders and mistakes
 
 
+@pytest.mark.slow
 def test_folder_holds_everything(tmp_path: Path) -> None:
     options: dict[str, Any] = {"figures": ["2a", "2b"], "windows": 2, "queries": 4, "progress": False}
     first = abbe.reproduce(model(), TEXT, folder=tmp_path / "out", **options)

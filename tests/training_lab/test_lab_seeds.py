@@ -65,6 +65,7 @@ def _all(module: nn.Module | None) -> list[nn.Parameter]:
     return [] if module is None else list(module.parameters())
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_numbers_here_and_in_a_worker() -> None:
     """Bit for bit, here and in a process of its own."""
     task, run = small("maximum"), choice("maximum", normalizer=LEARNS, seeds=(0, 1))

@@ -118,8 +118,10 @@ def low_and_high(row: Any) -> Any:
 
 
 @kernel
-def ratio_of(x: Any, low: Any, inverse: Any) -> Any:
-    return ((x if x > NEG_INF else ZERO) - low) * inverse if inverse > ZERO else ONE
+def ratio_of(x: Any, low: Any, high: Any, inverse: Any) -> Any:
+    """1 for the highest, exactly: what rounding leaves of it, times 1/(high - low), would be a gradient of one key."""
+    below = x < high and inverse > ZERO
+    return ((x if x > NEG_INF else ZERO) - low) * inverse if below else ONE
 
 
 @forward_rows()
@@ -135,16 +137,16 @@ def self_adjusted_forward(row: Any, top: Any, params: Any, out: Any) -> None:
 @sum_over_keys(BLOCK, sums=4, rounded=False, within=inlined)
 def key_sums(j: int, row: Row, grad: Row, weights: Row, low: Any, high: Any, inverse: Any) -> Any:
     """sums of g w ratio and g w (ratio - 1), and how many keys are the lowest and the highest."""
-    share, ratio = grad[j] * weights[j], ratio_of(row[j], low, inverse)
+    share, ratio = grad[j] * weights[j], ratio_of(row[j], low, high, inverse)
     return share * ratio, share * (ratio - ONE), ONE if row[j] == low else ZERO, ONE if row[j] == high else ZERO
 
 
 @kernel
 def self_adjusted_sums(row: Any, grad: Any, weights: Any, low: Any, high: Any, inverse: Any) -> Any:
-    """The mean gradient of the row, and the gradients to each key that is the lowest or the highest."""
+    """The mean gradient of the row, and those to each lowest and each highest key, times high - low."""
     dot, rest, at_low, at_high = key_sums(row, grad, weights, low, high, inverse)
-    to_low = rest * inverse / at_low if low < ZERO else 0.0
-    to_high = -dot * inverse / at_high if high > ZERO else 0.0
+    to_low = rest / at_low if low < ZERO else 0.0
+    to_high = -dot / at_high if high > ZERO else 0.0
     return f32(dot), f32(to_low), f32(to_high)
 
 
@@ -156,8 +158,7 @@ def self_adjusted_backward(grad: Any, row: Any, weights: Any, params: Any, out: 
     inverse = ONE / (high - low) if high - low > TINY else ZERO
     dot, to_low, to_high = self_adjusted_sums(row, grad, out, low, high, inverse)
     for j in range(row.shape[0]):
-        ratio = ratio_of(row[j], low, inverse)
-        change = out[j] * (grad[j] * ratio - dot + grad[j] * inverse)
-        change += to_low if row[j] == low else ZERO
-        change += to_high if row[j] == high else ZERO
-        out[j] = change
+        ratio = ratio_of(row[j], low, high, inverse)
+        moved = out[j] * grad[j] + (to_low if row[j] == low else ZERO) + (to_high if row[j] == high else ZERO)
+        # Summed before the factor 1/(high - low), which would enlarge the rounding of each: a single key has 0.
+        out[j] = out[j] * (grad[j] * ratio - dot) + moved * inverse
