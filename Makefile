@@ -16,7 +16,7 @@ ORIGIN := $(CURDIR) $(PYTHON)
 FOUND := $(shell test -x $(RUN) && cat $(STAMP) 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup report test test-quick test-all test-sample test-real test-dist check lint types layers bench format clean FORCE
+.PHONY: help setup report test test-quick test-all test-sample test-real test-dist test-lowest pictures check lint types layers docs bench format clean FORCE
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,7 +57,7 @@ report: $(STAMP)  ## measure a model and write the page; the last line is its pa
 PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest --numprocesses $(WORKERS) --maxprocesses 8 \
     --dist loadfile --no-loadscope-reorder
 
-test: $(STAMP)  ## run the checks and the quick tests (about 6 minutes on 2 cores)
+test: $(STAMP)  ## run the checks and the quick tests (about 8 minutes on 2 cores)
 	@$(MAKE) --no-print-directory --jobs 2 check test-quick
 
 test-quick: $(STAMP)
@@ -96,6 +96,19 @@ layers: $(STAMP)
 test-dist: $(STAMP)  ## build wheel and source archive, use them in new environments
 	$(RUN) scripts/check_dist.py $(ARGS)
 
+# Offline: nothing is fetched, and a page fetches nothing. A broken link or anchor is an error.
+docs: $(STAMP)  ## build the documentation site into site/
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet $(ARGS)
+	@echo "site/index.html"
+
+# TORCH=torch==2.6.0 tests its lower bound, too: old builds for CPUs are not on the package index, those for CUDA are.
+TORCH ?=
+test-lowest: $(STAMP)  ## run the quick tests with the oldest versions that pyproject.toml accepts
+	$(RUN) scripts/check_lowest.py $(if $(TORCH),--torch $(TORCH)) $(ARGS)
+
+pictures: $(STAMP)  ## make the pictures of README and docs from measured runs (ARGS=--list shows what they cost)
+	$(RUN) scripts/pictures.py $(ARGS)
+
 bench: $(STAMP)  ## measure the speed
 	$(RUN) benchmarks/bench.py $(ARGS)
 
@@ -104,5 +117,5 @@ format: $(STAMP)  ## repair the format and what lint can repair itself
 	$(RUN) -m ruff format
 
 clean:  ## remove .venv, caches and built files
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -42,9 +42,9 @@ def chart(rows: list[dict[str, Any]]) -> alt.FacetChart:
     )
     x = x.axis(values=[0.1, 1, 10, 100], format="~g")
     y = alt.Y("ratio:Q", title="time / time of torch's softmax attention").scale(
-        type="log", domain=[0.2, 4], nice=False
+        type="log", domain=[0.125, 4], nice=False
     )
-    y = y.axis(values=[0.25, 0.5, 1, 2, 4], format="~g")
+    y = y.axis(values=[0.125, 0.25, 0.5, 1, 2, 4], format="~g")
     colour = alt.Color("tokens:O", title="tokens").scale(range=["#9ecae1", "#5596c2", "#2171b5", "#08306b"])
     shape = alt.Shape("normalizer:N", title="normalizer")
     base = alt.Chart(alt.InlineData(values=rows))

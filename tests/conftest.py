@@ -13,11 +13,11 @@ if importlib.util.find_spec("setuptools"):
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from row_paths import KERNEL, REFERENCE, Path
 from tiers import EXAMPLES
 
 from abbe._when_imported import when_imported
@@ -99,18 +99,6 @@ settings.register_profile(
     "abbe", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=EXAMPLES
 )
 settings.load_profile("abbe")
-
-
-@dataclass(frozen=True)
-class Path:
-    """One of the implementations: its dtype, and what counts as equal in it (weights are at most about 1)."""
-
-    dtype: torch.dtype
-    tolerance: float
-
-
-REFERENCE = Path(torch.float64, 1e-11)
-KERNEL = Path(torch.float32, 8 * torch.finfo(torch.float32).eps)
 
 
 @pytest.fixture

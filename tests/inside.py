@@ -14,6 +14,7 @@ MODULES = {
     "attention_attend": "abbe._attention.attend",
     "attention_blocks": "abbe._attention.blocks",
     "double_module": "abbe._double",
+    "sparse_call": "abbe._attention.sparse.call",
     "sparse_op": "abbe._attention.sparse.op",
     "held_module": "abbe._held",
     "kernels_switch": "abbe._kernels.switch",
@@ -94,9 +95,8 @@ NAMES = {
     "abbe.models._export.scales": "plan_scales=scales",
     "abbe.models._load.gguf_header": "read_settings",
     "abbe.models._load.quiet": "quiet",
-    "abbe.models._pull.cache": "model_folder",
     "abbe.models._session.keywords": "HARMLESS Keywords checked_mask read_keywords",
-    "abbe.models._session.selfcheck": "check_finite main_output own_attention relative_error tolerance",
+    "abbe.models._session.selfcheck": "check_finite main_output own_attention relative_error",
     "abbe.models._swap.attention": "swapped_attention",
     "abbe.models._swap.groups": "for_heads",
     "abbe.normalizers._adaptive": "sharpening",
@@ -123,6 +123,7 @@ NAMES = {
     "abbe.studies._compare.rule": "COVERAGE compare_judge=judge rule",
     "abbe.studies._compare.tables": "_plain compare_losses=losses",
     "abbe.studies._cost.rates": "OPERATIONS Rates TRAFFIC",
+    "abbe.studies._diff.fitted": "fitted_rows",
     "abbe.studies._diff.paired": "difference_table paired_p q_values",
     "abbe.studies._engine.calibrated": "kept_alpha learnable",
     "abbe.studies._engine.capacity.curve": "Curve trace",
@@ -153,18 +154,21 @@ NAMES = {
     "abbe.studies._engine.tables": "_largest table",
     "abbe.studies._engine.vectors": "token_vectors",
     "abbe.studies._engine.window": "WindowReader check_model check_tokens query_positions rows_of_call",
-    "abbe.studies._lift.fits": "recipe_name",
-    "abbe.studies._lift.pass_keys": "JUDGED SEARCHED answers lift_DECOYS=DECOYS pass_keys",
+    "abbe.studies._lift.fits": "Fits recipe_name",
+    "abbe.studies._lift.pass_keys": "Haystack JUDGED SEARCHED answers haystacks lift_DECOYS=DECOYS pass_keys",
+    "abbe.studies._lift.questions": "Asked read_all",
     "abbe.studies._lift.recipes": "LiftCell=Cell Tried best going_on layer_groups nested_recipes thinned",
     "abbe.studies._lift.result": "KEYS_SCHEMA PLANS_SCHEMA SCAN_SCHEMA lift_SCHEMA=SCHEMA",
     "abbe.studies._lift.rule": "CONTROL Judged PLAN decide rule_text",
     "abbe.studies._lift.schedule": "Load fitting full passes what_was_cut",
     "abbe.studies._lift.settings": "LiftSettings",
-    "abbe.studies._lift.thirds": "Portion Sealed cut",
+    "abbe.studies._lift.slopes": "SlopeLearner learns round_ends",
+    "abbe.studies._lift.thirds": "Portion Sealed cut judged_lengths",
+    "abbe.studies._lift.tuning": "LiftPlan=Plan",
     "abbe.studies._report.advice": "advice gaining",
     "abbe.studies._report.alternatives": (
         "ALTERNATIVES AlternativesReader MOST_WINDOWS SHARPER SPARSE alternatives_table alternatives_windows "
-        "block_sums report_SCHEMA=SCHEMA"
+        "block_sums ALTERNATIVES_SCHEMA"
     ),
     "abbe.studies._report.answer": "answer",
     "abbe.studies._report.floors": "floors fragile_below",
@@ -222,6 +226,57 @@ PLACES = {
     for module, listed in NAMES.items()
     for alias, _, name in (one.partition("=") for one in listed.split())
 }
+
+# Where the schema of each table of a result is, by study and table.
+SCHEMAS = {
+    "diagnose": {"table": "abbe.results SCHEMA"},
+    "report": {
+        "table": "abbe.results SCHEMA",
+        "growth": "abbe.studies._report.growth _SCHEMA",
+        "floors": "abbe.studies._report.floors _SCHEMA",
+        "alternatives": "abbe.studies._report.alternatives ALTERNATIVES_SCHEMA",
+    },
+    "report --each": {"table": "abbe.studies._each.result SCHEMA"},
+    "diff": {"table": "abbe.studies._diff.paired SCHEMA", "curves": "abbe.studies._diff.result CURVE_SCHEMA"},
+    "watch": {"table": "abbe.results TRAINING_SCHEMA", "alerts": "abbe.results._training _ALERT_SCHEMA"},
+    "compare": {
+        "table": "abbe.studies._compare.result SCHEMA",
+        "needle": "abbe.studies._compare.result NEEDLE_SCHEMA",
+        "judgements": "abbe.studies._compare.result JUDGEMENT_SCHEMA",
+    },
+    "capacity": {
+        "table": "abbe.studies._capacity.result TABLE_SCHEMA",
+        "curve": "abbe.studies._capacity.result CURVE_SCHEMA",
+        "growth": "abbe.studies._capacity.result GROWTH_SCHEMA",
+        "correlation": "abbe.studies._capacity.result CORRELATION_SCHEMA",
+    },
+    "calibrate": {
+        "table": "abbe.studies._calibrate.result HEADS_SCHEMA",
+        "parameters": "abbe.studies._calibrate.result PARAMETERS_SCHEMA",
+    },
+    "lift": {
+        "table": "abbe.studies._lift.result SCHEMA",
+        "scan": "abbe.studies._lift.result SCAN_SCHEMA",
+        "plans": "abbe.studies._lift.result PLANS_SCHEMA",
+        "keys": "abbe.studies._lift.result KEYS_SCHEMA",
+    },
+    "train": {
+        "table": "abbe.studies._train.result TABLE_SCHEMA",
+        "curves": "abbe.studies._train.result CURVE_SCHEMA",
+        "summary": "abbe.studies._train.result SUMMARY_SCHEMA",
+        "lengths": "abbe.studies._train.result LENGTH_SCHEMA",
+        "alerts": "abbe.studies._train.result ALERT_SCHEMA",
+        "warnings": "abbe.studies._train.result WARNING_SCHEMA",
+        "roc": "abbe.studies._train.result ROC_SCHEMA",
+    },
+    "cost": {"table": "abbe.studies._cost.result SCHEMA"},
+}
+
+
+def schema_of(study: str, table: str) -> dict[str, Any]:
+    """The columns of a table of a result."""
+    module, name = SCHEMAS[study][table].split()
+    return dict(getattr(importlib.import_module(module), name))
 
 
 def __getattr__(name: str) -> Any:

@@ -77,6 +77,8 @@ CASES = (
     Case("ssmax:s=0.4,learn=true,heads=3"),
     Case("logn:trained=16"),
     Case("logn:trained=3,floor=1"),
+    Case("logn:trained=16,slope=-0.5"),
+    Case("logn:trained=3,slope=2,beyond=true,learn=true,heads=3"),
     Case("sparsemax", smooth=False),
     Case("entmax:alpha=1.05", smooth=False),
     Case("entmax:alpha=1.25", smooth=False),
@@ -206,7 +208,7 @@ def slow(*values: object) -> ParameterSet:
 
 
 def narrow(*values: object) -> ParameterSet:
-    """Values of a parameter that run with narrower vectors, too (tests/normalizers/test_widths.py)."""
+    """Values of a parameter that run with narrower vectors, too (tests/normalizers/kernels/test_widths.py)."""
     return pytest.param(*values, marks=pytest.mark.narrow)
 
 

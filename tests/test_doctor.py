@@ -85,10 +85,10 @@ def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     check = check_of("packages")
     assert check.failed
     assert check.detail == "numba is not installed, typer is not installed"
-    assert check.advice.startswith("pip install 'numba>=0.60,<0.69'; pip install 'typer>=")
+    assert check.advice.startswith("pip install 'numba>=0.62,<0.69'; pip install 'typer>=")
     result = run("doctor")
     assert result.exit_code == 1
-    assert "-> pip install 'numba>=0.60,<0.69'" in result.stdout
+    assert "-> pip install 'numba>=0.62,<0.69'" in result.stdout
     assert "abbe cannot work as it should: see to packages." in result.stdout
 
 
@@ -103,9 +103,9 @@ def test_an_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("version", "state"),
     [
-        ("0.59.9", "broken"),
-        ("0.60", "ok"),
-        ("0.60.0rc1", "ok"),
+        ("0.61.9", "broken"),
+        ("0.62", "ok"),
+        ("0.62.0rc1", "ok"),
         ("0.68.9", "ok"),
         ("0.69", "warning"),
         ("1", "warning"),
@@ -204,7 +204,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "embedded"
 
 
-@pytest.mark.parametrize("file", _embedded.FILES)
+@pytest.mark.parametrize("file", _embedded.EMBEDDED_FILES)
 def test_a_file_of_the_embedded_model_is_missing_or_cut_off(file: str, copied: Path) -> None:
     assert machine.embedded_check().state == "ok"
     assert "6 layers x 8 heads" in machine.embedded_check().detail

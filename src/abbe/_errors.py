@@ -4,4 +4,11 @@ from __future__ import annotations
 
 
 class AbbeError(ValueError):
-    """Bad input: one line that names the argument, what came and what is allowed."""
+    """Bad input: one line that names the argument, what came and what is allowed.
+
+    Examples:
+        >>> abbe.normalizer("entmx")
+        Traceback (most recent call last):
+        ...
+        abbe._errors.AbbeError: unknown normalizer 'entmx'. Did you mean 'entmax'?
+    """

@@ -165,7 +165,18 @@ def _sum_of(content: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 
 
 def finite(content: Any) -> Any:
-    """JSON knows neither NaN nor infinity: they become null."""
+    """Content for JSON, which knows neither NaN nor infinity: they become None.
+
+    Args:
+        content: numbers, text, lists and mappings.
+
+    Returns:
+        The same with keys as text and lists for tuples.
+
+    Examples:
+        >>> abbe.results.finite({"a": (1.0, float("inf"))})
+        {'a': [1.0, None]}
+    """
     if isinstance(content, Mapping):
         return {str(key): finite(value) for key, value in content.items()}
     if isinstance(content, (list, tuple)):

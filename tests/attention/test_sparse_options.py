@@ -48,9 +48,14 @@ def as_double(problem: Problem) -> Problem:
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(problem=problems(torch.float32, DRAWN, longest=12), rows=st.sampled_from([1, 2, 1 << 20]))
-def test_every_option_is_the_specification(problem: Problem, rows: int) -> None:
-    """Blocks of few rows and of all; a bias is fixed here, since one that learns takes full rows."""
+@given(
+    problem=problems(torch.float32, DRAWN, longest=12),
+    rows=st.sampled_from([1, 2, 1 << 20]),
+    packed_from=st.sampled_from([1, 99]),
+)
+def test_every_option_is_the_specification(problem: Problem, rows: int, packed_from: int) -> None:
+    """Blocks of few rows and of all, scores from the kernel or from torch; a bias is fixed here, since one that learns
+    takes full rows."""
     if problem.normalizer.name in ("topk", "topp", "threshold"):
         problem.options.pop("sink", None)  # takes full rows
     if "position_bias" in problem.options:
@@ -58,6 +63,9 @@ def test_every_option_is_the_specification(problem: Problem, rows: int) -> None:
     expected = specified_without_bias(as_double(problem))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(call, "SCORE_BYTES", 4 * rows)
+        patch.setattr(call, "PACKED_BLOCK", 4 * rows)
+        patch.setattr(call, "PACKED_FROM", packed_from)
+        patch.setattr(call, "products_pay", lambda: True)
         patch.setattr(call, "MIN_QUERIES", 2)
         solved = solve_without_bias(problem, _sparse, dense_from=NEVER)
     assert_close([t.double() for t in solved], expected, rtol=2e-4, atol=2e-5)

@@ -7,18 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+_OF_THE_SITE = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", *_OF_THE_SITE)
 INDENTED = "indented"  # the language of a block that has no fence
 COMMANDS = (INDENTED, "sh", "console")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code: the language after its fence, its text, and the line of the document on which it begins."""
+    """A block of code: the language after its fence, its text, and the line of the document on which it begins.
+
+    `not_run` is why it cannot run here, from a comment above it: `<!-- not run: needs a GPU -->`.
+    """
 
     language: str
     text: str
     line: int
+    not_run: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ def read(name: str) -> Document:
         if lines[at].startswith("```"):
             language = lines[at].removeprefix("```").strip() or "no language"
             length = lines[at + 1 :].index("```")  # a fence that is not closed is a ValueError
-            blocks.append(Block(language, "\n".join(lines[at + 1 : at + 1 + length]), at + 2))
+            text = "\n".join(lines[at + 1 : at + 1 + length])
+            blocks.append(Block(language, text, at + 2, _reason(lines[:at])))
             at += length + 2
         elif lines[at].startswith("    ") and not prose[-1].strip():
             length = next((n for n, line in enumerate(lines[at:]) if line and not line.startswith("    ")), len(lines))
@@ -74,20 +80,11 @@ def read(name: str) -> Document:
     return Document(name, tuple(blocks), "\n".join(prose))
 
 
-def names_in(cell: str) -> list[str]:
-    """The names of a cell, written out: `a_…`, `b_…` (`mean`, `max`) are four, and so are `a`, `b` (and `_cosine`)."""
-    spans = re.findall(r"`([^`]+)`", cell)
-    inside = re.search(r"\((.*)\)", cell)
-    ends = re.findall(r"`([^`]+)`", inside[1]) if inside else []
-    found: list[str] = []
-    for span in spans[: len(spans) - len(ends)]:
-        if span.endswith("…"):
-            found += [span.removesuffix("…") + end for end in ends]
-        elif span.startswith("…"):  # `a_low`, `…_high`
-            found.append(found[-1].rpartition("_")[0] + span.removeprefix("…"))
-        else:
-            found += [span, *(span + end for end in ends)]
-    return found
+def _reason(above: list[str]) -> str:
+    """Of the comment just above a block."""
+    last = next((line for line in reversed(above) if line.strip()), "")
+    comment = re.fullmatch(r"<!-- not run: (.+) -->", last)
+    return comment[1] if comment else ""
 
 
 def commands(block: Block) -> list[str]:

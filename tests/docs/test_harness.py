@@ -11,8 +11,10 @@ from doc_commands import check_span, run_command, stop_before_the_work
 from doc_python import Untrue, check_shown, run_python
 from stand_ins import Shape, build, move_in
 
-# text is output, or needs another machine; every indented line must be a command; bash is a script for a cluster
-KNOWN = {"python", "text", "bash", "yaml", *COMMANDS}
+# text is output; every indented line must be a command; bash and yaml are for machines that are not at hand;
+# { .python } includes a script of examples/, which test_examples.py runs
+KNOWN = {"python", "{ .python }", "text", "bash", "yaml", *COMMANDS}
+NOT_RUN = 9  # blocks that say why
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -24,6 +26,22 @@ def test_every_block_has_a_known_language(name: str) -> None:
     assert fences == 2 * sum(block.language != INDENTED for block in document.blocks)
     kept = document.prose.count("\n") + sum(block.text.count("\n") + 1 for block in document.blocks) + fences
     assert kept <= len(lines) <= kept + len(document.blocks)  # an indented block ends with blank lines
+
+
+def test_blocks_that_are_not_run_say_why() -> None:
+    """They are counted, so that another one is a decision."""
+    blocks = [(name, block) for name in DOCUMENTS for block in read(name).blocks]
+    silent = [(name, block.line) for name, block in blocks if block.language in ("bash", "yaml") and not block.not_run]
+    assert silent == []
+    assert [
+        (name, block.line) for name, block in blocks if block.not_run and block.language in ("python", *COMMANDS)
+    ] == []
+    assert sum(bool(block.not_run) for _, block in blocks) == NOT_RUN
+
+
+def test_the_reason_of_a_block_stands_above_it(tmp_path: Path) -> None:
+    document = read(written(tmp_path, "<!-- not run: no GPU -->\n\n```bash\nx\n```\n\n```bash\ny\n```\n"))
+    assert [block.not_run for block in document.blocks] == ["no GPU", ""]
 
 
 @pytest.fixture(scope="module")

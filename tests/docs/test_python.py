@@ -7,28 +7,33 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from doc_blocks import DOCUMENTS, Document, names_in, read
+from doc_blocks import DOCUMENTS, read
 from doc_python import run_python
+from run_files import check_files
 from stand_ins import Shape, build, move_in, save_swap
 
+from abbe.measures import list_measures
+
 SHAPES = {
-    "docs/comparing.md": Shape(context=64),
-    "docs/measuring.md": Shape(context=1024),  # lengths=[256, 1024]
-    "docs/report.md": Shape(context=64),
+    "docs/how-to/comparing.md": Shape(context=64),
+    "docs/how-to/measuring.md": Shape(context=1024),  # lengths=[256, 1024]
+    "docs/how-to/report.md": Shape(context=64),
 }
 WITH_PYTHON = [name for name in DOCUMENTS if read(name).of("python")]
-ONLY_WITH_FINETUNE = {"tuned.safetensors", "tuning.safetensors"}
 
 
 SLOW = {
-    "docs/comparing.md",
-    "docs/measuring.md",
-    "docs/capacity.md",
-    "docs/lifting.md",
-    "docs/diff.md",
-    "docs/exporting.md",
-    "docs/report.md",  # the README makes a report, too
-    "docs/swapping.md",
+    "docs/how-to/comparing.md",
+    "docs/how-to/measuring.md",
+    "docs/how-to/capacity.md",
+    "docs/how-to/lifting.md",
+    "docs/explanation/precision.md",
+    "docs/explanation/lab.md",
+    "docs/index.md",  # as the README
+    "docs/how-to/diff.md",
+    "docs/how-to/exporting.md",
+    "docs/how-to/report.md",  # the README makes a report, too
+    "docs/how-to/swapping.md",
 }  # a second or more of measuring
 
 
@@ -39,36 +44,19 @@ def test_the_python_of_a_document_runs(name: str, tmp_path: Path, monkeypatch: p
     document = read(name)
     build(tmp_path, SHAPES.get(name, Shape()), document.texts)
     move_in(tmp_path, monkeypatch)
-    if name == "docs/lifting.md":  # left by its commands, which test_commands.py reads
+    if name == "docs/how-to/lifting-by-hand.md":  # left by its commands, which test_commands.py reads
         save_swap(Path("part/tuned.safetensors"), "entmax:alpha=1.5")
     space = run_python(document)
-    for promised in files(document):
-        assert promised.exists(), f"{name} says that there is a {promised}"
-    if name == "docs/comparing.md":
-        assert {column for cells in document.table("column") for column in names_in(cells[0])} <= set(
-            space["comparison"].table.columns
-        )
-    if name == "docs/measuring.md":
-        check_measures(document, space["run"].table)
+    for folder in re.findall(r'folder="([\w-]+)"', "".join(block.text for block in document.of("python"))):
+        check_files(Path(folder))
+    if name == "docs/how-to/measuring.md":
+        check_measures(space["run"].table)
 
 
-def check_measures(document: Document, heads: pl.DataFrame) -> None:
-    """A measure has sizes, limits and controls where the table of measures says so."""
-    for names, size, _, limit, control in document.table("measure"):
-        for name in set(names_in(names)) & set(heads["measure"]):
-            of_measure = heads.filter(pl.col("measure") == name)
+def check_measures(heads: pl.DataFrame) -> None:
+    """A measure has sizes, limits and controls where the registry says so."""
+    for info in list_measures():
+        of_measure = heads.filter(pl.col("measure") == info.name)
+        if len(of_measure):
             has = {column: of_measure[column].is_not_null().any() for column in ("n", "limit", "control")}
-            assert has == {"n": size == "N", "limit": bool(limit), "control": bool(control)}, name
-
-
-def files(document: Document) -> list[Path]:
-    """What the folder that the code names holds, by the document's table of files."""
-    folder = re.search(r'folder="([\w-]+)"', document.of("python")[0].text)
-    if folder is None:
-        return []
-    if document.name == "docs/comparing.md":
-        names = {"compare.html", "compare.json"}  # in a sentence
-    else:
-        names = {name for cells in document.table("file in the folder") for name in names_in(cells[0])}
-        names -= ONLY_WITH_FINETUNE
-    return [Path(folder[1]) / name for name in sorted(names)]
+            assert has == {"n": info.by_size, "limit": bool(info.limit), "control": bool(info.control)}, info.name

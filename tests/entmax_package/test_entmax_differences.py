@@ -1,4 +1,4 @@
-"""The table of docs/entmax.md: what the package does differently, each line beside what abbe.entmax does."""
+"""The table of docs/how-to/entmax.md: what the package does differently, each line beside what abbe.entmax does."""
 
 from __future__ import annotations
 

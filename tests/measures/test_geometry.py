@@ -130,6 +130,16 @@ def test_kernel_limits_are_those_of_the_reference_rounded_up(kernels: None) -> N
     assert bool((fast.reach.double() >= slow.reach)[defined].all())
 
 
+def test_queries_one_by_one_give_the_same(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = random_rows(3, keys=40, width=16, dtype=torch.float32)
+    sets, squares = choose_sets(rows, GRID, seeded(0)), (rows.vectors**2).sum(-1)
+    together = fused_geometry(rows, sets, rows.vectors, squares)
+    monkeypatch.setitem(fused_geometry.__globals__, "_SUMS_AT_ONCE", 1)  # as of vectors that are very wide
+    apart = fused_geometry(rows, sets, rows.vectors, squares)
+    for one, other in zip(itertools.chain(*together), itertools.chain(*apart), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("spec", ["sparsemax", "topk:k=3", "topp:p=0.4"])
 def test_zero_weights_tie_exactly(spec: str, kernels: None) -> None:
     """Keys of weight 0 lie at the distance ||s||, in the set or outside: the count must not depend on rounding."""

@@ -39,12 +39,13 @@ def small_llama() -> Any:
     return network
 
 
-def write_gguf(network: Any, path: Path, *, begin: bool = False, without: str = "") -> Path:
+def write_gguf(network: Any, path: Path, *, begin: bool = False, without: str = "", half: bool = False) -> Path:
+    """With `half` matrices are float16, as with `--outtype f16`."""
     writer = gguf.GGUFWriter(path, "llama")
     _write_settings(writer, network.config, begin)
     for name, weight in _tensors(network):
         if name != without:
-            writer.add_tensor(name, weight)
+            writer.add_tensor(name, weight.astype(np.float16) if half and weight.ndim == 2 else weight)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import Path
 from normalizer_cases import Case, every_case, random_logits
+from row_paths import Path
 from torch import Tensor
 
 import abbe

@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 import torch
-from conftest import REFERENCE, Path
 from normalizer_cases import Case, base_cases, every_case, random_logits, random_mask, slow
+from row_paths import REFERENCE, Path
 from typed import weights
 
 import abbe

@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
-from conftest import Path
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import normalizers_dispatch as _dispatch
 from inside import sharpening
 from normalizer_cases import random_logits, slow
+from row_paths import Path
 
 import abbe
 

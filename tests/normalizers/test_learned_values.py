@@ -14,6 +14,7 @@ import abbe
 LEARNABLE = {
     "learned-temperature": ("t",),
     "ssmax": ("s",),
+    "logn": ("slope",),
     "entmax": ("alpha",),
     "asentmax": ("delta", "beta", "gamma"),
     "sink": ("b",),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from conftest import Path
 from normalizer_cases import Case, base_cases, every_case, generic_logits, random_logits, random_mask
+from row_paths import Path
 from torch import Tensor
 from typed import jacobian, weights
 

@@ -181,7 +181,7 @@ def test_docstrings_state_the_mathematics(made: type[abbe.Normalizer]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["learned-temperature", "ssmax", "entmax", "asentmax", "sink", "elastic", "hybrid", "scaled"]
+    "name", ["learned-temperature", "ssmax", "logn", "entmax", "asentmax", "sink", "elastic", "hybrid", "scaled"]
 )
 def test_learned_values_cannot_leave_their_range(name: str) -> None:
     made = abbe.normalizer(name) if name == "learned-temperature" else abbe.normalizer(name, learn=True)

@@ -28,7 +28,14 @@ STUDIES: dict[str, tuple[str, ...]] = {
         *("--with", "sparsemax", "--length", "32", "--windows", "3", "--held-out", "2", "--queries", "8"),
         *("--steps", "3", "--finetune", "6"),
     ),
+    "lift": (
+        *("--with", "sparsemax", "--length", "16", "--windows", "2", "--steps", "4", "--prompts", "1"),
+        *("--budget", "none"),
+    ),
+    "diff": _QUICK,
 }
+SHARED = tuple(study for study in STUDIES if study not in ("lift", "diff"))  # have --shard
+OTHER = "other"  # folder of the second model, beside that of the first
 # What must be the same, byte for byte, whether a study was stopped or not; times are in none of them.
 _RESULTS = {
     "diagnose": ("heads.parquet",),
@@ -37,6 +44,8 @@ _RESULTS = {
     "capacity": ("*.csv", "losses/*.json", "separability/heads.parquet"),
     "compare": ("parts/[0-9]*.json",),
     "calibrate": ("*.safetensors", "layers/*.safetensors", "losses.json"),
+    "lift": ("*.safetensors", "parts/*.safetensors", "plans.csv", "scan.csv"),
+    "diff": ("*.parquet", "runs/*/heads.parquet", "losses/*.json"),
 }
 _PARTS = {
     "diagnose": ("windows/*",),
@@ -45,6 +54,8 @@ _PARTS = {
     "capacity": ("losses/*", "separability/windows/*"),
     "compare": ("parts/*",),
     "calibrate": ("layers/*", "losses.json", "tuning.safetensors"),
+    "lift": ("parts/fit-*", "parts/baseline*", "parts/scan-*", "parts/plan-*", "parts/chosen*", "parts/judged-*"),
+    "diff": ("runs/*/windows/*", "losses/*"),
 }
 
 
@@ -67,7 +78,8 @@ class Commands:
         self._outputs: dict[int, Path] = {}
 
     def of(self, study: str, folder: Path, *more: str) -> list[str]:
-        return [study, str(self._model), "--text", str(self._text), *STUDIES[study], "--out", str(folder), *more]
+        models = [str(self._model), *([str(self._model.with_name(OTHER))] if study == "diff" else [])]
+        return [study, *models, "--text", str(self._text), *STUDIES[study], "--out", str(folder), *more]
 
     def start(self, arguments: list[str], fault: dict[str, Any] | None = None, **more: Any) -> int:
         """The process id."""

@@ -95,10 +95,10 @@ class HalfWritten:
 
 
 def draw_nothing() -> None:
-    for page in ("report_page", "reproduction_page", "compare_page"):
+    for page in ("page_of", "report_page", "reproduction_page", "compare_page"):
         setattr(views, page, lambda found: "<!doctype html>")
-    for figures in ("save_report_figures", "save_figures", "save_compare_figures", "save_capacity_figures"):
-        setattr(views, figures, lambda found, folder: None)
+    for name in ("report", "reproduction", "compare", "capacity", "calibration", "lift", "diff"):
+        setattr(views, f"save_{name}_figures", lambda found, folder: None)
 
 
 def give_up_privileges() -> None:

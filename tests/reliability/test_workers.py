@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from abbe_processes import STUDIES, Commands, Ended, left_over, results
+from abbe_processes import SHARED, Commands, Ended, left_over, results
 
 Whole = Callable[[str], Path]
 LAST = re.compile(r"(\d+) of (\d+) parts are in \S+?(?:, (\d+) of them made here)?(; all done: abbe merge \S+)?\n")
@@ -34,12 +34,12 @@ def merged(abbe_commands: Commands, study: str, folder: Path, whole: Whole) -> N
 
 
 studies = pytest.mark.parametrize(
-    "study", ["diagnose", *(pytest.param(study, marks=pytest.mark.slow) for study in STUDIES if study != "diagnose")]
+    "study", ["diagnose", *(pytest.param(study, marks=pytest.mark.slow) for study in SHARED if study != "diagnose")]
 )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", SHARED)
 def test_one_after_the_other(study: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shards = [abbe_commands.of(study, folder, "--quiet", "--shard", f"{number}/3") for number in (2, 3, 1)]
@@ -55,7 +55,7 @@ def wait_until_stopped(process: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", SHARED)
 def test_two_at_once_make_every_part_once(study: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = abbe_commands.of(study, folder, "--quiet", "--shard", "any")
@@ -81,7 +81,7 @@ def test_one_is_killed_and_never_returns(study: str, abbe_commands: Commands, wh
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", SHARED)
 def test_killed_again_and_again(study: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
     """Each is killed one part later than the one before; the last one finishes."""
     folder = tmp_path / "run"

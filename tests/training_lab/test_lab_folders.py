@@ -18,6 +18,7 @@ import pytest
 import torch
 from lab_cases import choice, small
 from polars.testing import assert_frame_equal
+from run_files import check_files
 
 import abbe
 from abbe.studies._train import experiment, side_by_side
@@ -61,6 +62,10 @@ def whole(finished: Path) -> abbe.Experiment:
     opened = abbe.open(finished)
     assert isinstance(opened, abbe.Experiment)
     return opened
+
+
+def test_files_are_those_that_are_listed(finished: Path) -> None:
+    check_files(finished)
 
 
 def parts(folder: Path) -> dict[Path, int]:

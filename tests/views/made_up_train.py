@@ -55,7 +55,10 @@ def made_up(
     with patch.object(early_warning, "_RESAMPLES", 20):  # of its intervals, which take seconds
         warnings = early_warning.warning_table(table, curves, alerts, STEPS[-1])
     lengths, roc = length_table(parts), early_warning.roc_table(table, curves, STEPS[-1])
-    return Experiment(table, curves, lengths, alerts, summary_table(table, 0.95), warnings, roc, findings, manifest)
+    return Experiment(
+        table=table, curves=curves, lengths=lengths, alerts=alerts, summary=summary_table(table, 0.95),
+        warnings=warnings, roc=roc, findings=findings, manifest=manifest,
+    )  # fmt: skip
 
 
 def _content(choice: Configuration, experiment: str, fails: bool) -> dict[str, Any]:

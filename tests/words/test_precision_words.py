@@ -15,5 +15,5 @@ def test_full_precision_and_older_folders_say_nothing(model: dict[str, object]) 
 def test_less_is_one_sentence_that_says_where_its_cost_stands() -> None:
     words = precision_of({"model": {"dtype": "float16+int8 (bitsandbytes)"}})
     assert words.startswith("The weights are float16+int8 (bitsandbytes), less than float32: ")
-    assert "docs/measuring.md" in words
+    assert "docs/explanation/precision.md" in words
     assert words.count(". ") == 0

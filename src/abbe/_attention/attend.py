@@ -1,8 +1,9 @@
 """attention(): exact attention with any normalizer, in memory that grows with block x Lk, never Lq x Lk.
 
 What is special: one function for all normalizers and options. It checks its arguments, then takes one of four
-paths that agree: torch's own kernel (softmax, where that is exact and lean), the support alone (maps with exact zeros
-on a CPU), ordinary torch operations (small problems, transforms, torch.compile), or block by block.
+paths that agree: torch's own kernel (softmax, and logn and ssmax over causal rows, where that is exact and lean), the
+support alone (maps with exact zeros on a CPU), ordinary torch operations (small problems, transforms, torch.compile),
+or block by block.
 """
 
 from __future__ import annotations
@@ -15,25 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._errors import AbbeError
-from ..normalizers import Normalizer, Softmax, inside_transform
+from ..normalizers import LogNScaling, Normalizer, ScalableSoftmax, Softmax, inside_transform
 from ..normalizers import normalizer as make_normalizer
-from .blocks import (
-    BLOCK_BYTES,
-    BlockSize,
-    Inputs,
-    Rule,
-    batch_shape,
-    blockwise,
-    compute_dtype,
-    dense,
-    fits_in_one_block,
-    full_precision,
-)
+from .blocks import BLOCK_BYTES, BlockSize, Inputs, Rule, batch_shape, compute_dtype, fits_in_one_block, full_precision
+from .engine import blockwise, dense
 from .sdpa import Options, from_sdpa
 from .sparse import DENSE, sparse_attention
 
 SPARSE_FROM = 1 << 16  # scores: below, full rows cost less than the calls
 SPARSE_QUERIES = 16
+_SOFTMAX = Softmax()
 
 
 @overload
@@ -75,7 +67,17 @@ def attention(
     """Attend with queries to keys and average the values with the normalizer's weights.
 
     The weights of a query are normalizer(softcap * tanh(scale * query.key / softcap) + position_bias) over its visible
-    keys. A query that sees no key gives zeros, with zero gradients.
+    keys. A query that sees no key gives zeros, with zero gradients. `attn_mask`, `is_causal`, `dropout_p` and
+    `enable_gqa` are the names of torch's scaled_dot_product_attention; of an option that has two names, give one.
+
+    float16 and bfloat16 are computed in float32, also under autocast. Memory is O(block x Lk), but O(Lq x Lk) in
+    torch.func transforms and, other than for softmax and the maps below, in torch.compile. Outside of transforms there
+    are second derivatives only while all scores fit in one block of 4 MiB.
+
+    Sparsemax, entmax, top-k (renormalised), top-p and threshold in float32 on a CPU read, keep and differentiate only
+    the keys that have a weight, unless these are more than half (a quarter without gradients): less time than softmax
+    takes where they are few, and 8 bytes per weight, up to 64 MiB or twice the inputs. Their second derivatives, at any
+    size, take O(Lq x Lk).
 
     Args:
         query: (..., H, Lq, D), floating.
@@ -93,30 +95,21 @@ def attention(
         position_bias: floating, broadcastable to (..., H, Lq, Lk), added to the scores; may need gradients.
         dropout: probability in [0, 1) of dropping a weight; the others grow by 1 / (1 - dropout).
         return_weights: also return the weights, before dropout; they take O(Lq x Lk) memory.
-        attn_mask, is_causal, dropout_p, enable_gqa: the names of torch's scaled_dot_product_attention, with its
-            meaning. A bool attn_mask is `mask`, a floating one `position_bias`; dropout_p is `dropout`; `scale` is the
-            same; enable_gqa=True has no effect, since heads may always be grouped. is_causal is `causal` where Lq = Lk;
-            elsewhere the first query sits at the first key, which takes a mask of Lq x Lk. Of an option that has two
-            names, give one.
+        attn_mask: `mask` where it is bool, `position_bias` where it is floating.
+        is_causal: `causal` where Lq = Lk; elsewhere the first query sits at the first key, which takes a mask of
+            Lq x Lk.
+        dropout_p: `dropout`.
+        enable_gqa: True has no effect, since heads may always be grouped.
 
     Returns:
         (..., H, Lq, Dv) in the value's dtype; with return_weights a pair of that and the weights (..., H, Lq, Lk).
 
-    float16 and bfloat16 are computed in float32, also under autocast. Memory is O(block x Lk), but O(Lq x Lk) in
-    torch.func transforms and, other than for softmax and the maps below, in torch.compile. Outside of transforms there
-    are second derivatives only while all scores fit in one block of 4 MiB.
-
-    Sparsemax, entmax, top-k (renormalised), top-p and threshold in float32 on a CPU read, keep and differentiate only
-    the keys that have a weight, unless these are more than half (a quarter without gradients): less time than softmax
-    takes where they are few, and 8 bytes per weight, up to 64 MiB or twice the inputs. Their second derivatives, at any
-    size, take O(Lq x Lk).
-
-    Example:
-        >>> q, k, v = torch.randn(8, 1024, 64), torch.randn(2, 1024, 64), torch.randn(2, 1024, 64)
-        >>> attention(q, k, v, "entmax:alpha=1.5", causal=True).shape
-        torch.Size([8, 1024, 64])
-        >>> attention(q, k, v, is_causal=True, enable_gqa=True).shape  # as torch's own function
-        torch.Size([8, 1024, 64])
+    Examples:
+        >>> q, k, v = torch.randn(8, 16, 64), torch.randn(2, 16, 64), torch.randn(2, 16, 64)
+        >>> abbe.attention(q, k, v, "entmax:alpha=1.5", causal=True).shape
+        torch.Size([8, 16, 64])
+        >>> abbe.attention(q, k, v, is_causal=True, enable_gqa=True).shape  # as torch's own function
+        torch.Size([8, 16, 64])
     """
     q, k, v = query, key, value
     _check_qkv(q, k, v)
@@ -134,6 +127,8 @@ def attention(
     # The kernel has no second derivatives, and in small problems every normalizer shall have them.
     if _kernel_applies(rule, inputs) and (compiling or not small or not _needs_grad(inputs)):
         return _kernel(rule, inputs)
+    if (scaled := _with_row_scales(rule, inputs, small)) is not None:
+        return _kernel(*scaled)
     if _sparse_pays(inputs, small) and (sparse := sparse_attention(rule, inputs)) is not None:
         return sparse
     return dense(rule, inputs)[0] if compiling or small else blockwise(rule, inputs)
@@ -196,6 +191,25 @@ def _kernel_takes(extra: Tensor | None, rule: Rule, inputs: Inputs) -> bool:
 def _temperature(rule: Rule) -> float | None:
     """Of a plain softmax; None for any other normalizer."""
     return rule.normalizer.temperature if type(rule.normalizer) is Softmax else None
+
+
+def _with_row_scales(rule: Rule, inputs: Inputs, small: bool) -> tuple[Rule, Inputs] | None:
+    """Softmax of queries that carry the factor of their row, where that follows from their place; else None."""
+    made, q = rule.normalizer, inputs.q
+    if not isinstance(made, LogNScaling | ScalableSoftmax) or made._forward_hooks or made._forward_pre_hooks:
+        return None
+    learns = torch.is_grad_enabled() and any(True for _ in made.parameters())
+    if torch.compiler.is_compiling() or (small and (learns or _needs_grad(inputs))):
+        return None  # as for softmax: small problems have second derivatives
+    plain = rule._replace(normalizer=_SOFTMAX)
+    # Half precision would round the factors; only among as many keys as queries does the place of a row say what it
+    # sees: the one query of a generation step sees all keys, and a mask hides some.
+    by_place = rule.causal and q.shape[-2] == inputs.k.shape[-2] and inputs.mask is None and inputs.bias is None
+    if not by_place or q.dtype not in (torch.float32, torch.float64) or not _kernel_applies(plain, inputs):
+        return None
+    made._validate(q.new_empty(1).expand(*q.shape[:-1], inputs.k.shape[-2]), None)
+    counts = torch.arange(1, q.shape[-2] + 1, device=q.device, dtype=q.dtype)[:, None]
+    return plain, inputs._replace(q=q * made.scale_of_counts(counts))
 
 
 def _kernel(rule: Rule, inputs: Inputs) -> Tensor:

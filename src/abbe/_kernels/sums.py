@@ -22,16 +22,20 @@ from .vector import ZERO, f32
 Row = Any  # marks the arguments of a term that are rows to the sum: numba infers types, so this is read as a word
 
 
-def _lanes() -> int:
+def has_feature(name: str) -> bool:
+    """Whether the processor that kernels are compiled for has it."""
+    return f"+{name}" in cpu_target.target_context.codegen().magic_tuple()[2].split(",")
+
+
+def vector_lanes() -> int:
     """float32 numbers in a vector of the processor that kernels are compiled for; the fewest where it does not say."""
-    features = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
-    return 16 if "+avx512f" in features else 8 if "+avx" in features else 4
+    return 16 if has_feature("avx512f") else 8 if has_feature("avx") else 4
 
 
 # Keys whose terms are summed in float32 before the sum goes on in float64. m equal terms, the worst case, leave a
 # partial sum off by at most m/6 eps, so 12 terms per lane. A loop with few instructions runs over two vectors or more
 # at once, each with partial sums of its own: its blocks can be longer.
-BLOCK = 12 * _lanes()
+BLOCK = 12 * vector_lanes()
 LONG_BLOCK = 2 * BLOCK
 _WIDEST = 16  # float32 numbers in the widest vector of any processor
 

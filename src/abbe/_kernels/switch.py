@@ -71,12 +71,17 @@ def load(module: str, name: str) -> Any:
         return getattr(importlib.import_module(module), name)
 
 
+def reason_of(error: Exception) -> str:
+    """The first line of what an error says: compilers say many."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
 def _give_up(error: Exception) -> None:
     global _broken
     if _broken:
         return
     _broken = True
-    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    reason = reason_of(error)
     advice = (
         "set NUMBA_CACHE_DIR to a folder that you may write to"
         if "cannot cache function" in reason or isinstance(error, PermissionError)

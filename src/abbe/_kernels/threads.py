@@ -37,8 +37,10 @@ _NAMES = {
 }
 
 
-def over_rows(kernel: Any, rows: int, *tensors: Tensor) -> None:
+def over_rows(kernel: Any, rows: int, *tensors: Tensor, shares: int = 0) -> None:
     """Run kernel(*arrays, start, stop) over all rows, in shares that the threads take one after the other.
+
+    Four shares per thread; `shares` asks for more, where rows differ in their work.
 
     The tensors are contiguous and on the CPU. KernelsBrokenError if the kernel cannot be compiled or loaded.
     """
@@ -50,7 +52,7 @@ def over_rows(kernel: Any, rows: int, *tensors: Tensor) -> None:
         function = _functions[key] = _function(kernel, tensors)
     # Waking a thread costs more than a small share of rows.
     threads = max(1, min(torch.get_num_threads(), rows, tensors[0].numel() // _SHARE))
-    shares = min(rows, _SHARES * threads) if threads > 1 else 1
+    shares = min(rows, max(shares, _SHARES * threads)) if threads > 1 else 1
     work = [0, shares, rows]
     for x in tensors:
         work.append(x.data_ptr())

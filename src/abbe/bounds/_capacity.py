@@ -14,7 +14,12 @@ from ._checks import Number, checked_rows, fraction, not_negative
 
 
 class TruncationErrors(NamedTuple):
-    """Output error vectors (..., d) of keeping a set: without and with renormalised weights."""
+    """Output error vectors of keeping a set of keys. Short vectors mean that the dropped keys do not matter.
+
+    Attributes:
+        deletion: (..., d), the other weights set to 0.
+        renormalised: (..., d), the kept weights scaled up to their old sum.
+    """
 
     deletion: Tensor
     renormalised: Tensor
@@ -23,8 +28,19 @@ class TruncationErrors(NamedTuple):
 def mass_law(fraction_kept: Number, deviation: Number) -> Tensor:
     """Mass held by the top fraction rho of a long row whose logits are iid N(mu, sigma^2): Phi(sigma + Phi^-1(rho)).
 
-    Exact as L grows. sigma = 1: the top 6 % hold 29 %; sigma = 3: 93 %. High means that few keys do the work.
-    Source: this project.
+    Exact as L grows. sigma = 1: the top 6 % hold 29 %; sigma = 3: 93 %. High means that few keys do the work, low (rho)
+    that all keys count alike. Source: this project.
+
+    Args:
+        fraction_kept: rho, strictly between 0 and 1.
+        deviation: sigma >= 0, of the logits.
+
+    Returns:
+        Mass of the top fraction, in (0, 1).
+
+    Examples:
+        >>> [round(float(abbe.bounds.mass_law(0.06, sigma)), 2) for sigma in (0.0, 1.0, 3.0)]
+        [0.06, 0.29, 0.93]
     """
     rho, sigma = fraction("fraction_kept", fraction_kept), not_negative("deviation", deviation)
     mass: Tensor = torch.special.ndtr(sigma + torch.special.ndtri(rho))
@@ -32,11 +48,26 @@ def mass_law(fraction_kept: Number, deviation: Number) -> Tensor:
 
 
 def truncation_errors(weights: Tensor, values: Tensor, count: Number, mask: Tensor | None = None) -> TruncationErrors:
-    """Output minus truncated output, exact: e_del = (1 - M_S) mu_T, e_ren = (1 - M_S)(mu_T - mu_S).
+    """What the output loses when only a set of keys is kept, exact.
 
-    S is the selected set (the N largest, or a bool tensor), M_S its mass, mu_S and mu_T the weighted mean values of
-    the kept and of the dropped keys. For weights that sum to 1. Source: this project. Small errors mean that the
-    dropped keys carried little mass, or said the same as the kept ones.
+    e_del = (1 - M_S) mu_T, e_ren = (1 - M_S)(mu_T - mu_S): M_S is the mass of the set, mu_S and mu_T the weighted mean
+    values of the kept and of the dropped keys. Source: this project. Small errors mean that the dropped keys carried
+    little mass, or said the same as the kept ones.
+
+    Args:
+        weights: (..., keys), >= 0, with a sum of 1.
+        values: (..., keys, d).
+        count: N, for the N largest weights, or a bool tensor that marks the kept keys.
+        mask: bool, True = visible, broadcasts to the weights.
+
+    Returns:
+        Output minus truncated output, without and with renormalised weights.
+
+    Examples:
+        >>> weights, values = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([[1.0], [0.0], [2.0]])
+        >>> errors = abbe.bounds.truncation_errors(weights, values, 1)
+        >>> errors.deletion.tolist(), errors.renormalised.tolist()
+        ([0.5], [0.0])
     """
     weights, values, visible, kept = checked_rows(weights, values, count, mask, "values")
     _, kept_mean = _mass_and_mean(weights, values, kept)

@@ -58,5 +58,16 @@ CAPACITY: tuple[Statement, ...] = (
 
 
 def catalogue() -> tuple[Statement, ...]:
-    """Every statement, in the order of docs/theory.md."""
+    """Every statement that the library proves, refutes or tries, in the order of the theory.
+
+    Returns:
+        Statements, each with its formula, source, assumptions and status; `abbe.verify` tries them all.
+
+    Examples:
+        >>> statements = abbe.bounds.catalogue()
+        >>> [s.name for s in statements if s.status == "refuted" and s.section == "distance"]
+        ['theorem-1-root', 'theorem-1-random-paper', 'collapse-paper']
+        >>> statements[0].name, statements[0].status, statements[0].tight
+        ('weight-upper', 'proved', True)
+    """
     return (*WEIGHTS, *DISTANCE, *SEPARABILITY, *GRADIENT, *CAPACITY)

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from . import _distance as distance
+from . import _expected as expected
 from ._catalogue_common import PAPER, PLACED, SMALL, count_of, entries, keys_of, placed
 from ._statements import Point, Sizes, Statement, normal, rows_and_vectors
 
-_expected_distance = placed(distance.expected_distance_exact)
+_expected_distance = placed(expected.expected_distance_exact)
 
 
 def _mean_square_net_distance(point: Point) -> Tensor:
@@ -57,17 +58,17 @@ DISTANCE: tuple[Statement, ...] = (
             "E d <= ((L-N)/L) sum ||y_i - N/(L-1) sum_{j!=i} y_j|| for a random N-subset "
             "(Theorem 1(2) without epsilon)",
             r"\mathbb E\,\tilde d \le \frac{L-N}{L}\sum_i\Big\|y_i-\frac{N}{L-1}\sum_{j\ne i}y_j\Big\|",
-            _expected_distance, placed(distance.expected_distance_bound_paper),
+            _expected_distance, placed(expected.expected_distance_bound_paper),
             source=PAPER, status="refuted", tight=False),
     _random("expected-distance-upper", "E d <= ((L-N)/L) sum sqrt(||mu_i||^2 + V_i)",
             r"\mathbb E\,\tilde d \le \frac{L-N}{L}\sum_i\sqrt{\|\mu_i\|^2+V_i}", _expected_distance,
-            lambda p: placed(distance.expected_distance_bounds)(p)[1]),
+            lambda p: placed(expected.expected_distance_bounds)(p)[1]),
     _random("expected-distance-lower", "E d >= ((L-N)/L) sum ||mu_i||",
             r"\mathbb E\,\tilde d \ge \frac{L-N}{L}\sum_i\|\mu_i\|", _expected_distance,
-            lambda p: placed(distance.expected_distance_bounds)(p)[0], side="lower"),
+            lambda p: placed(expected.expected_distance_bounds)(p)[0], side="lower"),
     _random("expected-distance-ceiling", "E d <= (N + 1) M for every L, M = max ||x||",
             r"\mathbb E\,\tilde d \le (N+1)M", _expected_distance,
-            lambda p: distance.expected_distance_ceiling(count_of(p), distance.norm(p["vectors"]).amax(-1)),
+            lambda p: expected.expected_distance_ceiling(count_of(p), distance.norm(p["vectors"]).amax(-1)),
             assumptions="uniform random N-subset, weights sum to 1", tight=False),
     _selected("distance-sandwich-upper", "d <= (L-N) ||s|| + sum_out ||y_i||",
               r"\tilde d \le (L-N)\|s\| + \sum_{i\notin I_N}\|y_i\|", placed(distance.distance),
@@ -81,8 +82,8 @@ DISTANCE: tuple[Statement, ...] = (
     _random("net-distance-moment",
             "E||net||^2 = [1 - 4N/L + 4N(N-1)/(L(L-1))] ||z||^2 + [4N(L-N)/(L(L-1))] Q",
             r"\mathbb E\|\cdot\|^2=\Big[1-\tfrac{4N}{L}+\tfrac{4N(N-1)}{L(L-1)}\Big]\|z\|^2+\tfrac{4N(L-N)}{L(L-1)}Q",
-            _mean_square_net_distance, placed(distance.expected_net_distance_squared),
-            side="equal", searchable=False, tolerance=1e-6),
+            _mean_square_net_distance, placed(expected.expected_net_distance_squared),
+            side="equal", searchable=False, tolerance=1e-6),  # a mean of squares over all subsets, equal to rounding
     _selected("collapse-paper", "for N = L/4 the distance falls as L grows: d(16 keys) <= d(8 keys)",
               r"N\propto L \Rightarrow \tilde d\to 0", lambda p: _of_the_first(p, 16), lambda p: _of_the_first(p, 8),
               source=PAPER, assumptions="none stated", status="refuted", tight=False, sampler=_growing,

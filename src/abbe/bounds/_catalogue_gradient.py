@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..normalizers import normalizer
+from . import _change as change
 from . import _distance as distance
 from . import _gradient as gradient
 from ._catalogue_common import KEYS, OURS, PAPER, keys_of
@@ -48,7 +49,7 @@ def _log_derivative(name: str, family: Callable[[Tensor], Tensor]) -> Statement:
         f"log-derivative-{name}", "gradient", f"||J_F||_2 <= (1/2) max |(log F)'|, F = {name}",
         r"\|J_F\|_2 \le \tfrac12\max|(\log F)'|", OURS, "F positive and differentiable", "proved", True, _moderate,
         lambda p: _general_norm(family, p["logits"]),
-        lambda p: gradient.log_derivative_bound(_log_slope(family, p["logits"]).abs().amax(-1)),
+        lambda p: change.log_derivative_bound(_log_slope(family, p["logits"]).abs().amax(-1)),
         sizes=({"keys": 2}, {"keys": 6}),
     )  # fmt: skip
 
@@ -127,10 +128,10 @@ GRADIENT: tuple[Statement, ...] = (
               gradient.inf_to_one_norm, lambda p: gradient.inf_to_one_supremum(p.temperature), sizes=KEYS[:3]),
     Statement("change", "gradient", "||softmax((l+e)/T) - softmax(l/T)|| <= sqrt2 tanh((max e - min e)/(4T))",
               r"\|\Delta a\|_2 \le \sqrt2\tanh\frac{\max e-\min e}{4T}", OURS, "softmax", "proved", True, _moved,
-              _movement, lambda p: gradient.change_bound(p["change"], p.temperature), sizes=KEYS[:4]),
+              _movement, lambda p: change.change_bound(p["change"], p.temperature), sizes=KEYS[:4]),
     Statement("change-by-norm", "gradient", "||softmax((l+e)/T) - softmax(l/T)|| <= sqrt2 tanh(||e||/(2 sqrt2 T))",
               r"\|\Delta a\|_2 \le \sqrt2\tanh\frac{\|e\|}{2\sqrt2 T}", OURS, "softmax", "proved", True, _moved,
-              _movement, lambda p: gradient.change_bound_by_norm(distance.norm(p["change"]), p.temperature),
+              _movement, lambda p: change.change_bound_by_norm(distance.norm(p["change"]), p.temperature),
               sizes=KEYS[:4]),
     *(_log_derivative(name, family) for name, family in _FAMILIES.items()),
     *(_constant(spec) for spec in _CONSTANTS),
@@ -139,7 +140,7 @@ GRADIENT: tuple[Statement, ...] = (
               r"\mathrm{Lip}_{1.5}(T_{1-\varepsilon}) < 2", OURS, "unit margin gives weight 1 - e among L",
               "proved", False,
               lambda g, trials, sizes: Point({"odds": normal(g, trials, spread=2.0).abs() + 0.01}, sizes),
-              lambda p: gradient.sensitivity_at_equal_selectivity("entmax15", keys_of(p), torch.sigmoid(-p["odds"])),
+              lambda p: change.sensitivity_at_equal_selectivity("entmax15", keys_of(p), torch.sigmoid(-p["odds"])),
               lambda p: torch.full_like(p["odds"], 2.0), sizes=({"keys": 16}, {"keys": 1024}, {"keys": 65536}),
               searchable=False),
 )  # fmt: skip

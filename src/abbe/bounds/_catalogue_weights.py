@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from ..normalizers import normalizer
+from . import _dispersion as dispersion
+from . import _margin as margins
 from . import _weights as weights
 from ._catalogue_common import COUNTED, KEYS, PAPER, count_of, entries, keys_of
 from ._statements import Point, Sizes, Statement, normal, rows
@@ -41,7 +43,7 @@ def _winners_mass_by_softmax(point: Point) -> Tensor:
     """Build the row that the margin describes, and measure it."""
     keys, count = keys_of(point), count_of(point)
     error = torch.sigmoid(-point["odds"])
-    margin = weights.margin_needed(keys, error, point.temperature, count)
+    margin = margins.margin_needed(keys, error, point.temperature, count)
     logits = torch.where(torch.arange(keys, device=margin.device) < count, margin.unsqueeze(-1), 0.0)
     return torch.softmax(logits / point.temperature.unsqueeze(-1), -1)[..., :count].sum(-1)
 
@@ -74,13 +76,13 @@ WEIGHTS: tuple[Statement, ...] = (
            r"\bar a_N \le \frac{N}{N+(L-N)e^{-R/T}}", lambda p: weights.top_mass(p.weights, count_of(p)),
            lambda p: weights.top_mass_bounds(_spread(p), keys_of(p), count_of(p), p.temperature)[1], sizes=COUNTED),
     _entry("entropy-deficit", "ln L - H <= ln S(e^{R/T}), S the Specht ratio", r"\ln L - H \le \ln S(e^{R/T})",
-           _deficit, lambda p: weights.entropy_deficit_bound(_spread(p), p.temperature),
+           _deficit, lambda p: dispersion.entropy_deficit_bound(_spread(p), p.temperature),
            sizes=(*KEYS, {"keys": 400})),
     _entry("entropy-deficit-loose", "ln L - H <= R^2/(8 T^2)", r"\ln L - H \le \frac{R^2}{8T^2}",
-           _deficit, lambda p: weights.entropy_deficit_bound_loose(_spread(p), p.temperature)),
+           _deficit, lambda p: dispersion.entropy_deficit_bound_loose(_spread(p), p.temperature)),
     _entry("effective-number", "1/sum a^2 >= 4 L rho/(1 + rho)^2, rho = e^{R/T}",
-           r"\frac{1}{\sum a_i^2} \ge \frac{4L\rho}{(1+\rho)^2}", lambda p: weights.effective_number(p.weights),
-           lambda p: weights.effective_number_bound(_spread(p), keys_of(p), p.temperature), side="lower"),
+           r"\frac{1}{\sum a_i^2} \ge \frac{4L\rho}{(1+\rho)^2}", lambda p: dispersion.effective_number(p.weights),
+           lambda p: dispersion.effective_number_bound(_spread(p), keys_of(p), p.temperature), side="lower"),
     _entry("log-margin", "N equal winners at margin T ln((L-N)(1-e)/(N e)) hold a mass of 1 - e",
            r"\delta = T\ln\frac{(L-N)(1-\varepsilon)}{N\varepsilon} \iff \bar a_N = 1-\varepsilon",
            _winners_mass_by_softmax, lambda p: torch.sigmoid(p["odds"]),
@@ -88,10 +90,10 @@ WEIGHTS: tuple[Statement, ...] = (
     _entry("entmax-top-weight",
            "alpha-entmax, k keys within 1/(alpha-1) of the top: largest weight >= 1/k at every L",
            r"p_{\max} \ge 1/k", lambda p: normalizer("entmax:alpha=1.5")(p["logits"]).amax(-1),
-           lambda p: 1 / weights.entmax_contenders(p["logits"], 1.5).double(),
+           lambda p: 1 / margins.entmax_contenders(p["logits"], 1.5).double(),
            assumptions="alpha-entmax, alpha > 1 (tried at 1.5)", side="lower", searchable=False),
     _entry("entmax-entropy", "alpha-entmax, k keys within the gap: H <= ln k at every L",
-           r"H(p) \le \ln k", lambda p: weights.entropy(normalizer("sparsemax")(p["logits"])) + 1,
-           lambda p: weights.entmax_contenders(p["logits"], 2.0).double().log() + 1,
+           r"H(p) \le \ln k", lambda p: dispersion.entropy(normalizer("sparsemax")(p["logits"])) + 1,
+           lambda p: margins.entmax_contenders(p["logits"], 2.0).double().log() + 1,
            assumptions="alpha-entmax, alpha > 1 (tried at 2)", searchable=False),
 )  # fmt: skip

@@ -132,7 +132,20 @@ def checked_rows(
 
 
 def selected_set(weights: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
-    """The selected set: True at the `count` keys of largest weight; earlier keys win ties."""
+    """Which keys are selected: the `count` keys of largest weight; earlier keys win ties.
+
+    Args:
+        weights: (..., keys), >= 0, with a sum of at most 1.
+        count: N, 1 to the visible keys; a number or one per row.
+        mask: bool, True = visible, broadcasts to the weights.
+
+    Returns:
+        Bool, (..., keys), True at the selected keys.
+
+    Examples:
+        >>> abbe.bounds.selected_set(torch.tensor([0.1, 0.6, 0.3]), 2).tolist()
+        [False, True, True]
+    """
     weights, visible = checked_weights(weights, mask)
     n = selected_count(count, visible.sum(-1).double())
     # -1 is below any weight: absent keys come last.

@@ -1,28 +1,16 @@
 """Section 3, distance: how far the selected tokens lie from the rest.
 
-y_i = a_i x_i are the weighted token vectors, s the sum of the selected ones, z the sum of all, Q = sum ||y_i||^2.
+y_i = a_i x_i are the weighted token vectors, s the sum of the selected ones.
 """
 
 from __future__ import annotations
 
-import math
-from itertools import combinations
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .._errors import AbbeError
-from ._checks import (
-    Number,
-    checked_rows,
-    checked_vectors,
-    checked_weights,
-    key_count,
-    not_negative,
-    root,
-    selected_count,
-)
+from ._checks import Number, checked_rows, root
 
 
 class _Split(NamedTuple):
@@ -58,28 +46,68 @@ def _diameter(parts: _Split) -> Tensor:
 
 
 def distance(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
-    """sum_{i not selected} ||y_i - s||, the cumulative distance of the paper.
+    """How far the selected tokens lie from the rest: sum_{i not selected} ||y_i - s||, the paper's cumulative distance.
 
-    `count` is N (the N largest weights are selected), or a bool tensor that marks the selected set. It mostly
-    measures (L - N) ||s||, see `distance_sandwich`: divide by L - N before comparing lengths. High means that the
-    selected tokens lie far from the rest. Source: arXiv 2508.17821.
+    It mostly measures (L - N) ||s||, see `distance_sandwich`: divide by L - N before comparing lengths. High means that
+    the selected tokens lie far from the rest, low that they lie among it. Source: arXiv 2508.17821.
+
+    Args:
+        weights: (..., keys), >= 0, with a sum of at most 1.
+        vectors: token vectors, (..., keys, d).
+        count: N, for the N largest weights, or a bool tensor that marks the selected set.
+        mask: bool, True = visible, broadcasts to the weights.
+
+    Returns:
+        Distance, (...), in the unit of the vectors.
+
+    Examples:
+        >>> weights, vectors = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([[2.0], [0.0], [4.0]])
+        >>> float(abbe.bounds.distance(weights, vectors, 1))
+        1.0
     """
     parts = _split(weights, vectors, count, mask)
     return torch.where(parts.outside, norm(parts.y - parts.s.unsqueeze(-2)), 0.0).sum(-1)
 
 
 def net_distance(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
-    """||sum_{i not selected} y_i - s||, the variant that circulates in summaries of the paper."""
+    """How far the selected part of the output lies from the rest of it: ||sum_{i not selected} y_i - s||.
+
+    The variant of `distance` that circulates in summaries of the paper. High means that the two parts differ, low that
+    they agree.
+
+    Args:
+        weights, vectors, count, mask: as for `distance`.
+
+    Returns:
+        Distance, (...), in the unit of the vectors.
+
+    Examples:
+        >>> weights, vectors = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([[2.0], [0.0], [8.0]])
+        >>> float(abbe.bounds.net_distance(weights, vectors, 1))
+        1.0
+    """
     parts = _split(weights, vectors, count, mask)
     return norm(torch.where(parts.outside.unsqueeze(-1), parts.y, 0.0).sum(-2) - parts.s)
 
 
 def distance_bound(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
-    """Theorem 1(1), linear form: (1 - abar) d1 + max_selected ||x|| (abar (L-N) - (1 - abar)).
+    """Upper bound of `distance`, Theorem 1(1): (1 - abar) d1 + max_selected ||x|| (abar (L-N) - (1 - abar)).
 
     abar is the mass of the selected set, d1 the largest distance between a selected and an unselected vector. Assumes
     weights that sum to 1 and a selected set of the N largest weights, which makes the bracket non-negative for
-    L - N >= 1. Tight: equality for identical vectors. Source: arXiv 2508.17821, proof checked by this project.
+    L - N >= 1. Tight: equality for identical vectors. A low value means that the selected tokens cannot lie far from
+    the rest. Source: arXiv 2508.17821, proof checked by this project.
+
+    Args:
+        weights, vectors, count, mask: as for `distance`.
+
+    Returns:
+        Bound, (...), in the unit of the vectors.
+
+    Examples:
+        >>> weights, vectors = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([[2.0], [0.0], [4.0]])
+        >>> float(abbe.bounds.distance_bound(weights, vectors, 1))
+        2.0
     """
     parts = _split(weights, vectors, count, mask)
     mass = torch.where(parts.inside, parts.weights, 0.0).sum(-1)
@@ -90,7 +118,19 @@ def distance_bound(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor
 def distance_bound_root_paper(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
     """Theorem 1(1) with the bracket under a square root, as it is also read. FALSE: identical vectors refute it.
 
-    Source: arXiv 2508.17821.
+    The true form is `distance_bound`. Source: arXiv 2508.17821.
+
+    Args:
+        weights, vectors, count, mask: as for `distance`.
+
+    Returns:
+        What the formula gives, (...), in the unit of the vectors; small values say nothing.
+
+    Examples:
+        >>> weights, equal = torch.full((8,), 1 / 8), torch.ones(8, 1)
+        >>> claimed = abbe.bounds.distance_bound_root_paper(weights, equal, 4)
+        >>> bool(abbe.bounds.distance(weights, equal, 4) <= claimed)
+        False
     """
     parts = _split(weights, vectors, count, mask)
     mass = torch.where(parts.inside, parts.weights, 0.0).sum(-1)
@@ -101,10 +141,21 @@ def distance_bound_root_paper(weights: Tensor, vectors: Tensor, count: Number, m
 def distance_sandwich(
     weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """|distance - (L-N) ||s||| <= sum_{not selected} ||y_i||: the interval for the distance, for any set.
+    """What `distance` can be, knowing the sum of the selected tokens: (L-N) ||s|| +- sum_{not selected} ||y_i||.
 
-    Tight: equality for identical vectors (left) and for unselected vectors opposite to s (right). Source: this
-    project. A narrow interval means that the distance says no more than the length of s.
+    For any set. Tight: equality for identical vectors (left) and for unselected vectors opposite to s (right). Source:
+    this project. A narrow interval means that the distance says no more than the length of s, a wide one that it may.
+
+    Args:
+        weights, vectors, count, mask: as for `distance`.
+
+    Returns:
+        Lower and upper bound, each (...), in the unit of the vectors.
+
+    Examples:
+        >>> weights, vectors = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([[2.0], [0.0], [4.0]])
+        >>> [float(bound) for bound in abbe.bounds.distance_sandwich(weights, vectors, 1)]
+        [1.0, 3.0]
     """
     parts = _split(weights, vectors, count, mask)
     middle = parts.outside.sum(-1) * norm(parts.s)
@@ -113,108 +164,22 @@ def distance_sandwich(
 
 
 def net_distance_bound(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
-    """||.|| <= (1 - abar) d1 + |2 abar - 1| max_selected ||x||, for weights that sum to 1 and any set.
+    """Upper bound of `net_distance`: (1 - abar) d1 + |2 abar - 1| max_selected ||x||.
 
-    Tight: equality for identical vectors. Source: this project.
+    For weights that sum to 1 and any set. Tight: equality for identical vectors. A low value means that selected and
+    other parts must agree. Source: this project.
+
+    Args:
+        weights, vectors, count, mask: as for `distance`.
+
+    Returns:
+        Bound, (...), in the unit of the vectors.
+
+    Examples:
+        >>> weights, vectors = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([[2.0], [0.0], [8.0]])
+        >>> float(abbe.bounds.net_distance_bound(weights, vectors, 1))
+        3.0
     """
     parts = _split(weights, vectors, count, mask)
     mass = torch.where(parts.inside, parts.weights, 0.0).sum(-1)
     return (1 - mass) * _diameter(parts) + (2 * mass - 1).abs() * _largest(norm(parts.vectors), parts.inside)
-
-
-class _Moments(NamedTuple):
-    y: Tensor
-    z: Tensor
-    squares: Tensor  # ||y_i||^2
-    keys: Tensor  # L of each row
-    chosen: Tensor  # N
-    visible: Tensor
-
-
-def _moments(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None) -> _Moments:
-    weights, visible = checked_weights(weights, mask)
-    vectors = checked_vectors(vectors, weights)
-    keys = visible.sum(-1).to(weights.dtype)
-    n = selected_count(count, keys).to(weights.dtype)
-    y = weights.unsqueeze(-1) * torch.where(visible.unsqueeze(-1), vectors, 0.0)
-    return _Moments(y, y.sum(-2), (y**2).sum(-1), keys, n, visible)
-
-
-def _expected_terms(m: _Moments) -> tuple[Tensor, Tensor]:
-    """||mu_i||^2 and V_i of the random sum of N of the other keys, seen from key i."""
-    keys, n = m.keys.unsqueeze(-1), m.chosen.unsqueeze(-1)
-    others = m.z.unsqueeze(-2) - m.y
-    centre = ((m.y - (n / (keys - 1).clamp(min=1)).unsqueeze(-1) * others) ** 2).sum(-1)
-    # Rows of one or two keys must not divide by 0: nothing is random there, the product below is 0.
-    factor = n * (keys - 1 - n) / ((keys - 1).clamp(min=1) * (keys - 2).clamp(min=1))
-    scatter = m.squares.sum(-1, keepdim=True) - m.squares - (others**2).sum(-1) / (keys - 1).clamp(min=1)
-    # A variance: below 0 is rounding.
-    return centre, (factor * scatter).clamp(min=0)
-
-
-def _averaged(m: _Moments, terms: Tensor) -> Tensor:
-    return (m.keys - m.chosen) / m.keys * torch.where(m.visible, root(terms), 0.0).sum(-1)
-
-
-def expected_distance_bounds(
-    weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Expected distance of a uniform random N-subset, between two closed forms (Theorem 1(2) made true).
-
-    ((L-N)/L) sum_i ||mu_i|| <= E d <= ((L-N)/L) sum_i sqrt(||mu_i||^2 + V_i), mu_i = y_i - N/(L-1) (z - y_i),
-    V_i = N(L-1-N)/((L-1)(L-2)) (Q - ||y_i||^2 - ||z - y_i||^2/(L-1)). Any weights. Both sides by Jensen; equality
-    on both when the subset does not matter (N = L-1, or equal y). Source: this project. It is the random control
-    for `distance`.
-    """
-    m = _moments(weights, vectors, count, mask)
-    centre, variance = _expected_terms(m)
-    return _averaged(m, centre), _averaged(m, centre + variance)
-
-
-def expected_distance_bound_paper(
-    weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None
-) -> Tensor:
-    """Theorem 1(2) without its epsilon: ((L-N)/L) sum_i ||y_i - N/(L-1) sum_{j != i} y_j|| as an UPPER bound.
-
-    FALSE: by Jensen it is a lower bound, the left side of `expected_distance_bounds`. Source: arXiv 2508.17821.
-    """
-    return expected_distance_bounds(weights, vectors, count, mask)[0]
-
-
-def expected_distance_ceiling(count: Number, largest_norm: Number) -> Tensor:
-    """E d <= (N + 1) M for every L, M >= max ||x||: the mean over random subsets does not grow with the row.
-
-    For weights that sum to at most 1. Not tight. Source: this project.
-    """
-    return (key_count("count", count) + 1) * not_negative("largest_norm", largest_norm)
-
-
-def expected_net_distance_squared(
-    weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None
-) -> Tensor:
-    """E ||net distance||^2 over uniform random N-subsets, exact:
-
-    [1 - 4N/L + 4N(N-1)/(L(L-1))] ||z||^2 + [4N(L-N)/(L(L-1))] Q. Any weights and vectors. Source: this project.
-    """
-    m = _moments(weights, vectors, count, mask)
-    n, keys = m.chosen, m.keys
-    pairs = keys * (keys - 1).clamp(min=1)
-    # One key alone has no pairs: it is the set, or the rest.
-    straight = torch.where(keys > 1, 1 - 4 * n / keys + 4 * n * (n - 1) / pairs, 1.0)
-    return straight * (m.z**2).sum(-1) + 4 * n * (keys - n) / pairs * m.squares.sum(-1)
-
-
-def expected_distance_exact(weights: Tensor, vectors: Tensor, count: int, limit: int = 200_000) -> Tensor:
-    """E d over all N-subsets by enumeration, for small rows; what `abbe verify` measures. Source: this project."""
-    weights, _ = checked_weights(weights)
-    checked_vectors(vectors, weights)
-    keys = weights.shape[-1]
-    selected_count(count, torch.tensor(float(keys)))
-    if math.comb(keys, count) > limit:
-        raise AbbeError(f"count and keys give {math.comb(keys, count)} subsets, more than {limit}")
-    total = torch.zeros_like(weights[..., 0])
-    for subset in combinations(range(keys), count):
-        chosen = torch.zeros(keys, dtype=torch.bool, device=weights.device)
-        chosen[list(subset)] = True
-        total = total + distance(weights, vectors, chosen.expand(weights.shape))
-    return total / math.comb(keys, count)

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
-from ..normalizers import normalizer
-from ._checks import Number, as_tensor, checked_weights, fraction, key_count, not_negative, positive, root
+from ._checks import Number, checked_weights, positive, root
 
 _MOST_KEYS_TO_ENUMERATE = 20  # half a million sets, as a set and its complement count alike
 
@@ -22,13 +21,41 @@ def _largest_share(weights: Tensor) -> Tensor:
 
 
 def largest_entry(weights: Tensor, temperature: Number = 1.0) -> Tensor:
-    """max_ij |J_ij| = max a_i (1 - a_i)/T <= 1/(4T). Exact; supremum at a_i = 1/2. Source: this project."""
+    """Largest entry of the Jacobian of softmax: max_ij |J_ij| = max a_i (1 - a_i)/T <= 1/(4T).
+
+    Exact; supremum at a_i = 1/2. High means that one logit can move its own weight a lot, low that none can. Source:
+    this project.
+
+    Args:
+        weights: (..., keys), >= 0, with a sum of at most 1.
+        temperature: T > 0 at which they were made.
+
+    Returns:
+        Weight per logit, (...), in [0, 1/(4T)].
+
+    Examples:
+        >>> float(abbe.bounds.largest_entry(torch.tensor([0.5, 0.25, 0.25])))
+        0.25
+    """
     a, _ = checked_weights(weights)
     return _largest_share(a) / positive("temperature", temperature, a)
 
 
 def spectral_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
-    """||J||_2 by the eigenvalues of diag a - a a^T. High means that some direction of logits moves the weights."""
+    """How much a small change of the logits can move softmax weights: ||J||_2, from the eigenvalues of diag a - a a^T.
+
+    High (1/(2T)) means that some direction of logits moves the weights a lot, 0 that none does.
+
+    Args:
+        weights, temperature: as for `largest_entry`.
+
+    Returns:
+        Weight per logit, (...), in [0, 1/(2T)].
+
+    Examples:
+        >>> float(abbe.bounds.spectral_norm(torch.tensor([0.5, 0.5])))
+        0.5
+    """
     a, _ = checked_weights(weights)
     jacobian = torch.diag_embed(a) - a.unsqueeze(-1) * a.unsqueeze(-2)
     largest: Tensor = torch.linalg.eigvalsh(jacobian)[..., -1]
@@ -36,9 +63,20 @@ def spectral_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
 
 
 def spectral_norm_bounds(weights: Tensor, temperature: Number = 1.0) -> tuple[Tensor, Tensor]:
-    """max a_i(1 - a_i)/T <= ||J||_2 <= 2 max a_i(1 - a_i)/T <= 1/(2T).
+    """Bounds of `spectral_norm` without eigenvalues: max a_i(1 - a_i)/T <= ||J||_2 <= 2 max a_i(1 - a_i)/T <= 1/(2T).
 
-    Tight: right equality at a = (1/2, 1/2), where the supremum 1/(2T) is reached. Source: this project.
+    Tight: right equality at a = (1/2, 1/2), where the supremum 1/(2T) is reached. Low values mean a stable row. Source:
+    this project.
+
+    Args:
+        weights, temperature: as for `largest_entry`.
+
+    Returns:
+        Lower and upper bound, each (...), weight per logit.
+
+    Examples:
+        >>> [float(bound) for bound in abbe.bounds.spectral_norm_bounds(torch.tensor([0.5, 0.25, 0.25]))]
+        [0.25, 0.5]
     """
     a, _ = checked_weights(weights)
     share = _largest_share(a) / positive("temperature", temperature, a)
@@ -46,7 +84,20 @@ def spectral_norm_bounds(weights: Tensor, temperature: Number = 1.0) -> tuple[Te
 
 
 def spectral_norm_supremum(temperature: Number = 1.0) -> Tensor:
-    """sup ||J||_2 = 1/(2T), at two equal weights of 1/2. Source: this project."""
+    """The largest that `spectral_norm` can be at a temperature: 1/(2T), at two equal weights of 1/2.
+
+    High means that sharp softmax is sensitive softmax. Source: this project.
+
+    Args:
+        temperature: T > 0.
+
+    Returns:
+        Weight per logit.
+
+    Examples:
+        >>> float(abbe.bounds.spectral_norm_supremum(0.5))
+        1.0
+    """
     return 0.5 / positive("temperature", temperature)
 
 
@@ -54,12 +105,36 @@ def spectral_norm_bound_paper(temperature: Number = 1.0) -> Tensor:
     """Corollary 3: ||J||_2 <= min{1/(4T), sqrt 2}. FALSE: a = (1/2, 1/2) gives 1/(2T), at every T.
 
     1/(4T) bounds the largest entry, sqrt 2 the undivided difference of two weight vectors. Source: arXiv 2508.17821.
+
+    Args:
+        temperature: T > 0.
+
+    Returns:
+        What the formula gives, weight per logit; the true supremum is `spectral_norm_supremum`.
+
+    Examples:
+        >>> float(abbe.bounds.spectral_norm_bound_paper(1.0)), float(abbe.bounds.spectral_norm_supremum(1.0))
+        (0.25, 0.5)
     """
     return (0.25 / positive("temperature", temperature)).clamp(max=math.sqrt(2))
 
 
 def frobenius_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
-    """||J||_F = sqrt(p2 - 2 p3 + p2^2)/T, p_k = sum a^k. Exact; supremum 1/(2T) at (1/2, 1/2). Source: this project."""
+    """Size of the whole Jacobian of softmax: ||J||_F = sqrt(p2 - 2 p3 + p2^2)/T, p_k = sum a^k.
+
+    Exact; supremum 1/(2T) at (1/2, 1/2). High means that random changes of the logits move the weights, low that they
+    hardly do. Source: this project.
+
+    Args:
+        weights, temperature: as for `largest_entry`.
+
+    Returns:
+        Weight per logit, (...), in [0, 1/(2T)].
+
+    Examples:
+        >>> round(float(abbe.bounds.frobenius_norm(torch.tensor([0.5, 0.25, 0.25]))), 4)
+        0.4507
+    """
     a, _ = checked_weights(weights)
     # By entries, a_i (1 - a_i) and a_i a_j, small ones first: the powers p_k would cancel in a peaked row.
     squares = (a**2).sort(-1).values
@@ -69,9 +144,20 @@ def frobenius_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
 
 
 def frobenius_norm_bound(weights: Tensor, temperature: Number = 1.0) -> Tensor:
-    """||J||_F <= sqrt(p2 (1 - p2))/T <= 1/(2T), for weights that sum to 1. Equality at equal weights.
+    """Upper bound of `frobenius_norm`: sqrt(p2 (1 - p2))/T <= 1/(2T), for weights that sum to 1.
 
-    Source: this project.
+    Equality at equal weights. A low value means a row that random changes of the logits hardly move. Source:
+    this project.
+
+    Args:
+        weights, temperature: as for `largest_entry`.
+
+    Returns:
+        Weight per logit, (...).
+
+    Examples:
+        >>> round(float(abbe.bounds.frobenius_norm_bound(torch.tensor([0.5, 0.25, 0.25]))), 4)
+        0.4841
     """
     a, _ = checked_weights(weights)
     # 1 - p2 as sum a (1 - a), which does not cancel in a peaked row.
@@ -79,19 +165,43 @@ def frobenius_norm_bound(weights: Tensor, temperature: Number = 1.0) -> Tensor:
 
 
 def one_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
-    """||J||_{1->1} = ||J||_{inf->inf} = 2 max a_i(1 - a_i)/T <= 1/(2T), for weights that sum to 1. Exact.
+    """How much one logit can move all the weights: ||J||_{1->1} = ||J||_{inf->inf} = 2 max a_i(1 - a_i)/T <= 1/(2T).
 
-    Source: this project.
+    Exact, for weights that sum to 1. High means that a single logit moves much weight, low that none does. Source: this
+    project.
+
+    Args:
+        weights, temperature: as for `largest_entry`.
+
+    Returns:
+        Weight per logit, (...), in [0, 1/(2T)].
+
+    Examples:
+        >>> float(abbe.bounds.one_norm(torch.tensor([0.5, 0.25, 0.25])))
+        0.5
     """
     a, _ = checked_weights(weights)
     return 2 * _largest_share(a) / positive("temperature", temperature, a)
 
 
 def inf_to_one_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
-    """||J||_{inf->1} = 4 max_S P(S)(1 - P(S))/T, P(S) the mass of a set of keys, for weights that sum to 1.
+    """How much weight can move when every logit moves by up to 1: ||J||_{inf->1} = 4 max_S P(S)(1 - P(S))/T.
 
-    Exact, by enumeration of all sets, so for up to 20 keys; supremum 1/T when some set holds half the mass.
-    Source: this project.
+    P(S) is the mass of a set of keys, for weights that sum to 1. Exact, by enumeration of all sets; supremum 1/T when
+    some set holds half the mass. High means that small noise on all logits moves much weight. Source: this project.
+
+    Args:
+        weights, temperature: as for `largest_entry`.
+
+    Returns:
+        Weight per logit, (...), in [0, 1/T].
+
+    Raises:
+        AbbeError: there are more than 20 keys.
+
+    Examples:
+        >>> float(abbe.bounds.inf_to_one_norm(torch.tensor([0.5, 0.25, 0.25])))
+        1.0
     """
     a, _ = checked_weights(weights)
     keys = a.shape[-1]
@@ -104,76 +214,18 @@ def inf_to_one_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
 
 
 def inf_to_one_supremum(temperature: Number = 1.0) -> Tensor:
-    """sup ||J||_{inf->1} = 1/T. Source: this project."""
+    """The largest that `inf_to_one_norm` can be at a temperature: 1/T.
+
+    High means that noise on all logits can move much weight. Source: this project.
+
+    Args:
+        temperature: T > 0.
+
+    Returns:
+        Weight per logit.
+
+    Examples:
+        >>> float(abbe.bounds.inf_to_one_supremum(0.5))
+        2.0
+    """
     return 1 / positive("temperature", temperature)
-
-
-def change_bound(change: Tensor, temperature: Number = 1.0) -> Tensor:
-    """||softmax((l+e)/T) - softmax(l/T)||_2 <= sqrt2 tanh((max e - min e)/(4T)), for every l.
-
-    `change` is e, (..., keys). Tight: equality at l = -e/2 with two keys. Source: this project.
-    """
-    e = as_tensor("change", change)
-    return math.sqrt(2) * torch.tanh((e.amax(-1) - e.amin(-1)) / (4 * positive("temperature", temperature, e)))
-
-
-def change_bound_by_norm(size: Number, temperature: Number = 1.0) -> Tensor:
-    """The same by the norm of e alone: sqrt2 tanh(||e||/(2 sqrt2 T)) <= min{||e||/(2T), sqrt2}.
-
-    Tight: e = (x, -x), l = -e/2. So the finite-difference sensitivity ||.||/eps is at most min{1/(2T), sqrt2/eps}.
-    Source: this project.
-    """
-    e = not_negative("size", size)
-    return math.sqrt(2) * torch.tanh(e / (2 * math.sqrt(2) * positive("temperature", temperature)))
-
-
-def log_derivative_bound(largest_log_derivative: Number) -> Tensor:
-    """||J_F||_2 <= (1/2) max |(log F)'| for weights F(l_i)/sum F(l_j), F positive and differentiable.
-
-    Tight: equality at two equal logits where the log-derivative is largest. Softmax: (log F)' = 1/T. Instability
-    comes from the log-derivative, not from F becoming small. Source: this project.
-    """
-    return 0.5 * not_negative("largest_log_derivative", largest_log_derivative)
-
-
-def lipschitz(spec: str, keys: int) -> float:
-    """sup ||J||_2 of any normalizer over rows of up to `keys` keys: `abbe.normalizer(spec).lipschitz(keys)`.
-
-    Source: this project.
-    """
-    return normalizer(spec).lipschitz(keys)
-
-
-def selective_temperature(spec: str, keys: Number, error: Number = 0.1) -> Tensor:
-    """Temperature at which a unit margin gives the top key a weight of 1 - error among L keys.
-
-    softmax (and ssmax, whose s ln n takes the part of 1/T): 1/ln((L-1)(1-e)/e). sparsemax: the top key at margin
-    m = 1/T over L - 1 equal ones gets (1 + (L-1) m)/L, hence m = ((1-e) L - 1)/(L-1). entmax-1.5: weights (u + h)^2
-    and u^2 with m = 2h, (u + h)^2 = 1 - e, (L-1) u^2 = e, hence m = 2 (sqrt(1-e) - sqrt(e/(L-1))).
-    Source: this project.
-    """
-    n, e = key_count("keys", keys, 2), fraction("error", error)
-    if not bool(((1 - e) * n > 1).all()):
-        raise AbbeError("error must leave the top key more than an equal share, 1 - error > 1/keys")
-    if spec in ("softmax", "ssmax"):
-        return 1 / torch.log((n - 1) * (1 - e) / e)
-    if spec == "sparsemax":
-        return (n - 1) / ((1 - e) * n - 1)
-    if spec == "entmax15":
-        return 0.5 / (torch.sqrt(1 - e) - torch.sqrt(e / (n - 1)))
-    raise AbbeError(f"spec must be one of softmax, ssmax, sparsemax, entmax15, got {spec!r}")
-
-
-def sensitivity_at_equal_selectivity(spec: str, keys: Number, error: Number = 0.1) -> Tensor:
-    """Lipschitz constant at `selective_temperature`: the fair comparison of normalizers.
-
-    softmax and ssmax (1/2) ln((L-1)(1-e)/e), growing like ln L; sparsemax ((1-e) L - 1)/(L-1) < 1; entmax-1.5 at most
-    2 (sqrt(1-e) - sqrt(e/(L-1))) < 2. High means that the price of selecting one key among L is an unstable row.
-    Source: this project.
-    """
-    n = key_count("keys", keys, 2)
-    t = selective_temperature(spec, n, error)
-    unit = {"softmax": "softmax", "ssmax": "softmax", "sparsemax": "sparsemax", "entmax15": "entmax:alpha=1.5"}[spec]
-    made = normalizer(unit)
-    constants = torch.tensor([made.lipschitz(int(k)) for k in n.flatten()], dtype=torch.float64, device=n.device)
-    return constants.view(n.shape) / t

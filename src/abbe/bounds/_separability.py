@@ -24,7 +24,13 @@ from ._distance import norm
 
 
 class BallCount(NamedTuple):
-    """Separability N_s/N, the radius used, and which selected keys lie within it."""
+    """Separability of selected sets. A ratio of 1 means that all selected tokens are separable, low that few are.
+
+    Attributes:
+        ratio: N_s/N, (...), in [0, 1].
+        radius: of the ball, (...).
+        inside: bool, (..., keys): the selected keys within it.
+    """
 
     ratio: Tensor
     radius: Tensor
@@ -32,7 +38,13 @@ class BallCount(NamedTuple):
 
 
 class Retrieval(NamedTuple):
-    """Recall, precision and their harmonic mean F."""
+    """How well a ball separates a selected set. High (1) means that the set is a ball by itself.
+
+    Attributes:
+        recall: share of the selected that are nearer than every other token.
+        precision: share of the selected among the tokens in their ball.
+        f: harmonic mean of both.
+    """
 
     recall: Tensor
     precision: Tensor
@@ -62,11 +74,25 @@ def separability(
     radius: Number | None = None,
     mask: Tensor | None = None,
 ) -> BallCount:
-    """N_s/N: the part of the selected tokens with ||y_i - s|| <= r, s the sum of the selected.
+    """N_s/N: the share of the selected tokens with ||y_i - s|| <= r, s the sum of the selected.
 
-    r is the distance of the nearest unselected token unless given (infinite when all are selected). Invariant under
-    rotations and a common scale; 1 at N = 1. High means that the ball tells most selected tokens from the rest;
-    compare it with random sets of the same size. Source: arXiv 2508.17821.
+    Invariant under rotations and a common scale; 1 at N = 1. High means that the ball separates most selected tokens
+    from the rest, low that few; compare it with random sets of the same size. Source: arXiv 2508.17821.
+
+    Args:
+        weights: (..., keys), >= 0, with a sum of at most 1.
+        vectors: token vectors, (..., keys, d).
+        count: N, for the N largest weights, or a bool tensor that marks the selected set.
+        radius: r >= 0; by default the distance of the nearest unselected token (infinite when all are selected).
+        mask: bool, True = visible, broadcasts to the weights.
+
+    Returns:
+        The share, the radius, and the selected keys within it.
+
+    Examples:
+        >>> weights, vectors = torch.tensor([0.4, 0.4, 0.1, 0.1]), torch.eye(4)
+        >>> float(abbe.bounds.separability(weights, vectors, 2).ratio)
+        1.0
     """
     far, chosen, rest = _centre_distances(weights, vectors, count, mask)
     nearest = torch.where(rest, far, math.inf).amin(-1)
@@ -82,12 +108,28 @@ def precision_recall(
     metric: Literal["euclidean", "cosine"] = "euclidean",
     mask: Tensor | None = None,
 ) -> Retrieval:
-    """Recall #{selected: D_i < rho_min}/N, precision N/(N + #{unselected: D_j <= rho_max}), F their harmonic mean.
+    """Recall, precision and F of a selected set as a ball around its sum s.
 
-    D_i = distance of y_i to s, rho_min the least D outside, rho_max the greatest inside. High means that the
-    selected set is a ball of its own. Sources: "Geometric Analysis of Token Selection in Multi-Head Attention" (arXiv
+    Recall #{selected: D_i < rho_min}/N, precision N/(N + #{unselected: D_j <= rho_max}), D_i the distance of y_i to s,
+    rho_min the least D outside, rho_max the greatest inside. High means that the selected set is a ball by itself, low
+    that it is mixed with the rest. Sources: "Geometric Analysis of Token Selection in Multi-Head Attention" (arXiv
     2602.01893), which defines them, and "Retrieval Capacity of Self-Attention Under Competition" (arXiv 2609.37879),
     which takes y_i = a_i v_i in value space; both by authors of arXiv 2508.17821.
+
+    Args:
+        weights: (..., keys), >= 0, with a sum of at most 1.
+        vectors: token vectors, (..., keys, d).
+        count: N, for the N largest weights, or a bool tensor that marks the selected set.
+        metric: "euclidean" or "cosine" (1 minus the cosine of the angle to s).
+        mask: bool, True = visible, broadcasts to the weights.
+
+    Returns:
+        Three shares in [0, 1], each (...).
+
+    Examples:
+        >>> weights, vectors = torch.tensor([0.4, 0.4, 0.1, 0.1]), torch.eye(4)
+        >>> [round(float(share), 3) for share in abbe.bounds.precision_recall(weights, vectors, 2)]
+        [1.0, 1.0, 1.0]
     """
     far, chosen, rest = _centre_distances(weights, vectors, count, mask, metric)
     nearest = torch.where(rest, far, math.inf).amin(-1, keepdim=True)
@@ -107,12 +149,26 @@ def _other_squares(weights: Tensor, power: int) -> Tensor:
 def sphere_separability_bounds(
     weights: Tensor, radius: Number, dimension: Number, norm_of_vectors: Number = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Theorem 2 corrected: bounds on E N_s/N for the selected weights, vectors iid uniform on the sphere, fixed r.
+    """Bounds of the mean separability of random vectors (Theorem 2 corrected): uniform on the sphere, iid, fixed r.
 
     v_i = M^2 sum_{j != i} a_j^2, W_i = (2 M^4/d) [(sum_{j != i} a_j^2)^2 - sum_{j != i} a_j^4];
     r^2 > v_i: P >= 1 - min{v_i/r^2, W_i/(W_i + (r^2 - v_i)^2)}; r^2 < v_i: P <= W_i/(W_i + (v_i - r^2)^2) (Markov,
-    Cantelli); averaged over i. `weights` holds the selected weights alone, shape (..., N). Not tight. Source: this
-    project.
+    Cantelli); averaged over i. Not tight. A high lower bound means that random vectors are separable at this radius.
+    Source: this project.
+
+    Args:
+        weights: of the selected keys alone, (..., N).
+        radius: r > 0 of the ball.
+        dimension: d >= 1 of the vectors.
+        norm_of_vectors: M > 0, their length.
+
+    Returns:
+        Lower and upper bound of E N_s/N, in [0, 1].
+
+    Examples:
+        >>> low, high = abbe.bounds.sphere_separability_bounds(torch.full((10,), 0.1), radius=0.4, dimension=64)
+        >>> round(float(low), 3), float(high)
+        (0.956, 1.0)
     """
     a, _ = checked_weights(weights)
     square = positive("radius", radius, a).unsqueeze(-1) ** 2
@@ -141,9 +197,23 @@ def sphere_separability_bounds_paper(
 ) -> tuple[Tensor, Tensor]:
     """Theorem 2 as printed: 1 - sum xi_i/(N r) <= E N_s/N <= (1/N) sum exp(-(xi_i - r)^2/(2 M^2)).
 
-    xi_i^2 = M^2 sum_{j != i} a_j^2 + sum_{j != k} a_j a_k (M^2 - delta^2/2), vectors at least `apart` = delta from
-    each other. The upper side is FALSE, already at N = 1, where N_s/N = 1 for every r >= 0; the lower side is true
-    (Markov and Jensen). Source: arXiv 2508.17821, reconstructed from its proofs.
+    xi_i^2 = M^2 sum_{j != i} a_j^2 + sum_{j != k} a_j a_k (M^2 - delta^2/2), vectors at least delta from each other.
+    The upper side is FALSE, already at N = 1, where N_s/N = 1 for every r >= 0; the lower side is true (Markov and
+    Jensen). Source: arXiv 2508.17821, reconstructed from its proofs.
+
+    Args:
+        weights: of the selected keys alone, (..., N).
+        radius: r > 0 of the ball.
+        apart: delta >= 0, the least distance between two vectors.
+        norm_of_vectors: M > 0, the length of the vectors.
+
+    Returns:
+        What the formulas give as lower and upper side; a low upper side says nothing.
+
+    Examples:
+        >>> _, claimed = abbe.bounds.sphere_separability_bounds_paper(torch.tensor([1.0]), radius=2.0, apart=1.0)
+        >>> bool(claimed < 1)  # but one token is always separable
+        True
     """
     a, _ = checked_weights(weights)
     r = positive("radius", radius, a).unsqueeze(-1)
@@ -153,10 +223,23 @@ def sphere_separability_bounds_paper(
 
 
 def sphere_separability_estimate(count: Number, keys: Number, dimension: Number, points: int = 2001) -> Tensor:
-    """E N_s/N of uniform weights and uniform vectors on the sphere, r the nearest unselected:
-    E Phi(sqrt(d/N) - max of L - N standard normals). An approximation, for L - N >= 1. Source: this project.
+    """Mean separability by geometry alone: uniform weights, uniform vectors on the sphere, r the nearest unselected.
 
-    High means that random sets of this size are separable by geometry alone: a head must beat it.
+    E Phi(sqrt(d/N) - max of L - N standard normals). An approximation, for L - N >= 1. Source: this project. High means
+    that random sets of this size are separable by geometry alone: a head must beat it.
+
+    Args:
+        count: N, 1 to L - 1.
+        keys: L >= 2.
+        dimension: d >= 1 of the vectors.
+        points: of the numerical integral, >= 1.
+
+    Returns:
+        E N_s/N, in [0, 1].
+
+    Examples:
+        >>> [round(float(abbe.bounds.sphere_separability_estimate(20, 1024, d)), 3) for d in (64, 768)]
+        [0.084, 0.997]
     """
     if points < 1:
         raise AbbeError(f"points must be a whole number >= 1, got {points}")
@@ -173,7 +256,18 @@ def sphere_separability_estimate(count: Number, keys: Number, dimension: Number,
 def coverage_paper(single: Number, heads: Number) -> Tensor:
     """Chance that one of H heads covers a token, 1 - (1 - p)^H: an assumption (independent heads), not a theorem.
 
-    Source: arXiv 2508.17821.
+    High means that some head would cover it if heads were independent. Source: arXiv 2508.17821.
+
+    Args:
+        single: p in [0, 1], the chance of one head.
+        heads: H >= 1.
+
+    Returns:
+        Chance, in [0, 1].
+
+    Examples:
+        >>> round(float(abbe.bounds.coverage_paper(0.2, 12)), 4)
+        0.9313
     """
     p = as_tensor("single", single)
     if not bool(((p >= 0) & (p <= 1)).all()):

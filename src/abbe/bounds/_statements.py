@@ -15,7 +15,12 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Point:
-    """A batch of inputs: tensors that a search may move, and the whole numbers that stay."""
+    """A batch of inputs at which a statement is tried.
+
+    Attributes:
+        values: tensors that a search may move: "logits", "log_temperature" and others by name.
+        sizes: whole numbers that stay: "keys", "count", "width".
+    """
 
     values: dict[str, Tensor]
     sizes: Sizes
@@ -25,10 +30,12 @@ class Point:
 
     @property
     def temperature(self) -> Tensor:
+        """T > 0, one per row of the batch."""
         return self.values["log_temperature"].exp()
 
     @property
     def weights(self) -> Tensor:
+        """Softmax of the logits at the temperature, (batch, keys)."""
         return torch.softmax(self["logits"] / self.temperature.unsqueeze(-1), -1)
 
 
@@ -40,8 +47,24 @@ Quantity = Callable[[Point], Tensor]
 class Statement:
     """One statement of the theory: `measured` <= `bound` (side "upper"), >= ("lower") or = ("equal").
 
-    `status` is what is true of it: proved, refuted, conditional (holds under stated assumptions that real models
-    need not meet) or approximation. `noise` is the standard error of a measured quantity that is simulated.
+    Attributes:
+        name: by which documents and `abbe verify` call it.
+        section: weights, distance, separability, gradient or capacity.
+        text: the statement in plain characters.
+        latex: the statement as a formula.
+        source: where it is from.
+        assumptions: under which it is stated.
+        status: what is true of it: "proved", "refuted", "conditional" (holds under stated assumptions that real models
+            need not meet) or "approximation".
+        tight: whether equality is reached or approached.
+        sampler: draws a batch of points.
+        measured: the quantity that is bounded.
+        bound: its bound.
+        side: on which side the bound lies.
+        sizes: at which it is tried.
+        searchable: whether a gradient search for counterexamples makes sense.
+        noise: the standard error of a measured quantity that is simulated.
+        tolerance: of the ratio, for rounding.
     """
 
     name: str
@@ -62,9 +85,22 @@ class Statement:
     tolerance: float = 1e-9  # of the ratio: float64 rounding of sums over some thousand keys, with room to spare
 
     def ratio(self, point: Point) -> Tensor:
-        """measured/bound for an upper bound, bound/measured for a lower one: above 1 it does not hold.
+        """How close the points come to the bound: above 1 the statement does not hold there, 1 is equality.
 
-        A quantity that is simulated gets the benefit of four standard errors.
+        measured/bound for an upper bound, bound/measured for a lower one. A quantity that is simulated gets the benefit
+        of four standard errors.
+
+        Args:
+            point: a batch of inputs, such as `statement.sampler(generator, trials, sizes)` draws.
+
+        Returns:
+            One ratio per input.
+
+        Examples:
+            >>> statement = abbe.bounds.catalogue()[0]
+            >>> point = statement.sampler(torch.Generator().manual_seed(0), 100, {"keys": 8})
+            >>> bool((statement.ratio(point) <= 1 + statement.tolerance).all())
+            True
         """
         measured, bound = self.measured(point), self.bound(point)
         slack = 4 * self.noise(point) if self.noise is not None else 0.0

@@ -36,15 +36,7 @@ def calibrate(
     from ..studies import calibrate as run_calibrate
 
     calibration = run_calibrate(
-        asked.model,
-        asked.text,
-        normalizer=normalizer,
-        length=length,
-        windows=windows,
-        held_out=held_out,
-        queries=count_or_all(queries),
-        steps=steps,
-        finetune=finetune,
-        **asked.shared,
-    )
-    return Measured(calibration, "calibration_table", "save_calibration_figures", (f"swap: {calibration.file}",))
+        asked.model, asked.text, normalizer=normalizer, length=length, windows=windows, held_out=held_out,
+        queries=count_or_all(queries), steps=steps, finetune=finetune, **asked.shared,
+    )  # fmt: skip
+    return Measured(calibration, (f"swap: {calibration.file}",))

@@ -48,4 +48,4 @@ def capacity(
         targets=targets,
         **asked.shared,
     )
-    return Measured(result, "capacity_table", "save_capacity_figures")
+    return Measured(result)

@@ -42,4 +42,4 @@ def compare(
         asked.model, asked.text, normalizers=normalizers, length=length, windows=windows, needle_lengths=needle,
         prompts=prompts, calibrate=calibrate, **asked.shared,
     )  # fmt: skip
-    return Measured(comparison, "compare_table", "save_compare_figures")
+    return Measured(comparison)

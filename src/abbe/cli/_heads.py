@@ -39,9 +39,9 @@ def report(
         if asked.model != "embedded":
             raise AbbeError(f"--each takes the place of the model {asked.model}: quote its pattern, --each 'runs/*'")
         reports = report_each(each, asked.text, **heads, **asked.shared)
-        return Measured(reports, "reports_table", "save_reports_figures")
+        return Measured(reports)
     result = run_report(asked.model, asked.text, **heads, **asked.shared)
-    return Measured(result, "report_table", "save_report_figures")
+    return Measured(result)
 
 
 @study(json="Print the whole table and the manifest as JSON.")
@@ -59,4 +59,4 @@ def diagnose(
 
     tried = () if temperatures == "none" else numbers("--temperatures", temperatures, float)
     run = run_diagnose(asked.model, asked.text, normalizer=normalizer, temperatures=tried, **heads, **asked.shared)
-    return Measured(run, "diagnosis_table", "save_diagnosis_figures")
+    return Measured(run)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar, overload
 import typer
 
 from .._errors import AbbeError
+from .._later import need
 from . import _complete
 from ._invocation import current
 
@@ -79,6 +80,7 @@ Vectors = Annotated[
 Seed = Annotated[int, measured("Random seed.")]
 Figures = Annotated[Path | None, output("Folder for the charts as PNG and SVG.")]
 Opened = Annotated[bool, output("Open the page in your browser.", "--open/--no-open")]
+Quiet = Annotated[bool, output("No table; only the path of the page.", "--quiet")]
 Debug = Annotated[
     bool,
     output("Show where an error came from: the traceback instead of one line.", "--debug", callback=_remember_debug),
@@ -140,6 +142,15 @@ def check_file(option: str, path: Path) -> None:
         raise AbbeError(f"{option} is {path}, which is a folder: name a file in it")
     if not path.parent.is_dir():
         raise AbbeError(f"{option} is {path}, but there is no folder {path.parent}: make it, or name another file")
+
+
+def check_drawing(command: str, figures: Path | None, opened: bool) -> None:
+    """Before a long run: what draws charts and pages is installed, and the charts have a folder."""
+    if figures is not None:
+        need(f"{command} --figures", "report")
+        check_folder("--figures", figures)
+    if opened:
+        need(f"{command} --open", "report")
 
 
 def check_folder(option: str, path: Path) -> None:

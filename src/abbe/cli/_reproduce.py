@@ -41,4 +41,4 @@ def reproduce(
         quick=quick,
         **asked.shared,
     )
-    return Measured(reproduction, "reproduction_table", "save_figures")
+    return Measured(reproduction)

@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from ..results import Result
 
 
+# The functions of abbe.views are called by the result where that is not the name of the study.
+_RESULTS = {
+    "diagnose": "diagnosis",
+    "report --each": "reports",
+    "reproduce": "reproduction",
+    "calibrate": "calibration",
+}
+
+
 def print_json(content: Any) -> None:
     """JSON that every reader takes."""
     import json
@@ -26,19 +35,19 @@ def print_json(content: Any) -> None:
 
 
 def show_result(
-    result: Result,
-    table: RenderableType,
-    folder: Path,
-    *,
-    as_json: bool,
-    quiet: bool,
-    opened: bool,
+    result: Result, folder: Path, *, figures: Path | None, as_json: bool, quiet: bool, opened: bool,
     lines: Sequence[str] = (),
-) -> None:
+) -> None:  # fmt: skip
     """The end of every study: JSON or a table, then the path of the page, which is written if the study did not.
 
     Without the extra `report` there is no page: the last path is that of the run.
     """
+    from .. import views
+
+    name = _RESULTS.get(result.study, result.study)
+    if figures is not None:
+        getattr(views, f"save_{name}_figures")(result, figures)
+        lines = [*lines, f"figures: {figures}"]
     page: Path | None = folder / result.page
     if page is not None and not page.is_file():
         page = page if has("report") else None
@@ -47,7 +56,7 @@ def show_result(
     if as_json:
         typer.echo(result.to_json())
     last = f"page: {page}" if page else f'run: {folder} (its page needs abbe[report]: pip install "abbe[report]")'
-    show_paths(page or folder, table, [*lines, last], as_json, quiet)
+    show_paths(page or folder, getattr(views, f"{name}_table")(result), [*lines, last], as_json, quiet)
     if opened and page is not None:
         open_in_browser(page)
 

@@ -31,7 +31,7 @@ from ._options import (
     TextFiles,
     Vectors,
     Windows,
-    check_folder,
+    check_drawing,
     count_or_all,
     folder_for,
     json_option,
@@ -86,11 +86,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Measured:
-    """The result of a study, and the functions of `abbe.views` that show it; `lines` stand below the table."""
+    """The result of a study; `lines` stand below its table."""
 
     result: Result
-    table: str
-    save_figures: str
     lines: tuple[str, ...] = ()
 
 
@@ -115,15 +113,9 @@ def study(
             shard: str | None = None, engine: str | None = None, address: str | None = None, actors: int | None = None,
             **own: Any,
         ) -> None:  # fmt: skip
-            from .. import views
-
             current.if_stopped = RESUMES
             need(f"abbe {name}", EXTRA_OF[group or name])
-            if figures is not None:
-                need(f"abbe {name} --figures", "report")
-                check_folder("--figures", figures)
-            if opened:
-                need(f"abbe {name} --open", "report")
+            check_drawing(f"abbe {name}", figures, opened)
             device, device_map = own.pop("device"), own.get("device_map")
             of = ("each" if own.get("each") else own["model"]) if takes_model else measure.__name__
             folder = out or folder_for(group or name, of, *_in_the_name(named_by, own))
@@ -140,11 +132,10 @@ def study(
             with run_by(engine, address, actors, device, device_map):
                 measured = measure(**own)
             drawn = figures or (folder / figures_in if figures_in else None)
-            if drawn is not None:
-                getattr(views, measured.save_figures)(measured.result, drawn)
-            table = getattr(views, measured.table)(measured.result)
-            lines = [*measured.lines, *([f"figures: {drawn}"] if drawn is not None else [])]
-            show_result(measured.result, table, folder, as_json=as_json, quiet=quiet, opened=opened, lines=lines)
+            show_result(
+                measured.result, folder, figures=drawn, as_json=as_json, quiet=quiet, opened=opened,
+                lines=measured.lines,
+            )  # fmt: skip
 
         signature = _composed(measure, json, f"{name.replace(' ', '-')}{'-MODEL' if takes_model else ''}")
         command.__name__, command.__doc__ = measure.__name__, measure.__doc__

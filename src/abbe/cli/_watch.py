@@ -12,7 +12,7 @@ from .._errors import AbbeError
 from .._later import need
 from ._invocation import current
 from ._names import EXTRA_OF
-from ._options import Debug, Figures, Opened, check_file, check_folder, json_option, output, quiet_option
+from ._options import Debug, Figures, Opened, Quiet, check_file, check_folder, json_option, output
 from ._shown import open_in_browser, print_json, show_paths
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def watch(
     figures: Figures = None,
     opened: Opened = False,
     as_json: Annotated[bool, json_option("Print sentence, last values, alerts, losses and manifest as JSON.")] = False,
-    quiet: Annotated[bool, quiet_option("No table; only the path of the page.")] = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Show a training run that abbe.Monitor reads: curves of all heads, the map of heads by step, alerts."""

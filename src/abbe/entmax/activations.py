@@ -18,8 +18,20 @@ def sparsemax(X: Tensor, dim: int = ..., k: int | None = ..., *, return_support_
 def sparsemax(X: Tensor, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> Output:
     """The nearest point of the simplex to each row of X along `dim`, arXiv 1602.02068.
 
-    `k` is accepted and changes nothing. With `return_support_size` the number of positive weights comes second, 1 at
-    `dim`.
+    Large differences in a row give few positive weights (1 or more apart: one), small ones give many.
+
+    Args:
+        X: floating tensor of any shape.
+        dim: along which the weights sum to 1.
+        k: accepted and without effect: no sort is needed.
+        return_support_size: also return the number of positive weights, of size 1 at `dim`.
+
+    Returns:
+        Weights of the shape and dtype of X; with `return_support_size` a pair.
+
+    Examples:
+        >>> [round(p, 3) for p in abbe.entmax.sparsemax(torch.tensor([1.0, 0.5, -1.0])).tolist()]
+        [0.75, 0.25, 0.0]
     """
     return _with_support(along("sparsemax", entmax_weights, X, 2.0, dim), dim, return_support_size)
 
@@ -29,7 +41,21 @@ def entmax15(X: Tensor, dim: int = ..., k: int | None = ..., return_support_size
 @overload
 def entmax15(X: Tensor, dim: int = ..., k: int | None = ..., *, return_support_size: bool) -> Output: ...
 def entmax15(X: Tensor, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> Output:
-    """1.5-entmax of each row of X along `dim`, arXiv 1905.05702; arguments as for `sparsemax`."""
+    """1.5-entmax of each row of X along `dim`, between softmax and sparsemax, arXiv 1905.05702.
+
+    Large differences in a row give few positive weights (2 or more apart: one), small ones give many.
+
+    Args:
+        X, dim, k, return_support_size: as for `sparsemax`.
+
+    Returns:
+        Weights of the shape and dtype of X; with `return_support_size` a pair.
+
+    Examples:
+        >>> weights, size = abbe.entmax.entmax15(torch.tensor([1.0, 0.5, -1.0]), return_support_size=True)
+        >>> [round(p, 3) for p in weights.tolist()], int(size)
+        ([0.674, 0.326, 0.0], 2)
+    """
     return _with_support(along("entmax15", entmax_weights, X, 1.5, dim), dim, return_support_size)
 
 
@@ -40,25 +66,51 @@ def _with_support(weights: Tensor, dim: int, wanted: bool) -> Output:
     return (weights, (weights > 0).sum(dim, keepdim=True)) if wanted else weights
 
 
-class Sparsemax(nn.Module):
-    """`sparsemax` as a module."""
-
+class _Map(nn.Module):
     def __init__(self, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> None:
         super().__init__()
         self.dim, self.k, self.return_support_size = dim, k, return_support_size
 
+
+class Sparsemax(_Map):
+    """`sparsemax` as a module.
+
+    Args:
+        dim: along which the weights sum to 1.
+        k: accepted and without effect.
+        return_support_size: also return the number of positive weights.
+
+    Examples:
+        >>> abbe.entmax.Sparsemax(dim=-1)(torch.tensor([2.0, 0.0])).tolist()
+        [1.0, 0.0]
+    """
+
     def forward(self, X: Tensor) -> Output:
+        """Weights of X, see `sparsemax`.
+
+        Args:
+            X: floating tensor of any shape.
+        """
         return sparsemax(X, self.dim, self.k, return_support_size=self.return_support_size)
 
 
-class Entmax15(nn.Module):
-    """`entmax15` as a module."""
+class Entmax15(_Map):
+    """`entmax15` as a module.
 
-    def __init__(self, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> None:
-        super().__init__()
-        self.dim, self.k, self.return_support_size = dim, k, return_support_size
+    Args:
+        dim, k, return_support_size: as for `Sparsemax`.
+
+    Examples:
+        >>> abbe.entmax.Entmax15(dim=-1)(torch.tensor([3.0, 0.0])).tolist()
+        [1.0, 0.0]
+    """
 
     def forward(self, X: Tensor) -> Output:
+        """Weights of X, see `entmax15`.
+
+        Args:
+            X: floating tensor of any shape.
+        """
         return entmax15(X, self.dim, self.k, return_support_size=self.return_support_size)
 
 

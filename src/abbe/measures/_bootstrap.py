@@ -23,10 +23,25 @@ def bootstrap_interval(
     seed: int = 0,
     statistic: Literal["mean", "max"] = "mean",
 ) -> tuple[Tensor, Tensor]:
-    """Expanded percentile interval over windows: values (window, ...) -> low and high, each (...).
+    """Interval of a mean (or maximum) over windows, by resampling them: an expanded percentile interval.
 
     Windows are drawn with replacement, the same draws for all cells; NaN windows are left out. A cell with fewer than
-    two windows has no interval: NaN. Deterministic for a seed. `expanded_tail` says which percentiles.
+    two windows has no interval: NaN. A wide interval means that more windows are needed. Deterministic for a seed.
+
+    Args:
+        values: (window, ...).
+        level: share of intervals that hold the true number, in (0, 1).
+        resamples: >= 1.
+        seed: of the draws.
+        statistic: "mean" or "max".
+
+    Returns:
+        Low and high end, each (...), float64.
+
+    Examples:
+        >>> low, high = abbe.measures.bootstrap_interval(torch.arange(12.0))
+        >>> bool(low < 5.5 < high)
+        True
     """
     _check(values, level, resamples)
     if statistic not in ("mean", "max"):
@@ -46,7 +61,20 @@ def bootstrap_interval(
 
 
 def resampled_means(values: Tensor, resamples: int = 1000, seed: int = 0) -> Tensor:
-    """Means over windows drawn with replacement: (window, ...) -> (resample, ...). NaN windows are left out."""
+    """Means over windows drawn with replacement. NaN windows are left out.
+
+    Args:
+        values: (window, ...).
+        resamples: >= 1.
+        seed: of the draws.
+
+    Returns:
+        (resample, ...), float64; their spread is that of the mean.
+
+    Examples:
+        >>> abbe.measures.resampled_means(torch.rand(12, 3), resamples=100).shape
+        torch.Size([100, 3])
+    """
     _check(values, 0.5, resamples)
     flat = values.detach().double().reshape(len(values), -1)
     means = _resampled(flat, resampled_counts(len(flat), resamples, seed).to(flat.device), "mean")
@@ -54,7 +82,20 @@ def resampled_means(values: Tensor, resamples: int = 1000, seed: int = 0) -> Ten
 
 
 def resampled_counts(windows: int, resamples: int, seed: int) -> Tensor:
-    """How often each window is drawn, (resample, window), float64."""
+    """How often each window is drawn when as many as there are are drawn with replacement.
+
+    Args:
+        windows: >= 1.
+        resamples: >= 1.
+        seed: of the draws.
+
+    Returns:
+        (resample, window), float64; each row sums to the number of windows.
+
+    Examples:
+        >>> abbe.measures.resampled_counts(windows=5, resamples=3, seed=0).sum(1).tolist()
+        [5.0, 5.0, 5.0]
+    """
     drawn = torch.randint(windows, (resamples, windows), generator=torch.Generator().manual_seed(seed))
     return torch.zeros(resamples, windows, dtype=torch.float64).scatter_add_(1, drawn, torch.ones(drawn.shape).double())
 
@@ -74,7 +115,24 @@ def _resampled(flat: Tensor, counts: Tensor, statistic: str) -> Tensor:
 
 
 def interval_ends(resampled: Tensor, level: float, windows: Tensor | int) -> tuple[Tensor, Tensor]:
-    """Two quantiles over the resamples that exist, (resample, cell) -> (cell,) each, for cells of so many windows."""
+    """The two ends of an interval from resampled numbers: quantiles over the resamples that exist.
+
+    A wide interval means that more windows are needed, a narrow one that they agree.
+
+    Args:
+        resampled: (resample, cell).
+        level: share of intervals that hold the true number, in (0, 1).
+        windows: how many windows the numbers are from; one number or one per cell. Few make wide intervals.
+
+    Returns:
+        Low and high end, each (cell,).
+
+    Examples:
+        >>> means = abbe.measures.resampled_means(torch.arange(12.0).unsqueeze(1))
+        >>> low, high = abbe.measures.interval_ends(means, 0.95, 12)
+        >>> bool(low < 5.5 < high)
+        True
+    """
     # numpy sorts several times faster here than torch; both put NaN last.
     ordered = torch.from_numpy(np.sort(resampled.T.contiguous().cpu().numpy(), -1)).to(resampled.device)
     there = (~torch.isnan(ordered)).sum(-1, keepdim=True)
@@ -105,7 +163,17 @@ def enough_windows(level: float) -> int:
     """The least number of windows from which an interval can hold the true number as often as its level says.
 
     No resample lies beyond the n windows, and all of them lie on one side of the truth with a probability of 2^(1-n) or
-    more: 1 - 2^(1-n) has to reach the level. It is 6 at 0.95, 8 at 0.99.
+    more: 1 - 2^(1-n) has to reach the level.
+
+    Args:
+        level: of the interval, in (0, 1).
+
+    Returns:
+        Number of windows, >= 2.
+
+    Examples:
+        >>> abbe.measures.enough_windows(0.95), abbe.measures.enough_windows(0.99)
+        (6, 8)
     """
     return next(n for n in itertools.count(2) if 1 - 2.0 ** (1 - n) >= level)
 

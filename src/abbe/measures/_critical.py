@@ -14,9 +14,13 @@ from ._ks import ks_heights, ks_p_value
 
 @dataclass(frozen=True)
 class CriticalN:
-    """Statistic D and p-value for every N, and for each level the first N whose test does not reject (or None).
+    """Tests of selected against random sets, for every N. That a test does not reject is no proof of equality.
 
-    That a test does not reject is no proof of equality: look at D and p.
+    Attributes:
+        grid: the sizes N.
+        statistic: Kolmogorov-Smirnov D for every N, in [0, 1]; high means that heads differ from chance.
+        p_value: for every N; low means that the difference is no chance.
+        critical: for each level the first N whose test does not reject, or None.
     """
 
     grid: tuple[int, ...]
@@ -26,10 +30,26 @@ class CriticalN:
 
 
 def critical_n(true: Tensor, control: Tensor, grid: Sequence[int], levels: Sequence[float] = (0.01, 0.05)) -> CriticalN:
-    """Two-sample Kolmogorov-Smirnov tests of the head means of a measure against those of its control.
+    """From which set size on selected sets cannot be distinguished from random ones, by a measure of all heads.
 
-    true and control are (N, head); a head that has NaN at some N is left out there. A small critical N means that heads
-    select few tokens in a way that random sets do not imitate. Source: arXiv 2508.17821, section 4 (for the distance).
+    Two-sample Kolmogorov-Smirnov tests of the head means of a measure against those of its control. A small critical N
+    means that heads select few tokens in a way that random sets do not imitate, a large one many. Source: arXiv
+    2508.17821, section 4 (for the distance).
+
+    Args:
+        true: the measure, (N, head); a head that has NaN at some N is left out there.
+        control: its control, of the same shape.
+        grid: the sizes N, rising.
+        levels: of the tests, in (0, 1).
+
+    Returns:
+        Statistics and p-values for every N, and the critical N for each level.
+
+    Examples:
+        >>> heads = torch.linspace(0, 1, 40)
+        >>> true, control = torch.stack([heads + 2, heads]), torch.stack([heads, heads + 0.01])
+        >>> abbe.measures.critical_n(true, control, grid=(5, 20)).critical
+        {0.01: 20, 0.05: 20}
     """
     if true.shape != control.shape or true.ndim != 2 or len(true) != len(grid):
         shapes = f"{tuple(true.shape)} and {tuple(control.shape)}"

@@ -16,14 +16,20 @@ _ADDED = ("rows", "x", "y", "xx", "xy")
 
 @dataclass(frozen=True, eq=False)
 class DecayReading:
-    """ln n and ln of the largest weight of every row, (head, query)."""
+    """What a block of rows adds to the regression of `decay_exponent`.
+
+    Attributes:
+        x: ln n, (head, query).
+        y: ln of the largest weight, (head, query).
+        defined: bool (head, query), the rows that count.
+    """
 
     x: Tensor
     y: Tensor
     defined: Tensor
 
     def sums(self) -> dict[str, Tensor]:
-        """Sums for a regression, and the extremes of x: all (head,)."""
+        """Sums for a regression, and the extremes of x, by name: all (head,)."""
         x, y = (torch.where(self.defined, part, 0.0).double() for part in (self.x, self.y))
         return {
             "rows": self.defined.double().sum(1),
@@ -37,7 +43,20 @@ class DecayReading:
 
 
 def decay(rows: Rows) -> dict[str, DecayReading]:
-    """What `decay_exponent` needs of a block of rows, for `update`. Rows with one key or without weight say nothing."""
+    """What `decay_exponent` needs of a block of rows, for `update`. Rows with one key or without weight say nothing.
+
+    Args:
+        rows: a block of attention rows.
+
+    Returns:
+        One reading, "decay".
+
+    Examples:
+        >>> logits = torch.randn(2, 5, 8)
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 8, 4), softmax=True)
+        >>> abbe.measures.decay(rows)["decay"].sums()["rows"].tolist()
+        [5.0, 5.0]
+    """
     facts = rows.facts
     defined = (facts.keys >= 2) & (facts.largest > 0)
     largest = torch.where(defined, facts.largest.double(), 1.0)
@@ -47,11 +66,27 @@ def decay(rows: Rows) -> dict[str, DecayReading]:
 def decay_exponent(
     sums: Mapping[str, Tensor], level: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Exponent with its interval, (...) each, from the sums of single windows: "x", "xx", ... -> (window, ...).
+    """How fast the largest weight fades as the context grows: gamma in (largest weight) ~ n^-gamma.
 
     Least squares of ln(largest weight) on ln n over all rows with n >= 2; the interval by resampling windows. High
-    means that the head fades as the context grows (1: like a uniform head), 0 that it holds its focus. NaN where all n
-    are equal; no interval from fewer than two windows.
+    means that the head fades as the context grows (1: like a uniform head), 0 that it holds its focus.
+
+    Args:
+        sums: from single windows, "x", "xx", ... -> (window, ...), as `decay` and `update` make them.
+        level: of the interval, in (0, 1).
+        resamples: >= 1.
+        seed: of the draws.
+
+    Returns:
+        Exponent, low and high end, each (...). NaN where all n are equal; no interval from fewer than two windows.
+
+    Examples:
+        >>> logits = torch.zeros(1, 8, 8).masked_fill(~torch.ones(8, 8).tril().bool(), -torch.inf)
+        >>> uniform = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 8, 4), softmax=True)
+        >>> sums = abbe.measures.decay(uniform)["decay"].sums()
+        >>> windows = {name: torch.stack([part, part]) for name, part in sums.items()}
+        >>> [round(float(x), 6) for x in abbe.measures.decay_exponent(windows)]
+        [1.0, 1.0, 1.0]
     """
     shape = sums["x"].shape[1:]
     flat, there = _flat(sums)
@@ -66,7 +101,27 @@ def decay_exponent(
 def mean_decay_exponent(
     sums: Mapping[str, Tensor], level: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean exponent of all heads, and its interval by resampling windows with all their heads: numbers."""
+    """The mean exponent of all heads, and its interval by resampling windows with all their heads.
+
+    High (1) means that heads fade with the context like uniform ones, 0 that they hold their focus.
+
+    Args:
+        sums: from single windows, as for `decay_exponent`.
+        level: of the interval, in (0, 1).
+        resamples: >= 1.
+        seed: of the draws.
+
+    Returns:
+        Mean exponent, low and high end: numbers.
+
+    Examples:
+        >>> logits = torch.zeros(1, 8, 8).masked_fill(~torch.ones(8, 8).tril().bool(), -torch.inf)
+        >>> uniform = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 8, 4), softmax=True)
+        >>> sums = abbe.measures.decay(uniform)["decay"].sums()
+        >>> windows = {name: torch.stack([part, part]) for name, part in sums.items()}
+        >>> round(float(abbe.measures.mean_decay_exponent(windows)[0]), 6)
+        1.0
+    """
     flat, there = _flat(sums)
     once = torch.ones(1, len(there), dtype=torch.float64)
     value = _slope(flat, once).nanmean()
@@ -75,6 +130,31 @@ def mean_decay_exponent(
     few = (windows < 2) | value.isnan()
     low, high = (torch.where(few, torch.nan, end[0]) for end in interval_ends(again, level, windows))
     return value, low, high
+
+
+def weighted_decay_exponents(sums: Mapping[str, Tensor], counts: Tensor) -> Tensor:
+    """Decay exponents of windows that count so often.
+
+    High (1) means that heads fade with the context, 0 that they hold their focus. For two models on the same windows
+    the same counts give differences in pairs; ones but for one window, a jackknife.
+
+    Args:
+        sums: from single windows, as for `decay_exponent`.
+        counts: how often each window counts, (weighting, window).
+
+    Returns:
+        Exponents, (weighting, ...); NaN where all n are equal.
+
+    Examples:
+        >>> logits = torch.zeros(1, 8, 8).masked_fill(~torch.ones(8, 8).tril().bool(), -torch.inf)
+        >>> uniform = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 8, 4), softmax=True)
+        >>> sums = abbe.measures.decay(uniform)["decay"].sums()
+        >>> windows = {name: torch.stack([part, part]) for name, part in sums.items()}
+        >>> [round(float(x), 6) for x in abbe.measures.weighted_decay_exponents(windows, torch.eye(2))]
+        [1.0, 1.0]
+    """
+    flat, _ = _flat(sums)
+    return _slope(flat, counts.double()).view(len(counts), *sums["x"].shape[1:])
 
 
 def _flat(sums: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:

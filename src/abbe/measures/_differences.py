@@ -27,13 +27,29 @@ from ._state import Reading
 def differences(
     rows: Rows, temperatures: Sequence[float], steps: Sequence[float], generator: torch.Generator
 ) -> dict[str, Reading]:
-    """difference_random and difference_pair for every temperature and step, named "...@T=0.1,eps=0.001".
+    """How far softmax moves when the logits take a step of a given length, over that length.
 
-    Random is a uniform random direction on the visible keys (the heads of a query share its draw); pair pushes the
-    second largest logit up and the largest down, each by eps/sqrt 2, and is 0 in a row of one key. The limit is the
-    supremum over all rows and directions, below min{1/(2T), sqrt 2/eps}. For softmax, also beside a learned sink: its
-    logit takes part and does not move, and its weight is no part of the difference. Draws come query by query: blocks
-    give the same as all at once.
+    difference_random takes a uniform random direction on the visible keys (the heads of a query share its draw);
+    difference_pair pushes the second largest logit up and the largest down, each by eps/sqrt 2, and is 0 in a row of
+    one key. The limit is the supremum over all rows and directions, below min{1/(2T), sqrt 2/eps}. High means that such
+    a step moves the weights a lot, low that it hardly does.
+
+    Args:
+        rows: of softmax, also beside a learned sink: its logit takes part and does not move, and its weight is no part
+            of the difference.
+        temperatures: T > 0, all different.
+        steps: eps > 0 in logits, all different.
+        generator: of the directions; drawn from query by query, so that blocks give the same as all at once.
+
+    Returns:
+        Readings "difference_random@T=0.1,eps=0.001" and the like, weight per logit.
+
+    Examples:
+        >>> logits = torch.randn(2, 5, 8)
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 8, 4), softmax=True)
+        >>> readings = abbe.measures.differences(rows, [1.0], [0.1], torch.Generator().manual_seed(0))
+        >>> sorted(readings)
+        ['difference_pair@T=1,eps=0.1', 'difference_random@T=1,eps=0.1']
     """
     temperatures, steps = _checked("temperatures", temperatures), _checked("steps", steps)
     if not (rows.softmax or rows.sink):

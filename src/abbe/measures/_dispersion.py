@@ -10,15 +10,29 @@ from torch import Tensor
 from .. import bounds
 from .._kernels.switch import KernelsBrokenError
 from .._kernels.threads import over_rows
-from ._rows import Rows, flat, row_kernel
+from ._rows import Rows, flat, order_kernel
 from ._sets import Sets
 from ._state import Reading
 
 
 def dispersion(rows: Rows) -> dict[str, Reading]:
-    """entropy, effective_tokens, max_weight, logit_range, sink_mass; with softmax the two floors, with a sink its mass.
+    """Over how many keys a row spreads its weight, beside what its length and its logits allow.
 
-    Entropy and effective number are those of the weights divided by their sum, and are defined for weights >= 0.
+    entropy, effective_tokens, max_weight, logit_range, sink_mass; with softmax the two floors, with a sink its mass.
+    `list_measures` says what high and low mean. Entropy and effective number are those of the weights divided by their
+    sum, and are defined for weights >= 0.
+
+    Args:
+        rows: a block of attention rows.
+
+    Returns:
+        Readings by name, each (head, query).
+
+    Examples:
+        >>> logits = torch.zeros(1, 1, 8)
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 8, 4), softmax=True)
+        >>> round(float(abbe.measures.dispersion(rows)["effective_tokens"].value), 4)
+        8.0
     """
     facts = rows.facts
     n, total = facts.keys.double().clamp(min=1), facts.total.double()
@@ -55,7 +69,24 @@ def _floors(rows: Rows, n: Tensor, alive: Tensor) -> dict[str, Reading]:
 
 
 def selection(rows: Rows, sets: Sets) -> dict[str, Reading]:
-    """top_mass and selected_divergence for every N of the grid."""
+    """How much of the row the selected sets hold (top_mass), and how unevenly they share it (selected_divergence).
+
+    `list_measures` says what high and low mean.
+
+    Args:
+        rows: a block of attention rows.
+        sets: of these rows, from `choose_sets`.
+
+    Returns:
+        Readings by name, each (head, query, N).
+
+    Examples:
+        >>> logits = torch.zeros(1, 1, 8)
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 8, 4), softmax=True)
+        >>> sets = abbe.measures.choose_sets(rows, (1, 2), torch.Generator().manual_seed(0))
+        >>> abbe.measures.selection(rows, sets)["top_mass"].value.tolist()
+        [[[0.125, 0.25]]]
+    """
     mass, divergence = _mass_and_divergence(rows, sets, sets.selected)
     _, by_chance = _mass_and_divergence(rows, sets, sets.random)
     defined = sets.defined(rows)
@@ -98,6 +129,6 @@ def _mass_and_moment(rows: Rows, sets: Sets, order: Tensor) -> tuple[Tensor, Ten
 def _fused_mass_and_moment(rows: Rows, sets: Sets, order: Tensor) -> tuple[Tensor, Tensor]:
     weights, orders, sizes = flat(rows.weights), flat(order), torch.tensor(sets.grid)
     sums = [torch.empty(len(weights), len(sizes), dtype=torch.float64) for _ in range(2)]
-    over_rows(row_kernel("set_masses"), len(weights), weights, orders, sizes, *sums)
+    over_rows(order_kernel("set_masses"), len(weights), weights, orders, sizes, *sums)
     mass, moment = (x.view(rows.heads, rows.queries, -1) for x in sums)
     return mass, moment

@@ -22,11 +22,28 @@ from ._state import Reading
 
 
 def expected_distance(rows: Rows, sets: Sets) -> dict[str, Reading]:
-    """expected_distance_low and _high, and expected_net_distance, for every N of the grid.
+    """What distances a uniform random set of N visible keys has on average, in closed form. Any weights and vectors.
 
     The mean of `distance` over all sets of N visible keys lies between low = ((n-N)/n) sum_i ||mu_i|| and
     high = ((n-N)/n) sum_i sqrt(||mu_i||^2 + V_i), mu_i the mean and V_i the scatter of y_i - s over the sets without
-    i. expected_net_distance is the root of the mean square of `net_distance`. Any weights and vectors.
+    i. expected_net_distance is the root of the mean square of `net_distance`. High means that even random sets lie far
+    from the rest, low that they do not.
+
+    Args:
+        rows: a block of attention rows.
+        sets: of these rows, from `choose_sets`.
+
+    Returns:
+        Readings expected_distance_low, expected_distance_high and expected_net_distance, each (head, query, N), in the
+        unit of the vectors.
+
+    Examples:
+        >>> logits = torch.randn(2, 5, 8)
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 8, 4), softmax=True)
+        >>> sets = abbe.measures.choose_sets(rows, (1, 2), torch.Generator().manual_seed(0))
+        >>> readings = abbe.measures.expected_distance(rows, sets)
+        >>> bool((readings["expected_distance_low"].value <= readings["expected_distance_high"].value).all())
+        True
     """
     defined = sets.defined(rows)
     means = torch.zeros(3, *defined.shape, dtype=torch.float64, device=defined.device)
@@ -46,8 +63,26 @@ def expected_distance(rows: Rows, sets: Sets) -> dict[str, Reading]:
 
 
 def distance_formula(rows: Rows, sets: Sets) -> dict[str, Reading]:
-    """expected_distance_low alone, the published formula of Theorem 1(2) without its epsilon, where many N are asked
-    for: float32 rows on the CPU go through a kernel, without what only the other two need."""
+    """expected_distance_low alone, where many N are asked for.
+
+    It is the published formula of Theorem 1(2) without its epsilon. float32 rows on the CPU go through a kernel,
+    without what only the other two need. High means that random sets must lie far from the rest on average, low that
+    they need not.
+
+    Args:
+        rows: a block of attention rows.
+        sets: of these rows, from `choose_sets`.
+
+    Returns:
+        One reading, (head, query, N), in the unit of the vectors.
+
+    Examples:
+        >>> logits = torch.randn(2, 5, 8)
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 8, 4), softmax=True)
+        >>> sets = abbe.measures.choose_sets(rows, (1, 2), torch.Generator().manual_seed(0))
+        >>> abbe.measures.distance_formula(rows, sets)["expected_distance_low"].value.shape
+        torch.Size([2, 5, 2])
+    """
     if rows.fused:
         with suppress(KernelsBrokenError):
             return {"expected_distance_low": Reading(_fused_formula(rows, sets), sets.defined(rows))}

@@ -17,12 +17,27 @@ from ._state import Reading
 
 
 def geometry(rows: Rows, sets: Sets) -> dict[str, Reading]:
-    """Distances, separability, recall, precision and F for every N of the grid, each with its control.
+    """How far the selected tokens lie from the rest, and whether a ball or a cone separates them.
 
-    The control is the same measure on one random set of N visible keys around its own sum. Limits: Theorem 1(1) for
-    the distance, and the deterministic bound for the net distance. Both need d1, the largest distance of a selected
+    Distances, separability, recall, precision and F, each with its control; `list_measures` says what high and low
+    mean. The control is the same measure on one random set of N visible keys around its own sum. Limits: Theorem 1(1)
+    for the distance, and the deterministic bound for the net distance. Both need d1, the largest distance of a selected
     from an unselected vector; its place is taken by a larger number that costs no pairs: max ||x - c|| over the row
     plus the same maximum over the selected, c the weighted mean of the row. They hold for weights that sum to 1.
+
+    Args:
+        rows: a block of attention rows.
+        sets: of these rows, from `choose_sets`.
+
+    Returns:
+        Readings by name, each (head, query, N): distances in the unit of the vectors, the others shares.
+
+    Examples:
+        >>> logits = torch.tensor([[[2.0, 2.0, 0.0, 0.0]]])
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.eye(4)[None], softmax=True)
+        >>> sets = abbe.measures.choose_sets(rows, (2,), torch.Generator().manual_seed(0))
+        >>> abbe.measures.geometry(rows, sets)["separability"].value.tolist()
+        [[[1.0]]]
     """
     parts, defined = row_geometry(rows, sets), sets.defined(rows)
     size = torch.tensor(sets.grid, device=defined.device)

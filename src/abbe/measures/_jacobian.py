@@ -10,9 +10,9 @@ from torch import Tensor
 from ..normalizers import Normalizer
 from ._spectral import or_one
 
-_TOLERANCE = 1e-6
-_MOST_STEPS = 64
-_BETWEEN_TESTS = 4
+_TOLERANCE = 1e-6  # of an eigenvalue, whose root is reported: half of it there
+_MOST_STEPS = 64  # of Lanczos; a few dozen are taken where the largest eigenvalues lie close together
+_BETWEEN_TESTS = 4  # steps: a test takes the eigenvalues of a small matrix per row
 
 
 def jacobian_norms(normalizer: Normalizer, logits: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,22 @@ from .._errors import AbbeError
 
 
 def ks_test(first: Tensor, second: Tensor) -> tuple[float, float]:
-    """Statistic D of two samples of equal size, and its exact two-sided p-value. Ties are counted as one step."""
+    """Two-sample Kolmogorov-Smirnov test of samples of equal size, with the exact two-sided p-value.
+
+    Ties are counted as one step. A high statistic with a low p-value means that the samples differ.
+
+    Args:
+        first: (sample,).
+        second: of the same size.
+
+    Returns:
+        Statistic D in [0, 1], and the p-value.
+
+    Examples:
+        >>> statistic, p = abbe.measures.ks_test(torch.arange(10.0), torch.arange(10.0) + 5)
+        >>> statistic, round(p, 3)
+        (0.5, 0.168)
+    """
     size = first.numel()
     if first.shape != second.shape or first.ndim != 1 or size == 0:
         raise AbbeError(f"samples must be of one size, got {tuple(first.shape)} and {tuple(second.shape)}")

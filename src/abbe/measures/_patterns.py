@@ -15,12 +15,28 @@ from ._state import Reading
 
 
 def patterns(rows: Rows, positions: Tensor, tokens: Tensor) -> dict[str, Reading]:
-    """previous_token and induction of self-attention rows: query i stands at positions[i], key j holds tokens[j].
+    """How much weight queries give to the token before them, and to what followed the last copy of their own.
 
     previous_token is the weight on the key just before the query; induction that on the key after the last earlier
     occurrence of the query's token. Both look back alone, also where later keys are visible, so that causal and
     bidirectional heads compare. A query counts where it sees the key that the pattern expects, which is another one
-    than its own. The limit is that of any single weight, the control a uniform head: 1/n.
+    than its own. The limit is that of any single weight, the control a uniform head: 1/n. High means that the head
+    follows the pattern, low that it does not.
+
+    Args:
+        rows: of self-attention.
+        positions: of the queries in the window, (query,).
+        tokens: of the keys, (key,).
+
+    Returns:
+        Readings previous_token and induction, each (head, query).
+
+    Examples:
+        >>> logits = torch.zeros(1, 4, 4)
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 4, 2), softmax=True)
+        >>> readings = abbe.measures.patterns(rows, torch.arange(4), torch.tensor([5, 6, 7, 5]))
+        >>> readings["induction"].defined.tolist(), readings["induction"].value[0, 3].item()
+        ([[False, False, False, True]], 0.25)
     """
     if tokens.shape != (rows.keys,) or positions.shape != (rows.queries,):
         shapes = f"{tuple(positions.shape)} and {tuple(tokens.shape)}"
@@ -39,7 +55,18 @@ def patterns(rows: Rows, positions: Tensor, tokens: Tensor) -> dict[str, Reading
 
 
 def pattern_keys(tokens: Tensor) -> dict[str, Tensor]:
-    """The key that each pattern expects of the query at every position, -1 where it expects none."""
+    """The key that each pattern expects of the query at every position, -1 where it expects none.
+
+    Args:
+        tokens: (key,).
+
+    Returns:
+        Keys by pattern, each (key,).
+
+    Examples:
+        >>> {name: keys.tolist() for name, keys in abbe.measures.pattern_keys(torch.tensor([5, 6, 7, 5])).items()}
+        {'previous_token': [-1, 0, 1, 2], 'induction': [-1, -1, -1, 1]}
+    """
     places = torch.arange(len(tokens), device=tokens.device)
     after = last_occurrence(tokens) + 1
     # A token that stands twice in a row expects itself, which says nothing about the head.
@@ -47,7 +74,18 @@ def pattern_keys(tokens: Tensor) -> dict[str, Tensor]:
 
 
 def last_occurrence(tokens: Tensor) -> Tensor:
-    """The position at which the same token stood last before each position, -1 where it did not."""
+    """The position at which the same token stood last before each position, -1 where it did not.
+
+    Args:
+        tokens: (key,).
+
+    Returns:
+        Positions, (key,).
+
+    Examples:
+        >>> abbe.measures.last_occurrence(torch.tensor([5, 6, 5, 5])).tolist()
+        [-1, -1, 0, 2]
+    """
     order = tokens.argsort(stable=True)  # equal tokens stand together, in their order
     again = tokens[order[1:]] == tokens[order[:-1]]
     earlier = torch.full_like(order, -1)

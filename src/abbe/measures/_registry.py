@@ -12,10 +12,17 @@ GROUPS = (DISPERSION, PATTERNS, SELECTION, DISTANCE, SEPARABILITY, SENSITIVITY, 
 
 @dataclass(frozen=True)
 class MeasureInfo:
-    """A measure: its name in tables, what high and low mean, its unit, and whether it has a value for every N.
+    """A measure of attention rows, as the tables name and explain it.
 
-    `label` is its name for people, `group` the heading under which it stands, `limit` and `control` say what stands
-    beside its value; they are empty where nothing does.
+    Attributes:
+        name: in tables.
+        meaning: what high and low mean.
+        unit: of its values.
+        by_size: whether it has a value for every N.
+        label: its name for people.
+        group: the heading under which it stands.
+        limit: what bounds its value; empty where nothing does.
+        control: what it is compared with; empty where nothing is.
     """
 
     name: str
@@ -123,9 +130,18 @@ _TESTS = (
 
 
 def list_measures() -> tuple[MeasureInfo, ...]:
-    """Every measure, in the order of the tables.
+    """Every measure: its name, unit, limit and control, and what high and low mean.
 
-    Sensitivities at a temperature T carry the suffix "@T=...", differences always "@T=...,eps=...".
+    Returns:
+        One entry each, in the order of the tables. Sensitivities at a temperature T carry the suffix "@T=...",
+        differences always "@T=...,eps=...".
+
+    Examples:
+        >>> info = abbe.measures.list_measures()[0]
+        >>> info.name, info.unit, info.limit
+        ('entropy', 'nats', 'ln n')
+        >>> info.meaning
+        'high means that the weight is spread over many keys, low that few hold it'
     """
     listed = [
         MeasureInfo(name, meaning, unit, False, label, group, *beside)
@@ -152,5 +168,13 @@ def list_measures() -> tuple[MeasureInfo, ...]:
 
 
 def list_tests() -> tuple[MeasureInfo, ...]:
-    """What the table of a run holds beside measures: tests over all heads."""
+    """What the table of a run holds beside measures: tests over all heads, and what high and low mean.
+
+    Returns:
+        One entry each.
+
+    Examples:
+        >>> [info.name for info in abbe.measures.list_tests()]
+        ['ks_statistic', 'ks_p_value', 'critical_n', 'rejecting']
+    """
     return tuple(MeasureInfo(name, meaning, unit, True, label, TEST) for name, label, unit, meaning in _TESTS)

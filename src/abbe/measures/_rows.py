@@ -38,14 +38,26 @@ class RowFacts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Attention rows: logits and weights (head, query, key), vectors (group, key, feature).
+    """Attention rows of one layer, one window and a block of queries: what every measure reads.
 
-    A logit of -inf marks an invisible key, whose weight is 0. `vectors` has one group for all heads, one for every
-    head, or one for every key head: head h uses group h // (heads/groups). `range_limit` (head, query) is a proven
-    ceiling of the spread of the logits. `softmax` says that the weights are the softmax of the logits, without a
-    sink, so that the bounds for softmax apply; `sink` that a learned sink takes what the weights leave of 1, and
-    `sink_logits` (head,) are its logits, without which they are recovered from the weights, less exactly. On a device
-    without float64, in which measures are summed, rows are copied to the CPU.
+    A logit of -inf marks an invisible key, whose weight is 0. On a device without float64, in which measures are
+    summed, rows are copied to the CPU.
+
+    Attributes:
+        logits: (head, query, key), floating.
+        weights: (head, query, key), of the same dtype.
+        vectors: (group, key, feature): one group for all heads, one for every head, or one for every key head; head h
+            uses group h // (heads/groups).
+        range_limit: (head, query), a proven ceiling of the spread of the logits.
+        softmax: the weights are the softmax of the logits, without a sink, so that the bounds for softmax apply.
+        sink: a learned sink takes what the weights leave of 1.
+        sink_logits: (head,), of the sink; without them they are recovered from the weights, less exactly.
+
+    Examples:
+        >>> logits = torch.randn(2, 5, 8)
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 8, 4), softmax=True)
+        >>> rows.heads, rows.queries, rows.keys
+        (2, 5, 8)
     """
 
     logits: Tensor
@@ -64,14 +76,17 @@ class Rows:
 
     @property
     def heads(self) -> int:
+        """Number of heads."""
         return self.logits.shape[0]
 
     @property
     def queries(self) -> int:
+        """Number of queries in the block."""
         return self.logits.shape[1]
 
     @property
     def keys(self) -> int:
+        """Number of keys, visible or not."""
         return self.logits.shape[2]
 
     @property
@@ -84,6 +99,7 @@ class Rows:
 
     @cached_property
     def facts(self) -> RowFacts:
+        """One number per row of each kind, from a single pass over the rows."""
         facts = _facts(self)
         for bad, what in (
             (~torch.isfinite(facts.total), "must be finite, got NaN or infinity"),
@@ -117,20 +133,32 @@ class Rows:
         return (facts.smallest >= 0) & ((facts.total - 1).abs() <= _SUM_TOLERANCE)
 
     def with_vectors(self, vectors: Tensor) -> Rows:
-        """The same rows with other vectors; what is known of the weights is kept."""
+        """The same rows with other vectors; what is known of the weights is kept.
+
+        Args:
+            vectors: (group, key, feature).
+        """
         placed = replace(self, vectors=vectors)
         # They depend on logits and weights alone.
         placed.__dict__["facts"] = self.facts  # where cached_property keeps it
         return placed
 
     def group(self, head: int) -> Tensor:
-        """The vectors (key, feature) that a head uses."""
+        """The vectors (key, feature) that a head uses.
+
+        Args:
+            head: its number, from 0.
+        """
         return self.vectors[head // (self.heads // self.vectors.shape[0])]
 
     def order(self, largest: int) -> Tensor:
-        """Positions of the keys of largest weight, in order, (head, query, largest); of equal ones the first wins.
+        """Positions of the keys of largest weight, in order; of equal ones the first wins.
 
-        Beyond the visible keys of a row the positions mean nothing.
+        Args:
+            largest: how many, cut at the number of keys.
+
+        Returns:
+            (head, query, largest). Beyond the visible keys of a row the positions mean nothing.
         """
         largest = min(largest, self.keys)
         if self.fused:
@@ -188,6 +216,10 @@ def row_kernel(name: str) -> Any:
     return load("abbe.measures._kernels.rows", name)
 
 
+def order_kernel(name: str) -> Any:
+    return load("abbe.measures._kernels.orders", name)
+
+
 def _facts(rows: Rows) -> RowFacts:
     if rows.fused:
         with suppress(KernelsBrokenError):
@@ -198,7 +230,7 @@ def _facts(rows: Rows) -> RowFacts:
 def _fused_order(rows: Rows, largest: int) -> Tensor:
     order = torch.empty(rows.heads, rows.queries, largest, dtype=torch.int64)
     logits = flat(rows.logits)
-    over_rows(row_kernel("weight_order"), len(logits), logits, flat(rows.weights), order.view(-1, largest))
+    over_rows(order_kernel("weight_order"), len(logits), logits, flat(rows.weights), order.view(-1, largest))
     return order
 
 

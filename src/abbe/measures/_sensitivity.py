@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._attention.blocks import with_sink
+from .._attention.scores import with_sink
 from .._errors import AbbeError
 from ..normalizers import Normalizer
 from ..normalizers import normalizer as make_normalizer
@@ -22,12 +22,30 @@ from ._state import Reading
 def sensitivity(
     rows: Rows, normalizer: Normalizer, temperatures: Sequence[float], generator: torch.Generator
 ) -> dict[str, Reading]:
-    """sensitivity_worst and sensitivity_random at every temperature, "@T=0.1" in the name of those other than 1.
+    """How much the weights move when the logits move a little, in the worst and in a random direction.
 
     The Jacobian is that of l -> normalizer(l/T). Worst is its spectral norm, exact for softmax, sinks, selections and
     entmax; random is ||J u||, u a uniform random unit vector on the visible keys (the heads of a query share its
-    draw). The limit is the normalizer's Lipschitz constant for n keys, over T. With `rows.sink` the sink is that of
-    the rows and the normalizer is softmax. Draws come query by query: blocks give the same as all at once.
+    draw). The limit is the normalizer's Lipschitz constant for n keys, over T. High means that a small change of the
+    logits moves the weights a lot, low that none does.
+
+    Args:
+        rows: a block of attention rows; with `rows.sink` the sink is that of the rows.
+        normalizer: that made the weights; softmax where the rows have a sink.
+        temperatures: T > 0.
+        generator: of the directions; drawn from query by query, so that blocks give the same as all at once.
+
+    Returns:
+        Readings sensitivity_worst and sensitivity_random, "@T=0.1" in the name at temperatures other than 1; weight per
+        logit, (head, query).
+
+    Examples:
+        >>> logits = torch.zeros(1, 1, 2)
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 2, 4), softmax=True)
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> readings = abbe.measures.sensitivity(rows, abbe.normalizer("softmax"), [1, 0.5], generator)
+        >>> [(name, round(float(reading.limit), 3)) for name, reading in readings.items() if "worst" in name]
+        [('sensitivity_worst', 0.5), ('sensitivity_worst@T=0.5', 1.0)]
     """
     for t in temperatures:
         if not (isinstance(t, int | float) and 0 < t < math.inf):

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
+from .._kernels.packing import pack
 from .._kernels.switch import KernelsBrokenError, load
 from .._kernels.threads import over_rows
 from ._rows import Rows
 from ._sets import Sets
 
-_DOTS_AT_ONCE = 1 << 21  # numbers: few enough for the cache, enough to be worth a start of the threads
+_SUMS_AT_ONCE = 1 << 24  # numbers: 64 MiB of sums of sets, which wide vectors would else make many times as large
+_SUMMED_AT_ONCE = 1 << 21  # weights, times the sums of a row: queries that see about the same keys
 
 
 class SetGeometry(NamedTuple):
@@ -121,31 +123,47 @@ def _reference_limits(a: Tensor, x: Tensor, visible: Tensor, sets: Sets, order: 
 
 
 def fused_geometry(rows: Rows, sets: Sets, x: Tensor, squares: Tensor) -> RowGeometry:
-    """By blocks of queries: the sums of the sets, their dot products with all vectors, then one pass a set.
+    """The sums of all weighted vectors, then one pass of a kernel over the rows.
 
     `x` are the vectors without gaps, `squares` the squares of their lengths.
     All heads go together, because every step that runs on several threads ends with waiting for the slowest.
     """
-    shape, sizes = rows.logits.shape[:2], torch.tensor(sets.grid)
-    parts = torch.empty(*shape, 2, len(sizes), len(SetGeometry._fields))
-    limits = torch.empty(*shape, len(sizes), len(LimitTerms._fields))
-    whole = torch.stack([rows.facts.keys, rows.facts.first, rows.facts.last], -1)
-    of_rows = (rows.logits.detach(), rows.weights.detach(), whole, sets.selected, sets.random, parts, limits)
-    given = _RowArrays(*(x.contiguous().flatten(0, 1) for x in of_rows))
-    columns = 2 * len(sizes) + 1
-    step = max(1, min(rows.queries, _DOTS_AT_ONCE // (rows.heads * columns * rows.keys)))
-    # One room for all blocks: the system would take back and give out so much memory each time.
-    room = torch.empty(step * rows.heads * columns * rows.keys)
-    for start in range(0, rows.queries, step):
-        _fused_block(rows, x, squares, sizes, room, given, start, min(step, rows.queries - start))
-    by_set = given.parts.view_as(parts).permute(2, 4, 0, 1, 3)
-    of_limits = given.limits.view_as(limits).permute(3, 0, 1, 2)
-    return RowGeometry(SetGeometry(*by_set[0]), SetGeometry(*by_set[1]), LimitTerms(*of_limits))
+    packed = pack(x)
+    most = max(1, _SUMS_AT_ONCE // (rows.heads * (2 * len(sets.grid) + 1) * x.shape[-1]))
+    some = [slice(start, min(start + most, rows.queries)) for start in range(0, rows.queries, most)]
+    of_some = [_of_queries(rows, sets, x, packed, squares, queries) for queries in some]
+    parts, limits = (torch.cat(each, 1) if len(some) > 1 else each[0] for each in zip(*of_some, strict=True))
+    by_set = parts.permute(2, 4, 0, 1, 3)
+    return RowGeometry(SetGeometry(*by_set[0]), SetGeometry(*by_set[1]), LimitTerms(*limits.permute(3, 0, 1, 2)))
+
+
+def _of_queries(
+    rows: Rows, sets: Sets, x: Tensor, packed: Tensor, squares: Tensor, queries: slice
+) -> tuple[Tensor, Tensor]:
+    """SetGeometry as (head, query, selected or random, N, field), LimitTerms as (head, query, N, field)."""
+    sizes, facts = torch.tensor(sets.grid), rows.facts
+    shape = rows.heads, queries.stop - queries.start
+    parts = x.new_empty(*shape, 2, len(sizes), len(SetGeometry._fields))
+    limits = x.new_empty(*shape, len(sizes), len(LimitTerms._fields))
+    whole = torch.stack([facts.keys, facts.first, facts.last], -1)
+    sums = x.new_empty(*shape, 2 * len(sizes) + 1, x.shape[-1])
+    step = max(1, min(shape[1], _SUMMED_AT_ONCE // (rows.heads * sums.shape[2] * rows.keys)))
+    for start in range(0, shape[1], step):
+        stop = min(start + step, shape[1])
+        sums[:, start:stop, -1] = _sum_all(rows, x, slice(queries.start + start, queries.start + stop))
+    of_rows = (t[:, queries] for t in (rows.logits.detach(), rows.weights.detach(), whole, sets.selected, sets.random))
+    given = _RowArrays(*(t.contiguous().flatten(0, 1) for t in (sums, *of_rows, parts, limits)))
+    over_rows(
+        load("abbe.measures._kernels.geometry", "set_parts"), len(given.sums), given.sums, given.logits, given.weights,
+        x, packed, squares, given.whole, given.selected, given.random, sizes, given.parts, given.limits,
+    )  # fmt: skip
+    return parts, limits
 
 
 class _RowArrays(NamedTuple):
-    """What the kernels read and fill, one row for each (head, query)."""
+    """What the kernel reads and fills, one row for each (head, query)."""
 
+    sums: Tensor
     logits: Tensor
     weights: Tensor
     whole: Tensor
@@ -155,24 +173,8 @@ class _RowArrays(NamedTuple):
     limits: Tensor
 
 
-def _fused_block(
-    rows: Rows, x: Tensor, squares: Tensor, sizes: Tensor, room: Tensor, given: _RowArrays, start: int, queries: int
-) -> None:
-    """Fills parts and limits of some queries of all heads. No dot products beyond the last key that they see."""
-    groups, columns = len(x), 2 * len(sizes) + 1
-    of_block = slice(start, start + queries)
-    used = max(1, int(rows.facts.last[:, of_block].max()))
-    place = torch.tensor([start, queries, rows.queries, rows.heads // groups])
-    sums = torch.empty(rows.heads, queries, columns, x.shape[-1])
-    weights = rows.weights.detach()[:, of_block, :used].reshape(groups, -1, used)
-    sums[:, :, -1] = torch.bmm(weights, x[:, :used]).view(rows.heads, queries, -1)
-    order = (given.whole, given.selected, given.random, sizes)
-    flat_sums = sums.view(rows.heads * queries, columns, -1)
-    set_sums, set_parts = (load("abbe.measures._kernels.geometry", name) for name in ("set_sums", "set_parts"))
-    over_rows(set_sums, len(flat_sums), flat_sums, place, given.weights, x, *order)
-    dots = room[: len(flat_sums) * columns * used].view(groups, -1, used)
-    torch.bmm(sums.view(groups, -1, x.shape[-1]), x[:, :used].mT, out=dots)
-    over_rows(
-        set_parts, len(flat_sums), dots.view(-1, columns, used), place, given.logits, given.weights, x,
-        squares, *order, flat_sums, given.parts, given.limits,
-    )  # fmt: skip
+def _sum_all(rows: Rows, x: Tensor, queries: slice) -> Tensor:
+    """The sum over the keys of a x, for some queries of all heads. No keys beyond the last that they see."""
+    used = max(1, int(rows.facts.last[:, queries].max()))
+    weights = rows.weights.detach()[:, queries, :used].reshape(len(x), -1, used)
+    return torch.bmm(weights, x[:, :used]).view(rows.heads, -1, x.shape[-1])

@@ -13,7 +13,7 @@ from .._asked import is_whole, shown
 from .._errors import AbbeError
 from .._kernels.switch import KernelsBrokenError
 from .._kernels.threads import over_rows
-from ._rows import Rows, flat, row_kernel
+from ._rows import Rows, flat, order_kernel
 
 DEFAULT_GRID = (1, 2, 5, 10, 20, 50, 100)  # holds the sizes of arXiv 2508.17821, figure 2b
 USUAL_SIZE = 20  # of a selected set, where one size stands for all
@@ -21,27 +21,59 @@ USUAL_SIZE = 20  # of a selected set, where one size stands for all
 
 @dataclass(frozen=True, eq=False)
 class Sets:
-    """Orders of the keys of every row, (head, query, largest N): the first N of an order are the set of size N."""
+    """The keys of selected and of random sets, for all sizes at once: the first N of an order are the set of size N.
+
+    Attributes:
+        grid: the sizes N, rising.
+        selected: keys by falling weight, (head, query, largest N).
+        random: visible keys in a random order, the same shape: the control.
+    """
 
     grid: tuple[int, ...]
     selected: Tensor
     random: Tensor
 
     def defined(self, rows: Rows) -> Tensor:
-        """Bool (head, query, N): the set leaves some visible key out, and the weights are not all 0."""
+        """Where a set can be compared with the rest.
+
+        Args:
+            rows: the rows that the sets are of.
+
+        Returns:
+            Bool (head, query, N): the set leaves some visible key out, and the weights are not all 0.
+        """
         grid = torch.tensor(self.grid, device=rows.logits.device)
         return (rows.count.unsqueeze(-1) > grid) & rows.alive.unsqueeze(-1)
 
     def at_grid(self, running: Tensor) -> Tensor:
-        """Entries N - 1 of running sums or extremes (head, query, largest); the last one where N is beyond it."""
+        """Entries N - 1 of running sums or extremes; the last one where N is beyond it.
+
+        Args:
+            running: (head, query, largest).
+
+        Returns:
+            (head, query, N).
+        """
         at = torch.tensor(self.grid, device=running.device).clamp(max=running.shape[-1]) - 1
         return running[..., at]
 
 
 def choose_sets(rows: Rows, grid: Sequence[int], generator: torch.Generator) -> Sets:
-    """The selected sets of every row, and one uniform random order of its visible keys.
+    """The selected sets of every row, and one uniform random order of its visible keys as the control.
 
-    The generator is drawn from query by query, so that blocks of queries give the same sets as all at once.
+    Args:
+        rows: a block of attention rows.
+        grid: the sizes N, whole numbers >= 1, rising.
+        generator: of the random order; drawn from query by query, so that blocks give the same sets as all at once.
+
+    Returns:
+        Both orders, for all sizes.
+
+    Examples:
+        >>> logits = torch.tensor([[[0.0, 3.0, 1.0]]])
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 3, 4), softmax=True)
+        >>> abbe.measures.choose_sets(rows, (1, 2), torch.Generator().manual_seed(0)).selected.tolist()
+        [[[1, 2]]]
     """
     grid = checked_grid(grid)
     largest = min(grid[-1], rows.keys)
@@ -51,6 +83,18 @@ def choose_sets(rows: Rows, grid: Sequence[int], generator: torch.Generator) -> 
 
 
 def checked_grid(grid: Sequence[int]) -> tuple[int, ...]:
+    """The sizes of sets as a tuple.
+
+    Args:
+        grid: whole numbers >= 1, rising.
+
+    Raises:
+        AbbeError: they are not.
+
+    Examples:
+        >>> abbe.measures.checked_grid([1, 5, 20])
+        (1, 5, 20)
+    """
     sizes = tuple(grid)
     if not sizes or any(not is_whole(n) or not 1 <= n < 2**63 for n in sizes) or sorted(set(sizes)) != list(sizes):
         raise AbbeError(f"sizes must hold whole numbers >= 1 in rising order, got {shown(list(sizes))}")
@@ -58,7 +102,21 @@ def checked_grid(grid: Sequence[int]) -> tuple[int, ...]:
 
 
 def random_order(rows: Rows, draws: Tensor) -> Tensor:
-    """The start of a uniform random order of the visible keys (Fisher and Yates), from draws in [0, 1)."""
+    """The start of a uniform random order of the visible keys (Fisher and Yates).
+
+    Args:
+        rows: a block of attention rows.
+        draws: uniform numbers in [0, 1), (head, query, how many).
+
+    Returns:
+        Keys, of the shape of the draws.
+
+    Examples:
+        >>> logits = torch.tensor([[[0.0, -torch.inf, 1.0]]])
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 3, 4), softmax=True)
+        >>> sorted(abbe.measures.random_order(rows, torch.rand(1, 1, 2)).flatten().tolist())
+        [0, 2]
+    """
     if rows.fused:
         with suppress(KernelsBrokenError):
             return _fused_random_order(rows, draws)
@@ -68,7 +126,7 @@ def random_order(rows: Rows, draws: Tensor) -> Tensor:
 def _fused_random_order(rows: Rows, draws: Tensor) -> Tensor:
     order = torch.empty(draws.shape, dtype=torch.int64)
     logits = flat(rows.logits)
-    over_rows(row_kernel("random_order"), len(logits), logits, flat(draws), order.view(-1, draws.shape[-1]))
+    over_rows(order_kernel("random_order"), len(logits), logits, flat(draws), order.view(-1, draws.shape[-1]))
     return order
 
 

@@ -16,7 +16,7 @@ from .._kernels.switch import KernelsBrokenError
 from .._kernels.threads import over_rows
 from ._rows import Rows, flat, row_kernel
 
-_MOST_STEPS = 60
+_MOST_STEPS = 60  # a handful is taken; the bound is for rows in which rounding keeps steps alive
 
 
 def rank_one_norms(rows: Rows, p: Tensor, missing: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,10 +24,14 @@ _LEAST, _BINS = 1e-8, 4000  # the first bin holds all that is smaller, the last 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """One measure on a block of rows: (head, query) or (head, query, N).
+    """One measure on a block of rows.
 
-    `limit` is NaN in rows for which none is proved, `control` in rows where the control does not exist. Rows that
-    are not `defined` count nowhere. `quantiles` asks for the 95th percentile and the maximum beside the mean.
+    Attributes:
+        value: (head, query) or (head, query, N).
+        defined: bool of the same shape: rows that are not count nowhere.
+        limit: a proved bound; NaN in rows for which none is proved.
+        control: the same measure by chance; NaN in rows where it does not exist.
+        quantiles: keep the 95th percentile and the maximum beside the mean.
     """
 
     value: Tensor
@@ -37,7 +41,7 @@ class Reading:
     quantiles: bool = False
 
     def sums(self) -> dict[str, Tensor]:
-        """What the block adds to a state; the queries are dimension 1."""
+        """What the block adds to a state, by name; the queries are summed over."""
         defined, value = self.defined, self.value
         sums = {"value": torch.where(defined, value, 0.0).sum(1, dtype=torch.float64), "rows": defined.sum(1)}
         if self.limit is not None:
@@ -64,7 +68,11 @@ class Summable(Protocol):
 class Summary:
     """Means over the defined rows, (head,) or (head, N); NaN where there was no such row.
 
-    The limit is NaN, too, as soon as one defined row has none.
+    Attributes:
+        value: mean of the measure.
+        limit: mean of the limit; NaN as soon as one defined row has none.
+        control: mean of the control.
+        rows: how many rows were defined.
     """
 
     value: Tensor
@@ -74,12 +82,47 @@ class Summary:
 
 
 def update(state: State, readings: Mapping[str, Summable]) -> State:
-    """The state after one more block of rows."""
+    """The state after one more block of rows; `compute` gives the means.
+
+    Args:
+        state: so far; {} is that of nothing.
+        readings: of the block, by name.
+
+    Returns:
+        A flat dict of tensors that does not grow with the rows.
+
+    Examples:
+        >>> logits = torch.randn(2, 5, 8)
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 8, 4), softmax=True)
+        >>> state = {}
+        >>> for _ in range(3):
+        ...     state = abbe.measures.update(state, abbe.measures.dispersion(rows))
+        >>> abbe.measures.compute(state)["entropy"].rows.tolist()
+        [15, 15]
+    """
     return merge(state, {f"{name}/{part}": x for name, r in readings.items() for part, x in r.sums().items()})
 
 
 def merge(first: State, second: State) -> State:
-    """The state of both together."""
+    """The state of both together, as if their blocks had been added to one.
+
+    Args:
+        first: a state.
+        second: a state of the same measures.
+
+    Returns:
+        A state.
+
+    Raises:
+        AbbeError: the states are of different measures or shapes.
+
+    Examples:
+        >>> logits = torch.randn(2, 5, 8)
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 8, 4), softmax=True)
+        >>> state = abbe.measures.update({}, abbe.measures.dispersion(rows))
+        >>> abbe.measures.compute(abbe.measures.merge(state, state))["entropy"].rows.tolist()
+        [10, 10]
+    """
     if not first or not second:
         return dict(first or second)
     if first.keys() != second.keys():
@@ -93,12 +136,40 @@ def merge(first: State, second: State) -> State:
 
 
 def summarize(readings: Mapping[str, Summable]) -> dict[str, Summary]:
-    """All at once: the means of one block."""
+    """The means of one block, all at once.
+
+    Args:
+        readings: by name.
+
+    Returns:
+        Summaries by name, as `compute` gives them.
+
+    Examples:
+        >>> logits = torch.zeros(2, 5, 8)
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 8, 4), softmax=True)
+        >>> summary = abbe.measures.summarize(abbe.measures.dispersion(rows))["max_weight"]
+        >>> summary.value.tolist(), summary.control.tolist()
+        ([0.125, 0.125], [0.125, 0.125])
+    """
     return compute(update({}, readings))
 
 
 def compute(state: State) -> dict[str, Summary]:
-    """The means; for readings with quantiles three summaries, named _mean, _p95 and _max (before an "@", if any)."""
+    """The means over all rows of a state.
+
+    Args:
+        state: from `update` or `merge`.
+
+    Returns:
+        Summaries by name; for readings with quantiles three, named _mean, _p95 and _max (before an "@", if any).
+
+    Examples:
+        >>> logits = torch.zeros(2, 5, 8)
+        >>> rows = abbe.measures.Rows(logits, logits.softmax(-1), torch.randn(1, 8, 4), softmax=True)
+        >>> state = abbe.measures.update({}, abbe.measures.dispersion(rows))
+        >>> [round(x, 3) for x in abbe.measures.compute(state)["effective_tokens"].value.tolist()]
+        [8.0, 8.0]
+    """
     parts: dict[str, dict[str, Tensor]] = {}
     for key, x in state.items():
         name, _, what = key.rpartition("/")

@@ -7,19 +7,15 @@ from ._head import logits_in_pieces
 from ._heard import HeardCall
 from ._listening import Consumer, Listener
 from ._load.device import DeviceLike, DeviceMap, DtypeLike, as_device, as_dtype
-from ._load.embedded import FILES as EMBEDDED_FILES
-from ._load.embedded import about as embedded_about
-from ._load.embedded import embedded_folder
+from ._load.embedded import EMBEDDED_FILES, embedded_about, embedded_folder
 from ._load.load import LoadedModel, load
 from ._load.places import input_device
 from ._load.room import free_memory, megabytes
 from ._load.wrap import wrap
-from ._pull.cache import PULLABLE, cache_folder, is_pulled
-from ._pull.cache import facts as pulled_facts
-from ._pull.cache import model_folder as pulled_folder
+from ._pull.cache import PULLABLE, cache_folder, is_pulled, pulled_facts, pulled_folder
 from ._pull.pull import pull
 from ._session.call import AttentionCall
-from ._session.selfcheck import tolerance as self_check_tolerance
+from ._session.selfcheck import self_check_tolerance
 from ._session.selfcheck_output import checked_logits
 from ._shape import Shape, built, configuration, llama_configuration, shape_of
 from ._swap.groups import HeadGroup

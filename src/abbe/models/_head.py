@@ -13,10 +13,25 @@ from ._load.places import input_device
 
 
 def logits_in_pieces(network: Any, tokens: Tensor, most: int, first: int = 0) -> Iterator[Tensor]:
-    """The logits (tokens, vocabulary) of one row of tokens, from number `first` on, in pieces of about `most` numbers.
+    """The logits of one row of tokens in pieces: those of all may be larger than the model itself.
 
     The body of the model runs once. For each piece the model runs again with a stand-in for its body, which returns the
     states of these tokens: so the model itself makes logits of them, with all that it does beside the head's product.
+
+    Args:
+        network: a causal language model of transformers.
+        tokens: ids, (tokens,).
+        most: numbers in a piece, about.
+        first: number of the first token whose logits are wanted.
+
+    Yields:
+        Logits (tokens of the piece, vocabulary).
+
+    Examples:
+        >>> network = abbe.load("embedded").network
+        >>> pieces = abbe.models.logits_in_pieces(network, torch.arange(16), most=4 * network.config.vocab_size)
+        >>> [len(piece) for piece in pieces]
+        [4, 4, 4, 4]
     """
     batch = tokens[None].to(input_device(network))
     head, body = network.get_output_embeddings(), network.base_model_prefix

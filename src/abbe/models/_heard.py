@@ -19,8 +19,19 @@ from ._session.masks import causal_flag
 class HeardCall:
     """One call of an attention function in a training step: queries, keys and values carry their gradients' graph.
 
-    `layer` counts attention layers in the order of their first call; `inputs` are the arguments of the attention
-    module's own forward; `keywords` and `mask` are what its attention function got, `output` what it gave.
+    Attributes:
+        layer: counts attention layers in the order of their first call.
+        name: path of the attention module in the model.
+        kind: "self" or "cross".
+        module: the attention module.
+        inputs: the arguments of its own forward.
+        query: (batch, heads, queries, width).
+        key: (batch, key heads, keys, width).
+        value: (batch, key heads, keys, value width).
+        mask: what its attention function got.
+        keywords: what its attention function got beside.
+        eager: whether that function is transformers' plain one.
+        output: what that function gave.
     """
 
     layer: int
@@ -38,10 +49,17 @@ class HeardCall:
 
     @property
     def dropout(self) -> float:
+        """Probability of dropping a weight."""
         return float(self.keywords.get("dropout") or 0.0)
 
     def rows(self, positions: Tensor, start: int = 0, stop: int | None = None) -> AttentionCall:
-        """The call cut to these query positions (its queries 0, 1, ...) and to the sequences from start to stop."""
+        """The call cut to some queries (its queries 0, 1, ...) and sequences.
+
+        Args:
+            positions: of the queries, (query,).
+            start: the first sequence of the batch.
+            stop: one past the last sequence; None for all.
+        """
         positions, part = positions.to(self.query.device), slice(start, stop)
         query = self.query.detach()[part][:, :, positions]
         options = self._options

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from itertools import count
 from typing import Any, Protocol, cast
 
 import torch
@@ -20,40 +19,65 @@ from torch import Tensor, nn
 
 from .._errors import AbbeError
 from ._heard import HeardCall
+from ._own_name import OwnName
 from ._session.layers import Layers
 from ._session.modules import attention_kind, configs_within, readable_modules, refuse_if_in_use
 from ._session.reader import lock, models_within
-from ._unwrap import unwrapped
-
-_numbers = count(1)
+from ._unwrap import network_in
 
 
 class Consumer(Protocol):
-    """Who is told of a training step; none of the three may raise."""
+    """Who hears of a training step; none of its methods may raise."""
 
     def begin_pass(self, inputs: Mapping[str, Any]) -> None:
-        """A forward pass in training mode begins, with these keyword arguments."""
+        """A forward pass in training mode begins.
 
-    def hear(self, call: HeardCall) -> None: ...
+        Args:
+            inputs: its keyword arguments.
+        """
+
+    def hear(self, call: HeardCall) -> None:
+        """A layer calls its attention function.
+
+        Args:
+            call: what it was given, and what it gave.
+        """
 
     def hear_again(self, call: HeardCall) -> None:
-        """A layer runs again in the backward pass (gradient checkpointing)."""
+        """A layer runs again in the backward pass (gradient checkpointing).
+
+        Args:
+            call: what it was given, and what it gave.
+        """
 
     def end_pass(self, output: Any) -> None:
-        """The pass is over; None says that it ended by an exception, after which nothing more is told."""
+        """The pass is over.
+
+        Args:
+            output: of the model; None says that the pass ended by an exception, after which nothing more is reported.
+        """
 
 
 class Listener:
     """A model that a consumer listens to between `open` and `close`.
 
+    Args:
+        model: a transformers model, wrapped or not.
+        who: listens, for messages.
+
     Attributes:
         network: the transformers model, without what training and compilation put around it.
         modules: its attention modules, with their paths.
         skipped: attention modules that cannot be read, each with the reason; they compute as ever.
+
+    Examples:
+        >>> listener = abbe.models.Listener(abbe.load("embedded").network)
+        >>> len(listener.modules), listener.is_open
+        (6, False)
     """
 
     def __init__(self, model: object, who: str = "Monitor") -> None:
-        self.network = _network_in(model, who)
+        self.network = network_in(model, who)
         self.modules, unread = readable_modules(self.network)
         reason = "its attention does not go through transformers' attention interface"
         self.skipped = [f"{path} ({type(module).__name__}): {reason}" for module, path in unread.items()]
@@ -69,13 +93,14 @@ class Listener:
         self._depth, self._reading = 0, False
         self._captured: list[HeardCall] | None = None
         for config in configs_within(self.network):
-            refuse_if_in_use(type(self.network).__name__, config._attn_implementation or "")
+            refuse_if_in_use(self.network, config._attn_implementation or "")
         for module in self.modules:
             for name in self._implementations():
                 self._own_function(module, name)
 
     @property
     def is_open(self) -> bool:
+        """Whether a consumer listens."""
         return self._undo is not None
 
     @property
@@ -84,7 +109,11 @@ class Listener:
         return any(getattr(part, "_compiled_call_impl", None) is not None for part in self.network.modules())
 
     def open(self, consumer: Consumer) -> None:
-        """Tell the consumer of every training pass from now on."""
+        """Report every training pass to the consumer from now on.
+
+        Args:
+            consumer: who listens.
+        """
         self.close()
         with ExitStack() as undo, lock:
             inner = undo.enter_context(ExitStack())
@@ -111,7 +140,16 @@ class Listener:
 
     @torch.no_grad()
     def capture(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> HeardCall | None:
-        """What the attention function of a module gets for these inputs: its forward runs up to that call."""
+        """What the attention function of a module gets for these inputs: its forward runs up to that call.
+
+        Args:
+            module: an attention module of the network.
+            args: of its forward.
+            kwargs: of its forward.
+
+        Returns:
+            The call; None if the module did not attend.
+        """
         captured: list[HeardCall] = []
         self._captured = captured
         try:
@@ -130,14 +168,14 @@ class Listener:
         """Give the model's attention functions private names, which lead here."""
         from transformers import AttentionInterface, AttentionMaskInterface
 
-        names: dict[str, _OwnName] = {}
+        names: dict[str, OwnName] = {}
         for config in configs_within(self.network):
             own = config._attn_implementation
-            if own is None or isinstance(own, _OwnName):
+            if own is None or isinstance(own, OwnName):
                 continue
-            refuse_if_in_use(type(self.network).__name__, own)
+            refuse_if_in_use(self.network, own)
             if own not in names:
-                names[own] = name = _OwnName(own)
+                names[own] = name = OwnName(own)
                 AttentionInterface.register(name, self._function(own))
                 undo.callback(AttentionInterface._global_mapping.pop, name, None)  # there is no public way
                 if own in AttentionMaskInterface._global_mapping:  # else transformers makes no mask
@@ -223,35 +261,6 @@ class Listener:
                     self._undo_inner.close()
 
 
-class _OwnName(str):
-    """A name that reads and compares as the model's own, but that registries tell from it. Copies are plain."""
-
-    def __new__(cls, name: str) -> _OwnName:
-        made = super().__new__(cls, name)
-        made._hash = hash(("abbe", next(_numbers)))
-        return made
-
-    _hash: int
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return str.__eq__(self, other) if isinstance(other, str) else False
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __copy__(self) -> str:
-        return str(self)
-
-    def __deepcopy__(self, memory: dict[int, Any]) -> str:
-        return str(self)
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (str(self),)
-
-
 class _Ear:
     """The hooks of a listener. A copy of the model gets deaf ones."""
 
@@ -290,26 +299,3 @@ def _eager_function(forward: Any) -> Callable[..., Any]:
             "with attn_implementation='sdpa'"
         )
     return cast(Callable[..., Any], forward.__globals__[names[0]])
-
-
-def _network_in(model: object, who: str) -> Any:
-    """The transformers model: `model`, what it wraps, or the only one within it."""
-    from transformers import PreTrainedModel
-
-    network = unwrapped(model)
-    if not isinstance(network, PreTrainedModel):
-        network = unwrapped(getattr(network, "network", network))
-    if isinstance(network, nn.Module) and not isinstance(network, PreTrainedModel):
-        inner = list(_outermost(network, PreTrainedModel))
-        network = inner[0] if len(inner) == 1 else network
-    if not isinstance(network, PreTrainedModel):
-        raise AbbeError(f"{who} needs a transformers model (PreTrainedModel); got {type(network).__name__}")
-    return network
-
-
-def _outermost(module: nn.Module, kind: type[nn.Module]) -> Iterator[nn.Module]:
-    for child in module.children():
-        if isinstance(child, kind):
-            yield child
-        else:
-            yield from _outermost(child, kind)

@@ -23,7 +23,7 @@ from ._load.hub import cached_folder
 from ._load.kind import Kind, choose, longest_input
 from ._load.load import EMBEDDED, NAMES, LoadedModel
 from ._load.quiet import one_line, quiet
-from ._pull.cache import PULLABLE, facts, model_folder
+from ._pull.cache import PULLABLE, pulled_facts, pulled_folder
 
 _ASKED = ("layers", "heads", "width", "mlp", "vocabulary")  # of a shape; the others have defaults
 _DEFAULTS = ("kv_heads", "head_width")
@@ -31,7 +31,20 @@ _DEFAULTS = ("kv_heads", "head_width")
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes that decide what a pass costs."""
+    """Sizes that decide what a pass costs.
+
+    Attributes:
+        layers: attention layers.
+        heads: of a layer.
+        head_width: features of a head.
+        width: of the hidden states.
+        mlp: width within the feed-forward part.
+        vocabulary: logits per token, 0 without a head.
+        parameters: all weights; those that are tied count once.
+        linear: weights that every token is multiplied with, without embeddings and language-model head.
+        causal: whether a query sees no later keys.
+        reach: of a sliding window, 0 without one.
+    """
 
     layers: int
     heads: int  # of a layer
@@ -45,16 +58,39 @@ class Shape:
     reach: int  # of a sliding window, 0 without one
 
     def operations(self, length: float, head: bool = False) -> float:
-        """Of a pass over so many tokens: linear in the length."""
+        """Operations of a pass, beside attention: linear in the length.
+
+        Args:
+            length: in tokens.
+            head: with the language-model head.
+        """
         return 2.0 * length * (self.linear + head * self.width * self.vocabulary)
 
     def attention(self, length: float) -> float:
-        """Of scores and mixing in a pass, which grow with the square; what lies ahead of a query is left out."""
+        """Operations of scores and mixing in a pass, which grow with the square; keys ahead of a query are left out.
+
+        Args:
+            length: in tokens.
+        """
         return 4.0 * length**2 * self.heads * self.head_width * self.layers / (2 if self.causal else 1)
 
 
 def shape_of(network: nn.Module, kind: Kind) -> Shape:
-    """Of a transformers network, also of one without weights."""
+    """The sizes of a transformers network, also of one without weights.
+
+    Args:
+        network: a transformers model.
+        kind: "decoder", "encoder" or "encoder-decoder".
+
+    Returns:
+        Its shape.
+
+    Examples:
+        >>> model = abbe.load("embedded")
+        >>> shape = abbe.models.shape_of(model.network, model.kind)
+        >>> shape.layers, shape.heads, shape.width
+        (6, 8, 256)
+    """
     made: Any = network
     config = made.config.get_text_config()
     heads, width = int(config.num_attention_heads), int(config.hidden_size)
@@ -89,7 +125,21 @@ def _first(config: Any, *names: str) -> int | None:
 
 
 def configuration(model: str | os.PathLike[str]) -> Any:
-    """The configuration of a model by name: weights are not read, nothing is fetched."""
+    """The configuration of a model by name: weights are not read, nothing is fetched.
+
+    Args:
+        model: embedded, a pulled model, a folder, a config.json, or a hub id that is in the hub's cache.
+
+    Returns:
+        What transformers' AutoConfig gives.
+
+    Raises:
+        AbbeError: there is no such configuration here.
+
+    Examples:
+        >>> abbe.models.configuration("embedded").model_type
+        'gpt2'
+    """
     given = os.fspath(model)
     if not given.strip():
         raise AbbeError("the model has no name: give embedded, smollm2, a folder, a config.json or a hub id")
@@ -108,8 +158,8 @@ def _folder(given: str, path: Path) -> Path:
     if given in (EMBEDDED, _embedded.NAME):
         return _embedded.embedded_folder()
     if given in PULLABLE:
-        facts(given)  # says how to pull it
-        return model_folder(given)
+        pulled_facts(given)  # says how to pull it
+        return pulled_folder(given)
     if path.exists():
         return path.parent if path.name == "config.json" else path
     if (folder := cached_folder(given)) is not None:
@@ -119,7 +169,22 @@ def _folder(given: str, path: Path) -> Path:
 
 
 def llama_configuration(shape: Mapping[str, Any]) -> Any:
-    """Of a Llama with these sizes: layers, heads, width, mlp, vocabulary, and if they differ kv_heads, head_width."""
+    """The configuration of a Llama with these sizes.
+
+    Args:
+        shape: layers, heads, width, mlp, vocabulary, and if they differ kv_heads and head_width; all >= 1.
+
+    Returns:
+        A LlamaConfig.
+
+    Raises:
+        AbbeError: a size is missing, unknown, or does not divide another.
+
+    Examples:
+        >>> sizes = {"layers": 2, "heads": 4, "width": 64, "mlp": 128, "vocabulary": 100}
+        >>> abbe.models.llama_configuration(sizes).head_dim
+        16
+    """
     if unknown := sorted(set(map(str, shape)) - {*_ASKED, *_DEFAULTS}):
         raise AbbeError(f"shape has no {unknown[0]!r}: it has {', '.join((*_ASKED, *_DEFAULTS))}")
     if missing := [name for name in _ASKED if name not in shape]:
@@ -138,7 +203,7 @@ def llama_configuration(shape: Mapping[str, Any]) -> Any:
         head_dim=size.get("head_width", size["width"] // heads),
         intermediate_size=size["mlp"],
         vocab_size=size["vocabulary"],
-        max_position_embeddings=1 << 20,
+        max_position_embeddings=1 << 20,  # rotary positions take no memory: any length can be estimated
         tie_word_embeddings=False,
     )
 
@@ -146,7 +211,19 @@ def llama_configuration(shape: Mapping[str, Any]) -> Any:
 def built(config: Any, *, name: str, hollow: bool = False) -> LoadedModel:
     """The network of a configuration with random weights and without a tokenizer.
 
-    A `hollow` one lies on the meta device: it has shapes, and no memory for its weights.
+    Args:
+        config: of transformers.
+        name: shown in tables.
+        hollow: on the meta device: it has shapes, and no memory for its weights.
+
+    Returns:
+        The network.
+
+    Examples:
+        >>> sizes = {"layers": 80, "heads": 64, "kv_heads": 8, "width": 8192, "mlp": 28672, "vocabulary": 128256}
+        >>> model = abbe.models.built(abbe.models.llama_configuration(sizes), name="70B", hollow=True)
+        >>> round(sum(one.numel() for one in model.network.parameters()) / 1e9)
+        71
     """
     choice = choose(config, name)
     place = torch.device("meta" if hollow else "cpu")

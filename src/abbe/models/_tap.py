@@ -32,13 +32,26 @@ _FAILURE = (
 
 
 def tap(model: object) -> Tap:
-    """A tap on the attention of a transformers model (or of what `load` returns), to be used in a `with` statement.
+    """A tap on the attention of a model, to be used in a `with` statement: it hands every layer's inputs to listeners.
 
-    Example:
-        >>> with tap(network) as t:
-        ...     t.check(input_ids=tokens)  # 3e-07, or an error
-        ...     t.listen(lambda call: print(call.layer, call.logits(torch.tensor([100])).shape))
-        ...     network(input_ids=tokens)
+    The model computes as it is; no attention matrix is formed, and nothing is kept after a layer.
+
+    Args:
+        model: a transformers model, or what `load` returns.
+
+    Returns:
+        The tap; entering the block opens it.
+
+    Examples:
+        >>> model = abbe.load("embedded")
+        >>> tokens = model.tokenizer("The cat sat on the mat.", return_tensors="pt").input_ids
+        >>> shapes = []
+        >>> with abbe.tap(model) as t:
+        ...     error = t.check(input_ids=tokens)
+        ...     t.listen(lambda call: shapes.append(call.logits(torch.tensor([2])).shape))
+        ...     _ = model(input_ids=tokens)
+        >>> len(shapes), error < 1e-4
+        (6, True)
     """
     return Tap(model)
 
@@ -46,9 +59,19 @@ def tap(model: object) -> Tap:
 class Tap:
     """An open tap: `listen` adds consumers, `check` proves the capture, leaving the `with` block restores the model.
 
+    Args:
+        model: a transformers model, or what `load` returns.
+
     Attributes:
-        error: what `check` found, None before.
+        network: the transformers model.
         skipped: attention modules that cannot be read, each with the reason; they compute as ever.
+
+    Examples:
+        >>> model = abbe.load("embedded")
+        >>> with abbe.tap(model) as t:
+        ...     _ = t.check(input_ids=torch.arange(16)[None])
+        >>> len(t.layers), t.skipped
+        (6, [])
     """
 
     def __init__(self, model: object) -> None:
@@ -59,6 +82,7 @@ class Tap:
 
     @property
     def error(self) -> float | None:
+        """What `check` measured, None before: a small number means that the capture is complete."""
         return self._session.error
 
     @property
@@ -67,7 +91,11 @@ class Tap:
         return self._session.reader.layers.names()
 
     def listen(self, consumer: Consumer) -> None:
-        """Call this with an AttentionCall, layer by layer, in every later forward pass."""
+        """Call a consumer with an AttentionCall, layer by layer, in every later forward pass.
+
+        Args:
+            consumer: a function of an `AttentionCall`; what it returns is dropped.
+        """
         self._consumers.append(consumer)
 
     def __enter__(self) -> Self:
@@ -81,10 +109,15 @@ class Tap:
 
     @torch.no_grad()
     def check(self, **inputs: Any) -> float:
-        """Prove on these inputs (those of the model's forward) that what the tap captures gives the model's output.
+        """Prove on these inputs that what the tap captures gives the model's output; also learns the layers.
 
-        Returns the largest difference over the standard deviation of the output; too large a one is an AbbeError.
-        Consumers are not called. Also learns the layers and their output projections.
+        Consumers are not called.
+
+        Args:
+            inputs: those of the model's forward pass.
+
+        Returns:
+            The largest difference, as `Swap.check` gives it; an `AbbeError` where rounding does not explain it.
         """
         if not self._session.is_open:
             raise AbbeError("the tap is not open: use it as `with tap(model) as t:`")

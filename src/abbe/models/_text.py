@@ -30,10 +30,16 @@ class Text:
     """A text with a name to show: what `read_text` gives, or any text of yours.
 
     Every function that takes a text takes this, too. The name stands in tables and manifests; the content alone decides
-    what is measured, and `fingerprint` tells whether two contents are the same.
+    what is measured.
 
-    Example:
-        >>> abbe.diagnose("embedded", abbe.Text("my corpus", " ".join(sentences)))
+    Attributes:
+        name: shown in tables and manifests.
+        content: the text.
+
+    Examples:
+        >>> text = abbe.Text("my corpus", " ".join(["It was a dark and stormy night."] * 100))
+        >>> text.name, text.fingerprint[:8]
+        ('my corpus', '2c85d9f5')
     """
 
     name: str
@@ -51,13 +57,27 @@ class Text:
 
 
 def read_text(source: PathLike | Sequence[PathLike] | None = None) -> Text:
-    """One file or several (joined by a newline), standard input for "-", or the embedded sample for None.
+    """Read the text to measure on: files, standard input, the text itself, or the sample that comes with abbe.
 
     A string that is no path of a file is the text itself if it has a space or a line break, unless it is one line that
     looks like a path: it begins with /, ./, ../ or ~/, or ends in a suffix such as .txt. `Text(name, content)` takes
-    any string.
+    any string. Files are UTF-8; a byte order mark is dropped, all else is kept as it is, so that character spans fit
+    the file.
 
-    Files are UTF-8; a byte order mark is dropped, all else is kept as it is, so that character spans fit the file.
+    Args:
+        source: one file or several (joined by a newline), "-" for standard input, None for the embedded sample.
+
+    Returns:
+        The text with its name.
+
+    Raises:
+        AbbeError: there is no such file, it is not UTF-8, or it is empty.
+
+    Examples:
+        >>> abbe.read_text().name
+        'embedded sample'
+        >>> abbe.read_text("It was a dark and stormy night.").content
+        'It was a dark and stormy night.'
     """
     if source is None:
         return _sample()

@@ -10,9 +10,23 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._errors import AbbeError
+
 
 def unwrapped(model: Any) -> Any:
-    """What `torch.compile`, DistributedDataParallel or DataParallel were given, one around the other too."""
+    """What `torch.compile`, DistributedDataParallel or DataParallel were given, one around the other too.
+
+    Args:
+        model: wrapped or not.
+
+    Returns:
+        The network itself.
+
+    Examples:
+        >>> layer = torch.nn.Linear(2, 2)
+        >>> abbe.models.unwrapped(torch.nn.DataParallel(layer)) is layer
+        True
+    """
     while isinstance(model, nn.Module):
         inner = getattr(model, "_orig_mod", None)  # of torch.compile: its class is private
         if inner is None and isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
@@ -23,8 +37,42 @@ def unwrapped(model: Any) -> Any:
     return model
 
 
+def network_in(model: object, who: str) -> Any:
+    """The transformers model: `model`, what it wraps, or the only one within it."""
+    from transformers import PreTrainedModel
+
+    network = unwrapped(model)
+    if not isinstance(network, PreTrainedModel):
+        network = unwrapped(getattr(network, "network", network))
+    if isinstance(network, nn.Module) and not isinstance(network, PreTrainedModel):
+        inner = list(_outermost(network, PreTrainedModel))
+        network = inner[0] if len(inner) == 1 else network
+    if not isinstance(network, PreTrainedModel):
+        raise AbbeError(f"{who} needs a transformers model (PreTrainedModel); got {type(network).__name__}")
+    return network
+
+
+def _outermost(module: nn.Module, kind: type[nn.Module]) -> Iterator[nn.Module]:
+    for child in module.children():
+        if isinstance(child, kind):
+            yield child
+        else:
+            yield from _outermost(child, kind)
+
+
 def is_compiled(model: Any) -> bool:
-    """Whether `torch.compile` is around it."""
+    """Whether `torch.compile` is around a model.
+
+    Args:
+        model: wrapped or not.
+
+    Returns:
+        True if so, also within a parallel wrapper.
+
+    Examples:
+        >>> abbe.models.is_compiled(torch.nn.Linear(2, 2))
+        False
+    """
     while isinstance(model, nn.Module):
         if getattr(model, "_orig_mod", None) is not None:
             return True
@@ -41,6 +89,16 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
     The flags are set one by one: `eval()` may do more in a module that overrides it, and `train()` would put parts into
     training mode that were not.
+
+    Args:
+        network: any module.
+
+    Examples:
+        >>> network = torch.nn.Dropout().train()
+        >>> with abbe.models.evaluating(network):
+        ...     inside = network.training
+        >>> inside, network.training
+        (False, True)
     """
     modes = [(module, module.training) for module in network.modules()]
     with ExitStack() as undo:

@@ -17,7 +17,15 @@ from ._text import Text
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """`length` token ids, special tokens included, and the span of characters that they come from."""
+    """A window of tokens, special tokens included, and the span of characters that they come from.
+
+    Attributes:
+        length: in tokens.
+        index: its number among the windows of its length, from 0.
+        tokens: ids, (length,).
+        start: of its span, in characters of the text.
+        end: of its span, in characters of the text.
+    """
 
     length: int
     index: int
@@ -27,7 +35,18 @@ class Window:
 
 
 class Windows(list[Window]):
-    """A list of windows; `skipped` says, one line each, which lengths the text was too short for."""
+    """A list of windows that knows which lengths the text was too short for.
+
+    Args:
+        windows: of which the list is made.
+        too_short: one line per length that has fewer windows than wanted.
+
+    Examples:
+        >>> model = abbe.load("embedded")
+        >>> drawn = abbe.windows("It was a dark and stormy night. " * 30, [16, 128], 4, 0, tokenizer=model.tokenizer)
+        >>> len(drawn.of_lengths([16])), len(drawn.skipped)
+        (4, 1)
+    """
 
     def __init__(self, windows: Iterable[Window], too_short: Mapping[int, str]) -> None:
         super().__init__(windows)
@@ -35,10 +54,15 @@ class Windows(list[Window]):
 
     @property
     def skipped(self) -> tuple[str, ...]:
+        """One line per length that the text was too short for."""
         return tuple(self._too_short.values())
 
     def of_lengths(self, lengths: Collection[int]) -> Windows:
-        """Those of some lengths only."""
+        """Those of some lengths only.
+
+        Args:
+            lengths: in tokens.
+        """
         why = {length: line for length, line in self._too_short.items() if length in lengths}
         return Windows((window for window in self if window.length in lengths), why)
 
@@ -66,12 +90,29 @@ def windows(
     tokenizer: Any,
     context: int | None = None,
 ) -> Windows:
-    """`count` windows of every length (one, or a list of several), ordered by length as given, then by place.
+    """Cut a text into windows of tokens that do not overlap, drawn by a seed from all over the text.
 
     The text is tokenised once. Windows of one length share no token; where they lie depends on the seed, the length,
     the count and the text only, so another length changes nothing. Special tokens that the tokenizer adds by itself (a
     begin token, [CLS] and [SEP]) stand in every window and count in its length. A text with room for fewer gives fewer,
     and `skipped` of the result says so. Where a token is only part of a character, its span is the whole one.
+
+    Args:
+        text: a `Text`, or the text itself.
+        lengths: in tokens, one or several, each >= 2.
+        count: windows of every length, >= 1.
+        seed: of where they lie, >= 0.
+        tokenizer: a fast one of transformers.
+        context: the longest that the model takes, in tokens; longer windows are an error.
+
+    Returns:
+        Windows, ordered by length as given, then by place.
+
+    Examples:
+        >>> model = abbe.load("embedded")
+        >>> drawn = abbe.windows(abbe.read_text(), [64, 128], 3, seed=0, tokenizer=model.tokenizer)
+        >>> [(window.length, len(window.tokens)) for window in drawn]
+        [(64, 64), (64, 64), (64, 64), (128, 128), (128, 128), (128, 128)]
     """
     if isinstance(text, str):
         text = Text("text", text)
@@ -136,7 +177,18 @@ def _tokenise(text: Text, tokenizer: Any) -> _Tokens:
 
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """What the tokenizer puts before and after a text by itself."""
+    """What a tokenizer puts before and after a text by itself.
+
+    Args:
+        tokenizer: of transformers.
+
+    Returns:
+        Token ids before and after.
+
+    Examples:
+        >>> abbe.models.special_tokens(abbe.load("embedded").tokenizer)
+        ([], [])
+    """
     encoded = tokenizer("a", return_special_tokens_mask=True, truncation=False, padding=False)
     ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
     first = special.index(0)

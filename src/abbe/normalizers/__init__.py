@@ -11,7 +11,7 @@ from ._registry import NormalizerInfo, list_normalizers, normalizer, usual_specs
 from ._regularized.any_alpha import entmax_weights
 from ._regularized.budget import budget_weights
 from ._regularized.normmax import normmax_weights
-from ._softmax import Softmax
+from ._softmax import LogNScaling, ScalableSoftmax, Softmax
 from ._spec import format_spec, parse_spec
 from ._step import step_attention
 from ._support import differentiate_support, find_support, support_map, weights_of_map
@@ -19,9 +19,11 @@ from ._truncated import Truncated
 
 __all__ = [
     "Learned",
+    "LogNScaling",
     "Normalizer",
     "NormalizerInfo",
     "Option",
+    "ScalableSoftmax",
     "Softmax",
     "Truncated",
     "budget_weights",

@@ -24,7 +24,29 @@ class Normalizer(nn.Module, ABC):
 
     A masked key is the same as an absent one, and so is a key whose logit is -inf; n is the number of the others.
     A row without keys gives zeros and zero gradients. float16 and bfloat16 are computed in float32. NaN and +inf
-    propagate, or raise with ``check=True``.
+    propagate, or raise with ``check=True``. `abbe.normalizer` makes one from a spec.
+
+    Args:
+        given: the parameters of the class, by the names of its `options`.
+
+    Attributes:
+        name: by which a spec calls it.
+        aliases: other names of it.
+        meaning: what high and low values of its parameters mean.
+        paper: arXiv id of its source.
+        example: a spec of it.
+        options: its parameters, with ranges and defaults.
+        learnable: those that can be learned.
+        always_learns: whether it has parameters to learn without being asked.
+        sums_to_one: whether the weights of a row do.
+        continuous: whether small changes of the logits always make small changes of the weights.
+        usual: values of its first option that have a name in transformers.
+        needs_order: whether its keys must stand in causal order.
+
+    Examples:
+        >>> logits, mask = torch.tensor([2.0, 0.0, 5.0]), torch.tensor([True, True, False])
+        >>> abbe.normalizer("sparsemax")(logits, mask).tolist()
+        [1.0, 0.0, 0.0]
     """
 
     name: ClassVar[str]
@@ -72,15 +94,47 @@ class Normalizer(nn.Module, ABC):
             self.learned[name] = Learned(self.name, known[name], self._given[name], self._given["heads"])
 
     def forward(self, logits: Tensor, mask: Tensor | None = None, *, check: bool = False) -> Tensor:
-        """Weights of the same shape and dtype; `mask` is bool, True = attend, and broadcasts to the logits."""
+        """Attention weights of the logits.
+
+        Args:
+            logits: (..., keys), floating.
+            mask: bool, True = attend, broadcasts to the logits.
+            check: raise at NaN and +inf instead of passing them on.
+
+        Returns:
+            Weights of the same shape and dtype. High means that a key is attended to; 0 that it is not.
+        """
         return self._weights(self._prepared(logits, mask, check)).to(logits.dtype)
 
     def jacobian(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
-        """d weights_i / d logits_j in closed form, shape (..., L, L); zero rows and columns at masked keys."""
+        """How every weight moves with every logit: d weights_i / d logits_j in closed form.
+
+        Args:
+            logits: (..., L), floating.
+            mask: bool, True = attend, broadcasts to the logits.
+
+        Returns:
+            (..., L, L); zero rows and columns at masked keys.
+
+        Examples:
+            >>> abbe.normalizer("softmax").jacobian(torch.zeros(2)).tolist()
+            [[0.25, -0.25], [-0.25, 0.25]]
+        """
         return self._jacobian(self._prepared(logits, mask, False)).to(logits.dtype)
 
     def lipschitz(self, keys: int) -> float:
-        """Supremum of the spectral norm of the Jacobian over rows of up to `keys` visible keys."""
+        """How sensitive it can be: supremum of the Jacobian's spectral norm over rows of up to `keys` visible keys.
+
+        Args:
+            keys: >= 1.
+
+        Returns:
+            Weight per logit. High means that some row moves a lot when its logits move; infinite where weights jump.
+
+        Examples:
+            >>> abbe.normalizer("softmax:temperature=0.5").lipschitz(128)
+            1.0
+        """
         if keys < 1:
             raise AbbeError(f"{self.name}: keys must be a whole number >= 1, got {keys!r}")
         return self._lipschitz(keys)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._kernels.switch import KernelsBrokenError, load, loading, switched_on, usable_for
+from .._kernels.switch import KernelsBrokenError, load, switched_on, usable_for
 from .._kernels.threads import over_rows
 from ._triton import run as on_gpu
 from ._triton.choice import takes
@@ -42,10 +42,10 @@ class RowMap:
     def kernel(self, which: str) -> Callable[..., None]:
         if self.module is None:
             raise TypeError(f"row map {self.name!r} has no kernels")
-        return _kernel(self.module, which)
+        return kernel_named(self.module, which)
 
 
-def _kernel(module: str, name: str) -> Callable[..., None]:
+def kernel_named(module: str, name: str) -> Callable[..., None]:
     kernel: Callable[..., None] = load(f"{__package__}._kernels.{module}", name)
     return kernel
 
@@ -65,9 +65,18 @@ def row_map(
 
 
 class kernels_from:
-    """Use the kernels from so many logits on, in this thread and block: for who calls often, and small.
+    """Use the kernels from so many logits on, in this thread and block: for callers with many small calls.
 
     A class, because every step of a generation enters it, and a generator takes three times as long.
+
+    Args:
+        logits: the least number of them in a call.
+
+    Examples:
+        >>> with abbe.normalizers.kernels_from(64):
+        ...     weights = abbe.normalizer("sparsemax")(torch.tensor([2.0, 0.0]))
+        >>> weights.tolist()
+        [1.0, 0.0]
     """
 
     def __init__(self, logits: int) -> None:
@@ -84,7 +93,15 @@ class kernels_from:
 
 
 def inside_transform() -> bool:
-    """Whether torch.func (vmap, grad, jacrev, jvp, ...) or forward-mode differentiation is at work."""
+    """Whether torch.func (vmap, grad, jacrev, jvp, ...) or forward-mode differentiation is at work.
+
+    Returns:
+        True inside of a transform, where kernels cannot serve.
+
+    Examples:
+        >>> abbe.normalizers.inside_transform()
+        False
+    """
     # torch has no public question for either; the level of forward mode is -1 outside of it.
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
@@ -102,20 +119,19 @@ def row_weights(which: RowMap, logits: Tensor, params: Tensor) -> Tensor:
     return eager
 
 
-def blended_weights(
-    first: tuple[RowMap, Tensor], second: tuple[RowMap, Tensor], logits: Tensor, share: float
-) -> Tensor:
-    """share * first + (1 - share) * second, each a map with its parameters."""
-    with_kernels = first[0].module is not None and second[0].module is not None
-    if with_kernels and fused(logits) and not torch.compiler.is_compiling():
-        (a, params_a), (b, params_b) = first, second
-        blend: Tensor = _Blend.apply(logits, params_a, params_b, a.name, b.name, share)  # type: ignore[no-untyped-call]
-        return blend
-    return torch.lerp(row_weights(second[0], logits, second[1]), row_weights(first[0], logits, first[1]), share)
-
-
 def fused(logits: Tensor) -> bool:
-    """Whether the CPU kernels take these logits."""
+    """Whether the CPU kernels take these logits: float32, enough of them, outside of torch.func.
+
+    Args:
+        logits: (..., keys).
+
+    Returns:
+        False where the plain torch reference answers.
+
+    Examples:
+        >>> abbe.normalizers.fused(torch.zeros(4, 8))
+        False
+    """
     if logits.dtype != torch.float32 or inside_transform() or not usable_for(logits):
         return False
     return _large_enough(logits)
@@ -133,33 +149,9 @@ def _large_enough(logits: Tensor) -> bool:
     return torch.compiler.is_compiling() or logits.numel() >= min(FUSED_FROM, _asked_from.get() or FUSED_FROM)
 
 
-def row_counts(logits: Tensor) -> Tensor:
-    """n, the visible keys of every row, shape (..., 1) in the dtype of the logits, without gradient."""
-    if not fused(logits):
-        return _reference_counts(logits)
-    if torch.compiler.is_compiling():
-        compiled: Tensor = _row_counts_op(logits.detach())
-        return compiled
-    return _run_counts(logits.detach())
-
-
-def _run_counts(logits: Tensor) -> Tensor:
-    rows = _as_rows(logits)
-    counts = rows.new_empty(len(rows), 1)
-    try:
-        over_rows(_kernel("shaped", "count_forward"), len(rows), rows, counts)
-    except KernelsBrokenError:
-        return _reference_counts(logits)
-    return counts.view(*logits.shape[:-1], 1)
-
-
-def _reference_counts(logits: Tensor) -> Tensor:
-    return (logits != float("-inf")).sum(-1, keepdim=True).to(logits.dtype)
-
-
 def _run_forward(logits: Tensor, params: Tensor, name: str) -> Tensor:
     which = _MAPS[name]
-    rows = _as_rows(logits)
+    rows = as_rows(logits)
     weights = torch.empty_like(rows)
     try:
         if takes(name, logits):
@@ -176,18 +168,18 @@ def _run_backward(
     grad: Tensor, logits: Tensor, weights: Tensor, params: Tensor, name: str, with_params: bool
 ) -> tuple[Tensor, Tensor]:
     which = _MAPS[name]
-    rows = _as_rows(logits)
+    rows = as_rows(logits)
     grad_logits = torch.empty_like(rows)
     # No rows for the parameters tell the kernel that nobody wants their gradient.
     grad_params = rows.new_zeros((len(rows) if with_params else 0, params.shape[-1]), dtype=torch.float32)
-    arrays = _as_rows(grad), rows, _as_rows(weights), params_of_rows(params, logits), grad_logits, grad_params
+    arrays = as_rows(grad), rows, as_rows(weights), params_of_rows(params, logits), grad_logits, grad_params
     try:
         if takes(name, logits):
             on_gpu.backward_rows(name, *arrays)
         else:
             over_rows(which.kernel(which.backward), len(rows), *arrays)
     except KernelsBrokenError:
-        return _reference_gradients(which, grad, logits, params)
+        return reference_gradients(which, grad, logits, params)
     if with_params:
         summed = grad_params.view(*logits.shape[:-1], params.shape[-1]).sum_to_size(params.shape)
         return grad_logits.view(logits.shape), summed.to(params.dtype).contiguous()
@@ -195,7 +187,7 @@ def _run_backward(
     return grad_logits.view(logits.shape), torch.zeros_like(params)
 
 
-def _reference_gradients(which: RowMap, grad: Tensor, logits: Tensor, params: Tensor) -> tuple[Tensor, Tensor]:
+def reference_gradients(which: RowMap, grad: Tensor, logits: Tensor, params: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         inputs = logits.detach().requires_grad_(), params.detach().requires_grad_()
         weights = which.reference(*map(_computed, inputs)).to(grad.dtype)
@@ -209,7 +201,7 @@ def _computed(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def _as_rows(x: Tensor) -> Tensor:
+def as_rows(x: Tensor) -> Tensor:
     return x.contiguous().view(-1, x.shape[-1])
 
 
@@ -266,11 +258,11 @@ class _RowWeights(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         logits, params, weights = ctx.saved_tensors
         with_params = ctx.needs_input_grad[1]
-        grads = _RowGradients.apply(grad, logits, weights, params, ctx.name, with_params)  # type: ignore[no-untyped-call]
+        grads = RowGradients.apply(grad, logits, weights, params, ctx.name, with_params)  # type: ignore[no-untyped-call]
         return grads[0], grads[1] if with_params else None, None
 
 
-class _RowGradients(torch.autograd.Function):
+class RowGradients(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, grad: Tensor, logits: Tensor, weights: Tensor, params: Tensor, name: str, with_params: bool
@@ -282,78 +274,9 @@ class _RowGradients(torch.autograd.Function):
     backward = staticmethod(_second_order)
 
 
-class _Blend(torch.autograd.Function):
-    """Two maps of the same logits, mixed: their gradients are linear, so they are mixed too, in place."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, params_a: Tensor, params_b: Tensor, a: str, b: str, share: float) -> Tensor:
-        keep = any(ctx.needs_input_grad)
-        rows, mixed = _as_rows(logits), torch.empty_like(_as_rows(logits))
-        # Without a gradient to come, the weights of both maps are not kept: empty arrays tell the kernel so.
-        weights_a, weights_b = (torch.empty_like(rows if keep else rows[:0]) for _ in "ab")
-        params = [params_of_rows(params, logits) for params in (params_a, params_b)]
-        try:
-            kernel = _blend_kernel("forward", a, b)
-            over_rows(kernel, len(rows), rows, *params, rows.new_tensor([share]), weights_a, weights_b, mixed)
-        except KernelsBrokenError:
-            weights_a, weights_b = (_as_rows(_run_forward(logits, *x)) for x in ((params_a, a), (params_b, b)))
-            mixed = torch.lerp(weights_b, weights_a, share)
-        ctx.names, ctx.share = (a, b), share
-        if keep:
-            ctx.save_for_backward(logits, params_a, params_b, weights_a, weights_b)
-        return mixed.view(logits.shape)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        logits, params_a, params_b, weights_a, weights_b = ctx.saved_tensors
-        (a, b), share, (_, wanted_a, wanted_b, *_) = ctx.names, ctx.share, ctx.needs_input_grad
-        # The fused gradient is of the logits alone, and cannot be differentiated again.
-        if not torch.is_grad_enabled() and not (wanted_a or wanted_b):
-            of_logits = _blended_gradient(grad, logits, params_a, params_b, weights_a, weights_b, a, b, share)
-            return of_logits, None, None, None, None, None
-        given = (weights.view(logits.shape) for weights in (weights_a, weights_b))
-        of_a = _RowGradients.apply(grad, logits, next(given), params_a, a, wanted_a)  # type: ignore[no-untyped-call]
-        of_b = _RowGradients.apply(grad, logits, next(given), params_b, b, wanted_b)  # type: ignore[no-untyped-call]
-        grad_a, grad_b = (of_a[1] * share if wanted_a else None), (of_b[1] * (1 - share) if wanted_b else None)
-        return torch.lerp(of_b[0], of_a[0], share), grad_a, grad_b, None, None, None
-
-
-def _blended_gradient(
-    grad: Tensor, logits: Tensor, params_a: Tensor, params_b: Tensor, weights_a: Tensor, weights_b: Tensor,
-    a: str, b: str, share: float,
-) -> Tensor:  # fmt: skip
-    """Of the logits alone."""
-    rows = _as_rows(logits)
-    params = [params_of_rows(params, logits) for params in (params_a, params_b)]
-    grad_logits, of_params = torch.empty_like(rows), rows.new_empty(0, 1)
-    try:
-        over_rows(
-            _blend_kernel("backward", a, b), len(rows), _as_rows(grad), rows, weights_a, weights_b, *params,
-            rows.new_tensor([share]), grad_logits, of_params,
-        )  # fmt: skip
-    except KernelsBrokenError:
-        of_a, _ = _reference_gradients(_MAPS[a], grad, logits, params_a)
-        of_b, _ = _reference_gradients(_MAPS[b], grad, logits, params_b)
-        return torch.lerp(of_b, of_a, share)
-    return grad_logits.view(logits.shape)
-
-
-def _blend_kernel(which: str, a: str, b: str) -> Callable[..., None]:
-    parts = [_MAPS[name].kernel(getattr(_MAPS[name], which)) for name in (a, b)]
-    with loading():
-        made: Callable[..., None] = _kernel("blend", which)(*parts)  # type: ignore[assignment]
-    return made
-
-
 # The same as operators: torch.compile keeps them as calls in its graph.
 _row_weights_op = torch.library.custom_op("abbe::row_weights", _run_forward, mutates_args=())
 _row_gradients_op = torch.library.custom_op("abbe::row_gradients", _run_backward, mutates_args=())
-_row_counts_op = torch.library.custom_op("abbe::row_counts", _run_counts, mutates_args=())
-
-
-@_row_counts_op.register_fake
-def _(logits: Tensor) -> Tensor:
-    return logits.new_empty((*logits.shape[:-1], 1))
 
 
 @_row_weights_op.register_fake

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import RowMap, inside_transform, row_counts, row_map
+from ._dispatch import RowMap, inside_transform, row_map
 from ._options import Option, PerHead, heads_option, learn_option
-from ._rows import below_top, diagonal_minus_outer, finish, row_top, visible_keys
+from ._rows import below_top, diagonal_minus_outer, finish, row_counts, row_top, visible_keys
 
 
 def sparsemax_reference(logits: Tensor, params: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import RowMap, row_counts, row_map
+from ._dispatch import RowMap, row_map
 from ._options import Option
-from ._rows import diagonal_minus_outer, finish, row_top, visible_keys
+from ._rows import diagonal_minus_outer, finish, row_counts, row_top, visible_keys
 
 
 def sigmoid_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class NormalizedReLU(Normalizer):
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         visible, w = visible_keys(logits), self._weights(logits)
-        unit = row_top(logits, visible).clamp(min=1e-30)
+        unit = row_top(logits, visible).clamp(min=1e-30)  # no logit above 0: any unit that can be divided by
         positive = visible & (logits > 0)
         base = torch.where(positive, logits / unit, 1.0)
         floor = self.eps / unit**self.power if self.eps > 0 else 0.0

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._errors import AbbeError
+from .._kernels.switch import KernelsBrokenError, loading
+from .._kernels.threads import over_rows
 from ._base import Normalizer
-from ._dispatch import RowMap, blended_weights
+from ._dispatch import (
+    RowGradients,
+    RowMap,
+    _run_forward,
+    as_rows,
+    fused,
+    kernel_named,
+    params_of_rows,
+    reference_gradients,
+    row_weights,
+)
 from ._options import Option, PerHead, heads_option, learn_option
 
 
@@ -76,3 +89,80 @@ class Hybrid(Normalizer):
 def _mixed(share: float, first: float, second: float) -> float:
     """share * first + (1 - share) * second, where a share of 0 wipes out an infinite constant."""
     return (share * first if share > 0 else 0.0) + ((1 - share) * second if share < 1 else 0.0)
+
+
+def blended_weights(
+    first: tuple[RowMap, Tensor], second: tuple[RowMap, Tensor], logits: Tensor, share: float
+) -> Tensor:
+    """share * first + (1 - share) * second, each a map with its parameters."""
+    with_kernels = first[0].module is not None and second[0].module is not None
+    if with_kernels and fused(logits) and not torch.compiler.is_compiling():
+        (a, params_a), (b, params_b) = first, second
+        blend: Tensor = _Blend.apply(logits, params_a, params_b, a, b, share)  # type: ignore[no-untyped-call]
+        return blend
+    return torch.lerp(row_weights(second[0], logits, second[1]), row_weights(first[0], logits, first[1]), share)
+
+
+class _Blend(torch.autograd.Function):
+    """Two maps of the same logits, mixed: their gradients are linear, so they are mixed too, in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, params_a: Tensor, params_b: Tensor, a: RowMap, b: RowMap, share: float
+    ) -> Tensor:
+        keep = any(ctx.needs_input_grad)
+        rows, mixed = as_rows(logits), torch.empty_like(as_rows(logits))
+        # Without a gradient to come, the weights of both maps are not kept: empty arrays tell the kernel so.
+        weights_a, weights_b = (torch.empty_like(rows if keep else rows[:0]) for _ in "ab")
+        params = [params_of_rows(params, logits) for params in (params_a, params_b)]
+        try:
+            kernel = _blend_kernel("forward", a, b)
+            over_rows(kernel, len(rows), rows, *params, rows.new_tensor([share]), weights_a, weights_b, mixed)
+        except KernelsBrokenError:
+            weights_a, weights_b = (as_rows(_run_forward(logits, *x)) for x in ((params_a, a.name), (params_b, b.name)))
+            mixed = torch.lerp(weights_b, weights_a, share)
+        ctx.maps, ctx.share = (a, b), share
+        if keep:
+            ctx.save_for_backward(logits, params_a, params_b, weights_a, weights_b)
+        return mixed.view(logits.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        logits, params_a, params_b, weights_a, weights_b = ctx.saved_tensors
+        (a, b), share, (_, wanted_a, wanted_b, *_) = ctx.maps, ctx.share, ctx.needs_input_grad
+        # The fused gradient is of the logits alone, and cannot be differentiated again.
+        if not torch.is_grad_enabled() and not (wanted_a or wanted_b):
+            of_logits = _blended_gradient(grad, logits, params_a, params_b, weights_a, weights_b, a, b, share)
+            return of_logits, None, None, None, None, None
+        given = (weights.view(logits.shape) for weights in (weights_a, weights_b))
+        of_a = RowGradients.apply(grad, logits, next(given), params_a, a.name, wanted_a)  # type: ignore[no-untyped-call]
+        of_b = RowGradients.apply(grad, logits, next(given), params_b, b.name, wanted_b)  # type: ignore[no-untyped-call]
+        grad_a, grad_b = (of_a[1] * share if wanted_a else None), (of_b[1] * (1 - share) if wanted_b else None)
+        return torch.lerp(of_b[0], of_a[0], share), grad_a, grad_b, None, None, None
+
+
+def _blended_gradient(
+    grad: Tensor, logits: Tensor, params_a: Tensor, params_b: Tensor, weights_a: Tensor, weights_b: Tensor,
+    a: RowMap, b: RowMap, share: float,
+) -> Tensor:  # fmt: skip
+    """Of the logits alone."""
+    rows = as_rows(logits)
+    params = [params_of_rows(params, logits) for params in (params_a, params_b)]
+    grad_logits, of_params = torch.empty_like(rows), rows.new_empty(0, 1)
+    try:
+        over_rows(
+            _blend_kernel("backward", a, b), len(rows), as_rows(grad), rows, weights_a, weights_b, *params,
+            rows.new_tensor([share]), grad_logits, of_params,
+        )  # fmt: skip
+    except KernelsBrokenError:
+        of_a, _ = reference_gradients(a, grad, logits, params_a)
+        of_b, _ = reference_gradients(b, grad, logits, params_b)
+        return torch.lerp(of_b, of_a, share)
+    return grad_logits.view(logits.shape)
+
+
+def _blend_kernel(which: str, a: RowMap, b: RowMap) -> Callable[..., None]:
+    parts = [one.kernel(getattr(one, which)) for one in (a, b)]
+    with loading():
+        made: Callable[..., None] = kernel_named("blend", which)(*parts)  # type: ignore[assignment]
+    return made

@@ -17,7 +17,19 @@ PerHead = float | tuple[float, ...]  # a number for all heads, or one for each
 
 @dataclass(frozen=True)
 class Option:
-    """One parameter of a normalizer. `low` and `high` bound a number; `closed` says which bounds are allowed."""
+    """One parameter of a normalizer.
+
+    Attributes:
+        name: in a spec and as a keyword.
+        default: its value where none is given.
+        meaning: what it does.
+        kind: "number", "count" (a whole number), "flag" (true or false) or "normalizer" (a spec).
+        low: lower end of a number.
+        high: upper end of a number.
+        closed: which ends are allowed: "low", "high", "both" or none.
+        shown: in the spec even at its default.
+        optional: `none` is allowed.
+    """
 
     name: str
     default: Any
@@ -31,7 +43,12 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """The allowed values, in words."""
+        """The allowed values, in words.
+
+        Examples:
+            >>> abbe.normalizers.Option("p", 0.9, "kept mass", low=0, high=1, closed="high").allowed
+            'a number in (0, 1]'
+        """
         if self.kind == "flag":
             return "true or false"
         if self.kind == "normalizer":
@@ -47,7 +64,22 @@ class Option:
         return text + " or none" if self.optional else text
 
     def read(self, owner: str, value: object) -> Any:
-        """Check a value given in Python or as text; an AbbeError says what is allowed."""
+        """Check a value given in Python or as text.
+
+        Args:
+            owner: the normalizer, for the message.
+            value: what was given.
+
+        Returns:
+            The value in its type.
+
+        Raises:
+            AbbeError: it is not allowed; the message says what is.
+
+        Examples:
+            >>> abbe.normalizers.Option("k", 8, "kept keys", "count", 1, closed="low").read("topk", "32")
+            32
+        """
         if self.kind == "normalizer":
             return value
         parsed = _from_text(value) if isinstance(value, str) else value
@@ -64,7 +96,19 @@ class Option:
         raise AbbeError(f"{owner}: {self.name} must be {self.allowed}, got {value!r}")
 
     def read_heads(self, owner: str, value: object) -> Any:
-        """The same, and several values, one for each head: a sequence, or text such as 1.2/1.5."""
+        """Check a value as `read` does, or several of them, one for each head: a sequence, or text such as 1.2/1.5.
+
+        Args:
+            owner: the normalizer, for the message.
+            value: what was given.
+
+        Returns:
+            The value in its type, or a tuple of them.
+
+        Examples:
+            >>> abbe.normalizers.Option("alpha", 1.5, "sharpness", low=1).read_heads("entmax", "1.2/1.5")
+            (1.2, 1.5)
+        """
         several = value.split("/") if isinstance(value, str) else value
         if not isinstance(several, list | tuple) or len(several) == 1:
             return self.read(owner, several[0] if isinstance(several, list | tuple) else value)
@@ -109,6 +153,17 @@ class Learned(nn.Module):
     """A value per head that training cannot push out of the open range (low, high).
 
     An interval is reached through a sigmoid, a half line through exp, the whole line as it is.
+
+    Args:
+        owner: the normalizer, for messages.
+        option: its parameter, with the range.
+        initial: where training starts, strictly inside the range: a number, or one per head.
+        heads: >= 1.
+
+    Examples:
+        >>> option = abbe.normalizers.Option("alpha", 1.5, "sharpness", low=1, high=2)
+        >>> abbe.normalizers.Learned("entmax", option, 1.5, heads=4).value().shape
+        torch.Size([4, 1, 1])
     """
 
     def __init__(self, owner: str, option: Option, initial: PerHead, heads: int) -> None:
@@ -139,6 +194,7 @@ class Learned(nn.Module):
         return torch.exp(raw) if math.isfinite(self.low) else raw
 
     def value(self) -> Tensor:
+        """The value as a tensor with a gradient, (1,) or (heads, 1, 1)."""
         return self.above_low() + (self.low if math.isfinite(self.low) else 0.0)
 
     def numbers(self) -> PerHead:

@@ -54,7 +54,15 @@ CLASSES: tuple[type[Normalizer], ...] = (
 
 @dataclass(frozen=True)
 class NormalizerInfo:
-    """What `list_normalizers` tells of one: `meaning` says what high and low mean, `example` is a spec."""
+    """What `list_normalizers` says of a normalizer.
+
+    Attributes:
+        name: by which a spec calls it.
+        meaning: what high and low values of its parameters mean.
+        parameters: with ranges and defaults.
+        paper: arXiv id of its source.
+        example: a spec of it.
+    """
 
     name: str
     meaning: str
@@ -66,9 +74,25 @@ class NormalizerInfo:
 def normalizer(spec: str | Normalizer, **parameters: Any) -> Normalizer:
     """Make a normalizer from a spec string, from a name and keyword arguments, or pass an instance through.
 
-    >>> abbe.normalizer("entmax:alpha=1.5")
-    >>> abbe.normalizer("entmax", alpha=1.5, learn=True, heads=12)
-    >>> abbe.normalizer("hybrid:a=softmax,b=(entmax:alpha=1.5,learn=true),mix=0.5")
+    `list_normalizers` has all of them, with what high and low values of their parameters mean.
+
+    Args:
+        spec: "name" or "name:key=value,key=value"; a value may be a spec, in brackets where it has commas.
+        parameters: the same by keyword.
+
+    Returns:
+        A module: call it with logits (..., keys) and an optional mask.
+
+    Raises:
+        AbbeError: the name or a parameter is unknown, or a value is out of its range.
+
+    Examples:
+        >>> abbe.normalizer("entmax:alpha=1.5")
+        Entmax('entmax:alpha=1.5')
+        >>> abbe.normalizer("entmax", alpha=1.5, learn=True, heads=12).learned["alpha"].value().shape
+        torch.Size([12, 1, 1])
+        >>> str(abbe.normalizer("hybrid:a=softmax,b=(entmax:alpha=1.5,learn=true),mix=0.5"))
+        'hybrid:a=softmax,b=(entmax:alpha=1.5,learn=true),mix=0.5'
     """
     if isinstance(spec, Normalizer):
         if parameters:
@@ -84,7 +108,18 @@ def normalizer(spec: str | Normalizer, **parameters: Any) -> Normalizer:
 
 
 def list_normalizers() -> tuple[NormalizerInfo, ...]:
-    """All normalizers, in the order of the documentation."""
+    """All normalizers: their parameters with ranges and defaults, what high and low mean, a paper and a spec of each.
+
+    Returns:
+        One entry each, in the order of the documentation.
+
+    Examples:
+        >>> info = abbe.list_normalizers()[0]
+        >>> info.name, info.example
+        ('softmax', 'softmax:temperature=0.5')
+        >>> info.meaning
+        'the baseline; high temperature means flat weights, low means one key takes all'
+    """
     return tuple(NormalizerInfo(c.name, c.meaning, c.options, c.paper, c.example) for c in CLASSES)
 
 
@@ -93,6 +128,13 @@ def usual_specs() -> dict[str, str]:
 
     Each normalizer that learns nothing by itself and is made of no other has one for its default, and one for each
     usual value of its first option.
+
+    Returns:
+        Specs by name.
+
+    Examples:
+        >>> abbe.normalizers.usual_specs()["entmax-1.5"]
+        'entmax:alpha=1.5'
     """
     specs: dict[str, str] = {}
     for made in CLASSES:

@@ -1,9 +1,13 @@
-"""Small pieces of the torch references: which keys are there, a safe shift, and Jacobians of a common form."""
+"""Small pieces of row-wise maps: which keys are there and how many, a safe shift, and Jacobians of a common form."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from .._kernels.switch import KernelsBrokenError
+from .._kernels.threads import over_rows
+from ._dispatch import as_rows, fused, kernel_named
 
 NEG_INF = float("-inf")
 
@@ -53,3 +57,36 @@ def diagonal_minus_outer(diagonal: Tensor, left: Tensor, right: Tensor) -> Tenso
 def softmax_jacobian(weights: Tensor, scale: Tensor | float = 1.0) -> Tensor:
     """scale (diag w - w w^T); right also when the weights sum to less than 1 because of a sink."""
     return diagonal_minus_outer(scale * weights, scale * weights, weights)
+
+
+def row_counts(logits: Tensor) -> Tensor:
+    """n, the visible keys of every row, shape (..., 1) in the dtype of the logits, without gradient."""
+    if not fused(logits):
+        return _reference_counts(logits)
+    if torch.compiler.is_compiling():
+        compiled: Tensor = _row_counts_op(logits.detach())
+        return compiled
+    return _run_counts(logits.detach())
+
+
+def _run_counts(logits: Tensor) -> Tensor:
+    rows = as_rows(logits)
+    counts = rows.new_empty(len(rows), 1)
+    try:
+        over_rows(kernel_named("shaped", "count_forward"), len(rows), rows, counts)
+    except KernelsBrokenError:
+        return _reference_counts(logits)
+    return counts.view(*logits.shape[:-1], 1)
+
+
+def _reference_counts(logits: Tensor) -> Tensor:
+    return visible_keys(logits).sum(-1, keepdim=True).to(logits.dtype)
+
+
+# As an operator, too: torch.compile keeps it as a call in its graph.
+_row_counts_op = torch.library.custom_op("abbe::row_counts", _run_counts, mutates_args=())
+
+
+@_row_counts_op.register_fake
+def _(logits: Tensor) -> Tensor:
+    return logits.new_empty((*logits.shape[:-1], 1))

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import RowMap, row_counts, row_map
+from ._dispatch import RowMap, row_map
 from ._options import Option, PerHead, heads_option, learn_option
-from ._rows import below_top, finish, masked_softmax, row_top, softmax_jacobian, visible_keys
+from ._rows import below_top, finish, masked_softmax, row_counts, row_top, softmax_jacobian, visible_keys
 
 
 def softmax_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -47,7 +47,15 @@ class Softmax(ScaledSoftmax):
     """softmax(l / T), arXiv 1706.03762.
 
     Jacobian (diag w - w w^T)/T. Lipschitz constant 1/(2T), reached at two equal logits. As n grows at a fixed
-    spread of logits every weight falls like 1/n: the weights disperse.
+    spread of logits every weight falls like 1/n: the weights disperse. A high temperature means flat weights, a low one
+    that one key takes all.
+
+    Args:
+        given: `temperature`, T > 0, 1 by default.
+
+    Examples:
+        >>> abbe.normalizers.Softmax(temperature=0.5)
+        Softmax('softmax:temperature=0.5')
     """
 
     name = "softmax"
@@ -100,11 +108,36 @@ def _at_least(factor: Tensor, floor: float) -> Tensor:
     return factor.clamp(min=floor) if floor else factor
 
 
-class ScalableSoftmax(ScaledSoftmax):
+class CountedSoftmax(ScaledSoftmax):
+    """softmax(c(n) l), with a scale that depends on the number n of visible keys alone."""
+
+    def _scale(self, logits: Tensor) -> Tensor:
+        return self.scale_of_counts(row_counts(logits))
+
+    @abstractmethod
+    def scale_of_counts(self, counts: Tensor) -> Tensor:
+        """The factor of the logits.
+
+        Args:
+            counts: visible keys of the rows, (..., 1).
+
+        Returns:
+            One factor per row, (..., 1).
+        """
+
+
+class ScalableSoftmax(CountedSoftmax):
     """softmax(max(s ln(n), floor) l), n the visible keys, s per head, arXiv 2501.19399; the paper has no floor.
 
     Jacobian that factor times (diag w - w w^T). Lipschitz constant half the factor. As n grows a key that leads by more
-    than 1/s keeps its weight.
+    than 1/s keeps its weight. A high s means that a small lead is enough at any length, a low one disperses.
+
+    Args:
+        given: `s` > 0, `floor` >= 0, `learn` and `heads`.
+
+    Examples:
+        >>> abbe.normalizers.ScalableSoftmax(s=0.5)
+        ScalableSoftmax('ssmax:s=0.5')
     """
 
     name = "ssmax"
@@ -123,19 +156,28 @@ class ScalableSoftmax(ScaledSoftmax):
     s: PerHead
     floor: float
 
-    def _scale(self, logits: Tensor) -> Tensor:
+    def scale_of_counts(self, counts: Tensor) -> Tensor:
         # A row without keys counts as one key: ln 0 times its zeros would be NaN.
-        return _at_least(self._value("s", logits) * row_counts(logits).clamp(min=1).log(), self.floor)
+        return _at_least(self._value("s", counts) * counts.clamp(min=1).log(), self.floor)
 
     def _largest_scale(self, keys: int) -> float:
         return max(self._largest("s") * math.log(keys), self.floor)
 
 
-class LogNScaling(ScaledSoftmax):
-    """softmax(max(ln n / ln trained, floor) l), arXiv 2202.12172; with floor=1 rows up to trained stay as they are.
+class LogNScaling(CountedSoftmax):
+    """softmax(max(1 + slope (ln n / ln trained - 1), floor) l), n the visible keys, arXiv 2202.12172; slope per head.
 
-    Jacobian and Lipschitz constant of softmax times that factor. As n grows beyond trained it sharpens on a fixed
-    schedule, which keeps the entropy of a pre-trained head about where it was.
+    The paper has slope 1 and no floor: the factor is ln n / ln trained. With floor=1 rows up to trained stay as they
+    are and none is softened; with beyond=true they stay as they are at any slope, also one below 0, which softens.
+    Jacobian and Lipschitz constant of softmax times that factor. As n grows beyond trained a slope of 1 keeps the
+    entropy of a pre-trained head about where it was. A low trained length means sharper weights at every length.
+
+    Args:
+        given: `trained` >= 2, `floor` >= 0, `slope`, `beyond`, `learn` and `heads`.
+
+    Examples:
+        >>> abbe.normalizers.LogNScaling(trained=512)
+        LogNScaling('logn:trained=512')
     """
 
     name = "logn"
@@ -146,13 +188,35 @@ class LogNScaling(ScaledSoftmax):
     options = (
         Option("trained", 1024, "keys per row in training", "count", 2, closed="low", shown=True),
         _floor_option(),
+        Option("slope", 1.0, "how fast the factor of the logits grows with ln n; below 0 it falls"),
+        Option("beyond", False, "rows of up to trained keys stay as they are", "flag"),
+        learn_option(),
+        heads_option(),
     )
     usual = (128, 256, 512, 1024, 2048, 4096, 8192, 32768)
+    learnable = ("slope",)
     trained: int
     floor: float
+    slope: PerHead
+    beyond: bool
 
-    def _scale(self, logits: Tensor) -> Tensor:
-        return _at_least(row_counts(logits).clamp(min=1).log() / math.log(self.trained), self.floor)
+    def scale_of_counts(self, counts: Tensor) -> Tensor:
+        ratio = counts.clamp(min=1).log() / math.log(self.trained)
+        if not self.learned and self._given["slope"] == 1 and not self.beyond:
+            return _at_least(ratio, self.floor)
+        excess = ratio - 1
+        if self.beyond:
+            # By the count, since the ratio at `trained` itself may be rounded to a little more than 1.
+            excess = torch.where(counts > self.trained, excess, 0.0)
+        return (1 + self._value("slope", counts) * excess).clamp(min=self.floor)
 
     def _largest_scale(self, keys: int) -> float:
-        return max(math.log(keys) / math.log(self.trained), self.floor)
+        slopes = self._number("slope")
+        # The factor is monotonic in n, so the largest stands at one end; a row of one key has no derivative.
+        return max(
+            self._factor(slope, n) for slope in (slopes if isinstance(slopes, tuple) else (slopes,)) for n in (2, keys)
+        )
+
+    def _factor(self, slope: float, keys: int) -> float:
+        excess = math.log(keys) / math.log(self.trained) - 1
+        return max(1 + slope * (max(excess, 0.0) if self.beyond else excess), self.floor)

@@ -15,7 +15,21 @@ MOST_NESTED = 32  # specs inside each other
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
-    """Name and parameters, values still text; brackets around a value are taken off."""
+    """Take a spec string apart.
+
+    Args:
+        spec: "name" or "name:key=value,key=value".
+
+    Returns:
+        Name and parameters, values still text; brackets around a value are taken off.
+
+    Raises:
+        AbbeError: it is not a spec; the message says why.
+
+    Examples:
+        >>> abbe.normalizers.parse_spec("hybrid:a=softmax,b=(entmax:alpha=1.5),mix=0.5")
+        ('hybrid', {'a': 'softmax', 'b': 'entmax:alpha=1.5', 'mix': '0.5'})
+    """
     _check_nesting(spec)
     name, colon, rest = spec.strip().partition(":")
     if not name.strip():
@@ -33,7 +47,19 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def format_spec(name: str, parameters: dict[str, Any]) -> str:
-    """The spec string; parse_spec reads it back."""
+    """Put a spec string together; `parse_spec` reads it back.
+
+    Args:
+        name: of the normalizer.
+        parameters: values by name.
+
+    Returns:
+        The spec.
+
+    Examples:
+        >>> abbe.normalizers.format_spec("entmax", {"alpha": 1.5, "learn": True})
+        'entmax:alpha=1.5,learn=true'
+    """
     if not parameters:
         return name
     return f"{name}:" + ",".join(f"{key}={_format_value(value)}" for key, value in parameters.items())
@@ -75,6 +101,7 @@ def _format_value(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
+        # Up to 1e15 every whole number is a float64, and no digit is made up.
         return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
     if isinstance(value, tuple):
         return "/".join(map(_format_value, value))

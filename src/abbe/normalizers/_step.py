@@ -21,9 +21,24 @@ from ._entmax import Entmax, Sparsemax
 
 
 def step_attention(normalizer: Normalizer, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor | None:
-    """(batch, 1, heads, value width) of a query (batch, heads, 1, width) to all keys, or None where this cannot serve.
+    """Attention of one query to all keys in one call, or None where this cannot serve. Without gradients.
 
-    Without gradients. Several heads of the query may share one of the keys and values.
+    Several heads of the query may share one of the keys and values. `abbe.attention` calls it in a generation.
+
+    Args:
+        normalizer: that is one map of a row.
+        query: (batch, heads, 1, width), float32.
+        key: (batch, key heads, keys, width).
+        value: (batch, key heads, keys, value width).
+        scale: of query.key, > 0.
+
+    Returns:
+        (batch, 1, heads, value width), or None.
+
+    Examples:
+        >>> query, key, value = torch.randn(1, 8, 1, 64), torch.randn(1, 2, 16, 64), torch.randn(1, 2, 16, 32)
+        >>> abbe.normalizers.step_attention(abbe.normalizer("sparsemax"), query, key, value, 0.125) is None  # too few
+        True
     """
     if torch.compiler.is_compiling() or not (_is_known_by_shape(normalizer) and _are_plain(query, key, value)):
         return None

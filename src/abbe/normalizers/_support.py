@@ -30,12 +30,29 @@ _KERNELS: dict[str, tuple[str, str, int]] = {
     TOPP.name: ("support_selection", "topp_support", 3),
     THRESHOLD.name: ("support_selection", "threshold_support", 3),
 }
+SHARE_ROWS = 64  # that a thread takes at a time
 _CLASSES = (Sparsemax, Entmax)
 _SELECTIONS = (TopK, TopP, Threshold)
 
 
 def support_map(normalizer: Normalizer, like: Tensor, with_sink: bool) -> tuple[RowMap, Tensor] | None:
-    """The map and its parameters (..., P), which broadcast over (heads, queries); None where there is no such map."""
+    """The map of a normalizer that gives exact zeros, for kernels that work on its support alone.
+
+    Args:
+        normalizer: sparsemax, entmax, top-k, top-p or threshold, scaled or not.
+        like: a tensor (..., heads, queries, width) on the device in question.
+        with_sink: whether a learned sink takes part.
+
+    Returns:
+        The map and its parameters (..., P), which broadcast over (heads, queries); None where there is no such map.
+
+    Examples:
+        >>> like = torch.zeros(8, 16, 64)
+        >>> abbe.normalizers.support_map(abbe.normalizer("sparsemax"), like, with_sink=False)[0].name
+        'sparsemax'
+        >>> abbe.normalizers.support_map(abbe.normalizer("softmax"), like, with_sink=False) is None
+        True
+    """
     if not usable_for(like) or not _is_known(normalizer):
         return None
     if with_sink and isinstance(normalizer, _SELECTIONS):  # of equal logits the sink's comes first, here it is last
@@ -55,24 +72,63 @@ def _is_known(normalizer: Normalizer) -> bool:
 
 
 def weights_of_map(name: str, logits: Tensor, params: Tensor) -> Tensor:
-    """The weights of full rows."""
+    """The weights of full rows, by the name that `support_map` gives.
+
+    Args:
+        name: of the map.
+        logits: (..., keys), float32 or float64.
+        params: of the map, which broadcast over the rows.
+
+    Returns:
+        Weights of the same shape.
+
+    Examples:
+        >>> abbe.normalizers.weights_of_map("sparsemax", torch.tensor([[2.0, 0.0]]), torch.ones(1)).tolist()
+        [[1.0, 0.0]]
+    """
     return row_weights(_MAPS[name], logits, params)
 
 
 def find_support(
     name: str, scores: Tensor, params: Tensor, sink: Tensor, shape: Tensor, places: Tensor, counts: Tensor,
-    sink_weights: Tensor,
+    starts: Tensor, sink_weights: Tensor, query: Tensor, packed: Tensor,
 ) -> None:  # fmt: skip
-    """Replace the logits of every row by the weights of its support: see `_kernels.support`."""
+    """The support of every row, from its logits or its query: `_kernels.support` has the layout.
+
+    Args:
+        name: of the map.
+        scores: logits (rows, width), which become weights; scratch of a few rows where they are made from queries.
+        params: of the map, (1 or rows, P).
+        sink: one more logit per head, or none.
+        shape: which keys a row sees, whole numbers.
+        places: becomes the keys of the weights.
+        counts: becomes how many there are, (rows,).
+        starts: becomes where those of a row begin, (rows,).
+        sink_weights: becomes the weight of the sink, (rows,).
+        query: scaled queries to make the logits from, or none.
+        packed: the keys of these queries, in the order of the kernel, or none.
+    """
     module, kernel, _ = _KERNELS[name]
-    over_rows(_load(module, kernel), len(scores), scores, params, sink, shape, places, counts, sink_weights)
+    rest = params, sink, shape, places, counts, starts, sink_weights, query, packed
+    over_rows(_load(module, kernel), len(scores), scores, *rest, shares=max(1, len(scores) // SHARE_ROWS))
 
 
 def differentiate_support(
     name: str, grad: Tensor, weights: Tensor, starts: Tensor, params: Tensor, sink_weights: Tensor, grad_sink: Tensor,
     grad_params: Tensor,
 ) -> None:  # fmt: skip
-    """Replace the gradient to the weights of a support by that to its logits."""
+    """Replace the gradient to the weights of a support by that to its logits, in place.
+
+    Args:
+        name: of the map.
+        grad: of all weights, one row after the other.
+        weights: the same weights.
+        starts: where each row starts, and the end, (rows + 1,).
+        params: of the map, (1 or rows, P).
+        sink_weights: weight of the sink, (rows,).
+        grad_sink: gradient to the sink, in and out.
+        grad_params: becomes the gradient to the parameters.
+    """
     kind = torch.tensor([_KERNELS[name][2]])
     rest = params, kind, sink_weights, grad_sink, grad_params
     over_rows(_load("support", "support_gradient"), len(starts) - 1, grad, weights, starts, *rest)

@@ -12,7 +12,17 @@ from ._dispatch import RowMap
 class Truncated(Normalizer):
     """The N largest weights of another normalizer, scaled so that a row keeps its sum. For measurements only.
 
-    With softmax it is top-k. A learned sink counts as a key, and of equal weights any may be kept.
+    With softmax it is top-k. A learned sink counts as a key, and of equal weights any may be kept. A small N drops most
+    of the row, a large one changes nothing.
+
+    Args:
+        inner: the normalizer whose weights are truncated.
+        keep: N >= 1.
+
+    Examples:
+        >>> top_two = abbe.normalizers.Truncated(abbe.normalizer("softmax"), 2)
+        >>> [round(w, 3) for w in top_two(torch.tensor([2.0, 1.0, 0.0, -1.0])).tolist()]
+        [0.731, 0.269, 0.0, 0.0]
     """
 
     name = "truncated"

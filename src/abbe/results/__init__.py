@@ -13,6 +13,7 @@ from ._result import (
     read_table,
 )
 from ._run import SCHEMA, TABLE, Run, open_run, opened_run
+from ._tables import TablesResult, as_csv, as_rows, tables_from
 from ._training import (
     STEPS,
     TRAINING_SCHEMA,
@@ -36,8 +37,11 @@ __all__ = [
     "Result",
     "Run",
     "StepsFile",
+    "TablesResult",
     "Training",
+    "as_csv",
     "as_parquet",
+    "as_rows",
     "as_text",
     "checked_manifest",
     "decoded_steps",
@@ -51,5 +55,6 @@ __all__ = [
     "read_content",
     "read_manifest",
     "read_table",
+    "tables_from",
     "unpacked",
 ]

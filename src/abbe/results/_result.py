@@ -7,7 +7,7 @@ import io
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,16 +27,25 @@ _NEEDED = ("model", "text", "settings", "self_check", "skipped")
 
 
 class Result(ABC):
-    """The face of all results.
+    """The face of all results: one table, one manifest, and the same ways to save, show and open them again.
 
     Attributes:
         table: the main table, a polars data frame.
         manifest: format, study, versions, machine, model and text with their hashes, settings and seed, self-check,
             seconds, and what was skipped and why.
+        study: the name of the command.
+        page: file name of its page in the folder.
+
+    Examples:
+        >>> run = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False)
+        >>> folder = run.save("run")
+        >>> abbe.open(folder).table.equals(run.table)
+        True
     """
 
     study: ClassVar[str]  # the name of the command
     page: ClassVar[str]  # file name of its page in the folder
+    beside: ClassVar[tuple[str, ...]] = ()  # other files of the folder that belong to it, where they are there
 
     if TYPE_CHECKING:
 
@@ -55,7 +64,14 @@ class Result(ABC):
         return json.dumps(finite(self.as_json()), indent=1, allow_nan=False)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write everything to a folder that `abbe.open` reads; each file appears whole or not at all."""
+        """Write everything to a folder that `abbe.open` reads; each file appears whole or not at all.
+
+        Args:
+            folder: which is made if it is not there.
+
+        Returns:
+            The folder.
+        """
         target = Path(folder)
         with held(target):
             files = self._files()
@@ -66,11 +82,19 @@ class Result(ABC):
                     if path.is_dir() and not path.is_symlink():  # whatever it holds is kept
                         path.rename(path.with_name(f"{path.name}.moved"))
                 write_whole(path, content)
-            write_json(target / MANIFEST, self.manifest, files=[*files, *self._files_beside(target)])
+            beside = [name for name in self.beside if (target / name).is_file()]
+            write_json(target / MANIFEST, self.manifest, files=[*files, *beside])
         return target
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The page, also written to a file if one is named: it works offline and makes no network requests."""
+        """The page, also written to a file if one is named: it works offline and makes no network requests.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            The HTML.
+        """
         need(f"{type(self).__name__}.to_html", "report")  # else the message would name `page_of`, which nobody called
         from ..views import page_of  # altair and templates are loaded only when something is drawn
 
@@ -100,24 +124,62 @@ class Result(ABC):
     def _files(self) -> dict[str, bytes | str]:
         """What is written beside the manifest, by name."""
 
-    def _files_beside(self, folder: Path) -> Sequence[str]:
-        """Other files in the folder that belong to the result; they are hashed, too."""
-        return ()
-
 
 def as_parquet(table: pl.DataFrame) -> bytes:
+    """A table as the bytes of a Parquet file.
+
+    Args:
+        table: of polars.
+
+    Returns:
+        The bytes.
+
+    Examples:
+        >>> import polars as pl
+        >>> abbe.results.as_parquet(pl.DataFrame({"n": [1, 2]}))[:4]
+        b'PAR1'
+    """
     buffer = io.BytesIO()
     table.write_parquet(buffer)
     return buffer.getvalue()
 
 
 def as_text(content: Mapping[str, Any]) -> str:
-    """A JSON file beside the manifest, which holds its checksum."""
+    """The text of a JSON file beside the manifest, which holds its checksum; NaN and infinity become null.
+
+    Args:
+        content: of the file.
+
+    Returns:
+        The text.
+
+    Examples:
+        >>> abbe.results.as_text({"value": float("nan")}).split()
+        ['{', '"value":', 'null', '}']
+    """
     return json.dumps(finite(content), indent=1, allow_nan=False) + "\n"
 
 
 def read_table(path: Path, stored: Mapping[str, Any], schema: Mapping[str, Any] | None = None) -> pl.DataFrame:
-    """A Parquet file of a finished run, refused if it is damaged or has other columns."""
+    """A Parquet file of a finished run, refused if it is damaged or has other columns.
+
+    Args:
+        path: of the file.
+        stored: the manifest beside it, as `read_manifest` reads it.
+        schema: the columns that it must have.
+
+    Returns:
+        The table.
+
+    Raises:
+        AbbeError: it cannot be read, or is not what was written.
+
+    Examples:
+        >>> folder = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False).save("run")
+        >>> _, stored = abbe.results.read_manifest(folder)
+        >>> abbe.results.read_table(folder / abbe.results.TABLE, stored, abbe.results.SCHEMA).width
+        11
+    """
     content = _checked_bytes(path, stored)
     try:
         table = pl.read_parquet(io.BytesIO(content))
@@ -129,7 +191,25 @@ def read_table(path: Path, stored: Mapping[str, Any], schema: Mapping[str, Any] 
 
 
 def read_content(path: Path, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON file of a finished run, refused if it is damaged."""
+    """A JSON file of a finished run, refused if it is damaged.
+
+    Args:
+        path: of the file.
+        stored: the manifest beside it, as `read_manifest` reads it.
+
+    Returns:
+        What is in it.
+
+    Raises:
+        AbbeError: it cannot be read, or is not what was written.
+
+    Examples:
+        >>> result = abbe.calibrate(normalizer="topk:k=8", length=32, windows=2, held_out=2, steps=2, progress=False)
+        >>> folder = result.save("fitted")
+        >>> _, stored = abbe.results.read_manifest(folder)
+        >>> abbe.results.read_content(folder / "calibration.json", stored)["spec"]
+        'topk:k=8'
+    """
     _checked_bytes(path, stored)
     return {key: value for key, value in read_json(path).items() if key != CHECKED}
 
@@ -146,7 +226,22 @@ def _checked_bytes(path: Path, stored: Mapping[str, Any]) -> bytes:
 
 
 def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The manifest of a finished run, and as it was read; one line says what is wrong."""
+    """The manifest of a finished run.
+
+    Args:
+        folder: of the run.
+
+    Returns:
+        The manifest, and the same as it was read, with its checksums.
+
+    Raises:
+        AbbeError: there is none, the run is not finished, or the manifest is damaged.
+
+    Examples:
+        >>> folder = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False).save("run")
+        >>> abbe.results.read_manifest(folder)[0]["study"]
+        'diagnose'
+    """
     path = folder / MANIFEST
     if not path.exists() and not path.is_symlink():
         raise AbbeError(f"{folder} holds no run: there is no {MANIFEST} in it")
@@ -160,7 +255,25 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def checked_manifest(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest that was read from a file, without its checksum, which the first format had not."""
+    """A manifest that was read from a file, without its checksum, which the first format had not.
+
+    Args:
+        path: of the file, for messages.
+        content: as it was read.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        AbbeError: it is damaged, or of a format that this version does not read.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> abbe.results.checked_manifest(Path("manifest.json"), {"format": 99})
+        Traceback (most recent call last):
+        ...
+        abbe._errors.AbbeError: manifest.json has format 99, this version reads 1, 2, 3
+    """
     written = content.get("format", _WITHOUT_CHECKSUMS)
     if written not in _READ:
         raise AbbeError(f"{path} has format {written!r}, this version reads {', '.join(map(str, _READ))}")

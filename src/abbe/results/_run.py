@@ -65,14 +65,46 @@ class Run(Result):
 
 
 def opened_run(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Run:
-    """From a folder whose manifest was read; `stored` is it with its checksums."""
+    """The table of heads in a folder whose manifest was read.
+
+    Args:
+        folder: of the run.
+        manifest: of the run.
+        stored: the same with its checksums.
+
+    Returns:
+        The run.
+
+    Raises:
+        AbbeError: the run is not finished, or its table is damaged.
+
+    Examples:
+        >>> folder = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False).save("run")
+        >>> abbe.results.opened_run(folder, *abbe.results.read_manifest(folder))
+        Run(abbe-gpt2-5M on embedded sample, lengths [32], ... rows)
+    """
     if not (folder / TABLE).exists() and not (folder / TABLE).is_symlink():
         raise AbbeError(f"the run in {folder} is not finished: the same run with this folder resumes it")
     return Run(read_table(folder / TABLE, stored, SCHEMA), manifest)
 
 
 def open_run(folder: str | os.PathLike[str]) -> Run:
-    """The table of heads that `diagnose` or `report` saved in a folder, refused if table or manifest are damaged."""
+    """The table of heads that `diagnose` or `report` saved in a folder.
+
+    Args:
+        folder: of the run.
+
+    Returns:
+        The run.
+
+    Raises:
+        AbbeError: it is no such folder, or table or manifest are damaged.
+
+    Examples:
+        >>> folder = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False).save("run")
+        >>> abbe.open_run(folder)
+        Run(abbe-gpt2-5M on embedded sample, lengths [32], ... rows)
+    """
     source = Path(folder)
     manifest, stored = read_manifest(source)
     if manifest.get("study", Run.study) not in (Run.study, "report"):

@@ -46,11 +46,7 @@ class Training(Result):
     """What `abbe.Monitor` measured of a training run.
 
     Attributes:
-        table: a polars table, a row for each step that was read, layer, head and measure, with the value, its limit
-            and its control.
-        steps: a row for each of these steps: loss, mean loss since the last one, learning rate, seconds since the
-            start, seconds that the reading took, and least, mean and largest of every measure over all heads.
-        alerts: a row for each alert: step, rule, layer, head, value and threshold.
+        records: what was read, step by step; the tables are made of it.
         manifest: model, settings, versions, self-check, layers, what was skipped and why.
     """
 
@@ -66,6 +62,7 @@ class Training(Result):
 
     @cached_property
     def table(self) -> pl.DataFrame:
+        """A row for each step that was read, layer, head and measure, with the value, its limit and its control."""
         columns: dict[str, list[Any]] = {name: [] for name in TRAINING_SCHEMA}
         for record in self.records:
             for measure, parts in record["heads"].items():
@@ -75,6 +72,11 @@ class Training(Result):
 
     @cached_property
     def steps(self) -> pl.DataFrame:
+        """A row for each step that was read: loss, mean loss since the last one, learning rate, and reduced measures.
+
+        Seconds are since the start; `read_seconds` is what the reading took. Measures are least, mean and largest over
+        all heads.
+        """
         names = list(dict.fromkeys(name for record in self.records for name in record["model"]))
         schema = {"step": pl.Int64, **_STEP_SCHEMA, **dict.fromkeys(names, pl.Float64)}
         rows = [
@@ -92,6 +94,7 @@ class Training(Result):
 
     @cached_property
     def alerts(self) -> pl.DataFrame:
+        """A row for each alert: step, rule, layer, head, value and threshold."""
         rows = [alert for record in self.records for alert in record["alerts"]]
         return pl.DataFrame(rows, schema=_ALERT_SCHEMA)
 
@@ -123,7 +126,18 @@ def _add_rows(columns: dict[str, list[Any]], record: Mapping[str, Any], measure:
 
 
 def packed(grid: Sequence[Sequence[float]] | None) -> Any:
-    """Numbers by layer and head, shortened: one number where all are the same."""
+    """Numbers by layer and head, shortened: one number where all are the same.
+
+    Args:
+        grid: by layer and head, or None.
+
+    Returns:
+        What a line of `steps.jsonl` holds; NaN and infinity become None.
+
+    Examples:
+        >>> abbe.results.packed([[1.0, 1.0], [0.25, 0.5]])
+        [1.0, [0.25, 0.5]]
+    """
     if grid is None:
         return None
     layers = [[_short(x) for x in heads] for heads in grid]
@@ -134,7 +148,19 @@ def packed(grid: Sequence[Sequence[float]] | None) -> Any:
 
 
 def unpacked(content: Any, layout: Sequence[int]) -> list[list[float | None]]:
-    """By layer and head again; null where nothing was measured."""
+    """Numbers by layer and head again, from what `packed` made of them.
+
+    Args:
+        content: a number for all, or a list by layer.
+        layout: heads of every layer.
+
+    Returns:
+        By layer and head; None where nothing was measured.
+
+    Examples:
+        >>> abbe.results.unpacked([1.0, [0.25, 0.5]], [2, 2])
+        [[1.0, 1.0], [0.25, 0.5]]
+    """
     if not isinstance(content, list):
         return [[content] * heads for heads in layout]
     return [x if isinstance(x, list) else [x] * heads for x, heads in zip(content, layout, strict=True)]
@@ -145,14 +171,42 @@ def _short(x: float) -> float | None:
 
 
 def encoded_step(record: Mapping[str, Any]) -> str:
-    """One line, with its checksum; NaN and infinity become null."""
+    r"""A record as one line, with its checksum; NaN and infinity become null.
+
+    Args:
+        record: of a step that was read.
+
+    Returns:
+        The line, with its end.
+
+    Examples:
+        >>> abbe.results.encoded_step({"step": 1, "loss": 2.5})
+        '{"crc32":339451216,"step":1,"loss":2.5}\n'
+    """
     plain = finite({key: value for key, value in record.items() if key != _CHECK})
     text = json.dumps(plain, separators=(",", ":"), allow_nan=False)
     return f'{{"{_CHECK}":{zlib.crc32(text.encode())},{text[1:]}\n'
 
 
 def decoded_steps(path: Path) -> list[dict[str, Any]]:
-    """The records of a file; a last line without an end is one that was never finished."""
+    """The records of a file; a last line without an end is one that was never finished.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        The records; none without a file.
+
+    Raises:
+        AbbeError: a line is damaged.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> path = Path("steps.jsonl")
+        >>> _ = path.write_text(abbe.results.encoded_step({"step": 1}) + '{"crc32":')
+        >>> abbe.results.decoded_steps(path)
+        [{'step': 1}]
+    """
     return StepsFile(path).read()
 
 
@@ -161,6 +215,17 @@ class StepsFile:
 
     A run that goes on from a checkpoint replaces its file, which is then read anew: known by another identity, by being
     shorter, or by another line where the last one ended.
+
+    Args:
+        path: of the file.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> steps = abbe.results.StepsFile(Path("steps.jsonl"))
+        >>> before = steps.read()
+        >>> _ = Path("steps.jsonl").write_text(abbe.results.encoded_step({"step": 1}))
+        >>> before, steps.read()
+        ([], [{'step': 1}])
     """
 
     def __init__(self, path: Path) -> None:
@@ -219,10 +284,38 @@ def _decoded(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def kept_until(records: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
-    """The records of the steps that a checkpoint taken after this step has behind it."""
+    """The records of the steps that a checkpoint taken after this step has behind it.
+
+    Args:
+        records: of a run.
+        step: of the checkpoint.
+
+    Returns:
+        Those up to it.
+
+    Examples:
+        >>> abbe.results.kept_until([{"step": 1}, {"step": 50}, {"step": 100}], 50)
+        [{'step': 1}, {'step': 50}]
+    """
     return [dict(record) for record in records if record["step"] <= step]
 
 
 def opened_training(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Training:
-    """From a folder whose manifest was read; every line of the steps has a checksum of its own."""
+    """A training run in a folder whose manifest was read; every line of the steps has a checksum of its own.
+
+    Args:
+        folder: of the run.
+        manifest: of the run.
+        stored: the same with its checksums, which the steps do not need.
+
+    Returns:
+        What was measured so far.
+
+    Examples:
+        >>> monitor = abbe.Monitor(abbe.load("embedded").network, folder="run")
+        >>> monitor.close()
+        >>> folder = abbe.open("run").save("copy")
+        >>> abbe.results.opened_training(folder, *abbe.results.read_manifest(folder)).steps.height
+        0
+    """
     return Training(decoded_steps(folder / STEPS), manifest)

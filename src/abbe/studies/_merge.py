@@ -26,14 +26,24 @@ from ._work import STUDIES
 def merge(folder: str | os.PathLike[str], *, progress: bool = True, **arguments: Any) -> Result:
     """Make table, page and manifest of a folder whose parts `work` (or `--shard`) has made, as one process would.
 
-    Refused in one line if parts are missing; those that failed three times are left out and listed as skipped. A folder
-    that is finished already is opened. A diagnosis or a report needs neither weights nor text for this; the others load
-    the model again.
+    Parts that failed three times are left out and listed as skipped. A folder that is finished already is opened. A
+    diagnosis or a report needs neither weights nor text for this; the others load the model again.
 
     Args:
         folder: the run folder that the workers shared.
         progress: say what is done, on standard error.
         arguments: what the folder cannot keep, such as `model=network, tokenizer=tokenizer`.
+
+    Returns:
+        The result of the study.
+
+    Raises:
+        AbbeError: parts are missing.
+
+    Examples:
+        >>> _ = abbe.work("diagnose", lengths=32, windows=2, queries=4, folder="shared", shard="1/1", progress=False)
+        >>> abbe.merge("shared", progress=False)
+        Run(abbe-gpt2-5M on embedded sample, lengths [32], ... rows)
     """
     place = Path(folder)
     board = Board(Path(os.path.realpath(place)))

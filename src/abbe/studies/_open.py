@@ -36,13 +36,22 @@ _OPENERS: dict[str, Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Resul
 
 
 def open(folder: str | os.PathLike[str]) -> Result:
-    """The result that `diagnose`, `report`, `capacity`, `compare`, `diff` or another study saved in a folder.
+    """Open the result that `diagnose`, `report`, `capacity`, `compare`, `diff` or another study saved in a folder.
 
-    A folder that a `Monitor` writes can be opened while the training run goes on. Refused in one line if it is no such
-    folder, is not finished, or is damaged.
+    A folder that a `Monitor` writes can be opened while the training run goes on.
 
-    Example:
-        >>> abbe.open("abbe-report-smollm2").table
+    Args:
+        folder: of the run.
+
+    Returns:
+        The result, as the study gave it.
+
+    Raises:
+        AbbeError: it is no such folder, is not finished, or is damaged.
+
+    Examples:
+        >>> abbe.open(abbe.diagnose(lengths=32, windows=2, queries=4, progress=False).save("run"))
+        Run(abbe-gpt2-5M on embedded sample, lengths [32], ... rows)
     """
     source = Path(folder)
     manifest, stored = read_manifest(source)

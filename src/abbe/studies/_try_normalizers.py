@@ -14,10 +14,21 @@ from ..normalizers import Normalizer, normalizer
 
 @dataclass(frozen=True)
 class NormalizerTrial:
-    """One normalizer on one row.
+    """What one normalizer makes of one row.
 
-    `zeros` counts weights that are exactly 0; `lipschitz` is the largest spectral norm of the Jacobian on rows of this
-    length. A normalizer that is not `continuous` also jumps, which no such constant bounds.
+    Attributes:
+        spec: that made it.
+        name: of the normalizer.
+        meaning: what high and low values of its parameters mean.
+        parameters: by name.
+        logits: of the row.
+        weights: of the row.
+        zeros: how many weights are exactly 0.
+        row_sum: of the weights.
+        lipschitz: the largest spectral norm of the Jacobian on rows of this length; high means that small changes of
+            the logits can move the weights a lot.
+        continuous: whether the weights never jump, which no such constant bounds.
+        paper: arXiv id of its source.
     """
 
     spec: str
@@ -34,10 +45,20 @@ class NormalizerTrial:
 
 
 def try_normalizers(specs: Sequence[str], logits: Sequence[float]) -> list[NormalizerTrial]:
-    """Weights, exact zeros, row sum and Lipschitz constant of each; a logit of -inf is a masked key.
+    """What do normalizers make of one row of logits?
 
-    Example:
-        >>> [trial.zeros for trial in try_normalizers(["softmax", "sparsemax"], [3, 2, 1])]
+    Args:
+        specs: of normalizers, such as "entmax:alpha=1.5".
+        logits: of the row; -inf is a masked key.
+
+    Returns:
+        Weights, exact zeros, row sum and Lipschitz constant of each.
+
+    Raises:
+        AbbeError: a spec is wrong, or there are no logits.
+
+    Examples:
+        >>> [trial.zeros for trial in abbe.studies.try_normalizers(["softmax", "sparsemax"], [3, 2, 1])]
         [0, 2]
     """
     if not logits:

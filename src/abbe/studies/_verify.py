@@ -25,8 +25,20 @@ _CLEARLY = 1e-6  # a counterexample must break its statement by this much, not b
 class Verdict:
     """What was measured about one statement.
 
-    `worst` is the largest ratio seen, measured/bound for an upper bound and bound/measured for a lower one: at most 1
-    when it holds, near 1 when it is tight. `expected` says whether that agrees with the status in the catalogue.
+    Attributes:
+        name: of the statement.
+        section: weights, distance, separability, gradient or capacity.
+        text: the statement.
+        source: where it is from.
+        status: what the catalogue says of it.
+        tight: whether the catalogue says that equality is reached.
+        draws: points that were tried.
+        worst: the largest ratio seen, measured/bound for an upper bound and bound/measured for a lower one: at most 1
+            when it holds, near 1 when it is tight.
+        holds: whether it was at most 1.
+        expected: whether that agrees with the status.
+        counterexample: where it does not hold; empty where it does.
+        seconds: that it took.
     """
 
     name: str
@@ -46,7 +58,24 @@ class Verdict:
 def verify(
     names: str | Iterable[str] = (), trials: int = 2000, seed: int = 0, progress: Callable[[str], None] | None = None
 ) -> list[Verdict]:
-    """Try the named statements (all of them by default) with about `trials` random draws each."""
+    """Do the statements of the theory hold? Random draws, then a search for the worst point by gradient ascent.
+
+    Args:
+        names: of statements, one or several; all by default (`abbe.bounds.catalogue`).
+        trials: random draws of each, about, >= 1.
+        seed: of the draws.
+        progress: called with the name of each statement that was tried.
+
+    Returns:
+        A verdict for each.
+
+    Raises:
+        AbbeError: a statement is unknown.
+
+    Examples:
+        >>> [(verdict.name, verdict.holds) for verdict in abbe.verify(["top-mass", "theorem-1-root"], trials=100)]
+        [('top-mass', True), ('theorem-1-root', False)]
+    """
     trials, seed = whole("trials", trials, least=1, most=_MOST_TRIALS), checked_seed(seed)
     verdicts, threads = [], torch.get_num_threads()
     torch.set_num_threads(1)  # many small operations: a second thread would only wait

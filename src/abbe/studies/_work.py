@@ -50,6 +50,7 @@ class Progress:
         return bool(self.stopped) or any(failure.is_final for failure in self.failed)
 
     def as_json(self) -> dict[str, Any]:
+        """Its fields by name."""
         return asdict(self) | {"folder": str(self.folder)}
 
     def __str__(self) -> str:
@@ -71,14 +72,21 @@ def work(study: str, *args: Any, folder: str | os.PathLike[str], shard: str | No
 
     Args:
         study: its name, such as "report" or "train_temperature".
-        args, kwargs: its arguments, the same for all workers.
+        args: of the study, the same for all workers.
         folder: the run folder that they share.
         shard: "I/N" for the I-th of N equal shares, "slurm" for that of a job array's task, None (or "any") for
             whatever nobody else makes, until all parts are there; parts that failed in earlier calls are tried afresh.
+        kwargs: of the study, the same for all workers.
 
-    Example:
-        >>> abbe.work("report", "smollm2", "book.txt", folder="shared/smollm2", shard="1/16")
-        >>> abbe.merge("shared/smollm2").verdicts  # after all 16
+    Returns:
+        How far the folder is.
+
+    Examples:
+        >>> small = {"lengths": 32, "windows": 2, "queries": 4, "folder": "shared", "progress": False}
+        >>> for shard in ("1/2", "2/2"):
+        ...     done = abbe.work("diagnose", **small, shard=shard)
+        >>> done.complete
+        True
     """
     if study not in STUDIES:
         raise AbbeError(f"there is no study {study!r} to work on: choose one of {', '.join(STUDIES)}")
@@ -92,7 +100,21 @@ def work(study: str, *args: Any, folder: str | os.PathLike[str], shard: str | No
 
 @contextmanager
 def working(folder: str | os.PathLike[str], shard: str | None) -> Iterator[Worker]:
-    """A study that is called within is one of the workers of the folder."""
+    """A study that is called within is one of the workers of a folder.
+
+    Args:
+        folder: that they share.
+        shard: as for `work`.
+
+    Raises:
+        AbbeError: there is no folder, or this process is a worker already.
+
+    Examples:
+        >>> with abbe.studies.working("shared", "1/1") as worker:
+        ...     _ = abbe.diagnose(lengths=32, windows=2, queries=4, folder="shared", progress=False)
+        >>> worker.is_complete
+        True
+    """
     share, place = as_shard(shard), as_folder(folder)
     if place is None:
         raise AbbeError("workers share a folder: give folder=...")
@@ -110,13 +132,41 @@ def working(folder: str | os.PathLike[str], shard: str | None) -> Iterator[Worke
 
 
 def progress_of(worker: Worker, folder: str | os.PathLike[str]) -> Progress:
+    """How far a worker is, and the folder that it shares.
+
+    Args:
+        worker: that `working` gave.
+        folder: that it shares.
+
+    Returns:
+        Parts that are there, made here, and failed.
+
+    Examples:
+        >>> with abbe.studies.working("shared", "1/1") as worker:
+        ...     _ = abbe.diagnose(lengths=32, windows=2, queries=4, folder="shared", progress=False)
+        >>> abbe.studies.progress_of(worker, "shared").complete
+        True
+    """
     there = sum(unit.is_there for unit in worker.units)
     failed = failures(worker.board, worker.units)
     return Progress(Path(folder), there, len(worker.units), worker.made, failed, worker.is_complete, worker.stopped)
 
 
 def progress(folder: str | os.PathLike[str]) -> Progress:
-    """How far the workers of a folder are, from its files alone."""
+    """How far the workers of a folder are, from its files alone.
+
+    Args:
+        folder: that they share.
+
+    Returns:
+        Parts that are there and that failed.
+
+    Examples:
+        >>> _ = abbe.work("diagnose", lengths=32, windows=2, queries=4, folder="shared", shard="1/2", progress=False)
+        >>> done = abbe.studies.progress("shared")
+        >>> 0 < done.there < done.total
+        True
+    """
     board = Board(Path(os.path.realpath(folder)))
     units = board.units()
     return Progress(Path(folder), sum(unit.is_there for unit in units), len(units), 0, failures(board, units))

@@ -2,7 +2,7 @@
 
 Sources of the thresholds: entropy collapse arXiv 2303.06296 (no number is given there: ours); logits 2507.20534
 (clipped at 100) and 2309.14322 (1e3 hurts, every run above 1e4 diverged); jumps `abbe train temperature` (idea:
-2511.21377); sink 2410.10781 (0.3 of the weight on the first key). docs/training.md says which of them warn early.
+2511.21377); sink 2410.10781 (0.3 of the weight on the first key). docs/explanation/lab.md says which warn early.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ DEAD, ALIVE = 1e-3, 1e-2  # gradient of queries and keys, as a share of the medi
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule in words, for documents and pages."""
+    """A rule of the alerts in words, for documents and pages.
+
+    Attributes:
+        name: by which alerts call it.
+        fires: when it does.
+        again: when it is armed again.
+        source: of its threshold.
+    """
 
     name: str
     fires: str
@@ -51,13 +58,31 @@ RULES = (
 
 
 def list_rules() -> tuple[Rule, ...]:
-    """The rules of the alerts."""
+    """The rules of the alerts: when each fires, and when it is armed again.
+
+    Returns:
+        One entry each.
+
+    Examples:
+        >>> rule = abbe.training.list_rules()[0]
+        >>> rule.name, rule.fires
+        ('entropy_collapse', 'entropy below 0.05 of its ceiling ln n')
+    """
     return RULES
 
 
 @dataclass(frozen=True)
 class Alert:
-    """One event: what happened at which step; layer and head are None for the loss."""
+    """One event: what happened at which step; layer and head are None for the loss.
+
+    Attributes:
+        step: of the optimizer.
+        rule: that fired.
+        layer: where, from 0.
+        head: where, from 0.
+        value: that was measured.
+        threshold: that it passed.
+    """
 
     step: int
     rule: str
@@ -67,6 +92,7 @@ class Alert:
     threshold: float | None
 
     def as_json(self) -> dict[str, Any]:
+        """Its fields by name."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -76,14 +102,32 @@ class Alert:
 
 
 class Alerts:
-    """The state of all rules over a run."""
+    """The state of all rules over a run: each fires once per event, and is armed again only after recovery.
+
+    Examples:
+        >>> values = {"max_logit": abbe.training.Measured([[500.0, 3.0]])}
+        >>> alerts = abbe.training.Alerts()
+        >>> [str(alert) for alert in alerts.check(10, values, loss=2.5)]
+        ['step 10: logit_growth_100 in layer 0, head 0 (500, threshold 100)']
+        >>> alerts.check(20, values, loss=2.5)
+        []
+    """
 
     def __init__(self) -> None:
         self._raised: set[tuple[str, int | None, int | None]] = set()
         self._selective: set[tuple[int, int]] = set()
 
     def check(self, step: int, values: Values, loss: float | None) -> list[Alert]:
-        """The events of this step."""
+        """The events of a step.
+
+        Args:
+            step: of the optimizer.
+            values: what was measured, by name.
+            loss: of the step, None if it is not known.
+
+        Returns:
+            New alerts.
+        """
         events = [
             event for rule in (_entropy, _logits, _jump, _sink, _dead, _non_finite) for event in rule(self, values)
         ]
@@ -105,6 +149,12 @@ class Alerts:
         return True
 
     def was_selective(self, head: tuple[int, int], share: float) -> bool:
+        """Whether a head was ever selective, which `uniform` needs; remembers it.
+
+        Args:
+            head: layer and head.
+            share: its entropy as a share of the ceiling ln n.
+        """
         if share < SELECTIVE:
             self._selective.add(head)
         return head in self._selective

@@ -8,7 +8,6 @@ training result is the same with and without, bit by bit, and no error of the mo
 from __future__ import annotations
 
 import logging
-import math
 import os
 import time
 import weakref
@@ -22,14 +21,16 @@ from .._asked import several, shown, whole, yes_or_no
 from .._errors import AbbeError
 from ..measures import checked_grid
 from ..models import Listener, is_compiled
-from ..results import Training, packed, unpacked
+from ..results import Training
 from ._alerts import Alert, Alerts, summary
 from ._huggingface import TrainerEvents
+from ._losses import RunningLoss, loss_of
+from ._packed import values_as_json, values_from_json
 from ._ranks import Interrupted, over_ranks, rank, world
 from ._reading import StepReading
 from ._record import Record, manifest_of
 from ._trackers import OwnWriter, Tracker, log_to, make_trackers
-from ._values import Grid, Measured, Values, of_model, tracker_metrics, values_of
+from ._values import Values, tracker_metrics, values_of
 
 _log = logging.getLogger("abbe")
 # Of each network the monitor that reads it; neither is kept alive by this.
@@ -44,10 +45,10 @@ class Monitor(TrainerEvents):
 
     Args:
         model: the model; a Trainer brings its own.
-        every: steps from one reading to the next.
+        every: steps from one reading to the next, >= 1.
         folder: where the run is kept, for `abbe.open`; without one a plain loop keeps it in memory, and Trainer in
             `abbe` within its output folder.
-        rows: query rows of every sequence that are read.
+        rows: query rows of every sequence that are read, >= 1.
         sizes: sizes N of the selected sets whose separability is measured.
         alerts: whether rules are checked (`abbe.training.list_rules()`).
         on_alert: "stop", or a function that is called with each `Alert` on rank 0; what it raises is raised.
@@ -61,14 +62,18 @@ class Monitor(TrainerEvents):
         should_stop: whether an alert asked to stop.
         silent: why nothing is measured any more, or None.
 
-    Example:
-        >>> with abbe.Monitor(model, every=50, folder="run") as monitor:
-        ...     for batch in batches:
-        ...         loss = model(**batch).loss
+    Examples:
+        >>> model = abbe.load("embedded").network.train().requires_grad_(True)
+        >>> optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        >>> with abbe.Monitor(model, every=2, folder="run") as monitor:
+        ...     for tokens in torch.randint(1000, (4, 2, 32)):
+        ...         loss = model(input_ids=tokens, labels=tokens).loss
         ...         loss.backward()
         ...         optimizer.step()
         ...         optimizer.zero_grad()
         ...         monitor.step(loss)
+        >>> abbe.open("run").steps["step"].to_list()
+        [1, 2, 4]
     """
 
     def __init__(
@@ -102,8 +107,7 @@ class Monitor(TrainerEvents):
         self._reading: StepReading | None = None
         self._alerts = Alerts()
         self._started = time.perf_counter()
-        self._loss: Any = 0.0
-        self._losses = 0
+        self._loss = RunningLoss()
         self._checked = False
         if model is not None:
             self._begin(model, self.steps_done, folder)
@@ -112,14 +116,23 @@ class Monitor(TrainerEvents):
     silent: str | None
 
     def step(self, loss: Tensor | float | None = None, lr: float | None = None) -> None:
-        """An optimizer step was done, with this loss and learning rate; call it after `optimizer.step()`."""
+        """An optimizer step was done; call it after `optimizer.step()`.
+
+        Args:
+            loss: of the step.
+            lr: learning rate of the step.
+        """
         if self._listener is None and self.silent is None:
             raise AbbeError("this monitor has no model: make it with one, Monitor(model, ...)")
         self._finish(loss, lr)
         self._prepare()
 
     def result(self) -> Training:
-        """What was measured so far."""
+        """What was measured so far.
+
+        Raises:
+            AbbeError: the monitor has no model yet.
+        """
         if self._record is None:
             raise AbbeError("this monitor has no model yet: nothing was measured")
         return self._record.result()
@@ -169,7 +182,7 @@ class Monitor(TrainerEvents):
         self._when_dropped.atexit = False
         self._alerts = Alerts()
         for record in self._record.records:  # so that an event before a checkpoint is not raised again
-            self._alerts.check(record["step"], _values_in(record), record["loss"])
+            self._alerts.check(record["step"], values_from_json(record), record["loss"])
         if is_compiled(model) or listener.compiled:
             self._say_compiled()
 
@@ -179,15 +192,12 @@ class Monitor(TrainerEvents):
     def _report_to(self, trackers: list[Tracker]) -> None:
         self._reporters = trackers
 
-    def _reads(self, step: int) -> bool:
-        return step == 1 or step % self.every == 0
-
     def _prepare(self) -> None:
         """Listen, if the next step is one that is read."""
         if self._listener is None or self.silent is not None or self._reading is not None:
             return
         step = self.steps_done + 1
-        if self._reads(step):
+        if step == 1 or step % self.every == 0:
             try:
                 self._reading = StepReading(
                     step, rows=self.rows, sizes=self.sizes, seed=self.seed, keep=rank() == 0, check=not self._checked
@@ -200,7 +210,7 @@ class Monitor(TrainerEvents):
     def _finish(self, loss: Any, lr: float | None) -> None:
         """A step is over; if it was read, its numbers are made, judged, kept and logged."""
         self.steps_done += 1
-        self._add_loss(loss)
+        self._loss.add(loss)
         if self._reading is None:
             return
         reading, self._reading = self._reading, None
@@ -230,7 +240,7 @@ class Monitor(TrainerEvents):
             reading.failure = reading.failure or error
             states = None
         device = next(self._listener.network.parameters()).device
-        own = _mean_loss(loss, reading)
+        own = loss_of(reading, loss)
         if own is not None and loss is None and reading.summed and self._spread:
             own *= world()  # each rank's loss is its part of one sum
         # Every rank comes here, also one whose reading failed.
@@ -248,17 +258,14 @@ class Monitor(TrainerEvents):
         assert self._listener is not None
         assert self._record is not None
         now = time.perf_counter()
-        layout = [len(heads) for heads in values["entropy"].value]
         record = {
             "step": self.steps_done,
             "loss": loss,
-            "loss_mean": self._take_mean_loss(loss),
+            "loss_mean": self._loss.take(loss),
             "learning_rate": None if lr is None else float(lr),
             "seconds": round(now - self._started, 3),
             "read_seconds": round(now - begun + reading.seconds, 4),
-            "layout": layout,
-            "model": {name: float(f"{value:.6g}") for name, value in of_model(values).items()},
-            "heads": {name: _packed(measured) for name, measured in values.items()},
+            **values_as_json(values),
             "alerts": [event.as_json() for event in events],
         }
         self._record.add(record)
@@ -286,17 +293,6 @@ class Monitor(TrainerEvents):
             for event in events:
                 self._on_alert(event)
 
-    def _add_loss(self, loss: Any) -> None:
-        """Without waiting for the device: the sum is looked at on steps that are read only."""
-        if loss is not None:
-            self._loss = self._loss + (loss.detach() if isinstance(loss, Tensor) else float(loss))
-            self._losses += 1
-
-    def _take_mean_loss(self, loss: float | None) -> float | None:
-        mean = float(self._loss) / self._losses if self._losses else loss
-        self._loss, self._losses = 0.0, 0
-        return mean
-
     def _silence(self, error: Exception) -> None:
         """Say once what went wrong, and let the training run go on without a monitor."""
         why = " ".join(str(error).split()) or type(error).__name__
@@ -314,34 +310,3 @@ class Monitor(TrainerEvents):
     def _say(self, line: str) -> None:
         if rank() == 0:
             _log.warning("abbe.Monitor: %s", line)
-
-
-def _mean_loss(loss: Any, reading: StepReading) -> float | None:
-    """What the loop said, else what the model computed: parts of one sum, or the mean over micro-batches."""
-    if loss is not None:
-        return float(loss.detach() if isinstance(loss, Tensor) else loss)
-    if not reading.losses:
-        return None
-    parts = [float(one) for one in reading.losses]
-    return math.fsum(parts) if reading.summed else math.fsum(parts) / len(parts)
-
-
-def _packed(measured: Measured) -> dict[str, Any]:
-    parts = {"value": measured.value, "limit": measured.limit, "control": measured.control}
-    return {name: packed(grid) for name, grid in parts.items() if grid is not None}
-
-
-def _values_in(record: dict[str, Any]) -> Values:
-    """The values of a record that was read from a folder."""
-
-    def grid(content: Any) -> Grid:
-        return [[math.nan if x is None else x for x in heads] for heads in unpacked(content, record["layout"])]
-
-    return {
-        name: Measured(
-            grid(parts["value"]),
-            grid(parts["limit"]) if "limit" in parts else None,
-            grid(parts["control"]) if "control" in parts else None,
-        )
-        for name, parts in record["heads"].items()
-    }

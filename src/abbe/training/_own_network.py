@@ -39,9 +39,27 @@ class LayerRows:
 def measure_layers(
     layers: Sequence[LayerRows], *, sizes: tuple[int, ...], seed: int = 0, step: int = 0, alike: int = 1
 ) -> Values:
-    """What a `Monitor` would measure of these rows, by layer and head.
+    """What a `Monitor` would measure of a network that gives its logits, values and gradients itself.
 
-    Heads that are `alike` networks side by side get the same random sets, so that none depends on its neighbours.
+    `list_quantities` says what high and low mean.
+
+    Args:
+        layers: rows of every layer.
+        sizes: sizes N of the selected sets whose separability is measured, rising.
+        seed: of the random sets, >= 0.
+        step: of the optimizer, which the random sets depend on.
+        alike: heads that are so many networks side by side get the same random sets, so that none depends on its
+            neighbours.
+
+    Returns:
+        Every measure by name, with values by layer and head.
+
+    Examples:
+        >>> softmax = abbe.normalizer("softmax")
+        >>> layer = abbe.training.LayerRows(torch.zeros(1, 2, 4, 8), torch.randn(1, 2, 8, 3), softmax)
+        >>> values = abbe.training.measure_layers([layer], sizes=(2,))
+        >>> [[round(x, 3) for x in heads] for heads in values["effective_tokens"].value]
+        [[8.0, 8.0]]
     """
     states = {number: _state(number, layer, sizes, seed, step, alike) for number, layer in enumerate(layers)}
     return values_of(states)

@@ -46,9 +46,15 @@ QUANTITIES = (
 
 
 def list_quantities() -> tuple[Quantity, ...]:
-    """Everything that a monitor measures of a head, in the order of its tables.
+    """Everything that a monitor measures of a head: its unit, limit and control, and what high and low mean.
 
-    A set size follows the name of a quantity after "@": "separability@N=20".
+    Returns:
+        One entry each, in the order of the tables. A set size follows the name after "@": "separability@N=20".
+
+    Examples:
+        >>> quantity = abbe.training.list_quantities()[0]
+        >>> quantity.name, quantity.unit, quantity.meaning
+        ('entropy', 'nats', 'high means that the weight is spread over many keys, low that few hold it')
     """
     return QUANTITIES
 

@@ -6,12 +6,12 @@ depend on how a batch is cut into micro-batches or spread over processes.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from .._chance import generator_named
 from .._double import where_double
 from .._errors import AbbeError
 from ..measures import Reading, Rows, Sets, State, dispersion, geometry, random_order, sensitivity, update
@@ -26,8 +26,7 @@ _OF_WEIGHTS = ("entropy", "effective_tokens", "max_weight", "sink_mass")
 
 def seeded(seed: int, step: int, use: str) -> torch.Generator:
     """A generator that depends on seed, step and use alone: the same on every rank, and never the global one."""
-    digest = hashlib.sha256(f"abbe monitor, seed {seed}, step {step}, {use}".encode()).digest()
-    return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "little") & (2**63 - 1))
+    return generator_named(f"abbe monitor, seed {seed}, step {step}, {use}")
 
 
 def query_positions(length: int, wanted: int, generator: torch.Generator) -> Tensor:
@@ -175,6 +174,7 @@ def self_check(heard: HeardCall, positions: Tensor) -> float | None:
         return None
     seen = call.visible(torch.arange(len(positions))).any(-1).any(1)[0]
     chosen = own[positions.to(own.device)]
+    # Outputs that are all alike have no spread to be relative to: any difference from them is then too large.
     error = float((chosen - rebuilt)[seen].abs().max() / own.std().clamp(min=1e-12)) if bool(seen.any()) else 0.0
     allowed = max(self_check_tolerance(x.dtype) for x in (heard.query, heard.value, output))
     if not error <= allowed:

@@ -18,7 +18,13 @@ Grid = list[list[float]]  # by layer and head; NaN where nothing was measured
 
 @dataclass(frozen=True)
 class Measured:
-    """One measure of all heads."""
+    """One measure of all heads, by layer and head; NaN where nothing was measured.
+
+    Attributes:
+        value: that was measured.
+        limit: that is proved, or None.
+        control: of a random set or a uniform head, or None.
+    """
 
     value: Grid
     limit: Grid | None = None
@@ -46,22 +52,22 @@ def values_of(states: Mapping[int, State]) -> Values:
 
 def _of_layer(state: State) -> dict[str, tuple[Tensor, Tensor | None, Tensor | None]]:
     means = {name: x for name, x in state.items() if name.rpartition("/")[0] not in _OTHER}
-    found = {name: (mean.value, mean.limit, mean.control) for name, mean in compute(means).items()}
+    measures = {name: (mean.value, mean.limit, mean.control) for name, mean in compute(means).items()}
     for name in ("max_logit", "sensitivity_worst_max"):
         largest = state[f"{name}/largest"]
-        found[name] = torch.where(largest > -torch.inf, largest, torch.nan), None, None
+        measures[name] = torch.where(largest > -torch.inf, largest, torch.nan), None, None
     entries = state["logit_change/entries"]
     change = torch.sqrt(state["logit_change/squares"] / torch.where(entries > 0, entries, torch.nan))
     if bool((entries > 0).any()):
-        found["logit_change"] = change, None, None
-        found["logit_change_max"] = state["logit_change/largest"], None, None
-    found |= _gradients(state)
-    share = found["nonfinite"][0]
+        measures["logit_change"] = change, None, None
+        measures["logit_change_max"] = state["logit_change/largest"], None, None
+    measures |= _gradients(state)
+    share = measures["nonfinite"][0]
     for part in PARTS:
-        if (name := f"{part}_gradient") in found:
-            share = torch.where(found[name][0].isfinite(), share, 1.0)
-    found["nonfinite"] = share, None, None
-    return found
+        if (name := f"{part}_gradient") in measures:
+            share = torch.where(measures[name][0].isfinite(), share, 1.0)
+    measures["nonfinite"] = share, None, None
+    return measures
 
 
 _OTHER = ("max_logit", "sensitivity_worst_max", "logit_change", *(f"{part}_gradient" for part in PARTS))
@@ -69,12 +75,12 @@ _OTHER = ("max_logit", "sensitivity_worst_max", "logit_change", *(f"{part}_gradi
 
 def _gradients(state: State) -> dict[str, tuple[Tensor, None, None]]:
     squares = {part: state[name] for part in PARTS if (name := f"{part}_gradient/squares") in state}
-    found = {f"{part}_gradient": (square.sqrt(), None, None) for part, square in squares.items()}
+    norms = {f"{part}_gradient": (square.sqrt(), None, None) for part, square in squares.items()}
     if len(squares) == len(PARTS):
         value = squares["value"]
         ratio = torch.sqrt((squares["query"] + squares["key"]) / torch.where(value != 0, value, torch.nan))
-        found["gradient_ratio"] = ratio, None, None
-    return found
+        norms["gradient_ratio"] = ratio, None, None
+    return norms
 
 
 def _heads(layer: Mapping[str, tuple[Tensor, Tensor | None, Tensor | None]]) -> int:
@@ -98,11 +104,22 @@ def finite_of(grid: Grid) -> list[float]:
 
 
 def of_model(values: Values) -> dict[str, float]:
-    """entropy_min, entropy_mean, entropy_max and so on, over all heads."""
-    found: dict[str, float] = {}
+    """Least, mean and largest of every measure over all heads.
+
+    Args:
+        values: every measure by name.
+
+    Returns:
+        Numbers by name: entropy_min, entropy_mean, entropy_max and so on.
+
+    Examples:
+        >>> abbe.training.of_model({"entropy": abbe.training.Measured([[1.0, 2.0], [3.0, 4.0]])})
+        {'entropy_min': 1.0, 'entropy_mean': 2.5, 'entropy_max': 4.0}
+    """
+    reduced: dict[str, float] = {}
     for name, measured in values.items():
-        found |= _reduced(tracker_name(name), finite_of(measured.value))
-    return found
+        reduced |= _reduced(tracker_name(name), finite_of(measured.value))
+    return reduced
 
 
 def _reduced(name: str, numbers: Sequence[float]) -> dict[str, float]:

@@ -1,4 +1,21 @@
-"""What a person sees: tables, charts and pages."""
+"""What a person sees: tables, charts and pages of what the studies give.
+
+`..._table` takes a result and returns what `rich` prints on a terminal; `..._page` returns one self-contained HTML page
+as text; `..._chart` takes a result and a theme ("light" or "dark") and returns a Vega-Lite chart;
+`save_..._figures` takes a result and a folder, writes PNG and SVG in both themes, and returns the paths.
+`Result.to_html` writes any page.
+
+Examples:
+    >>> run = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False)
+    >>> from rich.console import Console
+    >>> console = Console(width=80)
+    >>> with console.capture() as shown:
+    ...     console.print(abbe.views.diagnosis_table(run))
+    >>> "effective" in shown.get()
+    True
+    >>> sorted({path.suffix for path in abbe.views.save_diagnosis_figures(run, "figures")})
+    ['.png', '.svg']
+"""
 
 import typing as _typing
 
@@ -29,7 +46,7 @@ if _typing.TYPE_CHECKING:
     from ._report.page import report_page
     from ._report.table import report_table
     from ._reproduce.figures import figure_chart
-    from ._reproduce.page import reproduction_page, save_figures
+    from ._reproduce.page import reproduction_page, save_reproduction_figures
     from ._reproduce.table import reproduction_table
     from ._results import card_of, page_of
     from ._shared.charts import equal_selectivity_chart
@@ -70,10 +87,10 @@ __all__ = [
     "save_compare_figures",
     "save_diagnosis_figures",
     "save_diff_figures",
-    "save_figures",
     "save_lift_figures",
     "save_report_figures",
     "save_reports_figures",
+    "save_reproduction_figures",
     "save_train_figures",
     "save_watch_figures",
     "summary",
@@ -122,7 +139,7 @@ _NAMES = {
         "._report.page": ("report_page",),
         "._report.table": ("report_table",),
         "._reproduce.figures": ("figure_chart",),
-        "._reproduce.page": ("reproduction_page", "save_figures"),
+        "._reproduce.page": ("reproduction_page", "save_reproduction_figures"),
         "._reproduce.table": ("reproduction_table",),
         "._results": ("card_of", "page_of"),
         "._train.charts": ("train_charts",),

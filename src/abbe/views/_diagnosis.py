@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def diagnosis_table(run: Run) -> Table:
-    """One line a measure, at the largest length and the middle set size."""
+    """A diagnosis on a terminal: one line per measure, at the largest length and the middle set size."""
     model, settings = run.manifest["model"], run.manifest["settings"]
     heads = run.table.select("layer", "head").drop_nulls().n_unique()
     title = f"{model['name']}: mean over {heads} heads, windows of {max(settings['lengths'])} tokens"
@@ -31,7 +31,7 @@ def diagnosis_table(run: Run) -> Table:
 
 
 def summary(heads: pl.DataFrame, size: int | None = None) -> pl.DataFrame:
-    """Mean over all heads at the largest length, for measures without a set size and for one size: else the middle."""
+    """Mean over all heads at the largest length, for measures without a set size and for one size."""
     of_heads = heads.filter(pl.col("head").is_not_null() & pl.col("value").is_finite())
     longest = of_heads.filter(pl.col("length").is_null() | (pl.col("length") == pl.col("length").max()))
     sizes = sorted(longest["n"].drop_nulls().unique())

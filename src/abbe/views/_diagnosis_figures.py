@@ -15,5 +15,5 @@ if TYPE_CHECKING:
 
 
 def save_diagnosis_figures(run: Run, folder: str | os.PathLike[str]) -> list[Path]:
-    """The map of the heads and their growth over the length, as PNG and SVG, light and dark."""
+    """Draw the map of the heads and their growth over the length, as PNG and SVG, light and dark."""
     return save_drawings(folder, lambda theme: {"map": map_chart(run, theme), "growth": growth_chart(run, theme)})

@@ -17,7 +17,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "missing": "dim", "broken": "bold
 
 
 def doctor_table(checks: Sequence[Check]) -> RenderableType:
-    """A line for each, with what to do where it is not ok, and a sentence on whether abbe can work."""
+    """A line for each check, with what to do where it is not ok, and a sentence on whether abbe can work."""
     table = new_table(show_header=False)
     for check in checks:
         words = Text(plain(check.detail))

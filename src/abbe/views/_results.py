@@ -44,7 +44,7 @@ _MOST_ROWS = 60  # of a table on a card
 
 
 def page_of(result: Result) -> str:
-    """One offline page."""
+    """The page of any result."""
     pages: dict[str, Callable[[Any], str]] = {
         "report": report_page,
         "report --each": reports_page,
@@ -64,7 +64,7 @@ def page_of(result: Result) -> str:
 
 
 def card_of(result: Result) -> str:
-    """What a notebook shows: what was measured on what, sentences, charts without a script, the table."""
+    """What a notebook shows of a result: what was measured on what, sentences, charts without a script, the table."""
     cards: dict[str, Any] = {
         "diagnose": run_html,
         "report": report_html,

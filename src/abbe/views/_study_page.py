@@ -19,7 +19,7 @@ from ._shared.theme import ThemeName
 if TYPE_CHECKING:
     from ..results import Result
 
-_SCRIPTS = ("page.js", "charts.js", "compare_start.js")
+_SCRIPTS = ("page.js", "charts.js", "choose.js", "compare_start.js")
 
 
 def _shown(charts: Mapping[ThemeName, Mapping[str, Spec]] | None) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ def sentence(verdict: Verdict) -> str:
 
 
 def verify_table(verdicts: Sequence[Verdict]) -> RenderableType:
-    """A rich table, then every refuted statement with the smallest counterexample that was found."""
+    """Every statement with its worst ratio, then every refuted one with the smallest counterexample."""
     table = new_table()
     for column in ("statement", "source"):
         table.add_column(column, no_wrap=True)
@@ -71,7 +71,7 @@ def verify_summary(verdicts: Sequence[Verdict]) -> str:
 
 
 def verify_page(verdicts: Sequence[Verdict], trials: int, seed: int) -> str:
-    """One self-contained HTML page."""
+    """The page of a verification."""
     from ._shared.page import render  # needs the extra `report`, the table does not
 
     rows = [(verdict, sentence(verdict)) for verdict in verdicts]

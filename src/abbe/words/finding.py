@@ -15,7 +15,19 @@ NOTICE = "Attention has hardly been learned: the advice below does not apply."
 
 @dataclass(frozen=True)
 class KeyNumber:
-    """One of the few numbers that matter, over all heads at the largest length; None where it could not be measured."""
+    """One of the few numbers that matter, over all heads at the largest length; None where it could not be measured.
+
+    Attributes:
+        name: for people.
+        measure: in tables.
+        value: that was measured.
+        low: lower end of its interval.
+        high: upper end of its interval.
+        limit: that is proved.
+        control: of random sets.
+        shown: the value as a person reads it, such as "7.9 tokens" or "none up to 100".
+        meaning: what it says, and beside which limit or control, in one sentence.
+    """
 
     name: str
     measure: str
@@ -30,7 +42,15 @@ class KeyNumber:
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict or an advice: one plain sentence, its rule, the numbers it rests on, and the heads that it is about."""
+    """A verdict or an advice: one plain sentence, and what it rests on.
+
+    Attributes:
+        topic: in a few words.
+        sentence: that says it.
+        rule: by which it is decided.
+        numbers: that the rule looks at.
+        heads: that it is about, as (layer, head).
+    """
 
     topic: str
     sentence: str

@@ -39,8 +39,8 @@ def precision_of(manifest: Manifest) -> str:
     if dtype in ("", "float32", "float64"):
         return ""
     return (
-        f"The weights are {dtype}, less than float32: how much that moves every measure stands in docs/measuring.md, "
-        "under “What precision costs”."
+        f"The weights are {dtype}, less than float32: how much that moves every measure stands in "
+        "docs/explanation/precision.md."
     )
 
 

@@ -12,7 +12,16 @@ from .numbers import number
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a monitor measures: its name in tables, for people, its unit, what high and low mean, limit and control."""
+    """What a monitor measures.
+
+    Attributes:
+        name: in tables.
+        label: for people.
+        unit: of its values.
+        meaning: what high and low mean.
+        limit: what bounds it; empty where nothing does.
+        control: what it is compared with; empty where nothing is.
+    """
 
     name: str
     label: str

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..._kernels.threads import over_rows
 from ...normalizers import differentiate_support
 from .call import Block, Settings, Support, Tensors, blocks, params_of, row_table
-from .forward import Room, chances, kernel, support_of
+from .forward import Room, chances, kernel, packed_keys, support_of
 
 ENTRIES = 1 << 20  # of the supports that are taken together: 20 MiB
 
@@ -46,16 +46,16 @@ def gradients(
 def _all_supports(settings: Settings, tensors: Tensors, kept: Sequence[Support]) -> Iterator[Support]:
     yield from kept
     again = list(islice(blocks(settings, tensors), len(kept), None))
-    room = Room(tensors, again)
+    room = Room(tensors, again, packed_keys(settings, tensors) if again else None)
     for block in again:
         yield _support_again(settings, tensors, block, room)
 
 
 def _support_again(settings: Settings, tensors: Tensors, block: Block, room: Room) -> Support:
-    scores, places, counts, sink_weights = support_of(settings, tensors, block, room)
-    inside = torch.arange(int(counts.max()))[None] < counts[:, None]
-    width = inside.shape[1]
-    return Support(block, counts, places[:, :width][inside], scores[:, :width][inside], sink_weights)
+    weights, places, counts, starts, sink_weights = support_of(settings, tensors, block, room)
+    ends = counts.cumsum(0)
+    some = torch.repeat_interleave(starts - ends + counts, counts) + torch.arange(int(ends[-1]))
+    return Support(block, counts, places[some], weights[some], sink_weights)
 
 
 def _add_gradients(

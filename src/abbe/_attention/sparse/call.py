@@ -9,11 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..._kernels.packing import products_pay
 from ..blocks import Inputs, Rule, spans, visible_distances
 
 # Of scores. A block shall stay in the caches of two cores, and have enough queries for an efficient matrix product.
 SCORE_BYTES = 4 * 2**20
 MIN_QUERIES, MAX_QUERIES = 64, 128
+# A block whose scores are made inside of the kernel has room for full rows, of which only the support is written to:
+# it may be larger, so that there are few.
+PACKED_BLOCK, PACKED_QUERIES = 3 * SCORE_BYTES, 512
+PACKED_FROM = 32  # queries: for fewer, packing the keys costs more than it saves
 
 
 class Settings(NamedTuple):
@@ -68,13 +73,20 @@ def distances(settings: Settings, tensors: Tensors) -> tuple[int, int]:
     return visible_distances(rule, Inputs(tensors.q, tensors.k, tensors.v))
 
 
+def packs(settings: Settings, tensors: Tensors) -> bool:
+    """Whether kernels make the scores: nothing happens to these before they are read, and the queries are many."""
+    changed = settings.softcap is not None or tensors.bias is not None or tensors.mask is not None
+    return not changed and tensors.q.shape[2] >= PACKED_FROM and products_pay()
+
+
 def blocks(settings: Settings, tensors: Tensors) -> Iterator[Block]:
     """All blocks in which some query can see some key; the queries of a key head come in order."""
     batch, heads, queries, _ = tensors.q.shape
     key_heads, keys = tensors.k.shape[1:3]
     nearest, farthest = distances(settings, tensors)
-    in_block = max(1, SCORE_BYTES // 4 // min(keys, farthest - nearest + MAX_QUERIES))  # rows of scores
-    step = min(max(in_block // (heads * batch), MIN_QUERIES), MAX_QUERIES, queries)
+    size, most = (PACKED_BLOCK, PACKED_QUERIES) if packs(settings, tensors) else (SCORE_BYTES, MAX_QUERIES)
+    in_block = max(1, size // 4 // min(keys, farthest - nearest + most))  # rows of scores
+    step = min(max(in_block // (heads * batch), MIN_QUERIES), most, queries)
     heads_per_block = max(1, min(key_heads, in_block // (step * heads // key_heads)))
     batch_per_block = max(1, in_block // (step * heads)) if heads_per_block == key_heads else 1
     for some_batch in spans(batch, batch_per_block):

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ...normalizers import Normalizer, weights_of_map
-from ..blocks import Call, Inputs, Rule, best_block_size, block_gradients, block_output, dense
+from ..blocks import Call, Inputs, Rule, best_block_size
+from ..engine import block_gradients, block_output, dense
 from .call import Block, Settings, Tensors, distances
 from .forward import Room, support_of
 

@@ -11,10 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._kernels.packing import pack
 from ..._kernels.switch import load
 from ..._kernels.threads import over_rows
 from ...normalizers import find_support
-from .call import SCORE_BYTES, Block, Settings, Support, Tensors, blocks, distances, params_of, row_table, rows_of
+from .call import (
+    PACKED_BLOCK,
+    SCORE_BYTES,
+    Block,
+    Settings,
+    Support,
+    Tensors,
+    blocks,
+    distances,
+    packs,
+    params_of,
+    row_table,
+    rows_of,
+)
 
 
 class Room:
@@ -25,15 +39,16 @@ class Room:
 
     _last = threading.local()
 
-    def __init__(self, tensors: Tensors, of_blocks: Sequence[Block]) -> None:
+    def __init__(self, tensors: Tensors, of_blocks: Sequence[Block], packed: Tensor | None = None) -> None:
         size = max((rows_of(block, tensors) * width_of(block, tensors) for block in of_blocks), default=0)
         last: tuple[Tensor, Tensor] | None = getattr(self._last, "room", None)
         if last is None or last[0].numel() < size:
             with torch.inference_mode(False):  # its tensors could not be written to outside of it
-                last = torch.empty(size), torch.empty(size, dtype=torch.int32)
-            if 4 * size <= 2 * SCORE_BYTES:
+                last = torch.empty(size, dtype=torch.float32), torch.empty(size, dtype=torch.int32)
+            if 4 * size <= PACKED_BLOCK + SCORE_BYTES:  # a sink is one column more
                 self._last.room = last
         self.scores, self.places = last
+        self.packed = packed
 
     def of(self, rows: int, width: int) -> tuple[Tensor, Tensor]:
         return self.scores[: rows * width].view(rows, width), self.places[: rows * width].view(rows, width)
@@ -50,7 +65,7 @@ def attend(settings: Settings, seed: int, tensors: Tensors, limit: int) -> tuple
     # A query that sees no key belongs to no block.
     out = q.new_zeros(*q.shape[:3], v.shape[3])
     of_blocks = list(blocks(settings, tensors))
-    room, kept, used = Room(tensors, of_blocks), [], 0
+    room, kept, used = Room(tensors, of_blocks, packed_keys(settings, tensors)), [], 0
     for block in of_blocks:
         support, size = attend_block(settings, seed, tensors, block, room, out, used < limit)
         if support is not None:
@@ -63,12 +78,12 @@ def attend_block(
     settings: Settings, seed: int, tensors: Tensors, block: Block, room: Room, out: Tensor, keep: bool
 ) -> tuple[Support | None, int]:
     """Write the output of a block; its support if that is to be kept, and the bytes it takes."""
-    scores, places, counts, sink_weights = support_of(settings, tensors, block, room)
+    weights, places, counts, starts, sink_weights = support_of(settings, tensors, block, room)
     v, ends = tensors.v, counts.cumsum(0)
     total = int(ends[-1]) if keep else 0
-    kept_places, kept_weights = torch.empty(total, dtype=torch.int32), torch.empty(total)
+    kept_places, kept_weights = torch.empty(total, dtype=torch.int32), v.new_empty(total)
     over_rows(
-        kernel("sum_values"), len(scores), scores, places, counts, row_table(block, tensors), v.flatten(0, 1),
+        kernel("sum_values"), len(counts), weights, places, counts, starts, row_table(block, tensors), v.flatten(0, 1),
         chances(settings, seed), ends - counts,
         kept_places, kept_weights, out.view(-1, out.shape[3]),
     )  # fmt: skip
@@ -76,21 +91,37 @@ def attend_block(
     return support, 8 * (total + len(counts))
 
 
-def support_of(settings: Settings, tensors: Tensors, block: Block, room: Room) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Weights and places in the first columns of every row, their counts, and the weights of the sink."""
+def support_of(
+    settings: Settings, tensors: Tensors, block: Block, room: Room
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Weights and places, where each row has how many of them and from where on, and the weights of the sink."""
     rows, keys = rows_of(block, tensors), block.keys.stop - block.keys.start
     scores, places = room.of(rows, width_of(block, tensors))
-    make_logits(settings, tensors, block, scores[:, :keys])
+    query, packed = tensors.q.new_empty(0, 1), tensors.q.new_empty(0, 1)
+    if room.packed is None:
+        make_logits(settings, tensors, block, scores[:, :keys])
+    else:
+        query = (tensors.q[block.batch, block.heads(tensors), block.queries] * settings.scale).flatten(0, 2)
+        packed = room.packed[block.batch, block.key_heads].flatten(0, 1)
     nearest, farthest = distances(settings, tensors)
     queries = block.queries.stop - block.queries.start
     position = block.queries.start + tensors.k.shape[2] - tensors.q.shape[2] - block.keys.start
     shape = torch.tensor([queries, position, nearest, farthest, keys, block.keys.start])
-    counts, sink, sink_weights = torch.empty(rows, dtype=torch.int64), torch.empty(0), torch.empty(0)
+    counts, starts = torch.empty(2, rows, dtype=torch.int64)
+    sink, sink_weights = tensors.q.new_empty(0), tensors.q.new_empty(0)
     if tensors.sink is not None:
         sink = tensors.sink[block.heads(tensors)].repeat(block.batch.stop - block.batch.start)
-        sink_weights = torch.empty(rows)
-    find_support(settings.name, scores, params_of(block, tensors), sink, shape, places, counts, sink_weights)
-    return scores, places, counts, sink_weights
+        sink_weights = tensors.q.new_empty(rows)
+    params = params_of(block, tensors)
+    find_support(settings.name, scores, params, sink, shape, places, counts, starts, sink_weights, query, packed)
+    return scores.view(-1), places.view(-1), counts, starts, sink_weights
+
+
+def packed_keys(settings: Settings, tensors: Tensors) -> Tensor | None:
+    """The keys as kernels multiply them, or None where torch makes the scores."""
+    if not packs(settings, tensors):
+        return None
+    return pack(tensors.k.flatten(0, 1)).view(*tensors.k.shape[:2], -1)
 
 
 def make_logits(settings: Settings, tensors: Tensors, block: Block, out: Tensor) -> None:

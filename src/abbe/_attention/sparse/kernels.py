@@ -63,17 +63,18 @@ def number_rows(rows: Any, tables: Any, ends: Any, start: int, stop: int) -> Non
 
 @kernel
 def sum_values(
-    scores: Any, keys: Any, counts: Any, table: Any, value: Any, chances: Any, starts: Any, places: Any, weights: Any,
-    out: Any, start: int, stop: int,
+    scores: Any, keys: Any, counts: Any, begins: Any, table: Any, value: Any, chances: Any, starts: Any, places: Any,
+    weights: Any, out: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
-    """Output of every row of a block, whose support lies in the first counts[r] places of its row.
+    """Output of every row of a block, whose support is counts[r] weights and keys from begins[r] on.
 
     Copies the support to where it is kept, if there is room for it.
     """
     total = np.empty(value.shape[2], np.float64)
     for r in range(start, stop):
         count, row = counts[r], row_number(table, r)
-        w, p = scores[r, :count], keys[r, :count]
+        some = slice(begins[r], begins[r] + count)
+        w, p = scores[some], keys[some]
         if places.shape[0] > 0:
             weights[starts[r] : starts[r] + count] = w
             places[starts[r] : starts[r] + count] = p

@@ -34,4 +34,4 @@ def diff(
     from ...studies import diff as run_diff
 
     difference = run_diff(asked.model, other, asked.text, **heads, **asked.shared)
-    return Measured(difference, "diff_table", "save_diff_figures")
+    return Measured(difference)

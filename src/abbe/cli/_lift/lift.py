@@ -42,4 +42,4 @@ def lift(
         normalizers=normalizers, length=length, windows=windows, steps=steps,
         lengths=numbers("--lengths", lengths, int), prompts=prompts, **asked.shared,
     )  # fmt: skip
-    return Measured(result, "lift_table", "save_lift_figures", (f"plan: {result.file}",))
+    return Measured(result, (f"plan: {result.file}",))

@@ -99,4 +99,4 @@ def _trained(name: str, shared: Shared, *, rates: str | None, **given: Any) -> M
 
     options = {"rates": numbers("--rates", rates, float), **given}
     asked = {option: value for option, value in options.items() if value is not None}
-    return Measured(getattr(studies, name)(**asked, **shared), "train_table", "save_train_figures")
+    return Measured(getattr(studies, name)(**asked, **shared))

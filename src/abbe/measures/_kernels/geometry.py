@@ -7,35 +7,14 @@ from typing import Any
 import numpy as np
 
 from ..._kernels.compiled import kernel
+from ..._kernels.products import PANEL, ROWS, score_tile
 from ..._kernels.sums import LONG_BLOCK, block_end, row_dot
 from ..._kernels.vector import NEG_INF, ONE, POS_INF, ZERO, copy_row, f32, larger, maximum, minimum, smaller
 
 _TWO = f32(2.0)
 _NEAR = f32(0.15)  # of ||s||: a key this close to s is measured again, as the difference of large numbers rounds
-_ROUNDING = f32(2e-6)  # of ||x||^2 + ||z||^2: more than the dot products lose
-
-
-@kernel
-def set_sums(
-    sums: Any, place: Any, weights: Any, x: Any, whole: Any, selected: Any, random: Any, sizes: Any,
-    start: int, stop: int,
-) -> None:  # fmt: skip
-    """sums[b] = weighted sums of the first N keys of both orders, for every N; the last column is not touched.
-
-    b counts (head, query) of a block of queries, all other arrays have rows for all queries: see `row_of`.
-    """
-    for b in range(start, stop):
-        r, group = row_of(b, place)
-        running_sums(weights[r], x[group], selected[r], sizes, whole[r, 0], sums[b, : len(sizes)])
-        running_sums(weights[r], x[group], random[r], sizes, whole[r, 0], sums[b, len(sizes) : -1])
-
-
-@kernel
-def row_of(b: int, place: Any) -> Any:
-    """Row and group of vectors of the b-th row of a block; place = first query, queries of the block, all queries,
-    heads a group."""
-    head, query = b // place[1], b % place[1]
-    return head * place[2] + place[0] + query, head // place[3]
+_ROUNDING = 2e-6  # of ||x||^2 + ||z||^2: more than the dot products lose, up to 2,000 numbers
+_ROUNDING_PER_NUMBER = 1e-9  # beyond: errors of one sum grow with its length
 
 
 @kernel
@@ -57,23 +36,31 @@ def running_sums(weights: Any, x: Any, order: Any, sizes: Any, count: int, sums:
 
 @kernel
 def set_parts(
-    dots: Any, place: Any, logits: Any, weights: Any, all_x: Any, all_squares: Any, whole: Any, selected: Any,
-    random: Any, sizes: Any, sums: Any, parts: Any, limits: Any, start: int, stop: int,
+    sums: Any, logits: Any, weights: Any, all_x: Any, packed: Any, all_squares: Any, whole: Any, selected: Any,
+    random: Any, sizes: Any, parts: Any, limits: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
     """parts[r] = the fields of SetGeometry for both orders and every N, limits[r] = those of LimitTerms.
 
-    dots and sums have the rows of a block of queries, as in `set_sums`.
+    sums[r] becomes the weighted sums of the first N keys of both orders, for every N; its last column is that of all.
+    The products of these with all vectors are made one row at a time, so that they stay in the cache of a core.
     """
     keys, grid = weights.shape[1], len(sizes)
     # Single rows, not one array of two dimensions: only slices of a row are known to be without gaps.
     near, close = np.empty(selected.shape[1], np.float32), np.empty(selected.shape[1], np.float32)
     own_, over_, shown_ = np.empty(keys, np.float32), np.empty(keys, np.float32), np.empty(keys, np.float32)
     outside_, blocked_, far_ = np.empty(keys, np.float32), np.empty(keys, np.float32), np.empty(keys, np.float32)
-    for b in range(start, stop):
-        r, group = row_of(b, place)
+    columns, depth = sums.shape[1:]
+    filled = (columns + ROWS - 1) // ROWS * ROWS
+    tile, turned = np.empty((filled, keys + 2 * PANEL), np.float32), np.empty(filled * depth, np.float32)
+    for r in range(start, stop):
+        group = r * all_x.shape[0] // weights.shape[0]
         x, squares = all_x[group], all_squares[group]
         count, low, high = whole[r, 0], whole[r, 1], whole[r, 2]
-        a, z, here = weights[r, low:high], sums[b, 2 * grid], high - low
+        running_sums(weights[r], x, selected[r], sizes, count, sums[r, :grid])
+        running_sums(weights[r], x, random[r], sizes, count, sums[r, grid:-1])
+        before = low % PANEL
+        score_tile(sums[r], packed[group], low - before, high, turned, tile)
+        a, z, here = weights[r, low:high], sums[r, 2 * grid], high - low
         own, over, shown = own_[:here], over_[:here], shown_[:here]
         outside, blocked, far = outside_[:here], blocked_[:here], far_[:here]
         prepare(logits[r, low:high], a, squares[low:high], own, over, shown)
@@ -91,10 +78,10 @@ def set_parts(
                     outside[order[k] - low], blocked[order[k] - low] = ZERO, POS_INF
                 done, column = sizes[g], which * grid + g
                 one_set(
-                    dots[b, column, low:high], a, x[low:high], order[:done], low, sums[b, column], z,
+                    tile[column, before : before + here], a, x[low:high], order[:done], low, sums[r, column], z,
                     own, over, outside, blocked, far, near[:done], close[:done], parts[r, which, g],
                 )  # fmt: skip
-        t = dots[b, 2 * grid, low:high]
+        t = tile[2 * grid, before : before + here]
         limit_parts(t, a, squares[low:high], selected[r], low, sizes, count, z, shown, limits[r])
 
 
@@ -247,9 +234,10 @@ def limit_parts(
 ) -> None:  # fmt: skip
     """The fields of LimitTerms for every N; t = x . z, and the radii are rounded up."""
     square, widest = row_dot(z, z), ZERO
+    up = ONE + f32(max(_ROUNDING, _ROUNDING_PER_NUMBER * z.shape[0]))
     for j in range(t.shape[0]):
         # Rounded up: a proved limit must not fall below the truth.
-        radius = (squares[j] + square) * (ONE + _ROUNDING) - _TWO * t[j]
+        radius = (squares[j] + square) * up - _TWO * t[j]
         widest = maximum(widest, radius if shown[j] > ZERO else ZERO)
     mass, longest, inner, done = 0.0, ZERO, ZERO, 0
     for g in range(len(sizes)):
@@ -260,6 +248,6 @@ def limit_parts(
             j = order[k] - low
             mass += a[j]
             longest = maximum(longest, squares[j])
-            inner = maximum(inner, (squares[j] + square) * (ONE + _ROUNDING) - _TWO * t[j])
+            inner = maximum(inner, (squares[j] + square) * up - _TWO * t[j])
         done = sizes[g]
         out[g, 0], out[g, 1], out[g, 2] = f32(mass), np.sqrt(longest), np.sqrt(widest) + np.sqrt(inner)

@@ -1,4 +1,4 @@
-"""Facts of float32 rows, orders of their keys, and norms of their Jacobians."""
+"""Facts of float32 rows, and norms of their Jacobians."""
 # mypy: allow-untyped-decorators
 
 from __future__ import annotations
@@ -6,17 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import int32
 
 from ..._kernels.compiled import inlined, kernel
 from ..._kernels.sums import BLOCK, LONG_BLOCK, Row, block_end, row_dot, row_sum, sum_over_keys
-from ..._kernels.vector import NAN, NEG_INF, ONE, POS_INF, TINY, ZERO, bits, f32, log, maximum, minimum
+from ..._kernels.vector import NEG_INF, ONE, POS_INF, TINY, ZERO, f32, log, maximum, minimum
 
 _TWO, _FOUR = f32(2.0), f32(4.0)
 _STOP = f32(2e-7)  # of an eigenvalue: steps smaller than this are rounding
 _MOST_STEPS = 60  # a handful is taken; the bound is for rows in which rounding keeps steps alive
-_STRIDE = 64  # four vectors of 16: what a loop over codes takes at once
-_INVISIBLE = int32(-0x80000000)  # the code of an invisible key, below those of all others
 
 
 @kernel
@@ -85,165 +82,6 @@ def visible_facts(row: Any, weights: Any, out: Any) -> Any:
     out[0], out[1], out[2], out[3], out[4] = f32(total), f32(squares), f32(moment), largest, smallest
     out[6], out[7] = top - bottom, stray
     return count
-
-
-@kernel
-def weight_order(logits: Any, weights: Any, order: Any, start: int, stop: int) -> None:
-    """The visible keys of largest weight, in order, earlier ones first among equals; 0 beyond the visible keys."""
-    all_codes = np.empty(in_strides(logits.shape[1]), np.int32)
-    chosen = np.empty(logits.shape[1] + 1, np.int64)
-    chosen_codes = np.empty(in_strides(logits.shape[1] + 1), np.int32)
-    ranks = np.empty(in_strides(logits.shape[1]), np.float32)
-    for r in range(start, stop):
-        keys = logits.shape[1]
-        while keys > 0 and logits[r, keys - 1] == NEG_INF:
-            keys -= 1
-        codes = all_codes[: in_strides(keys)]
-        count, low, high = weight_codes(logits[r, :keys], weights[r, :keys], codes)
-        size = min(count, order.shape[1])
-        order[r, size:] = 0
-        if size == 0:
-            continue
-        fill_up(codes, keys)
-        cut = size_th_largest(codes, size, low, high)
-        above = int(how_many(codes, cut))
-        at, ties = 0, size - int(how_many(codes, cut + 1)) if above > size else size
-        for j in range(keys):
-            # Written before it is known whether it counts: no branch that could be mispredicted.
-            chosen[at], chosen_codes[at] = j, codes[j]
-            at += 1 if codes[j] > cut or (codes[j] == cut and ties > 0) else 0
-            ties -= 1 if codes[j] == cut else 0
-        fill_up(chosen_codes[: in_strides(size)], size)
-        count_before(chosen_codes[: in_strides(size)], size, ranks)
-        for k in range(size):
-            order[r, int(ranks[k])] = chosen[k]
-
-
-@inlined
-def in_strides(size: int) -> Any:
-    """The next multiple of what a vector loop takes at once: the rest of a row would be taken one by one."""
-    return (size + _STRIDE - 1) // _STRIDE * _STRIDE
-
-
-@kernel
-def fill_up(codes: Any, size: int) -> None:
-    """Codes below all others after the first `size`."""
-    for j in range(size, codes.shape[0]):
-        codes[j] = _INVISIBLE
-
-
-@kernel
-def count_before(codes: Any, size: int, ranks: Any) -> None:
-    """ranks = how many of the first `size` codes come before each of them.
-
-    By comparing all with all, which is vector code and beats a sort of some hundred. Four are counted at a time, since
-    each pass reads and writes the ranks; the codes after `size` are below all others and change nothing.
-    """
-    ranks[: codes.shape[0]] = ZERO
-    for j in range(0, size, 4):
-        first, second, third, fourth = codes[j], codes[j + 1], codes[j + 2], codes[j + 3]
-        for k in range(codes.shape[0]):
-            code = codes[k]
-            one = (ONE if first > code else ZERO) + (ONE if second > code else ZERO)
-            two = (ONE if third > code else ZERO) + (ONE if fourth > code else ZERO)
-            ranks[k] += one + two
-    total = 0
-    for k in range(size):
-        total += int(ranks[k])
-    if 2 * total == size * (size - 1):
-        return
-    for k in range(size):  # some are equal: the earlier ones come first
-        for j in range(k):
-            ranks[k] += ONE if codes[j] == codes[k] else ZERO
-
-
-@kernel
-def weight_codes(row: Any, weights: Any, codes: Any) -> Any:
-    """Integers that order like the weights, the least of all at invisible keys; number, least and largest of the rest.
-
-    The bits of a float order like an integer, those of negative floats in reverse.
-    """
-    count, low, high = ZERO, int32(0x7FFFFFFF), int32(-0x7FFFFFFF)
-    for j in range(row.shape[0]):
-        pattern = bits(weights[j])
-        there = row[j] != NEG_INF
-        code = int32(pattern ^ int32((pattern >> int32(31)) & int32(0x7FFFFFFF)))
-        # -0 and 0 are equal, but not their bits. (To add 0 does nothing: sums may ignore the sign of a zero.)
-        code = int32(0) if code == int32(-1) else code
-        codes[j] = code if there else _INVISIBLE
-        count += ONE if there else ZERO
-        low = min(low, code if there else int32(0x7FFFFFFF))
-        high = max(high, codes[j])
-    return int(count), int(low), int(high)
-
-
-@kernel
-def size_th_largest(codes: Any, size: int, low: int, high: int) -> int:
-    """The `size`-th largest code, by halving the interval; some passes over a row in cache beat a sort."""
-    high += 1
-    while high - low > 1:
-        middle = low + (high - low) // 2
-        above = int(how_many(codes, middle))
-        if above >= size:
-            low = middle
-        else:
-            high = middle
-        if above == size:  # no code between `middle` and the one that is sought makes a difference
-            break
-    return low
-
-
-@kernel
-def how_many(codes: Any, least: int) -> Any:
-    """Codes that are at least `least`."""
-    count, bound = ZERO, int32(least)
-    for j in range(codes.shape[0]):
-        count += ONE if codes[j] >= bound else ZERO
-    return count
-
-
-@kernel
-def set_masses(weights: Any, order: Any, sizes: Any, masses: Any, moments: Any, start: int, stop: int) -> None:
-    """Sum of w and of w ln w over the first N keys of an order, for every N; NaN from a negative weight on.
-
-    An order that is shorter than N counts as a whole.
-    """
-    terms = np.empty(order.shape[1], np.float32)
-    chosen = np.empty(order.shape[1], np.float32)
-    for r in range(start, stop):
-        for k in range(order.shape[1]):
-            chosen[k] = weights[r, order[r, k]]
-        for k in range(order.shape[1]):
-            w = chosen[k]
-            terms[k] = w * log(w if w > TINY else ONE) if w >= ZERO else NAN
-        done, mass, moment = 0, 0.0, 0.0
-        for g in range(len(sizes)):
-            for k in range(done, min(sizes[g], order.shape[1])):
-                mass += chosen[k]
-                moment += terms[k]
-            done = max(done, min(sizes[g], order.shape[1]))
-            masses[r, g], moments[r, g] = mass, moment
-
-
-@kernel
-def random_order(logits: Any, draws: Any, order: Any, start: int, stop: int) -> None:
-    """The start of a random order of the visible keys, by exchanges (Fisher and Yates)."""
-    keys = logits.shape[1]
-    places = np.empty(keys, np.int64)
-    for r in range(start, stop):
-        count = 0
-        for j in range(keys):
-            places[count] = j
-            count += 1 if logits[r, j] != NEG_INF else 0
-        for k in range(order.shape[1]):
-            if k >= count:
-                order[r, k] = 0
-                continue
-            # A draw just below 1 may round up to count - k.
-            other = k + min(int(draws[r, k] * (count - k)), count - k - 1)
-            chosen = places[other]
-            places[other] = places[k]
-            order[r, k] = chosen
 
 
 @kernel

@@ -17,14 +17,14 @@ from torch import nn
 
 from ..._errors import AbbeError
 from ..._model_type import MODEL_TYPE
-from .._session.modules import CARRIED_NAME, attention_modules
+from .._session.modules import CARRIED_FILE, CARRIED_NAME, attention_modules
 from .._swap.file import write_groups
 from .._swap.layers import layers_of
 from .._swap.named import GROUPS
 from .._swap.plan import Plan
 
 PREFIX, ENTRY = "Abbe", "abbe"
-PLAN_FILE = "abbe_plan.safetensors"
+PLAN_FILE = CARRIED_FILE
 _FORMAT = 1
 _AUTO = (
     "AutoModelForCausalLM",
@@ -54,7 +54,24 @@ def write_carried(network: Any, plan: Plan, folder: Path) -> None:
 
 
 def carried_config(settings: dict[str, Any], **options: Any) -> Any:
-    """What AutoConfig gives for the model type "abbe": the settings that are within."""
+    """What AutoConfig gives for the model type "abbe", that of an export with a plan: the settings that are within.
+
+    Args:
+        settings: of its config.json.
+        options: of `from_pretrained`.
+
+    Returns:
+        The configuration of the model itself.
+
+    Raises:
+        AbbeError: the folder is damaged, or of another format.
+
+    Examples:
+        >>> abbe.models.carried_config({"model_type": "abbe"})
+        Traceback (most recent call last):
+        ...
+        abbe._errors.AbbeError: config.json has no plan that this abbe can read; export the model again
+    """
     settings = dict(settings)
     entry = settings.pop(ENTRY, None)
     if not isinstance(entry, dict) or entry.get("format") != _FORMAT or entry.get("plan") != PLAN_FILE:

@@ -20,7 +20,23 @@ from .export import FACTS, Export, trial_on
 
 
 def read_export(folder: str | os.PathLike[str]) -> Export:
-    """An export that was written before."""
+    """An export that was written before.
+
+    Args:
+        folder: that `export` wrote.
+
+    Returns:
+        What is in it.
+
+    Raises:
+        AbbeError: it is no such folder.
+
+    Examples:
+        >>> abbe.models.read_export("elsewhere")
+        Traceback (most recent call last):
+        ...
+        abbe._errors.AbbeError: elsewhere is no folder that `abbe export` wrote: it has no abbe_export.json
+    """
     path = Path(folder)
     try:
         facts = json.loads((path / FACTS).read_text("utf-8"))
@@ -34,9 +50,25 @@ def gguf_error(
     path: str | os.PathLike[str],
     text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
 ) -> float:
-    """Read the file through transformers' reader: largest difference to the folder's outputs over their deviation.
+    """Read a GGUF file that llama.cpp's script made of an export: how far its outputs are from the folder's.
 
-    A file of float32 must agree with the folder; a coarser one is reported as it is.
+    Args:
+        written: a plain export.
+        path: of the file.
+        text: real text to compare on; the sample that comes with abbe if None.
+
+    Returns:
+        Largest difference of the outputs over their standard deviation; high means a coarse or a wrong file.
+
+    Raises:
+        AbbeError: there is no such file, or a file of float32 does not agree with the folder.
+
+    Examples:
+        >>> written = abbe.models.Export("folder", plain=False, error=0.0, facts={})
+        >>> abbe.models.gguf_error(written, "model.gguf")
+        Traceback (most recent call last):
+        ...
+        abbe._errors.AbbeError: folder needs abbe, so llama.cpp cannot run it: fold softmax temperatures
     """
     if not written.plain:
         raise AbbeError(f"{written.folder} needs abbe, so llama.cpp cannot run it: fold softmax temperatures")

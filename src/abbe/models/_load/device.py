@@ -48,7 +48,22 @@ def placement(device: DeviceLike | None, dtype: DtypeLike | None, device_map: De
 
 
 def as_device(given: DeviceLike) -> torch.device:
-    """`auto` is an accelerator if there is one, else the CPU."""
+    """A device by its name, checked to be there.
+
+    Args:
+        given: "cpu", "cuda", "cuda:1", "mps", "xpu", a torch.device, or "auto": an accelerator if there is one, else
+            the CPU.
+
+    Returns:
+        The device.
+
+    Raises:
+        AbbeError: it is unknown, or not available here.
+
+    Examples:
+        >>> abbe.models.as_device("cpu")
+        device(type='cpu')
+    """
     if isinstance(given, str) and given == AUTO:
         return torch.device(next((name for name in available() if name != CPU), CPU))
     if not isinstance(given, str | torch.device):
@@ -63,6 +78,21 @@ def as_device(given: DeviceLike) -> torch.device:
 
 
 def as_dtype(given: DtypeLike) -> torch.dtype:
+    """A floating-point dtype by its name.
+
+    Args:
+        given: "float32", "bfloat16", "float16" or "float64", or torch's own.
+
+    Returns:
+        The dtype.
+
+    Raises:
+        AbbeError: it is none of these.
+
+    Examples:
+        >>> abbe.models.as_dtype("bfloat16")
+        torch.bfloat16
+    """
     if isinstance(given, str):
         name = given.removeprefix("torch.")
         if name not in DTYPES:

@@ -12,19 +12,38 @@ from .quiet import one_line
 NAME = "abbe-gpt2-5M"  # as it is shown; `load("embedded")` loads it
 FOLDER = Path(str(resources.files("abbe").joinpath("embedded")))
 FACTS = "facts.json"  # written by the training script
-FILES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", FACTS)
+EMBEDDED_FILES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", FACTS)
 
 
 def embedded_folder() -> Path:
-    """Where its files are; a missing one is no reason to go on with something else."""
-    missing = [name for name in FILES if not (FOLDER / name).is_file()]
+    """Where the files of the embedded model are; a missing one is no reason to go on with something else.
+
+    Returns:
+        The folder.
+
+    Raises:
+        AbbeError: the installation is damaged.
+
+    Examples:
+        >>> (abbe.models.embedded_folder() / "model.safetensors").is_file()
+        True
+    """
+    missing = [name for name in EMBEDDED_FILES if not (FOLDER / name).is_file()]
     if missing:
         raise AbbeError(f"this installation is damaged: the embedded model lacks {missing[0]}; install abbe again")
     return FOLDER
 
 
-def about() -> str:
-    """One sentence on shape, training and quality, from the facts of the training run."""
+def embedded_about() -> str:
+    """One sentence on shape, training and quality of the embedded model, from the facts of the training run.
+
+    Returns:
+        The sentence.
+
+    Examples:
+        >>> abbe.models.embedded_about()
+        'GPT-2 shape, 6 layers x ...
+    """
     with one_line("this installation is damaged: the embedded model's facts.json cannot be read; install abbe again"):
         facts = json.loads((FOLDER / FACTS).read_text(encoding="utf-8"))
         return (

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ..._errors import AbbeError
-from .._pull.cache import PULLABLE, facts, model_folder
+from .._pull.cache import PULLABLE, pulled_facts, pulled_folder
 from . import embedded as _embedded
 from .device import DeviceLike, DeviceMap, DtypeLike, Placement, placement
 from .gguf import CAUSAL, gguf_folder, read_gguf
@@ -36,6 +36,15 @@ class LoadedModel:
     """A network in evaluation mode with its tokenizer, and what is known about it.
 
     It can be called, and asked to `generate`, as the network itself.
+
+    Attributes:
+        name: shown in tables and manifests.
+        network: the transformers model.
+        tokenizer: of transformers; None for a network that was `built`.
+        kind: "decoder", "encoder" or "encoder-decoder".
+        context: the longest input in tokens, None where there is no limit.
+        about: one line on its shape.
+        source: where it was loaded from.
     """
 
     name: str
@@ -66,7 +75,22 @@ class LoadedModel:
         return self.network(*args, **kwargs)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """The network's `generate`, such as `model.generate(**inputs, max_new_tokens=20)`: token ids."""
+        """The network's `generate`: token ids that go on with a text.
+
+        Args:
+            args: as for the network's own.
+            kwargs: as for the network's own, such as `max_new_tokens=20`.
+
+        Raises:
+            AbbeError: the model does not predict the next token.
+
+        Examples:
+            >>> model = abbe.load("embedded")
+            >>> inputs = model.tokenizer("It was a dark and", return_tensors="pt")
+            >>> new = model.generate(**inputs, max_new_tokens=5, do_sample=False)
+            >>> new.shape[1] - inputs.input_ids.shape[1]
+            5
+        """
         network: Any = self.network
         if not network.can_generate():
             raise AbbeError(f"{self.name} cannot generate: {type(network).__name__} does not predict the next token")
@@ -104,19 +128,28 @@ def load(
     name: str | os.PathLike[str], *, revision: str | None = None, device: DeviceLike | None = None,
     dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
 ) -> LoadedModel:  # fmt: skip
-    """The model of that name, ready to be measured; refused before its weights are read if they do not fit.
+    """Load a model by name, ready to be measured; refused before its weights are read if they do not fit.
 
-    `name` is `embedded`, a pulled model (`smollm2`, `minilm`), a folder with safetensors, a `.gguf` file,
-    or a hub id, whose `revision` may be given. Only a hub id may touch the network. Pickles and foreign code never run.
+    Only a hub id may touch the network. Pickles and foreign code never run.
 
     Args:
+        name: `embedded`, a pulled model (`smollm2`, `minilm`), a folder with safetensors, a `.gguf` file, or a hub id.
+        revision: of a hub id.
         device: "cpu" (the default), "cuda", "cuda:1", "mps", "xpu", or "auto" for an accelerator if there is one.
         dtype: of the weights: "float32" (the default), "bfloat16", "float16" or "float64", or torch's own.
         device_map: instead of `device`, to spread the model over devices: "auto", or a mapping as in transformers;
             needs accelerate.
 
-    Example:
-        >>> model = abbe.load("smollm2", device="auto", dtype="bfloat16")
+    Returns:
+        The network in evaluation mode with its tokenizer.
+
+    Raises:
+        AbbeError: there is no such model, it is damaged, or it does not fit.
+
+    Examples:
+        >>> model = abbe.load("embedded", device="cpu", dtype="float32")
+        >>> model.name, model.kind, model.context, model.precision
+        ('abbe-gpt2-5M', 'decoder', 1024, 'float32')
     """
     given = os.fspath(name)
     placed = placement(device, dtype, device_map)
@@ -128,7 +161,7 @@ def load(
         if given in (EMBEDDED, _embedded.NAME):
             return _embedded_model(placed)
         if given in PULLABLE:
-            return _from_folder(given, model_folder(given), placed, about=str(facts(given)["what"]))
+            return _from_folder(given, pulled_folder(given), placed, about=str(pulled_facts(given)["what"]))
         if path.suffix == ".gguf":
             return _from_gguf(given, path, placed)
         if path.exists():
@@ -139,7 +172,7 @@ def load(
 
 def _embedded_model(placed: Placement) -> LoadedModel:
     folder = _embedded.embedded_folder()
-    return _from_folder(_embedded.NAME, folder, placed, source=EMBEDDED, about=_embedded.about())
+    return _from_folder(_embedded.NAME, folder, placed, source=EMBEDDED, about=_embedded.embedded_about())
 
 
 def _from_gguf(name: str, path: Path, placed: Placement) -> LoadedModel:

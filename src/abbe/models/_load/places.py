@@ -29,7 +29,18 @@ def place_of(module: nn.Module) -> torch.device | None:
 
 
 def input_device(network: Any) -> torch.device:
-    """Where tokens go: to the device of the embedding."""
+    """Where tokens go: to the device of the embedding.
+
+    Args:
+        network: a transformers model.
+
+    Returns:
+        The device.
+
+    Examples:
+        >>> abbe.models.input_device(abbe.load("embedded").network)
+        device(type='cpu')
+    """
     embedding = None
     with suppress(NotImplementedError, AttributeError):  # of two towers, for example
         embedding = network.get_input_embeddings()

@@ -38,7 +38,18 @@ def check_room(name: str, weights: float | None, placed: Placement) -> None:
 
 
 def megabytes(count: float) -> str:
-    """Of bytes: "38 MB", "1.6 GB"."""
+    """A number of bytes for people.
+
+    Args:
+        count: of bytes, >= 0.
+
+    Returns:
+        Megabytes, or gigabytes from 1e9 on.
+
+    Examples:
+        >>> abbe.models.megabytes(38e6), abbe.models.megabytes(1.6e9)
+        ('38 MB', '1.6 GB')
+    """
     return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.3g} GB"
 
 
@@ -96,7 +107,19 @@ def free_everywhere() -> float | None:
 
 
 def free_memory(device: torch.device) -> float | None:
-    """Bytes that can still be taken on a device; None where nobody says."""
+    """Bytes that can still be taken on a device, within the limits of a container.
+
+    Args:
+        device: the CPU or an accelerator.
+
+    Returns:
+        Bytes; None where nobody says.
+
+    Examples:
+        >>> free = abbe.models.free_memory(torch.device("cpu"))
+        >>> free is None or free > 0
+        True
+    """
     if device.type == CPU:
         limits = [one for one in (_available(), _left_of_group()) if one is not None]
         return min(limits, default=None)

@@ -17,6 +17,22 @@ def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedM
     """What `load` returns, for a transformers network that is in memory already; it is not changed.
 
     What torch.compile or a parallel wrapper put around it is left out.
+
+    Args:
+        network: a transformers model of text.
+        tokenizer: of transformers.
+        name: shown in tables; by default that of its configuration.
+
+    Returns:
+        The network with its tokenizer.
+
+    Raises:
+        AbbeError: it is no transformers model, or reads images or sound.
+
+    Examples:
+        >>> loaded = abbe.load("embedded")
+        >>> abbe.models.wrap(loaded.network, loaded.tokenizer, "mine").name
+        'mine'
     """
     network = unwrapped(network)
     config: Any = getattr(network, "config", None)

@@ -14,7 +14,15 @@ ABOUT = "ABOUT.json"
 
 
 def cache_folder() -> Path:
-    """$ABBE_CACHE, else $XDG_CACHE_HOME/abbe, else ~/.cache/abbe."""
+    """Where pulled models lie: $ABBE_CACHE, else $XDG_CACHE_HOME/abbe, else ~/.cache/abbe.
+
+    Returns:
+        The folder, whether it is there or not.
+
+    Examples:
+        >>> abbe.models.cache_folder().name
+        '...'
+    """
     if own := os.environ.get("ABBE_CACHE"):
         return Path(own).expanduser()
     if shared := os.environ.get("XDG_CACHE_HOME"):
@@ -22,19 +30,57 @@ def cache_folder() -> Path:
     return Path.home() / ".cache" / "abbe"
 
 
-def model_folder(name: str) -> Path:
-    """The folder of a pulled model, whether it is there or not."""
+def pulled_folder(name: str) -> Path:
+    """The folder of a pulled model, whether it is there or not.
+
+    Args:
+        name: "smollm2" or "minilm".
+
+    Returns:
+        The folder.
+
+    Examples:
+        >>> abbe.models.pulled_folder("smollm2").name
+        'smollm2'
+    """
     return cache_folder() / "models" / name
 
 
 def is_pulled(name: str) -> bool:
-    """A folder appears only when it is complete, so its facts are enough of a proof."""
-    return (model_folder(name) / ABOUT).is_file()
+    """Whether a model is in the cache; a folder appears only when it is complete.
+
+    Args:
+        name: "smollm2" or "minilm".
+
+    Returns:
+        True if `load(name)` will find it.
+
+    Examples:
+        >>> abbe.models.is_pulled("no such model")
+        False
+    """
+    return (pulled_folder(name) / ABOUT).is_file()
 
 
-def facts(name: str) -> dict[str, Any]:
-    """What is known about a pulled model: what it is, where it came from, its hash and its licence."""
-    path = model_folder(name) / ABOUT
+def pulled_facts(name: str) -> dict[str, Any]:
+    """What is known about a pulled model: what it is, where it came from, its hash and its licence.
+
+    Args:
+        name: "smollm2" or "minilm".
+
+    Returns:
+        Facts by name.
+
+    Raises:
+        AbbeError: it is not in the cache.
+
+    Examples:
+        >>> abbe.models.pulled_facts("no such model")
+        Traceback (most recent call last):
+        ...
+        abbe._errors.AbbeError: model 'no such model' is not in ...: run `abbe pull no such model` first
+    """
+    path = pulled_folder(name) / ABOUT
     if not path.is_file():
         raise AbbeError(f"model {name!r} is not in {path.parent}: run `abbe pull {name}` first")
     known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

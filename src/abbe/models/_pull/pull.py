@@ -18,7 +18,7 @@ from ..._errors import AbbeError
 from .._load.quiet import quiet
 from . import minilm as _pull_minilm
 from . import smollm2 as _pull_smollm2
-from .cache import ABOUT, is_pulled, model_folder
+from .cache import ABOUT, is_pulled, pulled_folder
 
 Step = Callable[[str], None]
 
@@ -38,14 +38,30 @@ RECIPES = {
 
 
 def pull(name: str, progress: Step = lambda what: None) -> Path:
-    """The folder of a pulled model; the first call fetches and converts it, a later one finds it there already.
+    """Fetch a real pre-trained model into the cache; a later call finds it there already.
 
-    `progress` is called with one line before each step. Everything happens in a folder beside the final one, which is
-    renamed at the end: an error or an interrupt leaves nothing behind.
+    Everything happens in a folder beside the final one, which is renamed at the end: an error or an interrupt leaves
+    nothing behind. Needs the network once.
+
+    Args:
+        name: "smollm2" or "minilm".
+        progress: called with one line before each step.
+
+    Returns:
+        The folder of the model, which `load(name)` reads.
+
+    Raises:
+        AbbeError: the name is unknown, the network does not answer, or the disk is full.
+
+    Examples:
+        >>> abbe.pull("smolm2")
+        Traceback (most recent call last):
+        ...
+        abbe._errors.AbbeError: cannot pull 'smolm2'. Did you mean 'smollm2'? Models to pull: smollm2, minilm
     """
     if name not in RECIPES:
         raise AbbeError(f"cannot pull {name!r}.{_did_you_mean(name)} Models to pull: {', '.join(RECIPES)}")
-    folder = model_folder(name)
+    folder = pulled_folder(name)
     if is_pulled(name):
         progress(f"{name} is there already")
         return folder

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..._attention.blocks import beside_sink, compute_dtype, full_precision, grouped_scores, soft_cap, with_sink
+from ..._attention.blocks import compute_dtype, full_precision
+from ..._attention.scores import beside_sink, grouped_scores, soft_cap, with_sink
 from ..._double import has_float64
 from ..._errors import AbbeError
 from ...normalizers import Normalizer
@@ -71,7 +72,14 @@ class AttentionCall:
         return replace(self, **tensors)
 
     def visible(self, queries: Tensor) -> Tensor:
-        """Which keys these queries see: bool (batch, 1 or heads, len(queries), keys)."""
+        """Which keys these queries see.
+
+        Args:
+            queries: numbers of queries, 1-D int64.
+
+        Returns:
+            Bool (batch, 1 or heads, len(queries), keys).
+        """
         batch, keys = self.key.shape[0], self.key.shape[-2]
         queries = self._checked(queries)
         if self.mask is not None:
@@ -84,10 +92,14 @@ class AttentionCall:
         return rows.expand(batch, -1, len(queries), keys)
 
     def logits(self, queries: Tensor, *, sink: bool = False) -> Tensor:
-        """What these queries give to the normalizer: (batch, heads, len(queries), keys), -inf at keys they cannot see.
+        """What these queries give to the normalizer, -inf at keys they cannot see.
 
-        float32, or float64 where the model computes so. With `sink`, the layer's sink, if it has one, stands before the
-        keys as one key more.
+        Args:
+            queries: numbers of queries, 1-D int64.
+            sink: put the layer's sink, if it has one, before the keys as one key more.
+
+        Returns:
+            (batch, heads, len(queries), keys), float32, or float64 where the model computes so.
         """
         queries, dtype = self._checked(queries), compute_dtype(self.query)
         with full_precision(self.query):
@@ -102,16 +114,25 @@ class AttentionCall:
             return with_sink(scores, self.sink) if sink and self.sink is not None else scores
 
     def weights(self, queries: Tensor | None = None, normalizer: str | Normalizer | None = None) -> Tensor:
-        """The attention weights of these queries, or of all: (batch, heads, len(queries), keys), before dropout.
+        """The attention weights of these queries, or of all, before dropout.
 
         By the model's own rule: softmax of `logits`, beside the sink where there is one, which takes the rest of the 1.
-        Another normalizer (a spec or an instance) is given the same logits and sink, as `abbe.swap` would. A query that
-        sees no key gives zeros. Weights of all queries take queries x keys memory.
+        A query that sees no key gives zeros.
 
-        Example:
-            >>> with abbe.tap(model) as tap:
-            ...     tap.listen(lambda call: print(call.layer, call.weights(torch.tensor([99]), "sparsemax").shape))
-            ...     model(input_ids=tokens)
+        Args:
+            queries: numbers of queries, 1-D int64; None for all, which takes queries x keys memory.
+            normalizer: another one (a spec or an instance), which gets the same logits and sink, as in `abbe.swap`.
+
+        Returns:
+            (batch, heads, len(queries), keys).
+
+        Examples:
+            >>> model, sums = abbe.load("embedded"), []
+            >>> with abbe.tap(model) as t:
+            ...     t.listen(lambda call: sums.append(call.weights(torch.tensor([9]), "sparsemax").sum(-1)))
+            ...     _ = model(input_ids=torch.arange(16)[None])
+            >>> bool((torch.stack(sums) - 1).abs().max() < 1e-5)
+            True
         """
         if queries is None:
             queries = torch.arange(self.query.shape[-2], device=self.query.device)
@@ -120,7 +141,14 @@ class AttentionCall:
             return beside_sink(made, self.logits(queries), self.sink)
 
     def value_to_output(self) -> Tensor:
-        """(heads, value width, hidden size): the part of the output projection's weight that each head has."""
+        """The part of the output projection's weight that each head has.
+
+        Returns:
+            (heads, value width, hidden size).
+
+        Raises:
+            AbbeError: the projection is not known, or not a plain linear map.
+        """
         heads, width = self.query.shape[1], self.value.shape[-1]
         weight = _input_by_output(self.projection)
         if weight is None or weight.shape[0] != heads * width:

@@ -11,6 +11,7 @@ import copy
 import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 
 TAP_PREFIX, SWAP_PREFIX, LOADED_PREFIX = "abbe-tap-", "abbe-swap-", "abbe:"
 CARRIED_NAME = "abbe:plan"  # of a model that was loaded with its plan
+CARRIED_FILE = "abbe_plan.safetensors"  # in its folder
 _IN_USE = {
+    CARRIED_NAME: "computes with the plan of its folder, not with softmax, so it is neither tapped nor swapped; "
+    "measure the plan in the original model: abbe compare MODEL --with file:{plan}; or call "
+    "set_attn_implementation('sdpa') on it for softmax with these weights",
     TAP_PREFIX: "is tapped already; leave the other tap first",
     SWAP_PREFIX: "has other normalizers swapped in; restore that swap first",
     LOADED_PREFIX: "computes with attn_implementation={name!r}; call set_attn_implementation('sdpa') on it first",
@@ -131,7 +136,7 @@ class PrivateConfigs:
         ]
         for _, _, config in self._held:
             for one in _with_parts(config):
-                refuse_if_in_use(type(network).__name__, one._attn_implementation or "")
+                refuse_if_in_use(network, one._attn_implementation or "")
         self._copies: dict[int, Any] = {}  # by the identity of what was copied: deepcopy's memory
         self._names: dict[int, tuple[Any, str | None]] = {}
 
@@ -183,10 +188,12 @@ class PrivateConfigs:
             one._attn_implementation_internal = name
 
 
-def refuse_if_in_use(model: str, name: str) -> None:
+def refuse_if_in_use(network: nn.Module, name: str) -> None:
+    """Refuse a network whose attention has this name, if it is one of abbe's; the first name that fits says why."""
     for prefix, why in _IN_USE.items():
         if name.startswith(prefix):
-            raise AbbeError(f"this {model} {why.format(name=name)}")
+            plan = Path(getattr(network, "name_or_path", "") or "FOLDER", CARRIED_FILE)
+            raise AbbeError(f"this {type(network).__name__} {why.format(name=name, plan=plan)}")
 
 
 def configs_within(network: nn.Module) -> list[Any]:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._attention.blocks import BLOCK_BYTES, compute_dtype, fold_heads, full_precision, unfold_heads
+from ..._attention.blocks import BLOCK_BYTES, compute_dtype, full_precision
+from ..._attention.scores import fold_heads, unfold_heads
 from ..._double import where_double
 from ..._errors import AbbeError
 from .call import AttentionCall
@@ -132,6 +133,17 @@ class _Spread:
         return math.sqrt(self.squares / self.count) if self.count else 0.0
 
 
-def tolerance(dtype: torch.dtype) -> float:
-    """The largest error that rounding in this dtype explains."""
+def self_check_tolerance(dtype: torch.dtype) -> float:
+    """The largest error of a self-check that rounding in this dtype explains.
+
+    Args:
+        dtype: of the weights.
+
+    Returns:
+        A share of the standard deviation of the output; above it, nothing is measured.
+
+    Examples:
+        >>> abbe.models.self_check_tolerance(torch.float32) < abbe.models.self_check_tolerance(torch.bfloat16)
+        True
+    """
     return max(_TOLERANCE, _ROUNDINGS * torch.finfo(dtype).eps)

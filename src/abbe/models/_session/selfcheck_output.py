@@ -48,7 +48,20 @@ def last_tokens(network: Any, inputs: dict[str, Any]) -> int | None:
 
 
 def checked_logits(network: Any, tokens: int) -> int:
-    """How many numbers the outputs have that the check of one row of so many tokens compares."""
+    """How many numbers the outputs have that the check of one row of tokens compares.
+
+    Args:
+        network: a transformers model.
+        tokens: >= 1.
+
+    Returns:
+        How many numbers.
+
+    Examples:
+        >>> model = abbe.load("embedded")
+        >>> abbe.models.checked_logits(model.network, 16) == 16 * model.network.config.vocab_size
+        True
+    """
     all_logits = tokens * _vocabulary(network)
     if all_logits <= MOST_LOGITS or not _can_choose(network):
         return all_logits

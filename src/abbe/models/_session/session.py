@@ -22,7 +22,7 @@ from .masks import MaskPolicy
 from .modules import PrivateConfigs, use_text_part
 from .reader import CallReader, lock, models_within, refuse_requests_for_weights, register
 from .saved_plain import save_as_plain
-from .selfcheck import check_complete, check_ready, tolerance
+from .selfcheck import check_complete, check_ready, self_check_tolerance
 from .selfcheck_output import Output, checked_output, output_error
 from .trial import Trial
 
@@ -123,7 +123,7 @@ class Session:
         check_complete(self.network, self.modules.values(), trial.called, trial.most_keys)
         self.error = error = output_error(self.network, plain, own, inputs)
         # The coarsest dtype decides: attention may be computed in another one than the output.
-        limit = max(tolerance(dtype) for dtype in (plain.main.dtype, *trial.dtypes))
+        limit = max(self_check_tolerance(dtype) for dtype in (plain.main.dtype, *trial.dtypes))
         # `not <=`, so that NaN fails.
         if not error <= limit:
             model = type(self.network).__name__

@@ -23,7 +23,13 @@ What = str | Normalizer | Mapping[str, str | Normalizer]
 
 @dataclass(frozen=True, eq=False)
 class HeadGroup:
-    """Heads of one layer that share a normalizer; None is the model's own attention. `pattern` chose them."""
+    """Heads of one layer that share a normalizer.
+
+    Attributes:
+        pattern: that chose them.
+        heads: their numbers, from 0.
+        normalizer: None is the model's own attention.
+    """
 
     pattern: str
     heads: tuple[int, ...]

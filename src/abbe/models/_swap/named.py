@@ -26,12 +26,27 @@ _full_mask = MaskPolicy(set(), ()).make_mask
 
 
 def attention_names() -> dict[str, str]:
-    """The names for transformers' attn_implementation, such as "abbe:entmax-1.5", each with its spec."""
+    """The names for transformers' attn_implementation, such as "abbe:entmax-1.5", each with its spec.
+
+    Returns:
+        Specs by name.
+
+    Examples:
+        >>> abbe.models.attention_names()["abbe:entmax-1.5"]
+        'entmax:alpha=1.5'
+    """
     return {f"{LOADED_PREFIX}{name}": spec for name, spec in usual_specs().items()}
 
 
 def register_attention_names() -> None:
-    """Make the names known to transformers."""
+    """Make the names of `attention_names` known to transformers; importing both packages does it.
+
+    Examples:
+        >>> abbe.models.register_attention_names()
+        >>> from transformers import AttentionInterface
+        >>> "abbe:sparsemax" in AttentionInterface()
+        True
+    """
     from transformers.masking_utils import AttentionMaskInterface
     from transformers.modeling_utils import AttentionInterface
 

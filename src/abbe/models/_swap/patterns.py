@@ -16,10 +16,19 @@ FILE_PREFIX = "file:"  # of a swap that was saved
 
 
 def rules_in(text: str) -> str | dict[str, str]:
-    """Patterns and specs in one line, as a command line has them; a spec alone, or "file:PATH", stays as it is.
+    """Patterns and specs in one line, as a command line has them.
 
-    Example:
-        >>> rules_in("layers.10-29=softmax:temperature=0.8; *.heads.0=sparsemax")
+    Args:
+        text: "PATTERN=SPEC; PATTERN=SPEC"; a spec alone, or "file:PATH", stays as it is.
+
+    Returns:
+        Specs by pattern, or the text.
+
+    Raises:
+        AbbeError: a part is no PATTERN=SPEC, or a pattern is given twice.
+
+    Examples:
+        >>> abbe.models.rules_in("layers.10-29=softmax:temperature=0.8; *.heads.0=sparsemax")
         {'layers.10-29': 'softmax:temperature=0.8', '*.heads.0': 'sparsemax'}
     """
     first, equals, _ = text.partition("=")

@@ -19,18 +19,24 @@ _UNCHANGED = "unchanged"  # heads that keep the model's attention
 def plan(model: object, what: What) -> Plan:
     """What `swap(model, what)` would do, without doing it: which normalizer each layer and head would get.
 
-    `what` is all that `swap` takes, and a mistake in it is the same error. The model may be in use meanwhile, also
-    under a tap or a swap.
+    The model may be in use meanwhile, also under a tap or a swap.
 
-    Example:
-        >>> abbe.plan(model, {"layers.3": "topk:k=32", "*.heads.0,4": "sparsemax"})
+    Args:
+        model: a transformers model, or what `load` returns.
+        what: all that `swap` takes; a mistake in it is the same error.
+
+    Returns:
+        A mapping from layer paths to groups of heads, which prints as a table.
+
+    Examples:
+        >>> abbe.plan(abbe.load("embedded"), {"layers.3": "topk:k=32", "*.heads.0,4": "sparsemax"})
         Plan for GPT2LMHeadModel, 6 layers
-        layers  heads  normalizer  pattern
-        0-2     0,4    sparsemax   *.heads.0,4
-        0-2     1-3,5  unchanged
-        3       0-5    topk:k=32   layers.3
-        4-5     0,4    sparsemax   *.heads.0,4
-        4-5     1-3,5  unchanged
+        layers  heads    normalizer  pattern
+        0-2     0,4      sparsemax   *.heads.0,4
+        0-2     1-3,5-7  unchanged
+        3       0-7      topk:k=32   layers.3
+        4-5     0,4      sparsemax   *.heads.0,4
+        4-5     1-3,5-7  unchanged
     """
     return Plan(checked_network(model, "plan"), what)
 
@@ -38,8 +44,16 @@ def plan(model: object, what: What) -> Plan:
 class Plan(Mapping[str, tuple[HeadGroup, ...]]):
     """Of every layer path the groups of heads with their normalizers, in the order of the network.
 
-    A group whose normalizer is None keeps the model's own attention. `layers` are the paths by number, as patterns
-    count them.
+    A group whose normalizer is None keeps the model's own attention.
+
+    Args:
+        network: a transformers model.
+        what: as for `swap`.
+
+    Examples:
+        >>> planned = abbe.plan(abbe.load("embedded"), "layers.0=sparsemax")
+        >>> [str(group.normalizer) for group in planned[planned.layers[0]]]
+        ['sparsemax']
     """
 
     def __init__(self, network: object, what: What) -> None:
@@ -49,10 +63,15 @@ class Plan(Mapping[str, tuple[HeadGroup, ...]]):
 
     @property
     def layers(self) -> list[str]:
+        """Paths of the attention modules by number, as patterns count them."""
         return list(self._by_path)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write patterns, specs and learned parameters into one safetensors file, for `swap(model, "file:PATH")`."""
+        """Write patterns, specs and learned parameters into one safetensors file, for `swap(model, "file:PATH")`.
+
+        Args:
+            path: of the file.
+        """
         write_groups(path, self.by_layer, self._model)
 
     def __getitem__(self, path: str) -> tuple[HeadGroup, ...]:

@@ -40,17 +40,29 @@ class _AsAnyOther(Softmax):
 
 
 def swap(model: object, what: What) -> Swap:
-    """Give a transformers model (or what `load` returns) other normalizers, from now until `restore` or a block's end.
+    """Give a model other normalizers, from now until `restore` or a block's end.
 
-    `what` is a spec; a Normalizer, which all layers share; "file:PATH" of what `Swap.save` wrote; or a mapping from
-    patterns to specs or Normalizers, of which the first that names a head wins; in one line it is "PATTERN=SPEC;
-    PATTERN=SPEC". A head that no pattern names keeps the model's own attention. A pattern is LAYERS or
-    LAYERS.heads.HEADS: LAYERS is "*", "layers.0,2,5-7" (attention modules in the order in which the network holds them)
-    or a glob of module paths, HEADS is "0,4" or "2-5".
+    Masks, windows, soft caps, sinks, biases and caches stay as they are. A head that no pattern names keeps the model's
+    own attention. A pattern is LAYERS or LAYERS.heads.HEADS: LAYERS is "*", "layers.0,2,5-7" (attention modules in the
+    order in which the network holds them) or a glob of module paths, HEADS is "0,4" or "2-5".
 
-    Example:
+    Args:
+        model: a transformers model, or what `load` returns.
+        what: a spec; a Normalizer, which all layers share; "file:PATH" of what `Swap.save` wrote; or a mapping from
+            patterns to specs or Normalizers, of which the first that names a head wins; in one line it is
+            "PATTERN=SPEC; PATTERN=SPEC".
+
+    Returns:
+        The swap, in effect from now on.
+
+    Examples:
+        >>> model = abbe.load("embedded")
+        >>> tokens = torch.arange(16)[None]
+        >>> before = model(input_ids=tokens).logits
         >>> with abbe.swap(model, "entmax:alpha=1.5"):
-        ...     model.generate(**inputs)
+        ...     swapped = model(input_ids=tokens).logits
+        >>> torch.equal(before, swapped), torch.equal(before, model(input_ids=tokens).logits)
+        (False, True)
         >>> handle = abbe.swap(model, {"layers.3": "topk:k=32", "*.heads.0,4": "sparsemax"})
         >>> handle.restore()
     """
@@ -60,11 +72,18 @@ def swap(model: object, what: What) -> Swap:
 class Swap:
     """A model with other normalizers; `restore`, or leaving the `with` block, gives it its own attention back.
 
+    Args:
+        model: a transformers model, or what `load` returns.
+        what: as for `swap`.
+
     Attributes:
         network: the transformers model.
-        layers: paths of its attention modules, in the order of their numbers in patterns.
-        normalizers: of every layer path, the groups of heads with their normalizers.
-        error: what `check` found, None before.
+
+    Examples:
+        >>> with abbe.swap(abbe.load("embedded"), "entmax:alpha=1.5,learn=true") as swapped:
+        ...     learned = sum(parameter.numel() for parameter in swapped.parameters())
+        >>> learned  # one alpha per head
+        48
     """
 
     def __init__(self, model: object, what: What) -> None:
@@ -80,14 +99,17 @@ class Swap:
 
     @property
     def error(self) -> float | None:
+        """What `check` measured, None before: a small number means that the swap changes nothing but the normalizer."""
         return self._session.error
 
     @property
     def layers(self) -> list[str]:
+        """Paths of the attention modules, in the order of their numbers in patterns."""
         return self._plan.layers
 
     @property
     def normalizers(self) -> dict[str, tuple[HeadGroup, ...]]:
+        """Of every layer path, the groups of heads with their normalizers."""
         return dict(self._plan)
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -106,14 +128,20 @@ class Swap:
         self.restore()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write patterns, specs and learned parameters into one safetensors file, for `swap(model, "file:PATH")`."""
+        """Write patterns, specs and learned parameters into one safetensors file, for `swap(model, "file:PATH")`.
+
+        Args:
+            path: of the file.
+        """
         self._plan.save(path)
 
     def listen(self, listener: Listener) -> None:
-        """Call this with (AttentionCall, weights_of), layer by layer, in every later forward pass under the swap.
+        """Call a listener, layer by layer, in every later forward pass under the swap.
 
-        `weights_of(queries)`, of a 1-D tensor of query numbers, gives the (heads, queries, keys) weights that the layer
-        uses for batch element 0, before dropout; it is valid during the call.
+        Args:
+            listener: a function of (AttentionCall, weights_of). `weights_of(queries)`, of a 1-D tensor of query
+                numbers, gives the (heads, queries, keys) weights that the layer uses for batch element 0, before
+                dropout; it is valid during the call.
         """
         self._check_active()
         self._session.watch()
@@ -123,8 +151,16 @@ class Swap:
     def check(self, **inputs: Any) -> float:
         """Prove on these inputs that with softmax swapped in everywhere the model's own output comes out.
 
-        Returns the largest difference over the standard deviation of the output; too large a one is an AbbeError.
         Listeners are not called. Also learns the output projections, for later calls of listeners.
+
+        Args:
+            inputs: those of the model's forward pass.
+
+        Returns:
+            The largest difference over the standard deviation of the output; rounding leaves about 1e-6 in float32.
+
+        Raises:
+            AbbeError: the difference is larger than rounding explains.
         """
         self._check_active()
         softmax = make_groups(_AsAnyOther(), list(self._plan.by_layer))

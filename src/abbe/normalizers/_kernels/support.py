@@ -1,7 +1,9 @@
 """The support of rows: the places and weights of the keys that have a weight, and the gradient on these alone.
 
-A support kernel works in place. Row r of `scores` (rows, width) holds logits; afterwards its first counts[r] numbers
-are the weights, in no particular order, and places[r] their keys. `shape` says which keys a row sees:
+A support kernel takes the logits of its rows from `scores` (rows, width), or makes them: where there are queries
+(rows, depth), these are multiplied with packed keys (`abbe._kernels.products`), a few rows at a time, and all of
+`scores` is free. It leaves the support of row r in the flat `scores` and `places`: weights, in no particular order, and
+their keys, counts[r] of them from starts[r] on. `shape` says which keys a row sees:
 
     (queries, position, nearest, farthest, keys, first key)
 
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..._kernels.compiled import around, inlined, kernel
+from ..._kernels.products import PANEL, ROWS, score_tile
 from ..._kernels.sums import LONG_BLOCK, Row, sum_over_keys
 from ..._kernels.vector import NAN, NEG_INF, ONE, POS_INF, TINY, ZERO, below, exp, f32, log, maximum
 from .entmax import (
@@ -40,33 +43,58 @@ _SETTLED_PEAK = 0.02  # nearer to its end it gains few keys
 _ROUGHLY = 1e-3  # more than the error of rough sums
 _LANES_FROM = 0.03  # of alpha - 1: below, most keys have a weight, and rough sums are too rough
 
+_TILE = 1 << 17  # scores that a thread makes at a time: half of the cache of a core, where they wait to be read
+_TILE_ROWS = 64
+
 _SOURCE = """
-def {name}(scores, params, sink, shape, places, counts, sink_weights, start, stop):
+def {name}(scores, params, sink, shape, places, counts, starts, sink_weights, query, packed, start, stop):
     queries, position, nearest, farthest, keys, first_key = shape
     room = support_room(keys + 1)
+    all_weights, all_places, end = scores.reshape(scores.size), places.reshape(places.size), start * scores.shape[1]
+    tile, turned = tile_room(query, keys)
+    tile_start, tile_stop, column = start, start, 0
     for r in range(start, stop):
-        at = position + r % queries
+        logits, at = scores[r], position + r % queries
+        if query.shape[0] > 0:
+            if r == tile_stop:
+                tile_start, tile_stop = r, min(stop, r + tile.shape[0], r - r % queries + queries)
+                begin = first_key + max(0, at - farthest)
+                column = begin - begin % PANEL - first_key
+                of_head = packed[r // queries * packed.shape[0] // (query.shape[0] // queries)]
+                stop_key = first_key + min(keys, at + tile_stop - 1 - tile_start - nearest + 1)
+                score_tile(query[tile_start:tile_stop], of_head, column + first_key, stop_key, turned, tile)
+            logits = tile[r - tile_start]
         first, last = max(0, at - farthest), min(keys, at - nearest + 1)
         if sink.shape[0] > 0:  # one key more, after those that are visible
             last = max(first, last)
-            scores[r, last] = sink[r // queries]
+            logits[last - column] = sink[r // queries]
             last += 1
+        starts[r] = end
         if first >= last:
             counts[r] = 0
             continue
-        row = scores[r, first:last]
+        row, weights, own_places = logits[first - column : last - column], all_weights[end:], all_places[end:]
         top = top_of_row(row, room)
         if NEG_INF < top < POS_INF:
-            count = of_row(row, top, params[r if params.shape[0] > 1 else 0], room, scores[r], places[r])
+            count = of_row(row, top, params[r if params.shape[0] > 1 else 0], room, weights, own_places)
         else:
-            count = 0 if top == NEG_INF else spoil(scores[r, : last - first], places[r])
+            count = 0 if top == NEG_INF else spoil(weights[: last - first], own_places)
         if sink.shape[0] > 0:
-            count = take_out(scores[r, :count], places[r], last - 1 - first, sink_weights[r : r + 1])
+            count = take_out(weights[:count], own_places, last - 1 - first, sink_weights[r : r + 1])
         if first + first_key > 0:
             for c in range(count):
-                places[r, c] += first + first_key
+                own_places[c] += first + first_key
         counts[r] = count
+        end += count
 """
+
+
+@kernel
+def tile_room(query: Any, keys: int) -> Any:
+    """Scores of a few rows, and their queries; the first panel may begin before the first key, the sink comes last."""
+    width = (keys + 1 + 2 * PANEL) if query.shape[0] > 0 else 1
+    rows = min(max(_TILE // width // ROWS, 2) * ROWS, _TILE_ROWS)
+    return np.empty((rows, width), np.float32), np.empty(rows * query.shape[1], np.float32)
 
 
 @kernel
@@ -108,7 +136,7 @@ def take_out(weights: Any, places: Any, place: int, weight: Any) -> Any:
 def support_rows(of_row: Any) -> Any:
     """Make a support kernel from of_row(row, top, params, room, weights, places), which returns the count."""
     scope = {"support_room": support_room, "top_of_row": top_of_row, "spoil": spoil, "take_out": take_out}
-    scope |= {"NEG_INF": NEG_INF, "POS_INF": POS_INF}
+    scope |= {"NEG_INF": NEG_INF, "POS_INF": POS_INF, "PANEL": PANEL, "score_tile": score_tile, "tile_room": tile_room}
     return kernel(around(of_row, "of_row", _SOURCE.format(name=of_row.__name__), scope))
 
 

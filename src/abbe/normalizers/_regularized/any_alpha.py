@@ -44,9 +44,20 @@ ANY_ALPHA = row_map("entmax-any", any_alpha_reference)
 
 
 def entmax_weights(logits: Tensor, alpha: float | Tensor) -> Tensor:
-    """alpha-entmax along the last dimension of float32 or float64 logits, alpha > 0 a number or one per row, (..., 1).
+    """alpha-entmax along the last dimension; kernels and closed forms serve alpha in [1, 2].
 
-    Kernels and closed forms serve alpha in [1, 2].
+    A high alpha gives few positive weights, 1 is softmax, and below 1 no weight is 0.
+
+    Args:
+        logits: (..., keys), float32 or float64.
+        alpha: > 0, a number or one per row, (..., 1); it may need a gradient.
+
+    Returns:
+        Weights of the same shape, with a sum of 1 per row.
+
+    Examples:
+        >>> [round(w, 3) for w in abbe.normalizers.entmax_weights(torch.tensor([1.0, 0.5, -1.0]), 1.5).tolist()]
+        [0.674, 0.326, 0.0]
     """
     alpha = number_if_fixed("entmax", "alpha", alpha, 0.0)
     if not isinstance(alpha, Tensor):

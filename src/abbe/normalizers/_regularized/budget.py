@@ -56,7 +56,19 @@ BUDGET = row_map("budget", budget_reference)
 
 
 def budget_weights(logits: Tensor, budget: float | Tensor) -> Tensor:
-    """Budget along the last dimension of float32 or float64 logits, budget >= 0 a number or one per row, (..., 1)."""
+    """Weights in [0, 1] with a given sum, along the last dimension: a high budget selects many keys, a low one few.
+
+    Args:
+        logits: (..., keys), float32 or float64.
+        budget: >= 0, a number or one per row, (..., 1); it may need a gradient.
+
+    Returns:
+        Weights of the same shape, with the sum min(budget, n) per row.
+
+    Examples:
+        >>> abbe.normalizers.budget_weights(torch.tensor([3.0, 0.5, 0.0]), 2.0).tolist()
+        [1.0, 0.75, 0.25]
+    """
     budget = number_if_fixed("budget", "budget", budget, 0.0, closed=True)
     params = budget.to(logits.dtype) if isinstance(budget, Tensor) else logits.new_full((1,), budget)
     return row_weights(BUDGET, logits, params)

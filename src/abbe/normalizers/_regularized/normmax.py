@@ -53,7 +53,18 @@ NORMMAX = row_map("normmax", normmax_reference)
 
 
 def normmax_weights(logits: Tensor, alpha: float | Tensor) -> Tensor:
-    """Normmax along the last dimension of float32 or float64 logits, alpha > 0 a number or one per row, (..., 1)."""
+    """Normmax along the last dimension: a high alpha spreads the weight over the keys near the top, 1 is argmax.
+
+    Args:
+        logits, alpha: as for `entmax_weights`.
+
+    Returns:
+        Weights of the same shape, with a sum of 1 per row.
+
+    Examples:
+        >>> [round(w, 3) for w in abbe.normalizers.normmax_weights(torch.tensor([1.0, 0.5, -1.0]), 2.0).tolist()]
+        [0.689, 0.311, 0.0]
+    """
     alpha = number_if_fixed("normmax", "alpha", alpha, 0.0)
     params = alpha.to(logits.dtype) if isinstance(alpha, Tensor) else logits.new_full((1,), alpha)
     return row_weights(NORMMAX, logits, params)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._kernels.switch import VARIABLE, KernelsBrokenError
+from ..._kernels.switch import VARIABLE, KernelsBrokenError, reason_of
 from .choice import plan
 
 _broken = False
@@ -70,10 +70,9 @@ def _give_up(error: Exception) -> None:
     if _broken:
         return
     _broken = True
-    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
     warnings.warn(
-        f"abbe goes on without its Triton kernels, by torch operations: {reason} ({VARIABLE}=off says that this is "
-        "wanted)",
+        f"abbe goes on without its Triton kernels, by torch operations: {reason_of(error)} "
+        f"({VARIABLE}=off says that this is wanted)",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -16,7 +16,7 @@ from ..._asked import whole
 from ...measures import bootstrap_interval
 from ...models import plan
 from ...normalizers import Normalizer
-from ...results import Result, as_text, read_content
+from ...results import Result, as_rows, as_text, read_content, tables_from
 from ...words.finding import Finding, findings_from
 from .._engine.settings import Settings
 
@@ -56,7 +56,13 @@ class CalibrationSettings:
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over windows with its interval; None where one window is too few for an interval."""
+    """A mean over windows with its interval.
+
+    Attributes:
+        value: the mean.
+        low: lower end; None where one window is too few for an interval.
+        high: upper end; None where one window is too few for an interval.
+    """
 
     value: float
     low: float | None
@@ -124,6 +130,7 @@ class Calibration(Result):
 
     study: ClassVar[str] = "calibrate"
     page: ClassVar[str] = "calibrate.html"
+    beside: ClassVar[tuple[str, ...]] = (CALIBRATED, TUNED)
 
     spec: str | Mapping[str, str]
     normalizers: Mapping[str, Normalizer] = field(repr=False)
@@ -142,7 +149,12 @@ class Calibration(Result):
         return self.table.group_by("layer", "name", maintain_order=True).agg(*errors, *zeros, heads=pl.len())
 
     def save_swap(self, path: str | os.PathLike[str], model: object) -> None:
-        """Write the fitted swap for this model into one safetensors file, for `swap(model, "file:PATH")`."""
+        """Write the fitted swap for a model into one safetensors file, for `swap(model, "file:PATH")`.
+
+        Args:
+            path: of the file.
+            model: that it was fitted to.
+        """
         plan(model, self.normalizers).save(path)
 
     def as_json(self) -> dict[str, Any]:
@@ -150,9 +162,7 @@ class Calibration(Result):
             "spec": self.spec if isinstance(self.spec, str) else dict(self.spec),
             "losses": [asdict(loss) for loss in self.losses],
             "findings": [asdict(finding) for finding in self.findings],
-            "layers": self.layers.to_dicts(),
-            "table": self.table.to_dicts(),
-            "parameters": self.parameters.to_dicts(),
+            **as_rows({"layers": self.layers, "table": self.table, "parameters": self.parameters}),
             "manifest": dict(self.manifest),
             "file": None if self.file is None else str(self.file),
         }
@@ -160,13 +170,9 @@ class Calibration(Result):
     def _files(self) -> dict[str, bytes | str]:
         return {FINDINGS: as_text(self.as_json())}
 
-    def _files_beside(self, folder: Path) -> Sequence[str]:
-        return [name for name in (CALIBRATED, TUNED) if (folder / name).is_file()]
-
 
 def opened_calibration(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Calibration:
     content = read_content(folder / FINDINGS, stored)
-    parameters = pl.DataFrame(content["parameters"], schema=PARAMETERS_SCHEMA, orient="row")
     losses = tuple(
         StageLoss(one["stage"], *(one[key] and Interval(**one[key]) for key in ("loss", "over_baseline", "gain")))
         for one in content["losses"]
@@ -175,8 +181,7 @@ def opened_calibration(folder: Path, manifest: Mapping[str, Any], stored: Mappin
         spec=content["spec"],
         normalizers={},
         losses=losses,
-        table=pl.DataFrame(content["table"], schema=HEADS_SCHEMA, orient="row"),
-        parameters=parameters,
+        **tables_from(content, {"table": HEADS_SCHEMA, "parameters": PARAMETERS_SCHEMA}),
         findings=findings_from(content["findings"]),
         manifest=manifest,
         file=next((folder / name for name in (TUNED, CALIBRATED) if (folder / name).is_file()), None),

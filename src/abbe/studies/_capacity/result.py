@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import polars as pl
 
-from ...results import Result, as_text, read_content
-from ...words.finding import Finding, findings_from
+from ...results import TablesResult, as_csv, as_text, read_content, tables_from
+from ...words.finding import findings_from
 from ...words.names import DELETION, RENORMALISED
 from .._engine.targets import targets_words
 
@@ -49,8 +49,8 @@ CORRELATION_SCHEMA: dict[str, Any] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class Capacity(Result):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Capacity(TablesResult):
     """The result of `capacity`.
 
     Attributes:
@@ -72,12 +72,9 @@ class Capacity(Result):
     study: ClassVar[str] = "capacity"
     page: ClassVar[str] = "capacity.html"
 
-    table: pl.DataFrame = field(repr=False)
     curve: pl.DataFrame = field(repr=False)
     growth: pl.DataFrame = field(repr=False)
     correlation: pl.DataFrame = field(repr=False)
-    findings: tuple[Finding, ...]
-    manifest: Mapping[str, Any] = field(repr=False)
 
     @property
     def layers(self) -> pl.DataFrame:
@@ -87,6 +84,7 @@ class Capacity(Result):
 
     @property
     def reported_way(self) -> str:
+        """The way that sentences about layers are about: renormalised, unless only the other was asked for."""
         return reported_way(self.manifest["settings"]["ways"])
 
     @property
@@ -96,13 +94,11 @@ class Capacity(Result):
 
     def as_json(self) -> dict[str, Any]:
         """Everything, tables as lists of rows."""
-        tables = {name: table.to_dicts() for name, table in self._tables().items()}
-        return tables | {"findings": [asdict(finding) for finding in self.findings], "manifest": dict(self.manifest)}
+        return self._content(self._tables()) | {"manifest": dict(self.manifest)}
 
     def _files(self) -> dict[str, bytes | str]:
         """Every table as CSV, and all of it as one JSON file."""
-        tables: dict[str, bytes | str] = {f"{name}.csv": table.write_csv() for name, table in self._tables().items()}
-        return tables | {SUMMARY: as_text(self.as_json())}
+        return as_csv(self._tables()) | {SUMMARY: as_text(self.as_json())}
 
     def _tables(self) -> dict[str, pl.DataFrame]:
         return {"table": self.table, "curve": self.curve, "growth": self.growth, "correlation": self.correlation}
@@ -111,5 +107,5 @@ class Capacity(Result):
 def opened_capacity(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Capacity:
     content = read_content(folder / SUMMARY, stored)
     schemas = {"table": TABLE_SCHEMA, "curve": CURVE_SCHEMA, "growth": GROWTH_SCHEMA, "correlation": CORRELATION_SCHEMA}
-    tables = {name: pl.DataFrame(content[name], schema=schema, orient="row") for name, schema in schemas.items()}
-    return Capacity(**tables, findings=findings_from(content["findings"]), manifest=manifest)
+    findings = findings_from(content["findings"])
+    return Capacity(**tables_from(content, schemas), findings=findings, manifest=manifest)

@@ -54,10 +54,13 @@ def capacity(
 ) -> Capacity:  # fmt: skip
     """The least N at which keeping only the N keys of largest weight at every query raises the loss by at most tau.
 
+    A sink counts as a key: it is one of the N if its logit is among the N largest. N* and its two ways are those of
+    "Retrieval Capacity of Self-Attention Under Competition" (arXiv 2609.37879). A small N* means that few keys do the
+    work, a large one that the model reads widely.
+
     Args:
-        model, text, seed, level, resamples, tokenizer, device, dtype, device_map: as for `diagnose`; the model has
-            to predict the next token.
-        tau: the rise that is allowed, relative to the baseline's loss on the same windows; one or several.
+        model, text: as for `diagnose`.
+        tau: the rise that is allowed, relative to the baseline's loss on the same windows, in (0, 1); one or several.
         lengths: window lengths in tokens; by default 128, 256, 512 and 1024, as far as the model's context goes.
         windows: how many windows of each length; intervals come from resampling them in pairs.
         way: "deletion" keeps the weights of the N keys as they are, "renormalised" makes them sum to 1 again; or both.
@@ -72,15 +75,23 @@ def capacity(
         targets: which tokens of a window are scored: "all" next ones, or "last:128", so many at the end of every
             window, whose queries see nearly all of it. This changes N* a lot (arXiv 2609.37879); the default lengths
             then leave out windows with fewer targets.
+        seed: of all that is drawn: the same seed gives the same numbers.
+        level: of the intervals, in (0, 1).
+        resamples: of the bootstrap, >= 1.
         folder: keep losses there as they are known; an interrupted study is resumed.
-        progress: say the cost and show a bar on standard error.
+        tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
-    A sink counts as a key: it is one of the N if its logit is among the N largest. N* and its two ways are those of
-    "Retrieval Capacity of Self-Attention Under Competition" (arXiv 2609.37879).
+    Returns:
+        N* of the model and of every layer, with intervals, and every loss that was evaluated.
 
-    Example:
-        >>> result = abbe.capacity("smollm2", "book.txt", tau=0.01, folder="smollm2-capacity")
-        >>> [finding.sentence for finding in result.findings]
+    Raises:
+        AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
+
+    Examples:
+        >>> small = {"lengths": 32, "windows": 2, "grid": "coarse", "layers": False, "progress": False}
+        >>> result = abbe.capacity("embedded", tau=0.05, way="renormalised", **small)
+        >>> result.table.select("length", "way", "tau").rows()
+        [(32, 'renormalised', 0.05)]
     """
     place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     check_causal(loaded, "capacity")
@@ -176,7 +187,10 @@ class _Study:
         correlation = correlation_table(rows, self.settings)
         sentences = findings(table, growth, correlation, self.settings)
         manifest = self._manifest(run, time.perf_counter() - started)
-        return Capacity(table, curve_table(curves, self.settings), growth, correlation, sentences, manifest)
+        return Capacity(
+            table=table, curve=curve_table(curves, self.settings), growth=growth, correlation=correlation,
+            findings=sentences, manifest=manifest,
+        )  # fmt: skip
 
     def _say_cost(self, kept: Counter[int]) -> None:
         """Of what is left; a finished study left a summary, beside losses that can still be read."""

@@ -12,12 +12,12 @@ import polars as pl
 from ..._asked import between, is_whole, several, shown, whole
 from ..._errors import AbbeError
 from ...measures import USUAL_SIZE
-from ...results import Result, as_text, read_content
+from ...results import Result, as_csv, as_rows, as_text, read_content, tables_from
 from ...words.finding import Finding, findings_from
 from ...words.names import BASELINE, JUMPS
 from .._engine.capacity.search import COARSE, checked_grid
 from .._engine.needles.prompts import DECOYS, DEPTHS
-from .._engine.settings import Settings, plain_settings
+from .._engine.settings import Settings, plain_settings, window_settings
 from .alternatives import Alternative
 
 SUMMARY = "compare.json"
@@ -72,10 +72,7 @@ class CompareSettings:
 
     def reading(self) -> Settings:
         """How windows are read."""
-        return Settings(
-            lengths=(self.length,), windows=self.windows, queries=self.queries, sizes=(USUAL_SIZE,), vectors="value",
-            normalizer=None, temperatures=(), seed=self.seed, level=self.level, resamples=self.resamples,
-        )  # fmt: skip
+        return window_settings(self.length, self.windows, self.queries, self.seed, self.level, self.resamples)
 
     def as_json(self) -> dict[str, Any]:
         files = {one.name: one.digest for one in self.alternatives if one.digest}
@@ -106,7 +103,7 @@ class Comparison(Result):
     """The result of `compare`.
 
     Attributes:
-        table: a row for the baseline and for every alternative; `docs/comparing.md` explains the columns.
+        table: a row for the baseline and for every alternative; `abbe.words.columns` explains the columns.
             Intervals are in columns with _low and _high; what could not be measured is null.
         needle: accuracy, gain over the baseline and margin by normalizer, kind of prompt, length and depth; null is
             all of them together.
@@ -128,23 +125,16 @@ class Comparison(Result):
     def as_json(self) -> dict[str, Any]:
         return {
             "recommendation": asdict(self.recommendation),
-            "table": self.table.to_dicts(),
-            "judgements": self.judgements.to_dicts(),
-            "needle": self.needle.to_dicts(),
+            **as_rows({"table": self.table, "judgements": self.judgements, "needle": self.needle}),
             "manifest": dict(self.manifest),
         }
 
     def _files(self) -> dict[str, bytes | str]:
-        return {
-            "table.csv": self.table.write_csv(),
-            "needle.csv": self.needle.write_csv(),
-            SUMMARY: as_text(self.as_json()),
-        }
+        return as_csv({"table": self.table, "needle": self.needle}) | {SUMMARY: as_text(self.as_json())}
 
 
 def opened_comparison(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Comparison:
     content = read_content(folder / SUMMARY, stored)
-    schemas = {"table": SCHEMA, "needle": NEEDLE_SCHEMA, "judgements": JUDGEMENT_SCHEMA}
-    tables = {name: pl.DataFrame(content[name], schema=schema, orient="row") for name, schema in schemas.items()}
+    tables = tables_from(content, {"table": SCHEMA, "needle": NEEDLE_SCHEMA, "judgements": JUDGEMENT_SCHEMA})
     (recommendation,) = findings_from([content["recommendation"]])
     return Comparison(**tables, recommendation=recommendation, manifest=manifest)

@@ -21,7 +21,7 @@ WORTH = 0.01  # of separable weight: a smaller gain is real, but nobody would no
 FEWER = 0.95  # of the baseline's capacity: on the coarse grid less may be an error of reading off
 _USUAL = 0.95
 # How often an interval of nominal 95 % from so many windows holds the true mean, simulated: of skewed numbers
-# (log-normal, sigma 0.5) and of normal ones. The table of docs/measuring.md.
+# (log-normal, sigma 0.5) and of normal ones. The table of docs/explanation/intervals.md.
 COVERAGE = {2: (0.49, 0.49), 3: (0.72, 0.75), 4: (0.84, 0.87), 5: (0.89, 0.92), 6: (0.91, 0.92), 8: (0.90, 0.93)}
 _REASONS = {
     "lowers_loss": "lowers the loss",

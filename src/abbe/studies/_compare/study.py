@@ -33,14 +33,14 @@ def compare(
     Every one is swapped into all layers and heads, or into some of them; all read the same windows.
 
     Args:
-        model, text, seed, level, resamples, tokenizer, device, dtype, device_map: as for `diagnose`.
+        model, text: as for `diagnose`.
         normalizers: what to swap: specs, patterns with specs (a mapping, or in one line "layers.3=topk:k=32; ..."), or
             "file:PATH" of a saved swap. By default entmax:alpha=1.5, sparsemax, topk:k=32 and topp:p=0.9.
         length: of the windows, in tokens; by default 512, or the model's context where it is shorter.
         windows: how many; intervals come from resampling them, and fewer than 6 (8 at a level of 0.99) give no
             recommendation.
         queries: how many of each window selectivity is measured on.
-        tau: relative rise of the loss that the capacity allows.
+        tau: relative rise of the loss that the capacity allows, in (0, 1).
         grid: on which the capacity is searched, as for `capacity`: "coarse" (powers of 2, N is read off between them)
             or "exact" (whole numbers, about twice as many passes).
         needle_lengths: of the prompts of the needle test; by default 128, 256, 512 and 1024, as far as the context
@@ -48,13 +48,27 @@ def compare(
         prompts: how many of each kind, length and depth.
         calibrate: compare every alternative that is no file also after calibration on the first half of the text; all
             windows are then from the second half.
+        seed: of all that is drawn: the same seed gives the same numbers.
+        level: of the intervals, in (0, 1).
+        resamples: of the bootstrap, >= 1.
         folder: keep what is measured there, and the page `compare.html` (`abbe.compare` writes it); a comparison that
             was interrupted is resumed.
-        progress: say the cost and show a bar on standard error.
+        tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
-    Example:
-        >>> comparison = abbe.compare("smollm2", "book.txt", normalizers=["entmax:alpha=1.5", "topk:k=32"])
+    Returns:
+        A row for the baseline and for every alternative, and which one to take, or that none helps.
+
+    Raises:
+        AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
+
+    Examples:
+        >>> comparison = abbe.compare(
+        ...     normalizers="topk:k=8", length=32, windows=2, queries=4, needle_lengths=64, prompts=1, progress=False
+        ... )
+        >>> comparison.table["normalizer"].to_list()
+        ['baseline', 'topk:k=8']
         >>> comparison.recommendation.sentence
+        'Too few windows to judge: ...'
     """
     alternatives = as_alternatives(ALTERNATIVES if normalizers is None else normalizers)
     place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))

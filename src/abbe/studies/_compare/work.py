@@ -243,17 +243,19 @@ class Study:
         return self._part(name, "capacity", lambda: self._capacity(name, _swapped(alternative), losses), steps)
 
     def _equal_of(self, name: str, alternative: Alternative | None) -> dict[str, Any]:
-        return self._part(name, "sensitivity", lambda: self._equal(_swapped(alternative)), 0)
+        def make() -> dict[str, Any]:
+            reading, planned = self.settings.reading(), plan(self.model, _swapped(alternative))
+            if self._logits is None:
+                self._logits = baseline_logits(self.model, self.windows, reading)
+            return at_equal_selectivity(self._logits, planned, reading, self.windows[0])
+
+        return self._part(name, "sensitivity", make, 0)
 
     def _read(self, name: str, swapped: Rules) -> dict[str, list[float]]:
         """By window; the loss of the baseline is that of the model as it is."""
-        by_window: dict[str, list[float]] = {}
         with swap(self.model, swapped) as running:
             reader = SwapReader(self.model, running, self.settings.reading())
-            for window in self.windows:
-                for key, value in reader.read(window).items():
-                    by_window.setdefault(key, []).append(value)
-                self._step(f"{name}: windows")
+            by_window = reader.read_all(self.windows, lambda: self._step(f"{name}: windows"))
         if name == BASELINE:
             by_window["loss"] = window_losses(self.model, self.windows).tolist()
         return by_window
@@ -264,17 +266,8 @@ class Study:
                 return window_losses(self.model, self.windows, lambda _: self._step(f"{name}: top {keep} weights"))
 
         baseline, full = window_numbers(self._baseline_losses), window_numbers(losses)
-        return curve_record(
-            trace(
-                losses_with, baseline, full, [self.settings.tau], self._sizes, length=self.settings.length,
-                way=RENORMALISED,
-            )
-        )  # fmt: skip
-
-    def _equal(self, swapped: Rules) -> dict[str, Any]:
-        if self._logits is None:
-            self._logits = baseline_logits(self.model, self.windows, self.settings.reading())
-        return at_equal_selectivity(self._logits, plan(self.model, swapped), self.settings.reading(), self.windows[0])
+        taus, length = [self.settings.tau], self.settings.length
+        return curve_record(trace(losses_with, baseline, full, taus, self._sizes, length=length, way=RENORMALISED))
 
     def _needle(self, name: str, alternative: Alternative | None) -> list[float]:
         def make() -> dict[str, Any]:
@@ -285,11 +278,11 @@ class Study:
         return [math.nan if margin is None else margin for margin in of_prompts]
 
     def _speed_of(self, contenders: Contenders) -> dict[str, Any]:
-        return self._kept(_SPEED, lambda: self._speed(contenders), _TIMED, ROUNDS * len(contenders))
+        def make() -> dict[str, Any]:
+            whats = {name: None if one is None else one.what for name, one in contenders.items()}
+            return costs(self.model, self.windows[0].tokens, whats, lambda: self._step(_TIMED))
 
-    def _speed(self, contenders: Contenders) -> dict[str, Any]:
-        whats = {name: None if alternative is None else alternative.what for name, alternative in contenders.items()}
-        return costs(self.model, self.windows[0].tokens, whats, lambda: self._step(_TIMED))
+        return self._kept(_SPEED, make, _TIMED, ROUNDS * len(contenders))
 
     def _manifest(self, error: float, records: Mapping[str, Any]) -> dict[str, Any]:
         infinite = [

@@ -151,7 +151,7 @@ def _best(pieces: Sequence[Callable[[], object]], watch: Watch) -> list[float]:
             seen.append(clock() - start)
         if len(times[0]) <= _ROUNDS:
             watch.step("timing this machine")
-    return [max(min(seen), 1e-9) for seen in times]
+    return [max(min(seen), 1e-9) for seen in times]  # a coarse clock may show 0, and rates are inverse times
 
 
 def _fitted(terms: Sequence[Sequence[float]], seconds: Sequence[float], known: Sequence[float]) -> list[float]:

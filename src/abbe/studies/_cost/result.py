@@ -105,4 +105,5 @@ class Costs:
         }
 
     def to_json(self) -> str:
+        """What `--json` prints; NaN and infinity become null."""
         return json.dumps(finite(self.as_json()), indent=1, allow_nan=False)

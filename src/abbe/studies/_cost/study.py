@@ -42,7 +42,9 @@ def cost(
     Args:
         model: a name as for `load` (a hub id must be in the cache), a folder with a config.json, a network, or a shape:
             `{"layers": 80, "heads": 64, "kv_heads": 8, "width": 8192, "mlp": 28672, "vocabulary": 128256}`.
-        lengths, windows, queries: as for `diagnose` or `report`.
+        lengths: of windows in tokens; by default those of the study.
+        windows: how many of each length.
+        queries: how many per window, or "all".
         study: "diagnose", "report", or "pass" for the forward passes alone.
         dtype: of weights and activations: "float32", "bfloat16" or "float16".
         flops: operations per second that a device sustains; with `bandwidth`, nothing is measured.
@@ -51,8 +53,13 @@ def cost(
         memory: bytes of one device: as many copies as fit work at the same time. Without it, one copy takes all.
         progress: show a bar on standard error.
 
-    Example:
-        >>> print(abbe.cost("smollm2", lengths=[256, 1024]))
+    Returns:
+        Seconds and bytes by length, and their sums.
+
+    Examples:
+        >>> costs = abbe.cost("embedded", lengths=[64, 256], flops=1e12, bandwidth=1e11, progress=False)
+        >>> costs.table["length"].to_list(), costs.seconds > 0
+        ([64, 256], True)
     """
     name, hollow = _without_weights(model)
     if study not in STUDIES:

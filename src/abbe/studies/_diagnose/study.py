@@ -31,34 +31,45 @@ def diagnose(
 ) -> Run:  # fmt: skip
     """Measure how selective every attention head of a model is.
 
+    `abbe.measures.list_measures` says what high and low mean.
+
     Args:
         model: a name for `load`, what `load` gave, or a transformers network (then with its `tokenizer`). A network in
-            training mode is measured in evaluation mode and put back; one that was compiled or wrapped for
-            distributed training is measured without that.
+            training mode is measured in evaluation mode and put back; one that was compiled or wrapped for distributed
+            training is measured without that.
         text: file or files, "-" for standard input, a `Text`, the text itself (a string that is no path and has a space
             or a line break), or None for the sample that comes with abbe.
-        lengths: of windows in tokens, one or several; by default 64, 256 and 1024, as far as the context goes,
-            or all of a text that is shorter than that.
+        lengths: of windows in tokens, one or several; by default 64, 256 and 1024, as far as the context goes, or all
+            of a text that is shorter than that.
         normalizer: another normalizer for the same logits; by default the model's own softmax, with its sinks.
         vectors: token vectors of the geometry: "value", "output" (values through the output projection), "hidden" (the
             layer's input states) or "embedding" (L2-normalised token embeddings, as in arXiv 2508.17821).
         queries: how many queries per window, one from each of as many equal stretches, or "all".
         windows: how many windows of each length; intervals come from resampling them.
         sizes: sizes N of the selected set; by default 1, 2, 5, 10, 20, 50 and 100.
-        temperatures: where the sensitivity is measured; none leaves it out.
+        temperatures: T > 0 at which the sensitivity is measured; none leaves it out.
         seed: of windows, queries, random sets and resampling.
-        level: of the intervals.
-        resamples: of the bootstrap.
+        level: of the intervals, in (0, 1).
+        resamples: of the bootstrap, >= 1.
+        folder: keep the run there; an interrupted run is resumed.
+        tokenizer: of a network that is given.
         device: "cpu" (the default), "cuda", "cuda:1", "mps", "xpu", or "auto" for an accelerator if there is one. A
             network that is given stays where it is.
         dtype: of the weights: "float32" (the default), "bfloat16" or "float16"; a network that is given stays as it is.
         device_map: instead of `device`, to spread the model over devices: "auto", or a mapping as in transformers.
-        folder: keep the run there; an interrupted run is resumed.
         progress: say the cost and show a bar on standard error.
 
-    Example:
-        >>> run = abbe.diagnose("smollm2", "book.txt", lengths=[256, 1024])
-        >>> run.table.filter(pl.col("measure") == "separability")
+    Returns:
+        A row per layer, head, length, size and measure, with interval, limit and control.
+
+    Raises:
+        AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
+
+    Examples:
+        >>> import polars as pl
+        >>> run = abbe.diagnose("embedded", lengths=32, windows=2, queries=4, progress=False)
+        >>> run.table.filter(pl.col("measure") == "separability").columns
+        ['model', 'layer', 'head', 'length', 'n', 'measure', 'value', 'low', 'high', 'limit', 'control']
     """
     place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     settings = settings_for(

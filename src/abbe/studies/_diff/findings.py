@@ -11,6 +11,7 @@ import polars as pl
 from ...words.finding import Fact, Finding
 from ...words.measures import measure_words
 from ...words.numbers import heads_of, interval, many, number, percent, sentence
+from .fitted import CRITICAL, DECAY
 from .paired import LOSS
 
 MAIN = (  # what a first look needs
@@ -18,6 +19,7 @@ MAIN = (  # what a first look needs
     "sensitivity_worst_mean",
 )  # fmt: skip
 _SHOWN = 3
+_BARE = ("weight", "share", "exponent")  # units that the label says already
 
 
 def findings(table: pl.DataFrame, names: Sequence[str], size: int | None, level: float, windows: int) -> list[Finding]:
@@ -78,6 +80,28 @@ def _loss(together: pl.DataFrame) -> list[Finding]:
     return findings
 
 
+def fitted_findings(table: pl.DataFrame, left_out: Sequence[str]) -> list[Finding]:
+    """The mean decay exponent and critical N at the largest length, and why one of them is not compared."""
+    together = table.filter(pl.col("head").is_null() & pl.col("measure").is_in((DECAY, CRITICAL)))
+    last = {row["measure"]: row for row in together.sort("length", nulls_last=False).to_dicts()}
+    rule = (
+        "the decay exponent is fitted over all windows of all lengths, critical N over all heads at the largest length "
+        "that has one; both sides are resampled by the same draws; changed if the interval of the difference does not "
+        "hold 0"
+    )
+    said = []
+    for name in (DECAY, CRITICAL):
+        if (row := last.get(name)) is None:
+            continue
+        changed = row["low"] is not None and not row["low"] <= 0 <= row["high"]
+        how = "changes" if changed else "is the same within its interval"
+        how = "has no interval" if row["low"] is None and row["difference"] != 0 else how
+        at = "" if row["length"] is None else f" at {row['length']:,} tokens"
+        words = f"{sentence(_label(row))}{at} {how}: {_moved(row).removeprefix(f'{_label(row)}, ')}"
+        said.append(Finding("over lengths", f"{words}.", rule, _facts(row)))
+    return said + [Finding("not compared", line, rule) for line in left_out]
+
+
 def _largest(single: pl.DataFrame, level: float) -> list[Finding]:
     """The largest change of each of a few heads, of a main measure if one changed."""
     changed = single.filter("changed").sort(pl.col("effect").abs(), descending=True, nulls_last=True)
@@ -124,6 +148,7 @@ def _moved(row: Mapping[str, Any]) -> str:
     ends = interval(row["low"], row["high"], lambda end: number(end, 3, signed=True))
     by = f"{number(row['difference'], 3, signed=True)}{f', {ends}' if ends else ''}"
     unit = "nats" if row["measure"] == LOSS else measure_words(row["measure"]).unit
+    unit = "" if unit in _BARE else unit
     values = f"from {number(row['first'], 3)} to {number(row['second'], 3)}"
     return f"{_label(row)}, {values}{f' {unit}' if unit else ''} ({by})"
 

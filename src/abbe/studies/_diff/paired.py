@@ -33,14 +33,15 @@ _PLACES = {info.name: place for place, info in enumerate(list_measures())}
 LOSS = "loss"  # of the next token, beside the measures of all heads together
 Records = Mapping[int, Sequence[Record]]  # by length, in the order of the windows
 Losses = Mapping[int, Tensor]  # by length: one of each window
+Columns = dict[str, np.ndarray]
 
 
 def difference_table(
-    first: Records, second: Records, settings: Settings, losses: Sequence[Losses] = ()
+    first: Records, second: Records, settings: Settings, losses: Sequence[Losses] = (), fitted: Sequence[Columns] = ()
 ) -> pl.DataFrame:
     """All measures of all heads, the largest changes first; rows of all heads together have null as layer and head.
 
-    `losses` are those of both sides, where both predict the next token.
+    `losses` are those of both sides, where both predict the next token; `fitted` are rows of what needs all windows.
     """
     parts = [
         part
@@ -52,12 +53,15 @@ def difference_table(
         parts += [
             _rows(LOSS, length, a, losses[1][length], settings, of_heads=False) for length, a in losses[0].items()
         ]
+    parts += fitted
     if not parts:
         return pl.DataFrame(schema=SCHEMA)
     joined: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     single = ~np.isnan(joined["layer"])
     joined["q_value"] = np.where(single, q_values(joined["p_value"], single), q_values(joined["p_value"], ~single))
-    joined["changed"] = (joined["q_value"] <= 1 - settings.level) & _beyond_rounding(joined)
+    # Critical N has an interval and no p value.
+    alone = np.isnan(joined["p_value"]) & ((joined["low"] > 0) | (joined["high"] < 0))
+    joined["changed"] = ((joined["q_value"] <= 1 - settings.level) | alone) & _beyond_rounding(joined)
     order = np.lexsort((-np.abs(np.nan_to_num(joined["effect"])), ~joined["changed"], ~single))
     return pl.DataFrame({name: _series(name, kind, joined[name][order]) for name, kind in SCHEMA.items()})
 
@@ -105,7 +109,7 @@ def _measures(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
 
 def _rows_of(
     name: str, length: int, first: Sequence[Record], second: Sequence[Record], settings: Settings
-) -> list[dict[str, np.ndarray]]:
+) -> list[Columns]:
     a, b = (torch.stack([record[name + _VALUE] for record in side]) for side in (first, second))
     # A window counts where both sides have a number.
     absent = a.isnan() | b.isnan()
@@ -115,21 +119,27 @@ def _rows_of(
     return [_rows(name, length, a, b, settings), of_all]
 
 
-def _rows(
-    name: str, length: int, a: Tensor, b: Tensor, settings: Settings, *, of_heads: bool = True
-) -> dict[str, np.ndarray]:
+def _rows(name: str, length: int, a: Tensor, b: Tensor, settings: Settings, *, of_heads: bool = True) -> Columns:
     """Of numbers (window, layer, head) or (window, layer, head, N), without layer and head if they are of all heads."""
     difference = b - a
-    low, high = bootstrap_interval(difference, level=settings.level, resamples=settings.resamples, seed=settings.seed)
+    ends = bootstrap_interval(difference, level=settings.level, resamples=settings.resamples, seed=settings.seed)
     first, second, mean = (x.nanmean(0) for x in (a, b, difference))
+    return columns_of(name, length, first, second, mean, ends, paired_p(difference), settings, of_heads=of_heads)
+
+
+def columns_of(
+    name: str, length: int | None, first: Tensor, second: Tensor, mean: Tensor, ends: tuple[Tensor, Tensor], p: Tensor,
+    settings: Settings, *, of_heads: bool,
+) -> Columns:  # fmt: skip
+    """Rows of numbers (layer, head) or (layer, head, N), without layer and head if they are of all heads."""
     places = np.indices(mean.shape).reshape(mean.dim(), mean.numel())
     nothing = np.full(mean.numel(), np.nan)
     layer, head, sizes = (*places[:2], places[2:]) if of_heads else (nothing, nothing, places)
     columns: dict[str, Any] = {
-        "layer": layer, "head": head, "length": np.full(mean.numel(), length),
+        "layer": layer, "head": head, "length": nothing if length is None else np.full(mean.numel(), length),
         "n": np.asarray(settings.sizes)[sizes[0]] if len(sizes) else nothing,
-        "first": first, "second": second, "difference": mean, "low": low, "high": high,
-        "effect": mean / _spread(first, second) if of_heads else mean / first.abs(), "p_value": paired_p(difference),
+        "first": first, "second": second, "difference": mean, "low": ends[0], "high": ends[1],
+        "effect": mean / _spread(first, second) if of_heads else mean / first.abs(), "p_value": p,
     }  # fmt: skip
     flat = {key: np.asarray(x, dtype=np.float64).reshape(-1) for key, x in columns.items()}
     known = ~np.isnan(flat["difference"])

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import polars as pl
 
 from ...results import SCHEMA as RUN_SCHEMA
-from ...results import Result, as_parquet, as_text, read_content, read_table
+from ...results import Result, as_parquet, as_rows, as_text, read_content, read_table
 from ...words.finding import Finding, findings_from
 from .paired import SCHEMA
 
@@ -20,7 +20,7 @@ CURVE_SCHEMA: dict[str, Any] = {"side": pl.Int32, **RUN_SCHEMA}
 
 @dataclass(frozen=True, eq=False)
 class Difference(Result):
-    """What `diff` found between the first and the last side.
+    """What `diff` measured between the first and the last side.
 
     Attributes:
         table: a row for each layer, head, window length, set size n and measure: value on the first and on the last
@@ -29,7 +29,6 @@ class Difference(Result):
             holds for all heads together has null as layer and head.
         curves: rows of all sides, as `diagnose` gives them, with the number of the side: of all heads together, and
             of single heads for the main measures.
-        names: of the sides, in order.
         findings: what changed, in sentences with their rules.
         manifest: as of every study; `models` are all sides.
     """
@@ -48,6 +47,7 @@ class Difference(Result):
 
     @property
     def names(self) -> list[str]:
+        """Of the sides, in order."""
         return [str(one["name"]) for one in self.manifest["models"]]
 
     @property
@@ -62,13 +62,13 @@ class Difference(Result):
 
     @property
     def heads(self) -> int:
+        """How many heads were compared."""
         return self.of_heads.select("layer", "head").unique().height
 
     def as_json(self) -> dict[str, Any]:
         return {
             "findings": [asdict(finding) for finding in self.findings],
-            "table": self.table.to_dicts(),
-            "curves": self.curves.to_dicts(),
+            **as_rows({"table": self.table, "curves": self.curves}),
             "manifest": dict(self.manifest),
         }
 

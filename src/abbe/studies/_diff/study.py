@@ -27,7 +27,8 @@ from .._engine.parts import Parts
 from .._engine.settings import Settings, settings_for
 from .._engine.tables import Record
 from .._engine.watch import Watch, watching
-from .findings import MAIN, findings
+from .findings import MAIN, findings, fitted_findings
+from .fitted import fitted_rows
 from .paired import difference_table
 from .result import CURVE_SCHEMA, Difference
 from .sources import check_alike, check_shapes, is_run, read_run, sources
@@ -45,6 +46,8 @@ def diff(
 ) -> Difference:  # fmt: skip
     """Every measure of every head on two sides, on the same windows of text: what changed, and what did not.
 
+    All sides need the same numbers of layers and heads, and the same tokens for a text.
+
     Args:
         model: the first side: a model as for `diagnose`, or the folder of a run of `diagnose` or `report`. A folder or
             a glob of checkpoints, or a list of models, stands for several sides: first and last are compared, and all
@@ -52,17 +55,28 @@ def diff(
         other: the second side.
         text: as for `diagnose`; of runs that were measured before it is known.
         lengths: of windows in tokens; by default 256, or the model's context if less.
-        windows, queries, sizes, vectors, seed, resamples, tokenizer, device, dtype, device_map: as for `diagnose`.
+        windows: how many windows of each length; intervals come from resampling them.
+        queries: how many queries per window, one from each of as many equal stretches, or "all".
+        sizes: sizes N of the selected set; by default 1, 2, 5, 10, 20, 50 and 100.
+        vectors: token vectors of the geometry: "value", "output", "hidden" or "embedding", as for `diagnose`.
+        seed: of all that is drawn: the same seed gives the same numbers.
         level: of intervals; a change counts where its q value (Benjamini and Hochberg over all heads and measures) is
             at most 1 - level.
+        resamples: of the bootstrap, >= 1.
         folder: keep the runs there; an interrupted study is resumed.
-        progress: say the cost and show a bar on standard error.
+        tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
-    All sides need the same numbers of layers and heads, and the same tokens for a text.
+    Returns:
+        A row for each head and measure with both values and their difference, the largest changes first.
 
-    Example:
-        >>> half = abbe.load("smollm2", dtype=torch.bfloat16)
-        >>> abbe.diff("smollm2", half, "book.txt").changed
+    Raises:
+        AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
+
+    Examples:
+        >>> half = abbe.load("embedded", dtype="bfloat16")
+        >>> diff = abbe.diff("embedded", half, lengths=32, windows=2, queries=4, sizes=5, progress=False)
+        >>> diff.heads, len(diff.names)
+        (48, 2)
     """
     place, listed, placed = as_folder(folder), sources(model, other), Placed(device, dtype, device_map)
     runs = [is_run(one) for one in listed]
@@ -218,8 +232,9 @@ def _of_runs(folders: Sequence[str], place: Path | None) -> Difference:
 
 def _result(sides: Sequence[_Side], settings: Settings, manifest: dict[str, Any]) -> Difference:
     losses = [sides[0].losses, sides[-1].losses] if sides[0].losses and sides[-1].losses else []
-    table = difference_table(sides[0].records, sides[-1].records, settings, losses)
     names = [str(model["name"]) for model in manifest["models"]]
+    fitted, left_out = fitted_rows(sides[0].records, sides[-1].records, names, settings)
+    table = difference_table(sides[0].records, sides[-1].records, settings, losses, fitted)
     size = usual_size(sides[0].run.table)
     count = max(len(records) for records in sides[0].records.values())
     main = pl.col("head").is_null() | (
@@ -229,7 +244,7 @@ def _result(sides: Sequence[_Side], settings: Settings, manifest: dict[str, Any]
         side.run.table.filter(main).select(pl.lit(number, pl.Int32).alias("side"), *side.run.table.columns)
         for number, side in enumerate(sides)
     ]
-    sentences = findings(table, names, size, settings.level, count)
+    sentences = [*findings(table, names, size, settings.level, count), *fitted_findings(table, left_out)]
     return Difference(table, pl.concat(curves).cast(CURVE_SCHEMA), tuple(sentences), manifest)  # type: ignore[arg-type]
 
 

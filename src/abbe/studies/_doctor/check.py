@@ -11,7 +11,14 @@ State = Literal["ok", "warning", "missing", "broken"]
 
 @dataclass(frozen=True)
 class Check:
-    """What was looked at, how it is, and what to do where that is not ok."""
+    """What was looked at, how it is, and what to do where that is not ok.
+
+    Attributes:
+        name: of what was looked at.
+        state: "ok", "warning" (costs time or room), "missing" (can be installed) or "broken" (nothing works).
+        detail: what was seen.
+        advice: what to do; empty where nothing is.
+    """
 
     name: str
     state: State
@@ -20,4 +27,5 @@ class Check:
 
     @property
     def failed(self) -> bool:
+        """Whether abbe cannot work because of it."""
         return self.state == "broken"

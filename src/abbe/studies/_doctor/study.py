@@ -20,10 +20,13 @@ CHECKS: tuple[tuple[str, Callable[[], Check | list[Check]]], ...] = (
 
 
 def doctor() -> list[Check]:
-    """All checks: each is ok, or says what to do.
+    """Is this installation complete, and can it work on this machine?
 
-    Example:
-        >>> [check.name for check in doctor() if check.failed]
+    Returns:
+        All checks: each is ok, or says what to do.
+
+    Examples:
+        >>> [check.name for check in abbe.doctor() if check.failed]
         []
     """
     return [check for name, look in CHECKS for check in _checked(name, look)]

@@ -45,11 +45,19 @@ def report_each(
 
     Args:
         models: names or folders, or a pattern such as "checkpoints/*".
-        text, options: as for `report`.
+        text: file or files, "-" for standard input, a `Text`, the text itself, or None for the sample that comes with
+            abbe.
         folder: one folder per model lies in it, and the index page.
+        progress: say the cost and show a bar on standard error.
+        options: as for `report`.
 
-    Example:
-        >>> abbe.report_each("checkpoints/*", "book.txt", folder="over-training").table
+    Returns:
+        A row per model: its answer and the five numbers of its report.
+
+    Examples:
+        >>> reports = abbe.report_each(["embedded"], folder="each", lengths=32, windows=2, queries=4, progress=False)
+        >>> reports.table["model"].to_list()
+        ['embedded']
     """
     places = _folders(_listed(models))
     text = read_once(text)

@@ -11,6 +11,7 @@ from ...normalizers import Normalizer, format_spec, normalizer, parse_spec
 
 # They have a scale of their own: a temperature beside it would do the same.
 _WITH_SCALE = ("learned-temperature", "ssmax", "asentmax", "scaled")
+_BEYOND = ("logn",)  # its slope shows beyond `trained` keys, where windows to calibrate on seldom reach
 _KEPT = ("entmax", "asentmax")  # a learned alpha goes to softmax, and would be compared under the name of entmax
 
 
@@ -25,7 +26,7 @@ def learnable_rules(asked: object) -> str | dict[str, str]:
 def learnable(spec: str) -> str:
     """The spec with its parameters free, on scaled logits; what says learn=false stays as it is.
 
-    Example:
+    Examples:
         >>> learnable("entmax:alpha=1.5")
         'scaled:of=(entmax:alpha=1.5,learn=true),t=0,learn=true'
     """
@@ -59,7 +60,7 @@ def _set_free(spec: str) -> str:
     for option in made.options:
         if option.kind == "normalizer":
             filled[option.name] = _set_free(str(given.get(option.name, option.default)))
-    can_learn = "learn" in made._given and made.learnable
+    can_learn = "learn" in made._given and made.learnable and made.name not in _BEYOND
     if can_learn and "learn" not in given and not _at_an_edge(made):
         filled["learn"] = True
     return format_spec(made.name, filled)
@@ -74,7 +75,7 @@ def _at_an_edge(made: Normalizer) -> bool:
 def kept_alpha(spec: str) -> str:
     """The spec with learn=false for every entmax in it that does not say learn.
 
-    Example:
+    Examples:
         >>> kept_alpha("entmax:alpha=1.5")
         'entmax:alpha=1.5,learn=false'
     """

@@ -121,7 +121,11 @@ def as_folder(folder: FolderLike | None) -> Path | None:
         raise AbbeError(f"folder is {shown(folder)}, but must be the path of a folder")
     if "\0" in os.fspath(folder):
         raise AbbeError(f"folder is {shown(folder)}, which no system takes as a path")
-    return Path(folder)
+    path = Path(folder)
+    # Before a model is loaded: what cannot be kept need not be measured.
+    if blocked := next((above for above in path.parents if os.path.isfile(above)), None):
+        raise AbbeError(f"cannot make the run folder {path}: {blocked} is a file")
+    return path
 
 
 def room_for(model: LoadedModel, text: Text, shortest: int) -> int | None:

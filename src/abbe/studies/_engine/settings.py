@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from ..._asked import between, is_whole, plain, positive, several, shown, whole, window_lengths
 from ..._errors import AbbeError
-from ...measures import DEFAULT_GRID, checked_grid
+from ...measures import DEFAULT_GRID, USUAL_SIZE, checked_grid
 from ...normalizers import Normalizer, normalizer
 
 Vectors = Literal["embedding", "hidden", "value", "output"]
@@ -97,6 +97,14 @@ def settings_for(
         level=between("level", level, 0, 1, example=0.95),
         resamples=whole("resamples", resamples, least=1, most=MOST_RESAMPLES),
     )
+
+
+def window_settings(length: int, windows: int, queries: int, seed: int, level: float, resamples: int) -> Settings:
+    """How a study reads windows of one length that asks for losses and sets of the usual size alone."""
+    return Settings(
+        lengths=(length,), windows=windows, queries=queries, sizes=(USUAL_SIZE,), vectors="value", normalizer=None,
+        temperatures=(), seed=seed, level=level, resamples=resamples,
+    )  # fmt: skip
 
 
 def count_of_queries(given: int | str | None) -> int | None:

@@ -128,6 +128,17 @@ class _Lines(Watch):
 
 @contextmanager
 def watching(shown: bool, total: int | None = None) -> Iterator[Watch]:
+    """Show on standard error what a study does: lines, and a bar on a terminal or a line per minute elsewhere.
+
+    Args:
+        shown: whether anything is.
+        total: parts, where there are several that keep to one bar.
+
+    Examples:
+        >>> with abbe.studies.watching(False) as watch:
+        ...     watch.expect(2)
+        ...     watch.step("the first of two")
+    """
     console = Console(stderr=True, quiet=not shown)
     watch: Watch
     if not shown:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._attention.blocks import beside_sink
+from ..._attention.scores import beside_sink
+from ..._chance import generator_named
 from ..._errors import AbbeError
 from ...measures import (
     Reading,
@@ -196,10 +196,7 @@ def query_positions(length: int, settings: Settings, window: Window) -> Tensor:
 
 def seeded(settings: Settings, window: Window, use: str) -> torch.Generator:
     """A generator that depends on seed, window and use alone, so that windows can be measured in any order."""
-    name = f"abbe, seed {settings.seed}, length {window.length}, window {window.index}, {use}"
-    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-    # torch takes seeds of 63 bits.
-    return torch.Generator().manual_seed(number & (2**63 - 1))
+    return generator_named(f"abbe, seed {settings.seed}, length {window.length}, window {window.index}, {use}")
 
 
 def _range_limit(call: AttentionCall, queries: Tensor) -> Tensor | None:

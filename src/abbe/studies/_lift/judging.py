@@ -24,12 +24,13 @@ from .kept import Kept
 from .pass_keys import PassKey, answers, pass_keys
 from .reading import SparsityReader
 from .result import KEYS_SCHEMA, SCHEMA
-from .rule import Judged, paired_mean, relative_rise
+from .rule import Judged, of_kind, paired_mean, relative_rise
 from .search import What
 from .settings import LiftSettings
-from .thirds import Portion, windows_of
+from .thirds import Portion, longer_windows, windows_of
 
 _SOFTMAX = "softmax"
+_KINDS = dict(zip(KINDS, ("lists", "sentences"), strict=True))
 _READ = ("zeros", "active", "effective_tokens")
 
 
@@ -38,14 +39,17 @@ class Judging:
 
     def __init__(
         self, model: LoadedModel, settings: LiftSettings, portion: Portion, contenders: Mapping[str, What | None],
-        kept: Kept, watch: Watch,
+        kept: Kept, watch: Watch, longer: Sequence[int] = (),
     ) -> None:  # fmt: skip
+        """`longer` are lengths at which the loss is judged beside that of the settings."""
         self.model, self.settings, self.contenders, self.kept, self.watch = model, settings, contenders, kept, watch
         self.windows: Sequence[Window] = windows_of(model, portion, settings)
+        self.longer = {length: longer_windows(model, portion, settings, [length]) for length in longer}
         maker = PromptMaker(model.tokenizer, portion.text, portion.seed)
         self.prompts: list[Prompt] = maker.make(settings.needle_lengths, settings.prompts)
         self.keys: list[PassKey] = pass_keys(model.tokenizer, portion, settings.lengths, settings.prompts)
-        self.skipped = [*getattr(self.windows, "skipped", ()), *maker.skipped]
+        more = [line for windows in self.longer.values() for line in windows.skipped]
+        self.skipped = [*getattr(self.windows, "skipped", ()), *more, *maker.skipped]
 
     def run(self) -> tuple[Judged, pl.DataFrame, pl.DataFrame]:
         """For the rule, the table, and the pass keys by length and depth."""
@@ -63,6 +67,11 @@ class Judging:
             {name: with_nan(record["zeros"]) for name, record in records.items()},
             {name: [(margin or 0.0) > 0 for margin in record["margins"]] for name, record in records.items()},
             {name: record["right"] for name, record in records.items()},
+            [_KINDS[prompt.kind] for prompt in self.prompts],
+            {
+                length: {name: with_nan(record["longer"][str(length)]) for name, record in records.items()}
+                for length in self.longer
+            },
         )
         rows = [self._row(name, judged, record, sensitivity, speed) for name, record in records.items()]
         return judged, pl.DataFrame(rows, schema=SCHEMA, orient="row"), self._keys_table(records)
@@ -75,15 +84,22 @@ class Judging:
         with nullcontext() if what is None else swap(self.model, what):
             if what is None:
                 record["loss"] = window_losses(self.model, self.windows).tolist()
+            record["longer"] = {str(length): self._losses(name, windows) for length, windows in self.longer.items()}
             record["margins"] = margins(self.model, self.prompts)
             record["log_probability"], record["right"] = answers(self.model, self.keys)
         return record
+
+    def _losses(self, name: str, windows: Sequence[Window]) -> list[float]:
+        if not windows:
+            return []
+        losses: list[float] = window_losses(self.model, windows, lambda _: self._stepper(name)()).tolist()
+        return losses
 
     def _stepper(self, name: str) -> Callable[[], None]:
         return lambda: self.watch.step(f"judging: {name}")
 
     def _kept_steps(self, name: str) -> None:
-        for _ in self.windows:
+        for _ in (*self.windows, *(window for windows in self.longer.values() for window in windows)):
             self.watch.step(f"judging: {name}")
 
     def _sensitivities(self) -> dict[str, Any]:
@@ -108,15 +124,20 @@ class Judging:
         losses, zeros = (of[name] for of in (judged.losses, judged.zeros))
         row: dict[str, Any] = {"contender": name, "loss": mean(losses)}
         row |= {key: mean(with_nan(record[key])) for key in _READ}
-        right = judged.needles[name]
-        for column, kind in zip(("lists", "sentences"), KINDS, strict=True):
-            row[column] = mean([ok for ok, prompt in zip(right, self.prompts, strict=True) if prompt.kind == kind])
+        by_kind = {kind: of_kind(judged, kind) for kind in _KINDS.values()}
+        row |= {kind: mean(right[name]) for kind, right in by_kind.items()}
+        for of_length in judged.longer.values():
+            row["longer_loss"] = mean(of_length[name])
         row |= {"pass_keys": mean(judged.keys[name]), "time_ratio": speed[name] / speed[BASELINE]}
         row |= {"seconds": speed[name], "sensitivity_ratio": sensitivity["ratios"].get(name)}
         if name != BASELINE:
             pairs = [a - b for a, b in zip(zeros, judged.zeros[BASELINE], strict=True)]
             row |= ends("rise", relative_rise(losses, judged.losses[BASELINE], self.settings))
             row |= ends("zeros_gain", paired_mean(torch.tensor(pairs, dtype=torch.float64), self.settings))
+            for of_length in judged.longer.values():
+                row |= ends("longer_rise", relative_rise(of_length[name], of_length[BASELINE], self.settings))
+            for kind, right in by_kind.items():
+                row |= ends(f"{kind}_gain", _gain(right, name, self.settings.level))
             row |= ends("needle_gain", _gain(judged.needles, name, self.settings.level))
             row |= ends("key_gain", _gain(judged.keys, name, self.settings.level))
         return without_nan(row)

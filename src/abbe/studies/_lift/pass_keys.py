@@ -42,11 +42,26 @@ class PassKey:
     answer: int  # how many tokens at the end are the key
 
 
+@dataclass(frozen=True, eq=False)
+class Haystack:
+    """Text with sentences in it, and for each a question: one pass over the text serves all of them."""
+
+    body: Tensor
+    questions: tuple[tuple[Tensor, int], ...]  # tokens that end with the answer, and how many those are
+    depths: tuple[float, ...]
+
+
 def pass_keys(tokenizer: Any, portion: Portion, lengths: Sequence[int], prompts: int) -> list[PassKey]:
     """`prompts` of each length and depth; lengths that the part of the text is too short for are left out."""
     maker = _Maker(tokenizer, portion.text, portion.seed, portion.name == JUDGE)
     places = [(n, depth, number) for n in lengths for depth in _DEPTHS[maker.judged] for number in range(prompts)]
     return [made for place in places if (made := maker.make(*place)) is not None]
+
+
+def haystacks(tokenizer: Any, portion: Portion, length: int, count: int) -> list[Haystack]:
+    """So many, whose sentences lie at depths that are spread evenly; none where the part of the text is too short."""
+    maker = _Maker(tokenizer, portion.text, portion.seed, portion.name == JUDGE)
+    return [made for number in range(count) if (made := maker.haystack(length, number, count)) is not None]
 
 
 class _Maker:
@@ -57,29 +72,52 @@ class _Maker:
 
     def make(self, length: int, depth: float, number: int) -> PassKey | None:
         chance = random.Random(f"abbe pass key, seed {self._seed}, {length} {depth} {number}")
+        planted, asked = self._sentences(chance)
+        question, answer = asked[0]
+        hay = self._drawn(chance, length - len(question), planted)
+        if hay is None:
+            return None
+        # Decoys lie at drawn depths on both sides, so that the place says nothing.
+        depths = [depth, *(chance.random() for _ in range(DECOYS))]
+        tokens = torch.tensor([*self._buried(hay, depths, planted), *question])
+        return PassKey(length, depth, tokens, answer)
+
+    def haystack(self, length: int, number: int, count: int) -> Haystack | None:
+        chance = random.Random(f"abbe haystack, seed {self._seed}, {length} {number}")
+        planted, asked = self._sentences(chance)
+        hay = self._drawn(chance, length - max(len(question) for question, _ in asked), planted)
+        if hay is None:
+            return None
+        depths = [(place + (number + 0.5) / count) / len(planted) for place in range(len(planted))]
+        chance.shuffle(depths)
+        questions = tuple((torch.tensor(question), answer) for question, answer in asked)
+        return Haystack(torch.tensor(self._buried(hay, depths, planted)), questions, tuple(depths))
+
+    def _sentences(self, chance: random.Random) -> tuple[list[list[int]], list[tuple[list[int], int]]]:
+        """What is planted, the needle first; and for each the question with its answer, and the answer's tokens."""
         begin, end = chance.choice(JUDGED if self.judged else SEARCHED)
         names = chance.sample(_NAMES[self.judged], DECOYS + 1)
-        keys = [f" {chance.randrange(10 ** (_DIGITS - 1), 10**_DIGITS)}" for _ in names]
-        answer = self._ids(keys[0])
-        asked = [*self._ids(begin.format(names[0])), *answer]
-        planted = [
-            [*self._ids(begin.format(name)), *self._ids(key), *self._ids(end)]
-            for name, key in zip(names, keys, strict=True)
-        ]
-        room = length - len(self._before) - len(asked) - sum(map(len, planted))
+        begun = [self._ids(begin.format(name)) for name in names]
+        keys = [self._ids(f" {chance.randrange(10 ** (_DIGITS - 1), 10**_DIGITS)}") for _ in names]
+        pairs = list(zip(begun, keys, strict=True))
+        return [[*words, *key, *self._ids(end)] for words, key in pairs], [([*w, *key], len(key)) for w, key in pairs]
+
+    def _drawn(self, chance: random.Random, length: int, planted: Sequence[Sequence[int]]) -> list[int] | None:
+        """Hay that fills what the sentences leave of so many tokens."""
+        room = length - len(self._before) - sum(map(len, planted))
         if room < 2 * (DECOYS + 1) or room > len(self._hay):
             return None
         start = chance.randrange(len(self._hay) - room + 1)
-        hay = self._hay[start : start + room]
-        # Decoys lie at drawn depths on both sides, so that the place says nothing.
-        places = [round(depth * room), *(round(chance.random() * room) for _ in range(DECOYS))]
-        body: list[int] = []
+        return self._hay[start : start + room]
+
+    def _buried(self, hay: Sequence[int], depths: Sequence[float], planted: Sequence[Sequence[int]]) -> list[int]:
+        body = list(self._before)
         done = 0
+        places = [round(depth * len(hay)) for depth in depths]
         for place, sentence in sorted(zip(places, planted, strict=True), key=lambda pair: pair[0]):
             body += [*hay[done:place], *sentence]
             done = place
-        tokens = torch.tensor([*self._before, *body, *hay[done:], *asked])
-        return PassKey(length, depth, tokens, len(answer))
+        return [*body, *hay[done:]]
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer(

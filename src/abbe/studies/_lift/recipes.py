@@ -10,7 +10,7 @@ from itertools import pairwise
 from .settings import LOSS, LiftSettings
 
 Layers = tuple[int, ...]
-_LEAST_GAIN = 1e-6
+_LEAST_GAIN = 1e-6  # below, harm over gain would be noise over noise
 _MARGIN = 0.5  # of the allowed loss: what the upper end on the part to choose on should keep to
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import polars as pl
 
-from ...results import Result, as_text, read_content
+from ...results import Result, as_csv, as_rows, as_text, read_content, tables_from
 from ...words.finding import Finding, findings_from
 
 SUMMARY, PLAN_FILE, CONTROL_FILE = "lift.json", "plan.safetensors", "softmax.safetensors"
 _ENDS = ("", "_low", "_high")
-INTERVALS = ("rise", "zeros_gain", "needle_gain", "key_gain")  # over the baseline, columns with _low and _high
-_NUMBERS = ("loss", "zeros", "active", "effective_tokens", "lists", "sentences", "pass_keys", "sensitivity_ratio")
+# Over the baseline, columns with _low and _high.
+INTERVALS = (
+    "rise", "longer_rise", "zeros_gain", "needle_gain", "lists_gain", "sentences_gain", "key_gain",
+)  # fmt: skip
+_NUMBERS = (
+    "loss", "longer_loss", "zeros", "active", "effective_tokens", "lists", "sentences", "pass_keys",
+    "sensitivity_ratio",
+)  # fmt: skip
 SCHEMA: dict[str, Any] = (
     {"contender": pl.String}
     | dict.fromkeys(_NUMBERS, pl.Float64)
@@ -47,7 +53,9 @@ class Lift(Result):
         lifted: whether the plan passed the rule on the judged part.
         plan: patterns and specs of the plan that was judged, in one line that `swap` takes; `file` holds what was
             fitted.
-        table: the judged part: a row for the baseline, for softmax tuned alike and for the plan.
+        table: the judged part: a row for the baseline, for softmax tuned alike and for the plan, with paired intervals
+            of their changes over the baseline. `longer_loss` is the loss in windows of `loss_lengths[-1]` tokens of the
+            manifest, for retrieval where the text and the context have room for them.
         scan: each group of layers alone under each candidate: harm (relative rise of the loss), gain and zeros.
         plans: every plan that was measured on the part to choose on, after so many steps of tuning.
         keys: pass keys found by length and depth; empty but for retrieval.
@@ -58,6 +66,7 @@ class Lift(Result):
 
     study: ClassVar[str] = "lift"
     page: ClassVar[str] = "lift.html"
+    beside: ClassVar[tuple[str, ...]] = (PLAN_FILE, CONTROL_FILE)
 
     lifted: bool
     plan: str
@@ -74,32 +83,21 @@ class Lift(Result):
             "lifted": self.lifted,
             "plan": self.plan,
             "findings": [asdict(finding) for finding in self.findings],
-            "table": self.table.to_dicts(),
-            "scan": self.scan.to_dicts(),
-            "plans": self.plans.to_dicts(),
-            "keys": self.keys.to_dicts(),
+            **as_rows({"table": self.table, "scan": self.scan, "plans": self.plans, "keys": self.keys}),
             "manifest": dict(self.manifest),
             "file": None if self.file is None else str(self.file),
         }
 
     def _files(self) -> dict[str, bytes | str]:
-        return {
-            "table.csv": self.table.write_csv(),
-            "plans.csv": self.plans.write_csv(),
-            "scan.csv": self.scan.write_csv(),
-            SUMMARY: as_text(self.as_json()),
-        }
-
-    def _files_beside(self, folder: Path) -> Sequence[str]:
-        return [name for name in (PLAN_FILE, CONTROL_FILE) if (folder / name).is_file()]
+        tables = as_csv({"table": self.table, "plans": self.plans, "scan": self.scan})
+        return tables | {SUMMARY: as_text(self.as_json())}
 
 
 def opened_lift(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Lift:
     content = read_content(folder / SUMMARY, stored)
     schemas = {"table": SCHEMA, "scan": SCAN_SCHEMA, "plans": PLANS_SCHEMA, "keys": KEYS_SCHEMA}
-    tables = {name: pl.DataFrame(content[name], schema=schema, orient="row") for name, schema in schemas.items()}
     file = folder / PLAN_FILE
     return Lift(
-        content["lifted"], content["plan"], **tables, findings=findings_from(content["findings"]), manifest=manifest,
-        file=file if file.is_file() else None,
+        content["lifted"], content["plan"], **tables_from(content, schemas),
+        findings=findings_from(content["findings"]), manifest=manifest, file=file if file.is_file() else None,
     )  # fmt: skip

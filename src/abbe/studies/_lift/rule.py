@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ class Judged:
     zeros: Mapping[str, Sequence[float]]
     needles: Mapping[str, Sequence[bool]]
     keys: Mapping[str, Sequence[bool]]  # pass keys; empty but for retrieval
+    kinds: Sequence[str] = ()  # of the needles: lists or sentences
+    longer: Mapping[int, Mapping[str, Sequence[float]]] = field(default_factory=dict)  # losses at longer lengths
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,12 @@ class Decision:
     gains: Mapping[str, Estimate]  # over the baseline, and over the control where there is one
     needles: Estimate
     failed: tuple[str, ...]  # what the rule asks for and the plan does not do
+    longer: Mapping[int, Estimate] = field(default_factory=dict)  # rise of the loss at longer lengths
+    by_kind: Mapping[str, Estimate] = field(default_factory=dict)  # needle gain of lists and of sentences
 
 
-def rule_text(goal: str, max_loss: float, level: float) -> str:
+def rule_text(goal: str, max_loss: float, level: float, lengths: Sequence[int]) -> str:
+    """`lengths` are those at which the loss is judged."""
     wanted = {
         SPARSE: "the share of visible keys with a weight of exactly 0 is larger than that of each, by an interval "
         f"above {percent(WORTH)} of the keys",
@@ -53,12 +58,17 @@ def rule_text(goal: str, max_loss: float, level: float) -> str:
         control = "at one temperature for all layers, chosen on the same prompts"
     return (
         f"Lifted if, on the judged part, which is read once: (1) the upper end of the interval of the relative rise of "
-        f"the loss over the baseline is at most {percent(max_loss, 2)}; (2) beside the baseline, and beside softmax "
-        f"{control} (unless the plan is that), {wanted}; (3) the exact "
-        f"interval of the gain in needles found (lists and sentences with decoys) does not lie below 0; (4) there are "
-        f"at least {enough_windows(level)} windows. Intervals are of nominal {percent(level, 4)}, over the same "
-        "windows or prompts in pairs. One plan is judged, chosen on another part of the text."
+        f"the loss over the baseline is at most {percent(max_loss, 2)}{_at(lengths)}; (2) beside the baseline, and "
+        f"beside softmax {control} (unless the plan is that), {wanted}; (3) the exact interval of the gain in needles "
+        f"found does not lie below 0, neither in lists, nor in sentences with decoys, nor in both together; (4) there "
+        f"are at least {enough_windows(level)} windows of each length. Intervals are of nominal {percent(level, 4)}, "
+        "over the same windows or prompts in pairs. One plan is judged, chosen on another part of the text."
     )
+
+
+def _at(lengths: Sequence[int]) -> str:
+    each = ", at each of these lengths" if len(lengths) > 1 else ""
+    return f", in windows of {' and of '.join(f'{length:,}' for length in lengths)} tokens{each}"
 
 
 def decide(judged: Judged, settings: LiftSettings) -> Decision:
@@ -66,17 +76,40 @@ def decide(judged: Judged, settings: LiftSettings) -> Decision:
     others = [name for name in (BASELINE, CONTROL) if name in judged.losses]
     rise = relative_rise(judged.losses[PLAN], judged.losses[BASELINE], settings)
     gains = {name: _gain(judged, name, settings) for name in others}
+    longer = {n: relative_rise(of[PLAN], of[BASELINE], settings) for n, of in judged.longer.items()}
     needles = _paired(judged.needles, BASELINE, settings.level)
+    by_kind = {kind: _paired(of_kind(judged, kind), BASELINE, settings.level) for kind in dict.fromkeys(judged.kinds)}
     least = WORTH if settings.goal == SPARSE else 0.0
     failed = []
-    if len(judged.losses[PLAN]) < enough_windows(settings.level):
-        failed.append(f"fewer than {enough_windows(settings.level)} windows")
+    needed, counts = enough_windows(settings.level), {n: len(of[PLAN]) for n, of in judged.longer.items()}
+    if len(judged.losses[PLAN]) < needed:
+        failed.append(f"fewer than {needed} windows")
+    failed += [f"fewer than {needed} windows of {n:,} tokens" for n, count in counts.items() if count < needed]
     if not _at_most(rise[2], settings.max_loss):
         failed.append(f"the loss may rise by more than {percent(settings.max_loss, 2)}")
+    failed += [
+        f"the loss at {n:,} tokens may rise by more than {percent(settings.max_loss, 2)}"
+        for n, estimate in longer.items()
+        if counts[n] >= needed and not _at_most(estimate[2], settings.max_loss)
+    ]
     failed += [f"no shown gain over {_named(name)}" for name, gain in gains.items() if not _above(gain[1], least)]
-    if needles[2] is not None and needles[2] < 0:
+    worse = [kind for kind, estimate in by_kind.items() if _is_worse(estimate)]
+    failed += [f"fewer {kind} are answered" for kind in worse]
+    if _is_worse(needles) and not worse:
         failed.append("fewer needles are found")
-    return Decision(not failed, rise, gains, needles, tuple(failed))
+    return Decision(not failed, rise, gains, needles, tuple(failed), longer, by_kind)
+
+
+def of_kind(judged: Judged, kind: str) -> dict[str, list[bool]]:
+    """Right answers to the prompts of one kind, by contender."""
+    return {
+        name: [right for right, one in zip(answers, judged.kinds, strict=True) if one == kind]
+        for name, answers in judged.needles.items()
+    }
+
+
+def _is_worse(gain: Estimate) -> bool:
+    return gain[2] is not None and gain[2] < 0
 
 
 def _named(contender: str) -> str:
@@ -100,6 +133,8 @@ def _paired(right: Mapping[str, Sequence[bool]], other: str, level: float) -> Es
 def relative_rise(losses: Sequence[float], baseline: Sequence[float], settings: LiftSettings) -> Estimate:
     """Of the mean loss, with the interval over the same windows in pairs."""
     now, before = _tensor(losses), _tensor(baseline)
+    if not len(now):
+        return math.nan, None, None
     drawn, drawn_before = (resampled_means(x, settings.resamples, settings.seed) for x in (now, before))
     rises = (drawn - drawn_before) / drawn_before
     return _with_ends((now.mean() - before.mean()) / before.mean(), rises, len(now), settings)

@@ -36,14 +36,15 @@ class Load:
     fit_passes: int
     prompt_passes: float  # of the prompts that one plan reads while it is chosen, in passes of one window
     judged_passes: float
+    learned_passes: float = 0.0  # of learning from pass keys, and of measuring what was learned
 
 
 def full(load: Load) -> Schedule:
     groups = min(load.layers, MOST_GROUPS)
+    plans = (load.candidates + 1) * groups if load.candidates else 0
     return Schedule(
-        groups=groups, scan_windows=min(SCAN_WINDOWS, load.windows), plans=(load.candidates + 1) * groups, tuned=TUNED,
-        steps=load.steps,
-    )  # fmt: skip
+        groups=groups, scan_windows=min(SCAN_WINDOWS, load.windows), plans=plans, tuned=TUNED, steps=load.steps
+    )
 
 
 def passes(schedule: Schedule, load: Load) -> float:
@@ -52,16 +53,17 @@ def passes(schedule: Schedule, load: Load) -> float:
     plans = (schedule.plans + schedule.tuned + 2) * (load.windows + load.prompt_passes)
     # Half of the steps for all, the other half for two of them, and the whole for the control.
     tuning = TUNING_PASSES * schedule.steps * (schedule.tuned / 2 + 1 + 1)
-    return load.fit_passes + load.windows + _SWAPPED * (scan + plans + tuning + load.judged_passes)
+    measured = scan + plans + tuning + load.judged_passes + load.learned_passes
+    return load.fit_passes + load.windows + _SWAPPED * measured
 
 
 _CUTS: tuple[Callable[[Schedule, Load], Schedule], ...] = (
-    lambda one, load: replace(one, plans=max(2 * load.candidates, one.plans // 2)),
+    lambda one, load: replace(one, plans=min(one.plans, max(2 * load.candidates, one.plans // 2))),
     lambda one, load: replace(one, steps=min(one.steps, max(_LEAST_STEPS, one.steps // 2))),
     lambda one, load: replace(one, groups=max(2, one.groups * 2 // 3)),
     lambda one, load: replace(one, scan_windows=max(2, one.scan_windows // 2)),
     lambda one, load: replace(one, tuned=max(2, one.tuned // 2)),
-    lambda one, load: replace(one, plans=max(2, one.plans // 2)),
+    lambda one, load: replace(one, plans=min(one.plans, max(2, one.plans // 2))),
 )
 
 

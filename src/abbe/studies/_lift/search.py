@@ -16,20 +16,22 @@ from .._engine.watch import Watch
 from .estimates import ends, mean, with_nan, without_nan
 from .fits import Fits, Heads, spans
 from .kept import Kept
-from .pass_keys import PassKey, answers
+from .pass_keys import Haystack, PassKey, answers
 from .reading import SparsityReader
 from .recipes import Cell, Layers, Tried, best, going_on, layer_groups, nested_recipes, thinned
 from .result import PLANS_SCHEMA, SCAN_SCHEMA
 from .rule import relative_rise
 from .schedule import Schedule
 from .settings import CONTROL_SPEC, LOSS, RETRIEVAL, LiftSettings
+from .slopes import SlopeLearner, learns, round_ends
 from .tuning import Plan, Tuner
 
 _SLACKS = (16.0, 4.0)  # of the allowed loss, before the first and before the second round of tuning
 _FINAL = 2  # plans in the last round
 _SCAN_CUT, _FOR_THE_SCAN = "scan-cut", 0.6  # share of the budget after which nothing more is scanned
 
-_CONTROL_NUMBER, _HEADS_NUMBER = 1000, 2000  # added to that of the plan
+_LEARN_CUT, _FOR_LEARNING = "learn-cut", 0.5
+_CONTROL_NUMBER, _HEADS_NUMBER, _LEARNED_NUMBER = 1000, 2000, 3000  # added to that of the plan
 _TEMPERATURES = (0.7, 0.8, 0.9, 1.1)
 
 What = str | Mapping[str, str | Normalizer]
@@ -41,7 +43,7 @@ class Search:
     def __init__(
         self, model: LoadedModel, settings: LiftSettings, fits: Fits, schedule: Schedule, kept: Kept, watch: Watch, *,
         fit: Sequence[Window], choose: Sequence[Window], fit_keys: Sequence[PassKey], choose_keys: Sequence[PassKey],
-        reserve: float,
+        haystacks: Sequence[Haystack], reserve: float,
     ) -> None:  # fmt: skip
         self.model, self.settings, self.fits, self.schedule, self.kept = model, settings, fits, schedule, kept
         self.watch, self.choose = watch, choose
@@ -51,24 +53,29 @@ class Search:
         self.scan: list[dict[str, Any]] = []
         self.plans: list[dict[str, Any]] = []
         self._tuner = Tuner(model, fits, schedule.steps, kept.parts, watch, fit)
+        self._haystacks = haystacks
+        self._learner = SlopeLearner(model, fits, kept.parts, watch, haystacks, max(settings.lengths, default=0))
 
     def run(self) -> tuple[Tried, Plan]:
         """The plan to judge, as it was measured, and its number."""
         self._baseline = self._measured_baseline()
-        recipes = thinned(nested_recipes(self._scanned(), self.settings.goal), self.schedule.plans)
-        if not recipes:  # nothing gains anything: the least harmful cell stands for all
+        learned = self._learned_plans()
+        recipes = thinned(nested_recipes(self._scanned(bool(learned)), self.settings.goal), self.schedule.plans)
+        if not recipes and not learned:  # nothing gains anything: the least harmful cell stands for all
             least = min(self.scan, key=lambda row: (row["harm"], row["normalizer"]))
             recipes = [dict.fromkeys(range(least["first"], least["last"] + 1), least["normalizer"])]
         made = [Plan(number, recipe) for number, recipe in enumerate(recipes)]
-        plans = {plan.name: plan for plan in made}
+        plans = {plan.name: plan for plan in (*made, *(plan for plan, _ in learned))}
         # One is always measured, however little time there is.
-        tried = [self._tried(plan, 0) for plan in made if plan is made[0] or not self._is_cut(plan, 0)]
+        always = made[0] if made and not learned else None
+        tried = [self._tried(plan, 0) for plan in made if plan is always or not self._is_cut(plan, 0)]
         rounds = [steps for steps in (self.schedule.steps // 2, self.schedule.steps) if steps]
         last = tried
         for steps, slack, count in zip(rounds, _SLACKS, (self.schedule.tuned, _FINAL), strict=False):
             chosen = [plans[one.name] for one in going_on(last, count, self.settings, slack)]
             last = [self._tried(plan, steps) for plan in chosen if not self._is_cut(plan, steps)] or last
             tried += [one for one in last if one.steps == steps]
+        tried += [one for _, one in learned]
         if self.settings.goal == RETRIEVAL and (refined := self._without_heads(plans[best(tried, self.settings).name])):
             plans[refined.name] = refined
             tried.append(self._tried(refined, 0))
@@ -77,8 +84,28 @@ class Search:
             row["chosen"] = (row["plan"], row["steps"]) == (winner.name, winner.steps)
         return winner, plans[winner.name]
 
+    def _learned_plans(self) -> list[tuple[Plan, Tried]]:
+        """Candidates with numbers to learn, for all layers and heads at once, measured after each round."""
+        measured: list[tuple[Plan, Tried]] = []
+        if self.settings.goal != RETRIEVAL or not self._haystacks:
+            return measured
+        learning = [spec for spec in self.settings.candidates if learns(spec)]
+        for number, spec in enumerate(learning):
+            plan = Plan(_LEARNED_NUMBER + number, dict.fromkeys(range(len(self.fits.layers)), spec))
+            for steps in round_ends(self.settings.steps):
+                what = f"{plan.name} with {steps} steps of learning"
+                if measured and self._time_is_up(_part(plan, steps), what, _LEARN_CUT, _FOR_LEARNING):
+                    break
+                measured.append((plan, self._tried(plan, steps)))
+        return measured
+
     def _without_heads(self, plan: Plan) -> Plan | None:
-        """The plan without the heads that the pass keys of the part to fit on are found better without."""
+        """The plan without the heads that the pass keys of the part to fit on are found better without.
+
+        What was learned has its own number for each head, and nothing is left out of it.
+        """
+        if plan.number >= _LEARNED_NUMBER:
+            return None
         kept: dict[int, tuple[int, ...]] = {}
         whole = self._head_keys(plan, "all", {})
         for layer in sorted(plan.recipe):
@@ -122,16 +149,18 @@ class Search:
     def _log_probabilities(self, prompts: Sequence[PassKey]) -> list[float]:
         return answers(self.model, prompts)[0] if prompts else []
 
-    def _scanned(self) -> list[Cell]:
+    def _scanned(self, may_be_empty: bool) -> list[Cell]:
         groups = layer_groups(len(self.fits.layers), self.schedule.groups)
         windows = spread(self.choose, self.schedule.scan_windows)
         places = [self.choose.index(window) for window in windows]
         before = [self._baseline["loss"][place] for place in places]
         cells: list[Cell] = []
         for number, spec in enumerate(self.settings.candidates):
+            if self.settings.goal == RETRIEVAL and learns(spec):
+                continue
             for place, layers in enumerate(groups):
-                what = f"{spec} in layers {spans(layers)} was scanned, and what follows"
-                if cells and self._time_is_up(f"scan-{number}-{place}", what, _SCAN_CUT, _FOR_THE_SCAN):
+                name, what = f"scan-{number}-{place}", f"{spec} in layers {spans(layers)} was scanned, and what follows"
+                if (cells or may_be_empty) and self._time_is_up(name, what, _SCAN_CUT, _FOR_THE_SCAN):
                     return cells
                 part = self._scan_cell(number, place, spec, layers, windows)
                 cells.append(self._cell(spec, layers, part, before))
@@ -216,13 +245,16 @@ class Search:
         return steps - (0 if steps <= self.schedule.steps // 2 else self.schedule.steps // 2)
 
     def normalizers(self, plan: Plan, steps: int) -> dict[str, str | Normalizer]:
-        """Fitted, then tuned for so many steps."""
+        """Fitted, then tuned, or learned from pass keys, for so many steps."""
+        if plan.number >= _LEARNED_NUMBER:
+            ends = round_ends(self.settings.steps)
+            return self._learner.normalizers(plan, ends[: ends.index(steps) + 1])
         return self._tuner.normalizers(plan, steps)
 
     def control(self, winner: Tried, plan: Plan) -> What | None:
         """Softmax tuned in the same way, for `swap`: None if the plan is that itself.
 
-        For retrieval, which has no tuning, it is one temperature for all layers, the best on the same prompts.
+        For retrieval it is one temperature for all layers, the best on the prompts that the plan was chosen on.
         """
         specs = set(plan.recipe.values())
         plain = all(normalizer(spec).name == CONTROL_SPEC for spec in specs)
@@ -231,9 +263,11 @@ class Search:
             return None if plain else self.normalizers(Plan(number, softmax), winner.steps)
         if plain and len(specs) == 1 and len(plan.recipe) == len(self.fits.layers):
             return None
-        means = {}
+        means: dict[str, float] = {}
         for number, temperature in enumerate(_TEMPERATURES):
             spec = f"{CONTROL_SPEC}:temperature={temperature}"
+            if means and self._time_is_up(f"control-{number}", f"{spec} was tried as the control"):
+                continue
 
             def make(spec: str = spec) -> dict[str, Any]:
                 with swap(self.model, spec):

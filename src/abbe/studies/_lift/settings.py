@@ -10,10 +10,9 @@ from typing import Any
 
 from ..._asked import between, is_number, is_whole, plain, several, shown, whole
 from ..._errors import AbbeError
-from ...measures import USUAL_SIZE
 from ...normalizers import Normalizer, normalizer
 from .._engine.calibrated import kept_alpha, learnable
-from .._engine.settings import Settings, plain_settings
+from .._engine.settings import Settings, plain_settings, window_settings
 
 SPARSE, RETRIEVAL, LOSS = "sparse", "retrieval", "loss"
 GOALS = (SPARSE, RETRIEVAL, LOSS)
@@ -53,10 +52,7 @@ class LiftSettings:
 
     def reading(self) -> Settings:
         """How windows are read."""
-        return Settings(
-            lengths=(self.length,), windows=self.windows, queries=self.queries, sizes=(USUAL_SIZE,), vectors="value",
-            normalizer=None, temperatures=(), seed=self.seed, level=self.level, resamples=self.resamples,
-        )  # fmt: skip
+        return window_settings(self.length, self.windows, self.queries, self.seed, self.level, self.resamples)
 
     def as_json(self) -> dict[str, Any]:
         return plain_settings(self)
@@ -98,9 +94,9 @@ def seconds(what: str, given: object) -> float | None:
     return float(value)
 
 
-def candidates_for(goal: str, given: object, longest: int) -> tuple[str, ...]:
+def candidates_for(goal: str, given: object, lengths: Sequence[int]) -> tuple[str, ...]:
     """The specs to try; for retrieval they are taken as they are, else their temperatures are fitted."""
-    specs = _usual(goal, longest) if given is None else _specs(given)
+    specs = _usual(goal, lengths or (LENGTH,)) if given is None else _specs(given)
     if goal == RETRIEVAL:
         return tuple(str(normalizer(spec)) for spec in specs)
     kept = tuple(kept_alpha(spec) if goal == SPARSE else spec for spec in specs)
@@ -109,14 +105,17 @@ def candidates_for(goal: str, given: object, longest: int) -> tuple[str, ...]:
     return kept
 
 
-def _usual(goal: str, longest: int) -> tuple[str, ...]:
+def _usual(goal: str, lengths: Sequence[int]) -> tuple[str, ...]:
     if goal == SPARSE:
         return SPARSE_CANDIDATES
     if goal == LOSS:
         return (CONTROL_SPEC, *(kept_alpha(spec) for spec in SPARSE_CANDIDATES))
     # The temperature falls with the visible keys, from a length on at which the model still works; or everywhere.
+    # First with a slope per head that is learned: rows up to the second longest length stay as they are.
+    *shorter, longest = lengths
+    learned = f"logn:trained={max(2, shorter[-1] if shorter else longest // 2)},slope=0,beyond=true,learn=true"
     from_length = [f"logn:trained={max(2, longest // part)},floor=1" for part in (2, 4, 8)]
-    return (*from_length, *(f"softmax:temperature={t}" for t in (0.8, 0.9, 1.1)))
+    return (learned, *from_length, *(f"softmax:temperature={t}" for t in (0.8, 0.9, 1.1)))
 
 
 def _specs(given: object) -> tuple[str, ...]:

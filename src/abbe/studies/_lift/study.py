@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._asked import whole
+from ..._errors import AbbeError
 from ..._held import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, plan, swap
 from ...words.names import BASELINE
@@ -31,7 +32,7 @@ from .findings import findings
 from .fits import ROWS_FROM, Fits
 from .judging import Judging
 from .kept import Kept
-from .pass_keys import pass_keys
+from .pass_keys import haystacks, pass_keys
 from .recipes import Tried
 from .result import CONTROL_FILE, PLAN_FILE, Lift
 from .rule import CONTROL, PLAN, decide, rule_text
@@ -39,7 +40,6 @@ from .schedule import CONTENDERS, Load, Schedule, fitting, passes, what_was_cut
 from .search import Search, What
 from .settings import (
     CONTROL_SPEC,
-    LENGTH,
     RETRIEVAL,
     LiftSettings,
     candidates_for,
@@ -50,7 +50,8 @@ from .settings import (
     seconds,
     share,
 )
-from .thirds import CHOOSE, FIT, JUDGE, Sealed, cut, usual_length, windows_of
+from .slopes import HAYSTACKS, ROUNDS, learns
+from .thirds import CHOOSE, FIT, JUDGE, Sealed, cut, judged_lengths, usual_length, windows_of
 from .tuning import Plan
 
 _KINDS, _DEPTHS = 2, 5  # of the needle test
@@ -73,36 +74,51 @@ def lift(
     and one plan is judged on the third, once, beside softmax tuned alike, by a rule that was fixed before.
 
     Args:
-        model, text, seed, level, resamples, tokenizer, device, dtype, device_map: as for `diagnose`.
-        goal: "sparse" (exact zeros at little loss), "loss" (a lower loss), or "retrieval" (pass keys at
-            `lengths` tokens).
+        model, text: as for `diagnose`.
+        goal: "sparse" (exact zeros at little loss), "loss" (a lower loss), or "retrieval" (pass keys at `lengths`
+            tokens).
         max_loss: relative rise of the loss that is allowed, such as "0.5%" or 0.005.
         budget: time that the search may take, such as "20m"; None for no bound. What it cut is in the manifest.
         normalizers: specs to try; by default entmax, sparsemax, top-p and top-k (for retrieval temperatures, and
-            temperatures that fall with the visible keys).
+            temperatures that fall with the visible keys). For retrieval what says learn=true is learned from pass
+            keys, for all heads at once; the others are scanned group by group.
         length: of the windows, in tokens; by default 512, or the model's context where it is shorter; 256 or 128 where
             the text is too short for so many windows.
         windows: how many to choose and to judge on; twice as many to fit on. Fewer than 6 never lift.
         queries: how many of each window rows are fitted and zeros are counted on.
-        steps: of tuning, for the plans of the last round; 0 for none. The same steps give the same result.
+        steps: of tuning, for the plans of the last round, or of learning from pass keys; 0 for none. The same steps
+            give the same result.
         lengths: of the pass keys, for retrieval; by default the three longest of 256 to 4096 in the context.
         prompts: of each kind, length and depth.
+        seed: of all that is drawn: the same seed gives the same numbers.
+        level: of the intervals, in (0, 1).
+        resamples: of the bootstrap, >= 1.
         folder: keep what is measured there, the plan `plan.safetensors` and the page; a stopped search is resumed.
-        progress: say the cost and show a bar on standard error.
+        tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
-    Example:
-        >>> found = abbe.lift("smollm2", "book.txt", goal="sparse", max_loss="0.5%", budget="30m", folder="lifted")
-        >>> found.lifted, found.plan
+    Returns:
+        Whether the plan passed the rule, the plan, and everything that was tried.
+
+    Raises:
+        AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
+
+    Examples:
+        >>> small = {"length": 64, "windows": 2, "queries": 4, "steps": 0, "prompts": 1, "progress": False}
+        >>> result = abbe.lift("embedded", normalizers="topk:k=16", **small)
+        >>> result.lifted  # from two windows nothing is lifted
+        False
+        >>> result.table["contender"].to_list()
+        ['baseline', 'softmax tuned alike', 'plan']
     """
     goal, max_loss, budget = checked_goal(goal), share("max_loss", max_loss), seconds("budget", budget)
-    candidates_for(goal, normalizers, LENGTH)  # a mistake is reported before a model is loaded
+    candidates_for(goal, normalizers, ())  # a mistake is reported before a model is loaded
     place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     check_causal(loaded, "lifting a model")
     windows = whole("windows", windows, least=2)
     key_lengths = pass_key_lengths(goal, lengths, loaded.context)
     settings = LiftSettings(
         goal=goal, max_loss=max_loss, budget=budget,
-        candidates=candidates_for(goal, normalizers, max(key_lengths, default=LENGTH)),
+        candidates=candidates_for(goal, normalizers, key_lengths),
         length=usual_length(loaded, source, windows) if length is None else whole("length", length),
         windows=windows, queries=whole("queries", queries, least=1), steps=whole("steps", steps),
         needle_lengths=needle_lengths_for(loaded.context), lengths=key_lengths, prompts=whole("prompts", prompts),
@@ -128,8 +144,22 @@ class _Job:
         self.fit_keys, self.choose_keys = (
             pass_keys(model.tokenizer, portions[name], settings.lengths, 1) for name in (FIT, CHOOSE)
         )
-        self.rule = rule_text(settings.goal, settings.max_loss, settings.level)
-        self.facts = manifest_facts(Lift.study, model, text, settings.as_json() | {"rule": self.rule})
+        longest = settings.lengths[-1:]
+        self.haystacks = [one for n in longest for one in haystacks(model.tokenizer, portions[FIT], n, HAYSTACKS)]
+        self._check_learning()
+        self.loss_lengths, self.left_out = judged_lengths(model, portions[CHOOSE], settings)
+        self.rule = rule_text(settings.goal, settings.max_loss, settings.level, self.loss_lengths)
+        self.facts = manifest_facts(Lift.study, model, text, settings.as_json() | {"rule": self.rule}) | {
+            "loss_lengths": list(self.loss_lengths)
+        }
+
+    def _check_learning(self) -> None:
+        """That something is left to try where nothing can be learned."""
+        s = self.settings
+        if s.goal != RETRIEVAL or (s.steps and self.haystacks) or not all(map(learns, s.candidates)):
+            return
+        why = f"its first half has no room for {s.lengths[-1]} tokens" if s.steps else "steps is 0"
+        raise AbbeError(f"{s.candidates[0]} cannot be learned, {why}: give more text or steps, or another normalizer")
 
     def run(self) -> Lift:
         with held(self.folder):
@@ -153,7 +183,8 @@ class _Job:
                 self.kept.keep("schedule", {"schedule": asdict(schedule), "a_pass": a_pass})
             search = Search(
                 self.model, self.settings, self.fits, schedule, self.kept, self.watch, fit=self.fit, choose=self.choose,
-                fit_keys=self.fit_keys, choose_keys=self.choose_keys, reserve=1.6 * load.judged_passes * a_pass,
+                fit_keys=self.fit_keys, choose_keys=self.choose_keys, haystacks=self.haystacks,
+                reserve=1.6 * load.judged_passes * a_pass,
             )  # fmt: skip
             winner, which = search.run()
             contenders = self._contenders(search, winner, which)
@@ -168,11 +199,16 @@ class _Job:
         s = self.settings
         needles = _KINDS * _DEPTHS * s.prompts * sum(s.needle_lengths) / s.length
         keys = sum(len(prompt.tokens) for prompt in self.choose_keys) / s.length
-        judged = CONTENDERS * (s.windows + needles + 2 * s.prompts * keys + _SPEED_PASSES) + 2 * s.windows
+        learned = sum(map(learns, s.candidates)) if s.goal == RETRIEVAL else 0
+        read = sum(len(one.body) for one in self.haystacks) / s.length
+        rounds = ROUNDS * (read + len(self.choose) + keys) + s.steps * len(self.haystacks)
+        longer = s.windows * sum(self.loss_lengths[1:]) / s.length
+        judged = CONTENDERS * (s.windows + longer + needles + 2 * s.prompts * keys + _SPEED_PASSES) + 2 * s.windows
+        scanned = len(s.candidates) - learned
         return Load(
-            layers=len(plan(self.model, CONTROL_SPEC)), candidates=len(s.candidates), windows=len(self.choose),
+            layers=len(plan(self.model, CONTROL_SPEC)), candidates=scanned, windows=len(self.choose),
             steps=0 if s.goal == RETRIEVAL else s.steps, fit_passes=min(ROWS_FROM, len(self.fit)), prompt_passes=keys,
-            judged_passes=judged,
+            judged_passes=judged, learned_passes=learned * rounds,
         )  # fmt: skip
 
     def _first_schedule(self, load: Load) -> dict[str, Any]:
@@ -188,14 +224,18 @@ class _Job:
         s = self.settings
         cost = estimate(self.model, [s.length] * round(passes(schedule, load)), s.length, a_pass, 1.0, losses=True)
         groups = f"{schedule.groups} groups of {load.layers} layers"
-        self.watch.say(f"{len(s.candidates)} normalizers in {groups}, {schedule.plans} plans: {cost}")
+        learned = len(s.candidates) - load.candidates
+        also = f", {learned} learned for all heads from {len(self.haystacks)} texts" if learned else ""
+        self.watch.say(f"{load.candidates} normalizers in {groups}, {schedule.plans} plans{also}: {cost}")
         if lines := what_was_cut(schedule, load):
             self.watch.say(f"the budget cuts {'; '.join(lines)}")
         scan = schedule.groups * load.candidates * schedule.scan_windows
         plans = (schedule.plans + schedule.tuned + 2) * load.windows
         tuning = schedule.steps // 2 * schedule.tuned + schedule.steps * 2
-        heads = 1 + sum(self.fits.heads) if s.goal == RETRIEVAL else 0
-        self.watch.expect(self.fits.steps + load.windows + scan + plans + tuning + heads + CONTENDERS * s.windows)
+        heads = 1 + sum(self.fits.heads) if s.goal == RETRIEVAL and load.candidates else 0
+        rounds = learned * (ROUNDS * (load.windows + len(self.haystacks)) + s.steps)
+        judged = CONTENDERS * s.windows * len(self.loss_lengths)
+        self.watch.expect(self.fits.steps + load.windows + scan + plans + tuning + heads + rounds + judged)
 
     def _contenders(self, search: Search, winner: Tried, which: Plan) -> dict[str, What | None]:
         """The plan is fixed, and with it the rule, before the judged part is opened."""
@@ -216,7 +256,9 @@ class _Job:
             for name, file in ((PLAN, PLAN_FILE), (CONTROL, CONTROL_FILE)):
                 if (what := contenders.get(name)) is not None:
                     plan(self.model, what).save(folder / file)
-        judging = Judging(self.model, self.settings, self.sealed.open(), contenders, self.kept, self.watch)
+        judging = Judging(
+            self.model, self.settings, self.sealed.open(), contenders, self.kept, self.watch, self.loss_lengths[1:]
+        )
         judged, table, keys = judging.run()
         decision = decide(judged, self.settings)
         tables = search.tables()
@@ -230,7 +272,7 @@ class _Job:
                 CHOOSE: window_places(self.choose, self.portions[CHOOSE].start),
                 JUDGE: window_places(judging.windows, self.sealed.start),
             },
-            "skipped": [*self.fit.skipped, *self.choose.skipped, *judging.skipped],
+            "skipped": [*self.left_out, *self.fit.skipped, *self.choose.skipped, *judging.skipped],
         }
         said = findings(decision, winner.name, table, tables["scan"], self.settings, self.rule, cuts)
         result = Lift(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..._errors import AbbeError
 from ...measures import enough_windows
 from ...models import LoadedModel, Text, Windows
 from .._engine.given import windows_for
-from .settings import LENGTH, LiftSettings
+from .settings import LENGTH, RETRIEVAL, LiftSettings
 
 _LEAST_LENGTH = 128
+_LONGER = 4  # times the length: where the loss is judged once more, if the goal is retrieval
 _LONGEST_WORD = 200  # characters
 FIT, CHOOSE, JUDGE = "fit", "choose", "judge"
 _ENDS = {FIT: 0.5, CHOOSE: 0.75, JUDGE: 1.0}  # of the text, as shares of its characters
@@ -70,6 +72,45 @@ def usual_length(model: LoadedModel, text: Text, windows: int) -> int:
     while length > _LEAST_LENGTH and tokens < windows * length:
         length //= 2
     return length
+
+
+def judged_lengths(model: LoadedModel, choose: Portion, settings: LiftSettings) -> tuple[tuple[int, ...], list[str]]:
+    """Lengths at which the loss is judged, and a line on one that is left out.
+
+    A temperature that depends on the visible keys may spare short windows, so retrieval is judged on long ones, too.
+    The part to choose on, which is as long, says what there is room for: the judged one stays sealed.
+    """
+    if settings.goal != RETRIEVAL:
+        return (settings.length,), []
+    lengths, left_out = [settings.length], []
+    # At the longest pass key, too: rows that a plan leaves as they are would say nothing.
+    for longer in sorted(n for n in {_LONGER * settings.length, *settings.lengths[-1:]} if n > settings.length):
+        if why := _no_room(model, choose, settings, longer):
+            left_out.append(f"the loss is not judged at {longer:,} tokens, because {why}")
+        else:
+            lengths.append(longer)
+    return tuple(lengths), left_out
+
+
+def _no_room(model: LoadedModel, choose: Portion, settings: LiftSettings, length: int) -> str:
+    """Why there are not enough windows of this length; "" if there are."""
+    if model.context is not None and length > model.context:
+        return f"the model's context is {model.context:,} tokens"
+    needed = enough_windows(settings.level)
+    try:
+        room = len(windows_for(model, choose.text, (length,), settings.windows, choose.seed))
+    except AbbeError:  # not one window has room
+        room = 0
+    why = f"{choose.text.name}, which is as long as the judged one, has room for {room} windows of {needed} needed"
+    return why if room < needed else ""
+
+
+def longer_windows(model: LoadedModel, portion: Portion, settings: LiftSettings, lengths: Sequence[int]) -> Windows:
+    """Of the opened part; fewer than are needed make the rule fail, since it names these lengths already."""
+    try:
+        return windows_for(model, portion.text, tuple(lengths), settings.windows, portion.seed)
+    except AbbeError as error:
+        return Windows([], dict.fromkeys(lengths, str(error)))
 
 
 def windows_of(model: LoadedModel, portion: Portion, settings: LiftSettings) -> Windows:

@@ -73,13 +73,19 @@ def on_ray(
     Args:
         address: of a cluster ("auto" for the one that this machine belongs to, "host:6379", "ray://host:10001"); by
             default an instance on this machine that ends with the context.
-        actors: how many; by default as many as fit on this machine, or on what is free of the cluster.
-        threads: cores per actor.
+        actors: how many, >= 1; by default as many as fit on this machine, or on what is free of the cluster.
+        threads: cores per actor, >= 1.
         gpus: per actor; 0.5 lets two share one, None is one where there are any.
 
-    Example:
-        >>> with abbe.on_ray(actors=2):
+    Raises:
+        AbbeError: Ray is not installed, or has too little room.
+
+    Examples:
+        >>> with abbe.on_ray(actors=0):
         ...     report = abbe.report("smollm2", "book.txt", folder="shared/smollm2")
+        Traceback (most recent call last):
+        ...
+        abbe._errors.AbbeError: actors is 0, ...
     """
     whole("threads", threads, 1)
     if actors is not None:

@@ -14,15 +14,7 @@ import torch
 from torch import Tensor
 
 from ..._double import where_double
-from ...measures import (
-    Rows,
-    active_keys,
-    bootstrap_interval,
-    by_groups,
-    dispersion,
-    sensitivity,
-    separable_weight,
-)
+from ...measures import Rows, active_keys, bootstrap_interval, by_groups, dispersion, sensitivity, separable_weight
 from ...models import AttentionCall, LoadedModel, Tap, Window
 from ...normalizers import Normalizer
 from ...normalizers import normalizer as make_normalizer
@@ -30,13 +22,7 @@ from ...words.names import BASELINE
 from .._engine.parts import Parts
 from .._engine.settings import Settings
 from .._engine.vectors import token_vectors
-from .._engine.window import (
-    BLOCK,
-    lacks_vectors,
-    query_positions,
-    rows_of_call,
-    seeded,
-)
+from .._engine.window import BLOCK, lacks_vectors, query_positions, rows_of_call, seeded
 
 MOST_WINDOWS = 4
 QUERIES = 32
@@ -57,7 +43,7 @@ _COLUMNS = (
     *("separable", "separable_low", "separable_high", "gain", "gain_low", "gain_high"),
     *("output_change", "active", "effective_tokens", "sensitivity"),
 )
-SCHEMA: dict[str, Any] = {"layer": pl.Int32, "head": pl.Int32, "normalizer": pl.String} | dict.fromkeys(
+ALTERNATIVES_SCHEMA: dict[str, Any] = {"layer": pl.Int32, "head": pl.Int32, "normalizer": pl.String} | dict.fromkeys(
     _COLUMNS, pl.Float64
 )
 
@@ -204,7 +190,7 @@ def alternatives_table(
     Numbers that no query defines are null, and intervals of a single window. Cross attention has no rows where it has
     no vectors.
     """
-    parts = [pl.DataFrame(schema=SCHEMA)]
+    parts = [pl.DataFrame(schema=ALTERNATIVES_SCHEMA)]
     for layer, windows in sorted(of_layers.items()):
         numbers = _numbers({name: torch.stack([sums[name] for sums in windows]) for name in windows[0]}, settings)
         heads = numbers["gain"].shape[1]
@@ -214,7 +200,7 @@ def alternatives_table(
             "normalizer": list(names) * heads,
         }
         columns |= {name: numbers[name].T.reshape(-1).tolist() for name in _COLUMNS}
-        parts.append(pl.DataFrame(columns, schema=SCHEMA).with_columns(pl.col(_COLUMNS).fill_nan(None)))
+        parts.append(pl.DataFrame(columns, schema=ALTERNATIVES_SCHEMA).with_columns(pl.col(_COLUMNS).fill_nan(None)))
     return pl.concat(parts)
 
 

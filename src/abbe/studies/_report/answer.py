@@ -1,7 +1,7 @@
 """The answer in one sentence, with a grade, by the first rule that holds.
 
 All of it follows from what the report measured: kinds of heads, growth, and whether attention was learned.
-docs/report.md lists the rules.
+docs/explanation/report-rules.md lists the rules.
 """
 
 from __future__ import annotations

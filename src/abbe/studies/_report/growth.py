@@ -12,7 +12,7 @@ from .._engine.lookup import Cell, Lookup
 from .head_verdicts import no_better_than_random, share_of_limit, value_of
 
 _FAR = 100.0  # times the largest length: farther nobody should extrapolate
-_MOST_KEYS = 1e9
+_MOST_KEYS = 1e9  # longer than any context: a larger number says only that the spread is no limit
 _SCHEMA = {
     "layer": pl.Int32, "head": pl.Int32, "decay": pl.Float64, "decay_low": pl.Float64, "decay_high": pl.Float64,
     "uniform_from": pl.Int64, "random_from": pl.Int64, "weight": pl.Float64, "faint_at": pl.Float64,

@@ -16,8 +16,8 @@ from torch import Tensor
 
 MOST_CELLS = 64  # along one side
 MOST_BYTES = 1_200_000  # of all heads: with very many of them, the maps get coarser
-LEAST = 1e-4
-_STEPS = 254
+LEAST = 1e-4  # of a weight: below, a cell is white on the map
+_STEPS = 254  # of a byte, whose 0 stands for less than LEAST
 _POWERS = 4  # from LEAST to 1
 
 

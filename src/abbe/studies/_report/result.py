@@ -32,9 +32,16 @@ class HeadPattern:
 
 @dataclass(frozen=True)
 class HeadVerdict:
-    """What one head is, in one sentence. Kinds: sink, uniform, blurred, fading, sharp, selective, not measured.
+    """What one head is, in one sentence.
 
-    `patterns` are those that it shows beside its kind.
+    Attributes:
+        layer: from 0.
+        head: from 0.
+        kind: sink, uniform, blurred, fading, sharp, selective or not measured.
+        sentence: that says it.
+        rule: by which it is decided.
+        numbers: that the rule looks at.
+        patterns: that it shows beside its kind.
     """
 
     layer: int
@@ -52,6 +59,17 @@ class Ball:
 
     Directions are azimuths around the line from s to the origin, where tokens without weight lie; distances are exact,
     so that what is drawn inside the circle lies inside the ball.
+
+    Attributes:
+        size: N.
+        radius: distance of s from the nearest unselected point.
+        inside: of the selected, in the order of their weights: distance <= radius.
+        distances: of the selected from s.
+        angles: of the selected, in degrees.
+        other_keys: some of the unselected: the nearest, and some at random.
+        other_distances: of these from s.
+        other_angles: of these, in degrees.
+        intruders: unselected points that lie no farther from s than the farthest selected one.
     """
 
     size: int
@@ -67,7 +85,16 @@ class Ball:
 
 @dataclass(frozen=True)
 class SampleRow:
-    """One query of one head: its keys of largest weight, in order, and a ball for every size below its keys."""
+    """One query of one head.
+
+    Attributes:
+        layer: from 0.
+        head: from 0.
+        query: its position in the window.
+        keys: of largest weight, in order.
+        weights: of these keys.
+        balls: one for every size below its keys.
+    """
 
     layer: int
     head: int
@@ -79,10 +106,19 @@ class SampleRow:
 
 @dataclass(frozen=True)
 class Sample:
-    """One window to look at: its tokens as text, some queries, and what every head does with them.
+    """One window to look at, and what every head does with some of its queries.
 
-    `loss` is that of the next token in the window (of its last ones, if the vocabulary is large), `guessing` that of a
-    model for which all tokens are alike, ln V, both in nats; None where the model does not predict the next token.
+    Attributes:
+        length: in tokens.
+        index: its number among the windows of its length.
+        tokens: as text.
+        sizes: N of the balls.
+        queries: their positions.
+        rows: one per query and head.
+        loss: of the next token in the window (of its last ones, if the vocabulary is large), in nats; None where the
+            model does not predict the next token.
+        guessing: loss of a model for which all tokens are alike, ln V, in nats.
+        heat: weights of all queries, coarse; None in samples of older versions.
     """
 
     length: int
@@ -133,14 +169,20 @@ class Report(Result):
 
     @property
     def table(self) -> pl.DataFrame:
+        """The table of the run: a row per layer, head, length, size and measure."""
         return self.run.table
 
     @property
     def manifest(self) -> Mapping[str, Any]:
+        """Of the run: on what, how, how long, and what was skipped."""
         return self.run.manifest
 
     def next_steps(self, manifest: Mapping[str, Any] | None = None) -> tuple[Step, ...]:
-        """At most three things to do, in order of worth, each with its command; `manifest` as in `next_steps`."""
+        """At most three things to do, in order of worth, each with its command.
+
+        Args:
+            manifest: whose model and text the commands name; by default its own.
+        """
         from .next_steps import next_steps
 
         return next_steps(self, self.answer, manifest)

@@ -20,7 +20,7 @@ from typing import Any
 from .heat import heat_as_json, heat_from_json
 from .result import Ball, Sample, SampleRow
 
-_UNITS = 1000
+_UNITS = 1000  # of the scale of a ball: finer than a pixel of its picture
 _PLACES = ("layer", "head", "query")
 _BALL = (
     *("radius", "inside", "distances", "angles", "other_keys", "other_distances", "other_angles"),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from torch import nn
 
 from ..._errors import AbbeError
 from ..._held import held
@@ -17,14 +15,12 @@ from ...results import Run, opened_run, read_content, read_manifest, read_table
 from ...words.finding import NOT_LEARNED
 from ...words.names import BASELINE
 from .._engine.folder import RunFolder
-from .._engine.given import Placed, given
+from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given
 from .._engine.lookup import Lookup
 from .._engine.measuring import measure_run, windows_of
 from .._engine.parts import JSON, Parts
 from .._engine.passes import PassReader, read_window
-from .._engine.settings import REPORT_LENGTHS as LENGTHS
-from .._engine.settings import REPORT_TEMPERATURES as TEMPERATURES
-from .._engine.settings import Settings, settings_for
+from .._engine.settings import REPORT_LENGTHS, REPORT_TEMPERATURES, Settings, settings_for
 from .._engine.sharing.asked import shareable
 from .._engine.sharing.board import Board, Unit
 from .._engine.sharing.crew import independently, is_shared, leave_to_merge, share, unit_in
@@ -32,8 +28,15 @@ from .._engine.sharing.runs import merged_run
 from .._engine.watch import watching
 from .._engine.window import check_model, check_tokens
 from .advice import advice
-from .alternatives import SCHEMA as ALTERNATIVES_SCHEMA
-from .alternatives import SHARPER, SPARSE, AlternativesReader, alternatives_windows, kept_alternatives, newer_name
+from .alternatives import (
+    ALTERNATIVES_SCHEMA,
+    SHARPER,
+    SPARSE,
+    AlternativesReader,
+    alternatives_windows,
+    kept_alternatives,
+    newer_name,
+)
 from .floors import floors
 from .growth import growth
 from .head_verdicts import head_verdicts
@@ -49,39 +52,41 @@ _SAMPLE = "sample/window"  # part of a shared folder
 
 @shareable
 def report(
-    model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
-    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
-    *,
-    lengths: int | Sequence[int] | None = None,
-    windows: int = 8,
-    queries: int | str = 64,
-    sizes: int | Sequence[int] | None = None,
-    vectors: str = "value",
-    temperatures: float | Sequence[float] = TEMPERATURES,
-    seed: int = 0,
-    level: float = 0.95,
-    resamples: int = 1000,
-    folder: str | os.PathLike[str] | None = None,
-    tokenizer: Any = None,
-    device: DeviceLike | None = None,
-    dtype: DtypeLike | None = None,
-    device_map: DeviceMap | None = None,
-    progress: bool = True,
-) -> Report:
+    model: ModelLike = "embedded", text: TextLike | None = None, *, lengths: int | Sequence[int] | None = None,
+    windows: int = 8, queries: int | str = 64, sizes: int | Sequence[int] | None = None, vectors: str = "value",
+    temperatures: float | Sequence[float] = REPORT_TEMPERATURES, seed: int = 0, level: float = 0.95,
+    resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None, device: DeviceLike | None = None,
+    dtype: DtypeLike | None = None, device_map: DeviceMap | None = None, progress: bool = True,
+) -> Report:  # fmt: skip
     """How selective is every head of this model, at which length does selection break down, and what can be done?
 
     Args:
-        model, text, windows, queries, sizes, vectors, seed, level, resamples, tokenizer, device, dtype, device_map: as
-            for `diagnose`.
+        model, text: as for `diagnose`.
         lengths: window lengths in tokens; by default 64, 128, 256, 512 and 1024, as far as the model's context goes.
-        temperatures: where the sensitivity is measured.
-        folder: keep the run there, as `open_run` reads it, and the page `report.html` (`abbe.report` writes it);
-            what was measured before is not measured again.
-        progress: say the cost and show a bar on standard error.
+        windows: how many windows of each length; intervals come from resampling them.
+        queries: how many queries per window, one from each of as many equal stretches, or "all".
+        sizes: sizes N of the selected set; by default 1, 2, 5, 10, 20, 50 and 100.
+        vectors: token vectors of the geometry: "value", "output", "hidden" or "embedding", as for `diagnose`.
+        temperatures: T > 0 at which the sensitivity is measured.
+        seed: of all that is drawn: the same seed gives the same numbers.
+        level: of the intervals, in (0, 1).
+        resamples: of the bootstrap, >= 1.
+        folder: keep the run there, as `open_run` reads it, and the page `report.html` (`abbe.report` writes it); what
+            was measured before is not measured again.
+        tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
-    Example:
-        >>> report = abbe.report("smollm2", "book.txt", folder="smollm2-report")
-        >>> [verdict.sentence for verdict in report.verdicts]
+    Returns:
+        Five numbers, verdicts on the model and on every head, and advice, each with its rule.
+
+    Raises:
+        AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
+
+    Examples:
+        >>> report = abbe.report("embedded", lengths=32, windows=2, queries=4, folder="report", progress=False)
+        >>> [number.name for number in report.numbers]
+        ['effective tokens', 'separability of 20 tokens', 'critical N', 'decay exponent', 'worst sensitivity']
+        >>> report.verdicts[0].sentence
+        '...'
     """
     place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     settings = settings_for(
@@ -153,7 +158,7 @@ def make_report(run: Run, alternatives: pl.DataFrame | None = None, sample: Samp
 def _lengths(given: int | Sequence[int] | None, context: int | None) -> int | Sequence[int] | None:
     if given is not None:
         return given
-    return [length for length in LENGTHS if context is None or length <= context] or None
+    return [length for length in REPORT_LENGTHS if context is None or length <= context] or None
 
 
 class _CloserLook:

@@ -2,7 +2,8 @@
 
 Either sign is enough. Freshly drawn weights are so small that attention is uniform in nearly all heads, and so it is
 where queries or keys are zero. Large random weights, or queries and keys that are normalised, give attention that looks
-selective without having learned anything; then the loss is that of guessing. docs/report.md has the measurements.
+selective without having learned anything; then the loss is that of guessing.
+docs/explanation/report-rules.md has the measurements.
 """
 
 from __future__ import annotations

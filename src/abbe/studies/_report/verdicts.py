@@ -148,7 +148,7 @@ def _separability(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None
         return None
     blurred = _matching(measured, is_blurred)
     numbers: dict[str, Fact] = {
-        "separability": overall.value, "interval from": overall.low, "to": overall.high,
+        **_with_interval("separability", overall),
         "of random sets": overall.control, "heads no better than random": len(blurred), "heads": len(measured),
     }  # fmt: skip
     worse = (
@@ -182,7 +182,7 @@ def _length(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
     fading = _matching(measured, is_fading)
     holding = sum(1 for f in measured.values() if f.decay is not None and f.decay.at_least <= 0)
     numbers: dict[str, Fact] = {
-        "mean decay exponent": overall.value, "interval from": overall.low, "to": overall.high,
+        **_with_interval("mean decay exponent", overall),
         "heads that fade": len(fading), "heads whose interval reaches 0 or below": holding, "heads": len(measured),
     }  # fmt: skip
     return Finding(
@@ -204,7 +204,7 @@ def _sinks(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
         return None
     sinks = _matching(measured, is_sink)
     numbers: dict[str, Fact] = {
-        "weight on the first key": overall.value, "interval from": overall.low, "to": overall.high,
+        **_with_interval("weight on the first key", overall),
         "of a uniform head": overall.control, "sinks": len(sinks), "heads": len(measured),
     }  # fmt: skip
     uniform = "" if overall.control is None else f", a uniform head would give it {percent(overall.control)}"
@@ -226,9 +226,7 @@ def _gradient(table: Lookup, floors: pl.DataFrame) -> Finding | None:
         return None
     highest, fragile_heads = highest_and_middle(floors), floors["floor"].drop_nulls().len()
     numbers: dict[str, Fact] = {
-        "worst sensitivity at T = 1, mean": overall.value,
-        "interval from": overall.low,
-        "to": overall.high,
+        **_with_interval("worst sensitivity at T = 1, mean", overall),
         "its ceiling": overall.limit,
         "highest temperature at which a head is fragile": None if highest is None else highest[0],
         "the same for the median head": None if highest is None else highest[1],
@@ -249,6 +247,10 @@ def _gradient(table: Lookup, floors: pl.DataFrame) -> Finding | None:
         "softmax row can reach at T = 1. No softmax head can be fragile above T = 0.5.",
         numbers,
     )
+
+
+def _with_interval(name: str, cell: Cell) -> dict[str, Fact]:
+    return {name: cell.value, "interval from": cell.low, "to": cell.high}
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -40,6 +40,11 @@ class Figure:
        "ceilings": temperature, step, true (proved: 1/(2T), for steps lower yet), paper (min of 1/(4T) and sqrt 2).
     drift "by_size": n, series ("selected" or "random"), value, low, high, share (value/ln n). The longest length.
        "by_length": length, series, value, low, high, share. Size 5. Values are divergences from uniform, in nats.
+
+    Attributes:
+        name: of the figure in the paper.
+        tables: by name.
+        about: length, sizes, queries and the like, for captions.
     """
 
     name: str
@@ -52,7 +57,17 @@ _OLDER = {"found": "measured"}  # fields of claims in folders of older versions
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper, what this model shows, and whether it holds by a rule that is written down."""
+    """A statement of the paper, what this model shows, and whether it holds by a rule that is written down.
+
+    Attributes:
+        figure: that it belongs to.
+        topic: in a few words.
+        paper: what the paper says.
+        measured: what this model shows.
+        rule: by which it is judged.
+        answer: "holds", "does not hold" or "cannot be judged".
+        numbers: that the rule looks at.
+    """
 
     figure: str
     topic: str
@@ -65,7 +80,14 @@ class Claim:
 
 @dataclass(frozen=True, eq=False)
 class Reproduction(Result):
-    """What `reproduce` measured: the data of the figures, the statements judged, and the seconds of each figure."""
+    """What `reproduce` measured: the data of the figures, the statements judged, and the seconds of each figure.
+
+    Attributes:
+        manifest: on what, how, how long, and what was skipped.
+        figures: by name.
+        claims: statements of the paper, judged.
+        seconds: of each figure of the paper, drawing not included.
+    """
 
     study: ClassVar[str] = "reproduce"
     page: ClassVar[str] = "reproduce.html"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from torch import nn
 
 from ..._asked import shown, whole, yes_or_no
 from ..._errors import AbbeError
@@ -18,7 +15,7 @@ from ...results import TABLE, Run
 from ...words.paper import DRIFT, FIGURES
 from .._engine.cost import Cost, estimate
 from .._engine.folder import claim_folder
-from .._engine.given import Placed, given, windows_for
+from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given, windows_for
 from .._engine.measuring import NO_QUERY, finished_manifest, manifest_facts, measure_runs
 from .._engine.parts import Parts
 from .._engine.passes import run_model
@@ -39,37 +36,37 @@ _OVERHEAD = 3.0  # time with these measures over time without
 
 @shareable
 def reproduce(
-    model: str | os.PathLike[str] | LoadedModel | nn.Module = "embedded",
-    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
-    *,
-    figures: str | Sequence[str] = FIGURES,
-    windows: int | None = None,
-    queries: int | str | None = None,
-    seed: int = 0,
-    quick: bool = False,
-    folder: str | os.PathLike[str] | None = None,
-    tokenizer: Any = None,
-    device: DeviceLike | None = None,
-    dtype: DtypeLike | None = None,
-    device_map: DeviceMap | None = None,
-    progress: bool = True,
-) -> Reproduction:
+    model: ModelLike = "embedded", text: TextLike | None = None, *, figures: str | Sequence[str] = FIGURES,
+    windows: int | None = None, queries: int | str | None = None, seed: int = 0, quick: bool = False,
+    folder: FolderLike | None = None, tokenizer: Any = None, device: DeviceLike | None = None,
+    dtype: DtypeLike | None = None, device_map: DeviceMap | None = None, progress: bool = True,
+) -> Reproduction:  # fmt: skip
     """Repeat the paper's figures 2a, 2b, 2c, 3 and 4 on a model, and judge its statements.
 
     Args:
-        model, text, tokenizer, seed, device, dtype, device_map: as for `diagnose`.
-        figures: which of "2a", "2b", "2c", "3", "4"; those that the folder holds already are shown, too. With 2a and
-            2b comes the drift to uniform.
+        model, text: as for `diagnose`.
+        figures: which of "2a", "2b", "2c", "3", "4"; those that the folder holds already are shown, too. With 2a and 2b
+            comes the drift to uniform.
         windows: of each length; 8, or 2 when quick.
         queries: how many per window, drawn from all over it, or "all"; 128, or 16 when quick.
+        seed: of all that is drawn: the same seed gives the same numbers.
         quick: fewer windows, queries, lengths, sizes and temperatures: a look, not a result.
         folder: keep the runs there, and the page `reproduce.html` (`abbe.reproduce` writes it); what was measured
             before is not measured again.
-        progress: show a bar on standard error.
+        tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
-    Example:
-        >>> reproduction = abbe.reproduce("smollm2", "war_and_peace.txt")
-        >>> [(claim.topic, claim.answer) for claim in reproduction.claims]
+    Returns:
+        The data of the figures, and every statement with an answer by a written rule.
+
+    Raises:
+        AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
+
+    Examples:
+        >>> reproduction = abbe.reproduce(figures="2b", quick=True, windows=1, queries=4, progress=False)
+        >>> sorted({claim.answer for claim in reproduction.claims})
+        [...]
+        >>> sorted(reproduction.figures)
+        ['2b']
     """
     place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     if loaded.kind != "decoder":

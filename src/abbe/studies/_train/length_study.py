@@ -58,17 +58,19 @@ def train_length(
         rates: learning rates for all optimizers; by default three. They fall linearly to 0 over the run.
         optimizers: of "sgd", "adamw" and "muon".
         seeds: how many seeds, from `seed` on; intervals come from them.
-        steps: of each run.
+        steps: of each run, >= 10.
         lengths: items per set in the tests, 16 being the longest of training.
         quick: fewer normalizers, rates and steps: below a minute.
-        workers: runs at a time, by default one per core, on an accelerator one.
-        device: where networks are trained: "cpu", "cuda", "cuda:1", "mps", "xpu" or "auto"; by default the CPU.
-        folder: keep finished runs there; a stopped experiment resumes from it.
-        progress: say the cost and show a bar on standard error.
+        seed, workers, device, folder, progress: as for `train_temperature`.
 
-    Example:
-        >>> result = abbe.train_length(quick=True)
-        >>> result.lengths.join(result.table.select("run", "normalizer").unique(), on="run")
+    Returns:
+        Every run of every seed, curves, what the best rates reach, and judged statements.
+
+    Examples:
+        >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "workers": 1, "progress": False}
+        >>> result = abbe.train_length(normalizers="softmax", lengths=16, **small)
+        >>> result.lengths["length"].to_list()
+        [16]
     """
     usual = QUICK if yes_or_no("quick", quick) else USUAL
     tested = _lengths(lengths if lengths is not None else _QUICK_LENGTHS if quick else Maximum.test_lengths)

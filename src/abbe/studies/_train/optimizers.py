@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..._errors import AbbeError
 
 OPTIMIZERS = ("sgd", "adamw", "muon")
-_BETAS, _EPS = (0.9, 0.999), 1e-8
+_BETAS, _EPS = (0.9, 0.999), 1e-8  # the usual ones of Adam
 _MOMENTUM = 0.95  # of Muon, with Nesterov's look ahead
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315), 5  # coefficients and steps of the usual quintic iteration
 _LIKE_ADAM = 0.2  # Muon's updates get the root mean square that AdamW's have, so that one rate serves both

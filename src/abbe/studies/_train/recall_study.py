@@ -50,17 +50,18 @@ def train_recall(
         optimizers: of "sgd", "adamw" and "muon".
         rates: learning rates for all optimizers; by default three or four for each.
         seeds: how many seeds, from `seed` on; intervals come from them.
-        steps: of each run; by default that of the task.
+        steps: of each run, >= 10; by default that of the task.
         qk_norm: norm queries and keys.
         quick: fewer normalizers, seeds and steps: below a minute.
-        workers: runs at a time, by default one per core, on an accelerator one.
-        device: where networks are trained: "cpu", "cuda", "cuda:1", "mps", "xpu" or "auto"; by default the CPU.
-        folder: keep finished runs there; a stopped experiment resumes from it.
-        progress: say the cost and show a bar on standard error.
+        seed, workers, device, folder, progress: as for `train_temperature`.
 
-    Example:
-        >>> result = abbe.train_recall(quick=True)
-        >>> result.summary.select("normalizer", "best_rate", "accuracy", "low", "high")
+    Returns:
+        Every run of every seed, curves, what the best rates reach, and judged statements.
+
+    Examples:
+        >>> result = abbe.train_recall(normalizers="softmax", rates=0.01, seeds=1, steps=20, workers=1, progress=False)
+        >>> result.summary.select("normalizer", "best_rate").rows()
+        [('softmax', 0.01)]
     """
     if task not in USUAL:
         raise AbbeError(f"there is no recall task {task!r}: choose one of {', '.join(USUAL)}")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import polars as pl
 
-from ...results import Result, as_parquet, as_text, read_content, read_table
-from ...words.finding import Finding, findings_from
+from ...results import TablesResult, as_csv, as_parquet, as_text, read_content, read_table, tables_from
+from ...words.finding import findings_from
 from ...words.lab import CHOICE
 from .reading import ALL_QUANTITIES
 
@@ -52,8 +52,8 @@ _SCHEMAS = {
 TABLE, CURVES = "runs.parquet", "curves.parquet"
 
 
-@dataclass(frozen=True, eq=False)
-class Experiment(Result):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Experiment(TablesResult):
     """The result of `train_temperature`, `train_length`, `train_recall` or `train_text`.
 
     A run is one choice of normalizer, temperature, optimizer and rate; every run has all seeds.
@@ -80,19 +80,16 @@ class Experiment(Result):
     study: ClassVar[str] = "train"
     page: ClassVar[str] = "train.html"
 
-    table: pl.DataFrame = field(repr=False)
     curves: pl.DataFrame = field(repr=False)
     lengths: pl.DataFrame = field(repr=False)
     alerts: pl.DataFrame = field(repr=False)
     summary: pl.DataFrame = field(repr=False)
     warnings: pl.DataFrame = field(repr=False)
     roc: pl.DataFrame = field(repr=False)
-    findings: tuple[Finding, ...]
-    manifest: Mapping[str, Any] = field(repr=False)
 
     @property
     def experiment(self) -> str:
-        """temperature, length, recall or text."""
+        """Which one: "temperature", "length", "recall" or "text"."""
         return str(self.manifest["settings"]["experiment"])
 
     def __repr__(self) -> str:
@@ -100,9 +97,7 @@ class Experiment(Result):
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the curves, which are long: `curves` and curves.parquet hold them."""
-        tables = {"table": self.table} | self._tables()
-        rows = {name: table.to_dicts() for name, table in tables.items()}
-        return rows | {"findings": [asdict(finding) for finding in self.findings], "manifest": dict(self.manifest)}
+        return self._content({"table": self.table} | self._tables()) | {"manifest": dict(self.manifest)}
 
     def _tables(self) -> dict[str, pl.DataFrame]:
         return {
@@ -111,19 +106,17 @@ class Experiment(Result):
         }  # fmt: skip
 
     def _files(self) -> dict[str, bytes | str]:
-        content = {name: table.to_dicts() for name, table in self._tables().items()}
-        content |= {"findings": [asdict(finding) for finding in self.findings]}
-        csv: dict[str, bytes | str] = {f"{name}.csv": table.write_csv() for name, table in self._tables().items()}
-        return csv | {SUMMARY: as_text(content), TABLE: as_parquet(self.table), CURVES: as_parquet(self.curves)}
+        tables = self._tables()
+        parquet = {TABLE: as_parquet(self.table), CURVES: as_parquet(self.curves)}
+        return as_csv(tables) | {SUMMARY: as_text(self._content(tables))} | parquet
 
 
 def opened_experiment(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Experiment:
     content = read_content(folder / SUMMARY, stored)
-    tables = {name: pl.DataFrame(content[name], schema=schema, orient="row") for name, schema in _SCHEMAS.items()}
     return Experiment(
         table=read_table(folder / TABLE, stored),
         curves=read_table(folder / CURVES, stored),
-        **tables,
+        **tables_from(content, _SCHEMAS),
         findings=findings_from(content["findings"]),
         manifest=manifest,
     )

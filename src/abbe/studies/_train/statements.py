@@ -33,16 +33,16 @@ def judge_temperature(tables: Tables, level: float) -> tuple[Finding, ...]:
     table = tables.table
     low = [t for t in table["temperature"].unique(maintain_order=True) if temperature(t).fixed and _value(t) <= LOW]
     low = sorted(low, key=_value)
-    found: list[Finding] = []
+    judged: list[Finding] = []
     if low and _SOFTMAX in set(table["normalizer"]):
-        found += [
+        judged += [
             _hard(table, optimizer, low[0], level) for optimizer in table["optimizer"].unique(maintain_order=True)
         ]
-        found += _normed(table, low[0], level)
-        found += _decoupled(table, low[0], level)
-    found += _warning(tables.warnings, "(iii) rising entropy", "entropy_share", "high", "Rising entropy")
-    found += _warning(tables.warnings, "(iv) falling N_s/N", "separability", "low", "A falling N_s/N")
-    return (*found, *_marks(table, tables.curves, level))
+        judged += _normed(table, low[0], level)
+        judged += _decoupled(table, low[0], level)
+    judged += _warning(tables.warnings, "(iii) rising entropy", "entropy_share", "high", "Rising entropy")
+    judged += _warning(tables.warnings, "(iv) falling N_s/N", "separability", "low", "A falling N_s/N")
+    return (*judged, *_marks(table, tables.curves, level))
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def _warning(warnings: pl.DataFrame, topic: str, quantity: str, direction: str, 
     )
     rule = (
         f"It holds if the interval of the AUC lies above 0.5 and at least {percent(WARNS)} of the failing runs are "
-        "found with at most 5 % false alarms among the healthy ones; weakly if only the first is true."
+        "judged with at most 5 % false alarms among the healthy ones; weakly if only the first is true."
     )
     numbers: dict[str, Fact] = {
         name: row[name] for name in ("auc", "auc_low", "auc_high", "warned", "false_alarms", "lead")

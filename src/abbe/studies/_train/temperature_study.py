@@ -55,19 +55,25 @@ def train_temperature(
         optimizers: of "sgd", "adamw" and "muon"; by default all.
         rates: learning rates for all optimizers; by default four for each.
         seeds: how many seeds, from `seed` on; intervals come from them.
-        steps: of each run; by default that of the task.
+        steps: of each run, >= 10; by default that of the task.
         qk_norm: also train softmax with normalized queries and keys, whose scale nothing can absorb; by default yes.
-        decay: decoupled weight decay.
+        decay: decoupled weight decay, >= 0.
         text: of the task "text".
         quick: fewer normalizers, temperatures, seeds and steps: below a minute.
+        seed: the first of the seeds.
         workers: runs at a time, by default one per core, on an accelerator one.
         device: where networks are trained: "cpu", "cuda", "cuda:1", "mps", "xpu" or "auto"; by default the CPU.
         folder: keep finished runs there; a stopped experiment resumes from it.
         progress: say the cost and show a bar on standard error.
 
-    Example:
-        >>> result = abbe.train_temperature(quick=True)
-        >>> [finding.sentence for finding in result.findings]
+    Returns:
+        Every run of every seed, curves, what the best rates reach, and judged statements.
+
+    Examples:
+        >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "qk_norm": False, "workers": 1, "progress": False}
+        >>> result = abbe.train_temperature(temperatures=0.5, normalizers="softmax", optimizers="adamw", **small)
+        >>> result.summary.select("temperature", "compensated").rows()
+        [('1', False), ('0.5', False), ('0.5', True)]
     """
     if text is not None and task != "text":
         raise AbbeError(f"text is read by the task text only, and the task is {task}: leave one of them out")

@@ -42,17 +42,20 @@ def train_text(
         optimizers: of "sgd", "adamw" and "muon".
         rates: learning rates for all optimizers; by default three for each.
         seeds: how many seeds, from `seed` on; intervals come from them.
-        steps: of each run.
+        steps: of each run, >= 10.
         qk_norm: norm queries and keys.
         quick: fewer normalizers, rates and steps: below a minute.
-        workers: runs at a time, by default one per core, on an accelerator one.
-        device: where networks are trained: "cpu", "cuda", "cuda:1", "mps", "xpu" or "auto"; by default the CPU.
-        folder: keep finished runs there; a stopped experiment resumes from it.
-        progress: say the cost and show a bar on standard error.
+        seed, workers, device, folder, progress: as for `train_temperature`.
 
-    Example:
-        >>> result = abbe.train_text("book.txt", quick=True)
-        >>> result.summary.select("normalizer", "best_rate", "loss", "accuracy")
+    Returns:
+        Every run of every seed, curves, what the best rates reach, and judged statements.
+
+    Examples:
+        >>> text = "It was a dark and stormy night. " * 200
+        >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "workers": 1, "progress": False}
+        >>> result = abbe.train_text(text, normalizers="softmax", **small)
+        >>> result.summary.select("normalizer", "best_rate").rows()
+        [('softmax', 0.01)]
     """
     usual = QUICK if yes_or_no("quick", quick) else USUAL
     task = make_task(NextCharacter.name, text=as_text(text))

@@ -28,5 +28,5 @@ def calibration_page(calibration: Calibration) -> str:
 
 
 def save_calibration_figures(calibration: Calibration, folder: str | os.PathLike[str]) -> list[Path]:
-    """PNG and SVG, light and dark; the files that were written."""
+    """Draw a calibration as PNG and SVG, light and dark."""
     return save_drawings(folder, lambda theme: {"calibration": calibration_chart(calibration, theme)})

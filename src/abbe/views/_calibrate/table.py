@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def calibration_table(calibration: Calibration) -> RenderableType:
-    """Readable from 80 columns on."""
+    """A calibration on a terminal: losses stage by stage, and errors of the layers; from 80 columns on."""
     parts: list[RenderableType] = [Text(plain(calibration_question(calibration)), style="bold")]
     for table in calibration_tables(calibration):
         drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title, title_justify="left")

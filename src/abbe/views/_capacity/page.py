@@ -24,5 +24,5 @@ def capacity_page(study: Capacity) -> str:
 
 
 def save_capacity_figures(study: Capacity, folder: str | os.PathLike[str]) -> list[Path]:
-    """PNG and SVG, light and dark; the files that were written."""
+    """Draw a study of capacity as PNG and SVG, light and dark."""
     return save_drawings(folder, lambda theme: {"capacity": capacity_chart(study, theme)})

@@ -23,7 +23,7 @@ _WHOLE = ("way", "interval", "separability")  # single words, or numbers that ar
 
 
 def capacity_table(study: Capacity) -> RenderableType:
-    """Readable from 80 columns on."""
+    """Capacities on a terminal: of the model, and of its layers; from 80 columns on."""
     question, *about = capacity_lines(study)
     parts: list[RenderableType] = [Text(plain(question), style="bold"), *(Text(plain(x), style="dim") for x in about)]
     for table in capacity_tables(study):

@@ -32,7 +32,7 @@ ALL = "all"
 
 
 def compare_page(comparison: Comparison) -> str:
-    """One self-contained HTML page that works from disk, without a network."""
+    """The page of a comparison."""
     manifest = for_others(comparison.manifest)
     finding = comparison.recommendation
     page = render(
@@ -67,7 +67,7 @@ def compare_charts(comparison: Comparison, theme: ThemeName) -> dict[str, Spec]:
 
 
 def save_compare_figures(comparison: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
-    """Every chart as PNG and SVG, light and dark; the files that were written."""
+    """Draw every chart of a comparison as PNG and SVG, light and dark."""
     return save_drawings(
         folder,
         lambda theme: {f"compare-{name}": chart for name, chart in compare_charts(comparison, theme).items()},

@@ -32,7 +32,7 @@ def _least(comparison: Comparison) -> int:
 
 
 def compare_table(comparison: Comparison) -> RenderableType:
-    """Numbers with their intervals below; readable from 80 columns on."""
+    """A comparison on a terminal: numbers with their intervals below; from 80 columns on."""
     finding = comparison.recommendation
     tables = [*(_numbers(comparison, names) for names in _SHOWN), _judgements(comparison)]
     remark = jumps_remark(comparison)

@@ -37,7 +37,7 @@ _CELL, _NARROW = 26, 232
 
 @unchecked
 def diff_charts(diff: Difference, theme: ThemeName) -> dict[str, Spec]:
-    """By name: a map of each chosen measure, and the curves if there are more than two sides."""
+    """Charts of a difference by name: a map of each chosen measure, and the curves if there are more than two sides."""
     charts = {}
     for measure, size in _chosen(diff):
         chart = _map(diff, measure, size, theme)
@@ -69,8 +69,7 @@ def _map(diff: Difference, measure: str, size: int | None, theme: ThemeName) -> 
     table = diff.of_heads.filter((pl.col("measure") == measure) & of_size)
     if table.is_empty():
         return None
-    longest = table.filter(pl.col("length") == pl.col("length").max())
-    rows = rows_of(longest)
+    rows = rows_of(table.filter(pl.col("length").eq_missing(pl.col("length").max())))  # null: fitted over all lengths
     words = measure_words(measure)
     label = sentence(words.label) + ("" if size is None else f", N = {size}")
     names = diff.names[0], diff.names[-1]
@@ -89,7 +88,8 @@ def _map(diff: Difference, measure: str, size: int | None, theme: ThemeName) -> 
     )  # fmt: skip
     panels.append(_cells(rows, "difference", "difference (dot: beyond chance)", colour, theme, dots=True))
     count = sum(bool(row["changed"]) for row in rows)
-    about = [f"{count} of {len(rows)} heads change beyond chance; L = {rows[0]['length']}"]
+    at = f"L\u00a0=\u00a0{rows[0]['length']}" if rows[0]["length"] else "over all lengths"
+    about = [f"{count} of {len(rows)} heads change beyond chance; {at}"]
     chart = finished(panels, label, about, theme, columns=3)
     return chart | {"resolve": {"scale": {"color": "independent"}}}
 
@@ -123,9 +123,10 @@ def _cells(
     layers = [source(list(rows)).mark_rect().encode(x=x, y=y, color=colour, tooltip=tips)]
     changed = [row for row in rows if row["changed"]]
     if dots and changed:
-        layers.append(
-            source(changed).mark_point(filled=True, size=22, opacity=1, color=THEMES[theme].ink).encode(x=x, y=y)
-        )
+        # A rim in the colour of the page: ink alone is not seen on the darkest cells.
+        ink, rim = THEMES[theme].ink, THEMES[theme].background
+        marks = source(changed).mark_point(size=30, opacity=1, fill=ink, stroke=rim, strokeWidth=1.5)
+        layers.append(marks.encode(x=x, y=y, tooltip=tips))
     height = max(60, min(420, _CELL * len({row["layer"] for row in rows})))
     shown = title if len(title) <= 34 else f"…{title[-33:]}"
     return panel(layers, shown, _NARROW, height)

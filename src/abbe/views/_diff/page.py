@@ -10,7 +10,7 @@ from .._reproduce.figures import save_drawings
 from .._shared.theme import THEMES
 from .._study_page import study_page
 from .charts import diff_charts
-from .table import diff_lines, diff_tables
+from .table import diff_lines, diff_tables, head_table
 
 if TYPE_CHECKING:
     from ...studies import Difference
@@ -20,9 +20,9 @@ def diff_page(diff: Difference) -> str:
     """One self-contained HTML page that works from disk, without a network."""
     question, *about = diff_lines(diff)
     charts = {theme: diff_charts(diff, theme) for theme in THEMES}
-    return study_page(diff, question, about, diff.findings, diff_tables(diff), charts)
+    return study_page(diff, question, about, diff.findings, [head_table(diff), *diff_tables(diff)], charts)
 
 
 def save_diff_figures(diff: Difference, folder: str | os.PathLike[str]) -> list[Path]:
-    """PNG and SVG, light and dark; the files that were written."""
+    """Draw a difference as PNG and SVG, light and dark."""
     return save_drawings(folder, lambda theme: diff_charts(diff, theme))

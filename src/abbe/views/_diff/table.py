@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ...words.manifest import text_name
-from ...words.measures import measure_words
+from ...words.measures import measure_words, usual_size
 from ...words.numbers import interval, many, number
 from .._shared.terminal import bullets, new_table, plain, skipped_lines
 from .._shared.text_table import TextTable
@@ -19,11 +19,16 @@ if TYPE_CHECKING:
     from ...studies import Difference
 
 _IN_TERMINAL, _ON_PAGE = 12, 60
+_MOST_HEADS = 400  # that a page has all main measures of
 _LEFT = ("measure", "where")
+_OF_HEAD = (
+    "effective_tokens", "max_weight", "separability", "top_mass", "sink_mass", "previous_token", "induction",
+    "sensitivity_worst_mean", "decay_exponent",
+)  # fmt: skip
 
 
 def diff_table(diff: Difference) -> RenderableType:
-    """Readable from 80 columns on."""
+    """A difference on a terminal: what changed, the largest changes first; from 80 columns on."""
     question, *about = diff_lines(diff)
     parts: list[RenderableType] = [Text(plain(question), style="bold"), *(Text(plain(x), style="dim") for x in about)]
     for table in diff_tables(diff, _IN_TERMINAL):
@@ -71,11 +76,32 @@ def diff_tables(diff: Difference, most: int = _ON_PAGE) -> list[TextTable]:
     return tables
 
 
+def head_table(diff: Difference) -> TextTable:
+    """The main measures of every head, at the largest length and one set size; heads that change most come first."""
+    single = diff.of_heads
+    size = usual_size(single.with_columns(value=pl.col("first")))
+    usual = pl.col("measure").is_in(_OF_HEAD) & (pl.col("n").is_null() | (pl.col("n") == (size or 0)))
+    at = pl.col("length").is_null() | (pl.col("length") == pl.col("length").max())
+    rows = single.filter(usual & at)
+    order = {name: place for place, name in enumerate(_OF_HEAD)}
+    heads: dict[tuple[int, int], list[dict[str, Any]]] = {}  # the table has the largest changes first
+    for row in rows.to_dicts():
+        heads.setdefault((row["layer"], row["head"]), []).append(row)
+    shown = list(heads.values())[:_MOST_HEADS]
+    lines = [_row(row, False) for some in shown for row in sorted(some, key=lambda row: order[row["measure"]])]
+    left = len(heads) - len(shown)
+    note = "Heads that change most come first; a click on a map chooses a head, too."
+    note += f" {left:,} more heads: .table and --json hold all." if left > 0 else ""
+    columns = ("where", "measure", diff.names[0], diff.names[-1], "difference", "interval", "q value")
+    return TextTable("One head", columns, lines, note, "head")
+
+
 def _row(row: Mapping[str, Any], long: bool) -> tuple[str, ...]:
     where = "" if row["head"] is None else f"layer {row['layer']}, head {row['head']}"
     words = measure_words(row["measure"]).label + ("" if row["n"] is None else f", N = {row['n']}")
+    words += f", L = {row['length']}" if long and row["length"] else ""
     return (
-        where, f"{words}, L = {row['length']}" if long else words, number(row["first"], 3), number(row["second"], 3),
+        where, words, number(row["first"], 3), number(row["second"], 3),
         number(row["difference"], 3, signed=True),
         interval(row["low"], row["high"], lambda end: number(end, 3, signed=True)),
         "" if row["q_value"] is None else number(row["q_value"], 2),

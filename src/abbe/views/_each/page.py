@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def reports_page(reports: Reports) -> str:
-    """One self-contained HTML page; its links lead to the reports beside it."""
+    """The index page of many reports; its links lead to the reports beside it."""
     about = ["Every name in the table leads to the report of that model, in the folder beside this page."]
     charts = {theme: {"models": reports_chart(reports, theme)} for theme in THEMES}
     return study_page(reports, reports_question(reports), about, (), [reports_rows(reports, _linked)], charts)
@@ -31,5 +31,5 @@ def _linked(row: dict[str, Any]) -> str:
 
 
 def save_reports_figures(reports: Reports, folder: str | os.PathLike[str]) -> list[Path]:
-    """PNG and SVG, light and dark; the files that were written."""
+    """Draw the numbers of many reports as PNG and SVG, light and dark."""
     return save_drawings(folder, lambda theme: {"models": reports_chart(reports, theme)})

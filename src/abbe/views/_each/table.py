@@ -31,7 +31,7 @@ def reports_question(reports: Reports) -> str:
 
 
 def reports_table(reports: Reports) -> RenderableType:
-    """The answer of every model, then their numbers; readable from 80 columns on."""
+    """Many reports on a terminal: the answer of every model, then their numbers; from 80 columns on."""
     table = reports_rows(reports)
     drawn = new_table(*table.columns[1:-1], first=table.columns[0])
     for row in table.rows:

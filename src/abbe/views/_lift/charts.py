@@ -147,7 +147,8 @@ def _keys(rows: Sequence[Row], length: int, looks: dict[str, Look]) -> Spec:
 
 def lift_charts(result: Lift, theme: ThemeName) -> dict[str, Spec]:
     keys = {"keys": keys_chart(result, theme)} if result.keys.height else {}
-    return {"scan": scan_chart(result, theme), "plans": plans_chart(result, theme)} | keys
+    scan = {"scan": scan_chart(result, theme)} if result.scan.height else {}  # none where all was learned
+    return scan | {"plans": plans_chart(result, theme)} | keys
 
 
 def _goal(result: Lift) -> str:

@@ -21,12 +21,13 @@ def lift_page(result: Lift) -> str:
     """One self-contained HTML page that works from disk, without a network."""
     windows = part_of(result.manifest, "windows")
     counts = ", ".join(f"{len(windows.get(name) or ())} to {name} on" for name in ("fit", "choose", "judge"))
-    length = part_of(result.manifest, "settings").get("length")
+    length, longer = part_of(result.manifest, "settings").get("length"), (result.manifest.get("loss_lengths") or ())[1:]
+    counts += "".join(f", and of {n:,} tokens to judge the loss once more" for n in longer)
     about = [f"on {text_name(result.manifest)}: windows of {length} tokens, {counts}", f"plan: {result.plan}"]
     charts = {theme: lift_charts(result, theme) for theme in THEMES}
     return study_page(result, lift_question(result), about, result.findings, lift_tables(result), charts)
 
 
 def save_lift_figures(result: Lift, folder: str | os.PathLike[str]) -> list[Path]:
-    """PNG and SVG, light and dark; the files that were written."""
+    """Draw a search for a lift as PNG and SVG, light and dark."""
     return save_drawings(folder, lambda theme: lift_charts(result, theme))

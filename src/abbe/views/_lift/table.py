@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ...words.manifest import for_others, model_name, part_of, text_name
-from ...words.numbers import MISSING, number, with_interval
+from ...words.numbers import MISSING, interval, number, with_interval
 from .._shared.terminal import bullets, new_table, plain, skipped_lines
 from .._shared.text_table import TextTable
 from .words import rise, share, short_spec
@@ -17,20 +19,25 @@ if TYPE_CHECKING:
     from ...studies import Lift
 
 _MOST_PLANS = 12
-_COST = range(6)  # columns of the first of two tables, so that both have room in 80 columns
+_GAINS = "in brackets: change over the baseline and its interval, over the same windows or prompts in pairs"
+_LOSSES, _FOUND = "zeros", "lists"  # columns with which a new table begins, so that each has room in 80 columns
 
 
 def lift_table(result: Lift) -> RenderableType:
-    """Readable from 80 columns on."""
+    """A search for a lift on a terminal: the verdict, the judged part, the plans; from 80 columns on."""
     parts: list[RenderableType] = [Text(plain(lift_question(result)), style="bold")]
     judged = _judged(result)
-    for places, title in ((_COST, judged.title), ([0, *range(len(_COST), len(judged.columns))], None)):
-        columns = [judged.columns[place] for place in places]
-        drawn = new_table(*columns[1:], first=columns[0], title=title, title_justify="left")
-        for row in judged.rows:
-            cells = (plain(row[place]).replace(" (", "\n(") for place in places)  # the interval below its number
+    found = judged.columns.index(_FOUND)
+    losses = judged.columns.index(_LOSSES)
+    starts = [1, *([losses] if losses > 3 else []), found, len(judged.columns)]  # four columns of losses fill a table
+    for start, end in pairwise(starts):
+        part = _part(judged, judged.title if start == 1 else "", [0, *range(start, end)])
+        drawn = new_table(*part.columns[1:], first=part.columns[0], title=part.title or None, title_justify="left")
+        for row in part.rows:
+            cells = (plain(cell).replace(" (", "\n(") for cell in row)  # the interval below its number
             drawn.add_row(*map(Text, cells))
         parts.append(drawn)
+    parts.append(Text(f"{judged.note}\n", style="dim"))
     return Group(*parts, *bullets(result.findings), *skipped_lines(result.manifest))
 
 
@@ -45,23 +52,67 @@ def lift_question(result: Lift) -> str:
 def lift_tables(result: Lift) -> list[TextTable]:
     """What was judged, pass keys, the best plans, and the commands that repeat it."""
     keys = [_keys(result)] if result.keys.height else []
-    return [_judged(result), *keys, _plans(result), _scan(result), _commands(result)]
+    return [*_on_page(_judged(result)), *keys, _plans(result), _scan(result), _commands(result)]
+
+
+def _on_page(judged: TextTable) -> list[TextTable]:
+    """As it is, or in two where the losses of two lengths leave no room for what is found."""
+    losses, found = judged.columns.index(_LOSSES), judged.columns.index(_FOUND)
+    if losses <= 3:
+        return [judged]
+    first, second = range(found), [0, *range(found, len(judged.columns))]
+    return [
+        _part(judged, judged.title, first),
+        _part(judged, "What the same contenders find", second, judged.note),
+    ]
+
+
+def _part(table: TextTable, title: str, places: Sequence[int], note: str = "") -> TextTable:
+    """Some columns of a table."""
+    rows = [[row[place] for place in places] for row in table.rows]
+    return TextTable(title, [table.columns[place] for place in places], rows, note)
 
 
 def _judged(result: Lift) -> TextTable:
-    retrieval = result.table["pass_keys"].is_not_null().any()
+    retrieval, long = (result.table[name].is_not_null().any() for name in ("pass_keys", "longer_loss"))
     more = ("pass keys",) if retrieval else ()
-    columns = ("", "loss", "rise", "zeros", "active", "time", "lists", "sentences", *more, "sensitivity")
+    columns = ("", *_loss_columns(result, long), "zeros", "active", "time", "lists", "sentences", *more, "sensitivity")
     rows = []
     for row in result.table.to_dicts():
-        change = MISSING if row["rise"] is None else with_interval(row["rise"], row["rise_low"], row["rise_high"], rise)
-        found = (share(row["pass_keys"]),) if retrieval else ()
+        longer = (f"{row['longer_loss']:.3f}", _changed(row, "longer_rise", rise)) if long else ()
+        found = (_with_gain(row, "pass_keys", "key_gain"),) if retrieval else ()
         rows.append(
-            (row["contender"], f"{row['loss']:.3f}", change, share(row["zeros"]), number(row["active"], 3),
-             f"{row['time_ratio']:.2f}", share(row["lists"]), share(row["sentences"]), *found,
-             number(row["sensitivity_ratio"], 2))
+            (row["contender"], f"{row['loss']:.3f}", _changed(row, "rise", rise), *longer, share(row["zeros"]),
+             number(row["active"], 3), f"{row['time_ratio']:.2f}", _with_gain(row, "lists", "lists_gain"),
+             _with_gain(row, "sentences", "sentences_gain"), *found, number(row["sensitivity_ratio"], 2))
         )  # fmt: skip
-    return TextTable("Judged once, on the last part of the text", columns, rows)
+    return TextTable("Judged once, on the last part of the text", columns, rows, _GAINS)
+
+
+def _loss_columns(result: Lift, long: bool) -> tuple[str, ...]:
+    if not long:
+        return "loss", "rise"
+    lengths = result.manifest.get("loss_lengths") or ()
+    return tuple(f"{name}, {length:,}" for length in (*lengths[:1], *lengths[-1:]) for name in ("loss", "rise"))
+
+
+def _changed(row: Mapping[str, Any], name: str, show: Callable[[float | None], str]) -> str:
+    """A change over the baseline with its interval."""
+    if row[name] is None:
+        return MISSING
+    return with_interval(row[name], row[f"{name}_low"], row[f"{name}_high"], show)
+
+
+def _with_gain(row: Mapping[str, Any], column: str, gain: str) -> str:
+    """ "28 % (+12 %: +6 to +14 %)": a share, its gain over the baseline and the gain's interval, where there is one."""
+    if row[gain] is None:
+        return share(row[column])
+    ends = interval(row[f"{gain}_low"], row[f"{gain}_high"], _points)
+    return f"{share(row[column])} ({_points(row[gain])}{f': {ends}' if ends else ''})"
+
+
+def _points(gain: float) -> str:
+    return f"{100 * gain:+z.0f} %"
 
 
 def _keys(result: Lift) -> TextTable:

@@ -10,18 +10,10 @@ import polars as pl
 
 from ...words.thresholds import FRAGILE
 from .._shared.panels import Look, places_axis, rows_of
-from .._shared.series import Axes, Legend, Spec, finished, log_axis, look_of, panel, source, unchecked, where
+from .._shared.series import Axes, Legend, Spec, finished, log_axis, look_of, panel, source, unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
 from .charts_bars import counted, log_bars
-from .charts_table import (
-    about_lines,
-    interval_words,
-    lengths_of,
-    numbers_in,
-    of_all_heads,
-    of_heads,
-    some_heads,
-)
+from .charts_table import about_lines, interval_words, lengths_of, numbers_in, of_all_heads, of_heads, some_heads
 
 if TYPE_CHECKING:
     from ...results import Run
@@ -100,7 +92,7 @@ def _curves(axes: Axes, table: pl.DataFrame) -> list[alt.Chart]:
     layers += [axes.band(everywhere, "mean"), *axes.line(everywhere, "mean")]
     for part in PARTS:
         if f"chosen {part}" in axes.legend.looks:
-            layers += axes.line(where(source("chosen"), part=part), f"chosen {part}")
+            layers += axes.line(source("chosen", part=part), f"chosen {part}")
     return [*layers, *_threshold(axes)]
 
 

@@ -19,7 +19,6 @@ from .._shared.series import (
     panel,
     source,
     unchecked,
-    where,
     x_of,
 )
 from .._shared.theme import THEMES, ThemeName
@@ -85,7 +84,7 @@ def _over_length(
         layers += axes.limit(floors, "floor", "value")
     layers += [axes.band(means, "mean"), *axes.line(means, "mean")]
     if "chosen" in legend.looks:
-        head = where(source("chosen"), measure=measure, **({} if size is None else {"n": size}))
+        head = source("chosen", measure=measure, **({} if size is None else {"n": size}))
         layers += [axes.band(head, "chosen"), *axes.line(head, "chosen")]
     return panel(layers, title)
 
@@ -109,7 +108,7 @@ def _places(x: alt.X, legend: Legend, table: pl.DataFrame) -> list[alt.Chart]:
     uniform = [{"value": value} for value in sorted(set(numbers_in(table, "control")))[:1]]
     drawn = [(source(uniform), "control"), (source(mean), "mean")]
     if "chosen" in legend.looks:
-        drawn.append((where(source("chosen"), measure=_DECAY), "chosen"))
+        drawn.append((source("chosen", measure=_DECAY), "chosen"))
     interval = [row for row in mean if row["low"] is not None and row["high"] is not None]
     strip = source(interval).mark_rect(opacity=0.25, color=legend.looks["mean"].colour)
     layers = [strip.encode(x=x_of(x, "low"), x2="high:Q")] if interval else []

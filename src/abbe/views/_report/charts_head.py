@@ -23,7 +23,6 @@ from .._shared.series import (
     panel,
     source,
     unchecked,
-    where,
 )
 from .._shared.theme import THEMES, Theme, ThemeName
 from .charts_table import about_lines, interval_words, lengths_of, numbers_in, rows_for, shown_size
@@ -83,7 +82,7 @@ def sizes_chart(run: Run, theme: ThemeName) -> Spec:
             if shown.measure == _DIVERGENCE:
                 values.append(math.log(max(sizes)))
             axes = Axes(x, shown.scale("value", shown.axis, values), legend, alone=len(set(sizes)) == 1)
-            panels.append(panel(_curves(axes, where(source("rows"), measure=shown.measure), shown), shown.title))
+            panels.append(panel(_curves(axes, source("rows", measure=shown.measure), shown), shown.title))
     question = "Up to how many tokens does this head select?"
     return finished(panels, question, about_lines(run), theme, filled=["rows"])
 
@@ -101,7 +100,7 @@ def lengths_chart(run: Run, theme: ThemeName) -> Spec:
             values += numbers_in(rows_for(run, _FLOOR))
         y = shown.scale("value", shown.axis, values)
         axes = Axes(length_axis(lengths), y, legend, alone=len(lengths) == 1)
-        chosen = where(source("rows"), measure=shown.measure, **({} if n is None else {"n": n}))
+        chosen = source("rows", measure=shown.measure, **({} if n is None else {"n": n}))
         layers = _curves(axes, chosen, shown)
         panels.append(panel(layers, shown.title if n is None else f"{shown.title}, N = {n}"))
     return finished(panels, "What becomes of this head as the text grows?", about_lines(run), theme, filled=["rows"])
@@ -114,7 +113,7 @@ def _curves(axes: Axes, chosen: alt.Chart, shown: _Shown) -> list[alt.Chart]:
     layers = axes.limit(limits, "limit", "limit")
     layers += axes.limit(chosen, "control", "control")
     if shown.measure == "effective_tokens":
-        layers += axes.limit(where(source("rows"), measure=_FLOOR), "floor", "value")
+        layers += axes.limit(source("rows", measure=_FLOOR), "floor", "value")
     return [*layers, axes.band(chosen, "value"), *axes.line(chosen, "value")]
 
 
@@ -151,12 +150,12 @@ def _points(x: alt.X | alt.Y, y: alt.X | alt.Y, theme: Theme) -> alt.Chart:
     tips = [
         tip("token", "token", "N"),
         tip("kind", "which is", "N"),
-        tip("weight_told", "weight", "N"),
+        tip("weight_words", "weight", "N"),
         tip("distance", "distance from the centre"),
     ]
     shown = source("points").transform_calculate(
         drawn_weight="isValid(datum.weight) ? datum.weight : 0",  # the unselected come without a weight
-        weight_told="isValid(datum.weight) ? format(datum.weight, '.3~g') : 'less than any selected'",
+        weight_words="isValid(datum.weight) ? format(datum.weight, '.3~g') : 'less than any selected'",
     )
     marks = shown.mark_point(filled=True, opacity=0.85, stroke=theme.background, strokeWidth=0.6)
     shape = alt.Shape("kind:N", title=None, scale=shapes, legend=legend)

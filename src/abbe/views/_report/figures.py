@@ -31,7 +31,7 @@ _SHOWN_TOKEN = 24  # letters
 
 
 def save_report_figures(report: Report, folder: str | os.PathLike[str]) -> list[Path]:
-    """Every chart as PNG and SVG, light and dark; the files that were written."""
+    """Draw every chart of a report as PNG and SVG, light and dark."""
     return save_drawings(folder, lambda theme: figures(report, theme))
 
 

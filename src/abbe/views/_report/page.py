@@ -44,7 +44,7 @@ SIGNS = {"good": ("✓", "good"), "look": ("!", "to look at"), "bad": ("✕", "b
 
 
 def report_page(report: Report) -> str:
-    """One self-contained HTML page that works from disk, without a network."""
+    """The page of a report."""
     manifest = for_others(report.run.manifest)
     table = _for_page(report.run.table)
     measures = measures_of(table)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def report_table(report: Report) -> RenderableType:
-    """What was measured, the answer, what to do, the five numbers, the verdicts, the advice; from 80 columns on."""
+    """A report on a terminal: the answer, what to do, the five numbers, the verdicts; from 80 columns on."""
     parts: list[RenderableType] = [
         Text(f"How selective is the attention of {plain(model_name(report.run.manifest))}?", style="bold"),
         Text(plain(" ".join([measured_line(report), precision_of(report.run.manifest)]).strip()), style="dim"),

@@ -14,8 +14,6 @@ from .._shared.panels import (
     Panel,
     Row,
     data,
-    intervals,
-    lines,
     numbers,
     of_vectors,
     panel,
@@ -27,6 +25,7 @@ from .._shared.panels import (
     value_axis,
     vector_name,
     vectors_of,
+    with_intervals,
 )
 from .._shared.theme import Theme
 
@@ -62,8 +61,8 @@ def _distances(rows: list[Row], axis: str, title: str, theme: Theme) -> alt.Laye
         marks = chart.mark_bar(width=14) if len(area) == 1 else chart.mark_area()
         tips = [*named, tip("value", "from"), tip("top", "to")]
         layers.append(marks.encode(x=x, y=y, y2="top:Q", color=style["color"], tooltip=tips))
-    layers += intervals(curves, x, y, style["color"])
-    return panel([*layers, *lines(curves, x, y, [*named, tip("value", "distance"), *INTERVAL_TIPS], **style)], title)
+    layers += with_intervals(curves, x, y, [*named, tip("value", "distance")], style)
+    return panel(layers, title)
 
 
 def _proved_range(rows: list[Row], axis: str, shown: str) -> list[Row]:

@@ -8,13 +8,10 @@ import altair as alt
 import polars as pl
 
 from .._shared.panels import (
-    INTERVAL_TIPS,
     Look,
     Panel,
     Row,
     data,
-    intervals,
-    lines,
     numbers,
     panel,
     places_axis,
@@ -22,6 +19,7 @@ from .._shared.panels import (
     series_style,
     tip,
     value_axis,
+    with_intervals,
 )
 from .._shared.theme import Theme
 
@@ -62,8 +60,7 @@ def _curves(table: pl.DataFrame, axis: str, axis_title: str, title: str, theme: 
     if limits:
         limit = alt.Chart(data(limits)).mark_line()
         layers.append(limit.encode(x=x, y=y, tooltip=[tip("shown", "series", "N"), tip(axis), tip("value")], **style))
-    layers += intervals(rows, x, y, style["color"])
-    return panel([*layers, *lines(rows, x, y, [*tips, *INTERVAL_TIPS], **style)], title)
+    return panel([*layers, *with_intervals(rows, x, y, tips, style)], title)
 
 
 def _ceilings(rows: list[Row], axis: str) -> list[Row]:

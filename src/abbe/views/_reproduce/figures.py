@@ -37,7 +37,7 @@ _PANELS: dict[str, Callable[[Figure, Theme], list[Panel]]] = {
 
 @unchecked
 def figure_chart(figure: Figure, theme: ThemeName = "light") -> alt.ConcatChart:
-    """The figure in one theme, with a title that asks its question and a subtitle that tells the settings."""
+    """A figure of the paper in one theme, with a title that asks its question and a subtitle with the settings."""
     if figure.name not in _PANELS:
         raise AbbeError(f"no chart for figure {figure.name!r}; there are charts for {', '.join(_PANELS)}")
     colours = THEMES[theme]

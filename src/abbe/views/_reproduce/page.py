@@ -26,8 +26,8 @@ READINGS_NOTE = "In brackets: the share of the tests that reject at every N. The
 _SHOWN_ROWS = 200  # a longer table is for the run folder, not for a page
 
 
-def save_figures(reproduction: Reproduction, folder: str | os.PathLike[str]) -> list[Path]:
-    """Every figure as PNG and SVG, light and dark; the files that were written."""
+def save_reproduction_figures(reproduction: Reproduction, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw every figure of a reproduction as PNG and SVG, light and dark."""
     shown = _ordered(reproduction)
     return save_drawings(
         folder, lambda theme: {f"figure-{figure.name}": specification(figure, theme) for figure in shown}
@@ -35,7 +35,7 @@ def save_figures(reproduction: Reproduction, folder: str | os.PathLike[str]) -> 
 
 
 def reproduction_page(reproduction: Reproduction) -> str:
-    """One self-contained HTML page that works from disk, without a network."""
+    """The page of a reproduction."""
     manifest = reproduction.manifest
     shown = _ordered(reproduction)
     return render(

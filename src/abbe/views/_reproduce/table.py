@@ -19,7 +19,7 @@ _STYLES = {"good": "green", "bad": "yellow", "soft": "dim"}
 
 
 def reproduction_table(reproduction: Reproduction) -> RenderableType:
-    """What was measured, the statements, the times; readable from 80 columns on."""
+    """A reproduction on a terminal: the statements and the times; from 80 columns on."""
     parts: list[RenderableType] = [
         Text.assemble((f"{name}: ", "bold"), plain(value)) for name, value in facts(reproduction)
     ]

@@ -24,7 +24,7 @@ from .theme import THEMES, ThemeName
 DIGITS = 5
 ABSENT, NOT_A_NUMBER, INFINITE, MINUS_INFINITE = range(4)  # in place of a power of ten
 NO_POWER = 1000  # added to a power of ten, so that it is positive and none of the above
-NO_MANTISSA = 1 << 23
+NO_MANTISSA = 1 << 23  # added to a mantissa of five digits: positive, and below 2^24, so that three bytes hold it
 _TINY = 1e-300  # below it powers of ten overflow: shown as 0
 
 

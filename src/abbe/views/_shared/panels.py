@@ -88,7 +88,20 @@ def _ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if low <= tick <= high * 10 ** (-0.03 * decades)]
 
 
-def intervals(rows: Sequence[Row], x: alt.X, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
+def with_intervals(
+    rows: Sequence[Row], x: alt.X, y: alt.Y, tips: Sequence[alt.Tooltip], style: Mapping[str, Any]
+) -> list[alt.Chart]:
+    """Lines with a point at every measured place, before their intervals; `style` are the encodings of the series."""
+    chart, tooltip = alt.Chart(data(rows)), [*tips, *INTERVAL_TIPS]
+    points = chart.mark_point(filled=True, size=34, opacity=1)
+    return [
+        *_bands(rows, x, y, style["color"]),
+        chart.mark_line().encode(x=x, y=y, tooltip=tooltip, **style),
+        points.encode(x=x, y=y, tooltip=tooltip, color=style["color"]),
+    ]
+
+
+def _bands(rows: Sequence[Row], x: alt.X, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
     """A band from low to high, or a bar where a band would have no width. Rows without an interval have none."""
     whole = [row for row in rows if row.get("low") is not None and row.get("high") is not None]
     if not whole:
@@ -108,17 +121,6 @@ def renamed(y: alt.Y, field: str) -> alt.Y:
     other: alt.Y = y.copy()
     other.shorthand = f"{field}:Q"
     return other
-
-
-def lines(rows: Sequence[Row], x: alt.X, y: alt.Y, tooltip: Sequence[alt.Tooltip], **styles: Any) -> list[alt.Chart]:
-    """Lines with a point at every measured place; `styles` are the encodings that tell the series apart."""
-    chart = alt.Chart(data(rows))
-    return [
-        chart.mark_line().encode(x=x, y=y, tooltip=list(tooltip), **styles),
-        chart.mark_point(filled=True, size=34, opacity=1).encode(
-            x=x, y=y, tooltip=list(tooltip), color=styles["color"]
-        ),
-    ]
 
 
 def tip(field: str, title: str | None = None, kind: str = "Q") -> alt.Tooltip:

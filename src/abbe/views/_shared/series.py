@@ -56,14 +56,12 @@ def x_of(x: alt.X, field: str) -> alt.X:
 # -- Series -----------------------------------------------------------------------------------------------------------
 
 
-def source(rows: Sequence[Row] | str) -> alt.Chart:
-    """A chart of these rows, or of the dataset of that name."""
+def source(rows: Sequence[Row] | str, **equal: Any) -> alt.Chart:
+    """A chart of these rows, or of the dataset of that name; `equal`: of those with this value in that column."""
     if isinstance(rows, str):
-        return alt.Chart(alt.NamedData(name=rows))
-    return alt.Chart(alt.InlineData(values=tuple(rows)))  # altair holds every row of a list against its schema
-
-
-def where(chart: alt.Chart, **equal: Any) -> alt.Chart:
+        chart = alt.Chart(alt.NamedData(name=rows))
+    else:
+        chart = alt.Chart(alt.InlineData(values=tuple(rows)))  # altair holds every row of a list against its schema
     for name, value in equal.items():
         chart = chart.transform_filter(alt.FieldEqualPredicate(field=name, equal=value))
     return chart
@@ -109,8 +107,8 @@ class Axes:
 
     def line(self, chart: alt.Chart, name: str) -> list[alt.Chart]:
         """The measured values, with a point at every place."""
-        named = _told(self.legend.called(chart, name))
-        tips = [tip("shown", "series", "N"), _tip_of(self.x), tip("value"), *_TOLD_TIPS]
+        named = _in_words(self.legend.called(chart, name))
+        tips = [tip("shown", "series", "N"), _tip_of(self.x), tip("value"), *_WORD_TIPS]
         dots = named.mark_point(filled=True, size=30, opacity=1)
         return [
             named.mark_line().encode(x=self.x, y=self.y, tooltip=tips, **self.legend.style),
@@ -140,21 +138,21 @@ class Axes:
         return drawn
 
 
-def _told(chart: alt.Chart) -> alt.Chart:
+def _in_words(chart: alt.Chart) -> alt.Chart:
     """Words for a tooltip: a format would write 0 for what is missing."""
     one = "isValid(datum.{0}) ? format(datum.{0}, '.4~g') : 'none'"
     ends = "format(datum.low, '.4~g') + ' to ' + format(datum.high, '.4~g')"
     return chart.transform_calculate(
-        interval_told=f"isValid(datum.low) && isValid(datum.high) ? {ends} : 'none'",
-        limit_told=one.format("limit"),
-        control_told=one.format("control"),
+        interval_words=f"isValid(datum.low) && isValid(datum.high) ? {ends} : 'none'",
+        limit_words=one.format("limit"),
+        control_words=one.format("control"),
     )
 
 
-_TOLD_TIPS = (
-    tip("interval_told", "interval", "N"),
-    tip("limit_told", "limit", "N"),
-    tip("control_told", "control", "N"),
+_WORD_TIPS = (
+    tip("interval_words", "interval", "N"),
+    tip("limit_words", "limit", "N"),
+    tip("control_words", "control", "N"),
 )
 
 

@@ -14,3 +14,4 @@ class TextTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    choose: str = ""  # what its first column names, where a page shows the rows of one of them at a time

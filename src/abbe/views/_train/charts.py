@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @unchecked
 def train_charts(experiment: Experiment, theme: ThemeName = "light") -> dict[str, Spec]:
-    """What there is to see of this experiment; a chart without data is left out."""
+    """What there is to see of an experiment; a chart without data is left out."""
     charts: dict[str, Spec | None]
     if experiment.experiment == "temperature":
         charts = {"accuracy": accuracy_chart(experiment, theme), "rates": rates_chart(experiment, theme)}

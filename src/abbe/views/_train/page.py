@@ -25,5 +25,5 @@ def train_page(experiment: Experiment) -> str:
 
 
 def save_train_figures(experiment: Experiment, folder: str | os.PathLike[str]) -> list[Path]:
-    """PNG and SVG, light and dark; the files that were written."""
+    """Draw an experiment as PNG and SVG, light and dark."""
     return save_drawings(folder, lambda theme: train_charts(experiment, theme))

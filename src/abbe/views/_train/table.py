@@ -15,14 +15,7 @@ from ...words.numbers import MISSING, number, percent, with_interval
 from .._shared.terminal import bullets, new_table, plain, skipped_lines
 from .._shared.text_table import TextTable
 from .named import length_rows, with_names
-from .words import (
-    about_lines,
-    in_order,
-    normalizer_name,
-    optimizer_name,
-    question_of,
-    signal_name,
-)
+from .words import about_lines, in_order, normalizer_name, optimizer_name, question_of, signal_name
 
 if TYPE_CHECKING:
     from ...studies import Experiment
@@ -37,7 +30,7 @@ _WARNED = (
 
 
 def train_table(experiment: Experiment) -> RenderableType:
-    """Readable from 80 columns on: the statements first, then what the best rates reach."""
+    """An experiment on a terminal: the statements first, then what the best rates reach; from 80 columns on."""
     heading = [Text(plain(question_of(experiment)), style="bold")]
     about = [Text(plain(line), style="dim") for line in about_lines(experiment)]
     parts: list[RenderableType] = [*heading, *about, *bullets(experiment.findings)]

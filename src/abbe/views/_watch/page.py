@@ -31,7 +31,7 @@ _LISTED = 400  # alerts in the list of the page
 
 
 def watch_page(training: Training, reload: int | None = None) -> str:
-    """One self-contained HTML page that works from disk, without a network; `reload` seconds while it is kept fresh."""
+    """The page of a training run."""
     manifest, answer, alerts = for_others(training.manifest), answer_of(training), alerts_of(training)
     kept = kept_of(training) if training.records else None
     sign, grade_words = _SIGNS[answer.grade]
@@ -61,12 +61,12 @@ def watch_page(training: Training, reload: int | None = None) -> str:
 
 
 def write_watch_page(training: Training, path: Path, reload: int | None = None) -> None:
-    """The page as a file that is never seen half written."""
+    """Write the page of a training run as a file that is never seen half written."""
     write_whole(path, watch_page(training, reload), durable=False)
 
 
 def save_watch_figures(training: Training, folder: str | os.PathLike[str]) -> list[Path]:
-    """PNG and SVG, light and dark; the files that were written."""
+    """Draw a training run as PNG and SVG, light and dark."""
     return save_drawings(folder, lambda theme: {"watch": watch_chart(training, theme)})
 
 

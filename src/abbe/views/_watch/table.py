@@ -21,7 +21,7 @@ _MOST = 12  # alerts in the terminal
 
 
 def watch_table(training: Training) -> RenderableType:
-    """The sentence, the alerts and the last values."""
+    """A training run on a terminal: the sentence, the alerts and the last values."""
     about = ", ".join([model_name(training.manifest), *about_line(training)])
     parts: list[RenderableType] = [
         Text(plain(answer_of(training).sentence), style="bold"), Text(plain(about), style="dim"),

@@ -63,6 +63,12 @@
     entry.result = result;
     holder.querySelector("summary")?.setAttribute("aria-label", SAVE); // it shows three dots only
     element.replaceChildren(holder);
+    result.view.addEventListener("click", (event, item) => {
+      const { layer, head } = item?.datum ?? {};
+      if (Number.isInteger(layer) && Number.isInteger(head)) {
+        document.dispatchEvent(new CustomEvent("head", { detail: { layer, head } }));
+      }
+    });
     await refill(element, entry);
     element.dataset.drawn = theme;
   }

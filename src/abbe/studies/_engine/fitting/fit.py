@@ -21,7 +21,7 @@ _STEP = 2e-3  # of the differences, in the raw parameter: large beside float32 r
 _LONGEST = 1.0  # step of a raw parameter: farther out the linear model says nothing
 _EDGE = 12.0  # raw parameters of a bounded range stay within: beyond, nothing changes and nothing could learn
 _SMALL_GAIN = 1e-3  # of the error; after some rounds in which no head gains more, the search ends
-_PATIENCE = 2
+_PATIENCE = 2  # such rounds: one may only have raised the damping of all heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +105,7 @@ def _search_grid(problem: _Problem, start: Tensor, error: Tensor) -> tuple[Tenso
 
 def _descend(problem: _Problem, point: Tensor, error: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Damped least squares, with its own damping for each head."""
+    # Little damping at the start: the outputs are smooth in so few parameters, and a step that fails is damped at once.
     outputs, damping, idle = problem.outputs(point), torch.full_like(error, 1e-2), 0
     for _ in range(steps):
         trial = problem.within(point + _move(problem, point, outputs, damping).to(point), point)
@@ -114,6 +115,7 @@ def _descend(problem: _Problem, point: Tensor, error: Tensor, steps: int) -> tup
         idle = 0 if bool((error - error_there > _SMALL_GAIN * error).any()) else idle + 1
         point, error = torch.where(better, trial, point), torch.where(better, error_there, error)
         outputs = torch.where(better[:, None, None], there, outputs)
+        # Within bounds, so that a head that fails for long can still come back.
         damping = torch.where(better, damping / 4, damping * 8).clamp(1e-8, 1e8)
         if idle == _PATIENCE:
             break

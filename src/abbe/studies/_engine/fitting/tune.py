@@ -31,7 +31,7 @@ def fine_tune(
     """Steps of Adam, each on one window, in turn; resumes from `start`, what `keep` was given last."""
     optimizer = torch.optim.Adam(parameters, lr=_RATE)
     done = _restore(optimizer, parameters, start) if start is not None else 0
-    with _only(model.network, parameters):
+    with only_learning(model.network, parameters):
         for step in range(done, steps):
             optimizer.param_groups[0]["lr"] = _RATE * (1 - step / steps)
             optimizer.zero_grad(set_to_none=True)
@@ -47,7 +47,7 @@ def fine_tune(
 
 
 @contextmanager
-def _only(network: nn.Module, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+def only_learning(network: nn.Module, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     """Nothing else of the network needs a gradient."""
     learning = {id(parameter) for parameter in parameters}
     frozen = [weight for weight in network.parameters() if weight.requires_grad and id(weight) not in learning]

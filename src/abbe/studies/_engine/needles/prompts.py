@@ -6,7 +6,6 @@ may well know, and every length is exact.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...._chance import generator_named
 from ....models import Text, special_tokens
 
 KINDS = ("key-value", "needle")
@@ -148,9 +148,7 @@ class PromptMaker:
         return f"they are too short, or the {len(self.words)} plain words of the vocabulary too few"
 
     def _generator(self, use: str) -> torch.Generator:
-        name = f"abbe needle, seed {self._seed}, {use}"
-        number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-        return torch.Generator().manual_seed(number & (2**63 - 1))
+        return generator_named(f"abbe needle, seed {self._seed}, {use}")
 
     def _draw(self, use: str, words: Sequence[int], count: int) -> list[int]:
         return [words[place] for place in torch.randperm(len(words), generator=self._generator(use))[:count].tolist()]

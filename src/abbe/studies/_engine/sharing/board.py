@@ -62,6 +62,7 @@ class Failure:
 
     @property
     def is_final(self) -> bool:
+        """Whether the part is left out, as it failed three times."""
         return self.attempts >= ATTEMPTS
 
     def __str__(self) -> str:

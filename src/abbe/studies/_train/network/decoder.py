@@ -29,7 +29,8 @@ class Decoder(nn.Module):
         width = settings.width
         self.tokens = Embedding(generators, shape.tokens, width, dtype=dtype, scale=0.5)
         self.positions = Embedding(generators, shape.context, width, dtype=dtype, scale=0.5)
-        self.layers = nn.ModuleList(_Layer(generators, settings, shape, dtype) for _ in range(shape.layers))
+        hidden = shape.perceptron * width
+        self.layers = nn.ModuleList(_Layer(generators, settings, hidden, dtype) for _ in range(shape.layers))
         self.scores = Linear(generators, width, shape.tokens, bias=False, dtype=dtype)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -45,13 +46,10 @@ class Decoder(nn.Module):
 
 
 class _Layer(nn.Module):
-    def __init__(
-        self, generators: Generators, settings: AttentionSettings, shape: DecoderShape, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, generators: Generators, settings: AttentionSettings, hidden: int, dtype: torch.dtype) -> None:
         super().__init__()
-        width = settings.width
         self.attention = Attention(generators, settings, dtype)
-        hidden = shape.perceptron * width
+        width = settings.width
         self.perceptron = Perceptron(generators, width, hidden, width, dtype=dtype) if hidden else None
 
     def forward(self, x: Tensor, visible: Tensor) -> Tensor:

@@ -67,4 +67,4 @@ class Perceptron(nn.Module):
 
 def unit_rms(x: Tensor) -> Tensor:
     """Every vector scaled to entries of mean square 1; without a gain, so that no parameter can undo it."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)  # the usual addend: a vector of zeros stays so

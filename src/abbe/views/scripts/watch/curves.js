@@ -140,9 +140,9 @@
   function tell() {
     const { label, unit } = watch.words();
     const [step, head] = [watch.stepIndex(), watch.headIndex()];
-    const told = ["limit", "control"].map((name) => [name, watch.reader(name)?.(step, head)]).filter(([, value]) => Number.isFinite(value));
+    const stated = ["limit", "control"].map((name) => [name, watch.reader(name)?.(step, head)]).filter(([, value]) => Number.isFinite(value));
     const mean = watch.column(abbe.model, `${choice.measure} mean`)?.[step];
-    const beside = [...told.map(([name, value]) => `${name} ${show(value)}`), Number.isFinite(mean) ? `mean over heads ${show(mean)}` : ""].filter(Boolean);
+    const beside = [...stated.map(([name, value]) => `${name} ${show(value)}`), Number.isFinite(mean) ? `mean over heads ${show(mean)}` : ""].filter(Boolean);
     const value = watch.reader("value")(step, head);
     const measured = Number.isFinite(value) ? `${show(value)}${["nats", "tokens", "logits"].includes(unit) ? ` ${unit}` : ""}` : "no value";
     const loss = watch.column(abbe.model, "loss")[step];

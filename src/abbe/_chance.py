@@ -1,0 +1,13 @@
+"""Random numbers that depend on words alone: a generator by name, never torch's global one."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+
+def generator_named(name: str) -> torch.Generator:
+    """The same wherever the name is the same, so that what is drawn does not depend on the order of the work."""
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    return torch.Generator("cpu").manual_seed(number & (2**63 - 1))  # torch takes seeds of 63 bits

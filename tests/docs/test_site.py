@@ -1,0 +1,158 @@
+"""The site is built without a network, has no broken link or anchor, and its pages fetch nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from doc_blocks import ROOT
+from site_pages import python_pages, reference_pages
+
+import abbe
+
+pytestmark = pytest.mark.slow  # the site is built
+FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src"}
+NOWHERE = "http://127.0.0.1:9"
+NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), NOWHERE)
+
+
+class Links(HTMLParser):
+    """Anchors, links and what a page fetches."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.fetched: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag == "link" and given.get("rel") not in ("canonical", "prev", "next"):
+            self.fetched.append(given.get("href", ""))
+        if tag in FETCHED:
+            self.fetched.append(given.get(FETCHED[tag], ""))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `make docs` builds it, elsewhere; a warning of mkdocs (strict) is an error."""
+    target = tmp_path_factory.mktemp("site").resolve()
+    variables = os.environ | NO_NETWORK | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(target)]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return target
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Links]:
+    """All but the one that is shown for an address that does not exist: its links are absolute."""
+    there = [path for path in site.rglob("*.html") if path.name != "404.html"]
+    return {path: Links(path.read_text("utf-8")) for path in there}
+
+
+def test_links_and_anchors_lead_somewhere(pages: dict[Path, Links]) -> None:
+    broken = [(path.name, link) for path, page in pages.items() for link in page.links if not leads(path, link, pages)]
+    assert broken == []
+    assert sum(len(page.links) for page in pages.values()) > 5000
+
+
+def leads(path: Path, link: str, pages: dict[Path, Links]) -> bool:
+    if re.match(r"https?:|mailto:|javascript:", link):
+        return True
+    place, _, anchor = target(path, link).partition("#")
+    file = Path(place) / "index.html" if Path(place).is_dir() else Path(place)
+    return file.is_file() and (not anchor or file not in pages or anchor in pages[file].anchors)
+
+
+def target(path: Path, link: str) -> str:
+    """The file that a link leads to, with the anchor in it."""
+    file, mark, anchor = unquote(link).partition("#")
+    return str((path.parent / file).resolve() if file else path) + mark + anchor
+
+
+def test_a_broken_link_would_be_seen(pages: dict[Path, Links]) -> None:
+    path = next(path for path in pages if path.name == "theory.html")
+    assert leads(path, "measures.html#separability", pages)
+    assert not leads(path, "measures.html#separabilty", pages)
+    assert not leads(path, "measure.html", pages)
+
+
+def test_pages_fetch_nothing(site: Path, pages: dict[Path, Links]) -> None:
+    """No script, style, font, icon or picture of another host; neither do the style sheets."""
+    foreign = re.compile(r"(https?:)?//")
+    assert [(path.name, one) for path, page in pages.items() for one in page.fetched if foreign.match(one)] == []
+    styles = "".join(path.read_text("utf-8") for path in site.rglob("*.css"))
+    assert re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^)\"']+", styles) == []
+
+
+def test_every_public_name_has_an_anchor(site: Path, pages: dict[Path, Links]) -> None:
+    """So its docstring was found and rendered."""
+    folder = site / "reference" / "python"
+    anchors = pages[folder / "abbe.html"].anchors
+    assert [name for name in abbe.__all__ if f"abbe.{name}" not in anchors] == []
+    for package in python_pages.PACKAGES:
+        names = re.findall(r"^::: (abbe\.\w+\.\w+)$", reference_pages()[f"reference/python/{package}.md"], re.MULTILINE)
+        assert [name for name in names if name not in pages[folder / f"{package}.html"].anchors] == []
+
+
+def test_formulas_are_typeset(site: Path) -> None:
+    theory = (site / "explanation" / "theory.html").read_text("utf-8")
+    assert theory.count("<math") > 100
+    assert "arithmatex" not in theory
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        "explanation/measures.html#separability",
+        "how-to/swapping.html",
+        "how-to/training.html",
+        "how-to/scale.html#a-slurm-job-array",
+    ],
+)
+def test_a_reader_gets_there_in_two_clicks(goal: str, site: Path, pages: dict[Path, Links]) -> None:
+    start = site / "index.html"
+    first = {target(start, link) for link in pages[start].links}
+    near = {Path(one.partition("#")[0]) for one in first} & set(pages)
+    assert str(site / goal) in first | {target(path, link) for path in near for link in pages[path].links}
+
+
+# -- In a browser, from the file system --------------------------------------------------------------------------------
+
+CHROMIUM = shutil.which("chromium")
+LOOKED_AT = ("index", "how-to/swapping", "reference/measures", "reference/python/abbe", "explanation/theory")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+def test_the_site_works_from_the_file_system(site: Path) -> None:
+    """Search answers, no page asks a host for anything, and none is wider than a phone."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        asked: list[str] = []
+        errors: list[str] = []
+        page.on("request", lambda request: asked.append(request.url) if request.url.startswith("http") else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto((site / "how-to" / "swapping.html").as_uri())
+        page.click(".md-search__input")
+        page.type(".md-search__input", "separability")
+        page.wait_for_selector(".md-search-result__item", timeout=60_000)
+        page.set_viewport_size({"width": 400, "height": 800})
+        for name in LOOKED_AT:
+            page.goto((site / f"{name}.html").as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= 400, name
+        browser.close()
+    assert (asked, errors) == ([], [])

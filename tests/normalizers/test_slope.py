@@ -1,0 +1,104 @@
+"""logn with a slope per head: the closed form, rows up to `trained` bit for bit, and the gradient of the slope."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import tiny_models
+import torch
+from torch import Tensor
+
+import abbe
+
+SLOPES = (-3.0, 0.0, 0.4, 6.0)
+SPEC = "logn:trained=16,slope=-3/0/0.4/6,beyond=true,learn=true"
+
+
+def causal_rows(length: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """(heads, queries, keys): row i sees i + 1 keys."""
+    logits = torch.randn(len(SLOPES), length, length, generator=torch.Generator().manual_seed(length)).to(dtype)
+    return 3 * logits.masked_fill(torch.ones(length, length).triu(1).bool(), -math.inf)
+
+
+def expected(logits: Tensor, slopes: Tensor, trained: int) -> Tensor:
+    keys = torch.arange(1, logits.shape[-1] + 1, dtype=logits.dtype)
+    excess = (keys.log() / math.log(trained) - 1).clamp(min=0)
+    factor = (1 + slopes[:, None] * excess).clamp(min=0)
+    seen = logits > -math.inf  # a factor of 0 times -inf would be NaN
+    return torch.softmax(torch.where(seen, factor[..., None] * torch.where(seen, logits, 0.0), -math.inf), -1)
+
+
+@pytest.mark.parametrize("length", [16, 17, 60])
+def test_each_head_is_softmax_at_its_own_factor(length: int) -> None:
+    logits = causal_rows(length)
+    torch.testing.assert_close(
+        abbe.normalizer(SPEC).double()(logits), expected(logits, torch.tensor(SLOPES).double(), 16)
+    )
+
+
+@pytest.mark.parametrize("trained", [16, 100, 257])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_up_to_trained_are_those_of_softmax_bit_for_bit(dtype: torch.dtype, trained: int) -> None:
+    """260 keys in 4 heads are enough for the kernels; both sides take the same way."""
+    logits = causal_rows(260, dtype)
+    made = abbe.normalizer(SPEC.replace("16", str(trained), 1)).to(dtype)
+    weights, softmax = made(logits), abbe.normalizer("softmax")(logits)
+    assert torch.equal(weights[:, :trained], softmax[:, :trained])
+    for head, slope in enumerate(SLOPES):
+        assert torch.equal(weights[head, trained:], softmax[head, trained:]) is (slope == 0)
+
+
+def test_a_slope_of_one_is_the_published_factor_with_and_without_learning() -> None:
+    logits = causal_rows(40)
+    published = abbe.normalizer("logn:trained=10")(logits)
+    torch.testing.assert_close(abbe.normalizer("logn:trained=10,slope=1,learn=true").double()(logits), published)
+    floored = abbe.normalizer("logn:trained=10,floor=1")(logits)
+    torch.testing.assert_close(abbe.normalizer("logn:trained=10,beyond=true")(logits), floored)
+
+
+def test_gradient_of_the_slopes_is_that_of_autograd_in_float64() -> None:
+    logits = causal_rows(260, torch.float32)  # enough logits for the kernels
+    towards = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
+    made = abbe.normalizer(SPEC)
+    (made(logits) * towards).sum().backward()
+    (raw,) = made.parameters()
+    slopes = torch.tensor(SLOPES, dtype=torch.float64, requires_grad=True)
+    (expected(logits.double(), slopes, 16) * towards.double()).sum().backward()
+    assert raw.grad is not None
+    assert slopes.grad is not None
+    torch.testing.assert_close(raw.grad.flatten().double(), slopes.grad, rtol=2e-4, atol=1e-4)
+
+
+def test_a_factor_never_falls_below_zero() -> None:
+    logits = causal_rows(40)
+    weights = abbe.normalizer("logn:trained=2,slope=-50,beyond=true")(logits)
+    torch.testing.assert_close(weights[:, -1], torch.full_like(weights[:, -1], 1 / 40))
+
+
+def test_lipschitz_constant_is_that_of_the_largest_factor() -> None:
+    assert abbe.normalizer(SPEC).lipschitz(16) == 0.5
+    assert abbe.normalizer(SPEC).lipschitz(256) == pytest.approx((1 + 6) / 2)
+    assert abbe.normalizer("logn:trained=16,slope=-2,beyond=true").lipschitz(256) == 0.5
+    # Without `beyond` a slope below 0 sharpens short rows: at two keys ln 2 / ln 16 - 1 is -3/4.
+    assert abbe.normalizer("logn:trained=16,slope=-2").lipschitz(256) == pytest.approx((1 + 2 * 0.75) / 2)
+
+
+def test_specs_and_what_was_learned_come_back(tmp_path: Path) -> None:
+    made = abbe.normalizer(SPEC)
+    assert str(made) == "logn:trained=16,slope=-3/0/0.4/6,beyond=true,learn=true,heads=4"
+    assert made.slope == SLOPES
+    with torch.no_grad():
+        next(iter(made.parameters())).add_(0.123)
+    again = abbe.normalizer(str(made))
+    assert torch.equal(again(causal_rows(40)), made(causal_rows(40)))
+    network = tiny_models.gpt2()
+    heads = network.config.n_head
+    slopes = "/".join(str(head / 2) for head in range(heads))
+    with abbe.swap(network, {"layers.0": f"logn:trained=4,slope={slopes},beyond=true,learn=true"}) as swapped:
+        swapped.save(tmp_path / "plan.safetensors")
+    with abbe.swap(network, f"file:{tmp_path / 'plan.safetensors'}") as swapped:
+        (group,) = next(iter(swapped.normalizers.values()))
+    assert group.normalizer is not None
+    assert group.normalizer.slope == tuple(head / 2 for head in range(heads))

@@ -1,0 +1,236 @@
+"""`abbe.diff`: planted changes are found where they are, a model and itself are the same, and mistakes are one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import tiny_models
+import tiny_runs
+import torch
+from inside import difference_table, engine_settings, fitted_rows, paired_p, q_values
+from polars.testing import assert_frame_equal
+
+import abbe
+from abbe import AbbeError, views
+from abbe.models import wrap
+
+QUICK: dict[str, Any] = {"windows": 6, "queries": 8, "lengths": 24, "sizes": (1, 5), "progress": False}
+
+
+def planted(layer: int = 1, head: int = 2, factor: float = 2.5, name: str = "sharper") -> Any:
+    """The tiny GPT-2 with the queries of one head scaled."""
+    model = tiny_runs.model()
+    attention: Any = model.network.transformer.h[layer].attn
+    with torch.no_grad():
+        attention.c_attn.weight[:, 8 * head : 8 * (head + 1)] *= factor
+        attention.c_attn.bias[8 * head : 8 * (head + 1)] *= factor
+    return dataclasses.replace(model, name=name)
+
+
+@pytest.fixture(scope="module")
+def sharper() -> abbe.Difference:
+    return abbe.diff(tiny_runs.model(), planted(), tiny_runs.TEXT, **QUICK)
+
+
+def test_a_planted_change_is_found_where_it_is(sharper: abbe.Difference) -> None:
+    """In the last layer, so that no other head sees anything of it."""
+    assert set(sharper.changed.select("layer", "head").iter_rows()) == {(1, 2)}
+    assert (sharper.heads, sharper.names) == (8, ["tiny gpt2", "sharper"])
+    others = sharper.of_heads.filter((pl.col("layer") != 1) | (pl.col("head") != 2))
+    assert others["difference"].abs().max() < 1e-6
+    assert {finding.topic for finding in sharper.findings} >= {"what changed", "largest changes", "layers"}
+    assert sharper.findings[0].sentence.startswith("From tiny gpt2 to sharper 1 of 8 heads changes beyond chance")
+    assert sharper.findings[0].heads == ((1, 2),)
+    assert "Heads change in layer 1; layer 0 stays as before." in [one.sentence for one in sharper.findings]
+
+
+def test_the_loss_stands_beside(sharper: abbe.Difference) -> None:
+    row = sharper.table.filter(pl.col("measure") == "loss").row(0, named=True)
+    assert row["difference"] == pytest.approx(row["second"] - row["first"])
+    assert row["low"] <= row["difference"] <= row["high"]
+    (finding,) = (one for one in sharper.findings if one.topic == "loss")
+    assert finding.numbers["first"] == row["first"]
+    assert finding.sentence.startswith("The loss ")
+
+
+@pytest.mark.slow
+def test_numbers_are_those_of_two_diagnoses(sharper: abbe.Difference) -> None:
+    first, second = (
+        abbe.diagnose(model, tiny_runs.TEXT, **QUICK).table.drop("low", "high", "limit", "control", "model")
+        for model in (tiny_runs.model(), planted())
+    )
+    keys = ["layer", "head", "length", "n", "measure"]
+    both = first.join(second, on=keys, how="inner", nulls_equal=True)
+    # The largest row of all windows is another number than the mean of the windows' largest rows.
+    rows = sharper.table.join(both, on=keys, how="inner", nulls_equal=True).filter(
+        ~pl.col("measure").str.contains("_max|_p95")
+    )
+    assert len(rows) > 200
+    np.testing.assert_allclose(rows["first"], rows["value"], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(rows["second"], rows["value_right"], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(rows["difference"], rows["second"] - rows["first"], rtol=1e-6, atol=1e-9)
+    inside = rows.filter(pl.col("low").is_not_null())
+    assert bool((inside["low"] <= inside["difference"] + 1e-12).all())
+
+
+def test_the_largest_changes_come_first(sharper: abbe.Difference) -> None:
+    effects = sharper.changed["effect"].abs()
+    assert effects.is_sorted(descending=True)
+    flags = sharper.of_heads["changed"].to_list()
+    assert flags == sorted(flags, reverse=True)
+    assert sharper.table["head"].is_null().to_list() == sorted(sharper.table["head"].is_null().to_list())
+
+
+def test_a_model_and_itself_are_the_same() -> None:
+    same = abbe.diff(tiny_runs.model(), tiny_runs.model(), tiny_runs.TEXT, **QUICK)
+    assert same.table["difference"].abs().max() == 0
+    assert not same.table["changed"].any()
+    assert same.names == ["tiny gpt2 (1)", "tiny gpt2 (2)"]
+    assert "are the same: all" in same.findings[0].sentence
+
+
+@pytest.mark.slow
+def test_dtypes_are_named() -> None:
+    half = wrap(tiny_models.gpt2(vocab_size=256).bfloat16(), tiny_models.byte_tokenizer(), "tiny gpt2")
+    rounded = abbe.diff(tiny_runs.model(), half, tiny_runs.TEXT, **QUICK)
+    assert rounded.names == ["tiny gpt2 (float32)", "tiny gpt2 (bfloat16)"]
+    assert 0 < rounded.of_heads.filter(pl.col("measure") == "max_weight")["difference"].abs().max() < 0.1
+
+
+@pytest.mark.slow
+def test_what_is_measured_alike_in_runs(sharper: abbe.Difference, tmp_path: Path) -> None:
+    """Folders of diagnose give the same table as their models."""
+    for name, model in (("a", tiny_runs.model()), ("b", planted())):
+        abbe.diagnose(model, tiny_runs.TEXT, folder=tmp_path / name, **QUICK)
+    runs = abbe.diff(tmp_path / "a", tmp_path / "b", folder=tmp_path / "diff")
+    measured = sharper.table.filter(pl.col("measure") != "loss")  # a run has none
+    columns = [name for name in measured.columns if name not in ("q_value", "changed")]
+    assert_frame_equal(runs.table.select(columns), measured.select(columns))
+    assert_frame_equal(runs.changed, sharper.changed)
+    assert runs.names == ["a", "b"]
+    assert_frame_equal(abbe.open(tmp_path / "diff").table, runs.table)
+    with pytest.raises(AbbeError, match="a run cannot be compared with a model"):
+        abbe.diff(tmp_path / "a", tiny_runs.model())
+    with pytest.raises(AbbeError, match="leave the text out"):
+        abbe.diff(tmp_path / "a", tmp_path / "b", tiny_runs.TEXT)
+    abbe.diagnose(planted(), tiny_runs.TEXT, folder=tmp_path / "c", **(QUICK | {"seed": 1}))
+    with pytest.raises(AbbeError, match=r"a and c were measured with different settings \(seed\)"):
+        abbe.diff(tmp_path / "a", tmp_path / "c")
+    (tmp_path / "b" / "windows" / "24-3.safetensors").unlink()
+    with pytest.raises(AbbeError, match="has not all of its windows"):
+        abbe.diff(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(AbbeError, match="is a folder of `abbe diff`"):
+        abbe.diff(tmp_path / "a", tmp_path / "diff")
+
+
+def saved(folder: Path, factor: float) -> None:
+    model = planted(factor=factor)
+    model.network.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+
+
+@pytest.mark.slow
+def test_checkpoints_give_curves(tmp_path: Path) -> None:
+    for step, factor in ((1000, 2.0), (50, 1.0), (200, 1.4)):
+        saved(tmp_path / f"checkpoint-{step}", factor)
+    (tmp_path / "logs").mkdir()
+    over = abbe.diff(tmp_path, text=tiny_runs.TEXT, **QUICK)
+    assert over.names == ["checkpoint-50", "checkpoint-200", "checkpoint-1000"]
+    of_head = over.curves.filter(
+        (pl.col("measure") == "max_weight") & (pl.col("layer") == 1) & (pl.col("head") == 2)
+    ).sort("side")
+    assert of_head["side"].to_list() == [0, 1, 2]
+    assert of_head["value"].is_sorted()
+    assert {(1, 2)} == set(over.changed.select("layer", "head").iter_rows())
+    drawn = {path.stem for path in views.save_diff_figures(over, tmp_path / "figures")}
+    assert {"dispersion", "separability", "curves"} <= drawn
+    some = abbe.diff(f"{tmp_path}/checkpoint-*0", text=tiny_runs.TEXT, **(QUICK | {"windows": 2}))
+    assert some.names == over.names
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    model = tiny_runs.model()
+    for first, second, error in (
+        (model, None, "there is only one model"),
+        (str(tmp_path), None, "is no model, no run, and holds no checkpoints"),
+        (f"{tmp_path}/*", None, "matches no folder of a model or of a run"),
+        (model, wrap(tiny_models.gpt2(vocab_size=256, n_layer=3), tiny_models.byte_tokenizer(), "deep"),
+         "tiny gpt2 has 2 layers of 4 heads, deep has 3 layers of 4: diff compares head by head"),
+    ):  # fmt: skip
+        with pytest.raises(AbbeError, match=error.replace("*", r"\*")):
+            abbe.diff(first, second, tiny_runs.TEXT, **QUICK)
+    other = dataclasses.replace(abbe.load("embedded"), network=model.network, name="other words")
+    with pytest.raises(AbbeError, match=r"cut the text into different tokens|knows only"):
+        abbe.diff(model, other, tiny_runs.TEXT, **QUICK)
+
+
+@pytest.mark.slow
+def test_page_table_and_json(sharper: abbe.Difference, tmp_path: Path) -> None:
+    page = sharper.to_html()
+    assert "What changes from tiny gpt2 to sharper?" in page
+    content = json.loads(sharper.to_json())
+    assert len(content["table"]) == len(sharper.table)
+    assert "1 of 8 heads changed" in repr(sharper)
+
+
+def test_p_values_are_those_of_the_paired_t_test() -> None:
+    from scipy.stats import ttest_rel
+
+    chance = np.random.default_rng(0)
+    a, b = chance.normal(size=(2, 7, 5))
+    p = paired_p(torch.from_numpy(b - a))
+    np.testing.assert_allclose(p, ttest_rel(a, b).pvalue, rtol=1e-10)
+    assert paired_p(torch.zeros(4, 1, dtype=torch.float64)).tolist() == [1.0]
+    assert paired_p(torch.full((4, 1), 2.0, dtype=torch.float64)).tolist() == [0.0]
+    assert bool(paired_p(torch.ones(1, 1, dtype=torch.float64)).isnan().all())
+    q = q_values(np.array([0.01, np.nan, 0.04, 0.9]), np.array([True, True, True, False]))
+    np.testing.assert_allclose(q[[0, 2]], [0.02, 0.04])
+    assert np.isnan(q[[1, 3]]).all()
+
+
+@pytest.mark.slow
+def test_halves_of_one_text_hardly_differ() -> None:
+    """Windows of one half stand beside windows of the other: whatever differs is chance, over ten pairings."""
+    settings = engine_settings.settings_for(
+        None, lengths=64, windows=32, queries=16, sizes=None, vectors="value", normalizer=None, temperatures=1.0,
+        seed=0, level=0.95, resamples=20,
+    )  # fmt: skip
+    records = embedded_records()
+    chance = np.random.default_rng(0)
+    flagged, fitted, exponents = [], [], []
+    for _ in range(10):
+        order = chance.permutation(len(records))
+        halves = [{64: [records[i] for i in part]} for part in np.split(order, 2)]
+        rows, _ = fitted_rows(*halves, ["a", "b"], settings)
+        table = difference_table(*halves, settings, fitted=rows).filter(pl.col("head").is_not_null())
+        flagged.append(table.filter("changed").select("layer", "head").unique().height / 48)
+        of_decay = table.filter(pl.col("measure") == "decay_exponent")
+        fitted.append(len(of_decay.filter("changed")) / 48)
+        exponents.append(float((of_decay["p_value"] < 0.05).mean()))
+    assert np.mean(flagged) < 0.05
+    assert np.mean(fitted) < 0.05
+    assert np.mean(exponents) < 0.1  # single tests, none of them corrected, are near their level
+
+
+def embedded_records() -> list[dict[str, torch.Tensor]]:
+    """Of 32 windows of the sample, as a run keeps them."""
+    import tempfile
+
+    from safetensors.torch import load_file
+
+    with tempfile.TemporaryDirectory() as folder:
+        abbe.diagnose("embedded", lengths=64, windows=32, queries=16, folder=folder, resamples=20, progress=False)
+        return [load_file(path) for path in sorted(Path(folder, "windows").glob("*.safetensors"))]
+
+
+def test_what_is_rounding_by_definition_never_changes(sharper: abbe.Difference) -> None:
+    """One selected key holds all of its weight: whatever is left of the imbalance is rounding."""
+    alone = sharper.table.filter((pl.col("measure") == "selected_divergence") & (pl.col("n") == 1))
+    assert len(alone) > 0
+    assert not alone["changed"].any()

@@ -1,0 +1,216 @@
+"""A whole search on small models: what was planted is lifted, the judged part is read once, mistakes are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import compare_runs
+import planted_capacity
+import pytest
+import torch
+from inside import JUDGED, SEARCHED, Portion, answers, judged_lengths, lift_DECOYS, lift_thirds, pass_keys
+from needle_models import TEXT as PROSE
+
+import abbe
+
+MARK = ord("z")  # stands in the judged part only
+TEXT = abbe.Text("letters", "a" * 768 + ("a" * 15 + "z") * 16)
+PLANTED: dict[str, Any] = {
+    "normalizers": "topk:k=4", "length": 32, "windows": 6, "queries": 8, "steps": 2, "prompts": 1, "resamples": 50,
+    "budget": None, "progress": False,
+}  # fmt: skip
+QUICK = PLANTED | {"normalizers": ["sparsemax", "topk:k=4"], "length": 40}
+
+
+def planted(**options: Any) -> abbe.Lift:
+    """The first of four layers needs sixteen keys, the others do nothing with theirs."""
+    return abbe.lift(planted_capacity.model(16, layers=4), TEXT, **(PLANTED | options))
+
+
+def test_what_was_planted_is_lifted_exactly_there_and_judged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, read_early = [], []
+    model = planted_capacity.model(16, layers=4)
+    real = lift_thirds.Sealed.open
+
+    def open_once(sealed: Any) -> Any:
+        chosen = json.loads((tmp_path / "parts" / "chosen.json").read_text())
+        manifest = json.loads((tmp_path / "manifest.json").read_text())
+        opened.append((chosen["plan"], chosen["rule"], manifest["identity"]["settings"]["rule"]))
+        return real(sealed)
+
+    def see(_module: Any, args: Any, given: dict[str, Any]) -> None:
+        tokens = given["input_ids"] if "input_ids" in given else args[0]
+        if bool((tokens == MARK).any()) and not opened:
+            read_early.append(tokens)
+
+    monkeypatch.setattr(lift_thirds.Sealed, "open", open_once)
+    model.network.base_model.register_forward_pre_hook(see, with_kwargs=True)
+    result = abbe.lift(model, TEXT, folder=tmp_path, **PLANTED)
+    assert result.lifted
+    assert result.plan == "layers.1-3=topk:k=4"
+    assert result.findings[0].sentence.startswith("Lifted: layers.1-3=topk:k=4 gives ")
+    assert opened == [(result.plan, result.manifest["rule"], result.manifest["rule"])]
+    assert not read_early
+    harms = dict(result.scan.select("layers", "harm").iter_rows())
+    assert harms["0"] > 0.1 > max(harms[layer] for layer in "123")
+    with abbe.swap(model, f"file:{result.file}") as swapped:
+        made = [[group.normalizer for group in groups] for groups in swapped.normalizers.values()]
+    assert [of_layer == [None] for of_layer in made] == [True, False, False, False]
+    places = [span for part in ("fit", "choose", "judge") for span in result.manifest["windows"][part]]
+    assert [span["start"] for span in places] == sorted(span["start"] for span in places)
+    assert result.manifest["cut"] == []
+
+
+@pytest.mark.slow
+def test_a_model_that_nothing_helps_is_not_lifted() -> None:
+    result = abbe.lift(planted_capacity.model(16), TEXT, **PLANTED)
+    assert not result.lifted
+    assert result.findings[0].sentence.startswith("Nothing tried here helps this model. Nearest came layers.0=topk:k=4")
+    assert "the loss may rise by more than 0.5 %" in result.findings[0].sentence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("goal", ["sparse", "loss", "retrieval"])
+def test_the_same_steps_give_the_same_result(goal: str, tmp_path: Path) -> None:
+    more = {"lengths": [64]} if goal == "retrieval" else {}
+    runs = [
+        abbe.lift(compare_runs.word_model(), PROSE, goal=goal, folder=folder, **(QUICK | more))
+        for folder in (None, tmp_path)
+    ]
+    first, second = (run.table.drop("seconds", "time_ratio") for run in runs)
+    assert first.equals(second, null_equal=True)
+    assert runs[0].plans.equals(runs[1].plans, null_equal=True)
+    assert runs[0].plan == runs[1].plan
+    assert (runs[0].keys.height > 0) is (goal == "retrieval")
+
+
+@pytest.mark.slow
+def test_time_that_is_up_cuts_plans_and_the_manifest_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("abbe.studies._lift.study._seconds_of_a_pass", lambda *_: 1e-9)
+    options = QUICK | {"budget": 1e-3, "folder": tmp_path}
+    result = abbe.lift(compare_runs.word_model(), PROSE, **options)
+    assert (result.scan.height, result.plans.height) == (1, 1)
+    assert all(line.startswith("time was up before ") for line in result.manifest["cut"])
+    again = abbe.lift(compare_runs.word_model(), PROSE, **options)
+    assert again.plans.equals(result.plans, null_equal=True)
+
+
+def test_pass_keys_of_the_judged_part_share_nothing_with_those_searched() -> None:
+    tokenizer = compare_runs.word_model().tokenizer
+    parts = {name: Portion(name, PROSE, 0, seed) for seed, name in enumerate(("choose", "judge"))}
+    searched, judged = (pass_keys(tokenizer, parts[name], [64], 2) for name in parts)
+    assert {one.depth for one in searched} & {one.depth for one in judged} == set()
+    assert {0.0, 1.0} <= {one.depth for one in judged}
+    assert set(SEARCHED) & set(JUDGED) == set()
+    for prompt in (*searched, *judged):
+        assert len(prompt.tokens) == 64
+        assert 0 < prompt.answer < 10
+    assert lift_DECOYS == 2
+
+
+def test_log_probability_of_a_pass_key_is_that_of_its_tokens() -> None:
+    model = compare_runs.word_model()
+    prompts = pass_keys(model.tokenizer, Portion("choose", PROSE, 0, 1), [64], 1)
+    values, right = answers(model, prompts)
+    with torch.no_grad():
+        logits = model.network(input_ids=prompts[0].tokens[None]).logits[0].log_softmax(-1)
+    width = prompts[0].answer
+    expected = sum(float(logits[-width - 1 + place, prompts[0].tokens[-width + place]]) for place in range(width))
+    assert values[0] == pytest.approx(expected, abs=1e-4)
+    assert right[0] is all(int(logits[-width - 1 + p].argmax()) == prompts[0].tokens[-width + p] for p in range(width))
+
+
+@pytest.mark.slow
+def test_retrieval_judges_the_loss_at_four_times_the_length_too(tmp_path: Path) -> None:
+    options = QUICK | {"length": 16, "lengths": [64], "goal": "retrieval"}
+    result = abbe.lift(compare_runs.word_model(), PROSE, folder=tmp_path, **options)
+    assert result.manifest["loss_lengths"] == [16, 64]
+    assert "in windows of 16 and of 64 tokens, at each of these lengths" in result.manifest["rule"]
+    rows = {row["contender"]: row for row in result.table.to_dicts()}
+    assert all(row["longer_loss"] not in (None, row["loss"]) for row in rows.values())
+    plan = rows["plan"]
+    assert plan["longer_rise"] == pytest.approx(plan["longer_loss"] / rows["baseline"]["longer_loss"] - 1)
+    assert plan["longer_rise_low"] <= plan["longer_rise"] <= plan["longer_rise_high"]
+    assert " at 16 tokens and " in result.findings[0].sentence
+    assert " at 64" in result.findings[0].sentence
+    columns = ("loss, 16", "rise, 16", "loss, 64", "rise, 64")
+    assert all(f'<th scope="col">{column}</th>' in result.to_html() for column in columns)
+    assert result.table.equals(abbe.open(tmp_path).table, null_equal=True)
+
+
+def test_a_length_that_has_no_room_is_left_out_with_its_reason() -> None:
+    model = compare_runs.word_model()  # a context of 64 tokens
+    kept = {"goal": "retrieval", "windows": 6, "level": 0.95, "lengths": (12,)}
+
+    def lengths(length: int, words: int, **more: Any) -> Any:
+        settings = SimpleNamespace(**(kept | {"length": length} | more))
+        text = abbe.Text("book, part to choose", " ".join(PROSE.content.split()[:words]))
+        return judged_lengths(model, Portion("choose", text, 0, 1), settings)
+
+    assert lengths(16, 400) == ((16, 64), [])
+    assert lengths(8, 400, lengths=(16, 48)) == ((8, 32, 48), [])  # at that of the longest pass key, too
+    assert lengths(16, 400, goal="sparse") == ((16,), [])
+    start = "the loss is not judged at"
+    assert lengths(40, 400) == ((40,), [f"{start} 160 tokens, because the model's context is 64 tokens"])
+    room = "book, part to choose, which is as long as the judged one, has room for"
+    assert lengths(16, 250) == ((16,), [f"{start} 64 tokens, because {room} 3 windows of 6 needed"])
+    assert lengths(16, 40) == ((16,), [f"{start} 64 tokens, because {room} 0 windows of 6 needed"])
+
+
+@pytest.mark.slow
+def test_what_is_not_judged_is_said_and_needles_have_their_own_intervals() -> None:
+    result = abbe.lift(compare_runs.word_model(), PROSE, goal="retrieval", **(QUICK | {"lengths": [64], "prompts": 6}))
+    assert result.manifest["loss_lengths"] == [40, 64]
+    assert result.manifest["skipped"][0].startswith("the loss is not judged at 160 tokens, because")
+    assert result.table["longer_loss"].is_not_null().all()
+    rows = {row["contender"]: row for row in result.table.to_dicts()}
+    for kind in ("lists", "sentences"):
+        gain = rows["plan"][kind] - rows["baseline"][kind]
+        assert rows["plan"][f"{kind}_gain"] == pytest.approx(gain)
+    (beside,) = (one.sentence for one in result.findings if one.topic == "beside")
+    assert " of the lists (baseline " in beside
+    assert " of the sentences (baseline " in beside
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "goal": ({"goal": "fast"}, r"goal is 'fast', but must be one of sparse, retrieval, loss"),
+    "share": ({"max_loss": 5}, r"max_loss is 5, but must be a share of the loss, such as 0\.5% or 0\.005"),
+    "share in words": ({"max_loss": "half"}, r"max_loss is 'half', but must be a share"),
+    "whole share": ({"max_loss": "100%"}, r"max_loss is '100%', but must be a share"),
+    "budget": ({"budget": "soon"}, r"budget is 'soon', but must be a time such as 90s, 20m or 1\.5h"),
+    "pattern": ({"normalizers": "layers.0=sparsemax"}, r"lift chooses the layers, give a spec alone"),
+    "twice": ({"normalizers": ["sparsemax", "sparsemax"]}, r"sparsemax is given twice"),
+    "none": ({"normalizers": []}, r"there is nothing to try"),
+    "lengths": ({"lengths": [512]}, r"lengths are those of the pass keys: give goal='retrieval'"),
+    "short lengths": ({"goal": "retrieval", "lengths": [8]}, r"lengths must be whole numbers from 64 in rising order"),
+    "context": ({"goal": "retrieval", "lengths": [10**6]}, r"length 1000000 is above the model's context"),
+    "windows": ({"windows": 1}, r"windows is 1, but must be a whole number >= 2"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_named_in_one_line(mistake: str) -> None:
+    options, message = MISTAKES[mistake]
+    with pytest.raises(abbe.AbbeError, match=message) as refused:
+        planted(**options)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_text_too_short_for_three_parts_is_refused_in_one_line() -> None:
+    short = abbe.Text("short", "a" * 300)
+    with pytest.raises(abbe.AbbeError, match=r"short, part to choose has room for 2 windows of 32 tokens, and 6 are"):
+        abbe.lift(planted_capacity.model(2), short, **PLANTED)
+    with pytest.raises(abbe.AbbeError, match="a half, a quarter and a quarter; give more text or a smaller length"):
+        abbe.lift(planted_capacity.model(2), abbe.Text("short", "a" * 20), **PLANTED)
+
+
+def test_a_budget_too_small_for_one_candidate_is_refused() -> None:
+    with pytest.raises(abbe.AbbeError, match="is too small for one candidate"):
+        planted(budget="0.001s")

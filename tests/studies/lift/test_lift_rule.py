@@ -1,0 +1,134 @@
+"""The rule of a search: what lifts, what does not, and how often chance alone would."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+from inside import CONTROL, PLAN, Judged, LiftSettings, decide, rule_text
+
+SETTINGS = LiftSettings(
+    goal="sparse", max_loss=0.005, budget=None, candidates=("sparsemax",), length=32, windows=8, queries=4, steps=0,
+    needle_lengths=(128,), lengths=(), prompts=4, seed=0, level=0.95, resamples=200,
+)  # fmt: skip
+BASE = [3.1, 3.4, 2.9, 3.3, 3.0, 3.2, 3.5, 2.8]
+
+
+def for_goal(goal: str) -> LiftSettings:
+    return dataclasses.replace(SETTINGS, goal=goal, lengths=(256,) if goal == "retrieval" else ())
+
+
+def judged(
+    plan: list[float] | None = None, control: list[float] | None = None, zeros: float = 0.9, **more: Any
+) -> Judged:
+    """By default a plan with the baseline's losses and 90 % of zeros."""
+    losses = {"baseline": BASE, CONTROL: control or BASE, PLAN: plan or BASE}
+    sparse = {"baseline": [0.0] * 8, CONTROL: [0.0] * 8, PLAN: [zeros + place / 1000 for place in range(8)]}
+    right = {name: [True, False] * 10 for name in losses}
+    return dataclasses.replace(Judged(losses, sparse, right, dict.fromkeys(losses, ())), **more)
+
+
+def shifted(by: float) -> list[float]:
+    return [loss + by + (place - 3.5) * 1e-4 for place, loss in enumerate(BASE)]
+
+
+def test_zeros_at_no_loss_lift() -> None:
+    decision = decide(judged(), SETTINGS)
+    assert decision.lifted
+    assert decision.rise[0] == 0
+    assert decision.gains["baseline"][0] == pytest.approx(0.9035)
+
+
+@pytest.mark.parametrize(
+    ("case", "failed"),
+    [
+        (judged(plan=shifted(0.03)), "the loss may rise by more than 0.5 %"),
+        (judged(zeros=0.03), "no shown gain over the baseline"),
+        (
+            judged(needles={"baseline": [True] * 20, CONTROL: [True] * 20, PLAN: [False] * 20}),
+            "fewer needles are found",
+        ),
+    ],
+)
+def test_each_part_of_the_rule_can_fail(case: Judged, failed: str) -> None:
+    decision = decide(case, SETTINGS)
+    assert not decision.lifted
+    assert failed in decision.failed
+
+
+def test_too_few_windows_never_lift() -> None:
+    few = judged()
+    cut = {name: {who: values[:5] for who, values in getattr(few, name).items()} for name in ("losses", "zeros")}
+    assert decide(dataclasses.replace(few, **cut), SETTINGS).failed == ("fewer than 6 windows",)
+
+
+def test_a_lower_loss_must_be_lower_than_that_of_softmax_tuned_alike() -> None:
+    lower = shifted(-0.05)
+    assert decide(judged(plan=lower), for_goal("loss")).lifted
+    decision = decide(judged(plan=lower, control=lower), for_goal("loss"))
+    assert decision.failed == (f"no shown gain over {CONTROL}",)
+
+
+def test_pass_keys_count_in_pairs() -> None:
+    keys = {"baseline": [False] * 20, CONTROL: [False] * 20, PLAN: [True] * 8 + [False] * 12}
+    assert decide(judged(keys=keys), for_goal("retrieval")).lifted
+    keys[PLAN] = [True] * 3 + [False] * 17
+    assert not decide(judged(keys=keys), for_goal("retrieval")).lifted
+
+
+def test_the_rule_names_what_it_allows() -> None:
+    for goal in ("sparse", "loss", "retrieval"):
+        words = rule_text(goal, 0.002, 0.95, [512])
+        assert "at most 0.2 %, in windows of 512 tokens;" in words
+        assert "read once" in words
+        assert "neither in lists, nor in sentences with decoys, nor in both together" in words
+    both = rule_text("retrieval", 0.002, 0.95, [512, 2048])
+    assert "at most 0.2 %, in windows of 512 and of 2,048 tokens, at each of these lengths;" in both
+
+
+def test_the_loss_is_bounded_at_each_length() -> None:
+    keys = {"baseline": [False] * 20, CONTROL: [False] * 20, PLAN: [True] * 8 + [False] * 12}
+
+    def at_2048(plan: list[float]) -> Judged:
+        return judged(keys=keys, longer={2048: {"baseline": BASE[: len(plan)], CONTROL: BASE, PLAN: plan}})
+
+    fine = decide(at_2048(shifted(-0.01)), for_goal("retrieval"))
+    assert fine.lifted
+    assert fine.longer[2048][0] == pytest.approx(-0.01 / 3.15, rel=1e-6)
+    assert decide(at_2048(shifted(0.03)), for_goal("retrieval")).failed == (
+        "the loss at 2,048 tokens may rise by more than 0.5 %",
+    )
+    for few in (BASE[:5], []):
+        assert decide(at_2048(few), for_goal("retrieval")).failed == ("fewer than 6 windows of 2,048 tokens",)
+
+
+def test_a_gain_in_sentences_does_not_make_up_for_lists() -> None:
+    """Both together find as many as before, by pairs that cancel out."""
+    needles = {"baseline": [True] * 20 + [False] * 20, CONTROL: [True] * 40, PLAN: [False] * 20 + [True] * 20}
+    swapped = judged(needles=needles, kinds=["lists"] * 20 + ["sentences"] * 20)
+    decision = decide(swapped, SETTINGS)
+    assert decision.needles[0] == 0
+    assert decision.by_kind["lists"][0] == -1
+    assert decision.failed == ("fewer lists are answered",)
+
+
+def permuted(seed: int) -> Judged:
+    """A null model: who is the plan, the baseline or the control is drawn anew for every window and prompt."""
+    chance = random.Random(seed)
+
+    def shuffled(columns: list[list[Any]]) -> dict[str, list[Any]]:
+        rows = [chance.sample(row, 3) for row in zip(*columns, strict=True)]
+        return {name: [row[place] for row in rows] for place, name in enumerate(("baseline", CONTROL, PLAN))}
+
+    losses = [[loss + chance.gauss(0, 0.02) for loss in BASE] for _ in range(3)]
+    zeros = [[share] * 8 for share in (0.0, 0.0, 0.9)]
+    answers = [[chance.random() < share for _ in range(80)] for share in (0.3, 0.3, 0.5)]
+    return Judged(shuffled(losses), shuffled(zeros), shuffled(answers), shuffled(answers))
+
+
+@pytest.mark.parametrize("goal", ["sparse", "loss", "retrieval"])
+def test_null_models_are_called_lifted_in_less_than_a_twentieth_of_cases(goal: str) -> None:
+    settings = dataclasses.replace(for_goal(goal), max_loss=0.5)  # the loss is no hindrance here
+    assert sum(decide(permuted(seed), settings).lifted for seed in range(100)) < 5

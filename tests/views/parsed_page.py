@@ -1,0 +1,47 @@
+"""A page as its parts, and text that would break one that does not escape it."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+HOSTILE = (
+    "<script>alert(1)</script> <img src=x onerror=alert(2)> \"'&amp; ]]> </title> שלום \u202eabc 👩‍🔬 {{ 7*7 }} \u2028"
+)
+
+
+class Page(HTMLParser):
+    """Tags, the addresses that are asked for, the scripts, and the text outside of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.asks: list[tuple[str, str, str | None]] = []
+        self.attributes: list[str] = []
+        self.scripts: list[tuple[str | None, str]] = []
+        self.text = ""
+        self.policy = ""
+        self._inside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._inside = tag
+        given = dict(attributes)
+        self.attributes += list(given)
+        self.asks += [
+            (tag, key, value) for key, value in attributes if key in ("src", "href", "srcset", "action", "data")
+        ]
+        if tag == "script":
+            self.scripts.append((given.get("type"), ""))
+        if given.get("http-equiv") == "Content-Security-Policy":
+            self.policy = given["content"] or ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts[-1] = (self.scripts[-1][0], self.scripts[-1][1] + data)
+        elif self._inside != "style":
+            self.text += data

@@ -1,0 +1,127 @@
+"""A search in the terminal and on its page, from made-up numbers."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from inside import KEYS_SCHEMA, PLANS_SCHEMA, SCAN_SCHEMA, lift_SCHEMA, plans_chart, scan_chart
+from rich.console import Console
+
+from abbe.studies import Lift
+from abbe.views import lift_table, save_lift_figures
+from abbe.words.finding import Finding
+
+JUDGED = {"loss": 3.0, "zeros": 0.0, "active": 128.0, "effective_tokens": 12.0, "lists": 0.1, "sentences": 0.8}
+
+
+def made_up(goal: str = "sparse") -> Lift:
+    """Two layers under two candidates; a plan and a mixed one, the first tuned and judged."""
+    spec = "entmax:alpha=1.5,learn=false"
+    scan = [
+        {"layers": str(layer), "first": layer, "last": layer, "normalizer": one, "harm": harm, "gain": 0.5,
+         "zeros": 0.9, "effective_tokens": 5.0, "effective_tokens_baseline": 8.0, "sensitivity_ratio": 0.5}
+        for one, harms in ((spec, (0.012, -0.004)), ("topk:k=4", (0.002, None)))
+        for layer, harm in enumerate(harms)
+    ]  # fmt: skip
+    plans = [
+        {"plan": plan, "layers": 2, "steps": steps, "loss": 3.1, "rise": 0.003, "rise_low": 0.001, "rise_high": 0.004,
+         "gain": 0.7, "zeros": 0.7, "active": 30.0, "effective_tokens": 9.0, "chosen": chosen}
+        for plan, steps, chosen in ((f"layers.0-1={spec}", 8, True), (f"layers.0={spec}; layers.1=topk:k=4", 0, False))
+    ]  # fmt: skip
+    rise = {"rise": 0.0021, "rise_low": -0.0009, "rise_high": 0.0049}
+    rise |= {"lists_gain": 0.12, "lists_gain_low": 0.06, "lists_gain_high": 0.14, "sentences_gain": 0.0}
+    table = [{"contender": "baseline"} | JUDGED | {"time_ratio": 1.0, "seconds": 0.1}]
+    table.append({"contender": "plan"} | JUDGED | {"zeros": 0.74, "time_ratio": 1.2, "seconds": 0.12} | rise)
+    keys = [
+        {"contender": name, "length": 256, "depth": depth, "prompts": 4, "right": 0.25, "right_low": 0.0,
+         "right_high": 0.6, "log_probability": -7.5}
+        for name in ("baseline", "plan") for depth in (0.0, 1.0)
+    ] if goal == "retrieval" else []  # fmt: skip
+    manifest = {
+        "model": {"name": "made-up", "source": "made-up"}, "text": {"name": "book.txt"}, "skipped": [],
+        "settings": {"goal": goal, "max_loss": 0.005, "steps": 8, "seed": 3, "length": 64},
+        "loss_lengths": [64, 256] if goal == "retrieval" else [64],
+    }  # fmt: skip
+    if goal == "retrieval":
+        for row, more in zip(table, ({}, {"longer_rise": 0.001, "longer_rise_low": 0.0, "longer_rise_high": 0.002}),
+                             strict=True):  # fmt: skip
+            row |= {"longer_loss": 2.5, "pass_keys": 0.5} | more
+    frames = [(table, lift_SCHEMA), (scan, SCAN_SCHEMA), (plans, PLANS_SCHEMA), (keys, KEYS_SCHEMA)]
+    tables = [pl.DataFrame(rows, schema=schema, orient="row") for rows, schema in frames]
+    said = (Finding("lifted", "Lifted: it is so.", "the rule"),)
+    return Lift(True, f"layers.0-1={spec}", *tables, said, manifest, Path("lifted/plan.safetensors"))
+
+
+@pytest.mark.parametrize("goal", ["sparse", "retrieval"])
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_terminal_shows_what_was_judged(columns: int, goal: str) -> None:
+    console = Console(width=columns, no_color=True, record=True, file=io.StringIO())
+    console.print(lift_table(made_up(goal)))
+    shown = " ".join(console.export_text().split())
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+    wanted = "be made sparse" if goal == "sparse" else "find more pass keys"
+    assert f"Can made-up {wanted} with another normalizer?" in shown
+    assert ("rise, 256" in shown) is (goal == "retrieval")
+    assert "(+12 %: +6 to +14 %)" in shown
+    assert "74 %" in shown
+    assert "Lifted: it is so." in shown
+
+
+def rows_of_panel(chart: dict[str, Any], title: str) -> list[dict[str, Any]]:
+    (one,) = [one for one in chart["concat"] if one["title"] == title]
+    return [row for layer in one["layer"] for row in chart["datasets"][layer["data"]["name"]]]
+
+
+def test_the_map_has_a_cell_for_each_layer_and_normalizer_that_was_measured() -> None:
+    cells = rows_of_panel(scan_chart(made_up()), "rise of the loss (%)")
+    values = {(row["layers"], row["shown"]): row["value"] for row in cells}
+    expected = {("0", "entmax:alpha=1.5"): 1.2, ("1", "entmax:alpha=1.5"): -0.4, ("0", "topk:k=4"): 0.2}
+    assert values == pytest.approx(expected)
+
+
+def test_the_picture_of_plans_marks_the_judged_one_and_what_is_allowed() -> None:
+    rows = rows_of_panel(plans_chart(made_up()), "loss against weights of exactly 0")
+    assert rows[0] == {"cost": 0.5}
+    assert {row["kind"] for row in rows[1:]} == {"entmax:alpha=1.5", "mixed"}
+    assert rows[-1]["chosen"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("goal", ["sparse", "retrieval"])
+def test_the_page_holds_sentences_tables_and_commands(goal: str) -> None:
+    page = made_up(goal).to_html()
+    assert "<td>plan</td><td>3.000</td><td>+0.21 % (-0.09 to +0.49 %)</td>" in page
+    assert ("<td>2.500</td><td>+0.10 % (+0.00 to +0.20 %)</td>" in page) is (goal == "retrieval")
+    assert "<td>10 % (+12 %: +6 to +14 %)</td><td>80 % (+0 %)</td>" in page
+    assert ("What the same contenders find" in page) is (goal == "retrieval")
+    assert "abbe lift made-up --text book.txt" in page
+    assert ("Pass keys by length and depth" in page) is (goal == "retrieval")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("goal", ["sparse", "loss", "retrieval"])
+def test_charts_can_be_drawn(goal: str, tmp_path: Path) -> None:
+    files = save_lift_figures(made_up(goal), tmp_path)
+    assert all(file.stat().st_size > 1000 for file in files)
+    assert len(files) == (12 if goal == "retrieval" else 8)
+
+
+def test_hostile_words_are_escaped() -> None:
+    evil = "<script>alert(1)</script>"
+    finding = Finding(evil, evil, evil, {evil: evil})
+    settings = dict(made_up().manifest["settings"]) | {"goal": evil}
+    manifest = {
+        "model": {"name": evil, "source": evil},
+        "text": {"name": evil},
+        "settings": settings,
+        "skipped": [evil],
+    }
+    plans = made_up().plans.with_columns(plan=pl.lit(f"layers.0={evil}"))
+    hostile = replace(made_up(), plan=evil, findings=(finding,), manifest=manifest, plans=plans)
+    assert evil not in hostile.to_html()
+    assert evil not in hostile._repr_html_()
