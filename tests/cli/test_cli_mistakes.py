@@ -157,7 +157,7 @@ def test_the_folder_of_a_run(
     (place.here / "mine" / "letter.txt").write_text("dear")
     cases: list[tuple[Path, str]] = [
         (place.book, "is a file: name a folder"),
-        (place.book / "below", "Not a directory"),
+        (place.book / "below", f"cannot make the run folder {place.book / 'below'}: {place.book} is a file"),
         (place.here / "mine", "is not empty and holds no run: name a new folder (--out)"),
     ]
     if Path("/proc/self").exists():
