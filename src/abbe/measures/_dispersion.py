@@ -87,8 +87,8 @@ def selection(rows: Rows, sets: Sets) -> dict[str, Reading]:
         >>> abbe.measures.selection(rows, sets)["top_mass"].value.tolist()
         [[[0.125, 0.25]]]
     """
-    mass, divergence = _mass_and_divergence(rows, sets, sets.selected)
-    _, by_chance = _mass_and_divergence(rows, sets, sets.random)
+    masses, divergences = _mass_and_divergence(rows, sets)
+    mass, (divergence, by_chance) = masses[0], divergences
     defined = sets.defined(rows)
     grid, n = torch.tensor(sets.grid, device=mass.device), rows.count.unsqueeze(-1).double()
     return {
@@ -104,31 +104,32 @@ def _mass_ceiling(rows: Rows, grid: Tensor, defined: Tensor) -> Tensor | None:
     return bounds.top_mass_bounds(rows.facts.spread.double().unsqueeze(-1), n, grid)[1]
 
 
-def _mass_and_divergence(rows: Rows, sets: Sets, order: Tensor) -> tuple[Tensor, Tensor]:
+def _mass_and_divergence(rows: Rows, sets: Sets) -> tuple[Tensor, Tensor]:
     """Mass of the sets, and the divergence ln N - H of their weights, divided by the mass, from equal shares.
 
-    The divergence is NaN where a set has no mass or a negative weight.
+    Both (selected or random, head, query, N); the divergence is NaN where a set has no mass or a negative weight.
     """
-    mass, moment = _mass_and_moment(rows, sets, order)
+    mass, moment = _mass_and_moment(rows, sets)
     safe = torch.where(mass > 0, mass, torch.nan)
     size = torch.tensor(sets.grid, device=mass.device).double()
     return mass, (torch.log(size) + moment / safe - torch.log(safe)).clamp(min=0)
 
 
-def _mass_and_moment(rows: Rows, sets: Sets, order: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums of w and of w ln w over the sets, (head, query, N), in float64."""
+def _mass_and_moment(rows: Rows, sets: Sets) -> tuple[Tensor, Tensor]:
+    """Sums of w and of w ln w over the selected and the random sets, in float64."""
     if rows.fused:
         with suppress(KernelsBrokenError):
-            return _fused_mass_and_moment(rows, sets, order)
-    weights = rows.weights.gather(-1, order)
+            return _fused_mass_and_moment(rows, sets)
+    weights = torch.stack([rows.weights.gather(-1, order) for order in (sets.selected, sets.random)])
     mass = sets.at_grid(weights.cumsum(-1, dtype=torch.float64))
     # NaN from a negative weight on
     return mass, sets.at_grid(torch.xlogy(weights, weights).cumsum(-1, dtype=torch.float64))
 
 
-def _fused_mass_and_moment(rows: Rows, sets: Sets, order: Tensor) -> tuple[Tensor, Tensor]:
-    weights, orders, sizes = flat(rows.weights), flat(order), torch.tensor(sets.grid)
-    sums = [torch.empty(len(weights), len(sizes), dtype=torch.float64) for _ in range(2)]
-    over_rows(order_kernel("set_masses"), len(weights), weights, orders, sizes, *sums)
-    mass, moment = (x.view(rows.heads, rows.queries, -1) for x in sums)
-    return mass, moment
+def _fused_mass_and_moment(rows: Rows, sets: Sets) -> tuple[Tensor, Tensor]:
+    weights, sizes = flat(rows.weights), torch.tensor(sets.grid)
+    mass, moment = torch.empty(2, 2, len(weights), len(sizes), dtype=torch.float64)
+    for order, *sums in zip((sets.selected, sets.random), mass, moment, strict=True):
+        over_rows(order_kernel("set_masses"), len(weights), weights, flat(order), sizes, *sums)
+    shape = 2, rows.heads, rows.queries, -1
+    return mass.view(shape), moment.view(shape)

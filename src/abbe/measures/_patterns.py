@@ -5,6 +5,8 @@ Induction (Olsson et al., 2022, arXiv 2209.11895): after "A B ... A", the head l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,9 @@ from ._rows import Rows
 from ._state import Reading
 
 
-def patterns(rows: Rows, positions: Tensor, tokens: Tensor) -> dict[str, Reading]:
+def patterns(
+    rows: Rows, positions: Tensor, tokens: Tensor, expected: Mapping[str, Tensor] | None = None
+) -> dict[str, Reading]:
     """How much weight queries give to the token before them, and to what followed the last copy of their own.
 
     previous_token is the weight on the key just before the query; induction that on the key after the last earlier
@@ -27,6 +31,7 @@ def patterns(rows: Rows, positions: Tensor, tokens: Tensor) -> dict[str, Reading
         rows: of self-attention.
         positions: of the queries in the window, (query,).
         tokens: of the keys, (key,).
+        expected: what `pattern_keys(tokens)` gives, if it is at hand: it is the same in all layers.
 
     Returns:
         Readings previous_token and induction, each (head, query).
@@ -45,12 +50,12 @@ def patterns(rows: Rows, positions: Tensor, tokens: Tensor) -> dict[str, Reading
     n = rows.count.double().clamp(min=1)
     ceiling = weight_ceiling(rows, n)
     readings = {}
-    for name, keys in pattern_keys(tokens).items():
-        expected = keys.to(device)[positions.to(device)]
-        at = expected.clamp(min=0).expand(rows.heads, -1).unsqueeze(-1)
+    for name, keys in (pattern_keys(tokens) if expected is None else expected).items():
+        key = keys.to(device)[positions.to(device)]
+        at = key.clamp(min=0).expand(rows.heads, -1).unsqueeze(-1)
         seen = rows.logits.gather(-1, at).squeeze(-1) != -torch.inf
         weight = rows.weights.gather(-1, at).squeeze(-1)
-        readings[name] = Reading(weight, seen & (expected >= 0), ceiling, 1 / n)
+        readings[name] = Reading(weight, seen & (key >= 0), ceiling, 1 / n)
     return readings
 
 

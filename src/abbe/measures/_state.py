@@ -7,9 +7,9 @@ states, `compute` gives the means. An empty dict is the state of nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class Reading:
     quantiles: bool = False
 
     def sums(self) -> dict[str, Tensor]:
-        """What the block adds to a state, by name; the queries are summed over."""
+        """What the block adds to a state, by name; the queries, the second axis, are summed over."""
         defined, value = self.defined, self.value
         sums = {"value": torch.where(defined, value, 0.0).sum(1, dtype=torch.float64), "rows": defined.sum(1)}
         if self.limit is not None:
@@ -100,7 +100,9 @@ def update(state: State, readings: Mapping[str, Summable]) -> State:
         >>> abbe.measures.compute(state)["entropy"].rows.tolist()
         [15, 15]
     """
-    return merge(state, {f"{name}/{part}": x for name, r in readings.items() for part, x in r.sums().items()})
+    sums = _sums_of_like(readings)
+    sums |= {name: reading.sums() for name, reading in readings.items() if name not in sums}
+    return merge(state, {f"{name}/{part}": x for name in readings for part, x in sums[name].items()})
 
 
 def merge(first: State, second: State) -> State:
@@ -174,18 +176,76 @@ def compute(state: State) -> dict[str, Summary]:
     for key, x in state.items():
         name, _, what = key.rpartition("/")
         parts.setdefault(name, {})[what] = x
+    means = _means({name: part for name, part in parts.items() if "value" in part})
     summaries: dict[str, Summary] = {}
-    for name, part in parts.items():
-        if "value" not in part:
-            continue
-        mean = Summary(
-            part["value"] / _or_nan(part["rows"]),
-            part["limit"] / _or_nan(part["rows"]) if "limit" in part else None,
-            part["control"] / _or_nan(part["control_rows"]) if "control" in part else None,
-            part["rows"],
-        )
+    for name, mean in means.items():
+        part = parts[name]
         summaries |= {name: mean} if "histogram" not in part else _with_quantiles(name, mean, part)
     return summaries
+
+
+# On so few numbers a call of torch costs more than they do: measures of one shape are stacked along a last axis, and
+# summed or divided together.
+
+
+def _sums_of_like(readings: Mapping[str, Summable]) -> dict[str, dict[str, Tensor]]:
+    """The sums of the plain readings, those with quantiles left out."""
+    plain = {name: one for name, one in readings.items() if isinstance(one, Reading) and not one.quantiles}
+    sums: dict[str, dict[str, Tensor]] = {}
+    for names in _alike({name: (r.value.shape, r.limit is None, r.control is None) for name, r in plain.items()}):
+        group = [plain[name] for name in names]
+        joined = Reading(
+            _stacked([one.value for one in group]),
+            _stacked([one.defined for one in group]),
+            _stacked_if_there([one.limit for one in group]),
+            _stacked_if_there([one.control for one in group]),
+        ).sums()
+        of_each = {part: x.unbind(-1) for part, x in joined.items()}
+        # Copies: parts of one tensor cannot be saved by themselves.
+        sums |= {name: {part: xs[i].clone() for part, xs in of_each.items()} for i, name in enumerate(names)}
+    return sums
+
+
+def _means(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Summary]:
+    """In the order of the names."""
+    means: dict[str, Summary] = {}
+    for names in _alike({name: (p["value"].shape, "limit" in p, "control" in p) for name, p in parts.items()}):
+        group = [parts[name] for name in names]
+        value, limit, control = (_divided(group, *which) for which in _MEANS)
+        means |= {name: Summary(value[i], limit[i], control[i], group[i]["rows"]) for i, name in enumerate(names)}
+    return {name: means[name] for name in parts}
+
+
+_MEANS = (("value", "rows"), ("limit", "rows"), ("control", "control_rows"))  # sums, and what they are divided by
+
+
+def _divided(group: Sequence[Mapping[str, Tensor]], sums: str, rows: str) -> Sequence[Any]:
+    """A mean of each, or None if they have no such sums."""
+    if sums not in group[0]:
+        return [None] * len(group)
+    return (_stacked([part[sums] for part in group]) / _or_nan(_stacked([part[rows] for part in group]))).unbind(-1)
+
+
+def _alike(kinds: Mapping[str, object]) -> list[list[str]]:
+    """The names of each kind."""
+    names: dict[object, list[str]] = {}
+    for name, kind in kinds.items():
+        names.setdefault(kind, []).append(name)
+    return list(names.values())
+
+
+def _stacked(parts: Sequence[Tensor]) -> Tensor:
+    """Along a new last axis; what all share is not copied."""
+    first = parts[0]
+    if all(part is first for part in parts):
+        return first.unsqueeze(-1).expand(*first.shape, len(parts))
+    return torch.stack(list(parts)).movedim(0, -1)
+
+
+def _stacked_if_there(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """All have the part, or none has it."""
+    tensors = [part for part in parts if part is not None]
+    return _stacked(tensors) if tensors else None
 
 
 def _with_quantiles(name: str, mean: Summary, part: Mapping[str, Tensor]) -> dict[str, Summary]:

@@ -23,6 +23,7 @@ from ...measures import (
     distance_formula,
     expected_distance,
     geometry,
+    pattern_keys,
     patterns,
     selection,
     sensitivity,
@@ -59,6 +60,7 @@ class WindowReader:
         self.normalizer = make_normalizer(settings.normalizer or "softmax")
         self.skipped: dict[str, None] = {}  # a set that keeps its order
         self.window: Window | None = None
+        self.expected: dict[str, Tensor] = {}  # keys that attention patterns expect, of the window
         self._start()
         tap.listen(self._read)
         _keep_freed_memory()
@@ -80,6 +82,7 @@ class WindowReader:
     def measure(self, window: Window, beside: Sequence[PassReader] = ()) -> dict[Vectors, Record]:
         """Run the model on one window; its record for each kind of vectors. Readers beside it share the pass."""
         self._start()
+        self.expected = pattern_keys(window.tokens)
         read_window(self.model, window, [self, *beside])
         return {
             kind: window_record(self.records[kind], len(self.numbers))
@@ -112,7 +115,7 @@ class WindowReader:
         for start in range(0, len(positions), step):
             block = positions[start : start + step]
             rows = self._rows(call, block, next(iter(vectors.values())))
-            of_tokens = patterns(rows, block, tokens) if keyed else {}
+            of_tokens = patterns(rows, block, tokens, self.expected) if keyed else {}
             self._update(states, rows, of_tokens, vectors, chance, directions, steps)
         for kind, state in states.items():
             self.distances[kind].end_layer(positions)
