@@ -107,7 +107,7 @@ def test_seeds_that_never_get_there_count_as_slow():
     rows = made.table.with_columns(pl.when(never).then(None).otherwise("half_step").alias("half_step"))
     finding = judge_temperature(replace(made, table=rows), 0.95)[0]
     assert finding.numbers["verdict"] == "holds, by scale alone"
-    assert "never half the loss" in finding.sentence
+    assert "the loss never halves" in finding.sentence
 
 
 def test_nothing_is_judged_without_a_baseline_that_learned():

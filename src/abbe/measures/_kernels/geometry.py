@@ -26,12 +26,27 @@ def running_sums(weights: Any, x: Any, order: Any, sizes: Any, count: int, sums:
         if sizes[g] >= count:
             sums[g] = ZERO
             continue
+        # Four members at a time, added one after the other: the sum is loaded and stored once for them.
+        while done + 4 <= sizes[g]:
+            i, j, k, m = order[done], order[done + 1], order[done + 2], order[done + 3]
+            add_four(running, weights[i], x[i], weights[j], x[j], weights[k], x[k], weights[m], x[m])
+            done += 4
         for k in range(done, sizes[g]):
             a, j = weights[order[k]], order[k]
             for f in range(x.shape[1]):
                 running[f] += a * x[j, f]
         done = sizes[g]
         sums[g] = running
+
+
+@kernel
+def add_four(running: Any, a: Any, x: Any, b: Any, y: Any, c: Any, u: Any, d: Any, v: Any) -> None:
+    """running += a x + b y + c u + d v, rounded as if they were added one by one."""
+    for f in range(running.shape[0]):
+        one = running[f] + a * x[f]
+        two = one + b * y[f]
+        three = two + c * u[f]
+        running[f] = three + d * v[f]
 
 
 @kernel

@@ -62,7 +62,7 @@ class _Change:
     def __str__(self) -> str:
         ends = "" if self.low is None else f" ({_points(self.low)} to {_points(self.high)})"
         slower = self.slower if self.slower is not None else 0.0
-        times = "never half the loss" if slower == math.inf else f"{slower:.1f} times the steps to half loss"
+        times = "the loss never halves" if slower == math.inf else f"{slower:.1f} times the steps to half loss"
         pace = f" and {times}" if slower > SLOW else ""
         return f"{_points(self.mean)} points{ends}{pace}"
 
