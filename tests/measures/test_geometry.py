@@ -96,8 +96,8 @@ def test_float32_tells_the_tokens_of_sharp_rows_apart(fused: bool, kernels: None
         nearest = torch.where(member, torch.inf, offset).amin(-1, keepdim=True)
         farthest = torch.where(member, offset, -torch.inf).amax(-1, keepdim=True)
         closed, intruders = ((member & (offset <= nearest)).sum(-1), (~member & (offset <= farthest)).sum(-1))
-        assert torch.equal(found.selected.closed[..., place].double(), closed.double())
-        assert torch.equal(found.selected.intruders[..., place].double(), intruders.double())
+        assert torch.equal(found.sets.closed[0, ..., place].double(), closed.double())
+        assert torch.equal(found.sets.intruders[0, ..., place].double(), intruders.double())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

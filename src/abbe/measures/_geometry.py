@@ -42,8 +42,7 @@ def geometry(rows: Rows, sets: Sets) -> dict[str, Reading]:
     parts, defined = row_geometry(rows, sets), sets.defined(rows)
     size = torch.tensor(sets.grid, device=defined.device)
     rest = (rows.count.unsqueeze(-1) - size).clamp(min=1)
-    # Both at once: on so few numbers a call costs more than they do.
-    both = _measures(SetGeometry(*map(torch.stack, zip(parts.selected, parts.random, strict=True))), size, rest)
+    both = _measures(parts.sets, size, rest)
     limits = _limits(parts.limits, rest, rows.is_distribution.unsqueeze(-1))
     return {name: Reading(value, defined, limits.get(name), control) for name, (value, control) in both.items()}
 

@@ -25,7 +25,8 @@ _SUMMED_AT_ONCE = 1 << 21  # weights, times the sums of a row: queries that see 
 
 
 class SetGeometry(NamedTuple):
-    """Of each set, (head, query, N): lengths, and how many keys lie where. Only where the set is defined."""
+    """Of each set, (selected or random, head, query, N): lengths, and how many keys lie where. Only where the set is
+    defined."""
 
     distance: Tensor  # sum over the keys outside of ||y_i - s||
     net_distance: Tensor  # ||sum over the keys outside of y_i - s||
@@ -46,8 +47,7 @@ class LimitTerms(NamedTuple):
 
 
 class RowGeometry(NamedTuple):
-    selected: SetGeometry
-    random: SetGeometry
+    sets: SetGeometry
     limits: LimitTerms
 
 
@@ -65,21 +65,22 @@ def row_geometry(rows: Rows, sets: Sets) -> RowGeometry:
 
 def reference_geometry(rows: Rows, sets: Sets) -> RowGeometry:
     heads = [_reference_head(rows, sets, head) for head in range(rows.heads)]
-    selected, random, limits = zip(*heads, strict=True)
+    parts, limits = zip(*heads, strict=True)
     return RowGeometry(
-        SetGeometry(*(torch.stack(part) for part in zip(*selected, strict=True))),
-        SetGeometry(*(torch.stack(part) for part in zip(*random, strict=True))),
+        SetGeometry(*(torch.stack(part, 1) for part in zip(*parts, strict=True))),
         LimitTerms(*(torch.stack(part) for part in zip(*limits, strict=True))),
     )
 
 
-def _reference_head(rows: Rows, sets: Sets, head: int) -> tuple[SetGeometry, SetGeometry, LimitTerms]:
+def _reference_head(rows: Rows, sets: Sets, head: int) -> tuple[list[Tensor], LimitTerms]:
+    """The fields of SetGeometry without the head, and LimitTerms."""
     a, x, visible = rows.weights[head], rows.group(head), rows.visible[head]
     of_orders = []
     for order in (sets.selected[head], sets.random[head]):
         by_size = [_reference_set(a, x, visible, _members(order, size, visible)) for size in sets.grid]
-        of_orders.append(SetGeometry(*(torch.stack(part, -1) for part in zip(*by_size, strict=True))))
-    return of_orders[0], of_orders[1], _reference_limits(a, x, visible, sets, sets.selected[head])
+        of_orders.append([torch.stack(part, -1) for part in zip(*by_size, strict=True)])
+    parts = [torch.stack(part) for part in zip(*of_orders, strict=True)]
+    return parts, _reference_limits(a, x, visible, sets, sets.selected[head])
 
 
 def _members(order: Tensor, size: int, visible: Tensor) -> Tensor:
@@ -133,8 +134,9 @@ def fused_geometry(rows: Rows, sets: Sets, x: Tensor, squares: Tensor) -> RowGeo
     some = [slice(start, min(start + most, rows.queries)) for start in range(0, rows.queries, most)]
     of_some = [_of_queries(rows, sets, x, packed, squares, queries) for queries in some]
     parts, limits = (torch.cat(each, 1) if len(some) > 1 else each[0] for each in zip(*of_some, strict=True))
-    by_set = parts.permute(2, 4, 0, 1, 3)
-    return RowGeometry(SetGeometry(*by_set[0]), SetGeometry(*by_set[1]), LimitTerms(*limits.permute(3, 0, 1, 2)))
+    # Each field in one piece: much is computed from them.
+    fields = parts.permute(4, 2, 0, 1, 3).contiguous()
+    return RowGeometry(SetGeometry(*fields), LimitTerms(*limits.permute(3, 0, 1, 2).contiguous()))
 
 
 def _of_queries(

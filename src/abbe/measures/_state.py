@@ -40,21 +40,28 @@ class Reading:
     control: Tensor | None = None
     quantiles: bool = False
 
-    def sums(self) -> dict[str, Tensor]:
-        """What the block adds to a state, by name; the queries, the second axis, are summed over."""
+    def sums(self, queries: int = 1) -> dict[str, Tensor]:
+        """What the block adds to a state, by name.
+
+        Args:
+            queries: the axis that is summed over.
+        """
         defined, value = self.defined, self.value
-        sums = {"value": torch.where(defined, value, 0.0).sum(1, dtype=torch.float64), "rows": defined.sum(1)}
+        sums = {
+            "value": torch.where(defined, value, 0.0).sum(queries, dtype=torch.float64),
+            "rows": defined.sum(queries - value.dim()),
+        }
         if self.limit is not None:
-            sums["limit"] = torch.where(defined, self.limit, 0.0).sum(1, dtype=torch.float64)
+            sums["limit"] = torch.where(defined, self.limit, 0.0).sum(queries, dtype=torch.float64)
         if self.control is not None:
             shown = defined & ~torch.isnan(self.control)
-            sums["control"] = torch.where(shown, self.control, 0.0).sum(1, dtype=torch.float64)
-            sums["control_rows"] = shown.sum(1)
+            sums["control"] = torch.where(shown, self.control, 0.0).sum(queries, dtype=torch.float64)
+            sums["control_rows"] = shown.sum(queries)
         if self.quantiles:
             sums["histogram"] = _histogram(value, defined)
-            sums["largest"] = torch.where(defined, value, -torch.inf).double().amax(1)
+            sums["largest"] = torch.where(defined, value, -torch.inf).double().amax(queries)
             if self.limit is not None:
-                sums["largest_limit"] = torch.where(defined, self.limit, -torch.inf).double().amax(1)
+                sums["largest_limit"] = torch.where(defined, self.limit, -torch.inf).double().amax(queries)
         return sums
 
 
@@ -184,8 +191,8 @@ def compute(state: State) -> dict[str, Summary]:
     return summaries
 
 
-# On so few numbers a call of torch costs more than they do: measures of one shape are stacked along a last axis, and
-# summed or divided together.
+# On so few numbers a call of torch costs more than they do: measures of one shape are stacked, and summed or divided
+# together.
 
 
 def _sums_of_like(readings: Mapping[str, Summable]) -> dict[str, dict[str, Tensor]]:
@@ -194,13 +201,12 @@ def _sums_of_like(readings: Mapping[str, Summable]) -> dict[str, dict[str, Tenso
     sums: dict[str, dict[str, Tensor]] = {}
     for names in _alike({name: (r.value.shape, r.limit is None, r.control is None) for name, r in plain.items()}):
         group = [plain[name] for name in names]
-        joined = Reading(
-            _stacked([one.value for one in group]),
-            _stacked([one.defined for one in group]),
-            _stacked_if_there([one.limit for one in group]),
-            _stacked_if_there([one.control for one in group]),
-        ).sums()
-        of_each = {part: x.unbind(-1) for part, x in joined.items()}
+        parts = ([getattr(one, part) for one in group] for part in ("value", "defined", "limit", "control"))
+        value, defined, limit, control = (None if xs[0] is None else _stacked(xs) for xs in parts)
+        assert value is not None
+        assert defined is not None
+        joined = Reading(value, defined, limit, control).sums(queries=2)
+        of_each = {part: x.expand(len(names), *x.shape[1:]).unbind() for part, x in joined.items()}
         # Copies: parts of one tensor cannot be saved by themselves.
         sums |= {name: {part: xs[i].clone() for part, xs in of_each.items()} for i, name in enumerate(names)}
     return sums
@@ -223,7 +229,8 @@ def _divided(group: Sequence[Mapping[str, Tensor]], sums: str, rows: str) -> Seq
     """A mean of each, or None if they have no such sums."""
     if sums not in group[0]:
         return [None] * len(group)
-    return (_stacked([part[sums] for part in group]) / _or_nan(_stacked([part[rows] for part in group]))).unbind(-1)
+    means = _stacked([part[sums] for part in group]) / _or_nan(_stacked([part[rows] for part in group]))
+    return means.expand(len(group), *means.shape[1:]).unbind()
 
 
 def _alike(kinds: Mapping[str, object]) -> list[list[str]]:
@@ -235,17 +242,9 @@ def _alike(kinds: Mapping[str, object]) -> list[list[str]]:
 
 
 def _stacked(parts: Sequence[Tensor]) -> Tensor:
-    """Along a new last axis; what all share is not copied."""
+    """Along a new first axis; it is 1 for one that all share."""
     first = parts[0]
-    if all(part is first for part in parts):
-        return first.unsqueeze(-1).expand(*first.shape, len(parts))
-    return torch.stack(list(parts)).movedim(0, -1)
-
-
-def _stacked_if_there(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """All have the part, or none has it."""
-    tensors = [part for part in parts if part is not None]
-    return _stacked(tensors) if tensors else None
+    return first.unsqueeze(0) if all(part is first for part in parts) else torch.stack(list(parts))
 
 
 def _with_quantiles(name: str, mean: Summary, part: Mapping[str, Tensor]) -> dict[str, Summary]:
