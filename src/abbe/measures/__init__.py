@@ -9,6 +9,7 @@
 Every reading has a value, and where they exist a proved limit and a random control. `list_measures()` explains them.
 """
 
+from ._block import BlockNumbers, block_numbers, join_heads
 from ._bootstrap import bootstrap_interval, enough_windows, interval_ends, resampled_counts, resampled_means
 from ._critical import CriticalN, critical_n
 from ._critical_units import critical_of_units
@@ -30,6 +31,7 @@ __all__ = [
     "DEFAULT_GRID",
     "GROUPS",
     "USUAL_SIZE",
+    "BlockNumbers",
     "CriticalN",
     "DecayReading",
     "MeasureInfo",
@@ -39,6 +41,7 @@ __all__ = [
     "State",
     "Summary",
     "active_keys",
+    "block_numbers",
     "bootstrap_interval",
     "by_groups",
     "checked_grid",
@@ -55,6 +58,7 @@ __all__ = [
     "expected_distance",
     "geometry",
     "interval_ends",
+    "join_heads",
     "ks_test",
     "last_occurrence",
     "list_measures",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ._bootstrap import interval_ends, resampled_counts
-from ._rows import Rows
+from ._rows import Rows, RowSummary
 
 _ADDED = ("rows", "x", "y", "xx", "xy")
 
@@ -57,6 +57,10 @@ def decay(rows: Rows) -> dict[str, DecayReading]:
         >>> abbe.measures.decay(rows)["decay"].sums()["rows"].tolist()
         [5.0, 5.0]
     """
+    return decay_readings(rows.summary)
+
+
+def decay_readings(rows: RowSummary) -> dict[str, DecayReading]:
     facts = rows.facts
     defined = (facts.keys >= 2) & (facts.largest > 0)
     largest = torch.where(defined, facts.largest.double(), 1.0)

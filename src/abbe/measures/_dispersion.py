@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from torch import Tensor
 from .. import bounds
 from .._kernels.switch import KernelsBrokenError
 from .._kernels.threads import over_rows
-from ._rows import Rows, flat, order_kernel
+from ._rows import Rows, RowSummary, flat, order_kernel
 from ._sets import Sets
 from ._state import Reading
 
@@ -34,6 +36,10 @@ def dispersion(rows: Rows) -> dict[str, Reading]:
         >>> round(float(abbe.measures.dispersion(rows)["effective_tokens"].value), 4)
         8.0
     """
+    return dispersion_readings(rows.summary)
+
+
+def dispersion_readings(rows: RowSummary) -> dict[str, Reading]:
     facts = rows.facts
     n, total = facts.keys.double().clamp(min=1), facts.total.double()
     alive, some = rows.alive & (facts.smallest >= 0) & (total > 0), facts.keys > 0
@@ -55,12 +61,12 @@ def dispersion(rows: Rows) -> dict[str, Reading]:
     return readings
 
 
-def weight_ceiling(rows: Rows, n: Tensor) -> Tensor | None:
+def weight_ceiling(rows: RowSummary, n: Tensor) -> Tensor | None:
     """The largest weight that softmax can give to one of n keys at this spread of the logits."""
     return bounds.weight_range(rows.facts.spread.double(), n)[1] if rows.softmax else None
 
 
-def _floors(rows: Rows, n: Tensor, alive: Tensor) -> dict[str, Reading]:
+def _floors(rows: RowSummary, n: Tensor, alive: Tensor) -> dict[str, Reading]:
     """Least entropy and effective number that softmax can have at this spread of the logits."""
     spread = rows.facts.spread.double()
     least = (torch.log(n) - bounds.entropy_deficit_bound(spread)).clamp(min=0)
@@ -87,49 +93,56 @@ def selection(rows: Rows, sets: Sets) -> dict[str, Reading]:
         >>> abbe.measures.selection(rows, sets)["top_mass"].value.tolist()
         [[[0.125, 0.25]]]
     """
-    masses, divergences = _mass_and_divergence(rows, sets)
-    mass, (divergence, by_chance) = masses[0], divergences
-    defined = sets.defined(rows)
-    grid, n = torch.tensor(sets.grid, device=mass.device), rows.count.unsqueeze(-1).double()
+    return selection_readings(rows.summary, sets.grid, set_masses(rows, sets))
+
+
+class SetMasses(NamedTuple):
+    """Sums over the sets, (selected or random, head, query, N), in float64."""
+
+    mass: Tensor  # of w
+    moment: Tensor  # of w ln w; NaN from a negative weight on
+
+
+def selection_readings(rows: RowSummary, grid: Sequence[int], sums: SetMasses) -> dict[str, Reading]:
+    mass, (divergence, by_chance) = sums.mass[0], _divergence(sums, grid)
+    defined, n = rows.defined(grid), rows.count.unsqueeze(-1).double()
+    sizes = torch.tensor(tuple(grid), device=mass.device)
     return {
-        "top_mass": Reading(mass, defined, _mass_ceiling(rows, grid, defined), grid / n.clamp(min=1)),
+        "top_mass": Reading(mass, defined, _mass_ceiling(rows, sizes, defined), sizes / n.clamp(min=1)),
         "selected_divergence": Reading(divergence, defined & ~torch.isnan(divergence), None, by_chance),
     }
 
 
-def _mass_ceiling(rows: Rows, grid: Tensor, defined: Tensor) -> Tensor | None:
+def _mass_ceiling(rows: RowSummary, sizes: Tensor, defined: Tensor) -> Tensor | None:
     if not rows.softmax:
         return None
-    n = torch.where(defined, rows.count.unsqueeze(-1), grid + 1)
-    return bounds.top_mass_bounds(rows.facts.spread.double().unsqueeze(-1), n, grid)[1]
+    n = torch.where(defined, rows.count.unsqueeze(-1), sizes + 1)
+    return bounds.top_mass_bounds(rows.facts.spread.double().unsqueeze(-1), n, sizes)[1]
 
 
-def _mass_and_divergence(rows: Rows, sets: Sets) -> tuple[Tensor, Tensor]:
-    """Mass of the sets, and the divergence ln N - H of their weights, divided by the mass, from equal shares.
+def _divergence(sums: SetMasses, grid: Sequence[int]) -> Tensor:
+    """ln N - H of the weights of the sets, divided by the mass, from equal shares.
 
-    Both (selected or random, head, query, N); the divergence is NaN where a set has no mass or a negative weight.
+    NaN where a set has no mass or a negative weight.
     """
-    mass, moment = _mass_and_moment(rows, sets)
-    safe = torch.where(mass > 0, mass, torch.nan)
-    size = torch.tensor(sets.grid, device=mass.device).double()
-    return mass, (torch.log(size) + moment / safe - torch.log(safe)).clamp(min=0)
+    safe = torch.where(sums.mass > 0, sums.mass, torch.nan)
+    sizes = torch.tensor(tuple(grid), device=safe.device).double()
+    return (torch.log(sizes) + sums.moment / safe - torch.log(safe)).clamp(min=0)
 
 
-def _mass_and_moment(rows: Rows, sets: Sets) -> tuple[Tensor, Tensor]:
-    """Sums of w and of w ln w over the selected and the random sets, in float64."""
+def set_masses(rows: Rows, sets: Sets) -> SetMasses:
     if rows.fused:
         with suppress(KernelsBrokenError):
-            return _fused_mass_and_moment(rows, sets)
+            return _fused_masses(rows, sets)
     weights = torch.stack([rows.weights.gather(-1, order) for order in (sets.selected, sets.random)])
-    mass = sets.at_grid(weights.cumsum(-1, dtype=torch.float64))
-    # NaN from a negative weight on
-    return mass, sets.at_grid(torch.xlogy(weights, weights).cumsum(-1, dtype=torch.float64))
+    terms = (weights, torch.xlogy(weights, weights))
+    return SetMasses(*(sets.at_grid(x.cumsum(-1, dtype=torch.float64)) for x in terms))
 
 
-def _fused_mass_and_moment(rows: Rows, sets: Sets) -> tuple[Tensor, Tensor]:
+def _fused_masses(rows: Rows, sets: Sets) -> SetMasses:
     weights, sizes = flat(rows.weights), torch.tensor(sets.grid)
     mass, moment = torch.empty(2, 2, len(weights), len(sizes), dtype=torch.float64)
     for order, *sums in zip((sets.selected, sets.random), mass, moment, strict=True):
         over_rows(order_kernel("set_masses"), len(weights), weights, flat(order), sizes, *sums)
     shape = 2, rows.heads, rows.queries, -1
-    return mass.view(shape), moment.view(shape)
+    return SetMasses(mass.view(shape), moment.view(shape))

@@ -7,11 +7,13 @@ Self-Attention Under Competition" (arXiv 2609.37879).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from ._rows import Rows
-from ._set_geometry import LimitTerms, SetGeometry, row_geometry
+from ._rows import Rows, RowSummary
+from ._set_geometry import LimitTerms, RowGeometry, SetGeometry, row_geometry
 from ._sets import Sets
 from ._state import Reading
 
@@ -39,8 +41,11 @@ def geometry(rows: Rows, sets: Sets) -> dict[str, Reading]:
         >>> abbe.measures.geometry(rows, sets)["separability"].value.tolist()
         [[[1.0]]]
     """
-    parts, defined = row_geometry(rows, sets), sets.defined(rows)
-    size = torch.tensor(sets.grid, device=defined.device)
+    return geometry_readings(rows.summary, sets.grid, row_geometry(rows, sets))
+
+
+def geometry_readings(rows: RowSummary, grid: Sequence[int], parts: RowGeometry) -> dict[str, Reading]:
+    defined, size = rows.defined(grid), torch.tensor(tuple(grid), device=rows.count.device)
     rest = (rows.count.unsqueeze(-1) - size).clamp(min=1)
     both = _measures(parts.sets, size, rest)
     limits = _limits(parts.limits, rest, rows.is_distribution.unsqueeze(-1))

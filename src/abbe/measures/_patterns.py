@@ -6,19 +6,18 @@ Induction (Olsson et al., 2022, arXiv 2209.11895): after "A B ... A", the head l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._errors import AbbeError
 from ._dispersion import weight_ceiling
-from ._rows import Rows
+from ._rows import Rows, RowSummary
 from ._state import Reading
 
 
-def patterns(
-    rows: Rows, positions: Tensor, tokens: Tensor, expected: Mapping[str, Tensor] | None = None
-) -> dict[str, Reading]:
+def patterns(rows: Rows, positions: Tensor, tokens: Tensor) -> dict[str, Reading]:
     """How much weight queries give to the token before them, and to what followed the last copy of their own.
 
     previous_token is the weight on the key just before the query; induction that on the key after the last earlier
@@ -31,7 +30,6 @@ def patterns(
         rows: of self-attention.
         positions: of the queries in the window, (query,).
         tokens: of the keys, (key,).
-        expected: what `pattern_keys(tokens)` gives, if it is at hand: it is the same in all layers.
 
     Returns:
         Readings previous_token and induction, each (head, query).
@@ -46,17 +44,32 @@ def patterns(
     if tokens.shape != (rows.keys,) or positions.shape != (rows.queries,):
         shapes = f"{tuple(positions.shape)} and {tuple(tokens.shape)}"
         raise AbbeError(f"positions and tokens must be ({rows.queries} queries,) and ({rows.keys} keys,), got {shapes}")
+    return pattern_readings(rows.summary, pattern_weights(rows, positions, pattern_keys(tokens)))
+
+
+class PatternWeight(NamedTuple):
+    """Of the key that a pattern expects, (head, query)."""
+
+    weight: Tensor
+    seen: Tensor  # bool: the pattern expects a key, and the query sees it
+
+
+def pattern_weights(rows: Rows, positions: Tensor, expected: Mapping[str, Tensor]) -> dict[str, PatternWeight]:
+    """By pattern; `expected` is what `pattern_keys` gives."""
     device = rows.logits.device
-    n = rows.count.double().clamp(min=1)
-    ceiling = weight_ceiling(rows, n)
-    readings = {}
-    for name, keys in (pattern_keys(tokens) if expected is None else expected).items():
+    weights = {}
+    for name, keys in expected.items():
         key = keys.to(device)[positions.to(device)]
         at = key.clamp(min=0).expand(rows.heads, -1).unsqueeze(-1)
         seen = rows.logits.gather(-1, at).squeeze(-1) != -torch.inf
-        weight = rows.weights.gather(-1, at).squeeze(-1)
-        readings[name] = Reading(weight, seen & (key >= 0), ceiling, 1 / n)
-    return readings
+        weights[name] = PatternWeight(rows.weights.gather(-1, at).squeeze(-1), seen & (key >= 0))
+    return weights
+
+
+def pattern_readings(rows: RowSummary, weights: Mapping[str, PatternWeight]) -> dict[str, Reading]:
+    n = rows.count.double().clamp(min=1)
+    ceiling, uniform = weight_ceiling(rows, n), 1 / n
+    return {name: Reading(one.weight, one.seen, ceiling, uniform) for name, one in weights.items()}
 
 
 def pattern_keys(tokens: Tensor) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,6 +35,35 @@ class RowFacts(NamedTuple):
     at_first: Tensor  # weight of the first visible key
     spread: Tensor  # largest minus smallest visible logit
     stray: Tensor  # largest weight, in size, of an invisible key: must be 0
+
+
+@dataclass(frozen=True, eq=False)
+class RowSummary:
+    """What most measures need of a block of rows: some numbers per row, without logits and weights."""
+
+    facts: RowFacts
+    range_limit: Tensor | None
+    softmax: bool
+    sink: bool
+
+    @property
+    def count(self) -> Tensor:
+        return self.facts.keys
+
+    @property
+    def alive(self) -> Tensor:
+        facts = self.facts
+        return (facts.keys > 0) & ((facts.largest != 0) | (facts.smallest != 0))
+
+    @property
+    def is_distribution(self) -> Tensor:
+        facts = self.facts
+        return (facts.smallest >= 0) & ((facts.total - 1).abs() <= _SUM_TOLERANCE)
+
+    def defined(self, grid: Sequence[int]) -> Tensor:
+        """Bool (head, query, N): a set of N leaves some visible key out, and the weights are not all 0."""
+        sizes = torch.tensor(tuple(grid), device=self.count.device)
+        return (self.count.unsqueeze(-1) > sizes) & self.alive.unsqueeze(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,14 +153,17 @@ class Rows:
     @property
     def alive(self) -> Tensor:
         """Bool (head, query): some visible key has a weight other than 0."""
-        facts = self.facts
-        return (facts.keys > 0) & ((facts.largest != 0) | (facts.smallest != 0))
+        return self.summary.alive
 
     @property
     def is_distribution(self) -> Tensor:
         """Bool (head, query): weights >= 0 that sum to 1, so that the bounds for such rows apply."""
-        facts = self.facts
-        return (facts.smallest >= 0) & ((facts.total - 1).abs() <= _SUM_TOLERANCE)
+        return self.summary.is_distribution
+
+    @property
+    def summary(self) -> RowSummary:
+        """What is known of the rows without their logits and weights."""
+        return RowSummary(self.facts, self.range_limit, self.softmax, self.sink)
 
     def with_vectors(self, vectors: Tensor) -> Rows:
         """The same rows with other vectors; what is known of the weights is kept.

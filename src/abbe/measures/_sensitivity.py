@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from .._errors import AbbeError
 from ..normalizers import Normalizer
 from ..normalizers import normalizer as make_normalizer
 from ._jacobian import jacobian_norms
-from ._rows import Rows
+from ._rows import Rows, RowSummary
 from ._spectral import rank_one_norms
 from ._state import Reading
 
@@ -47,16 +47,37 @@ def sensitivity(
         >>> [(name, round(float(reading.limit), 3)) for name, reading in readings.items() if "worst" in name]
         [('sensitivity_worst', 0.5), ('sensitivity_worst@T=0.5', 1.0)]
     """
+    norms = change_norms(rows, normalizer, temperatures, generator)
+    return sensitivity_readings(rows.summary, normalizer, norms)
+
+
+class ChangeNorms(NamedTuple):
+    """How far the weights of a row move, (head, query)."""
+
+    worst: Tensor  # the spectral norm of the Jacobian
+    random: Tensor  # its product with a random unit vector
+
+
+def change_norms(
+    rows: Rows, normalizer: Normalizer, temperatures: Sequence[float], generator: torch.Generator
+) -> dict[float, ChangeNorms]:
+    """By temperature, not yet divided by it."""
     for t in temperatures:
         if not (isinstance(t, int | float) and 0 < t < math.inf):
             raise AbbeError(f"temperatures must be positive numbers, got {t!r}")
     if rows.sink and str(normalizer) != "softmax":
         raise AbbeError(f"rows with a learned sink have the Jacobian of softmax beside it, not that of {normalizer}")
     directions = _directions(rows, generator)
+    return {t: _norms(rows, normalizer, float(t), directions) for t in temperatures}
+
+
+def sensitivity_readings(
+    rows: RowSummary, normalizer: Normalizer, norms: Mapping[float, ChangeNorms]
+) -> dict[str, Reading]:
     readings: dict[str, Reading] = {}
-    for t in temperatures:
-        worst, random = _norms(rows, normalizer, float(t), directions)
-        limit, defined = _limit(rows, normalizer) / t, rows.count > 0
+    constant, defined = _limit(rows, normalizer), rows.count > 0
+    for t, (worst, random) in norms.items():
+        limit = constant / t
         suffix = "" if t == 1 else f"@T={t:g}" if float(f"{t:g}") == t else f"@T={t!r}"
         readings[f"sensitivity_worst{suffix}"] = Reading(worst / t, defined, limit, quantiles=True)
         readings[f"sensitivity_random{suffix}"] = Reading(random / t, defined, limit, quantiles=True)
@@ -85,14 +106,14 @@ class _RankOne(NamedTuple):
     factor: Tensor | float  # (head, query)
 
 
-def _norms(rows: Rows, normalizer: Normalizer, t: float, directions: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the Jacobian at logits/t, not yet divided by t."""
+def _norms(rows: Rows, normalizer: Normalizer, t: float, directions: Tensor) -> ChangeNorms:
+    """Of the Jacobian at logits/t."""
     with torch.no_grad():
         form = _sink_form(rows, t) if rows.sink else _form(rows, normalizer, t)
         if form is None:
-            return jacobian_norms(normalizer, rows.logits / t, directions)
+            return ChangeNorms(*jacobian_norms(normalizer, rows.logits / t, directions))
         worst, random = rank_one_norms(rows, form.p, form.missing, directions)
-        return form.factor * worst, form.factor * random
+        return ChangeNorms(form.factor * worst, form.factor * random)
 
 
 def _sink_form(rows: Rows, t: float) -> _RankOne:
@@ -137,10 +158,10 @@ def _form(rows: Rows, normalizer: Normalizer, t: float) -> _RankOne | None:
     return _RankOne(u / torch.where(total > 0, total, 1.0).unsqueeze(-1), none, scale * total)
 
 
-def _limit(rows: Rows, normalizer: Normalizer) -> Tensor:
+def _limit(rows: RowSummary, normalizer: Normalizer) -> Tensor:
     """The Lipschitz constant for the n of every row, (head, query)."""
     made = make_normalizer("sink") if rows.sink else normalizer
     # A constant may take a search: it is made once for every n.
     counts, place = torch.unique(rows.count, return_inverse=True)
     constants = torch.tensor([made.lipschitz(max(1, int(n))) for n in counts], dtype=torch.float64)
-    return constants.to(rows.logits.device)[place]
+    return constants.to(place.device)[place]

@@ -42,8 +42,7 @@ class Sets:
         Returns:
             Bool (head, query, N): the set leaves some visible key out, and the weights are not all 0.
         """
-        grid = torch.tensor(self.grid, device=rows.logits.device)
-        return (rows.count.unsqueeze(-1) > grid) & rows.alive.unsqueeze(-1)
+        return rows.summary.defined(self.grid)
 
     def at_grid(self, running: Tensor) -> Tensor:
         """Entries N - 1 of running sums or extremes; the last one where N is beyond it.

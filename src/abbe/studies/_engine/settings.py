@@ -53,6 +53,11 @@ class Settings:
         if self.normalizer is not None:
             normalizer(self.normalizer)
 
+    @property
+    def reads_rows(self) -> bool:
+        """Whether a measure is asked for that reads the rows themselves, beside the usual ones."""
+        return bool(self.steps) or self.expected or self.readings
+
     def as_json(self) -> dict[str, Any]:
         return plain_settings(self) | {"queries": self.queries or "all"}
 

@@ -13,20 +13,18 @@ from ..._attention.scores import beside_sink
 from ..._chance import generator_named
 from ..._errors import AbbeError
 from ...measures import (
+    BlockNumbers,
     Reading,
     Rows,
+    Sets,
     State,
+    block_numbers,
     choose_sets,
-    decay,
     differences,
-    dispersion,
     distance_formula,
     expected_distance,
-    geometry,
+    join_heads,
     pattern_keys,
-    patterns,
-    selection,
-    sensitivity,
     update,
 )
 from ...models import AttentionCall, LoadedModel, Tap, Window, self_check_tolerance
@@ -39,6 +37,7 @@ from .tables import Record, layer_record, window_record
 from .vectors import token_vectors
 
 BLOCK = 1 << 20  # logits of one block of queries; the measures need some hundred bytes for each
+ROWS_THAT_WAIT = 1 << 12  # rows of a few layers: their numbers and measures take some kilobytes per row
 
 
 def rows_at_once(heads: int, keys: int) -> int:
@@ -67,6 +66,7 @@ class WindowReader:
 
     def _start(self) -> None:
         self.records: dict[Vectors, dict[int, Record]] = {kind: {} for kind in self.kinds}
+        self.waiting: list[tuple[int, BlockNumbers]] = []  # layers whose records are not made yet
         self.distances = {kind: QueryDistances() for kind in self.kinds}
         self.positions: dict[int, Tensor] = {}  # of the queries, by their number: most layers have the same
 
@@ -84,6 +84,7 @@ class WindowReader:
         self._start()
         self.expected = pattern_keys(window.tokens)
         read_window(self.model, window, [self, *beside])
+        self._settle()
         return {
             kind: window_record(self.records[kind], len(self.numbers))
             | self.distances[kind].tests(window.length, self.settings.sizes)
@@ -115,36 +116,62 @@ class WindowReader:
         for start in range(0, len(positions), step):
             block = positions[start : start + step]
             rows = self._rows(call, block, next(iter(vectors.values())))
-            of_tokens = patterns(rows, block, tokens, self.expected) if keyed else {}
-            self._update(states, rows, of_tokens, vectors, chance, directions, steps)
+            sets = choose_sets(rows, self.settings.sizes, chance)
+            numbers = block_numbers(
+                rows, sets, vectors, self.normalizer, self.settings.temperatures, directions, block,
+                self.expected if keyed else None,
+            )  # fmt: skip
+            if len(positions) <= step and not self.settings.reads_rows:
+                self._wait(number, numbers)
+                return
+            self._update(states, numbers, rows, sets, vectors, steps)
         for kind, state in states.items():
             self.distances[kind].end_layer(positions)
             self.records[kind][number] = layer_record(state)
+
+    def _wait(self, number: int, numbers: BlockNumbers) -> None:
+        """Keep the numbers of a layer that is one block, until those of enough layers are there."""
+        if self.waiting and numbers.kind != self.waiting[-1][1].kind:
+            self._settle()
+        self.waiting.append((number, numbers))
+        if sum(block.rows.count.numel() for _, block in self.waiting) >= ROWS_THAT_WAIT:
+            self._settle()
+
+    def _settle(self) -> None:
+        """The records of the layers that waited."""
+        if not self.waiting:
+            return
+        layers, blocks = zip(*self.waiting, strict=True)
+        joined, sizes = join_heads(blocks), [block.heads for block in blocks]
+        self.waiting = []
+        for kind in (kind for kind in self.kinds if kind in joined.geometry):
+            record = layer_record(update({}, joined.readings(kind, self.normalizer)))
+            parts = {name: torch.split(x, sizes) for name, x in record.items()}
+            for place, layer in enumerate(layers):
+                self.records[kind][layer] = {name: split[place] for name, split in parts.items()}
 
     def _skip(self, why: str) -> None:
         self.skipped[why] = None
 
     def _update(
-        self, states: dict[Vectors, State], rows: Rows, of_tokens: dict[str, Reading],
-        vectors: Mapping[Vectors, Tensor], chance: torch.Generator, directions: torch.Generator,
-        steps: torch.Generator,
+        self, states: dict[Vectors, State], numbers: BlockNumbers, rows: Rows, sets: Sets,
+        vectors: Mapping[Vectors, Tensor], steps: torch.Generator,
     ) -> None:  # fmt: skip
-        """Add a block of queries: what the weights alone decide once, the geometry for each kind of vectors."""
-        sets = choose_sets(rows, self.settings.sizes, chance)
-        of_weights = dispersion(rows) | of_tokens | selection(rows, sets) | decay(rows)
-        if self.settings.temperatures:
-            of_weights |= sensitivity(rows, self.normalizer, self.settings.temperatures, directions)
+        """Add a block of queries, with the measures that only some studies ask for, and which read the rows."""
+        moved = {}
         if self.settings.steps:
-            of_weights |= differences(rows, self.settings.temperatures, self.settings.steps, steps)
+            moved = differences(rows, self.settings.temperatures, self.settings.steps, steps)
         for kind, points in vectors.items():
             placed = rows if points is rows.vectors else rows.with_vectors(points)
-            readings = geometry(placed, sets)
+            readings = numbers.readings(kind, self.normalizer) | moved
             if self.settings.expected:
                 readings |= expected_distance(placed, sets)
             if self.settings.readings:
-                readings |= distance_formula(placed, sets)
-                self.distances[kind].add(readings["distance"], readings["expected_distance_low"])
-            states[kind] = update(states[kind], {**of_weights, **readings})
+                formula, distance = distance_formula(placed, sets), readings["distance"]
+                assert isinstance(distance, Reading)
+                self.distances[kind].add(distance, formula["expected_distance_low"])
+                readings |= formula
+            states[kind] = update(states[kind], readings)
 
     def _rows(self, call: AttentionCall, queries: Tensor, vectors: Tensor) -> Rows:
         if self.settings.normalizer is None:
