@@ -44,8 +44,11 @@ def export(
 ) -> None:
     """Write a model with other normalizers as a folder that others can load.
 
-    Temperatures of softmax are folded into the weights: a plain checkpoint that runs without abbe. Other normalizers
-    are stored beside the weights and need `import abbe` to load. The folder is checked in a fresh process.
+    Temperatures of softmax are folded into the weights: a plain checkpoint that runs without abbe.
+
+    Other normalizers are stored beside the weights and need `import abbe` to load.
+
+    The folder is checked in a fresh process.
     """
     need("abbe export", EXTRA_OF["export"])
     from ...models import export as run_export
