@@ -94,7 +94,7 @@ def test_help_says_what_each_answers_and_how_long_it_takes() -> None:
     shown = " ".join(run("train", "--help").stdout.split())
     for name in EXPERIMENTS:
         assert f"{name}: " in shown
-    assert "--quick takes about a minute on 2 cores, the defaults ten or more" in shown
+    assert "--quick takes about a minute on 2 cores, the defaults 1 to 15" in shown
 
 
 @pytest.mark.parametrize(

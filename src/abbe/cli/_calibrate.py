@@ -20,17 +20,19 @@ def calibrate(
     normalizer: Annotated[
         str,
         with_option(
-            "The normalizer, or 'PATTERN=SPEC; ...' for some layers or heads; learn=false in it keeps what could "
-            "be fitted."
+            "The normalizer, or 'PATTERN=SPEC; ...' for some layers or heads; add learn=false to keep its "
+            "parameters and fit only temperatures."
         ),
     ],
     asked: Asked,
-    length: Annotated[int | None, measured("Tokens per window; 512, or the model's context if less.")] = None,
+    length: Annotated[
+        int | None, measured("Tokens per window; by default 512, or the model's context if shorter.")
+    ] = None,
     windows: Annotated[int, measured("Windows to fit on.")] = 8,
-    held_out: Annotated[int, measured("Further windows, for the losses; six or more can show a change.")] = 8,
+    held_out: Annotated[int, measured("Held-out windows for the losses; a claimed change needs 6.")] = 8,
     queries: Queries = "32",
-    steps: Annotated[int, measured("Steps of the fit at most.")] = 20,
-    finetune: Annotated[int, measured("Then fine-tune the same parameters on the loss, for so many steps.")] = 0,
+    steps: Annotated[int, measured("Maximum number of steps of the fit.")] = 20,
+    finetune: Annotated[int, measured("Then fine-tune the same parameters on the loss for this many steps.")] = 0,
 ) -> Measured:
     """Swap a normalizer in and fit its temperature, alpha, ... head by head to the outputs of the unchanged model."""
     from ..studies import calibrate as run_calibrate

@@ -23,16 +23,18 @@ def capacity(
     lengths: Lengths = None,
     windows: Windows = 8,
     way: Annotated[
-        str, measured("deletion keeps the weights as they are, renormalised makes them sum to 1 again.")
+        str, measured("What happens to the kept weights: deletion leaves them, renormalised makes them sum to 1.")
     ] = "deletion,renormalised",
     layers: Annotated[bool, measured("Also truncate every layer alone.", "--layers/--no-layers")] = True,
-    layer_lengths: Annotated[str | None, measured("Lengths at which layers are truncated; by default all.")] = None,
-    layer_windows: Annotated[int, measured("Windows of each length for layers, evenly spaced among them.")] = 4,
+    layer_lengths: Annotated[
+        str | None, measured("Lengths at which single layers are truncated; by default all.")
+    ] = None,
+    layer_windows: Annotated[int, measured("Windows per length for layers, spread evenly over the text.")] = 4,
     targets: Annotated[
         str, measured("Which tokens of each window are scored: all, or last:N, such as last:128.")
     ] = "all",
 ) -> Measured:
-    """How many of its top keys per query a model needs before its loss rises, and whether its geometry agrees."""
+    """How many keys per query a model needs to keep its loss, and whether its geometry agrees."""
     from ..studies import capacity as run_capacity
 
     result = run_capacity(

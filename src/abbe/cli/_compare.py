@@ -26,13 +26,13 @@ def compare(
         ),
     ] = None,
     asked: Asked,
-    length: Annotated[int | None, measured("Window length in tokens; 512, or the model's context.")] = None,
-    windows: Annotated[int, measured("Windows; intervals come from them, and a recommendation needs 6.")] = 8,
+    length: Annotated[int | None, measured("Tokens per window; 512, or the context if shorter.")] = None,
+    windows: Annotated[int, measured("Windows; intervals come from them, a recommendation needs 6.")] = 8,
     needle_lengths: Annotated[
-        str | None, measured("Lengths of the needle test's prompts, such as 128,512,1024.")
+        str | None, measured("Prompt lengths of the needle test in tokens, such as 128,512,1024.")
     ] = None,
-    prompts: Annotated[int, measured("Prompts of each kind, length and depth.")] = 4,
-    calibrate: Annotated[bool, measured("Also compare each after calibration.", "--calibrate")] = False,
+    prompts: Annotated[int, measured("Prompts per kind, length and depth.")] = 4,
+    calibrate: Annotated[bool, measured("Also compare each normalizer after calibration.", "--calibrate")] = False,
 ) -> Measured:
     """What replacing softmax would change: loss, sparsity, speed, retrieval."""
     from ..studies import compare as run_compare

@@ -18,9 +18,9 @@ def doctor(
     quiet: Annotated[bool, quiet_option("Only what needs your attention.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Check this installation: versions, kernels, threads, memory, the embedded model and the cache, and what to do.
+    """Check this installation and say what to fix: versions, kernels, threads, memory, embedded model, cache.
 
-    Exit code 0 when everything that abbe needs is there and works, else 1.
+    Exit code 0 if everything that abbe needs works, else 1.
     """
     from ..studies import doctor as run_doctor
 

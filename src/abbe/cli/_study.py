@@ -46,7 +46,7 @@ from ._shown import show_result
 if TYPE_CHECKING:
     from ..results import Result
 
-_QUIET = "No cost line, no bar, no table; only the path of the page."
+_QUIET = "No cost line, progress bar or table; only the path of the page."
 
 
 class Shared(TypedDict):

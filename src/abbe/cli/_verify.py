@@ -26,13 +26,15 @@ def verify(
         list[str] | None,
         typer.Argument(help="Statements to check; all by default.", autocompletion=_complete.statements),
     ] = None,
-    trials: Annotated[int, typer.Option(help="Random draws per statement; the search grows with it.")] = 2000,
+    trials: Annotated[
+        int, typer.Option(help="Random draws per statement; more draws also mean a longer search.")
+    ] = 2000,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     listing: Annotated[bool, typer.Option("--list", help="Only list the statements.")] = False,
     html: Annotated[Path | None, output("Also write the table as one offline page.")] = None,
     opened: Opened = False,
     as_json: Annotated[bool, json_option("Print a JSON object instead of a table.")] = False,
-    quiet: Annotated[bool, quiet_option("No bar; only the line that counts what holds.")] = False,
+    quiet: Annotated[bool, quiet_option("No progress bar; only a one-line summary.")] = False,
     debug: Debug = False,
 ) -> None:
     """Check every bound numerically: random draws and a search for the worst case.

@@ -25,19 +25,21 @@ _SHARE, _LONGEST = 5, 60.0  # a page that takes long is written less often: the 
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(help="Folder of abbe.Monitor(folder=...); of Trainer, OUTPUT_DIR/abbe.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of abbe.Monitor(folder=...); with Trainer, OUTPUT_DIR/abbe.")],
     follow: Annotated[
         bool,
-        output("Keep the page fresh while training continues, until Ctrl-C; waits for a first step.", "--follow"),
+        output(
+            "Keep the page up to date while training continues, until Ctrl-C; waits for the first step.", "--follow"
+        ),
     ] = False,
-    out: Annotated[Path | None, output("File for the page; watch.html in the run folder if none is named.")] = None,
+    out: Annotated[Path | None, output("File for the page; by default watch.html in the run folder.")] = None,
     figures: Figures = None,
     opened: Opened = False,
-    as_json: Annotated[bool, json_option("Print sentence, last values, alerts, losses and manifest as JSON.")] = False,
+    as_json: Annotated[bool, json_option("Print answer, last values, alerts, losses and manifest as JSON.")] = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Show a training run that abbe.Monitor reads: curves of all heads, the map of heads by step, alerts."""
+    """Show a training run recorded by abbe.Monitor: curves of all heads, the map of heads by step, alerts."""
     need("abbe watch", EXTRA_OF["watch"])
     if follow and as_json:
         raise AbbeError("--json prints one object and --follow goes on until Ctrl-C: give one of them")

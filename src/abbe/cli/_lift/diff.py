@@ -23,8 +23,8 @@ def diff(
     other: Annotated[
         str | None,
         typer.Argument(
-            help="The other side. MODEL may also be a folder or a glob of checkpoints, and both may be folders of "
-            "abbe diagnose or abbe report.",
+            help="The model to compare with. Leave it out if MODEL is a folder or a glob of checkpoints. Both may be "
+            "run folders of abbe diagnose or abbe report.",
             autocompletion=_complete.models,
         ),
     ] = None,

@@ -36,17 +36,19 @@ def export(
     text: TextFiles = None,
     gguf: Annotated[
         Path | None,
-        output("A GGUF file that llama.cpp made of the exported folder: it is read back and compared with it."),
+        output("A GGUF file that llama.cpp made from the exported folder, to compare with the folder."),
     ] = None,
-    as_json: Annotated[bool, json_option("Print what abbe_export.json says as JSON.")] = False,
+    as_json: Annotated[bool, json_option("Print the content of abbe_export.json.")] = False,
     quiet: Annotated[bool, quiet_option("Only the path of the folder.")] = False,
     debug: Debug = False,
 ) -> None:
     """Write a model with other normalizers as a folder that others can load.
 
-    Temperatures of softmax are folded into the weights: a plain checkpoint that runs without abbe. Other normalizers
-    lie beside the weights and are used once abbe is imported. The folder is checked in a fresh process before it is
-    called done.
+    Temperatures of softmax are folded into the weights: a plain checkpoint that runs without abbe.
+
+    Other normalizers are stored beside the weights and need `import abbe` to load.
+
+    The folder is checked in a fresh process.
     """
     need("abbe export", EXTRA_OF["export"])
     from ...models import export as run_export

@@ -22,17 +22,17 @@ def lift(
     goal: Annotated[
         str, measured("sparse: exact zeros at little loss; loss: a lower loss; retrieval: pass keys in long texts.")
     ] = "sparse",
-    max_loss: Annotated[str, measured("Relative rise of the loss that is allowed, such as 0.5%.")] = "0.5%",
-    budget: Annotated[str, measured("Time for the search, such as 90s, 20m or 2h, or none.")] = "20m",
+    max_loss: Annotated[str, measured("Largest relative rise of the loss allowed, such as 0.5%.")] = "0.5%",
+    budget: Annotated[str, measured("Time limit of the search, such as 90s, 20m or 2h, or none.")] = "20m",
     normalizers: Annotated[
         list[str] | None,
-        with_option("A normalizer to try; may be repeated. Without one: a short list for the goal."),
+        with_option("A normalizer to try; may be repeated. Without one, a short list that depends on the goal."),
     ] = None,
-    length: Annotated[int | None, measured("Window length in tokens; 512, or what context and text allow.")] = None,
-    windows: Annotated[int, measured("Windows to choose on and to judge on; twice as many to fit on.")] = 12,
-    steps: Annotated[int, measured("Steps of tuning in the last round; the same steps, the same result.")] = 48,
-    lengths: Annotated[str | None, measured("Lengths of the pass keys of --goal retrieval, such as 512,1024.")] = None,
-    prompts: Annotated[int, measured("Prompts of each kind, length and depth.")] = 4,
+    length: Annotated[int | None, measured("Tokens per window; 512, or less for a short context or text.")] = None,
+    windows: Annotated[int, measured("Windows to choose on and windows to judge on; twice as many to fit on.")] = 12,
+    steps: Annotated[int, measured("Tuning steps in the last round.")] = 48,
+    lengths: Annotated[str | None, measured("Text lengths of --goal retrieval in tokens, such as 512,1024.")] = None,
+    prompts: Annotated[int, measured("Prompts per kind, length and depth.")] = 4,
 ) -> Measured:
     """Search for layers that do better with another normalizer, and judge one plan once, on text it has not seen."""
     from ...studies import lift as run_lift

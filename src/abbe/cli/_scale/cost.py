@@ -40,24 +40,26 @@ def cost(
     model: Model = "embedded",
     shape: Annotated[
         str | None,
-        typer.Option(help="Sizes of a Llama in place of a model: layers=32,heads=32,width=4096,mlp=11008,..."),
+        typer.Option(
+            help="Sizes of a Llama-like model, instead of a model: layers=32,heads=32,width=4096,mlp=11008,..."
+        ),
     ] = None,
     lengths: Lengths = None,
     windows: Windows = 8,
     queries: Queries = "64",
-    study: Annotated[str, measured("diagnose, report, or pass for the forward passes alone.")] = "diagnose",
-    dtype: Annotated[str, measured("Of weights and activations: float32, bfloat16 or float16.")] = "float32",
-    flops: Annotated[float | None, _described("Operations per second that it sustains.")] = None,
-    bandwidth: Annotated[float | None, _described("Bytes per second of its memory.")] = None,
-    devices: Annotated[int, _described("How many of them: the layers of a model are spread over them.")] = 1,
-    memory: Annotated[float | None, _described("Bytes of one of them: as many copies as fit work at once.")] = None,
+    study: Annotated[str, measured("diagnose, report, or pass (forward passes alone).")] = "diagnose",
+    dtype: Annotated[str, measured("Weights and activations: float32, bfloat16 or float16.")] = "float32",
+    flops: Annotated[float | None, _described("Floating-point operations per second that it sustains.")] = None,
+    bandwidth: Annotated[float | None, _described("Memory bandwidth in bytes per second.")] = None,
+    devices: Annotated[int, _described("Number of devices; the layers of a model are spread over them.")] = 1,
+    memory: Annotated[float | None, _described("Bytes per device; as many copies as fit share the work.")] = None,
     as_json: Annotated[bool, json_option("Print the estimate as JSON.")] = False,
-    quiet: Annotated[bool, quiet_option("No bar and no table; only the line that sums up.")] = False,
+    quiet: Annotated[bool, quiet_option("No progress bar and no table; only a one-line summary.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Estimate seconds and bytes of a study of a model from its shape alone: per window, head and token.
+    """Estimate the time and memory of a study from the model's shape alone: per window, head and token.
 
-    Weights are not read. The rates of this machine are measured in a few seconds, unless another device is described.
+    Weights are not read. The speed of this machine is measured in a few seconds, unless another device is described.
     """
     need("abbe cost", EXTRA_OF["cost"])
     asked = model if shape is None else _sizes(shape)

@@ -15,7 +15,7 @@ Engine = Annotated[
     measured("ray: run on actors, each with a copy of the model; on this machine, or with --address on a cluster."),
 ]
 Address = Annotated[str | None, measured("The Ray cluster: auto, HOST:6379 or ray://HOST:10001.")]
-Actors = Annotated[int | None, measured("How many actors; by default one per core, or per GPU with --device cuda.")]
+Actors = Annotated[int | None, measured("Number of actors; by default one per core, or per GPU with --device cuda.")]
 
 
 @contextmanager

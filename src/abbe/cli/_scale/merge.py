@@ -17,14 +17,14 @@ EXAMPLES = ("abbe merge abbe-report-smollm2 --open", "abbe merge shared/run --js
 
 
 def merge(
-    folder: Annotated[Path, typer.Argument(help="Folder (--out) of the shards.")],
+    folder: Annotated[Path, typer.Argument(help="Folder (--out) that the workers shared.")],
     figures: Figures = None,
     opened: Opened = False,
-    as_json: Annotated[bool, json_option("Print what the command of the shards would print as JSON.")] = False,
+    as_json: Annotated[bool, json_option("Print the JSON that the sharded command would print.")] = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Make table and page of a folder whose parts were made with --shard, as a single process would have made them."""
+    """Merge what --shard workers computed into the table and page that a single process would have written."""
     need("abbe merge", EXTRA_OF["merge"])
     check_drawing("abbe merge", figures, opened)
     from ... import studies

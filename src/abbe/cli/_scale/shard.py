@@ -15,8 +15,8 @@ from .._shown import print_json
 Shard = Annotated[
     str | None,
     measured(
-        "Make a share of the parts, I/N such as 3/16, or slurm for a task of a job array, or any for all that nobody "
-        "else makes; abbe merge then makes the page.",
+        "Compute one share of the run: I/N such as 3/16, slurm for a task of a job array, or any for whatever no other "
+        "worker has taken; then run abbe merge.",
     ),
 ]
 

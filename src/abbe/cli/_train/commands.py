@@ -23,21 +23,21 @@ def temperature(
     ] = "recall",
     temperatures: Annotated[
         str | None,
-        measured("Temperatures: numbers, learned, or schedules such as geometric:1:0.1; 1 is always among them."),
+        measured("Temperatures: numbers, learned, or schedules such as geometric:1:0.1; 1 is always included."),
     ] = None,
     normalizers: Normalizers = None, optimizers: Optimizers = None, rates: Rates = None, seeds: Seeds = None,
     steps: Steps = None,
     qk_norm: Annotated[
         bool | None,
         measured(
-            "Also train softmax with normalized queries and keys; by default yes, not with --quick.",
+            "Also train softmax with normalized queries and keys; on by default, except with --quick.",
             "--qk-norm/--no-qk-norm",
         ),
     ] = None,
     decay: Annotated[float, measured("Decoupled weight decay.")] = 0.0,
     text: TextFiles = None, quick: Quick = False, workers: Workers = None, shared: Shared,
 ) -> Measured:  # fmt: skip
-    """Is low temperature hard to train? Every T beside its compensated control, over rates and seeds."""
+    """Is low temperature hard to train? Every T with a control whose scale is compensated, over rates and seeds."""
     if text is not None and task != "text":
         raise AbbeError(f"--text is read by --task text only, and the task is {task}: leave one of them out")
     if not 0 <= decay < math.inf:
@@ -52,10 +52,10 @@ def temperature(
 @study(json=_JSON, group=GROUP)
 def length(
     *, normalizers: Normalizers = None, optimizers: Optimizers = None, rates: Rates = None,
-    lengths: Annotated[str | None, measured("Items in the lists of the tests, such as 16,256,4096.")] = None,
+    lengths: Annotated[str | None, measured("Test list lengths, such as 16,256,4096.")] = None,
     seeds: Seeds = None, steps: Steps = None, quick: Quick = False, workers: Workers = None, shared: Shared,
 ) -> Measured:  # fmt: skip
-    """Which normalizer finds the maximum in lists longer than it was trained on? Beside published numbers."""
+    """Which normalizer still finds the maximum in lists longer than those it was trained on? With published numbers."""
     return _trained(
         "train_length", shared, normalizers=normalizers, optimizers=optimizers, rates=rates,
         lengths=numbers("--lengths", lengths, int), seeds=seeds, steps=steps, quick=quick, workers=workers,
@@ -73,7 +73,7 @@ def recall(
     optimizers: Optimizers = None, rates: Rates = None, seeds: Seeds = None, steps: Steps = None, quick: Quick = False,
     workers: Workers = None, shared: Shared,
 ) -> Measured:  # fmt: skip
-    """Which normalizer learns to recall, and at which learning rates?"""
+    """Which normalizer learns key-value recall, and at which learning rates?"""
     return _trained(
         "train_recall", shared, task=task, normalizers=normalizers, temperature=temperature, qk_norm=qk_norm,
         optimizers=optimizers, rates=rates, seeds=seeds, steps=steps, quick=quick, workers=workers,

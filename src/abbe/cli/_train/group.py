@@ -8,17 +8,17 @@ import typer
 
 from .commands import GROUP, length, recall, temperature, text
 
-_HELP = """Train small transformers and judge what is said about their training. Nothing is downloaded.
+_HELP = """Train small transformers to test claims about training attention. Nothing is downloaded.
 
-[bold]temperature[/]: is low temperature hard to train, and what of it is left when its scale is compensated?
+[bold]temperature[/]: is low temperature hard to train, and does it remain so when its scale is compensated?
 
 [bold]length[/]: which normalizer still finds the maximum in lists longer than those it was trained on?
 
-[bold]recall[/]: which normalizer learns to recall, at which learning rates?
+[bold]recall[/]: which normalizer learns key-value recall, and at which learning rates?
 
 [bold]text[/]: which normalizer trains the better character model of a text?
 
---quick takes about a minute on 2 cores, the defaults ten or more; each says its cost before it begins. Every seed \
+--quick takes about a minute on 2 cores, the defaults 1 to 15; each prints its cost before it starts. Every seed \
 of every run is kept, and a stopped experiment resumes from its folder.
 """
 _EXAMPLES: dict[str, Sequence[str]] = {
