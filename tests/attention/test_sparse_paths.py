@@ -183,6 +183,21 @@ def test_half_precision_is_computed_in_float32() -> None:
     assert_close(ours, theirs.bfloat16(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("spec", ["topk:k=257", "entmax:alpha=1.3"])
+def test_half_precision_rounds_no_parameter_of_the_map(spec: str) -> None:
+    inputs = [t.detach().bfloat16() for t in float32(keys=600)]
+    found = _sparse(*inputs, spec, NEVER)
+    assert_close(found, _sparse(*(t.float() for t in inputs), spec, NEVER).bfloat16(), rtol=0, atol=0)
+
+
+def test_values_without_width_have_no_support(supports: list[int]) -> None:
+    q, k, v = float32(queries=1100, keys=1100)
+    out = attention(q, k, v[..., :0], SPEC)
+    assert out.shape == (4, 1100, 0)
+    assert float(torch.autograd.grad(out.sum(), q)[0].abs().max()) == 0
+    assert supports == []
+
+
 def test_memory_is_the_support_and_a_block() -> None:
     """Scratch of two blocks of 4 MiB, and 8 bytes per weight."""
     length = 1500

@@ -14,7 +14,7 @@ from plain import plain_row
 from row_cases import as_type, changed, nasty_rows, random_rows, seeded
 
 from abbe import AbbeError
-from abbe.measures import Rows, choose_sets, dispersion, selection, summarize
+from abbe.measures import Rows, Sets, choose_sets, dispersion, selection, summarize
 
 SPECS = ["softmax", "sparsemax", "sink:b=0.5", "sigmoid", "topk:k=3", "relu"]
 
@@ -53,6 +53,18 @@ def test_kernel_facts_are_those_of_the_reference(spec: str, mask: str, kernels: 
             assert torch.equal(got, want), name
         else:
             torch.testing.assert_close(got.double(), want, rtol=2e-6, atol=2e-6, msg=name)
+
+
+def test_sets_of_tiny_weights_share_them_as_any_others(kernels: None) -> None:
+    """From the least weights that softmax gives, 2e-38, down to the least of all."""
+    weights = torch.tensor([[[1.0, 4e-38, 4e-38, 2e-38, 1e-40, 1e-40, 0.0]]])
+    rows = Rows(torch.zeros_like(weights), weights, torch.ones(1, 7, 1))
+    order = torch.tensor([[[1, 2, 3]]]), torch.tensor([[[4, 5, 6]]])
+    found = selection(rows, Sets((1, 2, 3), *order))["selected_divergence"]
+    shares = torch.tensor([0.4, 0.4, 0.2], dtype=torch.float64)
+    uneven = math.log(3) + float(torch.xlogy(shares, shares).sum())
+    assert found.value[0, 0].tolist() == pytest.approx([0, 0, uneven], abs=1e-4)
+    assert found.control[0, 0].tolist() == pytest.approx([0, 0, math.log(3 / 2)], abs=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

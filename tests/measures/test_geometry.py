@@ -178,6 +178,26 @@ def test_keys_close_to_the_sum_are_measured_by_differences(kernels: None) -> Non
         torch.testing.assert_close(found[name].value.double(), want[name], rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("factor", [1e-12, 1e-20, 1e-30, 1e-36])
+def test_sets_of_faint_weights_are_counted_as_any_others(factor: float, kernels: None) -> None:
+    """As the random sets of a peaked row: in float32 the squares of such weights underflow."""
+    rows = random_rows(8, heads=1, queries=4, keys=40, width=6, mask="all", dtype=torch.float32)
+    order = torch.arange(1, 40).expand(1, 4, -1)
+    for weights in (rows.weights * factor, rows.weights * factor * (rows.weights > 0.02)):
+        weights[..., 0] = 1.0  # beside which all others are faint
+        made = changed(rows, weights=weights)
+        found = geometry(made, Sets(GRID, order, order))
+        raised = (weights.double() / factor).clamp(max=1e3)
+        expected = plain_geometry(changed(as_type(made, torch.float64), weights=raised), order, GRID)
+        for name, metric in itertools.product(COUNTED, ("", "_cosine")):
+            torch.testing.assert_close(
+                found[name + metric].control.double(), expected[name + metric], rtol=1e-6, atol=1e-6, msg=name + metric
+            )
+        far = plain_geometry(as_type(made, torch.float64), order, GRID)
+        for name in ("distance", "net_distance"):
+            torch.testing.assert_close(found[name].control.double(), far[name], rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", nasty_rows())
 def test_nothing_exceeds_its_limit_or_is_nan(name: str, dtype: torch.dtype, kernels: None) -> None:

@@ -58,7 +58,8 @@ def support_map(normalizer: Normalizer, like: Tensor, with_sink: bool) -> tuple[
     if with_sink and isinstance(normalizer, _SELECTIONS):  # of equal logits the sink's comes first, here it is last
         return None
     heads = like.shape[-3]
-    which, params = normalizer._map(like.new_zeros(1).expand(heads, 1, 1))
+    # In the precision of the kernels: bfloat16 would round k=257 to 256.
+    which, params = normalizer._map(like.new_zeros(1, dtype=torch.float32).expand(heads, 1, 1))
     return (which, params) if which.name in _KERNELS else None
 
 

@@ -78,9 +78,10 @@ def _needs_grad(*tensors: Tensor | None) -> bool:
 
 
 def _serves(inputs: Inputs) -> bool:
-    """Float32 on a CPU; a bias that learns has a gradient of full size."""
-    q, _, _, _, bias, _ = inputs
-    return compute_dtype(q) == torch.float32 and usable_for(q) and not _needs_grad(bias) and q.numel() > 0
+    """Float32 on a CPU, and something to compute; a bias that learns has a gradient of full size."""
+    q, _, v, _, bias, _ = inputs
+    some = q.numel() > 0 and v.numel() > 0
+    return compute_dtype(q) == torch.float32 and usable_for(q) and not _needs_grad(bias) and some
 
 
 def _prepared(inputs: Inputs, params: Tensor, batch: torch.Size) -> Tensors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from ..._kernels.vector import NEG_INF, ONE, POS_INF, ZERO, copy_row, f32, large
 
 _TWO = f32(2.0)
 _NEAR = f32(0.15)  # of ||s||: a key this close to s is measured again, as the difference of large numbers rounds
+_FAINT = f32(1e-20)  # ||s||^2: products of weights and sums this small lose their digits, or underflow
+_FAR_OFF = f32(1e15)  # times s: farther than all members, and its square is still a number
 _ROUNDING = 2e-6  # of ||x||^2 + ||z||^2: more than the dot products lose, up to 2,000 numbers
 _ROUNDING_PER_NUMBER = 1e-9  # beyond: errors of one sum grow with its length
 
@@ -64,6 +67,7 @@ def set_parts(
     near, close = np.empty(selected.shape[1], np.float32), np.empty(selected.shape[1], np.float32)
     own_, over_, shown_ = np.empty(keys, np.float32), np.empty(keys, np.float32), np.empty(keys, np.float32)
     outside_, blocked_, far_ = np.empty(keys, np.float32), np.empty(keys, np.float32), np.empty(keys, np.float32)
+    raised_, raised_own_ = np.empty(keys, np.float32), np.empty(keys, np.float32)
     columns, depth = sums.shape[1:]
     filled = (columns + ROWS - 1) // ROWS * ROWS
     tile, turned = np.empty((filled, keys + 2 * PANEL), np.float32), np.empty(filled * depth, np.float32)
@@ -92,10 +96,19 @@ def set_parts(
                 for k in range(done, sizes[g]):
                     outside[order[k] - low], blocked[order[k] - low] = ZERO, POS_INF
                 done, column = sizes[g], which * grid + g
+                t, s, own_weights, own_squares = tile[column, before : before + here], sums[r, column], a, own
+                faint, total, net = row_dot(s, s) < _FAINT, ZERO, ZERO
+                if faint:
+                    total, net = total_outside(t, a, own, outside, row_dot(s, s)), net_length(z, s)
+                    own_weights, own_squares = raised_[:here], raised_own_[:here]
+                    raise_set(t, a, squares[low:high], s, own_weights, own_squares)
+                out = parts[r, which, g]
                 one_set(
-                    tile[column, before : before + here], a, x[low:high], order[:done], low, sums[r, column], z,
-                    own, over, outside, blocked, far, near[:done], close[:done], parts[r, which, g],
+                    t, own_weights, x[low:high], order[:done], low, s, z, own_squares, over, outside, blocked, far,
+                    near[:done], close[:done], out,
                 )  # fmt: skip
+                if faint:
+                    out[0], out[1] = total, net
         t = tile[2 * grid, before : before + here]
         limit_parts(t, a, squares[low:high], selected[r], low, sizes, count, z, shown, limits[r])
 
@@ -109,6 +122,41 @@ def prepare(row: Any, a: Any, squares: Any, own: Any, over: Any, shown: Any) -> 
         inverse = ONE / np.sqrt(squares[j] if some else ONE)
         over[j] = (inverse if a[j] > ZERO else -inverse) if some else ZERO
         shown[j] = ZERO if row[j] == NEG_INF else ONE
+
+
+@kernel
+def raise_set(t: Any, a: Any, squares: Any, s: Any, raised: Any, own: Any) -> None:
+    """A set of faint weights, as a random one of a peaked row, in a unit of its own: s, t = x . s, the weights and
+    ||y||^2 of these. What is counted stays the same; lengths do not."""
+    largest = ZERO
+    for f in range(s.shape[0]):
+        largest = maximum(largest, abs(s[f]))
+    # A power of two, which rounds nothing; the largest where s = 0.
+    factor = f32(math.ldexp(1.0, min(-math.frexp(largest)[1], 126) if largest > ZERO else 126))
+    for f in range(s.shape[0]):
+        s[f] *= factor
+    for j in range(t.shape[0]):
+        t[j] *= factor
+        raised[j] = maximum(minimum(a[j] * factor, _FAR_OFF), -_FAR_OFF)
+        own[j] = raised[j] * raised[j] * squares[j]
+
+
+@kernel
+def total_outside(t: Any, a: Any, own: Any, outside: Any, square: Any) -> Any:
+    """The sum of ||y - s|| over the keys outside."""
+    total = 0.0
+    for j in range(t.shape[0]):
+        total += np.sqrt(larger(own[j] - _TWO * a[j] * t[j] + square, ZERO)) * outside[j]
+    return f32(total)
+
+
+@kernel
+def net_length(z: Any, s: Any) -> Any:
+    """||z - 2 s||"""
+    net = ZERO
+    for f in range(s.shape[0]):
+        net += (z[f] - _TWO * s[f]) * (z[f] - _TWO * s[f])
+    return np.sqrt(net)
 
 
 @kernel
@@ -129,16 +177,13 @@ def one_set(
     if nearest + square < _NEAR * _NEAR * square:
         farthest = member_distances(a, x, order, low, s, length, near)
         total, nearest, intruders = measure_again(t, a, x, s, own, blocked, length, farthest, far)
-    net = ZERO
-    for f in range(s.shape[0]):
-        net += (z[f] - _TWO * s[f]) * (z[f] - _TWO * s[f])
     closed, strict, closed_cosine, strict_cosine = ZERO, ZERO, ZERO, ZERO
     for k in range(near.shape[0]):
         closed += ONE if near[k] <= nearest else ZERO
         strict += ONE if near[k] < nearest else ZERO
         closed_cosine += ONE if close[k] >= best else ZERO
         strict_cosine += ONE if close[k] > best else ZERO
-    out[0], out[1], out[2], out[3], out[4] = total, np.sqrt(net), closed, strict, intruders
+    out[0], out[1], out[2], out[3], out[4] = total, net_length(z, s), closed, strict, intruders
     out[5], out[6], out[7] = closed_cosine, strict_cosine, above
 
 

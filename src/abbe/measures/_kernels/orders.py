@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numba import int32
 
 from ..._kernels.compiled import inlined, kernel
-from ..._kernels.vector import NAN, NEG_INF, ONE, TINY, ZERO, bits, log
+from ..._kernels.vector import NAN, NEG_INF, ONE, TINY, ZERO, bits, f32, log
 
 _STRIDE = 64  # four vectors of 16: what a loop over codes takes at once
+_LARGE, _LN_LARGE = f32(2.0**64), f32(64 * math.log(2))  # times this every weight is a normal number
 _INVISIBLE = int32(-0x80000000)  # the code of an invisible key, below those of all others
 
 
@@ -136,19 +138,22 @@ def set_masses(weights: Any, order: Any, sizes: Any, masses: Any, moments: Any, 
 
     An order that is shorter than N counts as a whole.
     """
-    terms = np.empty(order.shape[1], np.float32)
+    logs = np.empty(order.shape[1], np.float32)
     chosen = np.empty(order.shape[1], np.float32)
     for r in range(start, stop):
         for k in range(order.shape[1]):
             chosen[k] = weights[r, order[r, k]]
         for k in range(order.shape[1]):
             w = chosen[k]
-            terms[k] = w * log(w if w > TINY else ONE) if w >= ZERO else NAN
+            # A random set of a peaked row may hold nothing but weights too small for `log`.
+            tiny = w <= TINY
+            inside = w * _LARGE if tiny else w
+            logs[k] = log(inside if inside > ZERO else ONE) - (_LN_LARGE if tiny else ZERO) if w >= ZERO else NAN
         done, mass, moment = 0, 0.0, 0.0
         for g in range(len(sizes)):
             for k in range(done, min(sizes[g], order.shape[1])):
                 mass += chosen[k]
-                moment += terms[k]
+                moment += float(chosen[k]) * logs[k]  # in float64: the product of a tiny weight has few digits
             done = max(done, min(sizes[g], order.shape[1]))
             masses[r, g], moments[r, g] = mass, moment
 
