@@ -84,7 +84,7 @@ NAMES = {
     "abbe._kernels.compiled": "SUMS WideCompiler",
     "abbe._stored": "CHECKED CannotWrite checked is_unfinished read_json write_json write_whole",
     "abbe.measures._bootstrap": "expanded_tail",
-    "abbe.measures._critical_units": "least_height",
+    "abbe.measures._critical": "least_height",
     "abbe.measures._ks": "ks_heights ks_p_value",
     "abbe.measures._rows": "reference_facts",
     "abbe.measures._sensitivity": "_directions",

@@ -21,7 +21,10 @@ HIGH_OR_LOW = re.compile(r"\b(high|higher|low|large|small|narrow|wide|FALSE)\b",
 WITHOUT_HIGH_OR_LOW = {
     *("abbe.bounds.catalogue", "abbe.bounds.selected_set"),
     *(f"abbe.measures.{name}" for name in ("by_groups", "checked_grid", "choose_sets", "compute", "decay", "merge")),
-    *(f"abbe.measures.{name}" for name in ("enough_windows", "last_occurrence", "pattern_keys", "random_order")),
+    *(
+        f"abbe.measures.{name}"
+        for name in ("block_numbers", "enough_windows", "join_heads", "last_occurrence", "pattern_keys", "random_order")
+    ),
     *(f"abbe.measures.{name}" for name in ("resampled_counts", "resampled_means", "summarize", "update")),
     *(f"abbe.normalizers.{name}" for name in ("differentiate_support", "find_support", "format_spec", "support_map")),
     *(f"abbe.normalizers.{name}" for name in ("inside_transform", "parse_spec", "step_attention", "usual_specs")),

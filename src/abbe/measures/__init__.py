@@ -11,8 +11,7 @@ Every reading has a value, and where they exist a proved limit and a random cont
 
 from ._block import BlockNumbers, block_numbers, join_heads
 from ._bootstrap import bootstrap_interval, enough_windows, interval_ends, resampled_counts, resampled_means
-from ._critical import CriticalN, critical_n
-from ._critical_units import critical_of_units
+from ._critical import CriticalN, critical_n, critical_of_units
 from ._decay import DecayReading, decay, decay_exponent, mean_decay_exponent, weighted_decay_exponents
 from ._differences import differences
 from ._dispersion import dispersion, selection
