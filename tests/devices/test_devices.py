@@ -20,8 +20,9 @@ for some in by_module.values():
 @pytest.fixture(scope="module")
 def errors(request: pytest.FixtureRequest) -> dict[str, str]:
     """What went wrong in each check that this call of pytest asks for."""
-    asked = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    names = [one["name"] for one in asked if one.get("name") in checks]
+    # Those of this file: a test of another may be about something of the same name.
+    here = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    names = [item.callspec.params["name"] for item in here]
     # Only where one is asked for: the process does not wait for models that no check needs.
     modules = [module for module, some in by_module.items() if not some.keys().isdisjoint(names)]
     # Quick ones alone do not compile the CPU's kernels, which takes longer than all of them.
