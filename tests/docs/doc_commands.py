@@ -37,7 +37,7 @@ SMALL = {
     "diagnose": _HEADS,
     "diff": _HEADS,
     "reproduce": ("--windows", "2", "--queries", "4", "--figure", "3"),
-    "capacity": ("--lengths", "16", "--windows", "2", "--tau", "0.05", "--targets", "all", "--no-layers"),
+    "capacity": ("--lengths", "16", "--windows", "2", "--tau", "0.05", "--targets", "all"),
     "compare": ("--length", "40", "--windows", "2", "--needle-lengths", "31,40", "--prompts", "1"),
     "calibrate": ("--length", "16", "--windows", "2", "--held-out", "2", "--steps", "1", "--queries", "4"),
     "lift": ("--length", "16", "--windows", "2", "--steps", "2", "--prompts", "1"),
@@ -118,6 +118,8 @@ def run_small(line: str) -> None:
     name = " ".join(words[:2]) if words[0] == "train" else words[0]
     lists = [one for pair in _LISTS.get(name.split()[-1], {}).items() if pair[0] not in words for one in pair]
     small = ["--finetune", "1"] if "--finetune" in words else []
+    if name == "capacity":
+        small = ["--layer-lengths", "16", "--layer-windows", "2"] if "--layer-lengths" in words else ["--no-layers"]
     try:
         result = run(*words, *SMALL[name], *lists, *small, "--quiet")
         assert result.exit_code == 0, f"abbe {shlex.join(words)}: {result.exception or result.output}"
