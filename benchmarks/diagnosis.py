@@ -61,8 +61,8 @@ def measured(model: Any, length: int, windows: int) -> dict[str, float]:
     start = time.perf_counter()
     run = abbe.diagnose(model, text, lengths=[length], windows=windows, progress=False)
     whole = time.perf_counter() - start
-    found = run.manifest["seconds"]["windows"][str(length)]
-    return {"windows": found / windows, "whole": whole, "MB": run.manifest["peak_extra_megabytes"]}
+    inside = run.manifest["seconds"]["windows"][str(length)]
+    return {"windows": inside / windows, "whole": whole, "MB": run.manifest["peak_extra_megabytes"]}
 
 
 def seconds(model: Any, tokens: torch.Tensor, passes: int) -> float:
@@ -85,9 +85,9 @@ def diagnosis_rows(emit: Callable[[Row], None], rounds: int) -> None:
     for _ in range(rounds):
         forward.append(seconds(model, tokens, windows))
         checks.append(seconds(model, tokens[:, :128], 2))  # the self-check is two passes on 128 tokens
-        found = measured(model, length, windows)
-        inside.append(windows * found["windows"])
-        whole.append(found["whole"])
+        run = measured(model, length, windows)
+        inside.append(windows * run["windows"])
+        whole.append(run["whole"])
     eager = copy.deepcopy(model.network)
     eager.set_attn_implementation("eager")
     start = time.perf_counter()
@@ -105,12 +105,12 @@ def diagnosis_rows(emit: Callable[[Row], None], rounds: int) -> None:
 def scaling_rows(emit: Callable[[Row], None], lengths: tuple[int, ...]) -> None:
     """Time and extra memory of one window at growing length, and the exponents fitted to them."""
     here = str(Path(__file__).parent)
-    found = []
+    windows = []
     for length in lengths:
         command = [sys.executable, "-c", _ONE_LENGTH, str(length), here]
         out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         one = json.loads(out.splitlines()[-1])
-        found.append(one)
+        windows.append(one)
         emit(
             {
                 "part": "scaling",
@@ -121,6 +121,6 @@ def scaling_rows(emit: Callable[[Row], None], lengths: tuple[int, ...]) -> None:
             }
         )
     slopes = [
-        float(np.polyfit(np.log(lengths), np.log([one[key] for one in found]), 1)[0]) for key in ("windows", "MB")
+        float(np.polyfit(np.log(lengths), np.log([one[key] for one in windows]), 1)[0]) for key in ("windows", "MB")
     ]
     emit({"part": "scaling", "name": "fitted exponent in L", "shape": "", "seconds": slopes[0], "MB": slopes[1]})

@@ -26,14 +26,14 @@ PASSES = {"forward": "forward", "forward+backward": "forward and backward"}
 
 def points(lines: Iterable[str]) -> list[dict[str, Any]]:
     """Density, length and ratio of every row of random logits, forward and with backward."""
-    found = []
+    rows = []
     for line in lines:
         row = json.loads(line) if line.startswith("{") else {}
         length, comma, _ = str(row.get("shape", "")).partition(", spread ")
         if row.get("part") == "sparse" and comma:
             common = {"density": row["density"], "tokens": int(length), "normalizer": row["name"].partition(":")[0]}
-            found += [common | {"pass": shown, "ratio": row[key]} for key, shown in PASSES.items() if key in row]
-    return found
+            rows += [common | {"pass": shown, "ratio": row[key]} for key, shown in PASSES.items() if key in row]
+    return rows
 
 
 def chart(rows: list[dict[str, Any]]) -> alt.FacetChart:

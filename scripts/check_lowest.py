@@ -40,13 +40,13 @@ def lowest() -> dict[str, str]:
     """The lower bound of every dependency of the package and of its extras for users."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    found = {}
+    bounds = {}
     for line in [*project["dependencies"], *(line for extra in EXTRAS for line in extras[extra])]:
         bound = LOWER.match(line)
         if bound is None:
             sys.exit(f"{line!r} in pyproject.toml has no lower bound")
-        found[bound[1]] = bound[2]
-    return found
+        bounds[bound[1]] = bound[2]
+    return bounds
 
 
 def pinned(names: Sequence[str]) -> list[str]:

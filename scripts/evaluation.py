@@ -69,16 +69,16 @@ def network_losses(network: Any, stream: np.ndarray, context: int) -> np.ndarray
             break
         window = tokens[start : start + context + 1]
         logits = network(window[None, :-1], use_cache=False).logits[0, done - start :].float()
-        found = torch.nn.functional.cross_entropy(logits, window[1 + done - start :], reduction="none")
-        losses[done : done + len(found)] = found.double().numpy()
-        done += len(found)
+        nats = torch.nn.functional.cross_entropy(logits, window[1 + done - start :], reduction="none")
+        losses[done : done + len(nats)] = nats.double().numpy()
+        done += len(nats)
     return losses
 
 
 def scores(text: str, stream: np.ndarray, models: dict[str, Any]) -> dict[str, Any]:
     """Bytes and tokens of a text, and the nats that each model needs for all of it after the end-of-text token."""
-    found: dict[str, Any] = {"held_out_bytes": len(text.encode()), "tokens": len(stream) - 1}
-    return found | {name: float(losses(stream).sum()) for name, losses in models.items()}
+    sizes: dict[str, Any] = {"held_out_bytes": len(text.encode()), "tokens": len(stream) - 1}
+    return sizes | {name: float(losses(stream).sum()) for name, losses in models.items()}
 
 
 def total(rows: Sequence[dict[str, Any]], models: Sequence[str]) -> dict[str, Any]:

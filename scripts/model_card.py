@@ -18,25 +18,25 @@ NAMES = {"model": "this model", "five_gram": "5-gram", "unigram": "unigram"}
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def write_card(out: Path, figure: Path, recipe: dict[str, Any], found: dict[str, Any], note: str | None) -> None:
+def write_card(out: Path, figure: Path, recipe: dict[str, Any], measured: dict[str, Any], note: str | None) -> None:
     """facts.json, the loss curve and MODEL_CARD.md."""
-    facts = small_facts(recipe, found)
+    facts = small_facts(recipe, measured)
     (out / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     draw_curve(recipe["curve"], figure)
     hashes = {name: sha256(out / name) for name in (*FILES, FACTS)}
     picture = Path(os.path.relpath(figure, out)).as_posix()
-    (out / CARD).write_text(model_card(recipe, found, hashes, picture, note), encoding="utf-8")
+    (out / CARD).write_text(model_card(recipe, measured, hashes, picture, note), encoding="utf-8")
 
 
-def small_facts(recipe: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+def small_facts(recipe: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
     """What the loaded model says about itself."""
-    held_out = found["held_out"]
+    held_out = measured["held_out"]
     return {
         "layers": recipe["layers"],
         "heads": recipe["heads"],
-        "parameters": found["parameters"],
-        "books": len(found["books"]),
-        "training_bytes": found["training_bytes"],
+        "parameters": measured["parameters"],
+        "books": len(measured["books"]),
+        "training_bytes": measured["training_bytes"],
         "tokens_seen": recipe["tokens_seen"],
         "held_out_bits_per_byte": round(bits_per_byte(held_out, "model"), 4),
         "five_gram_bits_per_byte": round(bits_per_byte(held_out, "five_gram"), 4),
@@ -44,27 +44,27 @@ def small_facts(recipe: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]
 
 
 def model_card(
-    recipe: dict[str, Any], found: dict[str, Any], hashes: dict[str, str], picture: str, note: str | None
+    recipe: dict[str, Any], measured: dict[str, Any], hashes: dict[str, str], picture: str, note: str | None
 ) -> str:
     sections = [
-        introduction(recipe, found),
+        introduction(recipe, measured),
         use_and_limits(),
-        held_out(recipe, found),
-        attention(found),
-        data(recipe, found),
-        architecture(recipe, found),
-        training(recipe, found, picture, note),
+        held_out(recipe, measured),
+        attention(measured),
+        data(recipe, measured),
+        architecture(recipe, measured),
+        training(recipe, measured, picture, note),
         again(recipe, hashes),
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def introduction(recipe: dict[str, Any], found: dict[str, Any]) -> str:
-    bits = bits_per_byte(found["held_out"], "model")
+def introduction(recipe: dict[str, Any], measured: dict[str, Any]) -> str:
+    bits = bits_per_byte(measured["held_out"], "model")
     return "# The embedded model of abbe\n\n" + paragraph(
-        f"A GPT-2 of {recipe['layers']} layers x {recipe['heads']} heads with {found['parameters']:,} parameters, "
-        f"trained from scratch on {len(found['books'])} public-domain texts. It needs {bits:.3f} bits per byte of text "
-        'that it has not seen. `abbe.load("embedded")` loads it, without a network.'
+        f"A GPT-2 of {recipe['layers']} layers x {recipe['heads']} heads with {measured['parameters']:,} parameters, "
+        f"trained from scratch on {len(measured['books'])} public-domain texts. It needs {bits:.3f} bits per byte of "
+        'text that it has not seen. `abbe.load("embedded")` loads it, without a network.'
     )
 
 
@@ -82,16 +82,16 @@ def use_and_limits() -> str:
     return f"## Use, limits, licence\n\n{use}\n\n{limits}"
 
 
-def held_out(recipe: dict[str, Any], found: dict[str, Any]) -> str:
-    names, whole = list(NAMES), found["held_out"]
+def held_out(recipe: dict[str, Any], measured: dict[str, Any]) -> str:
+    names, whole = list(NAMES), measured["held_out"]
     head = ["", *(f"{NAMES[name]}, {unit}" for name in names for unit in ("nats/token", "bits/byte"))]
     overall = [
         [where, *(f"{value(row, name):.3f}" for name in names for value in (nats_per_token, bits_per_byte))]
-        for where, row in (("all held-out text", whole), ("sample essay", found["sample"]))
+        for where, row in (("all held-out text", whole), ("sample essay", measured["sample"]))
     ]
     books = [
         [row["name"], f"{row['held_out_bytes']:,}", *(f"{bits_per_byte(row, name):.3f}" for name in names[:2])]
-        for row in found["books"]
+        for row in measured["books"]
     ]
     how = paragraph(
         f"The last {100 * recipe['held_out_share']:g} % of every text, {whole['held_out_bytes']:,} bytes in "
@@ -101,32 +101,32 @@ def held_out(recipe: dict[str, Any], found: dict[str, Any]) -> str:
         "parts and score the same tokens. The sample essay comes with abbe and is no training text."
     )
     shared = paragraph(
-        f"{100 * found['repeated_passages']:.2f} % of the held-out passages of ten words also stand somewhere in the "
-        "training parts. By text, in bits per byte:"
+        f"{100 * measured['repeated_passages']:.2f} % of the held-out passages of ten words also stand somewhere in "
+        "the training parts. By text, in bits per byte:"
     )
     by_text = table(["text", "bytes", "this model", "5-gram"], books)
     return f"## Text that it has not seen\n\n{how}\n\n{table(head, overall)}\n\n{shared}\n\n{by_text}"
 
 
-def attention(found: dict[str, Any]) -> str:
+def attention(measured: dict[str, Any]) -> str:
     how = paragraph(
         "Induction: mean weight on the token after the earlier occurrence of the query's token, in random tokens that "
         "come twice; no text can have taught these. Previous token: mean weight on the token before, in the sample "
-        f"essay. A uniform head would have {chance(found, 'induction')} and {chance(found, 'previous_token')}."
+        f"essay. A uniform head would have {chance(measured, 'induction')} and {chance(measured, 'previous_token')}."
     )
-    trained = paragraph(f"The trained model {found['learned']}.")
-    untrained = paragraph(f"The same network before its first step {found['untrained_learned']}.")
+    trained = paragraph(f"The trained model {measured['learned']}.")
+    untrained = paragraph(f"The same network before its first step {measured['untrained_learned']}.")
     tables = [
-        f"{pattern.replace('_', ' ').capitalize()}, {when}:\n\n{head_table(found[key], pattern)}"
+        f"{pattern.replace('_', ' ').capitalize()}, {when}:\n\n{head_table(measured[key], pattern)}"
         for when, key in (("trained", "patterns"), ("before the first step", "untrained_patterns"))
         for pattern in ("induction", "previous_token")
     ]
-    parts = ["## What the heads look at", how, trained, untrained, best_heads(found["patterns"]), *tables]
+    parts = ["## What the heads look at", how, trained, untrained, best_heads(measured["patterns"]), *tables]
     return "\n\n".join(parts)
 
 
-def chance(found: dict[str, Any], pattern: str) -> str:
-    return f"{found['patterns'][f'{pattern}_chance'].mean():.4f}"
+def chance(measured: dict[str, Any], pattern: str) -> str:
+    return f"{measured['patterns'][f'{pattern}_chance'].mean():.4f}"
 
 
 def best_heads(patterns: pl.DataFrame) -> str:
@@ -144,9 +144,9 @@ def head_table(patterns: pl.DataFrame, pattern: str) -> str:
     return table(["layer", *(f"head {head}" for head in layers[0]["head"])], rows)
 
 
-def data(recipe: dict[str, Any], found: dict[str, Any]) -> str:
-    rows = [[row["name"], f"{row['bytes']:,}", row["sha256"][:12]] for row in found["books"]]
-    tokens = found["held_out"]
+def data(recipe: dict[str, Any], measured: dict[str, Any]) -> str:
+    rows = [[row["name"], f"{row['bytes']:,}", row["sha256"][:12]] for row in measured["books"]]
+    tokens = measured["held_out"]
     how = paragraph(
         f"The last {100 * recipe['held_out_share']:g} % of every text, cut at a line, is held out: neither network, "
         "tokenizer nor counts have seen it. Half of the rows of a batch show the texts as they are, half with the "
@@ -157,26 +157,26 @@ def data(recipe: dict[str, Any], found: dict[str, Any]) -> str:
     return f"## Data and tokenizer\n\n{how}\n\n{table(['text', 'bytes', 'sha256 begins'], rows)}"
 
 
-def architecture(recipe: dict[str, Any], found: dict[str, Any]) -> str:
+def architecture(recipe: dict[str, Any], measured: dict[str, Any]) -> str:
     rows = [
         ["kind", "GPT-2: layer norm before each part, output layer tied to the embedding"],
         ["positions", "learned; sinusoids before the first step"],
         ["layers x heads", f"{recipe['layers']} x {recipe['heads']}"],
         ["width", str(recipe["width"])],
         ["context", f"{recipe['context']} tokens"],
-        ["parameters", f"{found['parameters']:,}"],
+        ["parameters", f"{measured['parameters']:,}"],
     ]
     return f"## Architecture\n\n{table(['', ''], rows)}"
 
 
-def training(recipe: dict[str, Any], found: dict[str, Any], picture: str, note: str | None) -> str:
+def training(recipe: dict[str, Any], measured: dict[str, Any], picture: str, note: str | None) -> str:
     curve = recipe["curve"]
     rows = [
         [f"{point['step']:g}", f"{point['training']:.3f}", f"{point['validation']:.3f}"]
         for number, point in enumerate(curve)
         if number % max(1, len(curve) // 15) == 0 or number == len(curve) - 1
     ]
-    rounds = recipe["tokens_seen"] / found["training_tokens"]
+    rounds = recipe["tokens_seen"] / measured["training_tokens"]
     how = paragraph(
         f"{recipe['steps']:,} steps of {recipe['batch']:,} tokens: {recipe['tokens_seen']:,} tokens, {rounds:.1f} "
         f"times the training text, in {recipe['seconds'] / 3600:.2f} hours on two cores{f' ({note})' if note else ''}. "
@@ -205,13 +205,13 @@ def shares(recipe: dict[str, Any]) -> str:
 
 def stages_of(recipe: dict[str, Any], what: str, form: str) -> list[str]:
     """One number of the stages, where it changes."""
-    told: list[str] = []
+    changes: list[str] = []
     last = None
     for stage in recipe["stages"]:
         if stage["first"] < recipe["steps"] and stage[what] != last:
             last = stage[what]
-            told.append(f"{form.format(last)} from step {stage['first']}")
-    return told
+            changes.append(f"{form.format(last)} from step {stage['first']}")
+    return changes
 
 
 def again(recipe: dict[str, Any], hashes: dict[str, str]) -> str:

@@ -60,13 +60,13 @@ class KneserNey:
     def probability(self, context: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """Of tokens (n,) after contexts (n, m), the latest token of a context last; only the last order - 1 count."""
         context = context[:, max(0, context.shape[1] - self.order + 1) :].astype(np.int64)
-        found = np.full(len(tokens), 1 / self.vocabulary)
+        likely = np.full(len(tokens), 1 / self.vocabulary)
         before = np.zeros(len(tokens), dtype=np.int64)
         for length, order in enumerate(self.orders[: context.shape[1] + 1], start=1):
             if length > 1:
                 before |= context[:, -length + 1] << (self.bits * (length - 2))
-            found = _interpolated(order, before, before << self.bits | tokens, found)
-        return found
+            likely = _interpolated(order, before, before << self.bits | tokens, likely)
+        return likely
 
     def losses(self, stream: np.ndarray) -> np.ndarray:
         """Negative log likelihood of every token but the first, in nats; the first ones have shorter contexts."""
@@ -106,9 +106,9 @@ def discounts_of(counts: np.ndarray) -> np.ndarray:
     if not (n1 and n2 and n3 and n4):
         return HALF
     y = n1 / (n1 + 2 * n2)
-    found = np.array([0.0, 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3])
-    usable = (found[1:] > 0).all() and (found[1:] <= (1, 2, 3)).all()
-    return found if usable else HALF
+    discounts = np.array([0.0, 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3])
+    usable = (discounts[1:] > 0).all() and (discounts[1:] <= (1, 2, 3)).all()
+    return discounts if usable else HALF
 
 
 def _interpolated(order: Order, contexts: np.ndarray, grams: np.ndarray, shorter: np.ndarray) -> np.ndarray:

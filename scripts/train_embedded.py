@@ -184,9 +184,9 @@ def train(training: Training, batches: Batches, held_out: torch.Tensor) -> None:
 def finish(training: Training, books: list[Book], tokenizer: Any, out: Path, figure: Path, note: str | None) -> None:
     """Write the model, then measure the files as they are, and write its card."""
     write_files(training.network, tokenizer, out, END_OF_TEXT)
-    found = evaluate(out, books, new_network(tokenizer))
-    write_card(out, figure, recipe(training, tokenizer), found, note)
-    print(f"wrote {out}; {found['learned']}", flush=True)
+    measured = evaluate(out, books, new_network(tokenizer))
+    write_card(out, figure, recipe(training, tokenizer), measured, note)
+    print(f"wrote {out}; {measured['learned']}", flush=True)
 
 
 def recipe(training: Training, tokenizer: Any) -> dict[str, Any]:

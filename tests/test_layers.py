@@ -67,6 +67,24 @@ def test_folders_have_at_most_20_files() -> None:
     assert {path: files for path, files in crowded.items() if files > 20} == {}
 
 
+def names_in(file: Path) -> set[str]:
+    """Variables and parameters of a file."""
+    nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+    return {one.id for one in nodes if isinstance(one, ast.Name)} | {
+        one.arg for one in nodes if isinstance(one, ast.arg)
+    }
+
+
+def test_variables_say_what_they_hold() -> None:
+    checkout = TESTS.parent
+    files = [
+        file for place in ("src", "scripts", "benchmarks", "examples") for file in (checkout / place).rglob("*.py")
+    ]
+    assert len(files) > 400
+    assert {str(file): vague for file in files if (vague := names_in(file) & {"found", "told"})} == {}
+    assert "found" in names_in(Path(__file__).parent / "cli_runs.py")
+
+
 # -- Tests ------------------------------------------------------------------------------------------------------------
 
 TESTS = Path(__file__).parent

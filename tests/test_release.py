@@ -38,6 +38,14 @@ def test_workflows_call_the_commands_of_the_makefile() -> None:
             assert command == "bash .ci/run" or (target and f"\n{target[1]}:" in makefile), (workflow.name, command)
 
 
+def test_source_archive_has_what_the_checkout_says_of_itself() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    by_itself = {"README.md", "LICENSE"}  # named above, in the table of the project
+    documents = {path.name for path in ROOT.glob("*.md")} | {"LICENSE", "CITATION.cff"}
+    assert documents - by_itself <= {one.lstrip("/") for one in included}
+
+
 @pytest.mark.slow
 def test_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
     run = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]

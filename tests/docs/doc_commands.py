@@ -1,8 +1,9 @@
-"""Run the commands of a document by the real command line, as far as the first pass of a model."""
+"""Run the commands of a document by the real command line: up to the first pass of a model, or with little to do."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -23,6 +24,29 @@ from abbe import cli, studies
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 WITHOUT_A_MODEL = ("pull", "verify", "normalizers", "doctor", "watch", "cost")  # they run to the end
+# Behind a command of a document, where the last value of an option counts: as little as it can measure.
+_HEADS = ("--lengths", "16", "--windows", "2", "--queries", "4", "--sizes", "1,2")
+_TRAIN = ("--steps", "10", "--seeds", "2", "--rates", "0.01", "--workers", "1")
+# Such as may be repeated stand behind a command that has none.
+_LISTS = {
+    **{key: {"--with": "sparsemax"} for key in ("compare", "lift")},
+    **{key: {"--with": "softmax", "--optimizer": "adamw"} for key in ("temperature", "length", "recall", "text")},
+}
+SMALL = {
+    "report": _HEADS,
+    "diagnose": _HEADS,
+    "diff": _HEADS,
+    "reproduce": ("--windows", "2", "--queries", "4", "--figure", "3"),
+    "capacity": ("--lengths", "16", "--windows", "2", "--tau", "0.05", "--targets", "all"),
+    "compare": ("--length", "40", "--windows", "2", "--needle-lengths", "31,40", "--prompts", "1"),
+    "calibrate": ("--length", "16", "--windows", "2", "--held-out", "2", "--steps", "1", "--queries", "4"),
+    "lift": ("--length", "16", "--windows", "2", "--steps", "2", "--prompts", "1"),
+    "export": (),
+    "train temperature": (*_TRAIN, "--temperatures", "1,0.1", "--no-qk-norm"),
+    "train length": (*_TRAIN, "--lengths", "16,64"),
+    "train recall": _TRAIN,
+    "train text": _TRAIN,
+}
 
 
 class Accepted(BaseException):
@@ -83,6 +107,29 @@ def run_abbe(words: list[str]) -> str:
     assert result.exit_code == 0, told
     assert words[0] in WITHOUT_A_MODEL, f"ended before it ran a model: {told}"
     return result.output
+
+
+def run_small(line: str) -> None:
+    """A command that runs a model, to its end: it leaves its page, or the folder that it was asked for."""
+    words = shlex.split(line, comments=True)[1:]
+    before = set(Path().iterdir())
+    for file in (word.removeprefix("file:") for word in words if word.startswith("file:")):
+        save_swap(Path(file), "entmax:alpha=1.5")
+    name = " ".join(words[:2]) if words[0] == "train" else words[0]
+    lists = [one for pair in _LISTS.get(name.split()[-1], {}).items() if pair[0] not in words for one in pair]
+    small = ["--finetune", "1"] if "--finetune" in words else []
+    if name == "capacity":
+        small = ["--layer-lengths", "16", "--layer-windows", "2"] if "--layer-lengths" in words else ["--no-layers"]
+    try:
+        result = run(*words, *SMALL[name], *lists, *small, "--quiet")
+        assert result.exit_code == 0, f"abbe {shlex.join(words)}: {result.exception or result.output}"
+        if "--json" in words:
+            json.loads(result.stdout)
+        else:
+            assert Path(result.stdout.splitlines()[-1]).exists()
+    finally:
+        for made in set(Path().iterdir()) - before:
+            shutil.rmtree(made) if made.is_dir() else made.unlink()
 
 
 def check_make(words: list[str]) -> None:

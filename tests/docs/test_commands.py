@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
+import webbrowser
 from pathlib import Path
 
 import pytest
 from doc_blocks import COMMANDS, DOCUMENTS, ROOT, Block, commands, read
-from doc_commands import bench_parts, check_options, check_span, run_command, stop_before_the_work
+from doc_commands import (
+    WITHOUT_A_MODEL,
+    bench_parts,
+    check_options,
+    check_span,
+    run_command,
+    run_small,
+    stop_before_the_work,
+)
 from stand_ins import Shape, build, move_in
 
 BLOCKS = [(name, block) for name in DOCUMENTS for block in read(name).of(*COMMANDS)]
@@ -30,6 +39,37 @@ def test_commands_are_accepted(name: str, block: Block, place: Path, monkeypatch
     stop_before_the_work(monkeypatch)
     for line in commands(block):
         run_command(line)
+
+
+LONG = [
+    (name, line.strip())
+    for name, block in BLOCKS
+    for line in commands(block)
+    if line.split()[0].endswith("abbe") and line.split()[1] not in WITHOUT_A_MODEL
+]
+
+
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Thirty layers of random weights make much of a rounding error, which an export does not let pass."""
+    made = tmp_path_factory.mktemp("shallow")
+    build(
+        made,
+        Shape(layers=10, context=2048, characters=60_000),
+        {text for name in DOCUMENTS for text in read(name).texts},
+    )
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "line"), LONG, ids=[" ".join(line.split("#")[0].split()) for _, line in LONG])
+def test_commands_run_to_the_end(
+    name: str, line: str, place: Path, shallow: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With settings that leave little to do, on tiny models in the place of real ones."""
+    move_in(place if "layers.10-29" in line else shallow, monkeypatch)
+    monkeypatch.setattr(webbrowser, "open", lambda _page: True)
+    run_small(line)
 
 
 def test_commands_in_sentences_are_accepted() -> None:

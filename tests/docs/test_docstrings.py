@@ -16,7 +16,7 @@ import abbe
 NAMES = public_names()
 ALL = [*NAMES, *(method for one in NAMES if isinstance(one.made, type) for method in public_methods(one))]
 CHEAP = ("bounds", "entmax", "measures", "normalizers")  # in the quick tier: no model, small tensors
-HIGH_OR_LOW = re.compile(r"\b(high|higher|low|large|small|narrow|wide|FALSE)\b", re.IGNORECASE)
+HIGH_OR_LOW = re.compile(r"\b(high|higher|low|lower|large|larger|small|smaller|narrow|wide|FALSE)\b", re.IGNORECASE)
 # They give no measured number: sets, orders, states, tables of names, and what kernels work on.
 WITHOUT_HIGH_OR_LOW = {
     *("abbe.bounds.catalogue", "abbe.bounds.selected_set"),
@@ -52,6 +52,18 @@ def test_functions_say_what_large_and_small_mean() -> None:
         ):
             silent.add(one.name)
     assert silent == WITHOUT_HIGH_OR_LOW
+
+
+STUDIES = (
+    *("calibrate", "capacity", "compare", "cost", "diagnose", "diff", "lift", "report", "report_each", "reproduce"),
+    *("train_length", "train_recall", "train_temperature", "train_text", "verify"),
+)
+
+
+def test_studies_say_it_too() -> None:
+    texts = {name: sections(text_of(Documented(name, getattr(abbe, name)))) for name in STUDIES}
+    said = {name: parts[""] + parts.get("Returns", "") for name, parts in texts.items()}
+    assert [name for name in STUDIES if not HIGH_OR_LOW.search(said[name])] == []
 
 
 def test_registries_say_it_too() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from doc_blocks import ROOT
 from doc_commands import check_options
+from inside import WORDS
 from load_scripts import script
 
 pictures: Any = script("pictures")
@@ -39,6 +40,14 @@ def test_every_picture_of_the_table_exists_is_small_and_shown() -> None:
     for name in NAMES:
         assert 1_000 < (FIGURES / name).stat().st_size <= pictures.LARGEST, name
     assert NAMES == shown == {path.name for path in FIGURES.iterdir()}
+
+
+def test_figures_of_the_paper_are_drawn_with_the_words_of_today() -> None:
+    """Those that need nothing but the checkout; who rewords a figure draws them again."""
+    for name, words in WORDS.items():
+        drawn = (FIGURES / f"embedded-{name}.svg").read_text(encoding="utf-8")
+        assert f">{words.question}<" in drawn, name
+        assert " queries per window" in drawn, name
 
 
 def test_a_link_of_either_kind_is_seen(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from pathlib import Path
 
 import pytest
 from cli_runs import COMMANDS, command_of
@@ -38,6 +39,14 @@ def test_public_names() -> None:
     text = page("python/abbe")
     assert [name for name in abbe.__all__ if f"::: abbe.{name}\n" not in text] == []
     assert {*PACKAGES} <= {*python_pages.PACKAGES}
+
+
+def test_no_package_is_left_out() -> None:
+    """`cli` is described as commands, `embedded` holds files, and of `words` there are modules with lists."""
+    here = Path(abbe.__file__).parent
+    packages = {path.parent.name for path in here.glob("*/__init__.py") if not path.parent.name.startswith("_")}
+    assert packages - {"cli", "embedded", "words"} == {*PACKAGES}
+    assert {f"reference/python/words.{name}.md" for name in ("columns", "files")} <= {*reference_pages()}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

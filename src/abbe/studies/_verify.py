@@ -67,7 +67,7 @@ def verify(
         progress: called with the name of each statement that was tried.
 
     Returns:
-        A verdict for each.
+        A verdict for each: `worst` is small where a bound has room, near 1 where it is tight, larger where it is false.
 
     Raises:
         AbbeError: a statement is unknown.

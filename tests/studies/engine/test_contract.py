@@ -1,4 +1,4 @@
-"""What all seven studies promise alike: one face, one manifest, a folder that opens again and refuses others."""
+"""What all studies of a model promise alike: one face, one manifest, a folder that opens again and refuses others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polars.testing import assert_frame_equal
 from run_files import check_files
 
 import abbe
-from abbe.results import FORMAT, MANIFEST
+from abbe.results import FORMAT, MANIFEST, Training
 
 QUICK: dict[str, Any] = {"windows": 2, "queries": 4, "progress": False}
 SHORT: dict[str, Any] = QUICK | {"lengths": [16], "resamples": 20}
@@ -33,6 +33,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     | {"normalizers": "sparsemax", "length": 16, "steps": 4, "prompts": 1, "budget": None, "resamples": 20},
     "diff": SHORT | {"sizes": (1, 2)},
 }
+# Trained, not measured: tests/training_lab and tests/training. Many reports: tests/scale.
+ELSEWHERE = {"train", "watch", "report --each"}
 STUDIES = [pytest.param(study, marks=[pytest.mark.slow] if study == "lift" else []) for study in OPTIONS]
 # A part of each kind, as it lies in the folder of a finished study.
 PARTS = {
@@ -139,6 +141,12 @@ def counting(passes: list[int], stop_at: int | None = None) -> Callable[[], None
             raise KeyboardInterrupt
 
     return on_pass
+
+
+def test_no_study_is_left_out() -> None:
+    results = {made for name in abbe.studies.__all__ if isinstance(made := getattr(abbe.studies, name), type)}
+    studies = {made.study for made in results if issubclass(made, abbe.Result)} | {abbe.Run.study, Training.study}
+    assert studies == {*OPTIONS} | ELSEWHERE
 
 
 @pytest.mark.parametrize("study", STUDIES)

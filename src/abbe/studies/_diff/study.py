@@ -67,7 +67,8 @@ def diff(
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
     Returns:
-        A row for each head and measure with both values and their difference, the largest changes first.
+        A row for each head and measure with both values and their difference, the largest changes first. A small
+        `q_value` says that a difference is beyond chance.
 
     Raises:
         AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.

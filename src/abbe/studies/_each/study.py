@@ -52,7 +52,7 @@ def report_each(
         options: as for `report`.
 
     Returns:
-        A row per model: its answer and the five numbers of its report.
+        A row per model: its answer and the five numbers of its report, high and low as for `report`.
 
     Examples:
         >>> reports = abbe.report_each(["embedded"], folder="each", lengths=32, windows=2, queries=4, progress=False)

@@ -76,7 +76,9 @@ def report(
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
     Returns:
-        Five numbers, verdicts on the model and on every head, and advice, each with its rule.
+        Five numbers, verdicts on the model and on every head, and advice, each with its rule. High separability and a
+        high critical N mean that what is selected is separable from the rest, many effective tokens and a high decay
+        exponent that weight is spread, a high sensitivity that small changes of the logits move it.
 
     Raises:
         AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.

@@ -56,7 +56,7 @@ def reproduce(
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
     Returns:
-        The data of the figures, and every statement with an answer by a written rule.
+        The data of the figures, and every statement with an answer by a written rule; high and low as for `diagnose`.
 
     Raises:
         AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.

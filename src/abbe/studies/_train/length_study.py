@@ -64,7 +64,8 @@ def train_length(
         seed, workers, device, folder, progress: as for `train_temperature`.
 
     Returns:
-        Every run of every seed, curves, what the best rates reach, and judged statements.
+        Every run of every seed, curves, what the best rates reach, and judged statements. High accuracy at long
+        lists means that selection generalises.
 
     Examples:
         >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "workers": 1, "progress": False}

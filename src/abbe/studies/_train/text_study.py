@@ -48,7 +48,8 @@ def train_text(
         seed, workers, device, folder, progress: as for `train_temperature`.
 
     Returns:
-        Every run of every seed, curves, what the best rates reach, and judged statements.
+        Every run of every seed, curves, what the best rates reach, and judged statements. A low held-out
+        loss means that the next character is predicted well.
 
     Examples:
         >>> text = "It was a dark and stormy night. " * 200

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 _MOST_PLANS = 12
 _GAINS = "in brackets: change over the baseline and its interval, over the same windows or prompts in pairs"
-_LOSSES, _FOUND = "zeros", "lists"  # columns with which a new table begins, so that each has room in 80 columns
+_LOSSES, _LISTS = "zeros", "lists"  # columns with which a new table begins, so that each has room in 80 columns
 
 
 def lift_table(result: Lift) -> RenderableType:
     """A search for a lift on a terminal: the verdict, the judged part, the plans; from 80 columns on."""
     parts: list[RenderableType] = [Text(plain(lift_question(result)), style="bold")]
     judged = _judged(result)
-    found = judged.columns.index(_FOUND)
+    lists = judged.columns.index(_LISTS)
     losses = judged.columns.index(_LOSSES)
-    starts = [1, *([losses] if losses > 3 else []), found, len(judged.columns)]  # four columns of losses fill a table
+    starts = [1, *([losses] if losses > 3 else []), lists, len(judged.columns)]  # four columns of losses fill a table
     for start, end in pairwise(starts):
         part = _part(judged, judged.title if start == 1 else "", [0, *range(start, end)])
         drawn = new_table(*part.columns[1:], first=part.columns[0], title=part.title or None, title_justify="left")
@@ -57,10 +57,10 @@ def lift_tables(result: Lift) -> list[TextTable]:
 
 def _on_page(judged: TextTable) -> list[TextTable]:
     """As it is, or in two where the losses of two lengths leave no room for what is found."""
-    losses, found = judged.columns.index(_LOSSES), judged.columns.index(_FOUND)
+    losses, lists = judged.columns.index(_LOSSES), judged.columns.index(_LISTS)
     if losses <= 3:
         return [judged]
-    first, second = range(found), [0, *range(found, len(judged.columns))]
+    first, second = range(lists), [0, *range(lists, len(judged.columns))]
     return [
         _part(judged, judged.title, first),
         _part(judged, "What the same contenders find", second, judged.note),
@@ -80,11 +80,11 @@ def _judged(result: Lift) -> TextTable:
     rows = []
     for row in result.table.to_dicts():
         longer = (f"{row['longer_loss']:.3f}", _changed(row, "longer_rise", rise)) if long else ()
-        found = (_with_gain(row, "pass_keys", "key_gain"),) if retrieval else ()
+        keys = (_with_gain(row, "pass_keys", "key_gain"),) if retrieval else ()
         rows.append(
             (row["contender"], f"{row['loss']:.3f}", _changed(row, "rise", rise), *longer, share(row["zeros"]),
              number(row["active"], 3), f"{row['time_ratio']:.2f}", _with_gain(row, "lists", "lists_gain"),
-             _with_gain(row, "sentences", "sentences_gain"), *found, number(row["sensitivity_ratio"], 2))
+             _with_gain(row, "sentences", "sentences_gain"), *keys, number(row["sensitivity_ratio"], 2))
         )  # fmt: skip
     return TextTable("Judged once, on the last part of the text", columns, rows, _GAINS)
 
