@@ -32,7 +32,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Picture:
-    """One file below docs/figures: which run it shows, and how it is drawn; without a run from a stored table."""
+    """One file below docs/figures, a picture or a page itself: which run it shows, and how it is drawn; without a run from a stored table."""
 
     name: str
     run: str | None
@@ -65,6 +65,8 @@ RUNS = {
     ),
 }
 PICTURES = (
+    Picture("report-embedded.html", "report", file_of("report.html")),
+    Picture("compare-embedded.html", "compare", file_of("compare.html")),
     Picture("report.png", "report", screen("report.html", height=800)),
     Picture("report-heads.png", "report", screen("report.html", part="#heads")),
     Picture("page-report.png", "report", screen("report.html", part="#tokens", height=900)),

@@ -102,6 +102,7 @@ def factor_per_value(made: Normalizer, longest: int) -> float:
     """By how much the factor of the logits at the longest length changes with one unit of what is learned."""
     if not isinstance(made, LogNScaling):
         return 1.0
+    # Rates are divided by it: near the trained length, where it vanishes, they would have no bound.
     return max(math.log(longest) / math.log(made.trained) - 1, 1e-3)
 
 
