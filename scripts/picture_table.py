@@ -32,7 +32,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Picture:
-    """One file below docs/figures, a picture or a page itself: which run it shows, and how it is drawn; without a run from a stored table."""
+    """One file below docs/figures, a picture or a whole page: which run it shows, and how it is drawn; without a run
+    from a stored table."""
 
     name: str
     run: str | None
