@@ -196,7 +196,7 @@ except abbe.AbbeError as error:
     assert (done.stderr, done.stdout) == ("", 'Run.to_html needs abbe[report]: pip install "abbe[report]"\n')
 
 
-@pytest.mark.parametrize("extra", ["models", "report"])
+@pytest.mark.parametrize("extra", ["report", pytest.param("models", marks=pytest.mark.slow)])
 def test_names_of_an_extra_need_no_other(extra: str) -> None:
     """Every one can be imported: what its module imports at the top comes with the core and this extra."""
     done = run_with(CORE | packages(extra), importing(extra))

@@ -59,7 +59,7 @@ def test_whole_graph_of_long_rows(case: Case, fused: None) -> None:
     assert_same_compiled(made, random_logits(2, 3, 2, 65, dtype=torch.float32), random_mask(2, 3, 2, 65), "aot_eager")
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "rows"),
     [

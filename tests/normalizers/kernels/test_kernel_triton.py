@@ -119,8 +119,9 @@ def test_a_kernel_that_fails_is_given_up_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 @needs_triton
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "chosen", ["not slow", *(slow(f"slow and {part}") for part in ("hostile", "long", "not hostile and not long"))]
+    "chosen", ["not slow", *(f"slow and {part}" for part in ("hostile", "long", "not hostile and not long"))]
 )
 def test_numbers_in_the_interpreter(chosen: str) -> None:
     """Chosen by mark and name: the tests of triton_interpreted.py, in a process of their own."""
