@@ -16,7 +16,7 @@ import pytest
 import torch
 from inside import normalizers_dispatch as _dispatch
 from inside import triton_choice, triton_run
-from normalizer_cases import random_logits, slow
+from normalizer_cases import random_logits
 from torch import Tensor
 
 import abbe
