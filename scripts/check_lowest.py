@@ -32,8 +32,12 @@ TOOLS = (
     "tensorboard",
 )
 LOWER = re.compile(r"([\w-]+)>=([\w.]+)")
-# Not of what runs: checks of the source, pages in a browser, ray, and scripts that build a release.
-NOT_HERE = ("tests/test_layers.py", "tests/test_release.py")
+# Not of what runs: checks of the source, the documentation site, and scripts that build a release.
+NOT_HERE = (
+    "tests/test_layers.py",
+    "tests/test_release.py",
+    *(f"tests/docs/test_{name}.py" for name in ("reference", "site", "truth")),
+)
 
 
 def lowest() -> dict[str, str]:
