@@ -93,7 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     without = [f"--ignore={one}" for one in NOT_HERE]
     # What old versions of others warn of is no error here.
     quick = ["-m", "not real and not slow", "-o", "filterwarnings=default"]
-    tests = [python, "-m", "pytest", *quick, *without, *options.pytest]
+    # On all cores, as in the Makefile: a file goes to one worker.
+    spread = ["--numprocesses", "auto", "--maxprocesses", "8", "--dist", "loadfile", "--no-loadscope-reorder"]
+    tests = [python, "-m", "pytest", *spread, *quick, *without, *options.pytest]
     sys.exit(subprocess.run(tests, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}).returncode)
 
 
