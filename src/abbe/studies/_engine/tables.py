@@ -59,7 +59,8 @@ def window_record(of_layers: Mapping[int, Record], layers: int) -> Record:
 def _stacked(of_layers: Mapping[int, Tensor], layers: int) -> Tensor:
     shapes = {x.shape for x in of_layers.values()}
     if len(shapes) == 1 and list(of_layers) == list(range(layers)):
-        return torch.stack(list(of_layers.values())).double()
+        # Layers of one model may lie on different devices; tables are made on the CPU.
+        return torch.stack([x.cpu() for x in of_layers.values()]).double()
     heads = max(shape[0] for shape in shapes)
     stacked = torch.full((layers, heads, *next(iter(of_layers.values())).shape[1:]), torch.nan, dtype=torch.float64)
     for layer, x in of_layers.items():
