@@ -54,7 +54,7 @@ def spread_diagnosis(places: list[str], first: str) -> None:
     same_tables(found, wanted)
 
 
-checks.add("diagnose a network on two devices", ["pretend:0", "pretend:1"], "pretend:0")(spread_diagnosis)
+checks.add("diagnose a network on two devices", ["pretend:0", "pretend:1"], "pretend:0", quick=True)(spread_diagnosis)
 checks.add("diagnose a network on CPU and device", ["pretend:0", "cpu"], "pretend:0")(spread_diagnosis)
 checks.add("diagnose a network on device and CPU", ["cpu", "pretend:0"], "cpu")(spread_diagnosis)
 
