@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from row_paths import KERNEL, REFERENCE, Path
 from tiers import EXAMPLES
 
-from abbe._when_imported import when_imported
+from abbe._import_hooks import when_imported
 from abbe.measures import _rows
 from abbe.normalizers import _dispatch
 

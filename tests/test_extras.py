@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from cli_runs import COMMANDS, run_python
 from inside import cli_names as _names
-from inside import later_module as _later
+from inside import lazy_module as _lazy
 
 import abbe
 import abbe.studies
@@ -207,7 +207,7 @@ def test_names_of_an_extra_need_no_other(extra: str) -> None:
 
 
 def test_extras_are_those_of_the_package() -> None:
-    assert {extra: set(names) for extra, names in _later.EXTRAS.items()} == {
+    assert {extra: set(names) for extra, names in _lazy.EXTRAS.items()} == {
         extra: packages(extra) for extra in ("models", "report")
     }
     assert packages("all") <= packages("dev")

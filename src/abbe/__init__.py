@@ -3,9 +3,9 @@
 import typing as _typing
 
 from ._errors import AbbeError
-from ._later import later as _on_first_use
+from ._import_hooks import when_imported as _when_imported
+from ._lazy import later as _on_first_use
 from ._model_type import register_model_type as _register_model_type
-from ._when_imported import when_imported as _when_imported
 
 if _typing.TYPE_CHECKING:
     from ._attention.attend import attention

@@ -7,7 +7,7 @@ from unittest import mock
 import models_on_device
 import studies_on_device
 from device_checks import DEVICE, Checks, torch_path
-from inside import double_module
+from inside import float64_module
 
 checks = Checks()
 
@@ -18,7 +18,7 @@ def without_double(name: str) -> None:
 
     with (
         mock.patch.object(PretendTensor, "has_double", False),
-        mock.patch.object(double_module, "has_float64", lambda device: device.type != DEVICE),
+        mock.patch.object(float64_module, "has_float64", lambda device: device.type != DEVICE),
         torch_path(),  # of the rows that are on the CPU then
     ):
         _WITH_DOUBLE[name]()

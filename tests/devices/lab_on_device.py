@@ -9,7 +9,7 @@ import polars as pl
 import torch
 from device_checks import DEVICE, Checks, torch_path
 from device_models import same_tables
-from inside import double_module, lab_Configuration, lab_reading, lab_train, make_task
+from inside import float64_module, lab_Configuration, lab_reading, lab_train, make_task
 
 import abbe
 
@@ -93,7 +93,7 @@ def trained_without_double() -> None:
 
     with (
         mock.patch.object(PretendTensor, "has_double", False),
-        mock.patch.object(double_module, "has_float64", lambda device: device.type != DEVICE),
+        mock.patch.object(float64_module, "has_float64", lambda device: device.type != DEVICE),
         torch_path(),  # of the rows that are on the CPU then
     ):
         trained("mqar", "cpu", normalizer="entmax:alpha=1.5,learn=true", temperature="learned")

@@ -35,7 +35,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import torch
 
-from abbe import _stored, cli, views
+from abbe import _files, cli, views
 from abbe.models import load
 
 
@@ -47,7 +47,7 @@ class Fault:
         self.signal, self.error, self.vanish = fault.get("signal"), fault.get("error"), fault.get("vanish")
         self.count = 0
         self._replace = Path.replace
-        _stored.open = self.open  # type: ignore[attr-defined]
+        _files.open = self.open  # type: ignore[attr-defined]
         Path.replace = lambda path, target: self.replace(path, target)  # type: ignore[assignment, method-assign]
 
     def open(self, path: Path, mode: str) -> Any:

@@ -88,7 +88,7 @@ def test_a_living_worker_keeps_its_claim(tmp_path: Path, claim: Path, monkeypatc
 
 
 def test_a_dead_process_of_this_machine_is_seen_at_once(tmp_path: Path, claim: Path) -> None:
-    code = f"from pathlib import Path; from abbe._alive import Alive; import os\na = Alive(Path({str(tmp_path)!r}))\n"
+    code = f"from pathlib import Path; from abbe._workers import Alive; import os\na = Alive(Path({str(tmp_path)!r}))\n"
     code += "a.__enter__(); a.claim('windows/16-0'); os._exit(9)"
     subprocess.run([sys.executable, "-c", code], check=False)
     assert claim.exists()

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .. import normalizers
 from .._errors import AbbeError
 from ..normalizers import LogNScaling, Normalizer, ScalableSoftmax, Softmax, inside_transform
-from ..normalizers import normalizer as make_normalizer
 from .blocks import BLOCK_BYTES, BlockSize, Inputs, Rule, batch_shape, compute_dtype, fits_in_one_block, full_precision
 from .engine import blockwise, dense
 from .sdpa import Options, from_sdpa
@@ -241,7 +241,9 @@ def _checked(q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer, opti
             f"sink must be a number or a floating tensor of shape ({heads},), one per head; got {_named(sink)}"
         )
     _check_numbers(window, scale, softcap, dropout)
-    rule = Rule(make_normalizer(normalizer), width**-0.5 if scale is None else scale, softcap, causal, window, dropout)
+    rule = Rule(
+        normalizers.normalizer(normalizer), width**-0.5 if scale is None else scale, softcap, causal, window, dropout
+    )
     return rule, Inputs(q, k, v, mask, position_bias, sink)
 
 

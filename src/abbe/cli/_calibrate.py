@@ -35,9 +35,9 @@ def calibrate(
     finetune: Annotated[int, measured("Then fine-tune the same parameters on the loss for this many steps.")] = 0,
 ) -> Measured:
     """Swap a normalizer in and fit its temperature, alpha, ... head by head to the outputs of the unchanged model."""
-    from ..studies import calibrate as run_calibrate
+    from .. import studies
 
-    calibration = run_calibrate(
+    calibration = studies.calibrate(
         asked.model, asked.text, normalizer=normalizer, length=length, windows=windows, held_out=held_out,
         queries=count_or_all(queries), steps=steps, finetune=finetune, **asked.shared,
     )  # fmt: skip

@@ -35,9 +35,9 @@ def capacity(
     ] = "all",
 ) -> Measured:
     """How many keys per query a model needs to keep its loss, and whether its geometry agrees."""
-    from ..studies import capacity as run_capacity
+    from .. import studies
 
-    result = run_capacity(
+    result = studies.capacity(
         asked.model,
         asked.text,
         tau=numbers("--tau", tau, float),

@@ -35,10 +35,10 @@ def compare(
     calibrate: Annotated[bool, measured("Also compare each normalizer after calibration.", "--calibrate")] = False,
 ) -> Measured:
     """What replacing softmax would change: loss, sparsity, speed, retrieval."""
-    from ..studies import compare as run_compare
+    from .. import studies
 
     needle = numbers("--needle-lengths", needle_lengths, int)
-    comparison = run_compare(
+    comparison = studies.compare(
         asked.model, asked.text, normalizers=normalizers, length=length, windows=windows, needle_lengths=needle,
         prompts=prompts, calibrate=calibrate, **asked.shared,
     )  # fmt: skip

@@ -22,9 +22,9 @@ def doctor(
 
     Exit code 0 if everything that abbe needs works, else 1.
     """
-    from ..studies import doctor as run_doctor
+    from .. import studies
 
-    checks = run_doctor()
+    checks = studies.doctor()
     failed = any(check.failed for check in checks)
     if as_json:
         print_json({"fine": not failed, "checks": [asdict(check) for check in checks]})

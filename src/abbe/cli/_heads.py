@@ -32,7 +32,7 @@ def report(
     ] = None,
 ) -> Measured:
     """How selective every attention head is, where selection breaks down, and what to do about it: one offline page."""
-    from ..studies import report as run_report
+    from .. import studies
     from ..studies import report_each
 
     if each is not None:
@@ -40,7 +40,7 @@ def report(
             raise AbbeError(f"--each takes the place of the model {asked.model}: quote its pattern, --each 'runs/*'")
         reports = report_each(each, asked.text, **heads, **asked.shared)
         return Measured(reports)
-    result = run_report(asked.model, asked.text, **heads, **asked.shared)
+    result = studies.report(asked.model, asked.text, **heads, **asked.shared)
     return Measured(result)
 
 
@@ -55,8 +55,8 @@ def diagnose(
     temperatures: Annotated[str, measured('Temperatures at which sensitivity is measured, or "none".')] = "1",
 ) -> Measured:
     """Measure how selective every attention head of a model is: dispersion, distance, separability, sensitivity."""
-    from ..studies import diagnose as run_diagnose
+    from .. import studies
 
     tried = () if temperatures == "none" else numbers("--temperatures", temperatures, float)
-    run = run_diagnose(asked.model, asked.text, normalizer=normalizer, temperatures=tried, **heads, **asked.shared)
+    run = studies.diagnose(asked.model, asked.text, normalizer=normalizer, temperatures=tried, **heads, **asked.shared)
     return Measured(run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from .._later import has
+from .._lazy import has
 from ._names import EXTRA_OF
 
 FAILED, MISTAKE, STOPPED, PIPE_CLOSED = 1, 2, 130, 141  # exit codes

@@ -13,8 +13,8 @@ from typing import NoReturn
 import typer
 
 from .._errors import AbbeError
-from .._later import MissingExtraError
-from .._stored import CannotWrite
+from .._files import CannotWrite
+from .._lazy import MissingExtraError
 from ._app import app
 from ._invocation import FAILED, MISTAKE, PIPE_CLOSED, STOPPED, current
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar, overload
 import typer
 
 from .._errors import AbbeError
-from .._later import need
+from .._lazy import need
 from . import _complete
 from ._invocation import current
 

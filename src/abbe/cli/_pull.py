@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .._later import need
+from .._lazy import need
 from . import _complete
 from ._invocation import current
 from ._names import EXTRA_OF
@@ -30,7 +30,7 @@ def pull(
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from ..models import pull as run_pull
+    from .. import models
     from ..models import pulled_facts
     from ..studies import watching
 
@@ -50,7 +50,7 @@ def pull(
             if in_lines:
                 typer.echo(step, err=True)
 
-        folder = run_pull(name, show)
+        folder = models.pull(name, show)
     if as_json:
         print_json({"name": name, "folder": str(folder), **pulled_facts(name)})
     else:

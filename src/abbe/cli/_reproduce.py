@@ -30,9 +30,9 @@ def reproduce(
     queries: Annotated[str | None, measured('Queries per window, or "all". [128, quick 16]')] = None,
 ) -> Measured:
     """Repeat the experiments of arXiv 2508.17821 on a model: figures, a page, and which of its statements hold."""
-    from ..studies import reproduce as run_reproduce
+    from .. import studies
 
-    reproduction = run_reproduce(
+    reproduction = studies.reproduce(
         asked.model,
         asked.text,
         figures=FIGURES if figure == "all" else figure.split(","),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .._later import has
+from .._lazy import has
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,7 +29,7 @@ def print_json(content: Any) -> None:
     """JSON that every reader takes."""
     import json
 
-    from .._stored import finite
+    from .._files import finite
 
     typer.echo(json.dumps(finite(content), indent=1, allow_nan=False))
 

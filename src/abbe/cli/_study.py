@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
-from .._later import need
+from .._lazy import need
 from ._invocation import RESUMES, current
 from ._names import EXTRA_OF, SHARED
 from ._options import (

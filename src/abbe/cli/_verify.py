@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .._later import need
+from .._lazy import need
 from . import _complete
 from ._options import Debug, Opened, check_file, json_option, output, quiet_option
 from ._shown import open_in_browser, print_json
@@ -48,14 +48,14 @@ def verify(
     if html is not None:
         need("abbe verify --html", "report")
         check_file("--html", html)
+    from .. import studies
     from ..bounds import catalogue
-    from ..studies import verify as run_verify
     from ..studies import watching
     from ..views import verify_summary, verify_table
 
     with watching(not quiet) as watch:
         watch.expect(len(names or catalogue()))
-        verdicts = run_verify(names or (), trials, seed, watch.step)
+        verdicts = studies.verify(names or (), trials, seed, watch.step)
     if html is not None:
         from ..views import verify_page
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .._errors import AbbeError
-from .._later import need
+from .._lazy import need
 from ._invocation import current
 from ._names import EXTRA_OF
 from ._options import Debug, Figures, Opened, Quiet, check_file, check_folder, json_option, output

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._double import where_double
 from .._errors import AbbeError
+from .._float64 import where_double
 from .._kernels.switch import KernelsBrokenError, load, usable_for
 from .._kernels.threads import over_rows
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .. import normalizers
 from .._attention.scores import with_sink
 from .._errors import AbbeError
 from ..normalizers import Normalizer
-from ..normalizers import normalizer as make_normalizer
 from ._jacobian import jacobian_norms
 from ._rows import Rows, RowSummary
 from ._spectral import rank_one_norms
@@ -127,7 +127,7 @@ def _sink_form(rows: Rows, t: float) -> _RankOne:
         top, largest = rows.logits.amax(-1), torch.where(rows.facts.largest > 0, rows.facts.largest, 1.0)
         sink = torch.where(rows.count > 0, top, 0.0) + torch.log(missing) - torch.log(largest)
     # With the sink's own weight: 1 minus the sum of the others would lose a small one.
-    weights = make_normalizer("softmax")(with_sink(rows.logits / t, sink / t))
+    weights = normalizers.normalizer("softmax")(with_sink(rows.logits / t, sink / t))
     return _RankOne(weights[..., 1:].contiguous(), weights[..., 0], 1.0)
 
 
@@ -160,7 +160,7 @@ def _form(rows: Rows, normalizer: Normalizer, t: float) -> _RankOne | None:
 
 def _limit(rows: RowSummary, normalizer: Normalizer) -> Tensor:
     """The Lipschitz constant for the n of every row, (head, query)."""
-    made = make_normalizer("sink") if rows.sink else normalizer
+    made = normalizers.normalizer("sink") if rows.sink else normalizer
     # A constant may take a search: it is made once for every n.
     counts, place = torch.unique(rows.count, return_inverse=True)
     constants = torch.tensor([made.lipschitz(max(1, int(n))) for n in counts], dtype=torch.float64)

@@ -156,8 +156,8 @@ def _of_queries(
     of_rows = (t[:, queries] for t in (rows.logits.detach(), rows.weights.detach(), whole, sets.selected, sets.random))
     given = _RowArrays(*(t.contiguous().flatten(0, 1) for t in (sums, *of_rows, parts, limits)))
     over_rows(
-        load("abbe.measures._kernels.geometry", "set_parts"), len(given.sums), given.sums, given.logits, given.weights,
-        x, packed, squares, given.whole, given.selected, given.random, sizes, given.parts, given.limits,
+        load("abbe.measures._kernels.geometry", "set_geometry"), len(given.sums), given.sums, given.logits,
+        given.weights, x, packed, squares, given.whole, given.selected, given.random, sizes, given.parts, given.limits,
     )  # fmt: skip
     return parts, limits
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._asked import is_whole, shown
+from .._arguments import is_whole, shown
 from .._errors import AbbeError
 from .._kernels.switch import KernelsBrokenError
 from .._kernels.threads import over_rows

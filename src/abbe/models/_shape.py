@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._asked import whole
+from .._arguments import whole
 from .._errors import AbbeError
 from ._load import embedded as _embedded
 from ._load.hub import cached_folder

@@ -13,7 +13,7 @@ from functools import cached_property
 from importlib import resources
 from pathlib import Path
 
-from .._asked import shown
+from .._arguments import shown
 from .._errors import AbbeError
 
 PathLike = str | os.PathLike[str]

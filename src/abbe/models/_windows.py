@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._asked import shown, whole, window_lengths
+from .._arguments import shown, whole, window_lengths
 from .._errors import AbbeError
 from ._text import Text
 

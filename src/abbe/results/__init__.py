@@ -1,6 +1,6 @@
 """What studies give: a table, a manifest, and the same ways to save, show and open them again."""
 
-from .._stored import finite
+from .._files import finite
 from ._result import (
     FORMAT,
     MANIFEST,

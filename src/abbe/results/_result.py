@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import polars as pl
 
 from .._errors import AbbeError
-from .._held import held
-from .._later import need
-from .._stored import CHECKED, check_file, checked, finite, read_bytes, read_json, write_json, write_whole
+from .._files import CHECKED, check_file, checked, finite, read_bytes, read_json, write_json, write_whole
+from .._lazy import need
+from .._locks import held
 
 MANIFEST = "manifest.json"
 FORMAT = 3  # of run folders

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, ClassVar
 import polars as pl
 
 from .._errors import AbbeError
-from .._stored import finite
+from .._files import finite
 from ._result import Result
 
 STEPS = "steps.jsonl"

@@ -2,7 +2,7 @@
 
 import typing as _typing
 
-from .._later import later as _on_first_use
+from .._lazy import later as _on_first_use
 from ..words.finding import Finding, KeyNumber
 from ..words.paper import FIGURES
 

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import AbbeError
-from .._held import held
-from .._stored import read_json
+from .._files import read_json
+from .._locks import held
 from ..results import MANIFEST, Result, Run, checked_manifest
+from . import _open
 from ._diagnose.study import merged_diagnosis
 from ._engine.sharing.asked import arguments_of, spelled_as_asked
 from ._engine.sharing.board import Board
 from ._engine.sharing.crew import current
 from ._engine.sharing.merger import Merger, missing_line
 from ._engine.watch import watching
-from ._open import open as open_result
 from ._report.result import Report
 from ._report.study import merged_report
 from ._work import STUDIES
@@ -96,7 +96,7 @@ def _without_workers(place: Path) -> Result:
     manifest = checked_manifest(place / MANIFEST, read_json(place / MANIFEST))
     if not manifest.get("finished"):
         raise AbbeError(f"the run in {place} was not made by shards: the same command with this folder resumes it")
-    return open_result(place)
+    return _open.open(place)
 
 
 def _refuse_missing(board: Board) -> None:

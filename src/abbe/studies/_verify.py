@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._asked import whole
+from .._arguments import whole
 from .._errors import AbbeError
 from ..bounds import Point, Statement, catalogue
 from ._engine.settings import checked_seed

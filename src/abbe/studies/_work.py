@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import AbbeError
-from .._held import shared
+from .._locks import shared
 from ._engine.given import as_folder
 from ._engine.sharing.board import Board, Failure, failures
 from ._engine.sharing.crew import Enough, Worker, current

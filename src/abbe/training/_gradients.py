@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._double import where_double
+from .._float64 import where_double
 from ..measures import State
 from ..models import HeardCall
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 from torch import Tensor
 
-from .._asked import several, shown, whole, yes_or_no
+from .._arguments import several, shown, whole, yes_or_no
 from .._errors import AbbeError
 from ..measures import checked_grid
 from ..models import Listener, is_compiled

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from .._errors import AbbeError
-from .._held import LOCK, held
-from .._stored import is_unfinished, read_json, write_json, write_whole
+from .._files import is_unfinished, read_json, write_json, write_whole
+from .._locks import LOCK, held
 from ..results import FORMAT, MANIFEST, STEPS, Training, checked_manifest, decoded_steps, encoded_step, kept_until
 from ._alerts import list_rules
 from ._quantities import list_quantities

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._chance import generator_named
-from .._double import where_double
+from .. import normalizers
 from .._errors import AbbeError
+from .._float64 import where_double
+from .._seeding import generator_named
 from ..measures import Reading, Rows, Sets, State, dispersion, geometry, random_order, sensitivity, update
 from ..models import AttentionCall, HeardCall, self_check_tolerance
 from ..normalizers import Normalizer
-from ..normalizers import normalizer as make_normalizer
 from ._quantities import SATURATED
 
 _BLOCK = 1 << 20  # logits that are measured at once; the measures need some hundred bytes for each
@@ -115,7 +115,7 @@ def row_readings(
         return Reading(value, defined & by_head(used), limit, control)
 
     of_weights = dispersion(rows)
-    map_of_rows = make_normalizer("softmax") if normalizer is None else normalizer
+    map_of_rows = normalizers.normalizer("softmax") if normalizer is None else normalizer
     # The random direction that `sensitivity` also measures is not reported, so its seed is of no effect.
     worst = sensitivity(rows, map_of_rows, (1.0,), torch.Generator().manual_seed(0))["sensitivity_worst"]
     draws = chance.transpose(0, 1).repeat(batch, 1, 1).to(logits.device)
@@ -149,7 +149,7 @@ def _rows(logits: Tensor, values: Tensor, sink: Tensor | None, normalizer: Norma
         is_softmax = str(normalizer) == "softmax"
         return Rows(flat, normalizer(logits).flatten(0, 1).contiguous(), vectors, softmax=is_softmax)
     if sink is None:
-        return Rows(flat, make_normalizer("softmax")(flat), vectors, softmax=True)
+        return Rows(flat, normalizers.normalizer("softmax")(flat), vectors, softmax=True)
     sinks = sink.repeat(len(logits))
     with_sink = torch.cat([flat, sinks[:, None, None].expand(-1, flat.shape[1], 1)], -1)
     weights = torch.softmax(with_sink, -1)[..., :-1].contiguous()

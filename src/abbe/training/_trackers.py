@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .._asked import shown
+from .._arguments import shown
 from .._errors import AbbeError
 
 Tracker = Callable[[Mapping[str, float], int], object]  # metrics and step

@@ -19,7 +19,7 @@ Examples:
 
 import typing as _typing
 
-from .._later import later as _on_first_use
+from .._lazy import later as _on_first_use
 
 if _typing.TYPE_CHECKING:
     from ._calibrate.charts import calibration_chart

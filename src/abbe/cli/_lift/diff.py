@@ -31,7 +31,7 @@ def diff(
     heads: Heads,
 ) -> Measured:
     """Two models, or checkpoints, head by head on the same text: what changed beyond chance, and what did not."""
-    from ...studies import diff as run_diff
+    from ... import studies
 
-    difference = run_diff(asked.model, other, asked.text, **heads, **asked.shared)
+    difference = studies.diff(asked.model, other, asked.text, **heads, **asked.shared)
     return Measured(difference)

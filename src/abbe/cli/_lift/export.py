@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..._errors import AbbeError
-from ..._later import need
+from ..._lazy import need
 from .. import _complete
 from .._invocation import current
 from .._names import EXTRA_OF
@@ -51,13 +51,13 @@ def export(
     The folder is checked in a fresh process.
     """
     need("abbe export", EXTRA_OF["export"])
-    from ...models import export as run_export
+    from ... import models
     from ...models import gguf_error, read_export
 
     if gguf is not None and gguf.suffix != ".gguf":
         raise AbbeError(f"--gguf is {str(gguf)!r}, but must be a .gguf file that llama.cpp made of the exported folder")
     current.if_stopped = "nothing was left behind, the same command starts again"
-    written = read_export(out) if gguf is not None and gguf.is_file() else run_export(model, plan, out, text=text)
+    written = read_export(out) if gguf is not None and gguf.is_file() else models.export(model, plan, out, text=text)
     facts = dict(written.facts)
     lines = [
         "a plain checkpoint: it runs without abbe" if written.plain else "needs abbe: vLLM and llama.cpp refuse it",

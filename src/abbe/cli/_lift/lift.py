@@ -35,9 +35,9 @@ def lift(
     prompts: Annotated[int, measured("Prompts per kind, length and depth.")] = 4,
 ) -> Measured:
     """Search for layers that do better with another normalizer, and judge one plan once, on text it has not seen."""
-    from ...studies import lift as run_lift
+    from ... import studies
 
-    result = run_lift(
+    result = studies.lift(
         asked.model, asked.text, goal=goal, max_loss=max_loss, budget=None if budget == "none" else budget,
         normalizers=normalizers, length=length, windows=windows, steps=steps,
         lengths=numbers("--lengths", lengths, int), prompts=prompts, **asked.shared,

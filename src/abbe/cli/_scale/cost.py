@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..._errors import AbbeError
-from ..._later import need
+from ..._lazy import need
 from .._names import EXTRA_OF
 from .._options import (
     Debug,
@@ -64,9 +64,9 @@ def cost(
     need("abbe cost", EXTRA_OF["cost"])
     asked = model if shape is None else _sizes(shape)
     window_lengths, rows = numbers("--lengths", lengths, int), count_or_all(queries)
-    from ...studies import cost as run_cost
+    from ... import studies
 
-    result = run_cost(
+    result = studies.cost(
         asked, lengths=window_lengths, windows=windows, queries=rows, study=study, dtype=dtype, flops=flops,
         bandwidth=bandwidth, devices=devices, memory=memory, progress=not quiet,
     )  # fmt: skip

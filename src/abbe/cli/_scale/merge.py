@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..._later import need
+from ..._lazy import need
 from .._invocation import RESUMES, current
 from .._names import EXTRA_OF
 from .._options import Debug, Figures, Opened, Quiet, check_drawing, json_option

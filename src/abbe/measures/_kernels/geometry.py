@@ -53,7 +53,7 @@ def add_four(running: Any, a: Any, x: Any, b: Any, y: Any, c: Any, u: Any, d: An
 
 
 @kernel
-def set_parts(
+def set_geometry(
     sums: Any, logits: Any, weights: Any, all_x: Any, packed: Any, all_squares: Any, whole: Any, selected: Any,
     random: Any, sizes: Any, parts: Any, limits: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
@@ -110,7 +110,7 @@ def set_parts(
                 if faint:
                     out[0], out[1] = total, net
         t = tile[2 * grid, before : before + here]
-        limit_parts(t, a, squares[low:high], selected[r], low, sizes, count, z, shown, limits[r])
+        limit_terms(t, a, squares[low:high], selected[r], low, sizes, count, z, shown, limits[r])
 
 
 @kernel
@@ -289,7 +289,7 @@ def measure_again(t: Any, a: Any, x: Any, s: Any, own: Any, blocked: Any, length
 
 
 @kernel
-def limit_parts(
+def limit_terms(
     t: Any, a: Any, squares: Any, order: Any, low: int, sizes: Any, count: int, z: Any, shown: Any, out: Any
 ) -> None:  # fmt: skip
     """The fields of LimitTerms for every N; t = x . z, and the radii are rounded up."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..._errors import AbbeError
-from ..._stored import finite
+from ..._files import finite
 from .._load.kind import Choice, choose
 from .._load.load import LoadedModel, load
 from .._load.quiet import quiet

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..._asked import shown
+from ..._arguments import shown
 from ..._errors import AbbeError
 
 DeviceLike = str | torch.device

@@ -13,12 +13,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ... import normalizers
 from ..._attention.blocks import compute_dtype, full_precision
 from ..._attention.scores import beside_sink, grouped_scores, soft_cap, with_sink
-from ..._double import has_float64
 from ..._errors import AbbeError
+from ..._float64 import has_float64
 from ...normalizers import Normalizer
-from ...normalizers import normalizer as make_normalizer
 
 # Models hide a key by adding a large negative number to its logit: -10,000 in old files, the smallest number of the
 # dtype in newer ones. Real logits are never so far apart; the self-check would find a model where they are.
@@ -136,7 +136,7 @@ class AttentionCall:
         """
         if queries is None:
             queries = torch.arange(self.query.shape[-2], device=self.query.device)
-        made = make_normalizer("softmax" if normalizer is None else normalizer)
+        made = normalizers.normalizer("softmax" if normalizer is None else normalizer)
         with full_precision(self.query):
             return beside_sink(made, self.logits(queries), self.sink)
 

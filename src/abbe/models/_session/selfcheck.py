@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..._attention.blocks import BLOCK_BYTES, compute_dtype, full_precision
 from ..._attention.scores import fold_heads, unfold_heads
-from ..._double import where_double
 from ..._errors import AbbeError
+from ..._float64 import where_double
 from .call import AttentionCall
 from .modules import use_text_part
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ... import normalizers
 from ..._errors import AbbeError
 from ...normalizers import Normalizer, step_attention
-from ...normalizers import normalizer as make_normalizer
 from .._session.call import AttentionCall
 from .._session.keywords import Keywords
 from .._session.output import model_attention, normalized_attention
@@ -96,7 +96,7 @@ def swapped_weights(call: AttentionCall, groups: Sequence[HeadGroup], queries: T
         logits = first.logits(queries, sink=True)[0]
         weights = torch.empty_like(logits)
         for group in groups:
-            made = group.normalizer or make_normalizer("softmax")
+            made = group.normalizer or normalizers.normalizer("softmax")
             weights[list(group.heads)] = made(logits[list(group.heads)])
         return weights[..., -call.key.shape[-2] :]
 

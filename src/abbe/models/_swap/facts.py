@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._asked import is_whole
+from ..._arguments import is_whole
 from ..._errors import AbbeError
 from .layers import Layer
 

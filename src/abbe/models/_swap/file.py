@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from ..._errors import AbbeError
-from ..._stored import write_whole
-from ..._tensor_sum import tensor_sum
+from ..._files import write_whole
+from ..._tensor_checksum import tensor_checksum
 from ...normalizers import Normalizer, normalizer
 from .facts import check_facts, check_groups
 from .groups import Groups, HeadGroup, check_fits
@@ -41,7 +41,7 @@ def write_groups(path: str | os.PathLike[str], groups_of: Groups, model: str) ->
         for number, one in enumerate(shared)
         for name, tensor in one.state_dict().items()
     }
-    facts |= {_SUM: tensor_sum(tensors, facts)}
+    facts |= {_SUM: tensor_checksum(tensors, facts)}
     write_whole(Path(path), save(tensors, {_KEY: json.dumps(facts)}))
 
 
@@ -67,7 +67,7 @@ def read_groups(path: str, layers: Sequence[Layer], model: str) -> Groups:
 def _check_sum(path: str, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Last, so that a mistake that has a name is reported by it; files of older versions carry none."""
     summed = {key: value for key, value in facts.items() if key != _SUM}
-    if _SUM in facts and facts[_SUM] != tensor_sum(tensors, summed):
+    if _SUM in facts and facts[_SUM] != tensor_checksum(tensors, summed):
         raise AbbeError(f"{path} is damaged: its checksum is wrong; calibrate or save the swap again")
 
 

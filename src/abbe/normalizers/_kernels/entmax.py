@@ -29,7 +29,7 @@ from ..._kernels.vector import (
     row_max,
 )
 from .rows import backward_rows, forward_rows
-from .thresholds import LANES, finish_gradient, lane_maxima, two_parts
+from .thresholds import LANES, finish_gradient, lane_maxima, split_float32
 
 _SEGMENT = 8 * LANES  # where lanes shall lead to single keys, a long row has lanes in each segment
 _ROUNDS = 60  # at most: a handful is taken, unless rounding keeps steps alive
@@ -98,7 +98,7 @@ def entmax_sums(near: Any, beta: Any, s: float, weights: Any) -> Any:
     The weights are those of s rounded to float32, the sums those of s itself: a factor between them.
     """
     c = math.exp(beta * s)
-    high, low = two_parts(c)
+    high, low = split_float32(c)
     inverse, peak = f32(1.0 / beta), f32(s)
     total, slope, bend = entmax_terms(near, f32(beta / c), f32(beta), high, low, f32(1.0 / c), inverse, peak, weights)
     rounded = math.exp(s - peak)

@@ -35,7 +35,7 @@ from .entmax import (
     support_weights,
     top_of_segments,
 )
-from .thresholds import LANES, entmax15_threshold, sparsemax_threshold, sum_and_dot, two_parts
+from .thresholds import LANES, entmax15_threshold, sparsemax_threshold, split_float32, sum_and_dot
 
 _HALF = f32(0.5)
 _STEPS = 12  # of Newton on the maxima of lanes, at most
@@ -164,7 +164,7 @@ def sparsemax_support(row: Any, top: Any, params: Any, room: Any, weights: Any, 
     segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
     tau = sparsemax_threshold(lanes[: segments * LANES], top, params[0], -1.0)
     count = gather_above(row, top, params[0], f32(-tau), room)
-    high, low = two_parts(sparsemax_threshold(near[: padded(count)], ZERO, ONE, tau))
+    high, low = split_float32(sparsemax_threshold(near[: padded(count)], ZERO, ONE, tau))
     kept = 0
     for c in range(count):  # no branches: they would be mispredicted
         d = (near[c] - high) - low
@@ -181,7 +181,7 @@ def entmax15_support(row: Any, top: Any, params: Any, room: Any, weights: Any, p
     segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
     tau = entmax15_threshold(lanes[: segments * LANES], top, half_scale, -1.0)
     count = gather_above(row, top, half_scale, f32(-tau), room)
-    high, low = two_parts(entmax15_threshold(near[: padded(count)], ZERO, ONE, tau))
+    high, low = split_float32(entmax15_threshold(near[: padded(count)], ZERO, ONE, tau))
     kept = 0
     for c in range(count):
         d = (near[c] - high) - low

@@ -48,7 +48,7 @@ def top_of_lanes(row: Any, lanes: Any) -> Any:
 
 
 @inlined
-def two_parts(tau: float) -> Any:
+def split_float32(tau: float) -> Any:
     """tau as the sum of two float32."""
     high = f32(tau)
     return high, f32(tau - high)
@@ -66,7 +66,7 @@ def sparsemax_threshold(row: Any, top: Any, scale: Any, tau: float) -> float:
     """Raise tau to the root of sum [scale (row - top) - tau]_+ = 1: finitely many Newton steps from its left."""
     before = 0.0
     for _ in range(_ROUNDS):
-        high, low = two_parts(tau)
+        high, low = split_float32(tau)
         total, support = sparsemax_sums(row, top, scale, high, low)
         tau += (total - 1.0) / support
         if support == before:  # the support has settled, so the step was exact
@@ -80,7 +80,7 @@ def sparsemax_forward(row: Any, top: Any, params: Any, out: Any, lanes: Any) -> 
     scale = params[0]
     # At -1 the top key alone has the weight 1, so the root is not below; the lanes then bring it near.
     tau = sparsemax_threshold(lanes, top, scale, -1.0)
-    high, low = two_parts(sparsemax_threshold(row, top, scale, tau))
+    high, low = split_float32(sparsemax_threshold(row, top, scale, tau))
     for j in range(row.shape[0]):
         out[j] = maximum(above(row[j], top, scale, high, low), ZERO)
 
@@ -97,7 +97,7 @@ def entmax15_threshold(row: Any, top: Any, half_scale: Any, tau: float) -> float
     """Raise tau to the root of ||[half_scale (row - top) - tau]_+||_2 = 1: Newton, the norm is convex in tau."""
     keys = row.shape[0]
     for _ in range(_ROUNDS):
-        high, low = two_parts(tau)
+        high, low = split_float32(tau)
         total, squares = entmax15_sums(row, top, half_scale, high, low)
         step = (squares - math.sqrt(squares)) / total
         tau += step
@@ -112,7 +112,7 @@ def entmax15_forward(row: Any, top: Any, params: Any, out: Any, lanes: Any) -> N
     half_scale = _HALF * params[0]
     # From -1, as in sparsemax.
     tau = entmax15_threshold(lanes, top, half_scale, -1.0)
-    high, low = two_parts(entmax15_threshold(row, top, half_scale, tau))
+    high, low = split_float32(entmax15_threshold(row, top, half_scale, tau))
     for j in range(row.shape[0]):
         d = maximum(above(row[j], top, half_scale, high, low), ZERO)
         out[j] = d * d

@@ -12,7 +12,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from ..._asked import whole
+from ..._arguments import whole
 from ...measures import bootstrap_interval
 from ...models import plan
 from ...normalizers import Normalizer

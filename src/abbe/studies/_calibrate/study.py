@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from ..._asked import whole
-from ..._double import has_float64
+from ..._arguments import whole
 from ..._errors import AbbeError
-from ..._held import held
+from ..._float64 import has_float64
+from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, evaluating
 from .._engine.calibrated import learnable_rules
 from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given

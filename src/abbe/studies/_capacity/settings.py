@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..._asked import positive, several, shown, whole, window_lengths, yes_or_no
+from ..._arguments import positive, several, shown, whole, window_lengths, yes_or_no
 from ..._errors import AbbeError
 from ...models import LoadedModel
 from .._engine.capacity.search import EXACT, checked_grid

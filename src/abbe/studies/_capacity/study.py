@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ..._errors import AbbeError
-from ..._held import held
+from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, Windows, evaluating, swap
 from ...results import Run
 from .._engine.capacity.curve import Curve, trace

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..._asked import shown
+from ..._arguments import shown
 from ..._errors import AbbeError
 from ...models import FILE_PREFIX, rules_in
 from ...normalizers import Normalizer, normalizer

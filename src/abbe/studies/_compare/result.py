@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import polars as pl
 
-from ..._asked import between, is_whole, several, shown, whole
+from ..._arguments import between, is_whole, several, shown, whole
 from ..._errors import AbbeError
 from ...measures import USUAL_SIZE
 from ...results import Result, as_csv, as_rows, as_text, read_content, tables_from

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..._asked import between, whole, yes_or_no
+from ..._arguments import between, whole, yes_or_no
 from ...models import DeviceLike, DeviceMap, DtypeLike, evaluating
 from .._engine.capacity.search import COARSE
 from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given

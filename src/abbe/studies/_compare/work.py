@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..._held import held
+from ..._locks import held
 from ...models import LoadedModel, Text, Windows, plan, swap
 from ...results import finite
 from ...words.names import BASELINE, RENORMALISED

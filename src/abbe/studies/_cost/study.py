@@ -12,7 +12,7 @@ import polars as pl
 import torch
 from torch import nn
 
-from ..._asked import positive, shown, whole
+from ..._arguments import positive, shown, whole
 from ..._errors import AbbeError
 from ...models import LoadedModel, Shape, built, configuration, llama_configuration, shape_of
 from ...words.numbers import number

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..._held import held
+from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, evaluating
 from ...normalizers import Normalizer
 from ...results import Run

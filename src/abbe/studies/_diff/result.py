@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import polars as pl
 
-from ...results import SCHEMA as RUN_SCHEMA
+from ... import results
 from ...results import Result, as_parquet, as_rows, as_text, read_content, read_table
 from ...words.finding import Finding, findings_from
 from .paired import SCHEMA
 
 TABLE, CURVES, FINDINGS = "differences.parquet", "curves.parquet", "findings.json"
-CURVE_SCHEMA: dict[str, Any] = {"side": pl.Int32, **RUN_SCHEMA}
+CURVE_SCHEMA: dict[str, Any] = {"side": pl.Int32, **results.SCHEMA}
 
 
 @dataclass(frozen=True, eq=False)

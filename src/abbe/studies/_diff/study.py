@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from ..._held import held
+from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, evaluating
 from ...results import Run, open_run
 from ...words.manifest import without_folder

@@ -14,15 +14,15 @@ import polars as pl
 from rich.console import Console
 
 from ..._errors import AbbeError
-from ..._held import held
-from ..._stored import CannotWrite
+from ..._files import CannotWrite
+from ..._locks import held
 from ...models import PULLABLE
+from .. import _open
 from .._engine.given import as_folder
 from .._engine.measuring import study_facts
 from .._engine.sharing.asked import read_once
 from .._engine.sharing.engine import current_engine
 from .._engine.watch import Watch
-from .._open import open as open_result
 from .._report.result import Report
 from .._report.study import report
 from .result import SCHEMA, Reports, row_of
@@ -148,7 +148,7 @@ def _measured(
 
 def _row(model: str, name: str, root: Path, reason: str | None) -> dict[str, Any]:
     if reason is None:
-        made = open_result(root / name)
+        made = _open.open(root / name)
         assert isinstance(made, Report)
         seconds = (made.manifest.get("seconds") or {}).get("total")
         return row_of(model, name, made.answer, made.numbers, seconds)

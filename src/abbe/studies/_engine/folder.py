@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..._errors import AbbeError
-from ..._held import LOCK
-from ..._stored import is_unfinished, read_json, write_json, write_json_once
+from ..._files import is_unfinished, read_json, write_json, write_json_once
+from ..._locks import LOCK
 from ...measures import list_measures
 from ...models import LoadedModel, Text, Window
 from ...results import FORMAT, MANIFEST, Run, checked_manifest

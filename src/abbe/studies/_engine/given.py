@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..._asked import shown
+from ... import models
+from ..._arguments import shown
 from ..._errors import AbbeError
 from ...models import (
     DeviceLike,
@@ -30,7 +31,6 @@ from ...models import (
     unwrapped,
     wrap,
 )
-from ...models import windows as cut_windows
 from .watch import watching
 
 ModelLike = str | os.PathLike[str] | LoadedModel | nn.Module
@@ -138,7 +138,7 @@ def room_for(model: LoadedModel, text: Text, shortest: int) -> int | None:
 
 def windows_for(model: LoadedModel, text: Text, lengths: Sequence[int], count: int, seed: int) -> Windows:
     """Windows of the text in the model's tokens; refuses tokens that the network does not know."""
-    cut = cut_windows(text, lengths, count, seed, tokenizer=model.tokenizer, context=model.context)
+    cut = models.windows(text, lengths, count, seed, tokenizer=model.tokenizer, context=model.context)
     check_vocabulary(model, cut)
     return cut
 

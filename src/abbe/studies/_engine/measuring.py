@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..._held import held
+from ..._locks import held
 from ...models import LoadedModel, Tap, Text, Window, Windows, tap
 from ...results import FORMAT, Run
 from .cost import DIAGNOSIS, estimate, kernels_loaded

@@ -17,8 +17,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..._errors import AbbeError
-from ..._stored import CHECKED, check_owner, checked, read_json, write_json, write_whole
-from ..._tensor_sum import tensor_sum
+from ..._files import CHECKED, check_owner, checked, read_json, write_json, write_whole
+from ..._tensor_checksum import tensor_checksum
 from .sharing.crew import is_worker
 
 Content = TypeVar("Content")
@@ -58,7 +58,7 @@ class Parts:
             plain = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
             facts = {"run": self.run, "part": name, "notes": dict(notes or {})}
             # The checksum covers the facts, too: a part copied from another run is as wrong as a damaged one.
-            block = json.dumps(facts | {"sha256": tensor_sum(plain, facts)})
+            block = json.dumps(facts | {"sha256": tensor_checksum(plain, facts)})
             # Not forced to the disk: a part lost in a power cut is measured again, and waiting costs more.
             write_whole(self._ready(name, TENSORS), save(plain, {CHECKED: block}), durable=False)
 
@@ -125,7 +125,7 @@ def _read_tensors(path: Path, run: str, name: str) -> tuple[dict[str, Tensor], d
     if block is None:
         raise AbbeError(f"{path} has no checksum")
     facts: dict[str, Any] = json.loads(block)
-    if facts.pop("sha256") != tensor_sum(tensors, facts):
+    if facts.pop("sha256") != tensor_checksum(tensors, facts):
         raise AbbeError(f"{path} is damaged: its checksum is wrong")
     check_owner(path, facts, run, name)
     return tensors, facts["notes"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from ..._asked import between, is_whole, plain, positive, several, shown, whole, window_lengths
+from ..._arguments import between, is_whole, plain, positive, several, shown, whole, window_lengths
 from ..._errors import AbbeError
 from ...measures import DEFAULT_GRID, USUAL_SIZE, checked_grid
 from ...normalizers import Normalizer, normalizer

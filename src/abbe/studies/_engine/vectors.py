@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from ..._double import where_double
 from ..._errors import AbbeError
+from ..._float64 import where_double
 from ...models import AttentionCall, input_device
 from .settings import Vectors
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ... import normalizers
 from ..._attention.scores import beside_sink
-from ..._chance import generator_named
 from ..._errors import AbbeError
+from ..._seeding import generator_named
 from ...measures import (
     BlockNumbers,
     Reading,
@@ -29,7 +30,6 @@ from ...measures import (
 )
 from ...models import AttentionCall, LoadedModel, Tap, Window, self_check_tolerance
 from ...normalizers import Normalizer
-from ...normalizers import normalizer as make_normalizer
 from .passes import PassReader, model_inputs, read_window
 from .readings import QueryDistances
 from .settings import Settings, Vectors
@@ -56,7 +56,7 @@ class WindowReader:
         self.model, self.settings = model, settings
         self.kinds = tuple(kinds) or (settings.vectors,)
         self.numbers = {name: number for number, name in enumerate(tap.layers)}
-        self.normalizer = make_normalizer(settings.normalizer or "softmax")
+        self.normalizer = normalizers.normalizer(settings.normalizer or "softmax")
         self.skipped: dict[str, None] = {}  # a set that keeps its order
         self.window: Window | None = None
         self.expected: dict[str, Tensor] = {}  # keys that attention patterns expect, of the window
@@ -195,7 +195,7 @@ def rows_of_call(call: AttentionCall, queries: Tensor, vectors: Tensor, normaliz
     logits = call.logits(queries)[0].float()
     limit = _range_limit(call, queries)
     sink = None if call.sink is None or normalizer is not None else call.sink.float()
-    chosen = make_normalizer("softmax") if normalizer is None else normalizer
+    chosen = normalizers.normalizer("softmax") if normalizer is None else normalizer
     weights = beside_sink(chosen, logits, sink)
     plain = sink is None and str(chosen) == "softmax"
     return Rows(logits, weights, vectors, limit, softmax=plain, sink=sink is not None, sink_logits=sink)

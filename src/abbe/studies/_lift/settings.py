@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..._asked import between, is_number, is_whole, plain, several, shown, whole
+from ..._arguments import between, is_number, is_whole, plain, several, shown, whole
 from ..._errors import AbbeError
 from ...normalizers import Normalizer, normalizer
 from .._engine.calibrated import kept_alpha, learnable

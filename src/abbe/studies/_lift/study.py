@@ -14,9 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..._asked import whole
+from ..._arguments import whole
 from ..._errors import AbbeError
-from ..._held import held
+from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, plan, swap
 from ...words.names import BASELINE
 from .._engine.cost import estimate

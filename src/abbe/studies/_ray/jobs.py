@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..._alive import expires_after
 from ..._errors import AbbeError
+from ..._workers import expires_after
 from ...words.numbers import many
 from .._engine.watch import Watch
 from .._work import progress

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..._asked import whole
+from ..._arguments import whole
 from ..._errors import AbbeError
 from ...results import Result
+from .. import _open
 from .._engine.given import as_folder
 from .._engine.sharing.asked import arguments_of, written_down
 from .._engine.sharing.engine import current_engine
 from .._engine.watch import watching
-from .._open import open as open_result
 from .cluster import cluster
 from .jobs import Crew, Job
 
@@ -31,7 +31,7 @@ class RayEngine:
         (job,) = self.run_all([(study, arguments)])
         if job.error:
             raise AbbeError(job.error)
-        return open_result(job.folder)
+        return _open.open(job.folder)
 
     def run_all(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Job]:
         """Several studies, side by side; each job says whether it came to a result."""

@@ -13,11 +13,11 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from ..._double import where_double
+from ... import normalizers
+from ..._float64 import where_double
 from ...measures import Rows, active_keys, bootstrap_interval, by_groups, dispersion, sensitivity, separable_weight
 from ...models import AttentionCall, LoadedModel, Tap, Window
 from ...normalizers import Normalizer
-from ...normalizers import normalizer as make_normalizer
 from ...words.names import BASELINE
 from .._engine.parts import Parts
 from .._engine.settings import Settings
@@ -66,7 +66,7 @@ class AlternativesReader:
         self.model, self.settings, self.specs, self.parts = model, replace(settings, queries=queries), specs, parts
         self.indices = [window.index for window in windows]
         self.length = windows[0].length
-        self.normalizers = [make_normalizer(spec) for spec in specs]
+        self.normalizers = [normalizers.normalizer(spec) for spec in specs]
         self.numbers = {name: number for number, name in enumerate(open_tap.layers)}
         self.window: Window | None = None
         self._of_layers: dict[int, Sums] = {}
@@ -139,10 +139,10 @@ def newer_name(name: str) -> str:
     return name.replace("told_apart", "separable")
 
 
-def block_sums(baseline: Rows, values: Tensor, normalizers: Sequence[Normalizer], generator: torch.Generator) -> Sums:
-    """Sums over the queries of a block for the baseline and all normalizers, and the numbers of queries that count."""
-    sums = [_sums(baseline, baseline, values, make_normalizer("softmax"), generator)]
-    for normalizer in normalizers:
+def block_sums(baseline: Rows, values: Tensor, others: Sequence[Normalizer], generator: torch.Generator) -> Sums:
+    """Sums over the queries of a block for the baseline and the others, and the numbers of queries that count."""
+    sums = [_sums(baseline, baseline, values, normalizers.normalizer("softmax"), generator)]
+    for normalizer in others:
         logits = baseline.logits
         other = Rows(logits, normalizer(logits), baseline.vectors, softmax=str(normalizer) == "softmax")
         sums.append(_sums(other, baseline, values, normalizer, generator))

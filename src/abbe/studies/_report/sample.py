@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ... import normalizers
 from ...measures import Rows
 from ...models import AttentionCall, LoadedModel, Tap, Text, Window
-from ...normalizers import normalizer as make_normalizer
 from ...words.finding import Place
 from .._engine.loss import loss_and_guessing
 from .._engine.settings import Settings
@@ -66,7 +66,7 @@ class SampleReader:
     ) -> None:
         self.model, self.chosen, self.settings, self.sizes, self.queries = model, chosen, settings, sizes, queries
         self.numbers = {name: number for number, name in enumerate(open_tap.layers)}
-        self.normalizer = None if settings.normalizer is None else make_normalizer(settings.normalizer)
+        self.normalizer = None if settings.normalizer is None else normalizers.normalizer(settings.normalizer)
         self.positions = torch.tensor([], dtype=torch.long)
         self.of_layers: dict[int, list[SampleRow]] = {}
         self.window: Window | None = None

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from ..._errors import AbbeError
-from ..._held import held
+from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Tap, Text, Windows, evaluating, tap
 from ...results import Run, opened_run, read_content, read_manifest, read_table
 from ...words.finding import NOT_LEARNED

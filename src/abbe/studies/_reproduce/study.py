@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..._asked import shown, whole, yes_or_no
+from ..._arguments import shown, whole, yes_or_no
 from ..._errors import AbbeError
-from ..._held import held
+from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, evaluating
 from ...results import TABLE, Run
 from ...words.paper import DRIFT, FIGURES

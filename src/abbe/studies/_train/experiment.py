@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from ..._asked import whole
+from ... import normalizers
+from ..._arguments import whole
 from ..._errors import AbbeError
-from ..._held import held
-from ..._later import has
+from ..._lazy import has
+from ..._locks import held
 from ...models import DeviceLike, as_device
-from ...normalizers import normalizer as make_normalizer
 from ...training import list_rules
 from ...words.finding import Finding
 from ...words.numbers import about, many
@@ -174,7 +174,7 @@ def checked_normalizers(given: str | Sequence[str], task: Task) -> tuple[str, ..
     if not specs:
         raise AbbeError("there is no normalizer to train: name at least one, such as softmax")
     for spec in specs:
-        parts = make_normalizer(spec).modules()  # a hybrid has others inside
+        parts = normalizers.normalizer(spec).modules()  # a hybrid has others inside
         if any(getattr(part, "needs_order", False) for part in parts) and not task.ordered:
             raise AbbeError(f"{spec} needs keys in causal order, which {task.name} does not have: leave it out")
     if len(set(specs)) < len(specs):

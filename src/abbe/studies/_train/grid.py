@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..._asked import positive, whole, yes_or_no
+from ..._arguments import positive, whole, yes_or_no
 from .configuration import Configuration
 from .experiment import checked_normalizers, seeds_from
 from .tasks import Task

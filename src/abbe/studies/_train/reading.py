@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._double import where_double
 from ..._errors import AbbeError
+from ..._float64 import where_double
 from ...normalizers import Normalizer
 from ...training import Alerts, LayerRows, Measured, Values, measure_layers
 from .network.attention import Attention, Seen

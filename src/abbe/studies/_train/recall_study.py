@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..._asked import yes_or_no
+from ..._arguments import yes_or_no
 from ..._errors import AbbeError
 from ...models import DeviceLike
 from .._engine.given import FolderLike

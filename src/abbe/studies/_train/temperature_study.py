@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..._asked import is_number, positive, shown, whole, yes_or_no
+from ..._arguments import is_number, positive, shown, whole, yes_or_no
 from ..._errors import AbbeError
 from ...models import DeviceLike
 from .._engine.given import FolderLike, TextLike, as_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..._asked import yes_or_no
+from ..._arguments import yes_or_no
 from ...models import DeviceLike
 from .._engine.given import FolderLike, TextLike, as_text
 from .._engine.sharing.asked import shareable

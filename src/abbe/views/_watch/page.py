@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._stored import write_whole
+from ..._files import write_whole
 from ...words.manifest import for_others, model_name
 from ...words.training import Quantity, alert_numbers, alert_place, alert_words, listed, watched_words
 from .._reproduce.figures import save_drawings

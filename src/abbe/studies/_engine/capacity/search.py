@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...._asked import shown
+from ...._arguments import shown
 from ...._errors import AbbeError
 
 EXACT, COARSE = GRIDS = ("exact", "coarse")

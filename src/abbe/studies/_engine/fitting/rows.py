@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...._double import where_double
+from ...._float64 import where_double
 from ....models import AttentionCall, LoadedModel, Tap, Window
 from ....normalizers import normalizer
 from ..passes import run_model

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...._chance import generator_named
+from ...._seeding import generator_named
 from ....models import Text, special_tokens
 
 KINDS = ("key-value", "needle")

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 
-from ...._asked import plain
+from ...._arguments import plain
 from ....models import FILE_PREFIX, Text
 from ..given import as_text
 from .crew import current

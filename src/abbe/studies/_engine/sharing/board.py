@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ...._alive import CLAIMS, SHARED, WORKERS, here
 from ...._errors import AbbeError
-from ...._stored import CHECKED, checked, is_unfinished, read_json, write_json_once
+from ...._files import CHECKED, checked, is_unfinished, read_json, write_json_once
+from ...._workers import CLAIMS, SHARED, WORKERS, here
 
 ATTEMPTS = 3  # a part that failed so often is left out
 _ASKED, _STAGES, _REMEMBERED, _FAILED = "asked.json", "stages", "remembered", "failed"

@@ -15,9 +15,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from ...._alive import Alive, expires_after
 from ...._errors import AbbeError
-from ...._stored import CannotWrite
+from ...._files import CannotWrite
+from ...._workers import Alive, expires_after
 from ..watch import Watch
 from .board import ATTEMPTS, Board, Failure, Unit
 from .shard import Shard

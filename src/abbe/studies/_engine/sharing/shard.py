@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from ...._asked import shown
+from ...._arguments import shown
 from ...._errors import AbbeError
 
 ANY, SLURM = "any", "slurm"

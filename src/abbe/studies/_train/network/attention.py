@@ -8,9 +8,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from .... import normalizers
 from ...._attention import attention
 from ....normalizers import Normalizer, support_map
-from ....normalizers import normalizer as make_normalizer
 from ..temperature import Temperature
 from .layers import Generators, Linear, unit_rms
 
@@ -60,9 +60,9 @@ class Attention(nn.Module):
             else None
         )
         # A normalizer that learns has numbers for each seed; one that does not serves all.
-        one = make_normalizer(settings.normalizer)
+        one = normalizers.normalizer(settings.normalizer)
         learns = any(True for _ in one.parameters())
-        more = [make_normalizer(settings.normalizer) for _ in range(seeds - 1)] if learns else []
+        more = [normalizers.normalizer(settings.normalizer) for _ in range(seeds - 1)] if learns else []
         self.normalizers = nn.ModuleList([one, *more]).to(dtype)
         self.watched = False
         self.seen: Seen | None = None
@@ -123,7 +123,7 @@ class Attention(nn.Module):
     def use(self, normalizer: str) -> None:
         """Another normalizer, with nothing learned, from now on."""
         weight = self.query.weight
-        self.normalizers = nn.ModuleList([make_normalizer(normalizer)]).to(weight.device, weight.dtype)
+        self.normalizers = nn.ModuleList([normalizers.normalizer(normalizer)]).to(weight.device, weight.dtype)
 
     def _has_support(self, query: Tensor) -> bool:
         """Whether weights are exactly 0 by a map of which `attention` reads and differentiates the support alone."""

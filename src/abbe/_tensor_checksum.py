@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-def tensor_sum(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
+def tensor_checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
     """Of names, types, shapes and bytes, in an order that no file decides, and of what is said about them."""
     total = hashlib.sha256(json.dumps(facts).encode())
     for key, tensor in sorted(tensors.items()):

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from ._errors import AbbeError
-from ._stored import CannotWrite, write_once
+from ._files import CannotWrite, write_once
 
 SHARED = ".abbe-work"  # folder within a run folder: who is at work, what is claimed, what has failed
 WORKERS, CLAIMS = "workers", "claims"

@@ -63,9 +63,9 @@ def test_a_holder_that_says_nothing(tmp_path: Path) -> None:
 
 def test_a_file_that_its_holder_took_away_is_not_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between opening and locking, the holder may end: who then locks its file must not hold the folder with that."""
-    from inside import held_module as _held
+    from inside import locks_module as _locks
 
-    real, opened = _held._lock, []
+    real, opened = _locks._lock, []
 
     def late(file: int) -> None:
         opened.append(file)
@@ -73,7 +73,7 @@ def test_a_file_that_its_holder_took_away_is_not_the_lock(tmp_path: Path, monkey
             (tmp_path / LOCK).unlink()
         real(file)
 
-    monkeypatch.setattr(_held, "_lock", late)
+    monkeypatch.setattr(_locks, "_lock", late)
     with held(tmp_path):
         assert len(opened) == 2
         assert (tmp_path / LOCK).exists()

@@ -2,7 +2,7 @@
 
 What is special: the lock is the kernel's (flock) on a file in the folder, so it ends with the process, however that
 ends; the file only says who holds it. Workers may be on other machines, where such locks break: each has a file that it
-touches while it lives (`_alive`). Both sides first leave their mark and then look for that of the other, so that of a
+touches while it lives (`_workers`). Both sides first leave their mark and then look for that of the other, so that of a
 run and a worker that begin at once at least one is refused.
 """
 
@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ._alive import Alive, living
 from ._errors import AbbeError
+from ._workers import Alive, living
 
 fcntl: Any
 try:
