@@ -1,6 +1,6 @@
-"""Numbers that a user asks for, as plain Python numbers: whatever else comes is refused in one line.
+"""Numeric arguments as plain Python numbers; anything else is refused in one line.
 
-numpy's and torch's numbers and arrays are taken for what they hold. True and False are no numbers.
+Numbers and arrays of numpy and torch are accepted. True and False are not numbers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _LONGEST = 80  # characters of a value that a message repeats
 
 
 def shown(value: object) -> str:
-    """A value as a message repeats it: in one line, and not too long a one."""
+    """A value as an error message repeats it: in one short line."""
     line = " ".join(repr(value).split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
 
 
 def is_whole(value: object) -> bool:
-    """True is an int in Python, but no number here."""
+    """Whether it is an int; True is one in Python, but not here."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -30,15 +30,15 @@ def is_number(value: object) -> bool:
 
 
 def plain(given: Any) -> Any:
-    """What numpy, torch and polars hold, as Python's numbers and lists; all else as it is."""
-    for convert in ("tolist", "to_list"):
-        if callable(made := getattr(given, convert, None)) and not isinstance(given, type):
-            return made()
+    """Numbers and arrays of numpy, torch and polars as Python numbers and lists; all else as it is."""
+    for name in ("tolist", "to_list"):
+        if callable(convert := getattr(given, name, None)) and not isinstance(given, type):
+            return convert()
     return given
 
 
 def whole(what: str, given: object, least: int | None = None, most: int | None = None, other: str = "") -> int:
-    """A whole number in this range; `other` says what else is allowed."""
+    """A whole number in this range; `other` ends the error message with further allowed values."""
     value: Any = plain(given)
     if is_whole(value) and (least is None or value >= least) and (most is None or value <= most):
         return int(value)
@@ -48,7 +48,7 @@ def whole(what: str, given: object, least: int | None = None, most: int | None =
 
 
 def several(what: str, given: object) -> tuple[Any, ...]:
-    """One number or several; whether each is one is checked by who knows what is allowed."""
+    """One value or several; the caller checks each of them."""
     value = plain(given)
     if is_number(value):
         return (value,)
@@ -58,7 +58,6 @@ def several(what: str, given: object) -> tuple[Any, ...]:
 
 
 def window_lengths(given: object) -> tuple[int, ...]:
-    """One length or several."""
     return tuple(whole("window length", one) for one in several("lengths", given))
 
 
@@ -71,7 +70,7 @@ def between(what: str, given: object, low: float, high: float, example: float) -
 
 
 def positive(what: str, given: object, example: str = "") -> tuple[float, ...]:
-    """One finite number > 0 or several, none of them twice."""
+    """One finite number > 0 or several, without duplicates."""
     numbers = (given,) if isinstance(given, str) else several(what, given)
     if any(not (is_number(x) and 0 < x <= sys.float_info.max) for x in numbers):
         raise AbbeError(f"{what} must be numbers > 0{example}, got {shown(list(numbers))}")

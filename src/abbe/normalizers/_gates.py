@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import RowMap, row_map
 from ._options import Option
-from ._rows import diagonal_minus_outer, finish, row_counts, row_top, visible_keys
+from ._row_map import RowMap, row_map
+from ._rows import diagonal_minus_outer, finish, row_counts, visible_and_top
 
 
 def sigmoid_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -20,13 +20,12 @@ def sigmoid_reference(logits: Tensor, params: Tensor) -> Tensor:
 
 
 def relu_reference(logits: Tensor, params: Tensor) -> Tensor:
-    """relu(l)^p / (sum relu(l)^p + eps), params (p, eps); taken in units of the largest logit, which cancel."""
+    """relu(l)^p / (sum relu(l)^p + eps), params (p, eps); in units of the largest logit, which cancel."""
     power, eps = params[..., 0:1], params[..., 1:2]
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
+    visible, top = visible_and_top(logits)
     unit = top.clamp(min=1e-30)  # a row without positive logits has no unit, and needs none
     positive = visible & (logits > 0)
-    # Two `where`: the gradient of what the outer one drops must be finite, too, as 0 * NaN is NaN.
+    # Two `where`: values that the outer one drops must have a finite gradient, too, as 0 * NaN is NaN.
     raised = torch.where(positive, torch.where(positive, logits / unit, 1.0) ** power, 0.0)
     total = raised.sum(-1, keepdim=True) + torch.where(eps > 0, eps / unit**power, 0.0)
     return finish(raised / torch.where(total > 0, total, 1.0), logits, params, visible, top)
@@ -45,8 +44,7 @@ def _expm1_scaled(logits: Tensor, visible: Tensor, top: Tensor) -> tuple[Tensor,
 
 def softpick_reference(logits: Tensor, params: Tensor) -> Tensor:
     """relu(e^l - 1) / (sum |e^l - 1| + eps), params (eps,)."""
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
+    visible, top = visible_and_top(logits)
     size, unit = _expm1_scaled(logits, visible, top)
     total = size.abs().sum(-1, keepdim=True) + params * unit
     return finish(torch.relu(size) / torch.where(total > 0, total, 1.0), logits, params, visible, top)
@@ -73,7 +71,7 @@ class Sigmoid(Normalizer):
     bias: float | None
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
-        # NaN for a bias that follows the row: parameters of a map are numbers.
+        # NaN stands for a bias that follows the row: parameters of a map are numbers.
         return SIGMOID, logits.new_full((1,), math.nan if self.bias is None else self.bias)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
@@ -110,8 +108,8 @@ class NormalizedReLU(Normalizer):
         return RELU, logits.new_tensor([self.power, self.eps])
 
     def _jacobian(self, logits: Tensor) -> Tensor:
-        visible, w = visible_keys(logits), self._weights(logits)
-        unit = row_top(logits, visible).clamp(min=1e-30)  # no logit above 0: any unit that can be divided by
+        (visible, top), w = visible_and_top(logits), self._weights(logits)
+        unit = top.clamp(min=1e-30)  # without a logit above 0, any divisor will do
         positive = visible & (logits > 0)
         base = torch.where(positive, logits / unit, 1.0)
         floor = self.eps / unit**self.power if self.eps > 0 else 0.0
@@ -149,8 +147,7 @@ class Softpick(Normalizer):
         return SOFTPICK, logits.new_full((1,), self.eps)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
-        visible, w = visible_keys(logits), self._weights(logits)
-        top = row_top(logits, visible)
+        (visible, top), w = visible_and_top(logits), self._weights(logits)
         size, unit = _expm1_scaled(logits, visible, top)
         total = size.abs().sum(-1, keepdim=True) + self.eps * unit
         growth = torch.where(visible, size + unit, 0.0) / torch.where(total > 0, total, 1.0)

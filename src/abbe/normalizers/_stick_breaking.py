@@ -9,18 +9,18 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
 from ._base import Normalizer
-from ._dispatch import RowMap, row_map
-from ._rows import finish, row_top, visible_keys
+from ._row_map import RowMap, row_map
+from ._rows import finish, visible_and_top
 
 
 def stick_breaking_reference(logits: Tensor, params: Tensor) -> Tensor:
     """beta_i prod_{k > i} (1 - beta_k), beta = sigmoid(l), in logarithms."""
-    visible = visible_keys(logits)
+    visible, top = visible_and_top(logits)
     shown = torch.where(visible, logits, 0.0)
-    # A product over thousands of keys would underflow, and its gradient be 0/0.
+    # A product over thousands of keys would underflow, and its gradient would be 0/0.
     rest = torch.where(visible, logsigmoid(-shown), 0.0)
     later = pad(rest.flip(-1).cumsum(-1)[..., :-1], (1, 0)).flip(-1)
-    return finish(torch.exp(logsigmoid(shown) + later), logits, params, visible, row_top(logits, visible))
+    return finish(torch.exp(logsigmoid(shown) + later), logits, params, visible, top)
 
 
 STICK_BREAKING = row_map(

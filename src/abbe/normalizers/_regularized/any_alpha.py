@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from ..._errors import AbbeError
-from .._dispatch import RowMap, inside_transform, row_map, row_weights
+from .._dispatch import inside_transform, row_weights
 from .._entmax import entmax_map
-from .._rows import below_top, finish, row_top, visible_keys
+from .._row_map import RowMap, row_map
+from .._rows import below_top, finish
 from .._softmax import SOFTMAX
 from .beyond_two import BEYOND_TWO
 from .root import log_peak, newton_step, powers_below
@@ -20,10 +21,8 @@ def any_alpha_reference(logits: Tensor, params: Tensor) -> Tensor:
     Two Newton steps with gradients, taken at the root, carry its derivatives up to the third order.
     """
     beta = params
-    visible = visible_keys(logits)
+    z, visible, top = below_top(logits)
     some = visible.any(-1, keepdim=True)
-    top = row_top(logits, visible)
-    z = below_top(logits, visible, top)
 
     def sums(s: Tensor, z: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
         w, above = powers_below(z, beta, s, visible)
@@ -36,7 +35,7 @@ def any_alpha_reference(logits: Tensor, params: Tensor) -> Tensor:
     for _ in range(2):
         s = newton_step(s, *sums(s, z, beta), some)
     w, _ = powers_below(z, beta, s, visible)
-    total = torch.where(some, w.detach().sum(-1, keepdim=True), 1.0)  # no gradient: exactly, it is 1
+    total = torch.where(some, w.detach().sum(-1, keepdim=True), 1.0)  # no gradient: in exact arithmetic it is 1
     return finish(w / total, logits, params, visible, top)
 
 
@@ -64,7 +63,7 @@ def entmax_weights(logits: Tensor, alpha: float | Tensor) -> Tensor:
         which, params = _map(logits, alpha)
         return row_weights(which, logits, params)
     beta = alpha.to(logits.dtype) - 1
-    # A graph cannot ask for values: there the maps that take all of them serve.
+    # A traced graph cannot read values: it uses the maps that take all of them.
     unknown = torch.compiler.is_compiling() or inside_transform()
     if not unknown and bool(((beta >= 0) & (beta <= 1)).all()):
         which, params = entmax_map(logits.new_ones(1), beta)
@@ -85,7 +84,7 @@ def _map(logits: Tensor, alpha: float) -> tuple[RowMap, Tensor]:
 
 
 def number_if_fixed(owner: str, name: str, value: float | Tensor, low: float, closed: bool = False) -> float | Tensor:
-    """A parameter as a number where it is one for all rows and has no gradient; an AbbeError if it is out of range."""
+    """A parameter as a number if all rows share it and it has no gradient; an AbbeError if it is out of range."""
     if isinstance(value, Tensor):
         if torch.compiler.is_compiling() or inside_transform():
             return value

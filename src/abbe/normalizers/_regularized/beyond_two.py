@@ -1,8 +1,8 @@
 """alpha-entmax for alpha > 2, by the smallest weight of the support.
 
-What is special: the slope of a weight is infinite where its key enters the support. A threshold tau, as the other maps
-have it, would need far more digits than there are: at alpha = 20 a weight of 0.1 is a difference of 1e-19 in tau. Seen
-from the smallest weight v every other one, (v^beta + beta (l - l_v))^(1/beta), is smooth and convex.
+What is special: the slope of a weight is infinite where its key enters the support. A threshold tau, as in the other
+maps, would need far more digits than there are: at alpha = 20 a weight of 0.1 is a difference of 1e-19 in tau. As a
+function of the smallest weight v every other one, (v^beta + beta (l - l_v))^(1/beta), is smooth and convex.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import math
 import torch
 from torch import Tensor
 
-from .._dispatch import inside_transform, row_map
-from .._rows import NEG_INF, below_top, finish, row_top, visible_keys
+from .._dispatch import inside_transform
+from .._row_map import row_map
+from .._rows import NEG_INF, below_top, finish
 from .root import lowest_key
 
-_MOST = 50  # Newton steps; for rows in which rounding keeps them alive
-_UNROLLED = 18  # where no step can be asked whether it was the last; 10 were the most seen on adversarial rows
+_MOST = 50  # Newton steps, a limit for rows in which rounding keeps them alive
+_UNROLLED = 18  # in a traced graph, which cannot test for convergence; adversarial rows took 10 at most
 
 
 def beyond_two_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -27,10 +28,8 @@ def beyond_two_reference(logits: Tensor, params: Tensor) -> Tensor:
     gradients, taken at the root, carry the derivatives up to the third order.
     """
     beta = params
-    visible = visible_keys(logits)
+    z, visible, top = below_top(logits)
     some = visible.any(-1, keepdim=True)
-    top = row_top(logits, visible)
-    z = below_top(logits, visible, top)
     with torch.no_grad():
         last = _last_of_support(torch.where(visible, z.detach(), NEG_INF), beta.detach())
     lead = z - z.gather(-1, last)
@@ -41,7 +40,7 @@ def beyond_two_reference(logits: Tensor, params: Tensor) -> Tensor:
     for _ in range(2):
         v = _newton(lead, beta, v, support)
     w = _weights_above(lead, beta, v, support)
-    total = torch.where(some, w.detach().sum(-1, keepdim=True), 1.0)  # no gradient: exactly, it is 1
+    total = torch.where(some, w.detach().sum(-1, keepdim=True), 1.0)  # no gradient: in exact arithmetic it is 1
     return finish(w / total, logits, params, visible, top)
 
 
@@ -77,12 +76,12 @@ def _newton(lead: Tensor, beta: Tensor, v: Tensor, support: Tensor) -> Tensor:
 
 
 def _smallest_weight(lead: Tensor, beta: Tensor, support: Tensor) -> Tensor:
-    """v at which the sum is 1: Newton, the sum is convex in v, so it comes down to the root from 1 / |support|."""
+    """v at which the sum is 1, by Newton: the sum is convex in v, so it comes down to the root from 1 / |support|."""
     v = 1 / support.sum(-1, keepdim=True).clamp(min=1).to(lead.dtype)
     unrolled = torch.compiler.is_compiling() or inside_transform()
     for _ in range(_UNROLLED if unrolled else _MOST):
         before, v = v, _newton(lead, beta, v, support)
-        # The sum is 1, so a smaller change is one of its rounding.
+        # The sum is 1, so a smaller change is rounding.
         if not unrolled and not bool(((v - before).abs() > 8 * torch.finfo(v.dtype).eps).any()):
             break
     return v

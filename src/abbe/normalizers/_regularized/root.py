@@ -13,8 +13,8 @@ from .._entmax import log1p_ratio
 from .._rows import NEG_INF
 
 Sums = Callable[[Tensor], tuple[Tensor, Tensor]]
-_MOST = 200  # a bisection to float64 every other step would need 120
-_UNROLLED = 16  # 8 were the most seen on adversarial rows
+_MOST = 200  # bisecting to float64 in every other step would take 120
+_UNROLLED = 16  # in a traced graph; adversarial rows took 8 at most
 
 
 def powers_below(z: Tensor, beta: Tensor, s: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,10 +34,10 @@ def newton_step(s: Tensor, total: Tensor, slope: Tensor, some: Tensor) -> Tensor
 
 
 def log_peak(sums: Sums, low: Tensor, some: Tensor) -> Tensor:
-    """s in [low, 0] at which total = 1, given total and its slope as functions of s, total growing with s.
+    """s in [low, 0] at which total = 1, given total, which increases with s, and its slope.
 
-    Newton on log total. Where a step leaves the bracket or is not half as long as the last but one, the bracket is
-    halved instead: log total is neither convex nor concave.
+    Newton on log total. If a step leaves the bracket or is more than half as long as the one before last, the bracket
+    is halved instead: log total is neither convex nor concave.
     """
     s, high = torch.zeros_like(low), torch.zeros_like(low)
     low = low - 8 * torch.finfo(low.dtype).eps * (1 - low)  # the root of equal logits lies on the edge
@@ -58,13 +58,13 @@ def log_peak(sums: Sums, low: Tensor, some: Tensor) -> Tensor:
 
 
 def lowest_key(z: Tensor, belongs: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """Index of the lowest key whose level belongs, and whether there is one; if a level belongs, all above it do.
+    """Index of the lowest key whose level belongs, and whether any does; if a level belongs, all above it do.
 
     A bisection over the sorted keys; -inf is an absent key, which never belongs.
     """
     ordered, order = torch.where(z.isnan(), NEG_INF, z).sort(-1, descending=True)
     keys = z.shape[-1]
-    inside = torch.zeros_like(order[..., :1])  # so many keys belong for sure
+    inside = torch.zeros_like(order[..., :1])  # this many keys belong for certain
     outside = torch.full_like(inside, keys + 1)
     for _ in range(math.ceil(math.log2(keys + 1))):
         middle = ((inside + outside) // 2).clamp(min=1, max=keys)
