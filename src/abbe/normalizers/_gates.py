@@ -1,4 +1,4 @@
-"""Maps that gate each key by its own logit: sigmoid, normalised ReLU^p, softpick."""
+"""Maps that gate each key by its own logit: sigmoid, normalised ReLU^p, softpick, and stick-breaking."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid, pad
 
 from ._base import Normalizer
 from ._options import Option
@@ -50,9 +51,22 @@ def softpick_reference(logits: Tensor, params: Tensor) -> Tensor:
     return finish(torch.relu(size) / torch.where(total > 0, total, 1.0), logits, params, visible, top)
 
 
+def stick_breaking_reference(logits: Tensor, params: Tensor) -> Tensor:
+    """beta_i prod_{k > i} (1 - beta_k), beta = sigmoid(l), in logarithms."""
+    visible, top = visible_and_top(logits)
+    shown = torch.where(visible, logits, 0.0)
+    # A product over thousands of keys would underflow, and its gradient would be 0/0.
+    rest = torch.where(visible, logsigmoid(-shown), 0.0)
+    later = pad(rest.flip(-1).cumsum(-1)[..., :-1], (1, 0)).flip(-1)
+    return finish(torch.exp(logsigmoid(shown) + later), logits, params, visible, top)
+
+
 SIGMOID = row_map("sigmoid", sigmoid_reference, "gates", "sigmoid_forward", "sigmoid_backward")
 RELU = row_map("relu", relu_reference, "gates", "relu_forward", "relu_backward")
 SOFTPICK = row_map("softpick", softpick_reference, "gates", "softpick_forward", "softpick_backward")
+STICK_BREAKING = row_map(
+    "stick-breaking", stick_breaking_reference, "gates", "stick_breaking_forward", "stick_breaking_backward"
+)
 
 
 class Sigmoid(Normalizer):
@@ -156,3 +170,31 @@ class Softpick(Normalizer):
     def _lipschitz(self, keys: int) -> float:
         # ||J|| <= max u + ||w|| ||v||, u_i <= 1 + 1/eps, ||v|| <= 1 + sqrt(n)/eps, ||w|| <= 1.
         return 2 + (1 + math.sqrt(keys)) / self.eps if self.eps > 0 else math.inf
+
+
+class StickBreaking(Normalizer):
+    """beta_i prod_{later k} (1 - beta_k), beta = sigmoid(l), arXiv 2410.17980. The order of the keys matters, the
+    last visible key being the nearest to the query; meant for causal attention.
+
+    Jacobian w_i (1 - beta_i) on the diagonal, -w_i beta_k for k > i, 0 below. `lipschitz` is the upper bound
+    sqrt(1/(2e)) = 0.429 (column sums are at most 1/2, row sums at most 1/e). As n grows far keys share what is
+    left of the stick: near keys are not diluted by them.
+    """
+
+    name = "stick-breaking"
+    meaning = "near keys first; a high logit ends the row there, low logits pass the stick on to farther keys"
+    paper = "2410.17980"
+    example = "stick-breaking"
+    sums_to_one = False
+    needs_order = True
+
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return STICK_BREAKING, logits.new_zeros(1)
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        w, gate = self._weights(logits), torch.sigmoid(logits)
+        later = torch.triu(-w.unsqueeze(-1) * gate.unsqueeze(-2), diagonal=1)
+        return later + torch.diag_embed(w * torch.sigmoid(-logits))
+
+    def _lipschitz(self, keys: int) -> float:
+        return math.sqrt(1 / (2 * math.e)) if keys > 1 else 0.25

@@ -10,7 +10,7 @@ from .._errors import AbbeError
 from ._adaptive import AdaptiveTemperature, NormSoftmax
 from ._base import Normalizer
 from ._entmax import AdaptiveScalableEntmax, Entmax, Sparsemax
-from ._gates import NormalizedReLU, Sigmoid, Softpick
+from ._gates import NormalizedReLU, Sigmoid, Softpick, StickBreaking
 from ._hybrid import Hybrid
 from ._options import Option
 from ._regularized.budget import Budget
@@ -21,7 +21,6 @@ from ._shaped import ClippedSoftmax, ElasticSoftmax, SelfAdjustedSoftmax
 from ._sink import LearnedSink, SoftmaxPlusOne
 from ._softmax import LearnedTemperature, LogNScaling, ScalableSoftmax, Softmax
 from ._spec import parse_spec
-from ._stick_breaking import StickBreaking
 
 CLASSES: tuple[type[Normalizer], ...] = (
     Softmax,
