@@ -82,7 +82,7 @@ def hidden_edges(rule: Rule, inputs: Inputs, queries: slice, keys: slice) -> Hid
     """Which of these keys causal and window hide: tables for the first and the last of them, none for the middle."""
     if not rule.causal and rule.window is None:
         return []
-    nearest, farthest = visible_distances(rule, inputs)
+    nearest, farthest = visible_distances(rule.causal, rule.window, inputs.q, inputs.k)
     offset = inputs.k.shape[-2] - inputs.q.shape[-2]
     # The last query sits at the last key.
     first, last = queries.start + offset, queries.stop - 1 + offset
@@ -96,17 +96,16 @@ def hidden_edges(rule: Rule, inputs: Inputs, queries: slice, keys: slice) -> Hid
     return hidden
 
 
-def visible_distances(rule: Rule, inputs: Inputs) -> tuple[int, int]:
+def visible_distances(causal: bool, window: int | None, q: Tensor, k: Tensor) -> tuple[int, int]:
     """Least and greatest (query position - key position) that causal and window allow."""
-    no_limit = inputs.q.shape[-2] + inputs.k.shape[-2]
-    reach = no_limit if rule.window is None else rule.window - 1
-    return 0 if rule.causal else -reach, reach
+    reach = q.shape[-2] + k.shape[-2] if window is None else window - 1
+    return 0 if causal else -reach, reach
 
 
 def blocks(call: Call, inputs: Inputs) -> Iterator[Block]:
     """All blocks in which some query can see some key."""
     queries, keys = inputs.q.shape[-2], inputs.k.shape[-2]
-    nearest, farthest = visible_distances(call.rule, inputs)
+    nearest, farthest = visible_distances(call.rule.causal, call.rule.window, inputs.q, inputs.k)
     room, chunks = call.size.batch, [spans(queries, call.size.queries)]
     # From the innermost batch dim outwards, so that a block is contiguous in memory.
     for length in reversed(inputs.q.shape[:-3]):
@@ -127,7 +126,7 @@ def spans(length: int, step: int) -> list[slice]:
 def best_block_size(rule: Rule, inputs: Inputs) -> BlockSize:
     heads, queries, keys = *inputs.q.shape[-3:-1], inputs.k.shape[-2]
     scores = BLOCK_BYTES // (heads * compute_dtype(inputs.q).itemsize)
-    nearest, farthest = visible_distances(rule, inputs)
+    nearest, farthest = visible_distances(rule.causal, rule.window, inputs.q, inputs.k)
     reach = farthest - nearest
     # r queries see min(keys, r + reach) keys, and r times that must be at most `scores`.
     within_reach = (math.isqrt(reach * reach + 4 * scores) - reach) // 2

@@ -100,10 +100,10 @@ def _openmp_of_torch() -> ctypes.CDLL | None:
         return None
     loaded = {line.split(maxsplit=5)[-1] for line in mapped.splitlines() if "libgomp" in line}
     # Other packages bring a libgomp, too: the spinning team is torch's.
-    own = {path for path in loaded if Path(path).is_relative_to(Path(torch.__file__).parent)} or loaded
-    if len(own) != 1:
+    paths = {path for path in loaded if Path(path).is_relative_to(Path(torch.__file__).parent)} or loaded
+    if len(paths) != 1:
         return None
-    library = ctypes.CDLL(own.pop())
+    library = ctypes.CDLL(paths.pop())
     return library if hasattr(library, "GOMP_parallel") else None
 
 

@@ -38,8 +38,8 @@ def _expm1_scaled(logits: Tensor, visible: Tensor, top: Tensor) -> tuple[Tensor,
     unit = torch.exp(-shift)
     # expm1 where e^l - 1 would cancel, shifted below the top where e^l would overflow.
     small = visible & (logits.abs() < 1)
-    shown = torch.where(visible & ~small, logits - shift, 0.0)
-    size = torch.where(small, torch.expm1(torch.where(small, logits, 0.0)) * unit, torch.exp(shown) - unit)
+    shifted = torch.where(visible & ~small, logits - shift, 0.0)
+    size = torch.where(small, torch.expm1(torch.where(small, logits, 0.0)) * unit, torch.exp(shifted) - unit)
     return torch.where(visible, size, 0.0), unit
 
 
@@ -54,11 +54,11 @@ def softpick_reference(logits: Tensor, params: Tensor) -> Tensor:
 def stick_breaking_reference(logits: Tensor, params: Tensor) -> Tensor:
     """beta_i prod_{k > i} (1 - beta_k), beta = sigmoid(l), in logarithms."""
     visible, top = visible_and_top(logits)
-    shown = torch.where(visible, logits, 0.0)
+    filled = torch.where(visible, logits, 0.0)
     # A product over thousands of keys would underflow, and its gradient would be 0/0.
-    rest = torch.where(visible, logsigmoid(-shown), 0.0)
+    rest = torch.where(visible, logsigmoid(-filled), 0.0)
     later = pad(rest.flip(-1).cumsum(-1)[..., :-1], (1, 0)).flip(-1)
-    return finish(torch.exp(logsigmoid(shown) + later), logits, params, visible, top)
+    return finish(torch.exp(logsigmoid(filled) + later), logits, params, visible, top)
 
 
 SIGMOID = row_map("sigmoid", sigmoid_reference, "gates", "sigmoid_forward", "sigmoid_backward")

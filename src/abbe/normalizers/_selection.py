@@ -90,7 +90,7 @@ class TopK(_Selection):
 
     name = "topk"
     aliases = ("top-k", "top-k-softmax")
-    meaning = "a hard limit on the keys; high k is softmax, low k means few keys whatever the row says"
+    meaning = "a hard limit on the keys; high k is softmax, low k means few keys regardless of the row"
     paper = "1912.11637"
     example = "topk:k=32"
     options = (

@@ -37,8 +37,8 @@ _SMALLEST_WIDTH = 1e-37  # 1/width must stay finite in float32; a row narrower t
 
 
 def _low_and_high(logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-    shown = torch.where(visible, logits, 0.0)
-    low, high = shown.amin(-1, keepdim=True), shown.amax(-1, keepdim=True)
+    filled = torch.where(visible, logits, 0.0)
+    low, high = filled.amin(-1, keepdim=True), filled.amax(-1, keepdim=True)
     return torch.where(low < 0, low, 0.0), torch.where(high > 0, high, 0.0)
 
 
@@ -148,8 +148,8 @@ class SelfAdjustedSoftmax(Normalizer):
         low, high = _low_and_high(logits, visible)
         wide = high - low > _SMALLEST_WIDTH
         inverse = torch.where(wide, 1 / torch.where(wide, high - low, 1.0), 0.0)
-        shown = torch.where(visible, logits, 0.0)
-        ratio = torch.where(visible, torch.where(wide, (shown - low) * inverse, 1.0), 0.0)
+        filled = torch.where(visible, logits, 0.0)
+        ratio = torch.where(visible, torch.where(wide, (filled - low) * inverse, 1.0), 0.0)
         at_low, at_high = _shares((logits == low) & (low < 0)), _shares((logits == high) & (high > 0))
         jacobian = diagonal_minus_outer(ratio * p + inverse * p, ratio * p, p)
         jacobian = jacobian - ((1 - ratio) * inverse * p).unsqueeze(-1) * at_low.unsqueeze(-2)

@@ -76,7 +76,7 @@ class LearnedTemperature(ScaledSoftmax):
     """softmax(exp(t) l) with t learned per head and kept within (-ln 100, ln 100), arXiv 2111.09883.
 
     Jacobian e^t (diag w - w w^T). Lipschitz constant e^t/2, at most 50. As n grows the weights disperse like
-    softmax: t does not know n.
+    softmax: t does not depend on n.
     """
 
     name = "learned-temperature"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..._kernels.packing import products_pay
-from ..blocks import Inputs, Rule, spans, visible_distances
+from ..blocks import spans, visible_distances
 
 # Of scores. A block should stay in the caches of two cores, and have enough queries for an efficient matrix product.
 SCORE_BYTES = 4 * 2**20
@@ -67,12 +67,6 @@ class Support(NamedTuple):
     sink_weights: Tensor  # (rows,), or (0,) without a sink
 
 
-def distances(settings: Settings, tensors: Tensors) -> tuple[int, int]:
-    """Least and greatest (query position - key position) that causal and window allow."""
-    rule = Rule(None, 1.0, causal=settings.causal, window=settings.window)  # type: ignore[arg-type]
-    return visible_distances(rule, Inputs(tensors.q, tensors.k, tensors.v))
-
-
 def packs(settings: Settings, tensors: Tensors) -> bool:
     """Whether kernels compute the scores: these need no cap, bias or mask, and there are many queries."""
     modified = settings.softcap is not None or tensors.bias is not None or tensors.mask is not None
@@ -83,7 +77,7 @@ def blocks(settings: Settings, tensors: Tensors) -> Iterator[Block]:
     """All blocks in which some query can see some key; the queries of a key head come in order."""
     batch, heads, queries, _ = tensors.q.shape
     key_heads, keys = tensors.k.shape[1:3]
-    nearest, farthest = distances(settings, tensors)
+    nearest, farthest = visible_distances(settings.causal, settings.window, tensors.q, tensors.k)
     size, most = (PACKED_BLOCK, PACKED_QUERIES) if packs(settings, tensors) else (SCORE_BYTES, MAX_QUERIES)
     in_block = max(1, size // 4 // min(keys, farthest - nearest + most))  # rows of scores
     step = min(max(in_block // (heads * batch), MIN_QUERIES), most, queries)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ...normalizers import Normalizer, weights_of_map
-from ..blocks import Call, Inputs, Rule, best_block_size
+from ..blocks import Call, Inputs, Rule, best_block_size, visible_distances
 from ..engine import block_gradients, block_output, dense
-from .call import Block, Settings, Tensors, distances
+from .call import Block, Settings, Tensors
 from .forward import Scratch, support_of
 
 # Shares of the visible keys above which full rows cost less than the support. With a backward pass the support pays up
@@ -42,7 +42,7 @@ def dense_key_heads(settings: Settings, tensors: Tensors, dense_from: float = DE
     last = slice(max(0, queries - PROBED), queries)
     block = Block(slice(0, batch), slice(0, key_heads), last, slice(0, keys))
     counts = support_of(settings, tensors, block, Scratch(tensors, [block]))[2].view(batch, key_heads, -1)
-    nearest, farthest = distances(settings, tensors)
+    nearest, farthest = visible_distances(settings.causal, settings.window, tensors.q, tensors.k)
     shares = (counts.double().mean((0, 2)) / min(keys, farthest - nearest + 1)).tolist()
     if max(shares) <= CLOSE * dense_from:
         return list(range(key_heads)) if sum(shares) > dense_from * key_heads else []
@@ -83,8 +83,7 @@ def put_heads(grads: Tensors, part: Tensors, key_heads: Sequence[int]) -> None:
 
 
 def rule_of(settings: Settings, normalizer: nn.Module) -> Rule:
-    _, scale, softcap, causal, window, dropout = settings
-    return Rule(cast(Normalizer, normalizer), scale, softcap, causal, window, dropout)
+    return Rule(cast(Normalizer, normalizer), *settings[1:])
 
 
 def dense_output(settings: Settings, seed: int, tensors: Tensors) -> Tensor:

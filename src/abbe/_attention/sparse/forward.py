@@ -15,6 +15,7 @@ from ..._kernels.packing import pack
 from ..._kernels.switch import load
 from ..._kernels.threads import over_rows
 from ...normalizers import find_support
+from ..blocks import visible_distances
 from .call import (
     PACKED_BLOCK,
     SCORE_BYTES,
@@ -23,7 +24,6 @@ from .call import (
     Support,
     Tensors,
     blocks,
-    distances,
     packs,
     params_of,
     row_table,
@@ -102,7 +102,7 @@ def support_of(
     else:
         query = (tensors.q[block.batch, block.heads(tensors), block.queries] * settings.scale).flatten(0, 2)
         packed = scratch.packed[block.batch, block.key_heads].flatten(0, 1)
-    nearest, farthest = distances(settings, tensors)
+    nearest, farthest = visible_distances(settings.causal, settings.window, tensors.q, tensors.k)
     queries = block.queries.stop - block.queries.start
     position = block.queries.start + tensors.k.shape[2] - tensors.q.shape[2] - block.keys.start
     shape = torch.tensor([queries, position, nearest, farthest, keys, block.keys.start])

@@ -12,14 +12,11 @@ from .._row_map import RowMap, row_map
 from .._rows import below_top, finish
 from .._softmax import SOFTMAX
 from .beyond_two import BEYOND_TWO
-from .root import log_peak, newton_step, powers_below
+from .root import log_peak, powers_below
 
 
 def any_alpha_reference(logits: Tensor, params: Tensor) -> Tensor:
-    """[beta l - tau]_+^(1/beta), params (beta,), beta = alpha - 1 in (-1, 1]; beta = 0 is softmax.
-
-    Two Newton steps with gradients, taken at the root, carry its derivatives up to the third order.
-    """
+    """[beta l - tau]_+^(1/beta), params (beta,), beta = alpha - 1 in (-1, 1]; beta = 0 is softmax."""
     beta = params
     z, visible, top = below_top(logits)
     some = visible.any(-1, keepdim=True)
@@ -28,12 +25,8 @@ def any_alpha_reference(logits: Tensor, params: Tensor) -> Tensor:
         w, above = powers_below(z, beta, s, visible)
         return w.sum(-1, keepdim=True), (w / above).sum(-1, keepdim=True)
 
-    with torch.no_grad():
-        fixed = z.detach(), beta.detach()
-        count = visible.sum(-1, keepdim=True).clamp(min=1).to(z.dtype)
-        s = log_peak(lambda s: sums(s, *fixed), -count.log(), some)
-    for _ in range(2):
-        s = newton_step(s, *sums(s, z, beta), some)
+    count = visible.sum(-1, keepdim=True).clamp(min=1).to(z.dtype)
+    s = log_peak(sums, -count.log(), some, z, beta)
     w, _ = powers_below(z, beta, s, visible)
     total = torch.where(some, w.detach().sum(-1, keepdim=True), 1.0)  # no gradient: in exact arithmetic it is 1
     return finish(w / total, logits, params, visible, top)

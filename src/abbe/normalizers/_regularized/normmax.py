@@ -13,7 +13,7 @@ from .._options import Option, PerHead, heads_option, learn_option
 from .._row_map import RowMap, row_map
 from .._rows import below_top, finish
 from .any_alpha import number_if_fixed
-from .root import log_peak, newton_step, powers_below
+from .root import log_peak, powers_below
 
 _HARD = 1e-6  # for a smaller alpha - 1 the limit is used, argmax
 
@@ -36,12 +36,8 @@ def normmax_reference(logits: Tensor, params: Tensor) -> Tensor:
         unit = torch.exp((alpha - 1) * s)  # u^alpha = u unit above: no power of a zero is taken
         return unit * (u * above).sum(-1, keepdim=True), alpha * unit * u.sum(-1, keepdim=True)
 
-    with torch.no_grad():
-        fixed = z.detach(), alpha.detach()
-        count = visible.sum(-1, keepdim=True).clamp(min=1).to(z.dtype)
-        s = log_peak(lambda s: sums(s, *fixed), -count.log() / fixed[1], some)
-    for _ in range(2):
-        s = newton_step(s, *sums(s, z, alpha), some)
+    count = visible.sum(-1, keepdim=True).clamp(min=1).to(z.dtype)
+    s = log_peak(sums, -count.log() / alpha, some, z, alpha)
     u, _ = powers_below(z, beta, s, visible)
     u = torch.where(soft, u, (visible & (gap == 0)).to(u.dtype))
     total = u.sum(-1, keepdim=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import Any
 
@@ -56,13 +57,7 @@ def _launch(which: str, arrays: tuple[Tensor, ...], rows: Tensor, params: Tensor
 
 
 def _kernel(which: str) -> Any:
-    if which == "forward":
-        from .forward import forward
-
-        return forward
-    from .backward import backward
-
-    return backward
+    return getattr(importlib.import_module(f"{__package__}.{which}"), which)  # imports triton
 
 
 def _give_up(error: Exception) -> None:
