@@ -155,9 +155,9 @@ def check_owner(path: Path, facts: Mapping[str, Any], run: str, part: str) -> No
         raise AbbeError(f"{path} is a copy of {facts.get('part')}")
 
 
-def check_file(path: Path, content: bytes, beside: Mapping[str, Any], name: str = "") -> None:
-    """Check a file against its hash in `beside`, an object from `read_json` that lists it as `name`."""
-    if beside[CHECKED].get("files", {}).get(name or path.name) != sha256(content):
+def check_file(path: Path, content: bytes, record: Mapping[str, Any], name: str = "") -> None:
+    """Check a file against its hash in `record`, an object from `read_json` that lists it as `name`."""
+    if record[CHECKED].get("files", {}).get(name or path.name) != sha256(content):
         raise AbbeError(f"{path} is damaged: its checksum is wrong")
 
 

@@ -49,7 +49,7 @@ def held(folder: str | os.PathLike[str] | None) -> Iterator[None]:
             return
         lock = _acquire(path, Path(folder))
         try:
-            _refuse_beside_workers(path, Path(folder))
+            _check_no_workers(path, Path(folder))
             _holders[path] = me
             try:
                 yield
@@ -66,7 +66,7 @@ def shared(folder: str | os.PathLike[str]) -> Iterator[Alive]:
     """Join the workers of a folder; inside, `held` takes this folder and its subfolders without a lock."""
     path = Path(os.path.realpath(folder))
     with _existing(Path(folder)), Alive(path) as alive:
-        _refuse_beside_run(path, Path(folder))
+        _check_no_run(path, Path(folder))
         before = _shared.set(path)
         try:
             yield alive
@@ -74,7 +74,7 @@ def shared(folder: str | os.PathLike[str]) -> Iterator[Alive]:
             _shared.reset(before)
 
 
-def _refuse_beside_workers(path: Path, folder: Path) -> None:
+def _check_no_workers(path: Path, folder: Path) -> None:
     """Called by the holder of the lock."""
     others = living(path, path / LOCK)
     if others:
@@ -84,7 +84,7 @@ def _refuse_beside_workers(path: Path, folder: Path) -> None:
         )
 
 
-def _refuse_beside_run(path: Path, folder: Path) -> None:
+def _check_no_run(path: Path, folder: Path) -> None:
     """Called by a worker that has left its mark."""
     try:
         lock = os.open(path / LOCK, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))

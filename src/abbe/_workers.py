@@ -47,11 +47,11 @@ def expires_after() -> float:
 class _Mark:
     """A file that a process touches while it is alive, as it was read."""
 
-    who: dict[str, Any]
+    owner: dict[str, Any]
     touched: float
 
     def has_expired(self, now: float) -> bool:
-        if self.who.get("machine") == _machine() and not _is_running(self.who.get("process")):
+        if self.owner.get("machine") == _machine() and not _is_running(self.owner.get("process")):
             return True
         return now - self.touched > expires_after()
 
@@ -134,12 +134,12 @@ class Alive:
         return any(not mark.has_expired(now) for mark in marks)
 
     def _write(self, path: Path) -> bool:
-        who = json.dumps(here() | {"machine": _machine(), "worker": self.name})
+        owner = json.dumps(here() | {"machine": _machine(), "worker": self.name})
         for attempt in range(5):
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                return write_once(path, who)
+                return write_once(path, owner)
             except CannotWrite:
                 if attempt == 4:
                     raise
@@ -148,7 +148,7 @@ class Alive:
     def _remove(self, path: Path) -> None:
         self._touched.discard(path)
         mark = _read(path)
-        if mark is not None and mark.who.get("worker") == self.name:  # else it had expired, and is another's now
+        if mark is not None and mark.owner.get("worker") == self.name:  # else it had expired, and is another's now
             with suppress(OSError):
                 path.unlink()
 
@@ -163,7 +163,7 @@ def living(folder: Path, clock: Path) -> list[str]:
     """The hosts of the live workers of a folder; `clock` is a file in it that may be touched."""
     marks = [_read(path) for path in sorted((folder / SHARED / WORKERS).glob("*.json"))]
     now = _touch(clock) if marks else 0.0
-    return [str(mark.who.get("host", "another machine")) for mark in marks if mark and not mark.has_expired(now)]
+    return [str(mark.owner.get("host", "another machine")) for mark in marks if mark and not mark.has_expired(now)]
 
 
 def here() -> dict[str, Any]:
@@ -201,9 +201,9 @@ def _read(path: Path) -> _Mark | None:
     except OSError:
         return None
     with suppress(ValueError):
-        who = json.loads(content)
-        if isinstance(who, dict):
-            return _Mark(who, touched)
+        owner = json.loads(content)
+        if isinstance(owner, dict):
+            return _Mark(owner, touched)
     return _Mark({}, touched)
 
 

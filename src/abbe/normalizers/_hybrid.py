@@ -45,7 +45,7 @@ class Hybrid(Combination):
     """mix A + (1 - mix) B, mix in [0, 1] fixed or learned per head.
 
     Jacobian: the same mixture of the Jacobians. `lipschitz` is the mixture of the two constants, an upper bound.
-    As n grows: the mixture of the two behaviours, so a share of B survives whatever A does.
+    As n grows: the mixture of the two behaviours, so a share of B always survives.
     """
 
     name = "hybrid"
