@@ -10,7 +10,7 @@ from torch import Tensor
 from ._base import Normalizer
 from ._options import Option, PerHead, heads_option, learn_option
 from ._row_map import RowMap, row_map
-from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax
+from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, visible_and_top
 
 
 def plain_softmax(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -43,10 +43,11 @@ def _low_and_high(logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def self_adjusted_reference(logits: Tensor, params: Tensor) -> Tensor:
-    p, visible, top = plain_softmax(logits)
+    visible, top = visible_and_top(logits)
     low, high = _low_and_high(logits, visible)
     wide = high - low > _SMALLEST_WIDTH
     ratio = torch.where(wide, (torch.where(visible, logits, 0.0) - low) / torch.where(wide, high - low, 1.0), 1.0)
+    p = masked_softmax(torch.where(visible, logits - top, 0.0), visible)
     return finish(ratio * p, logits, params, visible, top)
 
 
