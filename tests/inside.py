@@ -43,6 +43,7 @@ MODULES = {
     "models_tap": "abbe.models._tap",
     "models_text": "abbe.models._text",
     "normalizers_dispatch": "abbe.normalizers._dispatch",
+    "normalizers_row_map": "abbe.normalizers._row_map",
     "normalizers_registry": "abbe.normalizers._registry",
     "normalizers_step": "abbe.normalizers._step",
     "triton_choice": "abbe.normalizers._triton.choice",

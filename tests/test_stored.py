@@ -22,7 +22,7 @@ def test_what_was_read_is_what_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "part", "message"), [("q", "p", r"a\.json is of another run"), ("r", "q", r"a\.json is a copy of p")]
+    ("run", "part", "message"), [("q", "p", r"a\.json belongs to another run"), ("r", "q", r"a\.json is a copy of p")]
 )
 def test_another_run_or_part(tmp_path: Path, run: str, part: str, message: str) -> None:
     write_json(tmp_path / "a.json", {"x": 1}, run="r", part="p")

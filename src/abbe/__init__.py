@@ -3,9 +3,9 @@
 import typing as _typing
 
 from ._errors import AbbeError
+from ._import_hooks import register_model_type as _register_model_type
 from ._import_hooks import when_imported as _when_imported
 from ._lazy import later as _on_first_use
-from ._model_type import register_model_type as _register_model_type
 
 if _typing.TYPE_CHECKING:
     from ._attention.attend import attention
@@ -147,9 +147,9 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
 _MODULES = ("bounds", "entmax", "measures", "models", "normalizers", "results", "studies", "training", "views", "words")
 __getattr__, __dir__ = _on_first_use(__name__, _NAMES, _MODULES)
 
-# attn_implementation="abbe:entmax-1.5" and the like are known to transformers when both are imported, in any order.
+# Once both are imported, in any order, transformers accepts attn_implementation="abbe:entmax-1.5" and the like.
 _when_imported("transformers.modeling_utils", lambda: __getattr__("models").register_attention_names())
-# The folders that `export` writes with a plan name a model type of abbe's.
+# Exported folders that contain a plan have the model type "abbe".
 _when_imported(
     "transformers.models.auto.configuration_auto",
     lambda: _register_model_type(lambda: __getattr__("models").carried_config),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class AbbeError(ValueError):
-    """Bad input: one line that names the argument, what came and what is allowed.
+    """Invalid input: one line that names the argument, the value received and what is allowed.
 
     Examples:
         >>> abbe.normalizer("entmx")

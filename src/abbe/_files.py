@@ -1,8 +1,8 @@
-"""Files that a run keeps: each appears whole or not at all, and is known to be unharmed when it is read again.
+"""The files of a run: each appears whole or not at all, and is checked for damage when it is read.
 
-What is special: a file is written under a name of its own and then renamed, so neither a kill nor a second process
-leaves half of one. The checksum is over what a JSON file says, not over its bytes, and stands in the file itself, in a
-block that also names the run and the part: one part copied over another is found like a flipped bit.
+What is special: a file is written under a unique name and then renamed, so neither a kill nor a second process leaves
+half of it. The checksum is over the content of a JSON file, not its bytes, and stands in the file itself, in a block
+that also names the run and the part: a part copied over another is detected like a flipped bit.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ._errors import AbbeError
 
-CHECKED = "checked"  # the block: run, part, hashes of files beside, sha256 of all that and of the content
+CHECKED = "checked"  # the block: run, part, hashes of files next to it, sha256 of all that and of the content
 _UNFINISHED = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.part")
 
 
 class CannotWrite(AbbeError):
-    """A full disk, a folder that may not be written or is gone."""
+    """The disk is full, or the folder is read-only or gone."""
 
 
 def sha256(content: bytes) -> str:
@@ -33,49 +33,50 @@ def sha256(content: bytes) -> str:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether it is what `write_whole` leaves when its process is killed."""
+    """Whether `write_whole` left this file behind when its process was killed."""
     return _UNFINISHED.fullmatch(path.name) is not None
 
 
-def write_whole(path: Path, content: bytes | str, durable: bool = True) -> None:
-    """Write a file at once. One that is not durable may be lost with the power: its checksum tells."""
+@contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
+    """A unique name to write under, removed at the end."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
+        yield unfinished
+    except OSError as error:
+        raise CannotWrite(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
+
+
+def write_whole(path: Path, content: bytes | str, durable: bool = True) -> None:
+    """Write a file atomically. Unless durable, a power failure may damage it: its checksum will show."""
+    with _unfinished(path) as unfinished:
         with open(unfinished, "wb") as file:
             file.write(content if isinstance(content, bytes) else content.encode())
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
         unfinished.replace(path)
-    except OSError as error:
-        raise CannotWrite(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
 
 
 def write_once(path: Path, content: bytes | str) -> bool:
-    """Write a file at once if there is none of this name; False if there is. Of several processes one wins.
+    """Write a file atomically unless it exists, and return whether it was written. Of several processes one wins.
 
     By a link and not by a lock, which NFS may lose.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     plain = content if isinstance(content, bytes) else content.encode()
-    try:
+    with _unfinished(path) as unfinished:
         unfinished.write_bytes(plain)
         try:
             os.link(unfinished, path)
         except FileExistsError:
-            # NFS asks again when an answer was lost, and is then told that the link, its own, is there.
+            # When a reply was lost, NFS asks again and then finds its own link.
             return unfinished.stat().st_nlink == 2
         except OSError:  # a file system without links
             return _write_exclusively(path, plain)
-        return True
-    except OSError as error:
-        raise CannotWrite(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
+    return True
 
 
 def _write_exclusively(path: Path, content: bytes) -> bool:
@@ -96,7 +97,7 @@ def write_json(
     files: Sequence[str] = (),
     durable: bool = True,
 ) -> None:
-    """Write an object with its checksum; `files` beside it are hashed in it."""
+    """Write an object with its checksum, and with the hashes of `files` in the same folder."""
     block: dict[str, Any] = {key: name for key, name in (("run", run), ("part", part)) if name}
     if files:
         block["files"] = {name: sha256(read_bytes(path.parent / name)) for name in files}
@@ -104,12 +105,12 @@ def write_json(
 
 
 def write_json_once(path: Path, content: Mapping[str, Any]) -> bool:
-    """Write an object with its checksum if there is no such file; whether it was written."""
+    """Write an object with its checksum unless the file exists, and return whether it was written."""
     return write_once(path, _sealed(content, {}))
 
 
 def _sealed(content: Mapping[str, Any], block: Mapping[str, Any]) -> str:
-    plain = json.loads(json.dumps(content))  # keys as text, as they are read again
+    plain = json.loads(json.dumps(content))  # with keys as text, as it will be read
     sealed = plain | {CHECKED: dict(block) | {"sha256": _sum_of(plain, block)}}
     return json.dumps(sealed, indent=1) + "\n"
 
@@ -123,11 +124,11 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object as it is written, its checksum with it."""
+    """The object in a file, including its checksum."""
     stored = read_bytes(path)
     try:
         content = json.loads(stored.decode())
-    except (ValueError, RecursionError):  # also numbers of thousands of digits, and lists in lists in lists
+    except (ValueError, RecursionError):  # also numbers of thousands of digits, and deeply nested lists
         raise AbbeError(f"{path} is not valid JSON: it was changed or cut off") from None
     if not isinstance(content, dict):
         raise AbbeError(f"{path} is not a JSON object")
@@ -135,7 +136,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def checked(path: Path, content: Mapping[str, Any], run: str = "", part: str = "") -> dict[str, Any]:
-    """What was read from a file, without its checksum; refused if it is damaged, or another part or run is named."""
+    """The content of a file without its checksum; an error if it is damaged, or belongs to another part or run."""
     plain = {key: value for key, value in content.items() if key != CHECKED}
     block = content.get(CHECKED)
     if not isinstance(block, dict):
@@ -149,14 +150,14 @@ def checked(path: Path, content: Mapping[str, Any], run: str = "", part: str = "
 
 def check_owner(path: Path, facts: Mapping[str, Any], run: str, part: str) -> None:
     if facts.get("run", "") != run:
-        raise AbbeError(f"{path} is of another run")
+        raise AbbeError(f"{path} belongs to another run")
     if facts.get("part", "") != part:
         raise AbbeError(f"{path} is a copy of {facts.get('part')}")
 
 
-def check_file(path: Path, content: bytes, beside: Mapping[str, Any], name: str = "") -> None:
-    """A file is as it was when the object beside it, read by `read_json`, was written; `name` is its name there."""
-    if beside[CHECKED].get("files", {}).get(name or path.name) != sha256(content):
+def check_file(path: Path, content: bytes, record: Mapping[str, Any], name: str = "") -> None:
+    """Check a file against its hash in `record`, an object from `read_json` that lists it as `name`."""
+    if record[CHECKED].get("files", {}).get(name or path.name) != sha256(content):
         raise AbbeError(f"{path} is damaged: its checksum is wrong")
 
 
@@ -165,7 +166,7 @@ def _sum_of(content: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 
 
 def finite(content: Any) -> Any:
-    """Content for JSON, which knows neither NaN nor infinity: they become None.
+    """Content for JSON, which has neither NaN nor infinity: they become None.
 
     Args:
         content: numbers, text, lists and mappings.

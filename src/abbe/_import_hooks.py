@@ -1,4 +1,4 @@
-"""Do something once a module of another package has been imported, without importing it."""
+"""Hooks into transformers that run once it has been imported, without importing it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
+
+MODEL_TYPE = "abbe"  # of folders that contain a plan
 
 
 def when_imported(module: str, then: Callable[[], object]) -> None:
-    """Call `then` at once if the module is there, else as soon as it has been loaded; once for each module."""
+    """Call `then` at once if the module is loaded, else as soon as it has been; once per module."""
     if module in sys.modules:
         then()
     elif not any(isinstance(finder, _Watcher) and finder.module == module for finder in sys.meta_path):
@@ -19,7 +22,7 @@ def when_imported(module: str, then: Callable[[], object]) -> None:
 
 
 class _Watcher(MetaPathFinder):
-    """Finds nothing itself: it sees to it that something is done after the module was loaded."""
+    """Leaves finding the module to the other finders, and runs `then` after it was loaded."""
 
     def __init__(self, module: str, then: Callable[[], object]) -> None:
         self.module = module
@@ -37,7 +40,7 @@ class _Watcher(MetaPathFinder):
         finally:
             self._looking = False
         if spec is not None and spec.loader is not None:
-            # Of this loader alone, which serves this module alone.
+            # On the instance: this loader serves only this module.
             vars(spec.loader)["exec_module"] = self._and_then(spec.loader.exec_module)
         return spec
 
@@ -49,3 +52,22 @@ class _Watcher(MetaPathFinder):
             self._then()
 
         return exec_module
+
+
+def register_model_type(reader: Callable[[], Callable[..., Any]]) -> None:
+    """Let transformers' AutoConfig read folders of MODEL_TYPE; reader() gives the function from settings to config.
+
+    It is called when the first such folder is read: loading just a tokenizer does not wait for torch.
+    """
+
+    class Carried:
+        """Stands in for a config class of transformers."""
+
+        model_type = MODEL_TYPE
+
+        @classmethod
+        def from_dict(cls, settings: dict[str, Any], **options: Any) -> Any:
+            return reader()(settings, **options)
+
+    auto = importlib.import_module("transformers.models.auto.configuration_auto")
+    auto.CONFIG_MAPPING.register(MODEL_TYPE, Carried, exist_ok=True)

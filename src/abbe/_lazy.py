@@ -1,7 +1,7 @@
 """Names that are imported on first use, and the extras of the package that some of them need.
 
-Help and Tab do not wait for torch, who wants a normalizer does not wait for tables and models, and what an
-installation lacks is said in one line before any work.
+Help and completion do not wait for torch, normalizers do not wait for tables and models, and a missing extra is
+reported in one line before any work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from ._errors import AbbeError
 
-# What pyproject.toml says, by the names under which it is imported; a test compares.
+# The extras of pyproject.toml, by import names; a test compares.
 EXTRAS = {
     "models": ("gguf", "polars", "safetensors", "scipy", "tokenizers", "transformers"),
     "report": ("altair", "jinja2", "vl_convert"),
@@ -24,11 +24,11 @@ Names = Mapping[str, Mapping[str, Sequence[str]]]  # by extra ("" for none), the
 
 
 class MissingExtraError(AbbeError):
-    """Something of abbe needs packages that only come with an extra."""
+    """Part of abbe needs packages of an extra that is not installed."""
 
 
 def has(extra: str) -> bool:
-    """Whether all packages of an extra are installed; they are not imported."""
+    """Whether all packages of an extra are installed, without importing them."""
     parts = EXTRAS if extra == ALL else [extra] if extra else []
     return all(_installed(package) for part in parts for package in EXTRAS[part])
 
@@ -41,7 +41,7 @@ def need(what: str, extra: str) -> None:
 def _installed(package: str) -> bool:
     try:
         return package in sys.modules or importlib.util.find_spec(package) is not None
-    except ImportError:  # of a finder that refuses it
+    except ImportError:  # a finder refuses it
         return False
 
 
@@ -64,7 +64,7 @@ def later(
         extra, module = places[name]
         need(f"{package}.{name}", extra)
         value = getattr(importlib.import_module(module, package), name)
-        setattr(sys.modules[package], name, value)  # the next use does not come here
+        setattr(sys.modules[package], name, value)  # so that this is called only once per name
         return value
 
     def listed() -> list[str]:

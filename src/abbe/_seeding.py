@@ -1,4 +1,4 @@
-"""Random numbers that depend on words alone: a generator by name, never torch's global one."""
+"""Random numbers that depend only on a name: a generator per name, never torch's global one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ import torch
 
 
 def generator_named(name: str) -> torch.Generator:
-    """The same wherever the name is the same, so that what is drawn does not depend on the order of the work."""
+    """The same name gives the same numbers, so that draws do not depend on the order of the work."""
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     return torch.Generator("cpu").manual_seed(number & (2**63 - 1))  # torch takes seeds of 63 bits

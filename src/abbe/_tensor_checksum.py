@@ -1,4 +1,4 @@
-"""A checksum of tensors, whatever file they are in."""
+"""A checksum of tensors that does not depend on the file they are in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def tensor_checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
-    """Of names, types, shapes and bytes, in an order that no file decides, and of what is said about them."""
+    """Of names, dtypes, shapes and bytes, sorted by name, and of the facts about them."""
     total = hashlib.sha256(json.dumps(facts).encode())
     for key, tensor in sorted(tensors.items()):
         total.update(json.dumps([key, str(tensor.dtype), list(tensor.shape)]).encode())

@@ -68,7 +68,7 @@ def test_grouped_heads() -> None:
     q, k, v = inputs(heads=6, kv_heads=2)
     wanted = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     assert_close(abbe.attention(q, k, v, is_causal=True, enable_gqa=True), wanted, rtol=1e-10, atol=1e-12)
-    with pytest.raises(AbbeError, match=r"^enable_gqa is False, but query has 6 heads and key has 2: leave it out"):
+    with pytest.raises(AbbeError, match=r"^enable_gqa is False, but query has 6 heads and key has 2: omit it"):
         abbe.attention(q, k, v, enable_gqa=False)
 
 

@@ -129,7 +129,7 @@ def test_bad_specs(spec: str) -> None:
 def test_bad_calls() -> None:
     assert "alpha given both" in message_of(lambda: abbe.normalizer("entmax:alpha=1.5", alpha=1.5))
     made = abbe.normalizer("entmax")
-    assert "is made already, it takes no alpha" in message_of(lambda: abbe.normalizer(made, alpha=1.5))
+    assert "is already an instance, which takes no alpha" in message_of(lambda: abbe.normalizer(made, alpha=1.5))
     assert "spec must be a string or a Normalizer, got int" in message_of(lambda: abbe.normalizer(3))
     assert "got None" in message_of(lambda: abbe.normalizer("entmax", alpha=None))
     assert "got int" in message_of(lambda: abbe.normalizer("hybrid", a=3))
@@ -149,7 +149,7 @@ def test_check_passes_what_is_fine() -> None:
 def test_specs_nested_too_deeply(spec: str, levels: int) -> None:
     closing = ")" * levels * spec.count("(")
     text = message_of(lambda: abbe.normalizer(spec * levels + "topk:k=3" + closing))
-    assert re.fullmatch(r"spec '.{40}\.\.\.' is nested too deeply: 32 specs inside each other are allowed", text)
+    assert re.fullmatch(r"spec '.{40}\.\.\.' is nested too deeply: at most 32 specs inside each other", text)
 
 
 def test_specs_nested_as_deeply_as_allowed() -> None:
@@ -170,4 +170,4 @@ def test_normalizers_nested_too_deeply() -> None:
         made = abbe.normalizer("scaled", of=made)
     assert made(torch.zeros(4)).tolist() == [0.25] * 4
     text = message_of(lambda: abbe.normalizer("scaled", of=made))
-    assert text == "scaled: normalizers can be nested 32 deep, not deeper"
+    assert text == "scaled: normalizers can be nested at most 32 deep"

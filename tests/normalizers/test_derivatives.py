@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from inside import normalizers_dispatch as _dispatch
+from inside import normalizers_row_map as _row_map
 from normalizer_cases import CORE, Case, all_cases, base_cases, every_case, generic_logits, random_logits, random_mask
 from tiers import ALL
 from torch import Tensor
@@ -134,7 +134,7 @@ def test_entmax_converges_inside_transforms(excess: float) -> None:
     """There the number of Newton steps is fixed: it must do for any row."""
     rows = torch.stack([random_logits(2000, seed=1, scale=s) for s in (1e-6, 1e-2, 0.3, 1, 5, 100)])
     params = torch.tensor([1.0, excess], dtype=torch.float64)
-    reference = _dispatch._MAPS["entmax"].reference
+    reference = _row_map.MAPS["entmax"].reference
     plain, mapped = reference(rows, params), vmap(lambda x: reference(x, params))(rows)
     torch.testing.assert_close(mapped, plain, rtol=1e-10, atol=1e-13)
     torch.testing.assert_close(plain.sum(-1), torch.ones(6, dtype=torch.float64), rtol=0, atol=1e-10)

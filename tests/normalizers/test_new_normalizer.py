@@ -13,8 +13,8 @@ import torch
 from cli_runs import run
 from inside import cli_complete as _complete
 from inside import cli_names as _names
-from inside import normalizers_dispatch as _dispatch
 from inside import normalizers_registry as _registry
+from inside import normalizers_row_map as _row_map
 from normalizer_cases import Case, random_logits
 from tiny_models import gpt2, tokens
 
@@ -34,16 +34,15 @@ from __future__ import annotations
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import RowMap, row_map
 from ._options import Option, heads_option, learn_option
-from ._rows import below_top, diagonal_minus_outer, finish, row_top, visible_keys
+from ._row_map import RowMap, row_map
+from ._rows import below_top, diagonal_minus_outer, finish
 
 
 def cauchy_reference(logits: Tensor, params: Tensor) -> Tensor:
     """1 / (1 + (gap / width)^2) over its sum, params (width,)."""
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
-    raw = visible / (1 + (below_top(logits, visible, top) / params) ** 2)
+    gap, visible, top = below_top(logits)
+    raw = visible / (1 + (gap / params) ** 2)
     return finish(raw / raw.sum(-1, keepdim=True).clamp(min=1), logits, params, visible, top)
 
 
@@ -74,8 +73,7 @@ class Cauchy(Normalizer):
         return CAUCHY, self._value("width", logits)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
-        visible = visible_keys(logits)
-        gap, width = below_top(logits, visible, row_top(logits, visible)), self._value("width", logits)
+        gap, width = below_top(logits)[0], self._value("width", logits)
         weights = self._weights(logits)
         slope = weights * -2 * gap / width**2 / (1 + (gap / width) ** 2)
         return diagonal_minus_outer(slope, weights, slope)
@@ -95,7 +93,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[abbe.Normaliz
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
-    monkeypatch.setattr(_dispatch, "_MAPS", dict(_dispatch._MAPS))
+    monkeypatch.setattr(_row_map, "MAPS", dict(_row_map.MAPS))
     spec.loader.exec_module(module)
     classes = (*_registry.CLASSES, module.Cauchy)
     monkeypatch.setattr(_registry, "CLASSES", classes)

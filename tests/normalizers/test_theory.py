@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from inside import normalizers_dispatch as _dispatch
+from inside import normalizers_row_map as _row_map
 from normalizer_cases import Case, every_case, random_logits
 from tiers import examples
 from torch import Tensor
@@ -132,7 +132,7 @@ def test_p6_norm_by_the_log_derivative(row: Tensor) -> None:
 def test_p7_entmax_jacobian_by_its_formula(alpha: float) -> None:
     """diag u - u u^T / sum u with u = p^(2 - alpha); alpha = 1 is the general map at its limit, softmax."""
     row = random_logits(9, seed=4, scale=1.0)
-    general = _dispatch._MAPS["entmax"].reference
+    general = _row_map.MAPS["entmax"].reference
 
     def call(x: Tensor) -> Tensor:
         return general(x, torch.tensor([1.0, alpha - 1], dtype=torch.float64))

@@ -1,9 +1,9 @@
 """attention(): exact attention with any normalizer, in memory that grows with block x Lk, never Lq x Lk.
 
 What is special: one function for all normalizers and options. It checks its arguments, then takes one of four
-paths that agree: torch's own kernel (softmax, and logn and ssmax over causal rows, where that is exact and lean), the
-support alone (maps with exact zeros on a CPU), ordinary torch operations (small problems, transforms, torch.compile),
-or block by block.
+equivalent paths: torch's own kernel (softmax, and logn and ssmax over causal rows, if that is exact and saves memory),
+only the support (maps with exact zeros on a CPU), ordinary torch operations (small problems, transforms,
+torch.compile), or block by block.
 """
 
 from __future__ import annotations
@@ -18,12 +18,23 @@ from torch import Tensor
 from .. import normalizers
 from .._errors import AbbeError
 from ..normalizers import LogNScaling, Normalizer, ScalableSoftmax, Softmax, inside_transform
-from .blocks import BLOCK_BYTES, BlockSize, Inputs, Rule, batch_shape, compute_dtype, fits_in_one_block, full_precision
+from .blocks import (
+    BLOCK_BYTES,
+    BlockSize,
+    Inputs,
+    Rule,
+    batch_shape,
+    compute_dtype,
+    fits_in_one_block,
+    full_precision,
+    needs_grad,
+    score_count,
+)
 from .engine import blockwise, dense
 from .sdpa import Options, from_sdpa
 from .sparse import DENSE, sparse_attention
 
-SPARSE_FROM = 1 << 16  # scores: below, full rows cost less than the calls
+SPARSE_FROM = 1 << 16  # scores: below, full rows cost less than the extra calls
 SPARSE_QUERIES = 16
 _SOFTMAX = Softmax()
 
@@ -68,16 +79,16 @@ def attention(
 
     The weights of a query are normalizer(softcap * tanh(scale * query.key / softcap) + position_bias) over its visible
     keys. A query that sees no key gives zeros, with zero gradients. `attn_mask`, `is_causal`, `dropout_p` and
-    `enable_gqa` are the names of torch's scaled_dot_product_attention; of an option that has two names, give one.
+    `enable_gqa` are the names of torch's scaled_dot_product_attention; give an option under one name only.
 
     float16 and bfloat16 are computed in float32, also under autocast. Memory is O(block x Lk), but O(Lq x Lk) in
-    torch.func transforms and, other than for softmax and the maps below, in torch.compile. Outside of transforms there
-    are second derivatives only while all scores fit in one block of 4 MiB.
+    torch.func transforms and, except for softmax and the maps below, in torch.compile. Outside of transforms there
+    are second derivatives only if all scores fit in one block of 4 MiB.
 
     Sparsemax, entmax, top-k (renormalised), top-p and threshold in float32 on a CPU read, keep and differentiate only
-    the keys that have a weight, unless these are more than half (a quarter without gradients): less time than softmax
-    takes where they are few, and 8 bytes per weight, up to 64 MiB or twice the inputs. Their second derivatives, at any
-    size, take O(Lq x Lk).
+    keys with a nonzero weight, unless these are more than half (a quarter without gradients): if they are few, this is
+    faster than softmax, and takes 8 bytes per weight, up to 64 MiB or twice the inputs. Their second derivatives, at
+    any size, take O(Lq x Lk).
 
     Args:
         query: (..., H, Lq, D), floating.
@@ -91,13 +102,12 @@ def attention(
             `window` keys remain, the query's own included.
         scale: of query.key; D ** -0.5 if not given.
         softcap: bound of the scores, > 0.
-        sink: (H,), or a number: the logit of one key more, before all others, that takes weight and has no value.
+        sink: (H,), or a number: the logit of one extra key, before all others, that takes weight and has no value.
         position_bias: floating, broadcastable to (..., H, Lq, Lk), added to the scores; may need gradients.
         dropout: probability in [0, 1) of dropping a weight; the others grow by 1 / (1 - dropout).
         return_weights: also return the weights, before dropout; they take O(Lq x Lk) memory.
-        attn_mask: `mask` where it is bool, `position_bias` where it is floating.
-        is_causal: `causal` where Lq = Lk; elsewhere the first query sits at the first key, which takes a mask of
-            Lq x Lk.
+        attn_mask: `mask` if it is bool, `position_bias` if it is floating.
+        is_causal: `causal` if Lq = Lk; otherwise the first query sits at the first key, which takes a mask of Lq x Lk.
         dropout_p: `dropout`.
         enable_gqa: True has no effect, since heads may always be grouped.
 
@@ -119,13 +129,12 @@ def attention(
     rule, inputs = _checked(q, k, v, normalizer, options)
     if return_weights:
         return dense(rule, inputs)
-    compiling = torch.compiler.is_compiling()
-    # torch.compile can trace the first question only, eager forward-mode differentiation needs the second.
     if inside_transform():
         return dense(rule, inputs)[0]
+    compiling = torch.compiler.is_compiling()
     small = fits_in_one_block(inputs)
-    # The kernel has no second derivatives, and in small problems every normalizer shall have them.
-    if _kernel_applies(rule, inputs) and (compiling or not small or not _needs_grad(inputs)):
+    # The kernel has no second derivatives, and small problems should have them for every normalizer.
+    if _kernel_applies(rule, inputs) and (compiling or not small or not needs_grad(*inputs)):
         return _kernel(rule, inputs)
     if (scaled := _with_row_scales(rule, inputs, small)) is not None:
         return _kernel(*scaled)
@@ -137,7 +146,7 @@ def attention(
 def _blockwise(
     q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer, size: BlockSize | None = None, **options: Any
 ) -> Tensor:
-    """attention() block by block, whatever the problem; for tests and benchmarks."""
+    """attention() block by block for any problem; for tests and benchmarks."""
     _check_qkv(q, k, v)
     return blockwise(*_checked(q, k, v, normalizer, Options(**options)), size)
 
@@ -145,7 +154,7 @@ def _blockwise(
 def _sparse(
     q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer, dense_from: float = DENSE, **options: Any
 ) -> Tensor:
-    """attention() over the support, whatever the problem; for tests and benchmarks."""
+    """attention() over the support for any problem; for tests and benchmarks."""
     _check_qkv(q, k, v)
     out = sparse_attention(*_checked(q, k, v, normalizer, Options(**options)), dense_from)
     if out is None:
@@ -154,18 +163,13 @@ def _sparse(
 
 
 def _sparse_pays(inputs: Inputs, small: bool) -> bool:
-    """With gradients small problems take full rows; without, from where a kernel answers sooner than torch."""
-    scores = math.prod(batch_shape(inputs)) * inputs.q.shape[-3] * inputs.q.shape[-2] * inputs.k.shape[-2]
-    needs_grad = torch.compiler.is_compiling() or _needs_grad(inputs)
-    return inputs.q.shape[-2] >= SPARSE_QUERIES and (not small if needs_grad else scores >= SPARSE_FROM)
-
-
-def _needs_grad(inputs: Inputs) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+    """With gradients, for problems that are not small; without, from the size at which a kernel beats torch."""
+    with_grad = torch.compiler.is_compiling() or needs_grad(*inputs)
+    return inputs.q.shape[-2] >= SPARSE_QUERIES and (not small if with_grad else score_count(inputs) >= SPARSE_FROM)
 
 
 def _kernel_applies(rule: Rule, inputs: Inputs) -> bool:
-    """Whether torch's kernel is exact here, and makes no Lq x Lk tensor."""
+    """Whether torch's kernel is exact here, and stores no Lq x Lk tensor."""
     q, k, v, mask, bias, sink = inputs
     plain = rule.softcap is None and rule.window is None and sink is None and not rule.dropout
     if _temperature(rule) is None or not plain or q.shape[-1] != v.shape[-1]:
@@ -180,8 +184,8 @@ def _kernel_takes(extra: Tensor | None, rule: Rule, inputs: Inputs) -> bool:
     """Whether torch's kernel can use this mask or position_bias as it is; only its CPU kernel was examined."""
     if extra is None:
         return True
-    own = extra.shape[:-3]
-    if extra.device.type != "cpu" or (own != batch_shape(inputs) and any(n != 1 for n in own)):
+    batch = extra.shape[:-3]
+    if extra.device.type != "cpu" or (batch != batch_shape(inputs) and any(n != 1 for n in batch)):
         return False
     if extra.dtype == torch.bool:  # the kernel makes a float copy of it
         return extra.numel() * inputs.q.element_size() <= BLOCK_BYTES
@@ -189,32 +193,32 @@ def _kernel_takes(extra: Tensor | None, rule: Rule, inputs: Inputs) -> bool:
 
 
 def _temperature(rule: Rule) -> float | None:
-    """Of a plain softmax; None for any other normalizer."""
+    """The temperature of a plain softmax; None for any other normalizer."""
     return rule.normalizer.temperature if type(rule.normalizer) is Softmax else None
 
 
 def _with_row_scales(rule: Rule, inputs: Inputs, small: bool) -> tuple[Rule, Inputs] | None:
-    """Softmax of queries that carry the factor of their row, where that follows from their place; else None."""
-    made, q = rule.normalizer, inputs.q
-    if not isinstance(made, LogNScaling | ScalableSoftmax) or made._forward_hooks or made._forward_pre_hooks:
+    """Softmax of queries multiplied by the factor of their row, if that follows from their position; else None."""
+    scaling, q = rule.normalizer, inputs.q
+    if not isinstance(scaling, LogNScaling | ScalableSoftmax) or scaling._forward_hooks or scaling._forward_pre_hooks:
         return None
-    learns = torch.is_grad_enabled() and any(True for _ in made.parameters())
-    if torch.compiler.is_compiling() or (small and (learns or _needs_grad(inputs))):
+    learns = torch.is_grad_enabled() and any(True for _ in scaling.parameters())
+    if torch.compiler.is_compiling() or (small and (learns or needs_grad(*inputs))):
         return None  # as for softmax: small problems have second derivatives
     plain = rule._replace(normalizer=_SOFTMAX)
-    # Half precision would round the factors; only among as many keys as queries does the place of a row say what it
-    # sees: the one query of a generation step sees all keys, and a mask hides some.
+    # Half precision would round the factors. The position of a query only says what it sees if there are as many keys
+    # as queries: the single query of a generation step sees all keys, and a mask hides some.
     by_place = rule.causal and q.shape[-2] == inputs.k.shape[-2] and inputs.mask is None and inputs.bias is None
     if not by_place or q.dtype not in (torch.float32, torch.float64) or not _kernel_applies(plain, inputs):
         return None
-    made._validate(q.new_empty(1).expand(*q.shape[:-1], inputs.k.shape[-2]), None)
+    scaling._validate(q.new_empty(1).expand(*q.shape[:-1], inputs.k.shape[-2]), None)
     counts = torch.arange(1, q.shape[-2] + 1, device=q.device, dtype=q.dtype)[:, None]
-    return plain, inputs._replace(q=q * made.scale_of_counts(counts))
+    return plain, inputs._replace(q=q * scaling.scale_of_counts(counts))
 
 
 def _kernel(rule: Rule, inputs: Inputs) -> Tensor:
     batch, temperature = batch_shape(inputs), _temperature(rule) or 1.0
-    # Other than four dims, or a last dim with gaps, would send torch to an implementation that stores all scores.
+    # Unless there are four dims, the last one contiguous, torch takes an implementation that stores all scores.
     q, k, v = (t.expand(*batch, *t.shape[-3:]).reshape(math.prod(batch), *t.shape[-3:]) for t in inputs[:3])
     q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
     extra = inputs.mask if inputs.bias is None else inputs.bias

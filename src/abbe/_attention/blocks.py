@@ -14,12 +14,12 @@ from torch import Tensor
 from ..normalizers import Normalizer
 
 # Of scores; the fastest of 1, 2, 4, 8 and 16 MiB, if a block has at least 64 queries: with fewer, reading k and v
-# would cost more than the scores do.
+# would cost more than the scores.
 BLOCK_BYTES = 4 * 2**20
 MIN_QUERIES = 64
 
 EVERY = slice(None)
-Hidden = list[tuple[slice, Tensor]]  # some keys of a block, and True (Lq, keys) where a query must not see one
+Hidden = list[tuple[slice, Tensor]]  # some keys of a block, and a table (Lq, keys), True where a key is hidden
 
 
 class Rule(NamedTuple):
@@ -50,7 +50,7 @@ class BlockSize(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some batch elements and queries of a call, and the keys that these queries can see; always all heads."""
+    """Some batch elements and queries of a call, and the keys that these queries can see; all heads."""
 
     number: int
     batch: tuple[slice, ...]
@@ -59,23 +59,30 @@ class Block(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What the backward pass needs, besides tensors, to repeat the forward pass."""
+    """What the backward pass needs, along with the tensors, to repeat the forward pass."""
 
     rule: Rule
     size: BlockSize
     seed: int  # of the dropout
 
 
+def score_count(inputs: Inputs) -> int:
+    return math.prod(batch_shape(inputs)) * inputs.q.shape[-3] * inputs.q.shape[-2] * inputs.k.shape[-2]
+
+
 def fits_in_one_block(inputs: Inputs) -> bool:
-    scores = math.prod(batch_shape(inputs)) * inputs.q.shape[-3] * inputs.q.shape[-2] * inputs.k.shape[-2]
-    return scores * compute_dtype(inputs.q).itemsize <= BLOCK_BYTES
+    return score_count(inputs) * compute_dtype(inputs.q).itemsize <= BLOCK_BYTES
+
+
+def needs_grad(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def hidden_edges(rule: Rule, inputs: Inputs, queries: slice, keys: slice) -> Hidden:
-    """What causal and window hide of these keys: tables for the first and the last of them, none for the middle."""
+    """Which of these keys causal and window hide: tables for the first and the last of them, none for the middle."""
     if not rule.causal and rule.window is None:
         return []
-    nearest, farthest = visible_distances(rule, inputs)
+    nearest, farthest = visible_distances(rule.causal, rule.window, inputs.q, inputs.k)
     offset = inputs.k.shape[-2] - inputs.q.shape[-2]
     # The last query sits at the last key.
     first, last = queries.start + offset, queries.stop - 1 + offset
@@ -89,19 +96,18 @@ def hidden_edges(rule: Rule, inputs: Inputs, queries: slice, keys: slice) -> Hid
     return hidden
 
 
-def visible_distances(rule: Rule, inputs: Inputs) -> tuple[int, int]:
+def visible_distances(causal: bool, window: int | None, q: Tensor, k: Tensor) -> tuple[int, int]:
     """Least and greatest (query position - key position) that causal and window allow."""
-    no_limit = inputs.q.shape[-2] + inputs.k.shape[-2]
-    reach = no_limit if rule.window is None else rule.window - 1
-    return 0 if rule.causal else -reach, reach
+    reach = q.shape[-2] + k.shape[-2] if window is None else window - 1
+    return 0 if causal else -reach, reach
 
 
 def blocks(call: Call, inputs: Inputs) -> Iterator[Block]:
     """All blocks in which some query can see some key."""
     queries, keys = inputs.q.shape[-2], inputs.k.shape[-2]
-    nearest, farthest = visible_distances(call.rule, inputs)
+    nearest, farthest = visible_distances(call.rule.causal, call.rule.window, inputs.q, inputs.k)
     room, chunks = call.size.batch, [spans(queries, call.size.queries)]
-    # From the innermost batch dim outwards, so that a block is one piece of memory.
+    # From the innermost batch dim outwards, so that a block is contiguous in memory.
     for length in reversed(inputs.q.shape[:-3]):
         step = max(1, min(length, room))
         room //= step
@@ -120,9 +126,9 @@ def spans(length: int, step: int) -> list[slice]:
 def best_block_size(rule: Rule, inputs: Inputs) -> BlockSize:
     heads, queries, keys = *inputs.q.shape[-3:-1], inputs.k.shape[-2]
     scores = BLOCK_BYTES // (heads * compute_dtype(inputs.q).itemsize)
-    nearest, farthest = visible_distances(rule, inputs)
+    nearest, farthest = visible_distances(rule.causal, rule.window, inputs.q, inputs.k)
     reach = farthest - nearest
-    # r queries see min(keys, r + reach) keys, and r times that shall be at most `scores`.
+    # r queries see min(keys, r + reach) keys, and r times that must be at most `scores`.
     within_reach = (math.isqrt(reach * reach + 4 * scores) - reach) // 2
     return BlockSize(max(1, scores // max(1, queries * keys)), max(scores // keys, within_reach, MIN_QUERIES))
 
@@ -141,7 +147,7 @@ def part_of(inputs: Inputs, block: Block) -> Inputs:
 
 def batch_shape(inputs: Inputs) -> torch.Size:
     shapes = [t.shape[:-3] for t in inputs[:3]]
-    if shapes[0] == shapes[1] == shapes[2]:  # as always in a model, where torch's general answer takes a while
+    if shapes[0] == shapes[1] == shapes[2]:  # always so in a model; torch's general function is slow
         return shapes[0]
     return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
 
@@ -151,13 +157,13 @@ def compute_dtype(t: Tensor) -> torch.dtype:
 
 
 def in_compute_dtype(inputs: Inputs) -> Inputs:
-    """Also contiguous, since a matrix product would else copy its part of k and v in every block."""
+    """Also contiguous: otherwise a matrix product would copy its part of k and v in every block."""
     dtype = compute_dtype(inputs.q)
     q, k, v = (t.to(dtype).contiguous() for t in inputs[:3])
     return inputs._replace(q=q, k=k, v=v)
 
 
 def full_precision(t: Tensor) -> AbstractContextManager[Any]:
-    """Without autocast, which would round scores to half precision, and in forward only."""
+    """Turn off autocast, which would round scores to half precision, and only in forward."""
     kind = t.device.type
     return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()

@@ -1,9 +1,9 @@
 """The engine of attention: scores -> logits -> weights -> output, densely or block by block.
 
-What is special: memory is O(block x Lk) forward and backward, for every normalizer. The blockwise path keeps
-no weights; its backward computes them again for each block, asks autograd for the gradient of the normalizer
-alone, and writes the others by hand. Grouped-query heads are folded into the query axis, so that one kv head
-meets all its query heads in one matrix product and is never repeated.
+What is special: memory is O(block x Lk) forward and backward, for every normalizer. The blockwise path keeps no
+weights; its backward recomputes them for each block, uses autograd only for the gradient of the normalizer, and has
+closed forms for the others. Grouped-query heads are folded into the query axis, so that one kv head meets all its query
+heads in one matrix product and is never repeated.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def dense(rule: Rule, inputs: Inputs) -> tuple[Tensor, Tensor]:
         scores = soft_cap(grouped_scores(q * rule.scale, k), rule.softcap)
         hidden = hidden_edges(rule, inputs, slice(0, q.shape[-2]), slice(0, k.shape[-2]))
         weights = rule.normalizer(logits_of(scores, inputs, hidden))
-        # The sink has no value: its weight is dropped with its column.
+        # The sink has no value: its column is dropped.
         weights = weights if inputs.sink is None else weights[..., 1:]
         kept = F.dropout(weights, rule.dropout) if rule.dropout else weights
         out = unfold_heads(fold_heads(kept, k.shape[-3]) @ v, q.shape[-3])
@@ -55,11 +55,11 @@ def dense(rule: Rule, inputs: Inputs) -> tuple[Tensor, Tensor]:
 
 
 def blockwise(rule: Rule, inputs: Inputs, size: BlockSize | None = None) -> Tensor:
-    """Output in O(block x Lk) memory; the size of a block is chosen unless it is given."""
+    """Output in O(block x Lk) memory; by default the block size is chosen automatically."""
     batch = batch_shape(inputs)
     q = inputs.q.expand(*batch, *inputs.q.shape[-3:])
     aligned = (None if t is None else t[(None,) * (q.dim() - t.dim())] for t in inputs[1:5])
-    # From torch's own generator, so that torch.manual_seed decides; without dropout it is left alone.
+    # From torch's global generator, so that torch.manual_seed applies; without dropout it is not used.
     seed = int(torch.randint(2**62, ())) if rule.dropout else 0
     call = Call(rule, size or best_block_size(rule, inputs), seed)
     parameters = rule.normalizer.parameters()
@@ -82,7 +82,7 @@ class _Blockwise(torch.autograd.Function):
 
 
 class _Gradients(torch.autograd.Function):
-    """A function of its own, so that its derivative can say what is wrong."""
+    """A separate function, so that its derivative can raise a clear error."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, needed: Sequence[bool], grad_out: Tensor, *tensors: Any) -> Any:
@@ -152,7 +152,7 @@ def _gradients_of_block(
         kept, grad = kept * factors, grad * factors
     grad_v = fold_heads(kept, kv_heads).mT @ grad_out
     wanted = [logits, *(t for t in learned if t.requires_grad)]
-    # A learned parameter may have no part in these rows.
+    # These rows may not depend on a learned parameter.
     grad_logits, *of_learned = torch.autograd.grad(weights, wanted, grad, allow_unused=True)
     grad_learned = [of_learned.pop(0) if t.requires_grad else None for t in learned]
     grad_sink = None if part.sink is None else grad_logits[..., 0].sum(-1)
@@ -165,7 +165,7 @@ def _gradients_of_block(
 
 def dropout_factors(call: Call, block: Block, weights: Tensor) -> Tensor:
     """0 or 1 / (1 - dropout), the same in forward and backward."""
-    # By the number of the block: backward draws the same, though it keeps no mask.
+    # Seeded by the block's number: backward draws the same factors without keeping them.
     generator = torch.Generator(weights.device).manual_seed(call.seed + block.number)
     keep = 1 - call.rule.dropout
     return torch.empty_like(weights).bernoulli_(keep, generator=generator).div_(keep)

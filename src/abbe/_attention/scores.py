@@ -1,4 +1,4 @@
-"""From queries and keys to weights: grouped heads, the cap, hidden keys, and sinks."""
+"""From queries and keys to weights: grouped heads, soft cap, hidden keys, and sinks."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def logits_of(scores: Tensor, inputs: Inputs, hidden: Hidden) -> Tensor:
 
 
 def with_sink(logits: Tensor, sink: Tensor) -> Tensor:
-    """(..., H, Lq, 1 + Lk): the logit of each head's sink (H,), or each query's (H, Lq), before those of the keys."""
+    """(..., H, Lq, 1 + Lk): the logit of the sink per head (H,), or per query (H, Lq), before those of the keys."""
     column = sink.to(logits.dtype).reshape(len(sink), -1, 1)
     return torch.cat([column.expand(*logits.shape[:-1], 1), logits], -1)
 
 
 def beside_sink(normalizer: Normalizer, logits: Tensor, sink: Tensor | None) -> Tensor:
-    """The weights of the keys; a sink is one key more, which takes its share of the 1."""
+    """The weights of the keys; a sink is one extra key, which takes its share of the weight."""
     weights: Tensor = normalizer(logits if sink is None else with_sink(logits, sink))
     return weights if sink is None else weights[..., 1:].contiguous()
 
 
 def normalize(normalizer: Normalizer, logits: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """The weights, with the given values of the normalizer's parameters."""
-    # Backward must see what forward saw, and torch.func.functional_call lends parameters for a forward only.
+    """The weights, with these values of the normalizer's parameters."""
+    # Backward must see the same values as forward, and a caller's functional_call replaces them in forward only.
     names = (name for name, _ in normalizer.named_parameters())
-    given = dict(zip(names, parameters, strict=True))
-    weights: Tensor = torch.func.functional_call(normalizer, given, logits) if given else normalizer(logits)
+    values = dict(zip(names, parameters, strict=True))
+    weights: Tensor = torch.func.functional_call(normalizer, values, logits) if values else normalizer(logits)
     return weights

@@ -1,1 +1,1 @@
-"""What all kernels stand on: compiler, vector arithmetic, sums, entries, threads, and the switch that turns it off."""
+"""The base of all kernels: compiler, vector arithmetic, sums, entries, threads, and the switch that turns them off."""

@@ -1,5 +1,4 @@
-"""What makes a kernel: numba's compiler with vectors as wide as the processor's, inlined helpers and a cache that knows
-what was inlined."""
+"""Compiling kernels: numba with vectors as wide as the processor's, inlined helpers, and a cache that tracks these."""
 
 from __future__ import annotations
 
@@ -29,11 +28,11 @@ class _WideLower(Lower):  # type: ignore[misc]
 
     def lower_normal_function(self, fndesc: Any) -> None:
         super().lower_normal_function(fndesc)
-        set.add(self.function.attributes, '"prefer-vector-width"="512"')  # its own `add` knows no such attribute
+        set.add(self.function.attributes, '"prefer-vector-width"="512"')  # its own `add` rejects this attribute
 
 
 class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """Code that others link and inline and nobody calls: it is optimised, but no machine code is made of it."""
+    """Code that is only inlined elsewhere, never called: it is optimised, but not turned into machine code."""
 
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
@@ -50,11 +49,11 @@ class _WideLowering(NativeLowering):  # type: ignore[misc]
             return bool(super().run_pass(state))
         state.library, flags.no_compile = _PartLibrary(context.codegen(), name), True
         super().run_pass(state)
-        made = state["cr"]
-        # numba looks a function up by what Python would call: a method of a text of its own, which refuses every call.
+        result = state["cr"]
+        # numba looks functions up by their Python callable: here `format` of a string, which fails with that message.
         key = f"{{{name} can only be called by compiled code}}".format
-        context.insert_user_function(key, made.fndesc, [state.library])
-        state["cr"] = made._replace(cfunc=key)
+        context.insert_user_function(key, result.fndesc, [state.library])
+        state["cr"] = result._replace(cfunc=key)
         return True
 
     @property
@@ -63,57 +62,57 @@ class _WideLowering(NativeLowering):  # type: ignore[misc]
 
 
 class WideCompiler(CompilerBase):  # type: ignore[misc]
-    """numba's own steps, but for the attribute above."""
+    """numba's default pipeline, with the lowering above."""
 
     def define_pipelines(self) -> list[Any]:
         steps = DefaultPassBuilder.define_nopython_pipeline(self.state)
         steps.passes = [(_WideLowering, why) if step is NativeLowering else (step, why) for step, why in steps.passes]
-        # The builder is finished already; it has no public way to be changed.
+        # The builder is finalized already, and there is no public way to change it.
         steps._finalized = False
         steps.finalize()
         return [steps]
 
 
 def part(function: Any, **options: Any) -> Any:
-    """Compile a function that only other compiled functions call: no way in from Python, no machine code, no cache."""
-    nobody_calls = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return njit(**options, **nobody_calls, error_model="numpy", pipeline_class=WideCompiler)(function)
+    """Compile a function that only compiled functions call: no entry from Python, no machine code, no cache."""
+    no_wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return njit(**options, **no_wrappers, error_model="numpy", pipeline_class=WideCompiler)(function)
 
 
 def kernel(function: Any) -> Any:
     """Compile a kernel or a helper called once per row. Only the C function around a kernel (`entries`) is cached.
 
-    Always inlined. Otherwise a helper exists twice, compiled by itself and once more inside its caller, with rounding
-    of its own; the process that compiles would call the first copy, those that load from the cache the second.
+    Always inlined. Otherwise a helper exists twice, compiled alone and again inside its caller, with different
+    rounding; the process that compiles would call the first copy, a process that loads from the cache the second.
     """
     return part(function, nogil=True, fastmath=SUMS, forceinline=True)
 
 
 def inlined(function: Any) -> Any:
-    """A piece of a kernel, which numba copies to where it is called, before LLVM sees it.
+    """A piece of a kernel that numba copies into its caller before LLVM sees it.
 
-    LLVM would optimise a `kernel` by itself before it inlines it, and so may order sums and products in another way.
+    LLVM optimises a `kernel` alone before inlining it, and may order its sums and products differently.
     """
     return njit(inline="always")(function)
 
 
-def stamp_cache(made: Any, function: Any) -> None:
-    """numba asks only whether a function's own file changed, but a kernel inlines others: ask for all files."""
-    cache_file = getattr(getattr(made, "_cache", None), "_cache_file", None)
+def stamp_cache(compiled: Any, function: Any) -> None:
+    """numba only checks whether the function's own file changed, but a kernel inlines others: check all files."""
+    cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if cache_file is not None:
         cache_file._source_stamp = _sources(function.__code__.co_filename)
 
 
 def from_source(source: str, name: str, file: str, scope: dict[str, Any]) -> Any:
-    """The function of that name in a source, which counts as part of a file: numba caches what lies in a file."""
+    """Define a function from source text, attributed to `file`: numba only caches functions that have a file."""
     scope.setdefault("__name__", "abbe")
     exec(compile(source, file, "exec"), scope)
     return scope[name]
 
 
 def around(function: Any, piece: str, source: str, scope: dict[str, Any]) -> Any:
-    """The function of a source that calls `function` as `piece`, under the name and in the module of that function."""
+    """A function from source text that calls `function` as `piece` and takes over its name and module."""
     scope |= {"__name__": function.__module__, piece: inlined(function)}
-    made = from_source(source, function.__name__, function.__code__.co_filename, scope)
-    made.__doc__, made.__annotations__ = function.__doc__, function.__annotations__
-    return made
+    wrapper = from_source(source, function.__name__, function.__code__.co_filename, scope)
+    wrapper.__doc__, wrapper.__annotations__ = function.__doc__, function.__annotations__
+    return wrapper

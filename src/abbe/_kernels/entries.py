@@ -1,7 +1,7 @@
-"""A C function for every kernel, which a thread of any runtime can call without taking Python's lock.
+"""A C function for every kernel, which threads of any runtime can call without holding the GIL.
 
-It reads one block of 64-bit integers, the `work`: the next share, the number of shares, the number of rows, then for
-every array its address and its sizes. Whoever calls it takes shares of the rows until none is left.
+It reads one block of 64-bit integers, the `work`: the next share, the number of shares, the number of rows, then the
+address and the sizes of every array. Each caller takes shares of the rows until none is left.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def as_pointer(_typing: Any, _address: Any) -> Any:
 
 @intrinsic
 def take_share(_typing: Any, _address: Any) -> Any:
-    """The number at an address, which is one more afterwards: no two threads get the same."""
+    """Read and increment the number at an address, atomically: no two threads get the same."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         place = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
@@ -55,7 +55,7 @@ def take_share(_typing: Any, _address: Any) -> Any:
 def entry(kernel: Any, arrays: tuple[tuple[str, int], ...]) -> Any:
     """The C function for a kernel whose arrays have these dtypes (names) and dimensions.
 
-    The source is made here, but named after the kernel's file and without a closure, so that numba can cache it.
+    The source is generated, but attributed to the kernel's file and without a closure, so that numba can cache it.
     """
     lines, place = [], _HEADER
     for i, (dtype, dimensions) in enumerate(arrays):
@@ -68,9 +68,9 @@ def entry(kernel: Any, arrays: tuple[tuple[str, int], ...]) -> Any:
     scope: dict[str, Any] = {"carray": carray, "as_pointer": as_pointer, "take_share": take_share, "kernel": kernel}
     scope |= {dtype: getattr(np, dtype) for dtype in {"int64", *(dtype for dtype, _ in arrays)}}
     function = from_source(source, name, kernel.py_func.__code__.co_filename, scope)
-    made = CFunc(function, ((types.voidptr,), types.void), {}, _OPTIONS, WideCompiler)
-    made.enable_caching()
-    stamp_cache(made, kernel.py_func)
-    # Now, under the caller's `loading`: a failure must not come out of a thread.
-    made.compile()
-    return made
+    compiled = CFunc(function, ((types.voidptr,), types.void), {}, _OPTIONS, WideCompiler)
+    compiled.enable_caching()
+    stamp_cache(compiled, kernel.py_func)
+    # Now, under the caller's `loading`: a failure must not surface in a thread.
+    compiled.compile()
+    return compiled

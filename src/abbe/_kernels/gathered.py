@@ -1,7 +1,6 @@
 """Sums over gathered rows: a few rows of a matrix, each times its weight.
 
-As in `sums`, float32 inside a block and float64 from block to block, so that the error of a sum does not grow with its
-length.
+As in `sums`, float32 within a block and float64 across blocks, so that the error does not grow with the length.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ GATHERED = 48  # 12 passes of four rows: 12 terms per float32 sum, as in `sums`
 
 @kernel
 def sum_of_rows(weights: Any, places: Any, rows: Any, total: Any, output: Any) -> None:
-    """output = sum over c of weights[c] * rows[places[c]]; `total` is float64 room of the same width."""
+    """output = sum over c of weights[c] * rows[places[c]]; `total` is float64 scratch of the same width."""
     count = places.shape[0]
     if count <= GATHERED:
         sum_of_some(weights, places, rows, output)

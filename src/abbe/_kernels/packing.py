@@ -1,4 +1,4 @@
-"""Vectors as the products of kernels read them (`products`), without a compiler before the first of them."""
+"""Vectors packed for the matrix products of kernels (`products`); numba is loaded only when the first are packed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def pack(vectors: Tensor) -> Tensor:
 
 @cache
 def products_pay() -> bool:
-    """Whether the product of a kernel is as quick as that of torch: it needs vectors of 256 bits that multiply and add
-    at once."""
+    """Whether products inside a kernel keep up with torch's: they need vectors of 256 bits with fused multiply-add."""
     pay: bool = load("abbe._kernels.products", "PAY")
     return pay

@@ -1,11 +1,11 @@
-"""Scores of a few queries with many keys, by a matrix product inside of a kernel.
+"""Scores of a few queries with many keys, by a matrix product inside a kernel.
 
-A product of torch leaves all scores of a block in a cache that the cores share, where others displace them; a thread
-that makes those of few rows and reads them at once finds them in the cache of its own core.
+A product by torch leaves all scores of a block in the cache that the cores share, where others evict them; a thread
+that computes the scores of a few rows and reads them right away finds them in its own core's cache.
 
-Keys are packed once: panels of `PANEL` keys, each with its numbers of one dimension side by side. The innermost step
-then is a product of `ROWS` queries with one panel, whose sums stay in registers. Every score is one sum in the order of
-the dimensions, whatever the block it belongs to.
+Keys are packed once: panels of `PANEL` keys, with the numbers of one dimension side by side. The innermost step is then
+a product of `ROWS` queries with one panel, whose sums stay in registers. Every score is one sum in the order of the
+dimensions, whichever block it belongs to.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .sums import has_feature, vector_lanes
 from .vector import ZERO
 
 _LANES = vector_lanes()
-PAY = _LANES >= 8 and has_feature("fma")  # else torch's product is quicker, which does not ask numba for its vectors
+PAY = _LANES >= 8 and has_feature("fma")  # else torch's product, which picks its own vectors, is faster
 _VECTORS = 3  # of keys; times ROWS they fill three quarters of the registers: 32 where vectors have 512 bits, else 16
 ROWS = 8 if _LANES == 16 else 4
 PANEL = _VECTORS * _LANES
@@ -35,14 +35,14 @@ def multiply_panel(
 ) -> Any:
     """out[out_at + i stride + c] = sum over d of query[query_at + d ROWS + i] panel[panel_at + d PANEL + c].
 
-    Written as vectors, since LLVM would not keep such an array of sums in registers. depth is at least 1.
+    Written in vectors, since LLVM would not keep an array of sums in registers. depth is at least 1.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector, integer = ir.VectorType(ir.FloatType(), _LANES), ir.IntType(64)
         many = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
         shape = ir.FunctionType(vector, [vector] * 3)
-        # Fused where the processor can, else a product and a sum: a fused one in software would be slow.
+        # Fused if the processor can, else a product and a sum: emulating a fused one would be slow.
         multiply_add = cgutils.get_or_insert_function(builder.module, shape, f"llvm.fmuladd.v{_LANES}f32")
 
         def start_of(array: int, place: int) -> Any:
@@ -107,9 +107,9 @@ def pack_keys(key: Any, packed: Any, start: int, stop: int) -> None:
 
 @kernel
 def score_tile(query: Any, packed: Any, first: int, last: int, turned: Any, tile: Any) -> None:
-    """tile[i, j] = query[i] . key first + j, for all keys before `last`; `first` is that of a panel.
+    """tile[i, j] = query[i] . key first + j, for all keys before `last`; `first` begins a panel.
 
-    `turned` is room for ROWS queries; rows of the tile after those of the queries become 0.
+    `turned` is scratch for the transposed queries; tile rows beyond the last query become 0.
     """
     rows, depth = query.shape
     stride = tile.shape[1]

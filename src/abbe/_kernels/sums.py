@@ -1,12 +1,11 @@
-"""Sums over the keys of a row, each made from the term of one key.
+"""Sums over the keys of a row, generated from the term of one key.
 
-A vector loop keeps one float32 partial sum per lane, so over a long row each lane adds thousands of terms, and the
-narrower the vectors the larger the error: 900 eps were seen at 131,072 keys. Every sum over keys is therefore taken in
-blocks: float32 inside a block, where a lane adds 12 terms (an error of 2 eps at most, see `BLOCK`), float64 from block
-to block.
+A vector loop keeps one float32 partial sum per lane, so over a long row each lane adds thousands of terms, and narrower
+vectors mean larger errors: up to 900 eps at 131,072 keys. Every sum over keys is therefore taken in blocks: float32
+within a block, where a lane adds 12 terms (an error of 2 eps at most, see `BLOCK`), float64 across blocks.
 
-A term that depends on a condition names it first (`kept = row[j] > cut`, then `mass[j] if kept else ZERO`): a read that
-stands behind a condition of its own keeps the loop from becoming vector code, at up to forty times the cost.
+A term that depends on a condition names it first (`kept = row[j] > cut`, then `mass[j] if kept else ZERO`): a read
+inside the conditional itself keeps the loop from becoming vector code, at up to forty times the cost.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from numba.core.registry import cpu_target
 from .compiled import around, kernel
 from .vector import ZERO, f32
 
-Row = Any  # marks the arguments of a term that are rows to the sum: numba infers types, so this is read as a word
+Row = Any  # marks the arguments of a term that are rows: numba infers types, only the word is read
 
 
 def has_feature(name: str) -> bool:
-    """Whether the processor that kernels are compiled for has it."""
+    """Whether the processor that kernels are compiled for has this feature."""
     return f"+{name}" in cpu_target.target_context.codegen().magic_tuple()[2].split(",")
 
 
 def vector_lanes() -> int:
-    """float32 numbers in a vector of the processor that kernels are compiled for; the fewest where it does not say."""
+    """float32 numbers per vector of the processor that kernels are compiled for; 4 if it does not say."""
     return 16 if has_feature("avx512f") else 8 if has_feature("avx") else 4
 
 
-# Keys whose terms are summed in float32 before the sum goes on in float64. m equal terms, the worst case, leave a
-# partial sum off by at most m/6 eps, so 12 terms per lane. A loop with few instructions runs over two vectors or more
-# at once, each with partial sums of its own: its blocks can be longer.
+# Keys whose terms are summed in float32 before the sum continues in float64. m equal terms, the worst case, leave a
+# partial sum off by at most m/6 eps, so 12 terms per lane. A loop with few instructions runs over two or more vectors
+# at once, each with separate partial sums: its blocks can be longer.
 BLOCK = 12 * vector_lanes()
 LONG_BLOCK = 2 * BLOCK
 _WIDEST = 16  # float32 numbers in the widest vector of any processor
@@ -59,8 +58,8 @@ def {name}({arguments}):
 
 @kernel
 def block_end(start: int, keys: int, block: int) -> int:
-    """Where the block of a sum that begins at `start` ends: `block` keys; at last what is left in whole vectors, then
-    the rest, which would be added to the sum of the vectors one by one."""
+    """Where the block that begins at `start` ends: after `block` keys; near the end after the last whole vector, then
+    after the rest, which would otherwise be added to the vector sums one by one."""
     left = keys - start
     if left >= block:
         return start + block
@@ -70,10 +69,10 @@ def block_end(start: int, keys: int, block: int) -> int:
 def sum_over_keys(
     block: int, sums: int = 1, *, rounded: bool = True, within: Callable[[Any], Any] = kernel
 ) -> Callable[[Any], Any]:
-    """Make the sums over a row from a function of a key that gives its terms, as many as there are `sums`.
+    """Turn a function that returns the terms of one key, one per sum, into the sums over a row.
 
-    The function takes the place of the key, then what the sum takes; arguments annotated `Row` are cut into blocks. It
-    may write to them. The sums are float32 if `rounded`, otherwise float64; `within` compiles them.
+    The function takes the index of the key, then the arguments of the sum; those annotated `Row` are cut into blocks,
+    and it may write to them. The sums are float32 if `rounded`, otherwise float64; `within` compiles them.
     """
 
     def sum_of(term: Any) -> Any:

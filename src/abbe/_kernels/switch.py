@@ -1,8 +1,8 @@
 """Whether the compiled kernels are used: on, switched off by ABBE_KERNELS=off, or given up because they do not work.
 
-Every kernel has a torch reference with the same signature, so nothing depends on them but speed. What can fail is
-outside of abbe: a numba that cannot be imported or compile here, a damaged cache of compiled code, no folder in which
-it could be kept. The first failure is said once, and from then on the references answer.
+Every kernel has a torch reference with the same signature, so only speed depends on them. Failures come from outside:
+a numba that cannot be imported or cannot compile, a damaged cache of compiled code, no writable folder for that cache.
+The first failure gives one warning; from then on the references are used.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ VARIABLE = "ABBE_KERNELS"
 
 
 class KernelsBrokenError(Exception):
-    """Kernels cannot be had; the warning was given, and the caller takes the reference."""
+    """Kernels do not work here; the warning was given, and the caller uses the reference."""
 
 
-def _asked() -> bool:
-    given = os.environ.get(VARIABLE, "on").strip().lower()
-    if given not in ("on", "off"):
-        raise AbbeError(f"{VARIABLE} must be on or off, got {given!r}")
-    return given == "on"
+def _setting() -> bool:
+    setting = os.environ.get(VARIABLE, "on").strip().lower()
+    if setting not in ("on", "off"):
+        raise AbbeError(f"{VARIABLE} must be on or off, got {setting!r}")
+    return setting == "on"
 
 
-_on = _asked()
+_on = _setting()
 _broken = False
 
 
@@ -42,7 +42,7 @@ def usable() -> bool:
 
 
 def usable_for(*tensors: Tensor) -> bool:
-    """Whether kernels can take these tensors, by their devices: all but the CPU take the references."""
+    """Whether kernels can take these tensors: all on the CPU, other devices use the references."""
     for tensor in tensors:  # a plain loop: torch.compile traces it
         if tensor.device.type != "cpu":
             return False
@@ -55,7 +55,7 @@ def switched_on() -> bool:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Around all that imports, compiles or loads kernels: whatever fails there ends in KernelsBrokenError."""
+    """Around all that imports, compiles or loads kernels: any failure becomes a KernelsBrokenError."""
     try:
         yield
     except KernelsBrokenError:
@@ -66,13 +66,12 @@ def loading() -> Iterator[None]:
 
 
 def load(module: str, name: str) -> Any:
-    """The kernel of that name."""
     with loading():
         return getattr(importlib.import_module(module), name)
 
 
 def reason_of(error: Exception) -> str:
-    """The first line of what an error says: compilers say many."""
+    """The first line of an error's message: compilers write many."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
@@ -85,11 +84,10 @@ def _give_up(error: Exception) -> None:
     advice = (
         "set NUMBA_CACHE_DIR to a folder that you may write to"
         if "cannot cache function" in reason or isinstance(error, PermissionError)
-        else "`abbe doctor` looks for the cause; an empty folder as NUMBA_CACHE_DIR leaves damaged files behind"
+        else "`abbe doctor` looks for the cause; an empty folder as NUMBA_CACHE_DIR avoids damaged files"
     )
     warnings.warn(
-        f"abbe goes on without its compiled kernels, more slowly: {reason} ({advice}; {VARIABLE}=off says that this is "
-        "wanted)",
+        f"abbe continues without its compiled kernels, more slowly: {reason} ({advice}; {VARIABLE}=off silences this)",
         RuntimeWarning,
         stacklevel=2,
     )

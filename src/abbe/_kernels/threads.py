@@ -1,9 +1,9 @@
-"""Split rows over threads, as many as torch uses, and where possible on torch's own.
+"""Split rows over threads, as many as torch uses, and if possible over torch's own.
 
-After its last work a thread of torch's OpenMP team keeps spinning for some milliseconds, on the core that a helper
-of ours would need. So the rows go to that same team (GNU OpenMP, as in torch's Linux builds), through the one entry
-point that compilers use. Elsewhere, and in a forked child, a small pool does the work. numba's parallel loops would
-abort the process when two Python threads enter them at once, and bring a second OpenMP runtime.
+After its last task a thread of torch's OpenMP team keeps spinning for some milliseconds, on a core that threads of ours
+would need. So the rows go to that same team (GNU OpenMP, as in torch's Linux builds), through the entry point that
+compilers use. Elsewhere, and in a forked child, a small pool does the work. numba's parallel loops would abort the
+process when two Python threads enter them at once, and bring a second OpenMP runtime.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from .switch import loading
 
-_SHARE = 1 << 14  # numbers of the first tensor a share holds, at least
-_SHARES = 4  # a thread, so that one that was held up leaves the rest to the others
+_SHARE = 1 << 14  # numbers of the first tensor per share, at least
+_SHARES = 4  # per thread, so that a thread that is held up leaves the rest to the others
 
 _forked = False
 _pool: ThreadPoolExecutor | None = None
@@ -40,11 +40,10 @@ _NAMES = {
 def over_rows(kernel: Any, rows: int, *tensors: Tensor, shares: int = 0) -> None:
     """Run kernel(*arrays, start, stop) over all rows, in shares that the threads take one after the other.
 
-    Four shares per thread; `shares` asks for more, where rows differ in their work.
-
-    The tensors are contiguous and on the CPU. KernelsBrokenError if the kernel cannot be compiled or loaded.
+    Four shares per thread; `shares` asks for more, if some rows are more work than others. The tensors are contiguous
+    and on the CPU. KernelsBrokenError if the kernel cannot be compiled or loaded.
     """
-    if not all(x.is_cpu for x in tensors):  # a kernel would write wherever the address of another device points to
+    if not all(x.is_cpu for x in tensors):  # a kernel would write to wherever another device's address points
         raise TypeError(f"{kernel.__name__} takes tensors on the CPU, got {[str(x.device) for x in tensors]}")
     key = (kernel, *[part for x in tensors for part in (x.dtype, x.ndim)])
     function = _functions.get(key)
@@ -60,12 +59,12 @@ def over_rows(kernel: Any, rows: int, *tensors: Tensor, shares: int = 0) -> None
     _run(function, _array_of(len(work))(*work), threads)
 
 
-# Of every kernel and kind of tensors: looking one up anew takes as long as a small kernel runs.
+# By kernel and kinds of tensors: looking one up again takes as long as a small kernel runs.
 _functions: dict[tuple[Any, ...], Any] = {}
 
 
 def _function(kernel: Any, tensors: Sequence[Tensor]) -> Any:
-    """As C calls it; compiled or loaded now."""
+    """The C function, compiled or loaded now."""
     with loading():
         from .entries import entry  # loads numba
 
@@ -82,37 +81,36 @@ def _run(function: Any, work: ctypes.Array[ctypes.c_int64], threads: int) -> Non
     if threads == 1:
         function(ctypes.addressof(work))
     elif (library := _openmp_of_torch()) is not None and not _forked:
-        # The last argument are flags: none.
-        library.GOMP_parallel(function, work, ctypes.c_uint(threads), ctypes.c_uint(0))
+        library.GOMP_parallel(function, work, ctypes.c_uint(threads), ctypes.c_uint(0))  # 0: no flags
     else:
         helpers = _helpers(threads - 1)
         pending = [helpers.submit(function, ctypes.addressof(work)) for _ in range(threads - 1)]
         try:
             function(ctypes.addressof(work))
-        finally:  # also when interrupted: nobody may write on after the tensors are gone
-            wait([share for share in pending if not share.cancel()])  # one that has not begun is not needed any more
+        finally:  # also when interrupted: no thread may write after the tensors are gone
+            wait([share for share in pending if not share.cancel()])  # shares that have not begun are not needed
 
 
 @lru_cache(maxsize=1)
 def _openmp_of_torch() -> ctypes.CDLL | None:
-    """The GNU OpenMP library that torch has loaded, None if there is none or it is in doubt."""
+    """The GNU OpenMP library that torch has loaded; None if there is none or several."""
     try:
         mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     loaded = {line.split(maxsplit=5)[-1] for line in mapped.splitlines() if "libgomp" in line}
-    # Other packages bring a libgomp, too: the team that spins is that of torch.
-    own = {path for path in loaded if Path(path).is_relative_to(Path(torch.__file__).parent)} or loaded
-    if len(own) != 1:
+    # Other packages bring a libgomp, too: the spinning team is torch's.
+    paths = {path for path in loaded if Path(path).is_relative_to(Path(torch.__file__).parent)} or loaded
+    if len(paths) != 1:
         return None
-    library = ctypes.CDLL(own.pop())
+    library = ctypes.CDLL(paths.pop())
     return library if hasattr(library, "GOMP_parallel") else None
 
 
 def _helpers(count: int) -> ThreadPoolExecutor:
     global _pool, _pool_size
     if _pool is None or _pool_size < count:
-        # A pool that is too small is left to whoever is using it.
+        # A smaller pool may still be in use, and is left alone.
         _pool, _pool_size = ThreadPoolExecutor(count, thread_name_prefix="abbe"), count
     return _pool
 

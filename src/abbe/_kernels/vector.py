@@ -21,7 +21,7 @@ ONE = f32(1.0)
 NEG_INF = f32(-np.inf)
 POS_INF = f32(np.inf)
 NAN = f32(np.nan)
-TINY = f32(1e-37)  # smaller weights count as none where a logarithm or a power of them is needed
+TINY = f32(1e-37)  # smaller weights count as 0 where their logarithm or power is needed
 
 # Fused multiply-add only: the splitting constants below must not be reordered.
 STRICT = {"contract"}
@@ -87,7 +87,7 @@ def exp(x: Any) -> Any:
     p = p * r + f32(1.6666665459e-1)
     p = p * r + f32(5.0000001201e-1)
     y = p * r * r + r + ONE
-    # times 2**n: `shifted` holds n in its low bits, which move to the place of the exponent.
+    # times 2**n: `shifted` holds n in its low bits, which move to the exponent.
     value = from_bits(int32(bits(y) + int32(bits(shifted) << int32(23))))
     return value if x > f32(-87.0) else ZERO
 
@@ -120,8 +120,8 @@ def log(x: Any) -> Any:
 def on_or_off_edge(t: Any, near: Any, beta: Any, high: Any, low: Any, over_c: Any) -> Any:
     """u = (c + beta near)/c = 1 + t for c = high + low, and the x with ln u = ln(fl(u)) + (x - (fl(u) - 1))/u.
 
-    Where t is small, x = t gives back what 1 + t rounds away. Near u = 0, the edge of the support, 1 + t has lost its
-    digits; there u comes from the threshold in two parts, and x = u - 1 leaves ln u alone.
+    Where t is small, x = t restores what 1 + t rounds away. Near u = 0, the edge of the support, 1 + t has lost its
+    digits; there u comes from the threshold in two parts, and x = u - 1 leaves ln u as it is.
     """
     u = ONE + t
     edge = ((beta * near + high) + low) * over_c
@@ -160,8 +160,8 @@ def below(x: Any, top: Any, scale: Any) -> Any:
 
 @_elementwise
 def above(x: Any, top: Any, scale: Any, tau: Any, rest: Any) -> Any:
-    """scale (x - top) - (tau + rest), a threshold in two parts: one float32 would be off by half an eps of tau in each
-    key, and a long row has many."""
+    """scale (x - top) - (tau + rest), a threshold in two parts: one float32 would be off by half an eps of tau per key,
+    and a long row has many."""
     return (scale * (x - top) - tau) - rest
 
 
@@ -186,7 +186,7 @@ def row_max(row: Any) -> Any:
 
 @kernel
 def usable(top: Any, out: Any) -> bool:
-    """False, with `out` filled, for a row without a visible key (zeros) or with NaN or +inf (NaN)."""
+    """False, with `out` filled, for a row without visible keys (zeros) or with NaN or +inf (NaN)."""
     if NEG_INF < top < POS_INF:
         return True
     out[:] = ZERO if top == NEG_INF else NAN
@@ -195,6 +195,6 @@ def usable(top: Any, out: Any) -> bool:
 
 @inlined
 def copy_row(row: Any, out: Any) -> None:
-    """out = row. `out[:] = row` does the same, but with it numba compiles the text of an error, which takes 2 s."""
+    """out = row. `out[:] = row` would make numba compile an error message, too, which takes 2 s."""
     for j in range(out.shape[0]):
         out[j] = row[j]

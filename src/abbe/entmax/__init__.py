@@ -1,6 +1,6 @@
 """The names of the entmax package: `from abbe import entmax` instead of `import entmax`.
 
-Sparse maps along any dimension, and losses for classes. docs/how-to/entmax.md says what is the same and what differs.
+Sparse maps along any dimension, and losses for classes. docs/how-to/entmax.md lists the differences.
 """
 
 from .activations import Entmax15, Sparsemax, entmax15, sparsemax

@@ -1,4 +1,4 @@
-"""The entropies -Omega whose Fenchel-Young losses are trained: 0 for a single key, one number per row."""
+"""The entropies -Omega of the Fenchel-Young losses: one number per row, 0 for a single key."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def expm1_ratio(t: Tensor) -> Tensor:
 def tsallis(weights: Tensor, alpha: float | Tensor) -> Tensor:
     """sum p (1 - p^beta)/(beta (beta + 1)), beta = alpha - 1: Shannon's entropy at 1, half of Gini's at 2.
 
-    Term by term nothing cancels: next to a single key of weight 1 the sum keeps its digits.
+    Term by term nothing cancels: the sum keeps its digits near a single key of weight 1.
     """
-    positive = torch.where(weights > 0, weights, 1.0)  # the entropy of a weight of 0 is 0, like that of 1
+    positive = torch.where(weights > 0, weights, 1.0)  # a weight of 0 adds no entropy, like a weight of 1
     if isinstance(alpha, Tensor):
         logs = positive.log()
         share = -logs * expm1_ratio((alpha - 1) * logs) / alpha
@@ -37,16 +37,16 @@ def tsallis(weights: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def tsallis_kernel(alpha: float) -> str | None:
-    """The kernel of the loss that goes with it; next to alpha = 1 a power in float32 would lose digits."""
+    """The kernel of the matching loss; near alpha = 1 a power in float32 would lose digits."""
     if abs(alpha - 1) < 0.05 and alpha != 1:
         return None
     return {1.0: "shannon", 1.5: "root", 2.0: "gini"}.get(alpha, "power")
 
 
 def norm(weights: Tensor, alpha: float | Tensor) -> Tensor:
-    """1 - ||p||_alpha; 0 for alpha <= 1, where the weights of equal keys stand for any one of them."""
+    """1 - ||p||_alpha; 0 for alpha <= 1, where the weights of equal keys represent any one of them."""
     peak = weights.detach().amax(-1, keepdim=True)
-    peak = torch.where(peak > 0, peak, 1.0)  # its unit: a power of it could underflow
+    peak = torch.where(peak > 0, peak, 1.0)  # the unit, since powers of small weights could underflow
     power = torch.as_tensor(alpha, dtype=weights.dtype, device=weights.device)
     soft = power > 1
     power = torch.where(soft, power, 2.0)

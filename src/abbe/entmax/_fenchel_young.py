@@ -1,4 +1,4 @@
-"""Fenchel-Young losses, arXiv 1901.02324: max over p of <x, p> - Omega(p), less the same at the target's class.
+"""Fenchel-Young losses, arXiv 1901.02324: max over p of <x, p> - Omega(p), minus the same at the target's class.
 
 With H = -Omega and p the weights of x, the loss is sum p (x - x_y) + H(p). Its gradient is p - e_y and its second
 derivative the Jacobian of the weights; the sum itself is never differentiated.
@@ -22,7 +22,7 @@ from ._along import one_per_row, working
 
 @dataclass(frozen=True)
 class Family:
-    """Weights of rows at an alpha, the entropy that belongs to them, and the kernel of the loss, if there is one."""
+    """Weights of rows at an alpha, their entropy, and the kernel of the loss, if any."""
 
     name: str
     weights: Callable[[Tensor, float | Tensor], Tensor]
@@ -41,21 +41,21 @@ def fenchel_young(family: Family, X: Tensor, target: Tensor, alpha: float | Tens
         alpha = alpha.to(x.dtype)
         if not alpha.requires_grad and alpha.numel() == 1 and not is_traced():
             alpha = float(alpha)
-    if is_traced():
-        return _by_its_terms(family, x, target, alpha).to(X.dtype)
+    if is_traced():  # plain operations, which torch.func and torch.compile differentiate themselves
+        return _loss(family, family.weights(x, alpha), x, target, alpha).to(X.dtype)
     loss: Tensor = _FenchelYoung.apply(x, alpha, target, family)  # type: ignore[no-untyped-call]
     return loss.to(X.dtype)
 
 
 def is_traced() -> bool:
-    """Whether values cannot be asked for: torch.compile or torch.func is at work."""
+    """Whether torch.compile or torch.func is active, so that values cannot be read."""
     return torch.compiler.is_compiling() or inside_transform()
 
 
 def _check(owner: str, X: Tensor, target: Tensor) -> None:
     if not isinstance(target, Tensor) or target.is_floating_point() or target.shape != X.shape[:-1]:
-        came = tuple(target.shape) if isinstance(target, Tensor) else type(target).__name__
-        raise AbbeError(f"{owner}: target must hold a class for each row, shape {tuple(X.shape[:-1])}, got {came}")
+        kind = tuple(target.shape) if isinstance(target, Tensor) else type(target).__name__
+        raise AbbeError(f"{owner}: target must hold a class for each row, shape {tuple(X.shape[:-1])}, got {kind}")
     if not is_traced() and target.numel() and not 0 <= int(target.min()) <= int(target.max()) < X.shape[-1]:
         raise AbbeError(
             f"{owner}: target must lie in [0, {X.shape[-1]}), got {int(target.min())} to {int(target.max())}"
@@ -74,7 +74,7 @@ class _FenchelYoung(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weights, target, *rest = ctx.saved_tensors
         alpha = rest[0] if rest else ctx.alpha
-        if torch.is_grad_enabled():  # a second derivative is wanted: it is that of the weights
+        if torch.is_grad_enabled():  # a second derivative is needed: that of the weights
             weights = ctx.family.weights(x, alpha)
         of_target = grad * ~_without_keys(x, target)
         of_x = (grad.unsqueeze(-1) * weights).scatter_add_(-1, target.unsqueeze(-1), -of_target.unsqueeze(-1))
@@ -83,22 +83,21 @@ class _FenchelYoung(torch.autograd.Function):
 
 
 def _slope_in_alpha(family: Family, weights: Tensor, alpha: Tensor, grad: Tensor) -> Tensor:
-    """Of the entropy at fixed weights: they are a maximum, so that their own change counts for nothing."""
+    """Of the entropy at fixed weights: they are a maximum, so their own change has no first-order effect."""
     deeper = torch.is_grad_enabled()
     with torch.enable_grad():
-        apart = alpha.view_as(alpha) if alpha.requires_grad and deeper else alpha.detach().requires_grad_()
-        entropy = family.entropy(weights if deeper else weights.detach(), apart)
-        (slope,) = torch.autograd.grad(entropy, apart, grad, create_graph=deeper)
+        variable = alpha.view_as(alpha) if alpha.requires_grad and deeper else alpha.detach().requires_grad_()
+        entropy = family.entropy(weights if deeper else weights.detach(), variable)
+        (slope,) = torch.autograd.grad(entropy, variable, grad, create_graph=deeper)
     return slope
 
 
 def _value(family: Family, weights: Tensor, x: Tensor, target: Tensor, alpha: float | Tensor) -> Tensor:
-    """The loss without derivatives: by a kernel where there is one."""
+    """The loss without derivatives, by a kernel if there is one."""
     name = None if isinstance(alpha, Tensor) else family.kernel(alpha)
     if name is None or isinstance(alpha, Tensor) or not fused(x):
         return _loss(family, weights, x, target, alpha)
-    classes = x.shape[-1]
-    rows = tuple(t.contiguous().view(-1, classes) for t in (weights, x))
+    rows = tuple(t.contiguous().view(-1, x.shape[-1]) for t in (weights, x))
     places = target.contiguous().view(-1)
     losses = x.new_empty(places.shape)
     try:
@@ -106,13 +105,7 @@ def _value(family: Family, weights: Tensor, x: Tensor, target: Tensor, alpha: fl
         over_rows(kernel, len(places), *rows, places, x.new_full((1,), alpha), losses)
     except KernelsBrokenError:
         return _loss(family, weights, x, target, alpha)
-    losses = losses.view(target.shape)
-    return torch.where(_without_keys(x, target), 0.0, losses)
-
-
-def _by_its_terms(family: Family, x: Tensor, target: Tensor, alpha: float | Tensor) -> Tensor:
-    """The same by plain operations, which torch.func and torch.compile differentiate themselves."""
-    return _loss(family, family.weights(x, alpha), x, target, alpha)
+    return torch.where(_without_keys(x, target), 0.0, losses.view(target.shape))
 
 
 def _loss(family: Family, weights: Tensor, x: Tensor, target: Tensor, alpha: float | Tensor) -> Tensor:
@@ -121,9 +114,8 @@ def _loss(family: Family, weights: Tensor, x: Tensor, target: Tensor, alpha: flo
     masked = of_target == float("-inf")
     lead = torch.where(weights == 0, 0.0, x - torch.where(masked, 0.0, of_target))  # -inf of weight 0 counts as 0
     loss = (weights * lead).sum(-1) + family.entropy(weights, alpha)
-    loss = loss + (loss.clamp(min=0) - loss).detach()  # rounding may leave it a little below
-    masked = masked.squeeze(-1)
-    return torch.where(_without_keys(x, target), 0.0, torch.where(masked, float("inf"), loss))
+    loss = loss + (loss.clamp(min=0) - loss).detach()  # rounding may leave it slightly negative
+    return torch.where(_without_keys(x, target), 0.0, torch.where(masked.squeeze(-1), float("inf"), loss))
 
 
 def _without_keys(x: Tensor, target: Tensor) -> Tensor:

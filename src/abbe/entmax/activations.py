@@ -18,11 +18,11 @@ def sparsemax(X: Tensor, dim: int = ..., k: int | None = ..., *, return_support_
 def sparsemax(X: Tensor, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> Output:
     """The nearest point of the simplex to each row of X along `dim`, arXiv 1602.02068.
 
-    Large differences in a row give few positive weights (1 or more apart: one), small ones give many.
+    Large differences in a row give few positive weights (one if the top leads by 1 or more), small ones give many.
 
     Args:
         X: floating tensor of any shape.
-        dim: along which the weights sum to 1.
+        dim: the dimension along which the weights sum to 1.
         k: accepted and without effect: no sort is needed.
         return_support_size: also return the number of positive weights, of size 1 at `dim`.
 
@@ -43,7 +43,7 @@ def entmax15(X: Tensor, dim: int = ..., k: int | None = ..., *, return_support_s
 def entmax15(X: Tensor, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> Output:
     """1.5-entmax of each row of X along `dim`, between softmax and sparsemax, arXiv 1905.05702.
 
-    Large differences in a row give few positive weights (2 or more apart: one), small ones give many.
+    Large differences in a row give few positive weights (one if the top leads by 2 or more), small ones give many.
 
     Args:
         X, dim, k, return_support_size: as for `sparsemax`.
@@ -76,7 +76,7 @@ class Sparsemax(_Map):
     """`sparsemax` as a module.
 
     Args:
-        dim: along which the weights sum to 1.
+        dim: the dimension along which the weights sum to 1.
         k: accepted and without effect.
         return_support_size: also return the number of positive weights.
 
@@ -115,7 +115,7 @@ class Entmax15(_Map):
 
 
 def _sparsemax_threshold_and_support(X: Tensor, dim: int = -1, k: int | None = None) -> tuple[Tensor, Tensor]:
-    """tau of [x - tau]_+ and the number of positive weights: code and tests written for the package use it."""
+    """tau of [x - tau]_+ and the number of positive weights, for code written for the entmax package."""
     weights = sparsemax(X, dim, k)
     return X.amax(dim, keepdim=True) - weights.amax(dim, keepdim=True), (weights > 0).sum(dim, keepdim=True)
 

@@ -1,4 +1,4 @@
-"""Losses for classes that go with the sparse maps: gradient p - y, 0 as soon as the target leads by a margin."""
+"""Classification losses of the sparse maps: their gradient is p - y, they are 0 once the target leads by a margin."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _REDUCTIONS = ("elementwise_mean", "mean", "sum", "none")
 
 
 def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
-    """Loss of every row of X whose gradient is sparsemax less the target.
+    """Loss of every row of X whose gradient is sparsemax minus the target.
 
-    0 as soon as the target leads by a margin of 1; high means that another class leads.
+    0 once the target leads by a margin of 1; high means that another class leads.
 
     Args:
         X: scores, (..., classes).
@@ -37,7 +37,7 @@ def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
 
 
 def sparsemax_bisect_loss(X: Tensor, target: Tensor, n_iter: int | None = 50) -> Tensor:
-    """The same as `sparsemax_loss`: 0 as soon as the target leads by a margin of 1, high where another class leads.
+    """The same as `sparsemax_loss`: 0 once the target leads by a margin of 1, high where another class leads.
 
     Args:
         X, target: as for `sparsemax_loss`.
@@ -54,9 +54,9 @@ def sparsemax_bisect_loss(X: Tensor, target: Tensor, n_iter: int | None = 50) ->
 
 
 def entmax15_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
-    """Loss of every row of X whose gradient is 1.5-entmax less the target.
+    """Loss of every row of X whose gradient is 1.5-entmax minus the target.
 
-    0 as soon as the target leads by a margin of 2; high means that another class leads.
+    0 once the target leads by a margin of 2; high means that another class leads.
 
     Args:
         X, target, k: as for `sparsemax_loss`.
@@ -73,9 +73,9 @@ def entmax15_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
 
 
 def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n_iter: int | None = 50) -> Tensor:
-    """Loss of every row of X whose gradient is alpha-entmax less the target; at alpha = 1 it is cross-entropy.
+    """Loss of every row of X whose gradient is alpha-entmax minus the target; at alpha = 1 it is cross-entropy.
 
-    0 as soon as the target leads by a margin of 1/(alpha - 1); high means that another class leads.
+    0 once the target leads by a margin of 1/(alpha - 1); high means that another class leads.
 
     Args:
         X, target: as for `sparsemax_loss`.
@@ -94,9 +94,9 @@ def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n
 
 
 def normmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 2, n_iter: int | None = 50) -> Tensor:
-    """Loss of every row of X whose gradient is normmax less the target.
+    """Loss of every row of X whose gradient is normmax minus the target.
 
-    0 as soon as the target leads by a margin of 1; high means that another class leads.
+    0 once the target leads by a margin of 1; high means that another class leads.
 
     Args:
         X, target: as for `sparsemax_loss`.
@@ -114,7 +114,7 @@ def normmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 2, n_
 
 
 class _Loss(nn.Module, ABC):
-    """A loss per row, reduced: rows whose target is `ignore_index` count 0, and not in the mean.
+    """A loss per row, reduced: rows whose target is `ignore_index` count as 0, and not in the mean.
 
     Args:
         ignore_index: class number of the rows that do not count.

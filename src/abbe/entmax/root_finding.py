@@ -1,7 +1,7 @@
-"""Maps that the package finds by bisection: entmax of any alpha, normmax, budget.
+"""Maps that the entmax package finds by bisection: entmax of any alpha, normmax, budget.
 
-Here Newton finds them to the last digit and rows sum to 1 (or to the budget) within rounding, so that `n_iter` and
-`ensure_sum_one` change nothing.
+Here Newton finds them to the last digit and rows sum to 1 (or to the budget) up to rounding, so `n_iter` and
+`ensure_sum_one` have no effect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def entmax_bisect(
     Args:
         X: floating tensor of any shape.
         alpha: a number, or a tensor that broadcasts to X with 1 at `dim`; it may need a gradient.
-        dim: along which the weights sum to 1.
+        dim: the dimension along which the weights sum to 1.
         n_iter: accepted and without effect.
         ensure_sum_one: accepted and without effect: rows always sum to 1.
 
@@ -41,7 +41,7 @@ def sparsemax_bisect(X: Tensor, dim: int = -1, n_iter: int | None = 50, ensure_s
 
     Args:
         X: floating tensor of any shape.
-        dim: along which the weights sum to 1.
+        dim: the dimension along which the weights sum to 1.
         n_iter: accepted and without effect.
         ensure_sum_one: accepted and without effect: rows always sum to 1.
 
@@ -63,7 +63,7 @@ def normmax_bisect(X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: 
     Args:
         X: floating tensor of any shape.
         alpha: > 0, a number, or a tensor that broadcasts to X with 1 at `dim`; it may need a gradient.
-        dim: along which the weights sum to 1.
+        dim: the dimension along which the weights sum to 1.
         n_iter: accepted and without effect.
 
     Returns:
@@ -84,7 +84,7 @@ def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: 
     Args:
         X: floating tensor of any shape.
         budget: >= 0, a number, or a tensor that broadcasts to X with 1 at `dim`; it may need a gradient.
-        dim: along which the weights sum to the budget.
+        dim: the dimension along which the weights sum to the budget.
         n_iter: accepted and without effect.
 
     Returns:
@@ -107,7 +107,7 @@ class SparsemaxBisect(_Map):
     """`sparsemax_bisect` as a module.
 
     Args:
-        dim: along which the weights sum to 1.
+        dim: the dimension along which the weights sum to 1.
         n_iter: accepted and without effect.
 
     Examples:
@@ -132,7 +132,7 @@ class EntmaxBisect(_Map):
 
     Args:
         alpha: > 0, a number, a tensor or a parameter.
-        dim: along which the weights sum to 1.
+        dim: the dimension along which the weights sum to 1.
         n_iter: accepted and without effect.
 
     Examples:
@@ -183,7 +183,7 @@ class BudgetBisect(_Map):
 
     Args:
         budget: >= 0, a number, a tensor or a parameter.
-        dim: along which the weights sum to the budget.
+        dim: the dimension along which the weights sum to the budget.
         n_iter: accepted and without effect.
 
     Examples:

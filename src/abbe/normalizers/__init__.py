@@ -1,7 +1,7 @@
 """Normalizers: maps from attention logits to attention weights, behind one registry.
 
-`normalizer` makes one from a spec, `list_normalizers` lists them. The other names are for those who build on a
-normalizer: attention, a swap in a model, a fit of what it learns.
+`normalizer` makes one from a spec, `list_normalizers` lists them. The other names are for code that builds on
+normalizers: attention, swaps in a model, fits of learned parameters.
 """
 
 from ._base import Normalizer

@@ -1,4 +1,4 @@
-"""Softmax whose temperature is read off the row: by its entropy, or by its standard deviation."""
+"""Softmax whose temperature follows from the row: from its entropy, or from its standard deviation."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import RowMap, row_map
 from ._options import Option
-from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, row_top, softmax_jacobian, visible_keys
+from ._row_map import RowMap, row_map
+from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, softmax_jacobian
 
 # beta(H), highest power first.
 COEFFICIENTS = (-0.037, 0.481, -2.3, 4.917, -1.791)
@@ -25,14 +25,12 @@ def sharpening(entropy: Tensor) -> Tensor:
 
 
 def entropy_reference(logits: Tensor, params: Tensor) -> Tensor:
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
-    z = below_top(logits, visible, top)
+    z, visible, top = below_top(logits)
     return finish(masked_softmax(sharpening(_entropy(z, visible)) * z, visible), logits, params, visible, top)
 
 
 def _entropy(z: Tensor, visible: Tensor) -> Tensor:
-    """lse - mean score: smooth also where a weight underflows."""
+    """lse - mean score, which stays smooth where a weight underflows."""
     some = visible.any(-1, keepdim=True)
     lse = torch.logsumexp(torch.where(visible | ~some, z, -math.inf), -1, keepdim=True)
     return lse - (masked_softmax(z, visible) * z).sum(-1, keepdim=True)
@@ -40,11 +38,8 @@ def _entropy(z: Tensor, visible: Tensor) -> Tensor:
 
 def deviation_reference(logits: Tensor, params: Tensor) -> Tensor:
     """softmax(l / min(std, gamma)), params (gamma,)."""
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
-    z = below_top(logits, visible, top)
-    sd = _deviation(z, visible)
-    scale = _inverse(sd, params)
+    z, visible, top = below_top(logits)
+    scale = _inverse(_deviation(z, visible), params)
     return finish(masked_softmax(scale * z, visible), logits, params, visible, top)
 
 
@@ -89,8 +84,7 @@ class AdaptiveTemperature(Normalizer):
         return ENTROPY, logits.new_zeros(1)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
-        visible = visible_keys(logits)
-        z = below_top(logits, visible, row_top(logits, visible))
+        z, visible, _ = below_top(logits)
         plain, entropy = masked_softmax(z, visible), _entropy(z, visible).detach().requires_grad_()
         with torch.enable_grad():
             beta = sharpening(entropy)
@@ -130,9 +124,8 @@ class NormSoftmax(Normalizer):
         return DEVIATION, self._value("gamma", logits)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
-        visible = visible_keys(logits)
-        z, n = below_top(logits, visible, row_top(logits, visible)), visible.sum(-1, keepdim=True).clamp(min=1)
-        sd, w = _deviation(z, visible), self._weights(logits)
+        z, visible, _ = below_top(logits)
+        n, sd, w = visible.sum(-1, keepdim=True).clamp(min=1), _deviation(z, visible), self._weights(logits)
         scale = _inverse(sd, self._value("gamma", logits))
         centred = torch.where(visible, z - z.sum(-1, keepdim=True) / n, 0.0)
         slope = torch.where((sd > _FLAT) & (sd < self.gamma), scale**3 / n, 0.0) * centred

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from .._errors import AbbeError
-from ._dispatch import RowMap, row_weights
+from ._dispatch import row_weights
 from ._options import Learned, Option, PerHead
+from ._row_map import RowMap
 from ._rows import NEG_INF
 from ._spec import MOST_NESTED, format_spec
 
@@ -22,7 +23,7 @@ _HALF = (torch.float16, torch.bfloat16)
 class Normalizer(nn.Module, ABC):
     """Turns logits into attention weights along the last dimension.
 
-    A masked key is the same as an absent one, and so is a key whose logit is -inf; n is the number of the others.
+    A masked key is the same as an absent one, and so is a key whose logit is -inf; n is the number of visible keys.
     A row without keys gives zeros and zero gradients. float16 and bfloat16 are computed in float32. NaN and +inf
     propagate, or raise with ``check=True``. `abbe.normalizer` makes one from a spec.
 
@@ -30,18 +31,18 @@ class Normalizer(nn.Module, ABC):
         given: the parameters of the class, by the names of its `options`.
 
     Attributes:
-        name: by which a spec calls it.
-        aliases: other names of it.
+        name: its name in specs.
+        aliases: alternative names.
         meaning: what high and low values of its parameters mean.
         paper: arXiv id of its source.
-        example: a spec of it.
+        example: an example spec.
         options: its parameters, with ranges and defaults.
-        learnable: those that can be learned.
-        always_learns: whether it has parameters to learn without being asked.
-        sums_to_one: whether the weights of a row do.
-        continuous: whether small changes of the logits always make small changes of the weights.
+        learnable: parameters that can be learned.
+        always_learns: whether its parameters are learned without `learn=true`.
+        sums_to_one: whether the weights of a row sum to 1.
+        continuous: whether small changes of the logits always mean small changes of the weights.
         usual: values of its first option that have a name in transformers.
-        needs_order: whether its keys must stand in causal order.
+        needs_order: whether its keys must be in causal order.
 
     Examples:
         >>> logits, mask = torch.tensor([2.0, 0.0, 5.0]), torch.tensor([True, True, False])
@@ -59,11 +60,11 @@ class Normalizer(nn.Module, ABC):
     always_learns: ClassVar[bool] = False
     sums_to_one: ClassVar[bool] = True
     continuous: ClassVar[bool] = True
-    usual: ClassVar[tuple[float, ...]] = ()  # values of its first option that have a name in transformers
-    needs_order: ClassVar[bool] = False  # its keys must stand in causal order
+    usual: ClassVar[tuple[float, ...]] = ()
+    needs_order: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """What can learn is read where it is kept: `n.alpha` is the number that was learned."""
+        """Learnable parameters become properties: `n.alpha` is the current number."""
         super().__init_subclass__(**options)
         for name in set(cls.learnable) - vars(cls).keys():
             setattr(cls, name, property(partial(_number_of, name)))
@@ -73,12 +74,10 @@ class Normalizer(nn.Module, ABC):
         known = {option.name: option for option in self.options}
         for unknown in given.keys() - known.keys():
             raise AbbeError(f"{self.name}: no parameter {unknown!r}, known: {', '.join(known) or 'none'}")
-        self._given = {
-            name: (option.read_heads if name in self.learnable else option.read)(
-                self.name, given.get(name, option.default)
-            )
-            for name, option in known.items()
-        }
+        self._given: dict[str, Any] = {}
+        for name, option in known.items():
+            read = option.read_heads if name in self.learnable else option.read
+            self._given[name] = read(self.name, given.get(name, option.default))
         self._check_nesting()
         self._count_heads("heads" in given)
         for name, value in self._given.items():
@@ -99,7 +98,7 @@ class Normalizer(nn.Module, ABC):
         Args:
             logits: (..., keys), floating.
             mask: bool, True = attend, broadcasts to the logits.
-            check: raise at NaN and +inf instead of passing them on.
+            check: raise an error for NaN and +inf instead of propagating them.
 
         Returns:
             Weights of the same shape and dtype. High means that a key is attended to; 0 that it is not.
@@ -129,7 +128,7 @@ class Normalizer(nn.Module, ABC):
             keys: >= 1.
 
         Returns:
-            Weight per logit. High means that some row moves a lot when its logits move; infinite where weights jump.
+            Weight per logit. High means that the weights of some row can change a lot; infinite if they can jump.
 
         Examples:
             >>> abbe.normalizer("softmax:temperature=0.5").lipschitz(128)
@@ -141,17 +140,13 @@ class Normalizer(nn.Module, ABC):
 
     @property
     def spec(self) -> str:
-        """The spec string that makes this normalizer again, with what it has learned so far."""
+        """The spec string that makes this normalizer again, with its current learned values."""
         return self._format(lambda name: self._number(name) if name in self.learned else self._given[name])
 
     @property
     def initial_spec(self) -> str:
-        """The spec string that it was made from: what has been learned since is in its state_dict alone."""
-        return self._format(self._initial)
-
-    def _initial(self, name: str) -> Any:
-        value = self._given[name]
-        return value.initial_spec if isinstance(value, Normalizer) else value
+        """The spec string that it was made from: values learned since then are only in its state_dict."""
+        return self._format(lambda name: getattr(self._given[name], "initial_spec", self._given[name]))
 
     def _format(self, value: Callable[[str], Any]) -> str:
         values = {option.name: _shared(value(option.name)) for option in self.options}
@@ -171,7 +166,7 @@ class Normalizer(nn.Module, ABC):
 
     @property
     def is_one_map(self) -> bool:
-        """Whether `_map` says it all; a combination of normalizers may have none."""
+        """Whether a single `_map` defines it; a combination of normalizers may have none."""
         return True
 
     @abstractmethod
@@ -185,27 +180,26 @@ class Normalizer(nn.Module, ABC):
     def _lipschitz(self, keys: int) -> float: ...
 
     def _check_nesting(self) -> None:
-        """Each level costs several calls, and Python allows about a thousand inside each other."""
+        """Each level costs several calls, and Python allows about a thousand nested calls."""
         self._nesting: int = 1
         for value in self._given.values():  # a plain loop: torch.compile traces it
             if isinstance(value, Normalizer):
                 self._nesting = max(self._nesting, 1 + value._nesting)
-        if self._nesting > MOST_NESTED + 1:  # one more than in a spec, where the innermost may stand without parameters
-            raise AbbeError(f"{self.name}: normalizers can be nested {MOST_NESTED} deep, not deeper")
+        if self._nesting > MOST_NESTED + 1:  # one more than in a spec, where the innermost may have no parameters
+            raise AbbeError(f"{self.name}: normalizers can be nested at most {MOST_NESTED} deep")
 
-    def _count_heads(self, said: bool) -> None:
-        """Several values of a parameter say how many heads there are."""
+    def _count_heads(self, known: bool) -> None:
+        """Unless the number of heads is known, it is the number of values of a parameter."""
         for name in self.learnable:
-            count = len(self._given[name]) if isinstance(self._given[name], tuple) else 0
-            if not count:
+            if not isinstance(values := self._given[name], tuple):
                 continue
-            if not said:
-                self._given["heads"], said = count, True
-            if self._given["heads"] != count:
-                raise AbbeError(f"{self.name}: {name} has {count} values for {self._given['heads']} heads")
+            if not known:
+                self._given["heads"], known = len(values), True
+            if self._given["heads"] != len(values):
+                raise AbbeError(f"{self.name}: {name} has {len(values)} values for {self._given['heads']} heads")
 
     def _number(self, name: str) -> PerHead:
-        """A parameter that can learn, as it is now: a number, or a tuple with one per head."""
+        """The current value of a learnable parameter: a number, or a tuple with one per head."""
         if name not in self._given:
             raise AttributeError(f"{self.name} has no {name}")
         has_numbers = name in self.learned and not self._learned(name).raw.is_meta
@@ -238,8 +232,7 @@ class Normalizer(nn.Module, ABC):
 
     def _validate(self, logits: Tensor, mask: Tensor | None) -> None:
         if not isinstance(logits, Tensor) or not logits.is_floating_point():
-            came = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
-            raise AbbeError(f"{self.name}: logits must be a floating-point tensor, got {came}")
+            raise AbbeError(f"{self.name}: logits must be a floating-point tensor, got {_kind(logits)}")
         shape = tuple(logits.shape)
         if logits.ndim == 0 or shape[-1] == 0:
             raise AbbeError(f"{self.name}: logits must have at least one key in the last dimension, got shape {shape}")
@@ -249,18 +242,21 @@ class Normalizer(nn.Module, ABC):
         if mask is None:
             return
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-            raise AbbeError(f"{self.name}: mask must be a bool tensor (True = attend), got {came}")
+            raise AbbeError(f"{self.name}: mask must be a bool tensor (True = attend), got {_kind(mask)}")
         if not broadcasts_to(tuple(mask.shape), shape):
             raise AbbeError(f"{self.name}: mask of shape {tuple(mask.shape)} does not broadcast to logits {shape}")
 
 
-def _number_of(name: str, made: Normalizer) -> PerHead:
-    return made._number(name)
+def _number_of(name: str, owner: Normalizer) -> PerHead:
+    return owner._number(name)
+
+
+def _kind(value: object) -> str:
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
 
 
 def _shared(value: Any) -> Any:
-    """One number for all heads where it is the same."""
+    """A single number if all heads have the same."""
     return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
 
 

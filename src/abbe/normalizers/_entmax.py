@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import RowMap, inside_transform, row_map
+from ._dispatch import inside_transform
 from ._options import Option, PerHead, heads_option, learn_option
-from ._rows import below_top, diagonal_minus_outer, finish, row_counts, row_top, visible_keys
+from ._row_map import RowMap, row_map
+from ._rows import below_top, diagonal_minus_outer, finish, row_counts
 
 
 def sparsemax_reference(logits: Tensor, params: Tensor) -> Tensor:
     """[scale l - tau]_+, params (scale,). The support is found by a sort; on it tau is a plain mean."""
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
-    z = torch.where(visible, params * below_top(logits, visible, top), -2.0)  # beyond the gap of 1
+    offset, visible, top = below_top(logits)
+    z = torch.where(visible, params * offset, -2.0)  # beyond the gap of 1
     ordered = z.detach().sort(-1, descending=True).values
     rank = _ranks(z)
-    # At least one: in a row with NaN none is inside, but a place is gathered.
+    # At least one: a row with NaN has none inside, but gathers one.
     inside = (ordered * rank > ordered.cumsum(-1) - 1).sum(-1, keepdim=True).clamp(min=1)
     support = z >= ordered.gather(-1, inside - 1)
     tau = (torch.where(support, z, 0.0).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True)
@@ -32,9 +32,8 @@ def sparsemax_reference(logits: Tensor, params: Tensor) -> Tensor:
 
 def entmax15_reference(logits: Tensor, params: Tensor) -> Tensor:
     """[scale l / 2 - tau]_+^2, params (scale,). On the support tau solves a quadratic."""
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
-    z = torch.where(visible, params * below_top(logits, visible, top) / 2, -2.0)
+    offset, visible, top = below_top(logits)
+    z = torch.where(visible, params * offset / 2, -2.0)
     ordered = z.detach().sort(-1, descending=True).values
     rank = _ranks(z)
     mean = ordered.cumsum(-1) / rank
@@ -42,10 +41,10 @@ def entmax15_reference(logits: Tensor, params: Tensor) -> Tensor:
     inside = (mean - rest.clamp(min=0).sqrt() < ordered).logical_and(rest > 0).sum(-1, keepdim=True).clamp(min=1)
     support = z >= ordered.gather(-1, inside - 1)
     count = support.sum(-1, keepdim=True)
-    # Again from z itself: what was sorted has no gradient.
+    # Again from z itself: the sorted values have no gradient.
     mean = torch.where(support, z, 0.0).sum(-1, keepdim=True) / count
     centred = torch.where(support, z - mean, 0.0)
-    # Not 0 under the root, where its slope is infinite.
+    # Never the root of 0, where its slope is infinite.
     tau = mean - ((1 - (centred**2).sum(-1, keepdim=True)) / count).clamp(min=torch.finfo(z.dtype).tiny).sqrt()
     d = torch.where(support, z - tau, 0.0).clamp(min=0)
     d = (d - _excess(d**2, d, support) / 2).clamp(min=0)
@@ -53,10 +52,10 @@ def entmax15_reference(logits: Tensor, params: Tensor) -> Tensor:
 
 
 def _excess(weights: Tensor, slope: Tensor, where: Tensor | None = None) -> Tensor:
-    """What the weights have too much, spread by their slopes in tau (or evenly over `where`): a last Newton step.
+    """The excess of the weights over 1, spread by their slopes in tau (or evenly over `where`): a last Newton step.
 
-    It is taken on the weights, because tau is rounded: its error counts once per key, 1e-4 of a row of 1,000 keys in
-    float32. No gradient: exactly, it is 0.
+    It is applied to the weights, because tau is rounded: its error counts once per key, 1e-4 of a row of 1,000 keys in
+    float32. No gradient: in exact arithmetic it is 0.
     """
     weights, slope = weights.detach(), slope.detach()
     step = (weights.sum(-1, keepdim=True) - 1) / slope.sum(-1, keepdim=True).clamp(min=torch.finfo(slope.dtype).tiny)
@@ -91,8 +90,8 @@ def _log_peak(z: Tensor, beta: Tensor, visible: Tensor) -> Tensor:
     """s, the log of the largest weight: Newton on the 1/beta-norm, convex, so it comes down to the root from 0."""
     s = torch.zeros_like(z[..., :1])
     unrolled = torch.compiler.is_compiling() or inside_transform()
-    safe = beta.clamp(min=1e-12)  # beta = 0 is softmax, whose root the formula meets in the limit
-    for _ in range(12 if unrolled else 100):  # 9 were the most seen on adversarial rows
+    safe = beta.clamp(min=1e-12)  # beta = 0 is softmax, whose root is the limit of the formula
+    for _ in range(12 if unrolled else 100):  # adversarial rows took 9 at most
         w, slope = _entmax_at(z, beta, s, visible)
         total, slope = w.sum(-1, keepdim=True), slope.sum(-1, keepdim=True)
         total = torch.where(total > 0, total, 1.0)
@@ -110,12 +109,11 @@ def entmax_reference(logits: Tensor, params: Tensor) -> Tensor:
     Two more Newton steps with gradients, taken at the root, carry its derivatives up to the third order.
     """
     scale, beta = params[..., 0:1], params[..., 1:2]
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
-    z = scale * below_top(logits, visible, top)
+    offset, visible, top = below_top(logits)
+    z = scale * offset
     with torch.no_grad():
         s = _log_peak(z.detach(), beta.detach(), visible)
-    # Newton at the root doubles the order of the derivatives that are right: two steps are enough for the third.
+    # A Newton step at the root doubles the order up to which derivatives are right: two are enough for the third.
     for _ in range(2):
         w, slope = _entmax_at(z, beta, s, visible)
         some = visible.any(-1, keepdim=True)
@@ -153,18 +151,18 @@ def entmax_lipschitz(alpha: float, keys: int) -> float:
     """Largest spectral norm of the Jacobian: one weight p against m - 1 equal ones, the best p and m <= keys."""
     if keys == 1:
         return 0.0
-    # All short rows, where the best m jumps about, then evenly spaced on a log scale.
+    # All short rows, where the best m varies irregularly, then evenly spaced on a log scale.
     m = torch.unique(torch.cat([torch.arange(2, 66), torch.logspace(0, math.log10(keys), 200).round().long()]))
     m = torch.cat([m[(m >= 2) & (m <= keys)], torch.tensor([keys])]).double().unsqueeze(-1)
     low, high = torch.zeros_like(m), torch.ones_like(m)
-    for _ in range(6):  # each round narrows p to a two hundredth
+    for _ in range(6):  # each round narrows p by a factor of 200
         p = low + (high - low) * torch.linspace(0, 1, 401, dtype=torch.float64)
         a, b = p ** (2 - alpha), ((1 - p) / (m - 1)) ** (2 - alpha)
         norm = a + b - (a**2 + (m - 1) * b**2) / (a + (m - 1) * b)
         best = p.gather(-1, norm.argmax(-1, keepdim=True))
         width = (high - low) / 400
         low, high = (best - width).clamp(min=0), (best + width).clamp(max=1)
-    return min(float(norm.max()) * (1 + 1e-9), 1.0)  # not below the supremum by rounding, which a test would see
+    return min(float(norm.max()) * (1 + 1e-9), 1.0)  # rounding must not bring it below the supremum
 
 
 _ALPHA = Option("alpha", 1.5, "sparsity", low=1, high=2, closed="high", shown=True)

@@ -1,4 +1,4 @@
-"""Maps that gate each key by its own logit: sigmoid, normalised ReLU^p, softpick."""
+"""Maps that gate each key by its own logit: sigmoid, normalised ReLU^p, softpick, and stick-breaking."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid, pad
 
 from ._base import Normalizer
-from ._dispatch import RowMap, row_map
 from ._options import Option
-from ._rows import diagonal_minus_outer, finish, row_counts, row_top, visible_keys
+from ._row_map import RowMap, row_map
+from ._rows import diagonal_minus_outer, finish, row_counts, visible_and_top
 
 
 def sigmoid_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -20,13 +21,12 @@ def sigmoid_reference(logits: Tensor, params: Tensor) -> Tensor:
 
 
 def relu_reference(logits: Tensor, params: Tensor) -> Tensor:
-    """relu(l)^p / (sum relu(l)^p + eps), params (p, eps); taken in units of the largest logit, which cancel."""
+    """relu(l)^p / (sum relu(l)^p + eps), params (p, eps); in units of the largest logit, which cancel."""
     power, eps = params[..., 0:1], params[..., 1:2]
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
+    visible, top = visible_and_top(logits)
     unit = top.clamp(min=1e-30)  # a row without positive logits has no unit, and needs none
     positive = visible & (logits > 0)
-    # Two `where`: the gradient of what the outer one drops must be finite, too, as 0 * NaN is NaN.
+    # Two `where`: values that the outer one drops must have a finite gradient, too, as 0 * NaN is NaN.
     raised = torch.where(positive, torch.where(positive, logits / unit, 1.0) ** power, 0.0)
     total = raised.sum(-1, keepdim=True) + torch.where(eps > 0, eps / unit**power, 0.0)
     return finish(raised / torch.where(total > 0, total, 1.0), logits, params, visible, top)
@@ -38,23 +38,35 @@ def _expm1_scaled(logits: Tensor, visible: Tensor, top: Tensor) -> tuple[Tensor,
     unit = torch.exp(-shift)
     # expm1 where e^l - 1 would cancel, shifted below the top where e^l would overflow.
     small = visible & (logits.abs() < 1)
-    shown = torch.where(visible & ~small, logits - shift, 0.0)
-    size = torch.where(small, torch.expm1(torch.where(small, logits, 0.0)) * unit, torch.exp(shown) - unit)
+    shifted = torch.where(visible & ~small, logits - shift, 0.0)
+    size = torch.where(small, torch.expm1(torch.where(small, logits, 0.0)) * unit, torch.exp(shifted) - unit)
     return torch.where(visible, size, 0.0), unit
 
 
 def softpick_reference(logits: Tensor, params: Tensor) -> Tensor:
     """relu(e^l - 1) / (sum |e^l - 1| + eps), params (eps,)."""
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
+    visible, top = visible_and_top(logits)
     size, unit = _expm1_scaled(logits, visible, top)
     total = size.abs().sum(-1, keepdim=True) + params * unit
     return finish(torch.relu(size) / torch.where(total > 0, total, 1.0), logits, params, visible, top)
 
 
+def stick_breaking_reference(logits: Tensor, params: Tensor) -> Tensor:
+    """beta_i prod_{k > i} (1 - beta_k), beta = sigmoid(l), in logarithms."""
+    visible, top = visible_and_top(logits)
+    filled = torch.where(visible, logits, 0.0)
+    # A product over thousands of keys would underflow, and its gradient would be 0/0.
+    rest = torch.where(visible, logsigmoid(-filled), 0.0)
+    later = pad(rest.flip(-1).cumsum(-1)[..., :-1], (1, 0)).flip(-1)
+    return finish(torch.exp(logsigmoid(filled) + later), logits, params, visible, top)
+
+
 SIGMOID = row_map("sigmoid", sigmoid_reference, "gates", "sigmoid_forward", "sigmoid_backward")
 RELU = row_map("relu", relu_reference, "gates", "relu_forward", "relu_backward")
 SOFTPICK = row_map("softpick", softpick_reference, "gates", "softpick_forward", "softpick_backward")
+STICK_BREAKING = row_map(
+    "stick-breaking", stick_breaking_reference, "gates", "stick_breaking_forward", "stick_breaking_backward"
+)
 
 
 class Sigmoid(Normalizer):
@@ -73,7 +85,7 @@ class Sigmoid(Normalizer):
     bias: float | None
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
-        # NaN for a bias that follows the row: parameters of a map are numbers.
+        # NaN stands for a bias that follows the row: parameters of a map are numbers.
         return SIGMOID, logits.new_full((1,), math.nan if self.bias is None else self.bias)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
@@ -110,8 +122,8 @@ class NormalizedReLU(Normalizer):
         return RELU, logits.new_tensor([self.power, self.eps])
 
     def _jacobian(self, logits: Tensor) -> Tensor:
-        visible, w = visible_keys(logits), self._weights(logits)
-        unit = row_top(logits, visible).clamp(min=1e-30)  # no logit above 0: any unit that can be divided by
+        (visible, top), w = visible_and_top(logits), self._weights(logits)
+        unit = top.clamp(min=1e-30)  # without a logit above 0, any divisor will do
         positive = visible & (logits > 0)
         base = torch.where(positive, logits / unit, 1.0)
         floor = self.eps / unit**self.power if self.eps > 0 else 0.0
@@ -149,8 +161,7 @@ class Softpick(Normalizer):
         return SOFTPICK, logits.new_full((1,), self.eps)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
-        visible, w = visible_keys(logits), self._weights(logits)
-        top = row_top(logits, visible)
+        (visible, top), w = visible_and_top(logits), self._weights(logits)
         size, unit = _expm1_scaled(logits, visible, top)
         total = size.abs().sum(-1, keepdim=True) + self.eps * unit
         growth = torch.where(visible, size + unit, 0.0) / torch.where(total > 0, total, 1.0)
@@ -159,3 +170,31 @@ class Softpick(Normalizer):
     def _lipschitz(self, keys: int) -> float:
         # ||J|| <= max u + ||w|| ||v||, u_i <= 1 + 1/eps, ||v|| <= 1 + sqrt(n)/eps, ||w|| <= 1.
         return 2 + (1 + math.sqrt(keys)) / self.eps if self.eps > 0 else math.inf
+
+
+class StickBreaking(Normalizer):
+    """beta_i prod_{later k} (1 - beta_k), beta = sigmoid(l), arXiv 2410.17980. The order of the keys matters, the
+    last visible key being the nearest to the query; meant for causal attention.
+
+    Jacobian w_i (1 - beta_i) on the diagonal, -w_i beta_k for k > i, 0 below. `lipschitz` is the upper bound
+    sqrt(1/(2e)) = 0.429 (column sums are at most 1/2, row sums at most 1/e). As n grows far keys share what is
+    left of the stick: near keys are not diluted by them.
+    """
+
+    name = "stick-breaking"
+    meaning = "near keys first; a high logit ends the row there, low logits pass the stick on to farther keys"
+    paper = "2410.17980"
+    example = "stick-breaking"
+    sums_to_one = False
+    needs_order = True
+
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return STICK_BREAKING, logits.new_zeros(1)
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        w, gate = self._weights(logits), torch.sigmoid(logits)
+        later = torch.triu(-w.unsqueeze(-1) * gate.unsqueeze(-2), diagonal=1)
+        return later + torch.diag_embed(w * torch.sigmoid(-logits))
+
+    def _lipschitz(self, keys: int) -> float:
+        return math.sqrt(1 / (2 * math.e)) if keys > 1 else 0.25

@@ -1,4 +1,4 @@
-"""A mixture of two normalizers."""
+"""Combinations of normalizers, and the mixture of two."""
 
 from __future__ import annotations
 
@@ -12,25 +12,40 @@ from .._errors import AbbeError
 from .._kernels.switch import KernelsBrokenError, loading
 from .._kernels.threads import over_rows
 from ._base import Normalizer
-from ._dispatch import (
-    RowGradients,
-    RowMap,
-    _run_forward,
-    as_rows,
-    fused,
-    kernel_named,
-    params_of_rows,
-    reference_gradients,
-    row_weights,
-)
+from ._dispatch import fused, row_weights
 from ._options import Option, PerHead, heads_option, learn_option
+from ._row_map import RowGradients, RowMap, as_rows, kernel_named, params_of_rows, reference_gradients, run_forward
 
 
-class Hybrid(Normalizer):
+class Combination(Normalizer):
+    """A normalizer whose options include other normalizers, which become its submodules."""
+
+    def __init__(self, **given: Any) -> None:
+        from ._registry import normalizer
+
+        nested = (option for option in self.options if option.kind == "normalizer")
+        parts = {option.name: normalizer(given.get(option.name, option.default)) for option in nested}
+        super().__init__(**(given | parts))
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self.sums_to_one = all(part.sums_to_one for part in parts.values())  # type: ignore[misc]
+        self.continuous = all(part.continuous for part in parts.values())  # type: ignore[misc]
+        self._parts = tuple(parts)
+
+    def _validate(self, logits: Tensor, mask: Tensor | None) -> None:
+        super()._validate(logits, mask)
+        for name in self._parts:
+            try:
+                getattr(self, name)._validate(logits, None)
+            except AbbeError as error:
+                raise AbbeError(f"{self.name}: {error}") from None
+
+
+class Hybrid(Combination):
     """mix A + (1 - mix) B, mix in [0, 1] fixed or learned per head.
 
     Jacobian: the same mixture of the Jacobians. `lipschitz` is the mixture of the two constants, an upper bound.
-    As n grows: the mixture of the two behaviours, so a share of B survives whatever A does.
+    As n grows: the mixture of the two behaviours, so a share of B always survives.
     """
 
     name = "hybrid"
@@ -45,24 +60,9 @@ class Hybrid(Normalizer):
         heads_option(),
     )
     learnable = ("mix",)
+    a: Normalizer
+    b: Normalizer
     mix: PerHead
-
-    def __init__(self, **given: Any) -> None:
-        from ._registry import normalizer
-
-        made = {key: normalizer(given.get(key, default)) for key, default in (("a", "softmax"), ("b", "sparsemax"))}
-        super().__init__(**(given | made))
-        self.a, self.b = made["a"], made["b"]
-        self.sums_to_one = self.a.sums_to_one and self.b.sums_to_one  # type: ignore[misc]
-        self.continuous = self.a.continuous and self.b.continuous  # type: ignore[misc]
-
-    def _validate(self, logits: Tensor, mask: Tensor | None) -> None:
-        super()._validate(logits, mask)
-        for part in (self.a, self.b):
-            try:
-                part._validate(logits, None)
-            except AbbeError as error:
-                raise AbbeError(f"hybrid: {error}") from None
 
     @property
     def is_one_map(self) -> bool:
@@ -87,7 +87,7 @@ class Hybrid(Normalizer):
 
 
 def _mixed(share: float, first: float, second: float) -> float:
-    """share * first + (1 - share) * second, where a share of 0 wipes out an infinite constant."""
+    """share * first + (1 - share) * second, where a share of 0 cancels an infinite constant."""
     return (share * first if share > 0 else 0.0) + ((1 - share) * second if share < 1 else 0.0)
 
 
@@ -95,12 +95,11 @@ def blended_weights(
     first: tuple[RowMap, Tensor], second: tuple[RowMap, Tensor], logits: Tensor, share: float
 ) -> Tensor:
     """share * first + (1 - share) * second, each a map with its parameters."""
-    with_kernels = first[0].module is not None and second[0].module is not None
-    if with_kernels and fused(logits) and not torch.compiler.is_compiling():
-        (a, params_a), (b, params_b) = first, second
+    (a, params_a), (b, params_b) = first, second
+    if a.module is not None and b.module is not None and fused(logits) and not torch.compiler.is_compiling():
         blend: Tensor = _Blend.apply(logits, params_a, params_b, a, b, share)  # type: ignore[no-untyped-call]
         return blend
-    return torch.lerp(row_weights(second[0], logits, second[1]), row_weights(first[0], logits, first[1]), share)
+    return torch.lerp(row_weights(b, logits, params_b), row_weights(a, logits, params_a), share)
 
 
 class _Blend(torch.autograd.Function):
@@ -112,14 +111,15 @@ class _Blend(torch.autograd.Function):
     ) -> Tensor:
         keep = any(ctx.needs_input_grad)
         rows, mixed = as_rows(logits), torch.empty_like(as_rows(logits))
-        # Without a gradient to come, the weights of both maps are not kept: empty arrays tell the kernel so.
+        # If no gradient is needed, the kernel gets empty arrays and does not keep the weights of both maps.
         weights_a, weights_b = (torch.empty_like(rows if keep else rows[:0]) for _ in "ab")
         params = [params_of_rows(params, logits) for params in (params_a, params_b)]
         try:
             kernel = _blend_kernel("forward", a, b)
             over_rows(kernel, len(rows), rows, *params, rows.new_tensor([share]), weights_a, weights_b, mixed)
         except KernelsBrokenError:
-            weights_a, weights_b = (as_rows(_run_forward(logits, *x)) for x in ((params_a, a.name), (params_b, b.name)))
+            weights_a = as_rows(run_forward(logits, params_a, a.name))
+            weights_b = as_rows(run_forward(logits, params_b, b.name))
             mixed = torch.lerp(weights_b, weights_a, share)
         ctx.maps, ctx.share = (a, b), share
         if keep:
@@ -130,13 +130,13 @@ class _Blend(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         logits, params_a, params_b, weights_a, weights_b = ctx.saved_tensors
         (a, b), share, (_, wanted_a, wanted_b, *_) = ctx.maps, ctx.share, ctx.needs_input_grad
-        # The fused gradient is of the logits alone, and cannot be differentiated again.
+        # The fused gradient is only to the logits, and cannot be differentiated again.
         if not torch.is_grad_enabled() and not (wanted_a or wanted_b):
             of_logits = _blended_gradient(grad, logits, params_a, params_b, weights_a, weights_b, a, b, share)
             return of_logits, None, None, None, None, None
-        given = (weights.view(logits.shape) for weights in (weights_a, weights_b))
-        of_a = RowGradients.apply(grad, logits, next(given), params_a, a.name, wanted_a)  # type: ignore[no-untyped-call]
-        of_b = RowGradients.apply(grad, logits, next(given), params_b, b.name, wanted_b)  # type: ignore[no-untyped-call]
+        weights_a, weights_b = weights_a.view(logits.shape), weights_b.view(logits.shape)
+        of_a = RowGradients.apply(grad, logits, weights_a, params_a, a.name, wanted_a)  # type: ignore[no-untyped-call]
+        of_b = RowGradients.apply(grad, logits, weights_b, params_b, b.name, wanted_b)  # type: ignore[no-untyped-call]
         grad_a, grad_b = (of_a[1] * share if wanted_a else None), (of_b[1] * (1 - share) if wanted_b else None)
         return torch.lerp(of_b[0], of_a[0], share), grad_a, grad_b, None, None, None
 
@@ -145,7 +145,7 @@ def _blended_gradient(
     grad: Tensor, logits: Tensor, params_a: Tensor, params_b: Tensor, weights_a: Tensor, weights_b: Tensor,
     a: RowMap, b: RowMap, share: float,
 ) -> Tensor:  # fmt: skip
-    """Of the logits alone."""
+    """To the logits alone."""
     rows = as_rows(logits)
     params = [params_of_rows(params, logits) for params in (params_a, params_b)]
     grad_logits, of_params = torch.empty_like(rows), rows.new_empty(0, 1)
@@ -164,5 +164,5 @@ def _blended_gradient(
 def _blend_kernel(which: str, a: RowMap, b: RowMap) -> Callable[..., None]:
     parts = [one.kernel(getattr(one, which)) for one in (a, b)]
     with loading():
-        made: Callable[..., None] = kernel_named("blend", which)(*parts)  # type: ignore[assignment]
-    return made
+        blend: Callable[..., None] = kernel_named("blend", which)(*parts)  # type: ignore[assignment]
+    return blend

@@ -21,14 +21,14 @@ class Option:
 
     Attributes:
         name: in a spec and as a keyword.
-        default: its value where none is given.
+        default: its value if none is given.
         meaning: what it does.
         kind: "number", "count" (a whole number), "flag" (true or false) or "normalizer" (a spec).
         low: lower end of a number.
         high: upper end of a number.
-        closed: which ends are allowed: "low", "high", "both" or none.
-        shown: in the spec even at its default.
-        optional: `none` is allowed.
+        closed: the ends that are allowed: "low", "high", "both" or "" (none).
+        shown: whether a spec contains it even at its default.
+        optional: whether `none` is allowed.
     """
 
     name: str
@@ -37,9 +37,9 @@ class Option:
     kind: Kind = "number"
     low: float = -math.inf
     high: float = math.inf
-    closed: str = ""  # "low", "high", "both" or none
-    shown: bool = False  # in the spec even at its default
-    optional: bool = False  # `none` is allowed
+    closed: str = ""
+    shown: bool = False
+    optional: bool = False
 
     @property
     def allowed(self) -> str:
@@ -67,14 +67,14 @@ class Option:
         """Check a value given in Python or as text.
 
         Args:
-            owner: the normalizer, for the message.
-            value: what was given.
+            owner: name of the normalizer, for the message.
+            value: a value or text.
 
         Returns:
             The value in its type.
 
         Raises:
-            AbbeError: it is not allowed; the message says what is.
+            AbbeError: it is not allowed; the message says which values are.
 
         Examples:
             >>> abbe.normalizers.Option("k", 8, "kept keys", "count", 1, closed="low").read("topk", "32")
@@ -96,25 +96,26 @@ class Option:
         raise AbbeError(f"{owner}: {self.name} must be {self.allowed}, got {value!r}")
 
     def read_heads(self, owner: str, value: object) -> Any:
-        """Check a value as `read` does, or several of them, one for each head: a sequence, or text such as 1.2/1.5.
+        """Check a value as `read` does, or several of them, one per head: a sequence, or text such as 1.2/1.5.
 
         Args:
-            owner: the normalizer, for the message.
-            value: what was given.
+            owner: name of the normalizer, for the message.
+            value: a value, text or a sequence.
 
         Returns:
-            The value in its type, or a tuple of them.
+            The value in its type, or a tuple of values.
 
         Examples:
             >>> abbe.normalizers.Option("alpha", 1.5, "sharpness", low=1).read_heads("entmax", "1.2/1.5")
             (1.2, 1.5)
         """
         several = value.split("/") if isinstance(value, str) else value
-        if not isinstance(several, list | tuple) or len(several) == 1:
-            return self.read(owner, several[0] if isinstance(several, list | tuple) else value)
+        if not isinstance(several, list | tuple):
+            return self.read(owner, value)
         if not several:
             raise AbbeError(f"{owner}: {self.name} must be {self.allowed}, or one for each head, got {value!r}")
-        return tuple(self.read(owner, one) for one in several)
+        values = tuple(self.read(owner, one) for one in several)
+        return values if len(values) > 1 else values[0]
 
     def _has(self, side: str) -> bool:
         return self.closed in (side, "both")
@@ -152,10 +153,10 @@ def learn_option() -> Option:
 class Learned(nn.Module):
     """A value per head that training cannot push out of the open range (low, high).
 
-    An interval is reached through a sigmoid, a half line through exp, the whole line as it is.
+    A bounded range is parametrised by a sigmoid, a half line by exp, the whole line by the value itself.
 
     Args:
-        owner: the normalizer, for messages.
+        owner: name of the normalizer, for messages.
         option: its parameter, with the range.
         initial: where training starts, strictly inside the range: a number, or one per head.
         heads: >= 1.
@@ -185,7 +186,7 @@ class Learned(nn.Module):
         return math.log(value - self.low) if math.isfinite(self.low) else value
 
     def above_low(self) -> Tensor:
-        """value - low, exact also where value itself would round to low."""
+        """value - low, exact even if value itself would round to low."""
         return self._above_low(self.raw)
 
     def _above_low(self, raw: Tensor) -> Tensor:
@@ -198,13 +199,13 @@ class Learned(nn.Module):
         return self.above_low() + (self.low if math.isfinite(self.low) else 0.0)
 
     def numbers(self) -> PerHead:
-        """The value as it is now, to be read; a tuple with one per head if there are several."""
+        """The current value as a number, or as a tuple with one per head if there are several."""
         raws = self.raw.detach().cpu().flatten()
         numbers = tuple(self._number(raw, start) for raw, start in zip(raws, self.starts, strict=True))
         return numbers if len(numbers) > 1 else numbers[0]
 
     def _number(self, raw: Tensor, start: float) -> float:
-        """A number that gives this parameter back bit for bit: where it started, or else the shortest."""
+        """A number that gives this parameter back bit for bit: its start, or else the shortest."""
         if self._gives(start, raw):
             return start
         exact = float(self._above_low(raw.double())) + (self.low if math.isfinite(self.low) else 0.0)

@@ -10,7 +10,7 @@ from .._errors import AbbeError
 from ._adaptive import AdaptiveTemperature, NormSoftmax
 from ._base import Normalizer
 from ._entmax import AdaptiveScalableEntmax, Entmax, Sparsemax
-from ._gates import NormalizedReLU, Sigmoid, Softpick
+from ._gates import NormalizedReLU, Sigmoid, Softpick, StickBreaking
 from ._hybrid import Hybrid
 from ._options import Option
 from ._regularized.budget import Budget
@@ -21,7 +21,6 @@ from ._shaped import ClippedSoftmax, ElasticSoftmax, SelfAdjustedSoftmax
 from ._sink import LearnedSink, SoftmaxPlusOne
 from ._softmax import LearnedTemperature, LogNScaling, ScalableSoftmax, Softmax
 from ._spec import parse_spec
-from ._stick_breaking import StickBreaking
 
 CLASSES: tuple[type[Normalizer], ...] = (
     Softmax,
@@ -57,11 +56,11 @@ class NormalizerInfo:
     """What `list_normalizers` says of a normalizer.
 
     Attributes:
-        name: by which a spec calls it.
+        name: its name in specs.
         meaning: what high and low values of its parameters mean.
         parameters: with ranges and defaults.
         paper: arXiv id of its source.
-        example: a spec of it.
+        example: an example spec.
     """
 
     name: str
@@ -96,7 +95,7 @@ def normalizer(spec: str | Normalizer, **parameters: Any) -> Normalizer:
     """
     if isinstance(spec, Normalizer):
         if parameters:
-            raise AbbeError(f"normalizer: {spec} is made already, it takes no {', '.join(parameters)}")
+            raise AbbeError(f"normalizer: {spec} is already an instance, which takes no {', '.join(parameters)}")
         return spec
     if not isinstance(spec, str):
         raise AbbeError(f"normalizer: spec must be a string or a Normalizer, got {type(spec).__name__}")
@@ -108,7 +107,7 @@ def normalizer(spec: str | Normalizer, **parameters: Any) -> Normalizer:
 
 
 def list_normalizers() -> tuple[NormalizerInfo, ...]:
-    """All normalizers: their parameters with ranges and defaults, what high and low mean, a paper and a spec of each.
+    """All normalizers: parameters with ranges and defaults, what high and low values mean, a paper, an example spec.
 
     Returns:
         One entry each, in the order of the documentation.
@@ -126,8 +125,8 @@ def list_normalizers() -> tuple[NormalizerInfo, ...]:
 def usual_specs() -> dict[str, str]:
     """Short names of fixed normalizers and their specs: "entmax" and "entmax-1.5" for "entmax:alpha=1.5".
 
-    Each normalizer that learns nothing by itself and is made of no other has one for its default, and one for each
-    usual value of its first option.
+    Each normalizer that learns nothing by default and contains no other has one for its default, and one for each usual
+    value of its first option.
 
     Returns:
         Specs by name.
@@ -137,12 +136,12 @@ def usual_specs() -> dict[str, str]:
         'entmax:alpha=1.5'
     """
     specs: dict[str, str] = {}
-    for made in CLASSES:
-        if made.always_learns or any(option.kind == "normalizer" for option in made.options):
+    for kind in CLASSES:
+        if kind.always_learns or any(option.kind == "normalizer" for option in kind.options):
             continue
-        specs[made.name] = made.name
-        for value in made.usual:
-            specs[f"{made.name}-{value:g}"] = f"{made.name}:{made.options[0].name}={value:g}"
+        specs[kind.name] = kind.name
+        for value in kind.usual:
+            specs[f"{kind.name}-{value:g}"] = f"{kind.name}:{kind.options[0].name}={value:g}"
     return specs
 
 
@@ -151,21 +150,18 @@ def _plain(name: str) -> str:
     return "".join(character for character in name.lower() if character not in " -_")
 
 
-_NEAR = 0.6  # of difflib; below it, a guess would be a silly one
-
-
 def _by_name(classes: tuple[type[Normalizer], ...]) -> dict[str, type[Normalizer]]:
-    return {_plain(name): made for made in classes for name in (made.name, *made.aliases)}
+    return {_plain(name): kind for kind in classes for name in (kind.name, *kind.aliases)}
 
 
 _BY_NAME = _by_name(CLASSES)
 
 
 def _find(name: str) -> type[Normalizer]:
-    made = _BY_NAME.get(_plain(name))
-    if made is None:
-        near = difflib.get_close_matches(_plain(name), _BY_NAME, n=1, cutoff=_NEAR)
-        known = ", ".join(made.name for made in CLASSES)
+    kind = _BY_NAME.get(_plain(name))
+    if kind is None:
+        near = difflib.get_close_matches(_plain(name), _BY_NAME, n=1)
+        known = ", ".join(kind.name for kind in CLASSES)
         hint = f"Did you mean {_BY_NAME[near[0]].name!r}?" if near else f"Known are {known}"
         raise AbbeError(f"unknown normalizer {name!r}. {hint}")
-    return made
+    return kind

@@ -1,4 +1,4 @@
-"""Small pieces of row-wise maps: which keys are there and how many, a safe shift, and Jacobians of a common form."""
+"""Building blocks of row-wise maps: visible keys, stable shifts, and Jacobians of a common form."""
 
 from __future__ import annotations
 
@@ -7,34 +7,36 @@ from torch import Tensor
 
 from .._kernels.switch import KernelsBrokenError
 from .._kernels.threads import over_rows
-from ._dispatch import as_rows, fused, kernel_named
+from ._dispatch import fused
+from ._row_map import as_rows, kernel_named
 
 NEG_INF = float("-inf")
 
 
 def visible_keys(logits: Tensor) -> Tensor:
-    """True where a key is there. NaN is: it must not vanish as if it were masked."""
+    """True at visible keys. NaN counts as visible: it must not vanish as if it were masked."""
     return logits != NEG_INF
 
 
-def row_top(logits: Tensor, visible: Tensor) -> Tensor:
-    """Largest logit of every row (0 for a row without keys), shape (..., 1), without gradient."""
-    top = logits.detach().amax(-1, keepdim=True)
-    return torch.where(visible.any(-1, keepdim=True), top, 0.0)
+def visible_and_top(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Visible keys, and the largest logit of every row (0 without keys), shape (..., 1), without gradient."""
+    visible = visible_keys(logits)
+    return visible, torch.where(visible.any(-1, keepdim=True), logits.detach().amax(-1, keepdim=True), 0.0)
 
 
-def below_top(logits: Tensor, visible: Tensor, top: Tensor) -> Tensor:
-    """logits - top, 0 where a key is absent."""
-    return torch.where(visible, logits - top, 0.0)
+def below_top(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """logits - top, 0 at absent keys; then the visible keys and the top."""
+    visible, top = visible_and_top(logits)
+    return torch.where(visible, logits - top, 0.0), visible, top
 
 
 def finish(weights: Tensor, logits: Tensor, params: Tensor, visible: Tensor, top: Tensor) -> Tensor:
     """Zeros at absent keys; NaN throughout a row that holds NaN or +inf, in the weights and in all derivatives.
 
-    Such a row becomes its logits and parameters times NaN, for a constant NaN would have a gradient of 0. The factor
-    stands outside of `where`: inside, it would meet the 0 that `where` sends back to the other rows, and spoil them.
+    Such a row becomes its logits and parameters times NaN, as a constant NaN would have a gradient of 0. The factor
+    stands outside of `where`: inside, it would multiply the 0 that `where` sends back to the other rows into NaN.
     """
-    # The largest logit tells: it is NaN or +inf if any is.
+    # The largest logit is NaN or +inf if any is.
     sound = torch.isfinite(top)
     kept = torch.where(sound, torch.where(visible, weights, 0.0), logits)
     factor = torch.where(sound, 1.0, params.sum(-1, keepdim=True)) * torch.where(sound, 1.0, float("nan"))
@@ -42,9 +44,9 @@ def finish(weights: Tensor, logits: Tensor, params: Tensor, visible: Tensor, top
 
 
 def masked_softmax(scores: Tensor, kept: Tensor) -> Tensor:
-    """Softmax over the kept keys, zeros elsewhere; a row that keeps none is all zeros, its gradients too."""
+    """Softmax over the kept keys, zeros elsewhere; a row that keeps none is all zeros, with zero gradients."""
     some = kept.any(-1, keepdim=True)
-    # A row of -inf alone would be NaN, in its gradient, too: it keeps its scores, and the zeros come after.
+    # A row of -inf alone would give NaN, also in its gradient: it keeps its scores, and is zeroed below.
     weights = torch.softmax(torch.where(kept | ~some, scores, NEG_INF), -1)
     return torch.where(kept, weights, 0.0)
 
@@ -55,12 +57,12 @@ def diagonal_minus_outer(diagonal: Tensor, left: Tensor, right: Tensor) -> Tenso
 
 
 def softmax_jacobian(weights: Tensor, scale: Tensor | float = 1.0) -> Tensor:
-    """scale (diag w - w w^T); right also when the weights sum to less than 1 because of a sink."""
+    """scale (diag w - w w^T); also correct if the weights sum to less than 1 because of a sink."""
     return diagonal_minus_outer(scale * weights, scale * weights, weights)
 
 
 def row_counts(logits: Tensor) -> Tensor:
-    """n, the visible keys of every row, shape (..., 1) in the dtype of the logits, without gradient."""
+    """The number of visible keys of every row, shape (..., 1) in the dtype of the logits, without gradient."""
     if not fused(logits):
         return _reference_counts(logits)
     if torch.compiler.is_compiling():
@@ -83,7 +85,7 @@ def _reference_counts(logits: Tensor) -> Tensor:
     return visible_keys(logits).sum(-1, keepdim=True).to(logits.dtype)
 
 
-# As an operator, too: torch.compile keeps it as a call in its graph.
+# As a custom operator, which torch.compile keeps as a call in its graph.
 _row_counts_op = torch.library.custom_op("abbe::row_counts", _run_counts, mutates_args=())
 
 

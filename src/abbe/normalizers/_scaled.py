@@ -1,21 +1,20 @@
-"""Any normalizer at another temperature."""
+"""Any normalizer at a different temperature."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._errors import AbbeError
 from ._adaptive import AdaptiveTemperature, NormSoftmax
 from ._base import Normalizer
-from ._dispatch import RowMap, inside_transform
+from ._dispatch import inside_transform
 from ._entmax import AdaptiveScalableEntmax, Entmax, Sparsemax
-from ._hybrid import Hybrid
+from ._hybrid import Combination, Hybrid
 from ._options import Option, PerHead, heads_option, learn_option
-from ._rows import NEG_INF, row_top, visible_keys
+from ._row_map import RowMap
+from ._rows import NEG_INF, visible_and_top, visible_keys
 from ._selection import Threshold, TopK, TopP
 from ._shaped import ClippedSoftmax, ElasticSoftmax
 from ._sink import LearnedSink
@@ -23,15 +22,15 @@ from ._softmax import LearnedTemperature, LogNScaling, ScalableSoftmax, Softmax
 
 # The first parameter of their map is a factor of the logits, and no parameter depends on the size of the logits.
 _WITH_FACTOR = (Softmax, LearnedTemperature, ScalableSoftmax, LogNScaling, Sparsemax, Entmax, AdaptiveScalableEntmax)
-# A number added to all logits changes nothing.
+# Adding a constant to all logits changes nothing.
 _LEVEL_FREE = (*_WITH_FACTOR, AdaptiveTemperature, NormSoftmax, TopK, TopP, Threshold, ClippedSoftmax, ElasticSoftmax)
 
 
-class Scaled(Normalizer):
+class Scaled(Combination):
     """A(exp(t) l) for any normalizer A, t within (-ln 100, ln 100), fixed or learned per head.
 
     Jacobian e^t times that of A at exp(t) l. Lipschitz constant e^t times that of A, with the largest t; an upper bound
-    where that of A is one, or where both differ between heads. As n grows it behaves as A does: t does not know n.
+    if that of A is one, or if both differ between heads. As n grows it behaves as A does: t does not depend on n.
     """
 
     name = "scaled"
@@ -45,45 +44,29 @@ class Scaled(Normalizer):
         heads_option(),
     )
     learnable = ("t",)
+    of: Normalizer
     t: PerHead
-
-    def __init__(self, **given: Any) -> None:
-        from ._registry import normalizer
-
-        made = normalizer(given.get("of", "softmax"))
-        super().__init__(**(given | {"of": made}))
-        self.of = made
-        self.sums_to_one = made.sums_to_one  # type: ignore[misc]
-        self.continuous = made.continuous  # type: ignore[misc]
 
     @property
     def is_one_map(self) -> bool:
         return isinstance(self.of, (*_WITH_FACTOR, LearnedSink)) or (isinstance(self.of, Scaled) and self.of.is_one_map)
 
-    def _validate(self, logits: Tensor, mask: Tensor | None) -> None:
-        super()._validate(logits, mask)
-        try:
-            self.of._validate(logits, None)
-        except AbbeError as error:
-            raise AbbeError(f"scaled: {error}") from None
-
     def _scale(self, logits: Tensor) -> Tensor:
         return torch.exp(self._value("t", logits))
 
     def _scaled(self, logits: Tensor) -> Tensor:
-        """The logits for A, where it allows it from their top down: a product of large numbers would be rounded.
+        """The logits for A, relative to their top if A allows it: a product of large numbers would be rounded.
 
         -inf stays -inf, and adds no 0 * inf to the gradient of the scale.
         """
-        visible = visible_keys(logits)
-        top = row_top(logits, visible) if _is_level_free(self.of) else 0.0
+        visible, top = visible_and_top(logits) if _is_level_free(self.of) else (visible_keys(logits), 0.0)
         if not torch.is_grad_enabled() and not inside_transform():
             return (logits - top) * self._scale(logits)
         return torch.where(visible, self._scale(logits) * torch.where(visible, logits - top, 0.0), NEG_INF)
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
         if not self.is_one_map:
-            raise TypeError(f"{self.of} does not take the scale, its logits do")
+            raise TypeError(f"{self.of} has no factor of the logits: scale the logits instead")
         which, params = self.of._map(logits)
         scale = self._scale(logits)
         factor, *rest = torch.broadcast_tensors(scale, *params.split(1, -1))[1:]  # type: ignore[no-untyped-call]
@@ -101,7 +84,7 @@ class Scaled(Normalizer):
         return math.exp(self._largest("t")) * self.of._lipschitz(keys)
 
 
-def _is_level_free(made: Normalizer) -> bool:
-    if isinstance(made, Hybrid):
-        return _is_level_free(made.a) and _is_level_free(made.b)
-    return _is_level_free(made.of) if isinstance(made, Scaled) else isinstance(made, _LEVEL_FREE)
+def _is_level_free(normalizer: Normalizer) -> bool:
+    if isinstance(normalizer, Hybrid):
+        return _is_level_free(normalizer.a) and _is_level_free(normalizer.b)
+    return _is_level_free(normalizer.of) if isinstance(normalizer, Scaled) else isinstance(normalizer, _LEVEL_FREE)

@@ -6,59 +6,53 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import RowMap, row_map
 from ._options import Option
-from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, row_top, softmax_jacobian, visible_keys
+from ._row_map import RowMap, row_map
+from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, softmax_jacobian
 
 
-def _first_in_order(values: Tensor, kept_in_order: Tensor, order: Tensor) -> Tensor:
+def _unsorted(kept: Tensor, order: Tensor) -> Tensor:
     """Bring a mask over the sorted keys back to their places."""
-    return torch.zeros_like(values, dtype=torch.bool).scatter(-1, order, kept_in_order)
+    return torch.zeros_like(kept).scatter(-1, order, kept)
 
 
 def _k_largest(logits: Tensor, k: Tensor) -> Tensor:
     order = logits.detach().argsort(dim=-1, descending=True, stable=True)
     rank = torch.arange(logits.shape[-1], device=logits.device)
-    return _first_in_order(logits, torch.broadcast_to(rank < k, logits.shape), order)
+    return _unsorted(torch.broadcast_to(rank < k, logits.shape), order)
 
 
 def topk_reference(logits: Tensor, params: Tensor) -> Tensor:
     """Softmax over the k largest, params (1, k); of equal logits the earlier keys are kept."""
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
+    z, visible, top = below_top(logits)
     kept = visible & _k_largest(logits, params[..., 1:2])
-    return finish(masked_softmax(below_top(logits, visible, top), kept), logits, params, visible, top)
+    return finish(masked_softmax(z, kept), logits, params, visible, top)
 
 
 def topk_kept_reference(logits: Tensor, params: Tensor) -> Tensor:
     """The full softmax weights of the k largest, params (1, k)."""
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
-    weights = masked_softmax(below_top(logits, visible, top), visible)
+    z, visible, top = below_top(logits)
+    weights = masked_softmax(z, visible)
     return finish(torch.where(_k_largest(logits, params[..., 1:2]), weights, 0.0), logits, params, visible, top)
 
 
 def topp_reference(logits: Tensor, params: Tensor) -> Tensor:
     """Softmax over the smallest set with mass >= p, params (1, p); of equal logits the earlier keys are kept."""
     p = params[..., 1:2]
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
-    z = below_top(logits, visible, top)
-    # Which keys are kept has no derivative; their weights below have.
+    z, visible, top = below_top(logits)
+    # The choice of keys has no derivative; their weights below have one.
     weights = masked_softmax(z.detach(), visible)
     order = logits.detach().argsort(dim=-1, descending=True, stable=True)
     mass = weights.gather(-1, order).cumsum(-1)
     before = torch.cat([torch.zeros_like(mass[..., :1]), mass[..., :-1]], -1)
-    # With p = 1 all are kept: the rounded mass of some may already be that of all.
-    kept = visible & _first_in_order(logits, (before < p * mass[..., -1:]) | (p >= 1), order)
+    # With p = 1 all are kept: the rounded mass of some may already equal the total.
+    kept = visible & _unsorted((before < p * mass[..., -1:]) | (p >= 1), order)
     return finish(masked_softmax(z, kept), logits, params, visible, top)
 
 
 def threshold_reference(logits: Tensor, params: Tensor) -> Tensor:
     """Softmax over the keys with weight >= rel * largest, params (1, rel)."""
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
-    z = below_top(logits, visible, top)
+    z, visible, top = below_top(logits)
     return finish(masked_softmax(z, visible & (z.detach().exp() >= params[..., 1:2])), logits, params, visible, top)
 
 
@@ -96,7 +90,7 @@ class TopK(_Selection):
 
     name = "topk"
     aliases = ("top-k", "top-k-softmax")
-    meaning = "a hard limit on the keys; high k is softmax, low k means few keys whatever the row says"
+    meaning = "a hard limit on the keys; high k is softmax, low k means few keys regardless of the row"
     paper = "1912.11637"
     example = "topk:k=32"
     options = (
@@ -116,9 +110,9 @@ class TopK(_Selection):
     def _jacobian(self, logits: Tensor) -> Tensor:
         if self.renormalize:
             return super()._jacobian(logits)
-        visible, w = visible_keys(logits), self._weights(logits)
-        p = masked_softmax(below_top(logits, visible, row_top(logits, visible)), visible)
-        return diagonal_minus_outer(w, w, p)
+        z, visible, _ = below_top(logits)
+        w = self._weights(logits)
+        return diagonal_minus_outer(w, w, masked_softmax(z, visible))
 
     def _lipschitz(self, keys: int) -> float:
         return 0.5 if keys > 1 and (self.k > 1 or not self.renormalize) else 0.0

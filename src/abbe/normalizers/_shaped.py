@@ -1,4 +1,4 @@
-"""Softmax whose weights then pass through a pointwise map: clipped, elastic, self-adjusted."""
+"""Softmax followed by a pointwise map of its weights: clipped, elastic, self-adjusted."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import RowMap, row_map
 from ._options import Option, PerHead, heads_option, learn_option
-from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, row_top, visible_keys
+from ._row_map import RowMap, row_map
+from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, visible_and_top
 
 
-def plain_softmax(logits: Tensor, visible: Tensor, top: Tensor) -> Tensor:
-    return masked_softmax(below_top(logits, visible, top), visible)
+def plain_softmax(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """softmax(l), then the visible keys and the top of each row."""
+    z, visible, top = below_top(logits)
+    return masked_softmax(z, visible), visible, top
 
 
 def clipped_reference(logits: Tensor, params: Tensor) -> Tensor:
     zeta, gamma = params[..., 0:1], params[..., 1:2]
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
-    stretched = (zeta - gamma) * plain_softmax(logits, visible, top) + gamma
+    p, visible, top = plain_softmax(logits)
+    stretched = (zeta - gamma) * p + gamma
     inside = (stretched > 0) & (stretched < 1)  # no gradient in the dead zones, their edges included
     return finish(torch.where(inside, stretched, (stretched >= 1).to(logits.dtype)), logits, params, visible, top)
 
 
 def elastic_reference(logits: Tensor, params: Tensor) -> Tensor:
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
+    p, visible, top = plain_softmax(logits)
     offset = params / visible.sum(-1, keepdim=True).clamp(min=1)
-    return finish(torch.relu(plain_softmax(logits, visible, top) + offset), logits, params, visible, top)
+    return finish(torch.relu(p + offset), logits, params, visible, top)
 
 
 _SMALLEST_WIDTH = 1e-37  # 1/width must stay finite in float32; a row narrower than this counts as zeros
 
 
 def _low_and_high(logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-    shown = torch.where(visible, logits, 0.0)
-    low, high = shown.amin(-1, keepdim=True), shown.amax(-1, keepdim=True)
+    filled = torch.where(visible, logits, 0.0)
+    low, high = filled.amin(-1, keepdim=True), filled.amax(-1, keepdim=True)
     return torch.where(low < 0, low, 0.0), torch.where(high > 0, high, 0.0)
 
 
 def self_adjusted_reference(logits: Tensor, params: Tensor) -> Tensor:
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
+    visible, top = visible_and_top(logits)
     low, high = _low_and_high(logits, visible)
     wide = high - low > _SMALLEST_WIDTH
     ratio = torch.where(wide, (torch.where(visible, logits, 0.0) - low) / torch.where(wide, high - low, 1.0), 1.0)
-    return finish(ratio * plain_softmax(logits, visible, top), logits, params, visible, top)
+    p = masked_softmax(torch.where(visible, logits - top, 0.0), visible)
+    return finish(ratio * p, logits, params, visible, top)
 
 
 CLIPPED = row_map("clipped", clipped_reference, "shaped", "clipped_forward", "clipped_backward")
@@ -83,8 +83,7 @@ class ClippedSoftmax(Normalizer):
         return CLIPPED, logits.new_tensor([self.zeta, self.gamma])
 
     def _jacobian(self, logits: Tensor) -> Tensor:
-        visible, w = visible_keys(logits), self._weights(logits)
-        p = plain_softmax(logits, visible, row_top(logits, visible))
+        w, p = self._weights(logits), plain_softmax(logits)[0]
         passed = torch.where((w > 0) & (w < 1), (self.zeta - self.gamma) * p, 0.0)
         return diagonal_minus_outer(passed, passed, p)
 
@@ -118,8 +117,7 @@ class ElasticSoftmax(Normalizer):
         return ELASTIC, self._value("tau", logits)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
-        visible, w = visible_keys(logits), self._weights(logits)
-        p = plain_softmax(logits, visible, row_top(logits, visible))
+        w, p = self._weights(logits), plain_softmax(logits)[0]
         passed = torch.where(w > 0, p, 0.0)
         return diagonal_minus_outer(passed, passed, p)
 
@@ -147,15 +145,13 @@ class SelfAdjustedSoftmax(Normalizer):
         return SELF_ADJUSTED, logits.new_zeros(1)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
-        visible = visible_keys(logits)
-        p = plain_softmax(logits, visible, row_top(logits, visible))
+        p, visible, _ = plain_softmax(logits)
         low, high = _low_and_high(logits, visible)
         wide = high - low > _SMALLEST_WIDTH
         inverse = torch.where(wide, 1 / torch.where(wide, high - low, 1.0), 0.0)
-        shown = torch.where(visible, logits, 0.0)
-        ratio = torch.where(visible, torch.where(wide, (shown - low) * inverse, 1.0), 0.0)
-        at_low = _shares((logits == low) & (low < 0))
-        at_high = _shares((logits == high) & (high > 0))
+        filled = torch.where(visible, logits, 0.0)
+        ratio = torch.where(visible, torch.where(wide, (filled - low) * inverse, 1.0), 0.0)
+        at_low, at_high = _shares((logits == low) & (low < 0)), _shares((logits == high) & (high > 0))
         jacobian = diagonal_minus_outer(ratio * p + inverse * p, ratio * p, p)
         jacobian = jacobian - ((1 - ratio) * inverse * p).unsqueeze(-1) * at_low.unsqueeze(-2)
         return jacobian - (ratio * inverse * p).unsqueeze(-1) * at_high.unsqueeze(-2)

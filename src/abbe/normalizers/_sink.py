@@ -1,4 +1,4 @@
-"""Softmax beside one more key that carries no value: a head may attend to nothing."""
+"""Softmax with one extra key that carries no value: a head may attend to nothing."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import RowMap, row_map
 from ._options import Option, PerHead, heads_option, learn_option
-from ._rows import NEG_INF, below_top, finish, row_top, softmax_jacobian, visible_keys
+from ._row_map import RowMap, row_map
+from ._rows import NEG_INF, below_top, finish, softmax_jacobian
 
 
 def sink_reference(logits: Tensor, params: Tensor) -> Tensor:
     """softmax([scale * logits, sink]) without the last, params (scale, sink)."""
     scale, sink = params[..., 0:1], params[..., 1:2]
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
-    scores = torch.where(visible, scale * below_top(logits, visible, top), NEG_INF)
-    # From the top of the keys down, as they are: softmax then meets no large numbers but one of the sink's own.
+    offset, visible, top = below_top(logits)
+    scores = torch.where(visible, scale * offset, NEG_INF)
+    # Relative to the top of the keys, as they are: no number is large, unless the sink itself is.
     extra = torch.broadcast_to(sink - scale * top, top.shape)
     return finish(torch.softmax(torch.cat([scores, extra], -1), -1)[..., :-1], logits, params, visible, top)
 

@@ -1,4 +1,4 @@
-"""Softmax at a scale: a fixed or learned temperature, or one that follows the number of visible keys."""
+"""Scaled softmax: a fixed or learned temperature, or one that follows the number of visible keys."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import RowMap, row_map
 from ._options import Option, PerHead, heads_option, learn_option
-from ._rows import below_top, finish, masked_softmax, row_counts, row_top, softmax_jacobian, visible_keys
+from ._row_map import RowMap, row_map
+from ._rows import below_top, finish, masked_softmax, row_counts, softmax_jacobian
 
 
 def softmax_reference(logits: Tensor, params: Tensor) -> Tensor:
     """softmax(scale * logits), params (scale,)."""
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
-    return finish(masked_softmax(params * below_top(logits, visible, top), visible), logits, params, visible, top)
+    z, visible, top = below_top(logits)
+    return finish(masked_softmax(params * z, visible), logits, params, visible, top)
 
 
 SOFTMAX = row_map("softmax", softmax_reference, "softmax")
 
 
 class ScaledSoftmax(Normalizer):
-    """softmax(c l) with one scale c a row. Jacobian c (diag w - w w^T), Lipschitz constant c/2."""
+    """softmax(c l) with one scale c per row. Jacobian c (diag w - w w^T), Lipschitz constant c/2."""
 
     @abstractmethod
     def _scale(self, logits: Tensor) -> Tensor: ...
@@ -77,11 +76,11 @@ class LearnedTemperature(ScaledSoftmax):
     """softmax(exp(t) l) with t learned per head and kept within (-ln 100, ln 100), arXiv 2111.09883.
 
     Jacobian e^t (diag w - w w^T). Lipschitz constant e^t/2, at most 50. As n grows the weights disperse like
-    softmax: t does not know n.
+    softmax: t does not depend on n.
     """
 
     name = "learned-temperature"
-    meaning = "one scalar a head; high t means sharp weights, low t means flat ones"
+    meaning = "one scalar per head; high t means sharp weights, low t means flat ones"
     paper = "2111.09883"
     example = "learned-temperature:t=0.5,heads=12"
     options = (
@@ -157,7 +156,7 @@ class ScalableSoftmax(CountedSoftmax):
     floor: float
 
     def scale_of_counts(self, counts: Tensor) -> Tensor:
-        # A row without keys counts as one key: ln 0 times its zeros would be NaN.
+        # A row without keys counts as one key: ln 0 times 0 would be NaN.
         return _at_least(self._value("s", counts) * counts.clamp(min=1).log(), self.floor)
 
     def _largest_scale(self, keys: int) -> float:
@@ -212,7 +211,7 @@ class LogNScaling(CountedSoftmax):
 
     def _largest_scale(self, keys: int) -> float:
         slopes = self._number("slope")
-        # The factor is monotonic in n, so the largest stands at one end; a row of one key has no derivative.
+        # The factor is monotonic in n, so the largest is at one end; a row of one key has no derivative.
         return max(
             self._factor(slope, n) for slope in (slopes if isinstance(slopes, tuple) else (slopes,)) for n in (2, keys)
         )

@@ -1,8 +1,8 @@
 """Spec strings: ``name`` or ``name:key=value,key=value``.
 
 A value may itself be a spec. Commas always belong to the outermost spec, so a nested spec with more than one
-parameter stands in brackets: ``hybrid:a=softmax,b=(entmax:alpha=1.5,learn=true),mix=0.5``; with at most one it
-may do without: ``hybrid:a=softmax,b=topk:k=32,mix=0.5``. A value for each head is written ``alpha=1.2/1.5/1.4``.
+parameter is put in brackets: ``hybrid:a=softmax,b=(entmax:alpha=1.5,learn=true),mix=0.5``; with at most one it
+needs none: ``hybrid:a=softmax,b=topk:k=32,mix=0.5``. One value per head is written ``alpha=1.2/1.5/1.4``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ MOST_NESTED = 32  # specs inside each other
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
-    """Take a spec string apart.
+    """Split a spec string into name and parameters.
 
     Args:
         spec: "name" or "name:key=value,key=value".
 
     Returns:
-        Name and parameters, values still text; brackets around a value are taken off.
+        Name and parameters; values are still text, without the brackets around them.
 
     Raises:
         AbbeError: it is not a spec; the message says why.
@@ -47,7 +47,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def format_spec(name: str, parameters: dict[str, Any]) -> str:
-    """Put a spec string together; `parse_spec` reads it back.
+    """Build a spec string; `parse_spec` reads it back.
 
     Args:
         name: of the normalizer.
@@ -66,7 +66,7 @@ def format_spec(name: str, parameters: dict[str, Any]) -> str:
 
 
 def _check_nesting(spec: str) -> None:
-    """Before anything is made of it: a colon opens a spec, a comma ends all but the outermost of its brackets."""
+    """Before anything is built: a colon opens a spec, a comma closes all but the outermost within its brackets."""
     depth, outer = 0, [0]
     for character in spec:
         if character == ":":
@@ -78,8 +78,9 @@ def _check_nesting(spec: str) -> None:
         elif character == ",":
             depth = outer[-1] + 1
         if depth > MOST_NESTED:
-            allowed = f"{MOST_NESTED} specs inside each other are allowed"
-            raise AbbeError(f"spec '{spec[:40]}...' is nested too deeply: {allowed}")
+            raise AbbeError(
+                f"spec '{spec[:40]}...' is nested too deeply: at most {MOST_NESTED} specs inside each other"
+            )
 
 
 def _split_commas(text: str, spec: str) -> list[str]:
@@ -101,7 +102,7 @@ def _format_value(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        # Up to 1e15 every whole number is a float64, and no digit is made up.
+        # Up to 1e15 every whole number is a float64, so all digits are exact.
         return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
     if isinstance(value, tuple):
         return "/".join(map(_format_value, value))

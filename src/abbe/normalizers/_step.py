@@ -1,7 +1,7 @@
-"""Attention of one query to all keys in one call, as a step of a generation needs it: there calls cost more than sums.
+"""Attention of one query to all keys in one call, for the steps of a generation, where calls cost more than sums.
 
-What is special: the logits never exist as a tensor, so this serves only normalizers that are one map whose parameters
-follow from the number of keys alone. The caller keeps another way for all else.
+What is special: the logits never exist as a tensor, so this is only for normalizers that are one map whose parameters
+depend on nothing but the number of keys. The caller has another path for all others.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from .._kernels.switch import KernelsBrokenError, load, loading, usable_for
 from .._kernels.threads import over_rows
 from . import _registry
 from ._base import Normalizer
-from ._dispatch import RowMap, fused, params_of_rows
+from ._dispatch import fused
 from ._entmax import Entmax, Sparsemax
+from ._row_map import RowMap, params_of_rows
 
 
 def step_attention(normalizer: Normalizer, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor | None:
-    """Attention of one query to all keys in one call, or None where this cannot serve. Without gradients.
+    """Attention of one query to all keys in one call, or None if that is not possible. Without gradients.
 
-    Several heads of the query may share one of the keys and values. `abbe.attention` calls it in a generation.
+    Several query heads may share one head of keys and values. Swapped models call it in a generation.
 
     Args:
-        normalizer: that is one map of a row.
+        normalizer: one that is a single map of a row.
         query: (batch, heads, 1, width), float32.
         key: (batch, key heads, keys, width).
         value: (batch, key heads, keys, value width).
@@ -50,27 +51,25 @@ def step_attention(normalizer: Normalizer, query: Tensor, key: Tensor, value: Te
     if which.module is None:
         return None
     output = query.new_empty(batch, 1, heads, value.shape[3])
-    rest = params, _scale(scale), output
-    # The keys come first: by the size of the first tensor the rows are split over threads.
+    # The keys come first: the size of the first tensor decides how rows are split over threads.
     try:
-        over_rows(_kernel(which), batch * heads, key, query.contiguous(), value, *rest)
+        over_rows(_kernel(which), batch * heads, key, query.contiguous(), value, params, _scale(scale), output)
     except KernelsBrokenError:
         return None
     return output
 
 
 def _is_known_by_shape(normalizer: Normalizer) -> bool:
-    """Whether `_map` asks the logits for nothing but their shape, and nobody listens to calls of the normalizer.
+    """Whether `_map` reads only the shape of the logits, and the normalizer has no hooks.
 
-    All of this package that are one map keep to this (what they read off a row, the map itself reads); a class from
-    elsewhere may not.
+    All one-map normalizers of this package qualify (the map itself reads the row); a class from elsewhere may not.
     """
-    heard = normalizer._forward_hooks or normalizer._forward_pre_hooks
-    return type(normalizer) in _registry.CLASSES and normalizer.is_one_map and not heard
+    hooks = normalizer._forward_hooks or normalizer._forward_pre_hooks
+    return type(normalizer) in _registry.CLASSES and normalizer.is_one_map and not hooks
 
 
 def _are_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether a kernel can walk through them by their shapes alone; a query is small and can be copied."""
+    """Whether a kernel can read them by their shapes alone; a query is small and can be copied."""
     if not (query.dtype == key.dtype == value.dtype == torch.float32 and usable_for(query, key, value)):
         return False
     batch, heads, _, width = query.shape
@@ -80,7 +79,7 @@ def _are_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 def _map_of(normalizer: Normalizer, no_logits: Tensor) -> tuple[RowMap, Tensor]:
-    """The map, and its parameters for every row or one for all."""
+    """The map, and its parameters: per row or shared by all."""
     if type(normalizer) in _ALWAYS_THE_SAME and not normalizer.learned._modules:
         return _fixed_map(type(normalizer), normalizer._given.get("alpha"))
     normalizer._validate(no_logits, None)
@@ -88,7 +87,7 @@ def _map_of(normalizer: Normalizer, no_logits: Tensor) -> tuple[RowMap, Tensor]:
     return which, params_of_rows(params, no_logits)
 
 
-# What does not learn has the same parameters in every step, whatever its shape: to make them takes as long as a kernel.
+# Without learning, their parameters are the same in every step and shape: making them takes as long as a kernel.
 _ALWAYS_THE_SAME = (Sparsemax, Entmax)
 
 
@@ -100,9 +99,9 @@ def _fixed_map(kind: type[Normalizer], alpha: float | None) -> tuple[RowMap, Ten
         return which, params_of_rows(params, no_logits)
 
 
-@lru_cache(maxsize=8)  # all layers of a model ask for the same
+@lru_cache(maxsize=8)  # all layers of a model need the same
 def _no_logits(batch: int, heads: int, keys: int) -> Tensor:
-    """The shape of logits without the numbers: all keys visible."""
+    """Logits of this shape with all keys visible, without memory for the numbers."""
     return torch.zeros(1, dtype=torch.float32, device="cpu").expand(batch, heads, 1, keys)
 
 

@@ -1,7 +1,7 @@
-"""Maps that give exact zeros, as a support per row: the keys that have a weight, and nothing about the others.
+"""Maps with exact zeros, as a support per row: the keys with a nonzero weight, and nothing about the others.
 
-What is special: the maps here need only a few keys of a row to find its weights, and only the support to differentiate
-them. Who calls them (`abbe.attention`) makes the logits block by block, and never keeps a full row.
+What is special: these maps need only a few keys of a row to find its weights, and only the support to differentiate
+them. The caller (`abbe.attention`) computes the logits block by block, and never keeps a full row.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from .._kernels.switch import load, usable_for
 from .._kernels.threads import over_rows
 from . import _registry
 from ._base import Normalizer
-from ._dispatch import _MAPS, RowMap, row_weights
+from ._dispatch import row_weights
 from ._entmax import ENTMAX, ENTMAX15, SPARSEMAX, Entmax, Sparsemax
+from ._row_map import MAPS, RowMap
 from ._scaled import Scaled
 from ._selection import THRESHOLD, TOPK, TOPP, Threshold, TopK, TopP
 
@@ -30,13 +31,12 @@ _KERNELS: dict[str, tuple[str, str, int]] = {
     TOPP.name: ("support_selection", "topp_support", 3),
     THRESHOLD.name: ("support_selection", "threshold_support", 3),
 }
-SHARE_ROWS = 64  # that a thread takes at a time
-_CLASSES = (Sparsemax, Entmax)
+SHARE_ROWS = 64  # per share that a thread takes
 _SELECTIONS = (TopK, TopP, Threshold)
 
 
 def support_map(normalizer: Normalizer, like: Tensor, with_sink: bool) -> tuple[RowMap, Tensor] | None:
-    """The map of a normalizer that gives exact zeros, for kernels that work on its support alone.
+    """The map of a normalizer with exact zeros, for kernels that work on its support alone.
 
     Args:
         normalizer: sparsemax, entmax, top-k, top-p or threshold, scaled or not.
@@ -44,7 +44,7 @@ def support_map(normalizer: Normalizer, like: Tensor, with_sink: bool) -> tuple[
         with_sink: whether a learned sink takes part.
 
     Returns:
-        The map and its parameters (..., P), which broadcast over (heads, queries); None where there is no such map.
+        The map and its parameters (..., P), which broadcast over (heads, queries); None if there is no such map.
 
     Examples:
         >>> like = torch.zeros(8, 16, 64)
@@ -55,25 +55,24 @@ def support_map(normalizer: Normalizer, like: Tensor, with_sink: bool) -> tuple[
     """
     if not usable_for(like) or not _is_known(normalizer):
         return None
-    if with_sink and isinstance(normalizer, _SELECTIONS):  # of equal logits the sink's comes first, here it is last
+    if with_sink and isinstance(normalizer, _SELECTIONS):  # the sink should win ties, but these kernels have it last
         return None
-    heads = like.shape[-3]
     # In the precision of the kernels: bfloat16 would round k=257 to 256.
-    which, params = normalizer._map(like.new_zeros(1, dtype=torch.float32).expand(heads, 1, 1))
+    which, params = normalizer._map(like.new_zeros(1, dtype=torch.float32).expand(like.shape[-3], 1, 1))
     return (which, params) if which.name in _KERNELS else None
 
 
 def _is_known(normalizer: Normalizer) -> bool:
-    """Whether its parameters do not depend on the logits, and nobody listens to its calls."""
+    """Whether its parameters do not depend on the logits, and it has no hooks."""
     if type(normalizer) not in _registry.CLASSES or normalizer._forward_hooks or normalizer._forward_pre_hooks:
         return False
     if isinstance(normalizer, Scaled):
         return normalizer.is_one_map and _is_known(normalizer.of)
-    return isinstance(normalizer, (*_CLASSES, *_SELECTIONS))
+    return isinstance(normalizer, (Sparsemax, Entmax, *_SELECTIONS))
 
 
 def weights_of_map(name: str, logits: Tensor, params: Tensor) -> Tensor:
-    """The weights of full rows, by the name that `support_map` gives.
+    """The weights of full rows, by the name of a map from `support_map`.
 
     Args:
         name: of the map.
@@ -87,7 +86,7 @@ def weights_of_map(name: str, logits: Tensor, params: Tensor) -> Tensor:
         >>> abbe.normalizers.weights_of_map("sparsemax", torch.tensor([[2.0, 0.0]]), torch.ones(1)).tolist()
         [[1.0, 0.0]]
     """
-    return row_weights(_MAPS[name], logits, params)
+    return row_weights(MAPS[name], logits, params)
 
 
 def find_support(
@@ -98,27 +97,27 @@ def find_support(
 
     Args:
         name: of the map.
-        scores: logits (rows, width), which become weights; scratch of a few rows where they are made from queries.
+        scores: logits (rows, width), which become weights; scratch of a few rows if they are computed from queries.
         params: of the map, (1 or rows, P).
-        sink: one more logit per head, or none.
+        sink: one extra logit per head, or none.
         shape: which keys a row sees, whole numbers.
         places: becomes the keys of the weights.
-        counts: becomes how many there are, (rows,).
-        starts: becomes where those of a row begin, (rows,).
+        counts: becomes the number of weights per row, (rows,).
+        starts: becomes where the weights of a row begin, (rows,).
         sink_weights: becomes the weight of the sink, (rows,).
-        query: scaled queries to make the logits from, or none.
+        query: scaled queries to compute the logits from, or none.
         packed: the keys of these queries, in the order of the kernel, or none.
     """
     module, kernel, _ = _KERNELS[name]
-    rest = params, sink, shape, places, counts, starts, sink_weights, query, packed
-    over_rows(_load(module, kernel), len(scores), scores, *rest, shares=max(1, len(scores) // SHARE_ROWS))
+    arrays = scores, params, sink, shape, places, counts, starts, sink_weights, query, packed
+    over_rows(_load(module, kernel), len(scores), *arrays, shares=max(1, len(scores) // SHARE_ROWS))
 
 
 def differentiate_support(
     name: str, grad: Tensor, weights: Tensor, starts: Tensor, params: Tensor, sink_weights: Tensor, grad_sink: Tensor,
     grad_params: Tensor,
 ) -> None:  # fmt: skip
-    """Replace the gradient to the weights of a support by that to its logits, in place.
+    """Replace the gradient to the weights of a support with the gradient to its logits, in place.
 
     Args:
         name: of the map.
@@ -131,8 +130,8 @@ def differentiate_support(
         grad_params: becomes the gradient to the parameters.
     """
     kind = torch.tensor([_KERNELS[name][2]])
-    rest = params, kind, sink_weights, grad_sink, grad_params
-    over_rows(_load("support", "support_gradient"), len(starts) - 1, grad, weights, starts, *rest)
+    arrays = grad, weights, starts, params, kind, sink_weights, grad_sink, grad_params
+    over_rows(_load("support", "support_gradient"), len(starts) - 1, *arrays)
 
 
 @cache

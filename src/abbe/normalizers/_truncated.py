@@ -1,4 +1,4 @@
-"""The largest weights of another normalizer alone: how many keys a model needs is measured with it."""
+"""Only the largest weights of another normalizer, to measure how many keys a model needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import RowMap
+from ._row_map import RowMap
 
 
 class Truncated(Normalizer):

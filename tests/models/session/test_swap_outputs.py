@@ -9,6 +9,7 @@ import pytest
 import torch
 from inside import main_output, relative_error
 from inside import normalizers_dispatch as _dispatch
+from inside import normalizers_row_map as _row_map
 from inside import swap_module as _swap
 from swap_reference import reference, reference_output
 from tiny_models import (
@@ -182,9 +183,10 @@ def test_steps_by_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     network, ids, seen = llama(), tokens(), []
     cache = DynamicCache(config=network.config)
     wanted = swapped_output(network, "entmax:alpha=1.5", input_ids=ids)
-    run = _dispatch._run_forward
+    run = _row_map.run_forward
     monkeypatch.setattr(_swap, "KERNELS_FROM", 1)
-    monkeypatch.setattr(_dispatch, "_run_forward", lambda *args: (seen.append(args[2]), run(*args))[1])
+    for module in (_dispatch, _row_map):
+        monkeypatch.setattr(module, "run_forward", lambda *args: (seen.append(args[2]), run(*args))[1])
     with swap(network, "entmax:alpha=1.5"):
         network(input_ids=ids[:, :-1], past_key_values=cache)
         found = network(input_ids=ids[:, -1:], past_key_values=cache).logits

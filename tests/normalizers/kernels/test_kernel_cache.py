@@ -111,10 +111,10 @@ def test_a_switch_is_on_or_off(monkeypatch: pytest.MonkeyPatch) -> None:
     for given, wanted in (("", None), (" ON ", True), ("off", False), ("maybe", None)):
         monkeypatch.setenv("ABBE_KERNELS", given)
         if wanted is not None:
-            assert switch._asked() == wanted
+            assert switch._setting() == wanted
             continue
         with pytest.raises(abbe.AbbeError, match=f"^ABBE_KERNELS must be on or off, got {given!r}$"):
-            switch._asked()
+            switch._setting()
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ BREAKS = {
 def test_without_kernels_abbe_goes_on_and_says_so_once(how: str) -> None:
     """Read-only home and site-packages leave numba no folder to keep compiled code in."""
     first, _ = run(_ALL_PATHS.replace("BREAK", BREAKS[how])).splitlines()
-    assert first.startswith("1 abbe goes on without its compiled kernels, more slowly: ")
+    assert first.startswith("1 abbe continues without its compiled kernels, more slowly: ")
     assert ("set NUMBA_CACHE_DIR to a folder" in first) == (how == "nowhere to keep them")
 
 
@@ -153,7 +153,7 @@ def test_a_home_and_a_package_that_are_read_only() -> None:
     become_nobody = "import numba, os, torch; os.setuid(65534)\n"
     variables = {"HOME": "/proc", "XDG_CACHE_HOME": "/proc", "NUMBA_CACHE_DIR": ""}
     said = run(become_nobody + _ONE, **variables)
-    assert said.startswith("1 abbe goes on without its compiled kernels, more slowly: cannot cache function")
+    assert said.startswith("1 abbe continues without its compiled kernels, more slowly: cannot cache function")
 
 
 @pytest.mark.slow
@@ -165,4 +165,4 @@ def test_a_damaged_cache(tmp_path: Path) -> None:
     assert files
     for file in files:
         file.write_bytes(file.read_bytes()[:40])
-    assert run(_ONE, **variables).startswith("1 abbe goes on without its compiled kernels")
+    assert run(_ONE, **variables).startswith("1 abbe continues without its compiled kernels")

@@ -12,7 +12,7 @@ from normalizer_cases import Case, every_case, random_logits
 from torch import Tensor
 
 import abbe
-from abbe.normalizers import _dispatch
+from abbe.normalizers import _dispatch, _row_map
 
 SETTER = Callable[[int], None]
 
@@ -87,8 +87,8 @@ def test_small_tensors_stay_away_from_the_kernels(monkeypatch: pytest.MonkeyPatc
     def refuse(*_args: object) -> Tensor:
         raise AssertionError("a kernel was called")
 
-    monkeypatch.setattr(_dispatch, "_run_forward", refuse)
-    monkeypatch.setattr(_dispatch._RowWeights, "forward", staticmethod(refuse))
+    monkeypatch.setattr(_dispatch, "run_forward", refuse)
+    monkeypatch.setattr(_row_map.RowWeights, "forward", staticmethod(refuse))
     made = abbe.normalizer("sparsemax")
     made(random_logits(16, 16, dtype=torch.float32))
     made(random_logits(300, 300))  # float64

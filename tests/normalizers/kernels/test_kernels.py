@@ -18,7 +18,7 @@ from tiers import examples
 from torch import Tensor
 
 import abbe
-from abbe.normalizers import _dispatch
+from abbe.normalizers import _dispatch, _row_map
 
 EPS = torch.finfo(torch.float32).eps
 # Shorter rows are drawn in the quick tier: test_kernel_on_drawn_rows.
@@ -216,18 +216,19 @@ WITHOUT_KERNELS = {"normmax", "budget", "entmax-any", "entmax-beyond-two"}
 
 def test_every_row_map_has_both_kernels_and_is_tested() -> None:
     """Each registered map but those of the list names kernels that exist, and some case reaches them."""
-    with_kernels = {name: which for name, which in _dispatch._MAPS.items() if which.module is not None}
-    assert set(_dispatch._MAPS) - set(with_kernels) == WITHOUT_KERNELS
+    with_kernels = {name: which for name, which in _row_map.MAPS.items() if which.module is not None}
+    assert set(_row_map.MAPS) - set(with_kernels) == WITHOUT_KERNELS
     reached: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_dispatch, "row_weights", None)
         for which in with_kernels.values():
             assert callable(which.kernel(which.forward))
             assert callable(which.kernel(which.backward))
-    original = _dispatch._run_forward
+    original = _row_map.run_forward
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_dispatch, "FUSED_FROM", 1)
-        patch.setattr(_dispatch, "_run_forward", lambda x, p, name: reached.add(name) or original(x, p, name))
+        for module in (_dispatch, _row_map):
+            patch.setattr(module, "run_forward", lambda x, p, name: reached.add(name) or original(x, p, name))
         for case in CASES:
             case.make(torch.float32)(random_logits(3, 2, 5, dtype=torch.float32))
         assert reached == set(with_kernels)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from adversarial_rows import adversarial_rows
 from inside import normalizers_dispatch as _dispatch
+from inside import normalizers_row_map as _row_map
 from inside import triton_choice, triton_run
 from normalizer_cases import random_logits, slow
 from test_kernels import EPS, assert_kernel_is_right, derivatives, in_float64
@@ -52,7 +53,7 @@ def _interpreted() -> Iterator[None]:
 
 
 def weights_of(name: str, logits: Tensor, params: Tensor) -> Tensor:
-    return _dispatch.row_weights(_dispatch._MAPS[name], logits, params)
+    return _dispatch.row_weights(_row_map.MAPS[name], logits, params)
 
 
 def test_triton_is_not_imported_before_rows_of_a_gpu_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,8 +184,8 @@ def test_gradient_to_the_scale(name: str, scale: float) -> None:
 def test_no_rows() -> None:
     """As a compiled graph may call it; eager rows stay with the reference until there are enough of them."""
     empty, params = torch.empty(0, 5), torch.ones(1)
-    assert _dispatch._run_forward(empty, params, "sparsemax").shape == (0, 5)
-    gradients = _dispatch._run_backward(empty, empty, empty, params, "sparsemax", True)
+    assert _row_map.run_forward(empty, params, "sparsemax").shape == (0, 5)
+    gradients = _row_map.run_backward(empty, empty, empty, params, "sparsemax", True)
     assert [tuple(values.shape) for values in gradients] == [(0, 5), (1,)]
 
 

@@ -1,4 +1,4 @@
-"""Attention with maps that give exact zeros: only the keys with a weight are read, kept and differentiated."""
+"""Attention with maps that have exact zeros: only keys with a nonzero weight are read, kept and differentiated."""
 
 from .dense import DENSE
 from .op import sparse_attention

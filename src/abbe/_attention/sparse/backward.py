@@ -1,7 +1,7 @@
 """Backward: every gradient is a sum over the support, so there is no matrix product, and nothing of size Lq x Lk.
 
-Supports are taken together until they have enough entries; then they are turned around, so that each key adds up what
-its own queries send: no two threads write to one place, and the order of a sum does not depend on their number.
+Supports are collected until they have enough entries, then transposed, so that each key sums over its own queries: no
+two threads write to the same place, and the order of a sum does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import Tensor
 from ..._kernels.threads import over_rows
 from ...normalizers import differentiate_support
 from .call import Block, Settings, Support, Tensors, blocks, params_of, row_table
-from .forward import Room, chances, kernel, packed_keys, support_of
+from .forward import Scratch, chances, kernel, packed_keys, support_of
 
-ENTRIES = 1 << 20  # of the supports that are taken together: 20 MiB
+ENTRIES = 1 << 20  # of the supports that are collected: 20 MiB
 
 
 def gradients(
     settings: Settings, seed: int, grad_out: Tensor, tensors: Tensors, kept: Sequence[Support], needed: Sequence[bool]
 ) -> Tensors:
-    """Gradients of q, k, v, sink and params; those that are not needed are None or arbitrary."""
+    """Gradients to q, k, v, sink and params; those that are not needed are None or arbitrary."""
     q, k, v = tensors.q, tensors.k, tensors.v
     wanted = Tensors(*needed)  # type: ignore[arg-type]
     grads = Tensors(
@@ -45,14 +45,14 @@ def gradients(
 
 def _all_supports(settings: Settings, tensors: Tensors, kept: Sequence[Support]) -> Iterator[Support]:
     yield from kept
-    again = list(islice(blocks(settings, tensors), len(kept), None))
-    room = Room(tensors, again, packed_keys(settings, tensors) if again else None)
-    for block in again:
-        yield _support_again(settings, tensors, block, room)
+    others = list(islice(blocks(settings, tensors), len(kept), None))
+    scratch = Scratch(tensors, others, packed_keys(settings, tensors) if others else None)
+    for block in others:
+        yield _recomputed(settings, tensors, block, scratch)
 
 
-def _support_again(settings: Settings, tensors: Tensors, block: Block, room: Room) -> Support:
-    weights, places, counts, starts, sink_weights = support_of(settings, tensors, block, room)
+def _recomputed(settings: Settings, tensors: Tensors, block: Block, scratch: Scratch) -> Support:
+    weights, places, counts, starts, sink_weights = support_of(settings, tensors, block, scratch)
     ends = counts.cumsum(0)
     some = torch.repeat_interleave(starts - ends + counts, counts) + torch.arange(int(ends[-1]))
     return Support(block, counts, places[some], weights[some], sink_weights)
@@ -101,7 +101,7 @@ def _differentiate(
     settings: Settings, tensors: Tensors, supports: Sequence[Support], grad: Tensor, weights: Tensor, starts: Tensor,
     sink_weights: Tensor, grads: Tensors, wanted: Tensors,
 ) -> None:  # fmt: skip
-    """From the gradient to the weights to that to the logits, with what goes to the sink and the parameters."""
+    """Turn the gradient to the weights into that to the logits; add the gradients to sink and parameters."""
     together = params_of(supports[0].block, tensors)
     if len(together) > 1:
         together = torch.cat([params_of(one.block, tensors) for one in supports])

@@ -1,4 +1,4 @@
-"""What one sparse attention is made of: its settings, its tensors, and the blocks it is cut into."""
+"""One call of sparse attention: its settings, its tensors, and its blocks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 from ..._kernels.packing import products_pay
-from ..blocks import Inputs, Rule, spans, visible_distances
+from ..blocks import spans, visible_distances
 
-# Of scores. A block shall stay in the caches of two cores, and have enough queries for an efficient matrix product.
+# Of scores. A block should stay in the caches of two cores, and have enough queries for an efficient matrix product.
 SCORE_BYTES = 4 * 2**20
 MIN_QUERIES, MAX_QUERIES = 64, 128
-# A block whose scores are made inside of the kernel has room for full rows, of which only the support is written to:
-# it may be larger, so that there are few.
+# If the kernel computes the scores, only the support of a block is written to its memory: blocks may be larger, so that
+# there are few.
 PACKED_BLOCK, PACKED_QUERIES = 3 * SCORE_BYTES, 512
 PACKED_FROM = 32  # queries: for fewer, packing the keys costs more than it saves
 
 
 class Settings(NamedTuple):
-    """All of a call but its tensors; plain numbers and a name, so that an operator can carry it."""
+    """All of a call but its tensors: plain numbers and a name, which a custom operator can carry."""
 
     name: str  # of the map
     scale: float
@@ -33,7 +33,7 @@ class Settings(NamedTuple):
 
 
 class Tensors(NamedTuple):
-    """Contiguous float32 tensors of one batch dim, on the CPU; or the gradients of these."""
+    """Contiguous float32 tensors with one batch dim, on the CPU; or their gradients."""
 
     q: Tensor  # (B, H, Lq, D)
     k: Tensor  # (B, Hkv, Lk, D)
@@ -67,23 +67,17 @@ class Support(NamedTuple):
     sink_weights: Tensor  # (rows,), or (0,) without a sink
 
 
-def distances(settings: Settings, tensors: Tensors) -> tuple[int, int]:
-    """Least and greatest (query position - key position) that causal and window allow."""
-    rule = Rule(None, 1.0, causal=settings.causal, window=settings.window)  # type: ignore[arg-type]
-    return visible_distances(rule, Inputs(tensors.q, tensors.k, tensors.v))
-
-
 def packs(settings: Settings, tensors: Tensors) -> bool:
-    """Whether kernels make the scores: nothing happens to these before they are read, and the queries are many."""
-    changed = settings.softcap is not None or tensors.bias is not None or tensors.mask is not None
-    return not changed and tensors.q.shape[2] >= PACKED_FROM and products_pay()
+    """Whether kernels compute the scores: these need no cap, bias or mask, and there are many queries."""
+    modified = settings.softcap is not None or tensors.bias is not None or tensors.mask is not None
+    return not modified and tensors.q.shape[2] >= PACKED_FROM and products_pay()
 
 
 def blocks(settings: Settings, tensors: Tensors) -> Iterator[Block]:
     """All blocks in which some query can see some key; the queries of a key head come in order."""
     batch, heads, queries, _ = tensors.q.shape
     key_heads, keys = tensors.k.shape[1:3]
-    nearest, farthest = distances(settings, tensors)
+    nearest, farthest = visible_distances(settings.causal, settings.window, tensors.q, tensors.k)
     size, most = (PACKED_BLOCK, PACKED_QUERIES) if packs(settings, tensors) else (SCORE_BYTES, MAX_QUERIES)
     in_block = max(1, size // 4 // min(keys, farthest - nearest + most))  # rows of scores
     step = min(max(in_block // (heads * batch), MIN_QUERIES), most, queries)
@@ -99,7 +93,7 @@ def blocks(settings: Settings, tensors: Tensors) -> Iterator[Block]:
 
 
 def row_table(block: Block, tensors: Tensors) -> Tensor:
-    """How a row r of a block becomes the number of a row of all: see `row_number` in `kernels`."""
+    """Maps row r of a block to its number among all rows: see `row_number` in `kernels`."""
     (_, heads, queries, _), key_heads = tensors.q.shape, tensors.k.shape[1]
     group, in_block = heads // key_heads, block.key_heads.stop - block.key_heads.start
     first_head = block.batch.start * heads + block.key_heads.start * group
@@ -108,13 +102,11 @@ def row_table(block: Block, tensors: Tensors) -> Tensor:
 
 
 def rows_of(block: Block, tensors: Tensors) -> int:
-    of_block = block.heads(tensors)
-    spans_of = (block.batch, of_block, block.queries)
-    return math.prod(some.stop - some.start for some in spans_of)
+    return math.prod(some.stop - some.start for some in (block.batch, block.heads(tensors), block.queries))
 
 
 def params_of(block: Block, tensors: Tensors) -> Tensor:
-    """(1, P) where all rows share them, else (rows, P)."""
+    """(1, P) if all rows share them, else (rows, P)."""
     params, count = tensors.params, tensors.params.shape[-1]
     if params.numel() == count:
         return params.reshape(1, count).contiguous()

@@ -1,4 +1,4 @@
-"""Heads that are not sparse, and all that kernels cannot do: the same attention by blocks of full rows."""
+"""The same attention by blocks of full rows, for heads that are not sparse and for everything kernels cannot do."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import torch
 from torch import Tensor, nn
 
 from ...normalizers import Normalizer, weights_of_map
-from ..blocks import Call, Inputs, Rule, best_block_size
+from ..blocks import Call, Inputs, Rule, best_block_size, visible_distances
 from ..engine import block_gradients, block_output, dense
-from .call import Block, Settings, Tensors, distances
-from .forward import Room, support_of
+from .call import Block, Settings, Tensors
+from .forward import Scratch, support_of
 
-# Shares of the visible keys from which on full rows cost less than their support. Forward and backward it pays longer,
-# since it saves the four matrix products of the backward pass.
+# Shares of the visible keys above which full rows cost less than the support. With a backward pass the support pays up
+# to a larger share, since it saves four matrix products.
 DENSE = 1 / 2
 DENSE_FORWARD = 1 / 4
 PROBED = 4  # queries
-CLOSE = 1.5  # heads that are denser than allowed by at most this factor are not split from the others: copies cost more
+CLOSE = 1.5  # heads denser than allowed by at most this factor are not split off: copies cost more
 
 
 class MapOfHeads(nn.Module):
-    """A row-wise map with given parameters, in the place of the normalizer that they come from."""
+    """A row-wise map with these parameters, in place of the normalizer that they come from."""
 
     def __init__(self, name: str, params: Tensor, differentiable: bool = False) -> None:
         super().__init__()
         self.name = name
-        # A parameter is a leaf: where the graph must go on through it, it stays a tensor.
+        # A parameter is a leaf: if the graph must continue through it, it stays a tensor.
         self.params = params if differentiable else nn.Parameter(params.detach(), params.requires_grad)
 
     def forward(self, logits: Tensor) -> Tensor:
@@ -36,13 +36,13 @@ class MapOfHeads(nn.Module):
 
 
 def dense_key_heads(settings: Settings, tensors: Tensors, dense_from: float = DENSE) -> list[int]:
-    """The key heads whose last queries, which see the most keys, give a weight to more than such a share of them."""
+    """The key heads whose last queries, which see the most keys, give a weight to more than this share of them."""
     batch, _, queries, _ = tensors.q.shape
     key_heads, keys = tensors.k.shape[1:3]
     last = slice(max(0, queries - PROBED), queries)
     block = Block(slice(0, batch), slice(0, key_heads), last, slice(0, keys))
-    counts = support_of(settings, tensors, block, Room(tensors, [block]))[2].view(batch, key_heads, -1)
-    nearest, farthest = distances(settings, tensors)
+    counts = support_of(settings, tensors, block, Scratch(tensors, [block]))[2].view(batch, key_heads, -1)
+    nearest, farthest = visible_distances(settings.causal, settings.window, tensors.q, tensors.k)
     shares = (counts.double().mean((0, 2)) / min(keys, farthest - nearest + 1)).tolist()
     if max(shares) <= CLOSE * dense_from:
         return list(range(key_heads)) if sum(shares) > dense_from * key_heads else []
@@ -52,8 +52,7 @@ def dense_key_heads(settings: Settings, tensors: Tensors, dense_from: float = DE
 def take_heads(tensors: Tensors, key_heads: Sequence[int]) -> Tensors:
     """The part of the tensors that belongs to some key heads."""
     group = tensors.q.shape[1] // tensors.k.shape[1]
-    kv = torch.tensor(key_heads)
-    heads = query_heads(key_heads, group)
+    heads, kv = query_heads(key_heads, group), torch.tensor(key_heads)
 
     def some(t: Tensor | None, index: Tensor, axis: int) -> Any:
         return t if t is None or t.dim() < -axis or t.shape[axis] == 1 else t.index_select(axis, index)
@@ -84,13 +83,11 @@ def put_heads(grads: Tensors, part: Tensors, key_heads: Sequence[int]) -> None:
 
 
 def rule_of(settings: Settings, normalizer: nn.Module) -> Rule:
-    _, scale, softcap, causal, window, dropout = settings
-    return Rule(cast(Normalizer, normalizer), scale, softcap, causal, window, dropout)
+    return Rule(cast(Normalizer, normalizer), *settings[1:])
 
 
 def dense_output(settings: Settings, seed: int, tensors: Tensors) -> Tensor:
-    call, inputs, parameters = _as_blocks(settings, seed, tensors)
-    return block_output(call, inputs, parameters)
+    return block_output(*_as_blocks(settings, seed, tensors))
 
 
 def dense_gradients(settings: Settings, seed: int, grad_out: Tensor, tensors: Tensors) -> Tensors:
@@ -109,7 +106,7 @@ def _as_blocks(settings: Settings, seed: int, tensors: Tensors) -> tuple[Call, I
 
 
 def differentiable_output(settings: Settings, tensors: Tensors) -> Tensor:
-    """In ordinary torch operations, for derivatives of derivatives; O(Lq x Lk) memory."""
+    """In ordinary torch operations, for second derivatives; O(Lq x Lk) memory."""
     *some, params = tensors
     inputs = Inputs(*some)  # type: ignore[arg-type]
     return dense(rule_of(settings, MapOfHeads(settings.name, params, differentiable=True)), inputs)[0]

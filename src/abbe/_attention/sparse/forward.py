@@ -1,4 +1,4 @@
-"""Forward: the scores of a block by a matrix product, the support of its rows, the sum of their values."""
+"""Forward: the scores of a block by a matrix product, the support of its rows, the sums of their values."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..._kernels.packing import pack
 from ..._kernels.switch import load
 from ..._kernels.threads import over_rows
 from ...normalizers import find_support
+from ..blocks import visible_distances
 from .call import (
     PACKED_BLOCK,
     SCORE_BYTES,
@@ -23,7 +24,6 @@ from .call import (
     Support,
     Tensors,
     blocks,
-    distances,
     packs,
     params_of,
     row_table,
@@ -31,22 +31,22 @@ from .call import (
 )
 
 
-class Room:
-    """Scratch that all blocks share: scores, which become weights, and the places of these.
+class Scratch:
+    """Memory that all blocks share: scores, which become weights, and the places of these.
 
-    A thread keeps that of its last call: fresh memory costs as much as what is written to it.
+    A thread keeps that of its last call: new memory costs as much as the writes to it.
     """
 
     _last = threading.local()
 
     def __init__(self, tensors: Tensors, of_blocks: Sequence[Block], packed: Tensor | None = None) -> None:
         size = max((rows_of(block, tensors) * width_of(block, tensors) for block in of_blocks), default=0)
-        last: tuple[Tensor, Tensor] | None = getattr(self._last, "room", None)
+        last: tuple[Tensor, Tensor] | None = getattr(self._last, "tensors", None)
         if last is None or last[0].numel() < size:
-            with torch.inference_mode(False):  # its tensors could not be written to outside of it
+            with torch.inference_mode(False):  # inference tensors could not be written to outside of that mode
                 last = torch.empty(size, dtype=torch.float32), torch.empty(size, dtype=torch.int32)
-            if 4 * size <= PACKED_BLOCK + SCORE_BYTES:  # a sink is one column more
-                self._last.room = last
+            if 4 * size <= PACKED_BLOCK + SCORE_BYTES:  # a sink adds a column
+                self._last.tensors = last
         self.scores, self.places = last
         self.packed = packed
 
@@ -60,14 +60,14 @@ def width_of(block: Block, tensors: Tensors) -> Any:
 
 
 def attend(settings: Settings, seed: int, tensors: Tensors, limit: int) -> tuple[Tensor, list[Support]]:
-    """Output, and the supports of the first blocks, as far as `limit` bytes go: backward makes the others again."""
+    """Output, and the supports of the first blocks, up to `limit` bytes: backward recomputes the others."""
     q, v = tensors.q, tensors.v
     # A query that sees no key belongs to no block.
     out = q.new_zeros(*q.shape[:3], v.shape[3])
     of_blocks = list(blocks(settings, tensors))
-    room, kept, used = Room(tensors, of_blocks, packed_keys(settings, tensors)), [], 0
+    scratch, kept, used = Scratch(tensors, of_blocks, packed_keys(settings, tensors)), [], 0
     for block in of_blocks:
-        support, size = attend_block(settings, seed, tensors, block, room, out, used < limit)
+        support, size = attend_block(settings, seed, tensors, block, scratch, out, used < limit)
         if support is not None:
             kept.append(support)
         used += size
@@ -75,35 +75,34 @@ def attend(settings: Settings, seed: int, tensors: Tensors, limit: int) -> tuple
 
 
 def attend_block(
-    settings: Settings, seed: int, tensors: Tensors, block: Block, room: Room, out: Tensor, keep: bool
+    settings: Settings, seed: int, tensors: Tensors, block: Block, scratch: Scratch, out: Tensor, keep: bool
 ) -> tuple[Support | None, int]:
-    """Write the output of a block; its support if that is to be kept, and the bytes it takes."""
-    weights, places, counts, starts, sink_weights = support_of(settings, tensors, block, room)
+    """Write the output of a block; returns its support if `keep`, and the bytes it takes."""
+    weights, places, counts, starts, sink_weights = support_of(settings, tensors, block, scratch)
     v, ends = tensors.v, counts.cumsum(0)
     total = int(ends[-1]) if keep else 0
     kept_places, kept_weights = torch.empty(total, dtype=torch.int32), v.new_empty(total)
     over_rows(
         kernel("sum_values"), len(counts), weights, places, counts, starts, row_table(block, tensors), v.flatten(0, 1),
-        chances(settings, seed), ends - counts,
-        kept_places, kept_weights, out.view(-1, out.shape[3]),
+        chances(settings, seed), ends - counts, kept_places, kept_weights, out.view(-1, out.shape[3]),
     )  # fmt: skip
     support = Support(block, counts, kept_places, kept_weights, sink_weights) if keep else None
     return support, 8 * (total + len(counts))
 
 
 def support_of(
-    settings: Settings, tensors: Tensors, block: Block, room: Room
+    settings: Settings, tensors: Tensors, block: Block, scratch: Scratch
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Weights and places, where each row has how many of them and from where on, and the weights of the sink."""
+    """Weights and places, the count and the start of each row's, and the weights of the sink."""
     rows, keys = rows_of(block, tensors), block.keys.stop - block.keys.start
-    scores, places = room.of(rows, width_of(block, tensors))
+    scores, places = scratch.of(rows, width_of(block, tensors))
     query, packed = tensors.q.new_empty(0, 1), tensors.q.new_empty(0, 1)
-    if room.packed is None:
+    if scratch.packed is None:
         make_logits(settings, tensors, block, scores[:, :keys])
     else:
         query = (tensors.q[block.batch, block.heads(tensors), block.queries] * settings.scale).flatten(0, 2)
-        packed = room.packed[block.batch, block.key_heads].flatten(0, 1)
-    nearest, farthest = distances(settings, tensors)
+        packed = scratch.packed[block.batch, block.key_heads].flatten(0, 1)
+    nearest, farthest = visible_distances(settings.causal, settings.window, tensors.q, tensors.k)
     queries = block.queries.stop - block.queries.start
     position = block.queries.start + tensors.k.shape[2] - tensors.q.shape[2] - block.keys.start
     shape = torch.tensor([queries, position, nearest, farthest, keys, block.keys.start])
@@ -118,7 +117,7 @@ def support_of(
 
 
 def packed_keys(settings: Settings, tensors: Tensors) -> Tensor | None:
-    """The keys as kernels multiply them, or None where torch makes the scores."""
+    """The keys as kernels multiply them, or None if torch computes the scores."""
     if not packs(settings, tensors):
         return None
     return pack(tensors.k.flatten(0, 1)).view(*tensors.k.shape[:2], -1)
@@ -149,7 +148,7 @@ def part_of(table: Tensor, block: Block, heads: slice) -> Tensor:
 
 
 def chances(settings: Settings, seed: int) -> Tensor:
-    """What dropout needs: its seed in two parts, each exact as a float64, and the probability to keep a weight."""
+    """For dropout: its seed in two parts, each exact as a float64, and the probability of keeping a weight."""
     return torch.tensor([float(seed >> 31), float(seed & (2**31 - 1)), 1 - settings.dropout], dtype=torch.float64)
 
 

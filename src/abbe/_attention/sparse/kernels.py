@@ -1,8 +1,8 @@
-"""Kernels over the support of attention: sums of values, products with them, and all that backward adds up.
+"""Kernels over the support of attention: sums of values, products with them, and the sums of the backward pass.
 
 A support is a list of rows: `rows` (their numbers, head * queries + query, heads counted over the batch), `starts`
-(where each begins; one more at the end), then `places` (keys) and `weights` of all rows. `shape` is (rows that share a
-key head, keys). No kernel makes a matrix product: every sum runs over the support.
+(where each begins, and the end), then `places` (keys) and `weights` of all rows. `shape` is (rows that share a key
+head, keys). There are no matrix products: every sum runs over the support.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..._kernels.vector import ONE, ZERO, f32
 
 @kernel
 def dropout_factor(chances: Any, row: int, key: int) -> Any:
-    """0 or 1 / keep: a hash of the place (splitmix64), the same in forward and backward, in any order.
+    """0 or 1 / keep: a hash of row and key (splitmix64), the same in forward and backward, in any order.
 
     `chances` is (upper and lower part of the seed, keep).
     """
@@ -35,7 +35,7 @@ def dropout_factor(chances: Any, row: int, key: int) -> Any:
 
 @kernel
 def dot(a: Any, b: Any) -> Any:
-    """Of short vectors in one plain loop, which is a third faster than `row_dot`."""
+    """Short vectors take one plain loop, which is a third faster than `row_dot`."""
     if a.shape[0] > BLOCK:
         return row_dot(a, b)
     total = ZERO
@@ -46,7 +46,7 @@ def dot(a: Any, b: Any) -> Any:
 
 @kernel
 def row_number(table: Any, r: int) -> Any:
-    """Of row r of a block. `table` is (queries, first query, first head, heads; heads and queries of all; group)."""
+    """Of row r of a block. `table` is (queries, first query, first head, heads; all heads, all queries; group)."""
     head = r // table[0]
     head = table[2] + head // table[3] * table[4] + head % table[3]
     return head * table[5] + table[1] + r % table[0]
@@ -54,7 +54,7 @@ def row_number(table: Any, r: int) -> Any:
 
 @kernel
 def number_rows(rows: Any, tables: Any, ends: Any, start: int, stop: int) -> None:
-    """The numbers of the rows of several blocks, whose ends these are."""
+    """The numbers of the rows of several blocks, which end at `ends`."""
     for b in range(start, stop):
         first = 0 if b == 0 else ends[b - 1]
         for r in range(first, ends[b]):
@@ -68,7 +68,7 @@ def sum_values(
 ) -> None:  # fmt: skip
     """Output of every row of a block, whose support is counts[r] weights and keys from begins[r] on.
 
-    Copies the support to where it is kept, if there is room for it.
+    Copies the support to where it is kept, if `places` is not empty.
     """
     total = np.empty(value.shape[2], np.float64)
     for r in range(start, stop):
@@ -89,7 +89,7 @@ def multiply_values(
     places: Any, starts: Any, rows: Any, grad: Any, value: Any, shape: Any, chances: Any, weights: Any,
     of_weights: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
-    """of_weights = the gradient of the output times the values; weights become what dropout leaves of them."""
+    """of_weights = the gradient of the output times the values; dropout is applied to the weights."""
     for r in range(start, stop):
         row = rows[r]
         own, values = grad[row], value[row // shape[0]]
@@ -136,8 +136,8 @@ def transpose(
 ) -> None:  # fmt: skip
     """The support by keys, for every key head: rows (within the key head), weights and gradients to logits.
 
-    A counting sort. spans[h] are the ranges of rows of key head h, begins[h] is where its part of the lists begins;
-    afterwards ends[h, key] is where the list of a key ends, and that of the next begins.
+    A counting sort. spans[h] are the ranges of rows of key head h, begins[h] is where its lists begin; afterwards
+    ends[h, key] is where the list of a key ends and the next begins.
     """
     for h in range(start, stop):
         end = ends[h]
@@ -167,7 +167,7 @@ def sum_queries(
     grad_key: Any, grad_value: Any, query: Any, grad: Any, begins: Any, ends: Any, of_rows: Any, of_weights: Any,
     of_grad: Any, scale: Any, start: int, stop: int,
 ) -> None:  # fmt: skip
-    """Add to the gradients of every key and value what the queries of its list send."""
+    """Add the contributions of the queries in its list to the gradients of every key and value."""
     keys = ends.shape[1]
     total = np.empty(max(query.shape[2], grad.shape[2]), np.float64)
     of_key, of_value = np.empty(query.shape[2], np.float32), np.empty(grad.shape[2], np.float32)

@@ -1,7 +1,7 @@
 """Sparse attention as autograd and torch.compile see it.
 
 What is special: in eager mode the support is kept for backward, up to a limit. A compiled graph cannot carry tensors of
-unknown size, so there the backward operator finds the support again.
+unknown size, so its backward operator finds the support again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor
 from ..._errors import AbbeError
 from ..._kernels.switch import KernelsBrokenError, usable_for
 from ...normalizers import support_map
-from ..blocks import Inputs, Rule, batch_shape, compute_dtype, full_precision
+from ..blocks import Inputs, Rule, batch_shape, compute_dtype, full_precision, needs_grad
 from .backward import gradients
-from .call import Block, Settings, Support, Tensors
+from .call import Settings, Support, Tensors
 from .dense import (
     DENSE,
     DENSE_FORWARD,
@@ -31,25 +31,25 @@ from .dense import (
 )
 from .forward import attend
 
-# Bytes of support that are kept: the larger of this and a multiple of the inputs. Backward makes the rest again.
+# Bytes of support that are kept: the larger of this and a multiple of the inputs. Backward recomputes the rest.
 KEPT_BYTES = 64 * 2**20
 KEPT_PER_INPUT = 2
 
 
 def sparse_attention(rule: Rule, inputs: Inputs, dense_from: float | None = None) -> Tensor | None:
-    """Attention over the support alone, or None where this cannot serve or full rows cost less.
+    """Attention over the support alone, or None if this is not possible or full rows cost less.
 
     A head takes full rows if more than a share of `dense_from` of its keys have a weight: by default a half, or a
-    quarter if there are no gradients to come.
+    quarter if no gradients are needed.
     """
-    if not _serves(inputs):
+    if not _applies(inputs):
         return None
     mapped = support_map(rule.normalizer, inputs.q, with_sink=inputs.sink is not None)
     if mapped is None:
         return None
     which, params = mapped
     if dense_from is None:
-        dense_from = DENSE if _needs_grad(*inputs, params) else DENSE_FORWARD
+        dense_from = DENSE if needs_grad(*inputs, params) else DENSE_FORWARD
     settings = Settings(which.name, float(rule.scale), rule.softcap, rule.causal, rule.window, rule.dropout)
     batch = batch_shape(inputs)
     with full_precision(inputs.q):
@@ -64,7 +64,8 @@ def _attend(settings: Settings, seed: Tensor, tensors: Tensors, dense_from: floa
         compiled: Tensor = _attention_op(*tensors, seed, *settings)
         return compiled
     try:
-        dense = dense_key_heads(settings, detached(tensors), dense_from)
+        detached = Tensors(*(None if t is None else t.detach() for t in tensors))  # type: ignore[arg-type]
+        dense = dense_key_heads(settings, detached, dense_from)
         if len(dense) == tensors.k.shape[1]:
             return None
         eager: Tensor = _Sparse.apply(settings, int(seed), dense, *tensors)  # type: ignore[no-untyped-call]
@@ -73,15 +74,11 @@ def _attend(settings: Settings, seed: Tensor, tensors: Tensors, dense_from: floa
     return eager
 
 
-def _needs_grad(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-
-
-def _serves(inputs: Inputs) -> bool:
-    """Float32 on a CPU, and something to compute; a bias that learns has a gradient of full size."""
+def _applies(inputs: Inputs) -> bool:
+    """Non-empty float32 on a CPU, and no learned bias, which would have a gradient of full size."""
     q, _, v, _, bias, _ = inputs
     some = q.numel() > 0 and v.numel() > 0
-    return compute_dtype(q) == torch.float32 and usable_for(q) and not _needs_grad(bias) and some
+    return compute_dtype(q) == torch.float32 and usable_for(q) and not needs_grad(bias) and some
 
 
 def _prepared(inputs: Inputs, params: Tensor, batch: torch.Size) -> Tensors:
@@ -96,20 +93,15 @@ def _prepared(inputs: Inputs, params: Tensor, batch: torch.Size) -> Tensors:
 def _one_batch_dim(table: Tensor, batch: torch.Size) -> Tensor:
     """(B or 1, H or 1, Lq or 1, Lk or 1)."""
     table = table[(None,) * (len(batch) + 3 - table.dim())]
-    own = table.shape[:-3]
-    if any(n != 1 for n in own) and own != batch:
+    if any(n != 1 for n in table.shape[:-3]) and table.shape[:-3] != batch:
         table = table.expand(*batch, *table.shape[-3:])
     return table.reshape(-1, *table.shape[-3:])
-
-
-def detached(tensors: Tensors) -> Tensors:
-    return Tensors(*(None if t is None else t.detach() for t in tensors))  # type: ignore[arg-type]
 
 
 def attend_heads(
     settings: Settings, seed: int, dense: Sequence[int], tensors: Tensors, limit: int
 ) -> tuple[Tensor, list[Support]]:
-    """Output of all heads, and the supports of the blocks of those that are sparse."""
+    """Output of all heads, and the supports of the sparse heads' blocks."""
     if not dense:
         return attend(settings, seed, tensors, limit)
     key_heads = tensors.k.shape[1]
@@ -147,10 +139,9 @@ def gradients_of_heads(
 class _Sparse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, settings: Settings, seed: int, dense: list[int], *tensors: Any) -> Tensor:
-        together = Tensors(*tensors)
         size = 4 * sum(t.numel() for t in tensors[:3])
         limit = max(KEPT_BYTES, KEPT_PER_INPUT * size) if any(ctx.needs_input_grad) else 0
-        out, kept = attend_heads(settings, seed, dense, together, limit)
+        out, kept = attend_heads(settings, seed, dense, Tensors(*tensors), limit)
         ctx.settings, ctx.seed, ctx.dense, ctx.blocks = settings, seed, dense, [one.block for one in kept]
         ctx.save_for_backward(*tensors, *(t for one in kept for t in one[1:]))
         return out
@@ -163,12 +154,13 @@ class _Sparse(torch.autograd.Function):
 
 
 class _Gradients(torch.autograd.Function):
-    """A function of its own, so that its derivative can go through full rows."""
+    """A separate function, so that its derivative can go through full rows."""
 
     @staticmethod
     def forward(ctx: Any, state: tuple[Any, ...], grad_out: Tensor, *saved: Any) -> Any:
-        settings, seed, dense, of_blocks, needed = state
-        tensors, kept = Tensors(*saved[:7]), _supports(of_blocks, saved[7:])
+        settings, seed, dense, blocks, needed = state
+        tensors, flat = Tensors(*saved[:7]), saved[7:]
+        kept = [Support(block, *flat[4 * i : 4 * i + 4]) for i, block in enumerate(blocks)]
         ctx.settings, ctx.count = settings, len(saved)
         ctx.save_for_backward(grad_out, *tensors)
         grads = gradients_of_heads(settings, seed, dense, grad_out, tensors, kept, needed)
@@ -177,10 +169,6 @@ class _Gradients(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: Any) -> Any:
         return None, *second_order(ctx.settings, ctx.saved_tensors, tangents), *(None,) * (ctx.count - 7)
-
-
-def _supports(of_blocks: Sequence[Block], saved: Sequence[Tensor]) -> list[Support]:
-    return [Support(block, *saved[4 * i : 4 * i + 4]) for i, block in enumerate(of_blocks)]
 
 
 def second_order(settings: Settings, saved: Sequence[Any], tangents: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -195,10 +183,10 @@ def second_order(settings: Settings, saved: Sequence[Any], tangents: Sequence[Te
         inner = [leaves[i] for i in floating if i > 0]
         first = torch.autograd.grad(out, inner, leaves[0], create_graph=True, materialize_grads=True)
         by_place = dict(zip([i for i in floating if i > 0], first, strict=True))
-        asked = [(by_place[i + 1], t) for i, t in enumerate(tangents) if t is not None and i + 1 in by_place]
-        asked = [(grad, t) for grad, t in asked if grad.requires_grad]
+        pairs = [(by_place[i + 1], t) for i, t in enumerate(tangents) if t is not None and i + 1 in by_place]
+        pairs = [(grad, t) for grad, t in pairs if grad.requires_grad]
         grads = torch.autograd.grad(
-            [grad for grad, _ in asked], [leaves[i] for i in floating], [t for _, t in asked],
+            [grad for grad, _ in pairs], [leaves[i] for i in floating], [t for _, t in pairs],
             create_graph=deeper, materialize_grads=True,
         )  # fmt: skip
     of_all: list[Tensor | None] = [None] * len(leaves)
@@ -217,10 +205,8 @@ def _op_forward(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, sink: Tensor | None, params: Tensor,
     seed: Tensor, name: str, scale: float, softcap: float | None, causal: bool, window: int | None, dropout: float,
 ) -> Tensor:  # fmt: skip
-    settings, tensors = (
-        Settings(name, scale, softcap, causal, window, dropout),
-        _plain(q, k, v, mask, bias, sink, params),
-    )
+    settings = Settings(name, scale, softcap, causal, window, dropout)
+    tensors = Tensors(q.contiguous(), k.contiguous(), v.contiguous(), mask, bias, sink, params)
     try:
         return attend_heads(settings, int(seed), dense_key_heads(settings, tensors), tensors, 0)[0]
     except KernelsBrokenError:
@@ -233,21 +219,14 @@ def _op_gradients(
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Of q, k, v, sink (empty without one) and params."""
-    settings, tensors = (
-        Settings(name, scale, softcap, causal, window, dropout),
-        _plain(q, k, v, mask, bias, sink, params),
-    )
+    settings = Settings(name, scale, softcap, causal, window, dropout)
+    tensors = Tensors(q.contiguous(), k.contiguous(), v.contiguous(), mask, bias, sink, params)
     try:
         dense = dense_key_heads(settings, tensors)
         grads = gradients_of_heads(settings, int(seed), dense, grad_out, tensors, (), [True] * 7)
     except KernelsBrokenError:
         grads = dense_gradients(settings, int(seed), grad_out, tensors)
     return grads.q, grads.k, grads.v, q.new_empty(0) if grads.sink is None else grads.sink, grads.params
-
-
-def _plain(*tensors: Any) -> Tensors:
-    q, k, v, *rest = tensors
-    return Tensors(q.contiguous(), k.contiguous(), v.contiguous(), *rest)
 
 
 _attention_op = torch.library.custom_op("abbe::sparse_attention", _op_forward, mutates_args=())

@@ -1,6 +1,6 @@
-"""sum p (x - x_y) + H(p) of float32 rows, H the entropy of Tsallis at 1, 1.5, 2 and any other alpha.
+"""sum p (x - x_y) + H(p) of float32 rows, H the Tsallis entropy at 1, 1.5, 2 and any other alpha.
 
-loss(weights, logits, targets, alpha, losses, start, stop) for all four; infinite where the target is masked.
+All four are loss(weights, logits, targets, alpha, losses, start, stop); infinite where the target is masked.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def over_targets(of_row: Any) -> Any:
 @sum_over_keys(LONG_BLOCK, rounded=False)
 def gini_terms(j: int, weights: Row, row: Row, of_target: Any) -> Any:
     w, lead = weights[j], row[j] - of_target
-    lead = ZERO if w == ZERO else lead  # a masked key is -inf, times a weight of 0
+    lead = ZERO if w == ZERO else lead  # a masked key would be -inf times a weight of 0
     return w * (lead + _HALF * (ONE - w))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from ..._errors import AbbeError
-from ..._model_type import MODEL_TYPE
+from ..._import_hooks import MODEL_TYPE
 from .._session.modules import CARRIED_FILE, CARRIED_NAME, attention_modules
 from .._swap.file import write_groups
 from .._swap.layers import layers_of

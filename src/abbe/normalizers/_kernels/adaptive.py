@@ -1,4 +1,4 @@
-"""Softmax whose temperature is read off the row itself: by its entropy, or by its standard deviation."""
+"""Softmax whose temperature follows from the row itself: from its entropy, or from its standard deviation."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def entropy_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, o
 
 @kernel
 def deviation(row: Any, top: Any) -> Any:
-    """Mean of (l - top), standard deviation, count, over the visible keys; in float64, as 1/deviation magnifies."""
+    """Mean of (l - top), standard deviation, count, over the visible keys; in float64, as 1/deviation amplifies."""
     n = float(visible_count(row))
     mean = 0.0
     for j in range(row.shape[0]):

@@ -1,4 +1,4 @@
-"""Two maps of the same rows, mixed while both are in cache: share * a + (1 - share) * b, and the gradient of this."""
+"""Two maps of the same rows, mixed while both are in cache: share * a + (1 - share) * b, and its gradient."""
 
 from __future__ import annotations
 
@@ -52,8 +52,7 @@ def mix(a: Any, b: Any, share: Any, out: Any) -> None:
 
 @kernel
 def rows_of(x: Any, first: int, last: int) -> Any:
-    """x[first:last] as an array of its own (a slice would not be known to be without gaps); all of it if x is one row
-    for all."""
+    """x[first:last] as a new array (numba would not know that a slice is contiguous); all of x if it is one row."""
     if x.shape[0] == 1:
         first, last = 0, 1
     start = types.int64(x.ctypes.data) + first * x.shape[1] * 4
@@ -61,16 +60,16 @@ def rows_of(x: Any, first: int, last: int) -> Any:
 
 
 def forward(kernel_a: Any, kernel_b: Any) -> Any:
-    return _made(_FORWARD, kernel_a, kernel_b)
+    return _blended(_FORWARD, kernel_a, kernel_b)
 
 
 def backward(kernel_a: Any, kernel_b: Any) -> Any:
-    return _made(_BACKWARD, kernel_a, kernel_b)
+    return _blended(_BACKWARD, kernel_a, kernel_b)
 
 
 @cache
-def _made(template: str, kernel_a: Any, kernel_b: Any) -> Any:
-    """A kernel for each pair, since a kernel cannot take others as arguments and be cached."""
+def _blended(template: str, kernel_a: Any, kernel_b: Any) -> Any:
+    """One kernel per pair, since a kernel that takes others as arguments cannot be cached."""
     parts = [f"{k.py_func.__module__.rpartition('.')[2]}_{k.py_func.__name__}" for k in (kernel_a, kernel_b)]
     name = "_and_".join(["blend", *parts])
     source = template.format(name=name, tile=_TILE)

@@ -17,7 +17,7 @@ from .softmax import multiply
 
 @kernel
 def sigmoid_forward(logits: Any, params: Any, weights: Any, start: int, stop: int) -> None:
-    """params (bias,), NaN for minus ln of the visible keys. No key spoils another, so no row is left out."""
+    """params (bias,), NaN for -ln of the number of visible keys. Keys do not affect each other: no row is skipped."""
     for r in range(start, stop):
         row, out, bias = logits[r], weights[r], params[r if params.shape[0] > 1 else 0, 0]
         if bias != bias:
@@ -62,7 +62,7 @@ def relu_floor(eps: Any, unit: Any, power: Any) -> Any:
 @forward_rows()
 def relu_forward(row: Any, top: Any, params: Any, out: Any) -> None:
     """params (power, eps); in units of the largest logit, so that a large power of a large logit stays finite."""
-    unit = maximum(top, f32(1e-30))  # no logit above 0: any unit will do that can be divided by
+    unit = maximum(top, f32(1e-30))  # without a logit above 0, any divisor will do
     total = raise_positive(row, unit, params[0], out) + relu_floor(params[1], unit, params[0])
     multiply(out, ONE / total if total > ZERO else ZERO)
 
@@ -84,7 +84,7 @@ def relu_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_p
 
 @sum_over_keys(BLOCK, rounded=False, within=inlined)
 def expm1_sizes(j: int, row: Row, top: Any, unit: Any, out: Row) -> Any:
-    """out = e^l - 1 in units of e^top = 1/unit (0 where absent); returns the sum of its sizes."""
+    """out = e^l - 1 in units of e^top = 1/unit (0 where absent); returns the sum of absolute values."""
     x = expm1_scaled(row[j], top, unit) if row[j] > NEG_INF else ZERO
     out[j] = x
     return abs(x)
@@ -92,7 +92,7 @@ def expm1_sizes(j: int, row: Row, top: Any, unit: Any, out: Row) -> Any:
 
 @kernel
 def softpick_inverse(row: Any, top: Any, eps: Any, out: Any) -> Any:
-    """out = e^l - 1 in units of e^max(top, 0) (0 where absent); returns 1/(sum of its sizes plus eps), 0 if that is."""
+    """out = e^l - 1 in units of e^max(top, 0) (0 where absent); returns 1/(sum |out| + eps), or 0 if the sum is 0."""
     shift = maximum(top, ZERO)
     unit = exp(-shift)
     total = f32(np.float64(eps * unit) + expm1_sizes(row, shift, unit, out))
@@ -132,7 +132,7 @@ def softpick_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, 
 
 
 @kernel
-def rests_room(keys: int) -> Any:
+def rests_scratch(keys: int) -> Any:
     return np.empty(keys, np.float32)
 
 
@@ -144,17 +144,17 @@ def gates_and_rests(row: Any, gates: Any, rests: Any) -> None:
         rests[j] = sigmoid(-row[j])
 
 
-@forward_rows(room=rests_room)
+@forward_rows(scratch=rests_scratch)
 def stick_breaking_forward(row: Any, top: Any, params: Any, out: Any, rests: Any) -> None:
     gates_and_rests(row, out, rests)
-    left = 1.0  # float64, as below: what is left after thousands of keys is a product of thousands of numbers
-    # The stick is broken from the newest key on.
+    left = 1.0  # float64, as below: after thousands of keys it is a product of thousands of numbers
+    # The stick is broken from the latest key on.
     for j in range(out.shape[0] - 1, -1, -1):
         out[j] *= f32(left)
         left *= rests[j]
 
 
-@backward_rows(room=rests_room)
+@backward_rows(scratch=rests_scratch)
 def stick_breaking_backward(
     grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any, rests: Any
 ) -> None:

@@ -1,4 +1,4 @@
-"""Kernels over rows, made from what happens to one row: see the signatures in the docstring of this package."""
+"""Kernels over rows, generated from a function of one row; the docstring of this package has their signatures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..._kernels.vector import row_max, usable
 
 _FORWARD = """
 def {name}(logits, params, weights, start, stop):
-    {room}
+    {scratch}
     for r in range(start, stop):
         row, out = logits[r], weights[r]
         top = {top}
@@ -20,33 +20,33 @@ def {name}(logits, params, weights, start, stop):
 
 _BACKWARD = """
 def {name}(grad, logits, weights, params, grad_logits, grad_params, start, stop):
-    {room}
+    {scratch}
     for r in range(start, stop):
         of_params = grad_params[r : r + 1]
         of_row(grad[r], logits[r], weights[r], params[r if params.shape[0] > 1 else 0], grad_logits[r], of_params{last})
 """
 
 
-def forward_rows(room: Any = None, top: Any = None) -> Callable[[Any], Any]:
+def forward_rows(scratch: Any = None, top: Any = None) -> Callable[[Any], Any]:
     """Make a forward kernel from of_row(row, top, params, out), which is called for rows that have keys and are finite.
 
-    `top` is the largest logit, or what top(row, room) returns. `room`(keys) makes arrays that all rows of a share use,
-    which of_row then takes last: to allocate them in every row would cost as much as a short row.
+    `top` is the largest logit, or the result of top(row, scratch). `scratch`(keys) allocates arrays for all rows of a
+    share, which of_row then takes last: allocating them for every row would cost as much as a short row.
     """
-    return _rows(_FORWARD, room, "row_max(row)" if top is None else "find_top(row, room)", top)
+    return _rows(_FORWARD, scratch, "row_max(row)" if top is None else "find_top(row, scratch)", top)
 
 
-def backward_rows(room: Any = None) -> Callable[[Any], Any]:
+def backward_rows(scratch: Any = None) -> Callable[[Any], Any]:
     """Make a backward kernel from of_row(grad, row, weights, params, out, of_params); of_params is (1, P) or (0, P)."""
-    return _rows(_BACKWARD, room)
+    return _rows(_BACKWARD, scratch)
 
 
-def _rows(template: str, room: Any, top: str = "", find_top: Any = None) -> Callable[[Any], Any]:
-    scope = {"row_max": row_max, "usable": usable, "make_room": room, "find_top": find_top}
-    made = ("room = make_room(logits.shape[1])", ", room") if room else ("", "")
+def _rows(template: str, scratch: Any, top: str = "", find_top: Any = None) -> Callable[[Any], Any]:
+    scope = {"row_max": row_max, "usable": usable, "make_scratch": scratch, "find_top": find_top}
+    allocate, last = ("scratch = make_scratch(logits.shape[1])", ", scratch") if scratch else ("", "")
 
     def rows_of(of_row: Any) -> Any:
-        source = template.format(name=of_row.__name__, room=made[0], last=made[1], top=top)
+        source = template.format(name=of_row.__name__, scratch=allocate, last=last, top=top)
         return kernel(around(of_row, "of_row", source, dict(scope)))
 
     return rows_of

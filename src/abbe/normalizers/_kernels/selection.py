@@ -1,7 +1,7 @@
 """Softmax over selected keys: top-k, top-p and relative threshold. Params (scale, k), (scale, p), (scale, rel).
 
 The cut is found by bisection on the logit, each step one vector pass that counts the keys (or their mass)
-above it, until so few keys are left in doubt that they can be put in order.
+above it, until the keys left in doubt are few enough to be sorted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .shaped import (
 from .softmax import backward as selected_backward  # noqa: F401  (softmax of the selected keys)
 from .softmax import exponentials, multiply
 
-_FEW = 24  # keys in doubt: so many are put in order by insertion
+_FEW = 24  # keys in doubt that are sorted by insertion
 _BY_VALUE = 14  # steps by value come first; steps by bit pattern then end within 32
 
 
@@ -42,7 +42,7 @@ def ordered(x: Any) -> Any:
 
 @kernel
 def unordered(i: Any) -> Any:
-    """The float of such an integer."""
+    """The inverse of `ordered`."""
     b = int32(i)
     return from_bits(b ^ ((b >> int32(31)) & int32(0x7FFFFFFF)))
 
@@ -57,14 +57,14 @@ def lowest(row: Any) -> Any:
 
 @kernel
 def narrow(row: Any, mass: Any, target: Any, top: Any) -> Any:
-    """(low, high]: the mass above low reaches the target, that above high (returned) does not, few lie between."""
-    low, high = unordered(ordered(lowest(row)) - 2), top  # 2 steps down: 0 and -0 are one value
+    """(low, high]: the mass above low reaches the target, the mass above high (returned) does not, few lie between."""
+    low, high = unordered(ordered(lowest(row)) - 2), top  # 2 steps down: 0 and -0 are equal
     _, count_low = above(row, mass, low)
     have, count_high = 0.0, 0.0
     for step in range(_BY_VALUE + 33):
         if count_low - count_high <= _FEW:
             break
-        middle = f32(0.5) * low + f32(0.5) * high  # not of the sum, which could overflow
+        middle = f32(0.5) * low + f32(0.5) * high  # low + high could overflow
         if step >= _BY_VALUE or not low < middle < high:
             middle = unordered((ordered(low) + ordered(high)) // 2)
             if middle in (low, high):
@@ -96,11 +96,11 @@ def in_doubt(row: Any, low: Any, high: Any, index: Any) -> int:
 
 @kernel
 def keep_largest(row: Any, mass: Any, target: Any, top: Any, out: Any) -> None:
-    """Zero out all keys but the least number of largest ones whose masses reach the target, ties by place."""
+    """Zero out all but the fewest largest keys whose masses reach the target; earlier keys win ties."""
     low, high, have, doubt = narrow(row, mass, target, top)
-    # One more: a place is written before it is known whether its key counts.
+    # One more: a place is written before its key is tested.
     index, kept_out = np.empty(_FEW + 1, np.int64), np.empty(_FEW + 1, np.float32)
-    if doubt > _FEW:  # more equal keys than fit: they come in the order of their places
+    if doubt > _FEW:  # more equal keys than fit: they are taken in order of place
         for j in range(row.shape[0]):
             keep = row[j] > high or (row[j] == high and have < target)
             have += mass[j] if row[j] == high and have < target else ZERO
@@ -125,7 +125,7 @@ def renormalize(out: Any) -> None:
 
 
 @kernel
-def ones_room(keys: int) -> Any:
+def ones_scratch(keys: int) -> Any:
     return np.ones(keys, np.float32)
 
 
@@ -133,29 +133,29 @@ def ones_room(keys: int) -> Any:
 def keep_k(row: Any, top: Any, k: Any, out: Any, ones: Any) -> Any:
     """out = exponentials of the k largest keys, 0 elsewhere; returns the sum over all keys."""
     total = exponentials(row, top, ONE, ZERO, out)
-    # With no more keys than k none is cut, and the search would have a target that it cannot reach.
+    # With at most k keys none is cut, and the search could not reach its target.
     if visible_count(row) > k:
         keep_largest(row, ones, k, top, out)
     return total
 
 
-@forward_rows(room=ones_room)
+@forward_rows(scratch=ones_scratch)
 def topk_forward(row: Any, top: Any, params: Any, out: Any, ones: Any) -> None:
     keep_k(row, top, params[1], out, ones)
     renormalize(out)
 
 
-@forward_rows(room=ones_room)
+@forward_rows(scratch=ones_scratch)
 def topk_kept_forward(row: Any, top: Any, params: Any, out: Any, ones: Any) -> None:
     """Top-k that keeps the full softmax weights."""
     multiply(out, ONE / keep_k(row, top, params[1], out, ones))
 
 
-@forward_rows(room=ones_room)
+@forward_rows(scratch=ones_scratch)
 def topp_forward(row: Any, top: Any, params: Any, out: Any, mass: Any) -> None:
     total = exponentials(row, top, ONE, ZERO, mass)
     copy_row(mass, out)
-    # With p = 1 all are kept: the rounded mass of some may already be that of all.
+    # With p = 1 all are kept: the rounded mass of some may already equal the total.
     if params[1] < ONE:
         keep_largest(row, mass, params[1] * total, top, out)
     renormalize(out)

@@ -1,4 +1,4 @@
-"""Softmax whose weights then pass through a pointwise map: clipped, elastic, self-adjusted, and kept top-k."""
+"""Softmax followed by a pointwise map of its weights: clipped, elastic, self-adjusted, and kept top-k."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .softmax import exponentials, multiply
 
 @inlined
 def softmax_below(row: Any, top: Any, out: Any) -> None:
-    """Plain softmax into out, of a row whose largest logit is known."""
+    """Plain softmax into out, given the largest logit."""
     multiply(out, ONE / exponentials(row, top, ONE, ZERO, out))
 
 
 @kernel
 def softmax_row(row: Any, out: Any) -> Any:
-    """Plain softmax into out; False when the row has no keys or is not finite (then out says so)."""
+    """Plain softmax into out; False if the row has no keys or is not finite (out is then zeros or NaN)."""
     top = row_max(row)
     if not usable(top, out):
         return False
@@ -87,7 +87,7 @@ def kept_sums(j: int, grad: Row, weights: Row, p: Row) -> Any:
 def kept_gradient(row: Any, grad: Any, weights: Any, out: Any) -> Any:
     """Gradient through softmax of the keys with w > 0; returns their summed gradient."""
     if not softmax_row(row, out):
-        return out[0]  # 0 of a row without keys, NaN of one that is not finite
+        return out[0]  # 0 for a row without keys, NaN for one that is not finite
     mean, total = kept_sums(grad, weights, out)
     for j in range(row.shape[0]):
         out[j] *= (grad[j] if weights[j] > ZERO else ZERO) - mean
@@ -103,7 +103,7 @@ def kept_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_p
 def elastic_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
     total = kept_gradient(row, grad, weights, out)
     if of_params.shape[0] > 0:
-        # Of a row without keys the sum is 0, and must not become 0/0.
+        # The sum of a row without keys is 0, and must not become 0/0.
         of_params[0, 0] = total / maximum(visible_count(row), ONE)
 
 
@@ -119,7 +119,7 @@ def low_and_high(row: Any) -> Any:
 
 @kernel
 def ratio_of(x: Any, low: Any, high: Any, inverse: Any) -> Any:
-    """1 for the highest, exactly: what rounding leaves of it, times 1/(high - low), would be a gradient of one key."""
+    """Exactly 1 for the highest key: its rounding error, times 1/(high - low), would give a single key a gradient."""
     below = x < high and inverse > ZERO
     return ((x if x > NEG_INF else ZERO) - low) * inverse if below else ONE
 
@@ -143,7 +143,7 @@ def key_sums(j: int, row: Row, grad: Row, weights: Row, low: Any, high: Any, inv
 
 @kernel
 def self_adjusted_sums(row: Any, grad: Any, weights: Any, low: Any, high: Any, inverse: Any) -> Any:
-    """The mean gradient of the row, and those to each lowest and each highest key, times high - low."""
+    """The mean gradient of the row, and the gradients to each lowest and each highest key, times high - low."""
     dot, rest, at_low, at_high = key_sums(row, grad, weights, low, high, inverse)
     to_low = rest / at_low if low < ZERO else 0.0
     to_high = -dot / at_high if high > ZERO else 0.0
@@ -160,5 +160,5 @@ def self_adjusted_backward(grad: Any, row: Any, weights: Any, params: Any, out: 
     for j in range(row.shape[0]):
         ratio = ratio_of(row[j], low, high, inverse)
         moved = out[j] * grad[j] + (to_low if row[j] == low else ZERO) + (to_high if row[j] == high else ZERO)
-        # Summed before the factor 1/(high - low), which would enlarge the rounding of each: a single key has 0.
+        # Summed before the factor 1/(high - low), which would amplify each rounding error: a single key gets 0.
         out[j] = out[j] * (grad[j] * ratio - dot) + moved * inverse

@@ -1,4 +1,4 @@
-"""Softmax with a scale and, if wanted, a sink: params are (scale,) or (scale, sink)."""
+"""Softmax with a scale and optionally a sink: params are (scale,) or (scale, sink)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params
 @forward_rows()
 def sink_forward(row: Any, top: Any, params: Any, out: Any) -> None:
     above = params[1] - params[0] * top
-    shift = maximum(above, ZERO)  # from the sink down where it is the largest: its exponential could overflow
+    shift = maximum(above, ZERO)  # relative to the sink if it is the largest: its exponential could overflow
     total = exponentials(row, top, params[0], shift, out) + exp(above - shift)
     multiply(out, ONE / total)
 
@@ -73,9 +73,9 @@ def sink_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_p
         return
     top = row_max(row)
     if top != NEG_INF:
-        # The sink's weight from the largest one's: 1 - kept would cancel, and serves where that one underflows.
+        # The sink's weight follows from the largest weight; 1 - sum would cancel, and serves where that underflows.
         above = params[1] - params[0] * top
         lost = row_max(weights) * exp(above) if above < f32(40.0) else f32(1.0 - row_sum(weights))
-        # The logits were scaled below their top, the sink was not: the top's share of the scale is added.
+        # Logits were scaled relative to their top, the sink was not: add the top's part of the scale gradient.
         of_params[0, 0] += top * dot * lost
         of_params[0, 1] = -lost * dot

@@ -2,7 +2,7 @@
 
 Array arguments are C-ordered: key (batch, key heads, keys, width), query (batch, heads, 1, width), value (batch, key
 heads, keys, value width), params as for the map, scale (1,), output (batch, 1, heads, value width). A row is one query
-head of one batch element; neighbouring heads share a key head where there are fewer of these.
+head of one batch element; adjacent heads share a key head if these are fewer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def score(query: Any, keys: Any, scale: Any, logits: Any) -> None:
 
 @kernel
 def sum_values(weights: Any, values: Any, places: Any, packed: Any, total: Any, output: Any) -> None:
-    """Only over the keys that have a weight, NaN included."""
+    """Over the keys with a nonzero weight, NaN included."""
     kept = 0
     for j in range(weights.shape[0]):  # no branches: they would be mispredicted
         places[kept] = j
@@ -53,7 +53,7 @@ def sum_values(weights: Any, values: Any, places: Any, packed: Any, total: Any, 
 
 @cache
 def step(forward: Any) -> Any:
-    """A kernel for each map, since a kernel cannot take another as an argument and be cached."""
+    """One kernel per map, since a kernel that takes another as an argument cannot be cached."""
     name = f"step_{forward.py_func.__module__.rpartition('.')[2]}_{forward.py_func.__name__}"
     scope = {"np": np, "forward": forward, "rows_of": rows_of, "score": score, "sum_values": sum_values}
     return kernel(from_source(_SOURCE.format(name=name), name, __file__, scope))

@@ -1,15 +1,15 @@
-"""The support of rows: the places and weights of the keys that have a weight, and the gradient on these alone.
+"""The support of rows: places and weights of the keys with a nonzero weight, and gradients on these alone.
 
-A support kernel takes the logits of its rows from `scores` (rows, width), or makes them: where there are queries
-(rows, depth), these are multiplied with packed keys (`abbe._kernels.products`), a few rows at a time, and all of
-`scores` is free. It leaves the support of row r in the flat `scores` and `places`: weights, in no particular order, and
-their keys, counts[r] of them from starts[r] on. `shape` says which keys a row sees:
+A support kernel reads the logits of its rows from `scores` (rows, width), or computes them: given queries (rows,
+depth), it multiplies these with packed keys (`abbe._kernels.products`), a few rows at a time, and all of `scores` is
+free. It leaves the support of row r in the flat `scores` and `places`: weights, in no particular order, and their
+keys, counts[r] of them from starts[r] on. `shape` says which keys a row sees:
 
     (queries, position, nearest, farthest, keys, first key)
 
-Row r is query i = r mod `queries` of its head, at place `position` + i, and sees the keys at distances of `nearest` to
-`farthest` before it; `position` and the columns count from the first key, places from the key before all. `sink` has
-one more logit per head, or none; its weight goes to sink_weights[r]. A row with NaN or +inf has a weight of NaN at all
+Row r is query i = r mod `queries` of its head, at position `position` + i, and sees the keys `nearest` to `farthest`
+before it; `position` and columns count from the first key of the block, places from the first key of all. `sink` has
+one extra logit per head, or none; its weight goes to sink_weights[r]. A row with NaN or +inf has weights of NaN at all
 its keys.
 """
 
@@ -31,7 +31,7 @@ from .entmax import (
     entmax_weights,
     gather,
     rough_sums,
-    search_room,
+    search_scratch,
     support_weights,
     top_of_segments,
 )
@@ -39,19 +39,19 @@ from .thresholds import LANES, entmax15_threshold, sparsemax_threshold, split_fl
 
 _HALF = f32(0.5)
 _STEPS = 12  # of Newton on the maxima of lanes, at most
-_SETTLED_PEAK = 0.02  # nearer to its end it gains few keys
+_SETTLED_PEAK = 0.02  # smaller steps exclude few further keys
 _ROUGHLY = 1e-3  # more than the error of rough sums
 _LANES_FROM = 0.03  # of alpha - 1: below, most keys have a weight, and rough sums are too rough
 
-_TILE = 1 << 17  # scores that a thread makes at a time: half of the cache of a core, where they wait to be read
+_TILE = 1 << 17  # scores that a thread computes at a time: they fill half of a core's cache until they are read
 _TILE_ROWS = 64
 
 _SOURCE = """
 def {name}(scores, params, sink, shape, places, counts, starts, sink_weights, query, packed, start, stop):
     queries, position, nearest, farthest, keys, first_key = shape
-    room = support_room(keys + 1)
+    scratch = support_scratch(keys + 1)
     all_weights, all_places, end = scores.reshape(scores.size), places.reshape(places.size), start * scores.shape[1]
-    tile, turned = tile_room(query, keys)
+    tile, turned = tile_scratch(query, keys)
     tile_start, tile_stop, column = start, start, 0
     for r in range(start, stop):
         logits, at = scores[r], position + r % queries
@@ -65,7 +65,7 @@ def {name}(scores, params, sink, shape, places, counts, starts, sink_weights, qu
                 score_tile(query[tile_start:tile_stop], of_head, column + first_key, stop_key, turned, tile)
             logits = tile[r - tile_start]
         first, last = max(0, at - farthest), min(keys, at - nearest + 1)
-        if sink.shape[0] > 0:  # one key more, after those that are visible
+        if sink.shape[0] > 0:  # one extra key, after the visible ones
             last = max(first, last)
             logits[last - column] = sink[r // queries]
             last += 1
@@ -74,9 +74,9 @@ def {name}(scores, params, sink, shape, places, counts, starts, sink_weights, qu
             counts[r] = 0
             continue
         row, weights, own_places = logits[first - column : last - column], all_weights[end:], all_places[end:]
-        top = top_of_row(row, room)
+        top = top_of_row(row, scratch)
         if NEG_INF < top < POS_INF:
-            count = of_row(row, top, params[r if params.shape[0] > 1 else 0], room, weights, own_places)
+            count = of_row(row, top, params[r if params.shape[0] > 1 else 0], scratch, weights, own_places)
         else:
             count = 0 if top == NEG_INF else spoil(weights[: last - first], own_places)
         if sink.shape[0] > 0:
@@ -90,30 +90,30 @@ def {name}(scores, params, sink, shape, places, counts, starts, sink_weights, qu
 
 
 @kernel
-def tile_room(query: Any, keys: int) -> Any:
-    """Scores of a few rows, and their queries; the first panel may begin before the first key, the sink comes last."""
+def tile_scratch(query: Any, keys: int) -> Any:
+    """For scores of a few rows, and their queries; the first panel may begin before the first key, the sink is last."""
     width = (keys + 1 + 2 * PANEL) if query.shape[0] > 0 else 1
     rows = min(max(_TILE // width // ROWS, 2) * ROWS, _TILE_ROWS)
     return np.empty((rows, width), np.float32), np.empty(rows * query.shape[1], np.float32)
 
 
 @kernel
-def support_room(keys: int) -> Any:
-    """Lanes, near keys, their weights and places, and ones; also near keys are never fewer than lanes."""
+def support_scratch(keys: int) -> Any:
+    """Lanes, near keys, their weights and places, and ones; space for at least as many near keys as lanes."""
     size = max(keys, LANES)
-    lanes, near, packed, index = search_room(size)
+    lanes, near, packed, index = search_scratch(size)
     return lanes, near, packed, index, np.ones(size, np.float32)
 
 
 @kernel
-def top_of_row(row: Any, room: Any) -> Any:
+def top_of_row(row: Any, scratch: Any) -> Any:
     segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
-    return top_of_segments(row, (room[0][: segments * LANES], room[1], room[2], room[3]))
+    return top_of_segments(row, (scratch[0][: segments * LANES], scratch[1], scratch[2], scratch[3]))
 
 
 @kernel
 def spoil(weights: Any, places: Any) -> Any:
-    """All keys, with weights of NaN: what is made of them is NaN, too."""
+    """All keys, with weights of NaN, so that all results are NaN, too."""
     weights[:] = NAN
     for j in range(weights.shape[0]):
         places[j] = j
@@ -122,7 +122,7 @@ def spoil(weights: Any, places: Any) -> Any:
 
 @kernel
 def take_out(weights: Any, places: Any, place: int, weight: Any) -> Any:
-    """Move the weight at that place out of the support; returns how many are left."""
+    """Move the weight at `place` out of the support; returns how many are left."""
     count = weights.shape[0]
     weight[0] = ZERO
     for c in range(count):
@@ -134,16 +134,17 @@ def take_out(weights: Any, places: Any, place: int, weight: Any) -> Any:
 
 
 def support_rows(of_row: Any) -> Any:
-    """Make a support kernel from of_row(row, top, params, room, weights, places), which returns the count."""
-    scope = {"support_room": support_room, "top_of_row": top_of_row, "spoil": spoil, "take_out": take_out}
-    scope |= {"NEG_INF": NEG_INF, "POS_INF": POS_INF, "PANEL": PANEL, "score_tile": score_tile, "tile_room": tile_room}
+    """Make a support kernel from of_row(row, top, params, scratch, weights, places), which returns the count."""
+    scope = {"support_scratch": support_scratch, "top_of_row": top_of_row, "spoil": spoil, "take_out": take_out}
+    scope |= {"tile_scratch": tile_scratch, "score_tile": score_tile}
+    scope |= {"NEG_INF": NEG_INF, "POS_INF": POS_INF, "PANEL": PANEL}
     return kernel(around(of_row, "of_row", _SOURCE.format(name=of_row.__name__), scope))
 
 
 @kernel
-def gather_above(row: Any, top: Any, scale: Any, gap: Any, room: Any) -> Any:
-    """The keys with scale (row - top) > -gap: their number, with values and places in the room, padded."""
-    lanes, near, _, index, _ = room
+def gather_above(row: Any, top: Any, scale: Any, gap: Any, scratch: Any) -> Any:
+    """The number of keys with scale (row - top) > -gap; their values (padded) and places are in the scratch."""
+    lanes, near, _, index, _ = scratch
     segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
     count = gather(row, top, scale, gap, lanes[: segments * LANES], near, index)
     if count >= 0:
@@ -159,11 +160,11 @@ def padded(count: int) -> Any:
 
 
 @support_rows
-def sparsemax_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> Any:
-    lanes, near, _, index, _ = room
+def sparsemax_support(row: Any, top: Any, params: Any, scratch: Any, weights: Any, places: Any) -> Any:
+    lanes, near, _, index, _ = scratch
     segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
     tau = sparsemax_threshold(lanes[: segments * LANES], top, params[0], -1.0)
-    count = gather_above(row, top, params[0], f32(-tau), room)
+    count = gather_above(row, top, params[0], f32(-tau), scratch)
     high, low = split_float32(sparsemax_threshold(near[: padded(count)], ZERO, ONE, tau))
     kept = 0
     for c in range(count):  # no branches: they would be mispredicted
@@ -175,12 +176,12 @@ def sparsemax_support(row: Any, top: Any, params: Any, room: Any, weights: Any, 
 
 
 @support_rows
-def entmax15_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> Any:
-    lanes, near, _, index, _ = room
+def entmax15_support(row: Any, top: Any, params: Any, scratch: Any, weights: Any, places: Any) -> Any:
+    lanes, near, _, index, _ = scratch
     half_scale = _HALF * params[0]
     segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
     tau = entmax15_threshold(lanes[: segments * LANES], top, half_scale, -1.0)
-    count = gather_above(row, top, half_scale, f32(-tau), room)
+    count = gather_above(row, top, half_scale, f32(-tau), scratch)
     high, low = split_float32(entmax15_threshold(near[: padded(count)], ZERO, ONE, tau))
     kept = 0
     for c in range(count):
@@ -193,7 +194,7 @@ def entmax15_support(row: Any, top: Any, params: Any, room: Any, weights: Any, p
 
 @kernel
 def peak_of_lanes(lanes: Any, top: Any, scale: Any, beta: float, near: Any) -> float:
-    """The log of the largest weight, if the keys were the maxima of lanes alone: never below that of the row.
+    """The log of the largest weight if the lane maxima were the only keys: never below that of the row.
 
     Newton comes down to it from 0, so it can stop anywhere.
     """
@@ -210,13 +211,13 @@ def peak_of_lanes(lanes: Any, top: Any, scale: Any, beta: float, near: Any) -> f
 
 
 @support_rows
-def entmax_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> Any:
-    lanes, near, packed, index, _ = room
-    scale, beta = params[0], float(max(params[1], f32(1e-7)))  # 1/beta is needed, and stays finite
+def entmax_support(row: Any, top: Any, params: Any, scratch: Any, weights: Any, places: Any) -> Any:
+    lanes, near, packed, index, _ = scratch
+    scale, beta = params[0], float(max(params[1], f32(1e-7)))  # 1/beta must stay finite
     segments, s = (row.shape[0] + _SEGMENT - 1) // _SEGMENT, 0.0
     if beta > _LANES_FROM:
         s = peak_of_lanes(lanes[: segments * LANES], top, scale, beta, near)
-    count = gather_above(row, top, scale, f32(math.exp(beta * s) / beta), room)
+    count = gather_above(row, top, scale, f32(math.exp(beta * s) / beta), scratch)
     entmax_weights(near[: padded(count)], beta, s, packed)
     kept = 0
     for c in range(count):
@@ -226,7 +227,7 @@ def entmax_support(row: Any, top: Any, params: Any, room: Any, weights: Any, pla
     return kept
 
 
-# What u = w^(2 - alpha) is, by kind: the Jacobian of all maps here is scale (diag u - u u^T / sum u).
+# Kinds of u = w^(2 - alpha): the Jacobian of all maps here is scale (diag u - u u^T / sum u).
 ONES, ROOTS, POWERS, WEIGHTS = 0, 1, 2, 3
 
 
@@ -235,7 +236,7 @@ def diagonal(weights: Any, kind: int, beta: Any, out: Any) -> None:
     """out = u: the diagonal of the Jacobian before centring."""
     if kind == ONES:
         for j in range(weights.shape[0]):
-            out[j] = ONE if weights[j] > ZERO else weights[j]  # 0, or NaN of a row that was NaN
+            out[j] = ONE if weights[j] > ZERO else weights[j]  # 0, or NaN in a NaN row
     elif kind == ROOTS:
         for j in range(weights.shape[0]):
             out[j] = np.sqrt(weights[j])
@@ -247,7 +248,7 @@ def diagonal(weights: Any, kind: int, beta: Any, out: Any) -> None:
 
 @sum_over_keys(LONG_BLOCK, rounded=False, within=inlined)
 def dot_with_powers(j: int, out: Row, weights: Row, beta: Any) -> Any:
-    """sum of out w^beta / beta, where w^beta / beta is scale times the logit, but for a number that is added to all."""
+    """sum of out w^beta / beta, where w^beta / beta is scale times the logit up to a constant."""
     w = weights[j]
     inside = w > TINY
     return out[j] * (exp(beta * log(w if inside else ONE)) / beta if inside else w * ZERO)
@@ -258,22 +259,22 @@ def support_gradient(
     grad: Any, weights: Any, starts: Any, params: Any, kind: Any, sink_weights: Any, grad_sink: Any, grad_params: Any,
     start: int, stop: int,
 ) -> None:  # fmt: skip
-    """Gradient to the logits on the support, in place of that to the weights; rows are starts[r] <= e < starts[r + 1].
+    """Overwrite the gradient to the weights with that to the logits; row r is starts[r] <= e < starts[r + 1].
 
-    The sink has no value, so the gradient to its weight is 0. grad_params is (rows, P), or (0, P) if nobody asks.
+    The sink has no value, so the gradient to its weight is 0. grad_params is (rows, P), or (0, P) if not needed.
     """
     longest = 1
     for r in range(start, stop):
         longest = max(longest, starts[r + 1] - starts[r] + 1)
-    room = np.empty((3, longest), np.float32)
+    scratch = np.empty((3, longest), np.float32)
     for r in range(start, stop):
         of_row, count = grad[starts[r] : starts[r + 1]], starts[r + 1] - starts[r]
         own, w, g = params[r if params.shape[0] > 1 else 0], weights[starts[r] : starts[r + 1]], of_row
-        if sink_weights.shape[0] > 0:  # one key more
-            w, g = room[0, : count + 1], room[1, : count + 1]
+        if sink_weights.shape[0] > 0:  # one extra key
+            w, g = scratch[0, : count + 1], scratch[1, : count + 1]
             w[:count], w[count] = weights[starts[r] : starts[r + 1]], sink_weights[r]
             g[:count], g[count] = of_row, ZERO
-        differentiate(g, w, own, kind[0], room[2, : w.shape[0]], grad_params[r : r + 1])
+        differentiate(g, w, own, kind[0], scratch[2, : w.shape[0]], grad_params[r : r + 1])
         if sink_weights.shape[0] > 0:
             of_row[:] = g[:count]
             grad_sink[r] = g[count]
@@ -281,7 +282,7 @@ def support_gradient(
 
 @kernel
 def differentiate(grad: Any, weights: Any, params: Any, kind: int, u: Any, of_params: Any) -> None:
-    """One row, in place; `u` is room, of_params is (1, P) or (0, P)."""
+    """One row, in place; `u` is scratch, of_params is (1, P) or (0, P)."""
     beta = params[1] if kind == POWERS else (ONE if kind == ONES else _HALF)
     diagonal(weights, kind, beta, u)
     total, dot = sum_and_dot(u, grad)

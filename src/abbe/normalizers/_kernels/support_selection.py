@@ -1,7 +1,7 @@
-"""The support of top-k, top-p and relative threshold: softmax over keys that a few of the row decide upon.
+"""The support of top-k, top-p and relative threshold: softmax over selected keys, which are found among a few.
 
-The k-th largest of the maxima of lanes is never above the k-th largest key, and a set of these maxima whose mass is
-enough bounds the set of keys that is needed. So one pass over the row leaves few keys to choose from.
+The k-th largest lane maximum is never above the k-th largest key, and a set of lane maxima with enough mass bounds the
+set of keys that is needed. So one pass over the row leaves few keys to choose from.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .softmax import exponentials
 from .support import gather_above, support_rows
 from .thresholds import LANES
 
-_MARGIN = 1e-3  # more than the error of an exponential, in logits
+_MARGIN = 1e-3  # in logits, more than the error of an exponential
 _FARTHEST = 80.0  # below the top: e^-87 is 0
 
 
@@ -31,7 +31,7 @@ def lanes_of(row: Any, lanes: Any) -> Any:
 
 @kernel
 def in_order(row: Any, cut: Any, near: Any, index: Any) -> Any:
-    """The keys above a cut in the order of their places, which decides between equal ones; returns their number."""
+    """The keys above a cut in order of place, which decides ties; returns their number."""
     count = 0
     for j in range(row.shape[0]):  # no branches: they would be mispredicted
         near[count] = row[j]
@@ -42,7 +42,7 @@ def in_order(row: Any, cut: Any, near: Any, index: Any) -> Any:
 
 @inlined
 def put_down(packed: Any, index: Any, count: int, weights: Any, places: Any) -> Any:
-    """The chosen ones, renormalised; returns their number."""
+    """Write the selected keys, renormalised; returns their number."""
     factor = f32(1.0 / row_sum(packed[:count]))
     kept = 0
     for c in range(count):
@@ -53,8 +53,8 @@ def put_down(packed: Any, index: Any, count: int, weights: Any, places: Any) -> 
 
 
 @support_rows
-def topk_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> Any:
-    lanes, near, packed, index, ones = room
+def topk_support(row: Any, top: Any, params: Any, scratch: Any, weights: Any, places: Any) -> Any:
+    lanes, near, packed, index, ones = scratch
     k, of_row, cut = params[1], lanes_of(row, lanes), NEG_INF
     if visible_count(of_row) > k:
         cut, _, _, _ = narrow(of_row, ones[: of_row.shape[0]], k, top)
@@ -66,8 +66,8 @@ def topk_support(row: Any, top: Any, params: Any, room: Any, weights: Any, place
 
 
 @support_rows
-def topp_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> Any:
-    lanes, near, packed, index, _ = room
+def topp_support(row: Any, top: Any, params: Any, scratch: Any, weights: Any, places: Any) -> Any:
+    lanes, near, packed, index, _ = scratch
     p, of_row, cut = params[1], lanes_of(row, lanes), NEG_INF
     target = p * exponentials(row, top, ONE, ZERO, near[: row.shape[0]])
     if p < ONE:
@@ -84,11 +84,11 @@ def topp_support(row: Any, top: Any, params: Any, room: Any, weights: Any, place
 
 
 @support_rows
-def threshold_support(row: Any, top: Any, params: Any, room: Any, weights: Any, places: Any) -> Any:
-    _, near, packed, index, _ = room
+def threshold_support(row: Any, top: Any, params: Any, scratch: Any, weights: Any, places: Any) -> Any:
+    _, near, packed, index, _ = scratch
     rel = params[1]
     gap = f32(min(_FARTHEST, _MARGIN - math.log(rel))) if rel > ZERO else f32(2.0 * _FARTHEST)
-    count = gather_above(row, top, ONE, gap, room)
+    count = gather_above(row, top, ONE, gap, scratch)
     exponentials(near[:count], ZERO, ONE, ZERO, packed[:count])
     for c in range(count):
         packed[c] = packed[c] if packed[c] >= rel else ZERO

@@ -1,8 +1,8 @@
 """Sparsemax and entmax-1.5 without a sort: their threshold follows from sums over the keys above it.
 
 The maximum of a row is taken in lanes (lane c holds keys c, c + lanes, ...), which costs no more than the plain
-maximum. The threshold of the lane maxima alone is never above that of the row and mostly near it, so one or two
-Newton passes over the row finish the work. Params: (scale,). Lanes and gradients serve general alpha (`entmax`), too.
+maximum. The threshold of the lane maxima alone is never above that of the row and usually near it, so one or two
+Newton passes over the row finish the work. Params: (scale,). `entmax` uses the lanes and gradients, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..._kernels.vector import NEG_INF, ONE, ZERO, above, f32, maximum, row_max
 from .rows import backward_rows, forward_rows
 
 LANES = 64  # four vectors of 512 bits: enough independent maxima to hide the latency of one
-_ROUNDS = 60  # of Newton; a handful is taken, the rest keeps a loop over bad rows finite
+_ROUNDS = 60  # of Newton; a handful is typical, the limit keeps a loop over bad rows finite
 _HALF = f32(0.5)
 _SETTLED = 6e-8  # half an eps, of the sum of a row
 
@@ -37,7 +37,7 @@ def lane_maxima(row: Any, lanes: Any) -> None:
 
 
 @kernel
-def lanes_room(keys: int) -> Any:
+def lanes_scratch(keys: int) -> Any:
     return np.empty(LANES, np.float32)
 
 
@@ -75,10 +75,10 @@ def sparsemax_threshold(row: Any, top: Any, scale: Any, tau: float) -> float:
     return tau
 
 
-@forward_rows(room=lanes_room, top=top_of_lanes)
+@forward_rows(scratch=lanes_scratch, top=top_of_lanes)
 def sparsemax_forward(row: Any, top: Any, params: Any, out: Any, lanes: Any) -> None:
     scale = params[0]
-    # At -1 the top key alone has the weight 1, so the root is not below; the lanes then bring it near.
+    # At -1 the top key alone has weight 1, so the root is not below; the lanes then bring tau near it.
     tau = sparsemax_threshold(lanes, top, scale, -1.0)
     high, low = split_float32(sparsemax_threshold(row, top, scale, tau))
     for j in range(row.shape[0]):
@@ -94,20 +94,20 @@ def entmax15_sums(j: int, row: Row, top: Any, half_scale: Any, high: Any, low: A
 
 @kernel
 def entmax15_threshold(row: Any, top: Any, half_scale: Any, tau: float) -> float:
-    """Raise tau to the root of ||[half_scale (row - top) - tau]_+||_2 = 1: Newton, the norm is convex in tau."""
+    """Raise tau to the root of ||[half_scale (row - top) - tau]_+||_2 = 1 by Newton: the norm is convex in tau."""
     keys = row.shape[0]
     for _ in range(_ROUNDS):
         high, low = split_float32(tau)
         total, squares = entmax15_sums(row, top, half_scale, high, low)
         step = (squares - math.sqrt(squares)) / total
         tau += step
-        # Convergence is quadratic: what this step leaves of the sum is at most keys step^2.
+        # Convergence is quadratic: after this step the sum is off by at most keys step^2.
         if not keys * step * step > _SETTLED:
             break
     return tau
 
 
-@forward_rows(room=lanes_room, top=top_of_lanes)
+@forward_rows(scratch=lanes_scratch, top=top_of_lanes)
 def entmax15_forward(row: Any, top: Any, params: Any, out: Any, lanes: Any) -> None:
     half_scale = _HALF * params[0]
     # From -1, as in sparsemax.
@@ -142,13 +142,13 @@ def dot_with_offsets(j: int, out: Row, row: Row, top: Any) -> Any:
 @kernel
 def scale_share(row: Any, out: Any, scale: Any) -> Any:
     """Gradient to the scale, from the gradient to the logits."""
-    # The gradient to the logits sums to 0, so the top may be taken off: the products stay small.
+    # The gradient to the logits sums to 0, so the top may be subtracted: the products stay small.
     return f32(dot_with_offsets(out, row, row_max(row)) / scale if scale > ZERO else 0.0)
 
 
 @inlined
 def finish_gradient(grad: Any, row: Any, scale: Any, out: Any, of_params: Any) -> Any:
-    """Gradients to the logits and, if wanted, to the scale, given u in out; returns the mean of `centre`."""
+    """Gradients to the logits and, if needed, to the scale, given u in out; returns the mean of `centre`."""
     mean = centre(grad, scale, out)
     if of_params.shape[0] > 0:
         of_params[0, 0] = scale_share(row, out, scale)
@@ -158,7 +158,7 @@ def finish_gradient(grad: Any, row: Any, scale: Any, out: Any, of_params: Any) -
 @backward_rows()
 def sparsemax_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
     for j in range(row.shape[0]):
-        out[j] = ONE if weights[j] > ZERO else weights[j]  # 0, or NaN of a row that was NaN
+        out[j] = ONE if weights[j] > ZERO else weights[j]  # 0, or NaN in a NaN row
     finish_gradient(grad, row, params[0], out, of_params)
 
 

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from .._base import Normalizer
-from .._dispatch import RowMap, row_map, row_weights
+from .._dispatch import row_weights
 from .._options import Option
-from .._rows import NEG_INF, diagonal_minus_outer, finish, row_top, visible_keys
+from .._row_map import RowMap, row_map
+from .._rows import NEG_INF, diagonal_minus_outer, finish, visible_and_top
 from .any_alpha import number_if_fixed
 from .root import lowest_key
 
@@ -19,20 +20,19 @@ def budget_reference(logits: Tensor, params: Tensor) -> Tensor:
     The sum falls as tau grows, so two bisections over the sorted keys find which weights are 0 and which are 1. On
     the others tau is a mean.
     """
-    visible = visible_keys(logits)
-    top = row_top(logits, visible)
+    visible, top = visible_and_top(logits)
     budget = torch.minimum(params, visible.sum(-1, keepdim=True).to(logits.dtype))
     z = torch.where(visible, logits, 0.0)
     with torch.no_grad():
         full, between = _sets(logits.detach(), visible, budget.detach())
-        # Offsets from a key between the bounds, not from the top: next to a far leader they would lose their digits.
+        # Offsets from a key between the bounds, not from the top: far below a leading key they would lose their digits.
         highest = torch.where(between, logits.detach(), NEG_INF).amax(-1, keepdim=True)
         anchor = torch.where(highest > NEG_INF, highest, 0.0)
     offset = torch.where(between, z - anchor, 0.0)
     members = between.sum(-1, keepdim=True).clamp(min=1)
     tau = (offset.sum(-1, keepdim=True) + full.sum(-1, keepdim=True) - budget) / members
     w = torch.where(full, 1.0, torch.where(between, offset - tau, 0.0)).clamp(0, 1)
-    excess = (w.detach().sum(-1, keepdim=True) - budget.detach()) / members  # no gradient: exactly, it is 0
+    excess = (w.detach().sum(-1, keepdim=True) - budget.detach()) / members  # no gradient: exactly it is 0
     return finish((w - torch.where(between, excess, 0.0)).clamp(0, 1), logits, params, visible, top)
 
 

@@ -8,28 +8,27 @@ import torch
 from torch import Tensor
 
 from .._base import Normalizer
-from .._dispatch import RowMap, row_map, row_weights
+from .._dispatch import row_weights
 from .._options import Option, PerHead, heads_option, learn_option
-from .._rows import below_top, finish, row_top, visible_keys
+from .._row_map import RowMap, row_map
+from .._rows import below_top, finish
 from .any_alpha import number_if_fixed
-from .root import log_peak, newton_step, powers_below
+from .root import log_peak, powers_below
 
-_HARD = 1e-6  # below this alpha - 1 the weights are those of the limit, argmax
+_HARD = 1e-6  # for a smaller alpha - 1 the limit is used, argmax
 
 
 def normmax_reference(logits: Tensor, params: Tensor) -> Tensor:
     """u / sum u, u = [l - tau]_+^(1/(alpha - 1)) with ||u||_alpha = 1, params (alpha,).
 
-    The log of the largest u is found as for entmax. For alpha <= 1 a vertex is best, so the top has all the weight,
+    The log of the largest u is found as for entmax. For alpha <= 1 a vertex is best: the top has all the weight, and
     equal keys share it.
     """
     soft = params - 1 > _HARD
     alpha = torch.where(soft, params, 2.0)
     beta = alpha - 1
-    visible = visible_keys(logits)
+    gap, visible, top = below_top(logits)
     some = visible.any(-1, keepdim=True)
-    top = row_top(logits, visible)
-    gap = below_top(logits, visible, top)
     z = gap / beta
 
     def sums(s: Tensor, z: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,12 +36,8 @@ def normmax_reference(logits: Tensor, params: Tensor) -> Tensor:
         unit = torch.exp((alpha - 1) * s)  # u^alpha = u unit above: no power of a zero is taken
         return unit * (u * above).sum(-1, keepdim=True), alpha * unit * u.sum(-1, keepdim=True)
 
-    with torch.no_grad():
-        fixed = z.detach(), alpha.detach()
-        count = visible.sum(-1, keepdim=True).clamp(min=1).to(z.dtype)
-        s = log_peak(lambda s: sums(s, *fixed), -count.log() / fixed[1], some)
-    for _ in range(2):
-        s = newton_step(s, *sums(s, z, alpha), some)
+    count = visible.sum(-1, keepdim=True).clamp(min=1).to(z.dtype)
+    s = log_peak(sums, -count.log() / alpha, some, z, alpha)
     u, _ = powers_below(z, beta, s, visible)
     u = torch.where(soft, u, (visible & (gap == 0)).to(u.dtype))
     total = u.sum(-1, keepdim=True)
@@ -88,14 +83,11 @@ class Normmax(Normalizer):
     learnable = ("alpha",)
     alpha: PerHead
 
-    def _alpha(self, logits: Tensor) -> Tensor:
-        return self._value("alpha", logits)
-
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
-        return NORMMAX, self._alpha(logits)
+        return NORMMAX, self._value("alpha", logits)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
-        alpha, w = self._alpha(logits), self._weights(logits)
+        alpha, w = self._value("alpha", logits), self._weights(logits)
         support = w > 0
         positive = torch.where(support, w, 1.0)
         b = torch.where(support, positive ** (2 - alpha), 0 * w)  # NaN stays NaN

@@ -12,9 +12,9 @@ from .._dispatch import inside_transform
 from .._entmax import log1p_ratio
 from .._rows import NEG_INF
 
-Sums = Callable[[Tensor], tuple[Tensor, Tensor]]
-_MOST = 200  # a bisection to float64 every other step would need 120
-_UNROLLED = 16  # 8 were the most seen on adversarial rows
+Sums = Callable[..., tuple[Tensor, Tensor]]
+_MOST = 200  # bisecting to float64 in every other step would take 120
+_UNROLLED = 16  # in a traced graph; adversarial rows took 8 at most
 
 
 def powers_below(z: Tensor, beta: Tensor, s: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
@@ -27,17 +27,29 @@ def powers_below(z: Tensor, beta: Tensor, s: Tensor, visible: Tensor) -> tuple[T
     return torch.where(inside, torch.exp(s + x * log1p_ratio(beta * x)), 0.0), 1 + beta * x
 
 
-def newton_step(s: Tensor, total: Tensor, slope: Tensor, some: Tensor) -> Tensor:
+def _newton_step(s: Tensor, total: Tensor, slope: Tensor, some: Tensor) -> Tensor:
     """One step towards log total = 0; a row without keys stays where it is."""
     total, slope = torch.where(some, total, 1.0), torch.where(some, slope, 1.0)
     return s - total.log() * total / slope
 
 
-def log_peak(sums: Sums, low: Tensor, some: Tensor) -> Tensor:
-    """s in [low, 0] at which total = 1, given total and its slope as functions of s, total growing with s.
+def log_peak(sums: Sums, low: Tensor, some: Tensor, *variables: Tensor) -> Tensor:
+    """s in [low, 0] at which total = 1; `sums`(s, *variables) are total, which increases with s, and its slope.
 
-    Newton on log total. Where a step leaves the bracket or is not half as long as the last but one, the bracket is
-    halved instead: log total is neither convex nor concave.
+    Two Newton steps with gradients, taken at the root, carry its derivatives up to the third order.
+    """
+    with torch.no_grad():
+        fixed = [x.detach() for x in variables]
+        s = _search(lambda s: sums(s, *fixed), low.detach(), some)
+    for _ in range(2):
+        s = _newton_step(s, *sums(s, *variables), some)
+    return s
+
+
+def _search(sums: Sums, low: Tensor, some: Tensor) -> Tensor:
+    """The root without derivatives, by Newton on log total.
+    If a step leaves the bracket or is more than half as long as the one before last, the bracket
+       is halved instead: log total is neither convex nor concave.
     """
     s, high = torch.zeros_like(low), torch.zeros_like(low)
     low = low - 8 * torch.finfo(low.dtype).eps * (1 - low)  # the root of equal logits lies on the edge
@@ -45,7 +57,7 @@ def log_peak(sums: Sums, low: Tensor, some: Tensor) -> Tensor:
     unrolled = torch.compiler.is_compiling() or inside_transform()
     for _ in range(_UNROLLED if unrolled else _MOST):
         total, slope = sums(s)
-        newton = newton_step(s, total, slope, some)
+        newton = _newton_step(s, total, slope, some)
         low = torch.where(some & (total <= 1), s, low)
         high = torch.where(some & (total >= 1), s, high)
         trusted = (newton >= low) & (newton <= high) & ((newton - s).abs() <= before / 2)
@@ -58,18 +70,18 @@ def log_peak(sums: Sums, low: Tensor, some: Tensor) -> Tensor:
 
 
 def lowest_key(z: Tensor, belongs: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """Index of the lowest key whose level belongs, and whether there is one; if a level belongs, all above it do.
+    """Index of the lowest key whose level belongs, and whether any does; if a level belongs, all above it do.
 
     A bisection over the sorted keys; -inf is an absent key, which never belongs.
     """
     ordered, order = torch.where(z.isnan(), NEG_INF, z).sort(-1, descending=True)
     keys = z.shape[-1]
-    inside = torch.zeros_like(order[..., :1])  # so many keys belong for sure
+    inside = torch.zeros_like(order[..., :1])  # this many keys belong for certain
     outside = torch.full_like(inside, keys + 1)
     for _ in range(math.ceil(math.log2(keys + 1))):
         middle = ((inside + outside) // 2).clamp(min=1, max=keys)
         level = ordered.gather(-1, middle - 1)
-        shown = level > NEG_INF
-        further = shown & belongs(torch.where(shown, level, 0.0))
+        visible = level > NEG_INF
+        further = visible & belongs(torch.where(visible, level, 0.0))
         inside, outside = torch.where(further, middle, inside), torch.where(further, outside, middle)
     return order.gather(-1, (inside - 1).clamp(min=0)), inside > 0

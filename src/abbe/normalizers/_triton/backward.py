@@ -1,6 +1,6 @@
 """Gradients of sparsemax, entmax-1.5 and entmax, from the weights alone: J = scale (diag u - u u^T / sum u).
 
-u = w^(2 - alpha) on the support. Only the gradient to the scale reads the logits, and only who asks for it pays.
+u = w^(2 - alpha) on the support. The logits are read only if the gradient to the scale is needed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import triton.language as tl
 
 from .tiles import load_tile, program_rows, row_max, row_params, row_sum, store_tile
 
-TINY = tl.constexpr(1e-37)  # smaller weights count as none where a logarithm or a power of them is needed
+TINY = tl.constexpr(1e-37)  # smaller weights count as 0 where their logarithm or power is needed
 
 
 @triton.jit
@@ -28,7 +28,7 @@ def support_weights(w, beta, MAP: tl.constexpr):
 def log_weight_slope(d, beta, s):
     """d ln(w) / d beta at a fixed largest weight e^s, for w = e^(s + d): -d^2 E2(beta d) - s d E1(beta d).
 
-    E1(x) = (1 - e^-x)/x and E2(x) = (e^-x - 1 + x)/x^2 have no pole at 0, which is how alpha -> 1 stays right.
+    E1(x) = (1 - e^-x)/x and E2(x) = (e^-x - 1 + x)/x^2 have no pole at 0, which keeps alpha -> 1 accurate.
     """
     x = beta * d
     near = x > -0.3  # there the series are exact to float32, and the closed forms cancel
@@ -43,7 +43,7 @@ def log_weight_slope(d, beta, s):
 
 @triton.jit
 def alpha_terms(w, centred, beta, s):
-    """w slope (grad - mean): the mean under u takes out the change of the largest weight."""
+    """w slope (grad - mean): the mean under u removes the change of the largest weight."""
     inside = w > TINY
     d = tl.where(inside, tl.log(tl.where(inside, w, 1.0)) - s, 0.0)
     return tl.where(inside, w * log_weight_slope(d, beta, s) * centred, w * 0.0)
@@ -51,7 +51,7 @@ def alpha_terms(w, centred, beta, s):
 
 @triton.jit
 def scale_terms(u, centred, x, top):
-    """u (grad - mean) (logit - top): their sum does not depend on the top, and stays small with it."""
+    """u (grad - mean) (logit - top): the sum does not depend on the top, which keeps the terms small."""
     return u * centred * tl.where(x > float("-inf"), x - top, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Which rows the Triton kernels take, and how a kernel divides them; triton itself is not imported here."""
+"""Which rows the Triton kernels take, and how they are divided over programs; triton itself is not imported here."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 DEVICES = ("cuda",)  # torch's name for ROCm, too
 MOST_KEYS = 1 << 17  # the longest row that was tested
 _WHOLE = 8192  # the longest row that fits into the registers of one program
-_LONG_BLOCK = 4096  # of a longer row, which is read block by block
-_SHORTEST = 32  # of a block: one warp
-_TILE = 1024  # short rows share a program until it holds so many logits
-_PER_WARP = 512  # 16 logits per thread; half as many where several rows hold their numbers in registers, too
+_LONG_BLOCK = 4096  # longer rows are read in blocks of this size
+_SHORTEST = 32  # the smallest block: one warp
+_TILE = 1024  # short rows share a program until it holds this many logits
+_PER_WARP = 512  # 16 logits per thread; half as many for several rows, whose row numbers take registers, too
 
 
 def _is_installed() -> bool:
-    """Whether triton can be imported; it is not imported."""
+    """Whether triton can be imported, without importing it."""
     try:
         return importlib.util.find_spec("triton") is not None
-    except (ImportError, ValueError):  # of a finder that refuses it, or a module without a spec
+    except (ImportError, ValueError):  # a finder refuses it, or the module has no spec
         return False
 
 
-INSTALLED = _is_installed()  # once: torch.compile cannot trace the question
+INSTALLED = _is_installed()  # once: torch.compile cannot trace the call
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A program holds `rows` rows of `block` keys; a row that is not `whole` is read block by block, in each round."""
+    """A program holds `rows` rows of `block` keys; unless `whole`, a row is read block by block in each round."""
 
     whole: bool
     rows: int

@@ -1,8 +1,8 @@
 """Weights of sparsemax, entmax-1.5 and entmax: the threshold of a row by Newton, the last step in closed form.
 
-Logits count from the largest one of their row. The search is over a number of which the sum of the weights is a
-decreasing function: the threshold tau of sparsemax and entmax-1.5, in [-1, 0], and for general alpha r = -ln of the
-largest weight, in [0, ln n], in which the problem stays regular as alpha -> 1.
+Logits are relative to the largest of their row. The search is over a number in which the sum of the weights decreases:
+the threshold tau of sparsemax and entmax-1.5, in [-1, 0], and for general alpha r = -ln of the largest weight, in
+[0, ln n], in which the problem stays regular as alpha -> 1.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import triton.language as tl
 
 from .tiles import load_tile, log1p, program_rows, row_max, row_params, row_sum, store_tile
 
-ROUNDS = tl.constexpr(60)  # at most: a handful is taken; it keeps a loop over bad rows finite
+ROUNDS = tl.constexpr(60)  # at most: a handful is typical, the limit keeps a loop over bad rows finite
 SETTLED = tl.constexpr(6e-8)  # half an eps, of the sum of a row
-SUMMED = tl.constexpr(3e-7)  # a sum this near to 1 is finished by the last step
+SUMMED = tl.constexpr(3e-7)  # a sum this close to 1 is finished by the last step
 STEP = tl.constexpr(1e-6)  # 8 eps: a shorter step in r is rounding, and the last step is exact to its square
 EDGE = tl.constexpr(1e-30)  # a key with u at most this is off the support: 1/u must stay finite
 LEAST_BETA = tl.constexpr(1e-7)  # 1/beta must stay finite; entmax is softmax to float32 there
@@ -28,7 +28,7 @@ def gaps(x, top, factor, far):
 
 @triton.jit
 def terms(z, at, beta, MAP: tl.constexpr):
-    """Per key, what the search sums. sparsemax: d, d > 0; entmax15: d, d^2; entmax: w and -dw/dr = w/u."""
+    """The terms per key that the search sums. sparsemax: d, d > 0; entmax15: d, d^2; entmax: w and -dw/dr = w/u."""
     if MAP == "entmax":
         t = (beta * tl.exp(beta * at)) * z
         inside = 1.0 + t > EDGE
@@ -43,7 +43,7 @@ def terms(z, at, beta, MAP: tl.constexpr):
 
 @triton.jit
 def step_to_root(first, second, MAP: tl.constexpr):
-    """What the sum of the weights exceeds 1 by, and the Newton step that would take it away."""
+    """The excess of the sum of the weights over 1, and the Newton step that would remove it."""
     if MAP == "sparsemax":
         return first - 1.0, tl.div_rn(first - 1.0, second)
     if MAP == "entmax15":
@@ -55,7 +55,7 @@ def step_to_root(first, second, MAP: tl.constexpr):
 
 @triton.jit
 def exact_shift(first, second, count, MAP: tl.constexpr):
-    """The shift of the threshold after which the weights of the present support sum to 1, in closed form."""
+    """The shift of the threshold that makes the weights of the current support sum to 1, in closed form."""
     if MAP == "entmax15":
         # sum (d - x)^2 = 1, the root near 0 in the form that does not cancel
         excess = second - 1.0
@@ -66,7 +66,7 @@ def exact_shift(first, second, count, MAP: tl.constexpr):
 
 @triton.jit
 def shifted_weights(z, at, beta, shift, MAP: tl.constexpr):
-    """Weights of a threshold in two parts: at + shift in one float32 would be off by half an eps in each key."""
+    """Weights at a threshold in two parts: at + shift in one float32 would be off by half an eps per key."""
     if MAP == "entmax":
         w, slope = terms(z, at, beta, MAP)
         return tl.maximum(w - shift * slope, 0.0)
@@ -79,7 +79,7 @@ def sums_at(
     z, at, beta, logits, first, real, keys, top, factor, far,
     MAP: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr,
 ):  # fmt: skip
-    """Sums of both terms over each row, and with COUNT the keys on its support (else 0: a reduction less)."""
+    """Sums of both terms over each row, and with COUNT the size of its support (else 0, which saves a reduction)."""
     if WHOLE:
         a, b = terms(z, at, beta, MAP)
         return row_sum(a), row_sum(b), row_sum(tl.where(a > 0.0, 1.0, 0.0)) if COUNT else tl.zeros_like(at)
@@ -98,7 +98,7 @@ def sums_at(
 
 @triton.jit
 def row_facts(x):
-    """Largest logit, how many keys are there, and whether one is NaN: a maximum may pass over NaN."""
+    """Largest logit, number of visible keys, and whether one is NaN: a maximum may ignore NaN."""
     visible = tl.where(x > float("-inf"), 1.0, 0.0)
     return row_max(x), row_sum(visible), row_max(tl.where(x != x, 1.0, 0.0))
 
@@ -120,12 +120,12 @@ def forward(
             top, count, bad = tl.maximum(top, part_top), count + part_count, tl.maximum(bad, part_bad)
     sound = (top > float("-inf")) & (top < float("inf")) & (bad == 0.0)
     top = tl.where(sound, top, 0.0)
-    # A fixed alpha takes beta into the logits once; general alpha has it in `terms`.
+    # A fixed alpha multiplies beta into the logits once; general alpha has it in `terms`.
     factor = scale if MAP == "entmax" else beta * scale
     far = -2.0 / beta if MAP == "entmax" else tl.full(beta.shape, -2.0, tl.float32)
     z = gaps(x, top, factor, far)
 
-    # At the left end the largest weight alone is 1, so the root is not below it. A row that is not sound searches not.
+    # At the left end the largest weight alone is 1, so the root is not below it. Rows that are not sound are skipped.
     low = tl.full(top.shape, 0.0 if MAP == "entmax" else -1.0, tl.float32)
     high = tl.log(tl.maximum(count, 1.0)) * (1.0 + STEP) + STEP if MAP == "entmax" else tl.zeros_like(top)
     at = low
@@ -153,9 +153,9 @@ def forward(
                 settled = (b == support_before) | (tl.abs(excess) <= SUMMED)
                 support_before = tl.where(trusted, b, 0.0)
             else:
-                # Convergence is quadratic: what this step leaves of the sum is at most keys step^2.
+                # Convergence is quadratic: after this step the sum is off by at most keys step^2.
                 settled = keys * step * step <= SETTLED
-            # The last step may leave a bracket that rounding has closed.
+            # The last step may leave the bracket, once rounding has closed it.
             following = tl.where(settled, at + step, following)
         at = tl.where(active, following, at)
         active = active & (settled == 0)

@@ -1,7 +1,8 @@
-"""Launching the kernels over rows; a kernel that cannot be compiled or launched is given up once, with a warning."""
+"""Launch the kernels over rows; the first that cannot be compiled or launched turns them all off, with a warning."""
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import Any
 
@@ -27,7 +28,7 @@ def forward_rows(name: str, rows: Tensor, params: Tensor, weights: Tensor) -> No
 def backward_rows(
     name: str, grad: Tensor, rows: Tensor, weights: Tensor, params: Tensor, grad_logits: Tensor, grad_params: Tensor
 ) -> None:
-    """grad_params is (R, P) in float32, or (0, P) if nobody wants it."""
+    """grad_params is (R, P) in float32, or (0, P) if it is not needed."""
     params = params.float()
     arrays = (grad, rows, weights, params, grad_logits, grad_params)
     _launch("backward", arrays, rows, params, MAP=name, WITH_PARAMS=len(grad_params) > 0)
@@ -39,30 +40,24 @@ def _launch(which: str, arrays: tuple[Tensor, ...], rows: Tensor, params: Tensor
         return
     if _broken:
         raise KernelsBrokenError
-    made = plan(keys)
+    tiling = plan(keys)
     step = params.shape[-1] if len(params) > 1 else 0
-    grid = ((count + made.rows - 1) // made.rows,)
+    grid = ((count + tiling.rows - 1) // tiling.rows,)
     try:
         with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]  # triton launches on the current device
             _kernel(which)[grid](
                 *arrays, count, keys, step, **constants,
-                WHOLE=made.whole, ROWS=made.rows, BLOCK=made.block, num_warps=made.warps,
+                WHOLE=tiling.whole, ROWS=tiling.rows, BLOCK=tiling.block, num_warps=tiling.warps,
             )  # fmt: skip
     except torch.cuda.OutOfMemoryError:
         raise
-    except Exception as error:  # of a compiler or driver: triton has no one kind of error
+    except Exception as error:  # from compiler or driver: triton has no common error type
         _give_up(error)
         raise KernelsBrokenError from error
 
 
 def _kernel(which: str) -> Any:
-    if which == "forward":
-        from .forward import forward
-
-        return forward
-    from .backward import backward
-
-    return backward
+    return getattr(importlib.import_module(f"{__package__}.{which}"), which)  # imports triton
 
 
 def _give_up(error: Exception) -> None:
@@ -71,8 +66,8 @@ def _give_up(error: Exception) -> None:
         return
     _broken = True
     warnings.warn(
-        f"abbe goes on without its Triton kernels, by torch operations: {reason_of(error)} "
-        f"({VARIABLE}=off says that this is wanted)",
+        f"abbe continues with torch operations, without its Triton kernels: {reason_of(error)} "
+        f"({VARIABLE}=off silences this)",
         RuntimeWarning,
         stacklevel=2,
     )

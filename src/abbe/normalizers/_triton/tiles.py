@@ -1,7 +1,7 @@
-"""What both kernels stand on: tiles of several short rows or a part of a long one, and logarithms near 1.
+"""Shared by both kernels: tiles of several short rows or a part of a long one, and logarithms near 1.
 
-In a tile, a number per row has the shape (ROWS, 1). Sums are taken lane by lane over the blocks of a long row and
-then by a tree, so that float32 loses a few eps at any length.
+In a tile, one number per row has the shape (ROWS, 1). Sums run lane by lane over the blocks of a long row, then as a
+tree, so that float32 loses only a few eps at any length.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def program_rows(rows, keys, ROWS: tl.constexpr):
-    """Numbers of the rows of this program, where each begins, and which exist."""
+    """The rows of this program: their numbers, where each begins, and which exist."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]  # rows x keys may exceed 2^31
     return row, row * keys, row < rows
 
@@ -29,7 +29,7 @@ def row_params(params, row, real, params_step, MAP: tl.constexpr):
 
 @triton.jit
 def load_tile(source, first, real, start, keys, absent: tl.constexpr, BLOCK: tl.constexpr):
-    """Keys start ... start + BLOCK of the rows that begin at `first`, in float32 whatever they are stored in."""
+    """Keys start ... start + BLOCK of the rows that begin at `first`, converted to float32."""
     key = start + tl.arange(0, BLOCK)[None, :]
     return tl.load(source + first + key, mask=real & (key < keys), other=absent).to(tl.float32)
 
@@ -52,9 +52,9 @@ def row_max(tile):
 
 @triton.jit
 def log1p(t):
-    """ln(1 + t) for -1 < t <= 0, exact to a few eps of itself: it is divided by a small beta."""
+    """ln(1 + t) for -1 < t <= 0, with a relative error of a few eps: it is divided by a small beta."""
     near = t > -0.25
-    # atanh series in v = t/(2 + t), |v| <= 1/7: the first term left out is 2e-8 of the sum. A hardware logarithm
+    # atanh series in v = t/(2 + t), |v| <= 1/7: the first omitted term is 2e-8 of the sum. A hardware logarithm
     # of 1 + t has an absolute error there.
     y = tl.where(near, t, 0.0)
     v = y / (2.0 + y)
