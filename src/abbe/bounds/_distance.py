@@ -40,9 +40,9 @@ def _largest(values: Tensor, where: Tensor) -> Tensor:
 
 def _diameter(parts: _Split) -> Tensor:
     """d1: largest distance between a selected and an unselected token vector."""
-    apart = norm(parts.vectors.unsqueeze(-2) - parts.vectors.unsqueeze(-3))
+    gaps = norm(parts.vectors.unsqueeze(-2) - parts.vectors.unsqueeze(-3))
     pairs = parts.outside.unsqueeze(-1) & parts.inside.unsqueeze(-2)
-    return torch.where(pairs, apart, 0.0).amax((-2, -1))
+    return torch.where(pairs, gaps, 0.0).amax((-2, -1))
 
 
 def distance(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
@@ -72,7 +72,7 @@ def distance(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | Non
 def net_distance(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
     """How far the selected part of the output lies from the rest of it: ||sum_{i not selected} y_i - s||.
 
-    The variant of `distance` that circulates in summaries of the paper. High means that the two parts differ, low that
+    The variant of `distance` found in summaries of the paper. High means that the two parts differ, low that
     they agree.
 
     Args:
@@ -116,7 +116,7 @@ def distance_bound(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor
 
 
 def distance_bound_root_paper(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
-    """Theorem 1(1) with the bracket under a square root, as it is also read. FALSE: identical vectors refute it.
+    """Theorem 1(1) with the bracket under a square root, another reading. FALSE: identical vectors refute it.
 
     The true form is `distance_bound`. Source: arXiv 2508.17821.
 
@@ -141,7 +141,7 @@ def distance_bound_root_paper(weights: Tensor, vectors: Tensor, count: Number, m
 def distance_sandwich(
     weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """What `distance` can be, knowing the sum of the selected tokens: (L-N) ||s|| +- sum_{not selected} ||y_i||.
+    """Range of `distance`, given the sum of the selected tokens: (L-N) ||s|| +- sum_{not selected} ||y_i||.
 
     For any set. Tight: equality for identical vectors (left) and for unselected vectors opposite to s (right). Source:
     this project. A narrow interval means that the distance says no more than the length of s, a wide one that it may.
