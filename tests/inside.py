@@ -87,7 +87,7 @@ NAMES = {
     "abbe.measures._critical": "least_height",
     "abbe.measures._ks": "ks_heights ks_p_value",
     "abbe.measures._rows": "reference_facts",
-    "abbe.measures._sensitivity": "_directions",
+    "abbe.measures._sensitivity": "directions",
     "abbe.measures._set_geometry": "fused_geometry reference_geometry row_geometry",
     "abbe.measures._spectral": "largest_eigenvalue rank_one_norms",
     "abbe.models._export.fresh": "Forbidden fresh_answer=answer",

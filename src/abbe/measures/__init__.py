@@ -6,7 +6,7 @@
     state = update(state, readings)         # any number of blocks, any chunking; merge(a, b) adds two states
     means = compute(state)                  # or at once: summarize(readings)
 
-Every reading has a value, and where they exist a proved limit and a random control. `list_measures()` explains them.
+Every reading has a value and, if they exist, a proved limit and a random control. `list_measures()` explains them.
 """
 
 from ._block import BlockNumbers, block_numbers, join_heads

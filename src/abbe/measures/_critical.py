@@ -16,12 +16,12 @@ from ._ks import ks_heights, ks_p_value
 
 @dataclass(frozen=True)
 class CriticalN:
-    """Tests of selected against random sets, for every N. That a test does not reject is no proof of equality.
+    """Tests of selected against random sets, for every N. A test that does not reject is no proof of equality.
 
     Attributes:
         grid: the sizes N.
         statistic: Kolmogorov-Smirnov D for every N, in [0, 1]; high means that heads differ from chance.
-        p_value: for every N; low means that the difference is no chance.
+        p_value: for every N; low means that the difference is not due to chance.
         critical: for each level the first N whose test does not reject, or None.
     """
 
@@ -32,7 +32,7 @@ class CriticalN:
 
 
 def critical_n(true: Tensor, control: Tensor, grid: Sequence[int], levels: Sequence[float] = (0.01, 0.05)) -> CriticalN:
-    """From which set size on selected sets cannot be distinguished from random ones, by a measure of all heads.
+    """The set size from which selected sets cannot be distinguished from random ones, by a measure of all heads.
 
     Two-sample Kolmogorov-Smirnov tests of the head means of a measure against those of its control. A small critical N
     means that heads select few tokens in a way that random sets do not imitate, a large one many. Source: arXiv
@@ -74,7 +74,7 @@ def critical_of_units(true: Tensor, control: Tensor, grid: Sequence[int], level:
         level: of the tests, in (0, 1).
 
     Returns:
-        (unit,), float64; NaN where a unit has no test at all, as an N without samples is no test.
+        (unit,), float64; NaN for a unit without any test (an N without samples is none).
 
     Examples:
         >>> heads = torch.linspace(0, 1, 40)
@@ -85,17 +85,16 @@ def critical_of_units(true: Tensor, control: Tensor, grid: Sequence[int], level:
     if true.shape != control.shape or true.ndim != 3 or true.shape[1] != len(grid):
         shapes = f"{tuple(true.shape)} and {tuple(control.shape)}"
         raise AbbeError(f"true and control must both be (unit, {len(grid)} N, sample), got {shapes}")
-    heights, sizes = ks_heights(true, control)
-    needed = torch.zeros_like(sizes)
-    for size in set(sizes.flatten().tolist()):
-        needed[sizes == size] = least_height(size, level)
-    sizes_of_n = torch.tensor(grid, dtype=torch.float64, device=heights.device)
-    passing = (heights < needed) & (sizes > 0)
-    first = torch.where(passing, sizes_of_n, torch.inf).amin(-1)
-    return torch.where((sizes > 0).any(-1), first, torch.nan)
+    heights, samples = ks_heights(true, control)
+    needed = torch.zeros_like(samples)
+    for size in set(samples.flatten().tolist()):
+        needed[samples == size] = least_height(size, level)
+    passing = (heights < needed) & (samples > 0)
+    first = torch.where(passing, torch.tensor(grid, dtype=torch.float64, device=heights.device), torch.inf).amin(-1)
+    return torch.where((samples > 0).any(-1), first, torch.nan)
 
 
-@lru_cache(maxsize=1 << 16)  # by size of the samples and level: asked again for every head and window
+@lru_cache(maxsize=1 << 16)  # the same few sizes and levels come up for every head and window
 def least_height(size: int, level: float) -> int:
     """The least h = m D at which two samples of m = size differ at this level; m + 1 if they never do."""
     low, high = 1, size + 1

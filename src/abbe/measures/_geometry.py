@@ -24,8 +24,8 @@ def geometry(rows: Rows, sets: Sets) -> dict[str, Reading]:
     Distances, separability, recall, precision and F, each with its control; `list_measures` says what high and low
     mean. The control is the same measure on one random set of N visible keys around its own sum. Limits: Theorem 1(1)
     for the distance, and the deterministic bound for the net distance. Both need d1, the largest distance of a selected
-    from an unselected vector; its place is taken by a larger number that costs no pairs: max ||x - c|| over the row
-    plus the same maximum over the selected, c the weighted mean of the row. They hold for weights that sum to 1.
+    from an unselected vector; a larger number that needs no pairs replaces it: max ||x - c|| over the row plus the same
+    maximum over the selected, c the weighted mean of the row. They hold for weights that sum to 1.
 
     Args:
         rows: a block of attention rows.
@@ -53,22 +53,19 @@ def geometry_readings(rows: RowSummary, grid: Sequence[int], parts: RowGeometry)
 
 
 def _measures(parts: SetGeometry, size: Tensor, rest: Tensor) -> dict[str, Tensor]:
-    shares = {
-        "distance": parts.distance,
-        "distance_per_token": parts.distance / rest,
-        "net_distance": parts.net_distance,
-    }
+    distance, net = parts.distance, parts.net_distance
+    measures = {"distance": distance, "distance_per_token": distance / rest, "net_distance": net}
     by_metric = {
         "": (parts.closed, parts.strict, parts.intruders),
         "_cosine": (parts.closed_cosine, parts.strict_cosine, parts.intruders_cosine),
     }
     for metric, (closed, strict, intruders) in by_metric.items():
         recall, precision = strict / size, size / (size + intruders)
-        shares[f"separability{metric}"] = closed / size
-        shares[f"recall{metric}"] = recall
-        shares[f"precision{metric}"] = precision
-        shares[f"f_score{metric}"] = 2 * recall * precision / (recall + precision)
-    return shares
+        measures[f"separability{metric}"] = closed / size
+        measures[f"recall{metric}"] = recall
+        measures[f"precision{metric}"] = precision
+        measures[f"f_score{metric}"] = 2 * recall * precision / (recall + precision)
+    return measures
 
 
 def _limits(parts: LimitTerms, rest: Tensor, holds: Tensor) -> dict[str, Tensor]:

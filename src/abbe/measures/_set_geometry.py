@@ -20,13 +20,12 @@ from .._kernels.threads import over_rows
 from ._rows import Rows
 from ._sets import Sets
 
-_SUMS_AT_ONCE = 1 << 24  # numbers: 64 MiB of sums of sets, which wide vectors would else make many times as large
+_SUMS_AT_ONCE = 1 << 24  # numbers: 64 MiB of sums of sets, which would be many times larger for wide vectors
 _SUMMED_AT_ONCE = 1 << 21  # weights, times the sums of a row: queries that see about the same keys
 
 
 class SetGeometry(NamedTuple):
-    """Of each set, (selected or random, head, query, N): lengths, and how many keys lie where. Only where the set is
-    defined."""
+    """Lengths and counts of keys of each set, (selected or random, head, query, N), valid where the set is defined."""
 
     distance: Tensor  # sum over the keys outside of ||y_i - s||
     net_distance: Tensor  # ||sum over the keys outside of y_i - s||
@@ -39,7 +38,7 @@ class SetGeometry(NamedTuple):
 
 
 class LimitTerms(NamedTuple):
-    """Of the selected sets, (head, query, N): what the bounds on the distances are made of."""
+    """Terms of the bounds on the distances, for the selected sets, (head, query, N)."""
 
     mass: Tensor  # sum of the weights
     longest: Tensor  # largest ||x|| of a member
@@ -54,7 +53,7 @@ class RowGeometry(NamedTuple):
 def row_geometry(rows: Rows, sets: Sets) -> RowGeometry:
     x = rows.vectors.detach().contiguous()
     squares = (x**2).sum(-1)
-    # One number tells: a sum of squares is infinite or NaN if one of them is.
+    # One check is enough: the maximum is infinite or NaN if one of the squares is.
     if not math.isfinite(float(squares.amax())):
         raise AbbeError("vectors hold NaN, infinity or numbers too large to square")
     if rows.fused:
@@ -89,20 +88,20 @@ def _members(order: Tensor, size: int, visible: Tensor) -> Tensor:
 
 
 def _reference_set(a: Tensor, x: Tensor, visible: Tensor, inside: Tensor) -> tuple[Tensor, ...]:
-    """In float64: keys of little weight lie at almost one distance from s, which float32 would call ties."""
+    """In float64: keys of little weight lie at almost the same distance from s, which would tie in float32."""
     dtype, a, x = a.dtype, a.double(), x.double()
     outside = visible & ~inside
     y = a.unsqueeze(-1) * x
     s = torch.where(inside.unsqueeze(-1), y, 0.0).sum(-2)
     rest = torch.where(outside.unsqueeze(-1), y, 0.0).sum(-2)
     far = (y - s.unsqueeze(-2)).norm(dim=-1)
-    # By x, not by y: two keys with one vector have the same cosine whatever their weights.
+    # By x, not by y: two keys with the same vector have the same cosine whatever their weights.
     lengths = x.norm(dim=-1) * s.norm(dim=-1, keepdim=True)
     cosine = torch.sign(a) * (x * s.unsqueeze(-2)).sum(-1) / torch.where(lengths > 0, lengths, 1.0)
     alone = inside & (inside.sum(-1, keepdim=True) == 1)  # its sum is itself
-    apart = torch.where(alone, torch.where((lengths > 0) & (a != 0), 0.0, 1.0), (1 - cosine).clamp(min=0))
+    angle = torch.where(alone, torch.where((lengths > 0) & (a != 0), 0.0, 1.0), (1 - cosine).clamp(min=0))
     distance = torch.where(outside, far, 0.0).sum(-1)
-    readings = distance, (rest - s).norm(dim=-1), *_ball(far, inside, outside), *_ball(apart, inside, outside)
+    readings = distance, (rest - s).norm(dim=-1), *_ball(far, inside, outside), *_ball(angle, inside, outside)
     return tuple(part.to(dtype) for part in readings)
 
 
@@ -126,15 +125,15 @@ def _reference_limits(a: Tensor, x: Tensor, visible: Tensor, sets: Sets, order: 
 def fused_geometry(rows: Rows, sets: Sets, x: Tensor, squares: Tensor) -> RowGeometry:
     """The sums of all weighted vectors, then one pass of a kernel over the rows.
 
-    `x` are the vectors without gaps, `squares` the squares of their lengths.
-    All heads go together, because every step that runs on several threads ends with waiting for the slowest.
+    `x` are the contiguous vectors, `squares` the squares of their lengths. All heads go together, because every
+    multi-threaded step waits for its slowest thread.
     """
     packed = pack(x)
     most = max(1, _SUMS_AT_ONCE // (rows.heads * (2 * len(sets.grid) + 1) * x.shape[-1]))
-    some = [slice(start, min(start + most, rows.queries)) for start in range(0, rows.queries, most)]
-    of_some = [_of_queries(rows, sets, x, packed, squares, queries) for queries in some]
-    parts, limits = (torch.cat(each, 1) if len(some) > 1 else each[0] for each in zip(*of_some, strict=True))
-    # Each field in one piece: much is computed from them.
+    blocks = [slice(start, min(start + most, rows.queries)) for start in range(0, rows.queries, most)]
+    of_blocks = [_of_queries(rows, sets, x, packed, squares, queries) for queries in blocks]
+    parts, limits = (torch.cat(each, 1) if len(blocks) > 1 else each[0] for each in zip(*of_blocks, strict=True))
+    # Each field contiguous: much is computed from them.
     fields = parts.permute(4, 2, 0, 1, 3).contiguous()
     return RowGeometry(SetGeometry(*fields), LimitTerms(*limits.permute(3, 0, 1, 2).contiguous()))
 
@@ -153,30 +152,21 @@ def _of_queries(
     for start in range(0, shape[1], step):
         stop = min(start + step, shape[1])
         sums[:, start:stop, -1] = _sum_all(rows, x, slice(queries.start + start, queries.start + stop))
+
+    def by_row(x: Tensor) -> Tensor:
+        return x.contiguous().flatten(0, 1)
+
     of_rows = (t[:, queries] for t in (rows.logits.detach(), rows.weights.detach(), whole, sets.selected, sets.random))
-    given = _RowArrays(*(t.contiguous().flatten(0, 1) for t in (sums, *of_rows, parts, limits)))
+    logits, weights, whole, selected, random = map(by_row, of_rows)
     over_rows(
-        load("abbe.measures._kernels.geometry", "set_geometry"), len(given.sums), given.sums, given.logits,
-        given.weights, x, packed, squares, given.whole, given.selected, given.random, sizes, given.parts, given.limits,
+        load("abbe.measures._kernels.geometry", "set_geometry"), len(logits), by_row(sums), logits, weights, x, packed,
+        squares, whole, selected, random, sizes, by_row(parts), by_row(limits),
     )  # fmt: skip
     return parts, limits
 
 
-class _RowArrays(NamedTuple):
-    """What the kernel reads and fills, one row for each (head, query)."""
-
-    sums: Tensor
-    logits: Tensor
-    weights: Tensor
-    whole: Tensor
-    selected: Tensor
-    random: Tensor
-    parts: Tensor
-    limits: Tensor
-
-
 def _sum_all(rows: Rows, x: Tensor, queries: slice) -> Tensor:
-    """The sum over the keys of a x, for some queries of all heads. No keys beyond the last that they see."""
+    """The sum over the keys of a x, for some queries of all heads, up to the last key that they see."""
     used = max(1, int(rows.facts.last[:, queries].max()))
     weights = rows.weights.detach()[:, queries, :used].reshape(len(x), -1, used)
     return torch.bmm(weights, x[:, :used]).view(rows.heads, -1, x.shape[-1])

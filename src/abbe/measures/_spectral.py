@@ -16,7 +16,7 @@ from .._kernels.switch import KernelsBrokenError
 from .._kernels.threads import over_rows
 from ._rows import Rows, flat, row_kernel
 
-_MOST_STEPS = 60  # a handful is taken; the bound is for rows in which rounding keeps steps alive
+_MOST_STEPS = 60  # a handful is enough; the bound is for rows in which rounding keeps the steps going
 
 
 def rank_one_norms(rows: Rows, p: Tensor, missing: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,7 +62,7 @@ def largest_eigenvalue(p: Tensor, missing: Tensor) -> Tensor:
         x = step
         if bool(done.all()):
             break
-    # Below rounding, top (1 - top) <= norm <= top leaves nothing to find.
+    # For a tiny top, top (1 - top) <= norm <= top is exact up to rounding.
     return torch.where(tied | (top < torch.finfo(p.dtype).eps), top, second + x).squeeze(-1)
 
 
@@ -70,7 +70,7 @@ def _root(top: Tensor, width: Tensor, r: Tensor, s: Tensor) -> Tensor:
     """The x in (0, width) with top/(width - x) = r + s/x."""
     b = top + s - r * width
     root = torch.sqrt(b**2 + 4 * r * s * width)
-    # Of the two forms of the root the one without a difference of equal numbers.
+    # The form of the root that subtracts no nearly equal numbers.
     return torch.where(b > 0, 2 * s * width / or_one(b + root), (root - b) / or_one(2 * r))
 
 
