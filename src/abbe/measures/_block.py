@@ -17,11 +17,10 @@ from torch import Tensor
 from ..normalizers import Normalizer
 from ._decay import DecayReading, decay_readings
 from ._dispersion import SetMasses, dispersion_readings, selection_readings, set_masses
-from ._geometry import geometry_readings
+from ._geometry import LimitTerms, RowGeometry, SetGeometry, geometry_readings, row_geometry
 from ._patterns import PatternWeight, pattern_readings, pattern_weights
 from ._rows import RowFacts, Rows, RowSummary
 from ._sensitivity import ChangeNorms, change_norms, sensitivity_readings
-from ._set_geometry import LimitTerms, RowGeometry, SetGeometry, row_geometry
 from ._sets import Sets
 from ._state import Reading
 

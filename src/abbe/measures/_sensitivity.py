@@ -13,9 +13,8 @@ from .. import normalizers
 from .._attention.scores import with_sink
 from .._errors import AbbeError
 from ..normalizers import Normalizer
-from ._jacobian import jacobian_norms
 from ._rows import Rows, RowSummary
-from ._spectral import rank_one_norms
+from ._spectral import jacobian_norms, rank_one_norms
 from ._state import Reading
 
 
