@@ -11,7 +11,7 @@ from ..normalizers import normalizer
 from . import _change as change
 from . import _distance as distance
 from . import _gradient as gradient
-from ._statements import KEYS, PAPER, Point, Sizes, Statement, entries, keys_of, normal, rows
+from ._statements import KEYS, PAPER, Point, Sizes, Statement, T, entries, keys_of, normal, rows
 
 _FAMILIES: dict[str, Callable[[Tensor], Tensor]] = {
     "exp": torch.exp,
@@ -62,7 +62,7 @@ def _movement(point: Point) -> Tensor:
     )
 
 
-def _of_row(function: Callable[..., Tensor]) -> Callable[[Point], Tensor]:
+def _of_row(function: Callable[..., T]) -> Callable[[Point], T]:
     """A function of (weights, temperature) as a quantity of a point."""
     return lambda point: function(point.weights, point.temperature)
 

@@ -9,18 +9,8 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
-from ._checks import (
-    Number,
-    as_tensor,
-    checked_rows,
-    checked_weights,
-    key_count,
-    not_negative,
-    positive,
-    root,
-    selected_count,
-)
-from ._distance import norm
+from ._checks import Number, as_tensor, checked_weights, key_count, not_negative, positive, root, selected_count
+from ._distance import norm, split
 
 
 class BallCount(NamedTuple):
@@ -55,16 +45,15 @@ def _centre_distances(
     weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None, metric: str = "euclidean"
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Distance of every y_i to the sum of the selected ones; the selected and the other visible keys."""
-    weights, vectors, visible, chosen = checked_rows(weights, vectors, count, mask)
-    y = weights.unsqueeze(-1) * torch.where(visible.unsqueeze(-1), vectors, 0.0)
-    s = torch.where(chosen.unsqueeze(-1), y, 0.0).sum(-2, keepdim=True)
+    parts = split(weights, vectors, count, mask)
+    y, s = parts.y, parts.s.unsqueeze(-2)
     if metric == "euclidean":
-        return norm(y - s), chosen, visible & ~chosen
+        return norm(y - s), parts.inside, parts.outside
     if metric != "cosine":
         raise AbbeError(f"metric must be 'euclidean' or 'cosine', got {metric!r}")
     lengths = norm(y) * norm(s)
     cosine = (y * s).sum(-1) / torch.where(lengths > 0, lengths, 1.0)
-    return 1 - cosine, chosen, visible & ~chosen
+    return 1 - cosine, parts.inside, parts.outside
 
 
 def separability(
