@@ -55,12 +55,12 @@ def _averaged(m: _Moments, terms: Tensor) -> Tensor:
 def expected_distance_bounds(
     weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Expected distance of a uniform random N-subset, between two closed forms (Theorem 1(2) made true).
+    """Expected distance of a uniform random N-subset, between two closed forms (Theorem 1(2) corrected).
 
     ((L-N)/L) sum_i ||mu_i|| <= E d <= ((L-N)/L) sum_i sqrt(||mu_i||^2 + V_i), mu_i = y_i - N/(L-1) (z - y_i),
     V_i = N(L-1-N)/((L-1)(L-2)) (Q - ||y_i||^2 - ||z - y_i||^2/(L-1)). Any weights. Both sides by Jensen; equality
     on both when the subset does not matter (N = L-1, or equal y). Source: this project. It is the random control
-    for `distance`: a high `distance` beside it means that the selection lies farther out than chance would put it.
+    for `distance`: a higher `distance` means that the selection lies farther out than chance would put it.
 
     Args:
         weights: (..., keys), >= 0, with a sum of at most 1.

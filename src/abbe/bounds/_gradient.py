@@ -28,7 +28,7 @@ def largest_entry(weights: Tensor, temperature: Number = 1.0) -> Tensor:
 
     Args:
         weights: (..., keys), >= 0, with a sum of at most 1.
-        temperature: T > 0 at which they were made.
+        temperature: T > 0 of these weights.
 
     Returns:
         Weight per logit, (...), in [0, 1/(4T)].

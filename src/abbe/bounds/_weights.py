@@ -118,7 +118,7 @@ def general_weight_range_paper(smallest: Number, largest: Number, keys: Number) 
 
 
 def general_weight_range(smallest: Number, largest: Number, keys: Number) -> tuple[Tensor, Tensor]:
-    """Range of a weight F(l_i)/sum F(l_j) of any positive F, made tight: 1/(1 + (L-1) C) <= a_i <= 1/(1 + (L-1)/C).
+    """Range of a weight F(l_i)/sum F(l_j) of any positive F, in tight form: 1/(1 + (L-1) C) <= a_i <= 1/(1 + (L-1)/C).
 
     C = max F/min F. Equality when all other keys sit at the other end of the range. A low upper value means that
     attention must vanish. Source: this project.

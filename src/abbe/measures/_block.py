@@ -63,7 +63,7 @@ class BlockNumbers:
 
         Args:
             vectors: the kind of vectors for the geometry.
-            normalizer: that made the weights.
+            normalizer: of the weights.
 
         Returns:
             Readings by name, for `update`.
@@ -89,7 +89,7 @@ def block_numbers(
         rows: a block of attention rows.
         sets: of these rows, from `choose_sets`.
         vectors: (group, key, feature), by kind; those of the rows are one of them.
-        normalizer: that made the weights.
+        normalizer: of the weights.
         temperatures: T > 0 at which the sensitivity is measured; none leaves it out.
         generator: of the directions of the sensitivity.
         positions: of the queries in the window, (query,), for attention patterns.

@@ -29,8 +29,8 @@ def sensitivity(
     logits moves the weights a lot, low that none does.
 
     Args:
-        rows: a block of attention rows; with `rows.sink` the sink is that of the rows.
-        normalizer: that made the weights; softmax where the rows have a sink.
+        rows: a block of attention rows, which may have a sink.
+        normalizer: of the weights; softmax if the rows have a sink.
         temperatures: T > 0.
         generator: of the directions; drawn from query by query, so that any blocks give the same numbers.
 

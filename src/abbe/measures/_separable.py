@@ -22,8 +22,8 @@ def separable_weight(rows: Rows, size: int = USUAL_SIZE) -> Reading:
     """Share of the row's weight on selected tokens with ||y_i - s|| < min ||y_j - s|| over the unselected ones.
 
     y_i = a_i x_i, s the sum over the selected: the `size` keys of largest weight, or all visible keys but one where
-    they are fewer. An unselected key of weight 0 is a point at the origin. Float64, because distances are taken from
-    dot products. High means that the weight lies on tokens that are separable in the output, low that it does not.
+    they are fewer. An unselected key of weight 0 is a point at the origin. Float64, because distances come from dot
+    products. High means that the weight lies on tokens that are separable in the output, low that it does not.
 
     Args:
         rows: a block of attention rows.

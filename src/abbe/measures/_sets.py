@@ -16,7 +16,7 @@ from .._kernels.threads import over_rows
 from ._rows import Rows, flat, order_kernel
 
 DEFAULT_GRID = (1, 2, 5, 10, 20, 50, 100)  # holds the sizes of arXiv 2508.17821, figure 2b
-USUAL_SIZE = 20  # of a selected set, where one size stands for all
+USUAL_SIZE = 20  # of a selected set, where one size represents all
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,8 +28,8 @@ _TOLERANCE = 1e-6  # of an eigenvalue; half as much in its root, which is report
 def rank_one_norms(rows: Rows, p: Tensor, missing: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
     """Largest eigenvalue of diag(p) - p p^T, and the length of its product with a unit direction: (head, query) each.
 
-    p is (head, query, key), `missing` is 1 - sum p; `directions` (query, key) is cut to the visible keys of a row and
-    made a unit vector.
+    p is (head, query, key), `missing` is 1 - sum p; `directions` (query, key) is restricted to the visible keys of a
+    row and normalised.
     """
     if rows.fused and p.dtype == torch.float32:
         with suppress(KernelsBrokenError):

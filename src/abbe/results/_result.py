@@ -145,7 +145,7 @@ def as_parquet(table: pl.DataFrame) -> bytes:
 
 
 def as_text(content: Mapping[str, Any]) -> str:
-    """The text of a JSON file beside the manifest, which holds its checksum; NaN and infinity become null.
+    """The text of a JSON file whose checksum is in the manifest; NaN and infinity become null.
 
     Args:
         content: of the file.

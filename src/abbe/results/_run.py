@@ -26,7 +26,7 @@ class Run(Result):
 
     Attributes:
         table: a polars table, a row for each model, layer, head, window length, set size n and measure, with the
-            value, its interval (low, high), its limit and its control. Null in head, length or n stands for all of
+            value, its interval (low, high), its limit and its control. Null in head, length or n means all of
             them.
         manifest: versions, seeds, hashes of model and text, settings, self-check error, times, memory, what was
             skipped and why.

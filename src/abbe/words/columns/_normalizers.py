@@ -72,7 +72,7 @@ _COMPARE_TABLES = (
         column("normalizer", "baseline, a spec, patterns with specs, or a file"), *COMPARE,
         column(JUMPS, "whether its weights jump somewhere: its sensitivities are then those between the jumps"),
     )),
-    Table("compare", "needle", "a normalizer, kind of prompt, length and depth; null stands for all of them together", (
+    Table("compare", "needle", "a normalizer, kind of prompt, length and depth; null means all of them together", (
         column("normalizer", "as in the table"), column("kind", "key-value or needle"),
         column("length", "tokens of the prompt"), column("depth", "place of the answer, from 0 (begin) to 1 (end)"),
         column("prompts", "how many"),
