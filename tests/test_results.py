@@ -84,7 +84,7 @@ def test_folder_without_a_run(tmp_path: Path) -> None:
 
 def test_run_that_is_not_finished(tmp_path: Path) -> None:
     (made().save(tmp_path) / TABLE).unlink()
-    with pytest.raises(abbe.AbbeError, match="not finished: the same run with this folder resumes it"):
+    with pytest.raises(abbe.AbbeError, match="not finished: run it again with this folder to resume it"):
         open_run(tmp_path)
 
 
@@ -103,7 +103,7 @@ def test_damaged_table(tmp_path: Path) -> None:
     made().save(tmp_path)
     (tmp_path / TABLE).write_bytes(b"PAR1 nothing")
     with pytest.raises(
-        abbe.AbbeError, match=r"heads\.parquet is damaged: its checksum is wrong; the same command makes"
+        abbe.AbbeError, match=r"heads\.parquet is damaged: its checksum is wrong; run the same command again"
     ):
         open_run(tmp_path)
 
@@ -184,5 +184,5 @@ def test_a_folder_or_a_link_to_nothing_in_place_of_a_file(tmp_path: Path, name: 
 
 def test_table_with_other_columns(tmp_path: Path) -> None:
     Run(MADE.drop("control"), made().manifest).save(tmp_path)
-    with pytest.raises(abbe.AbbeError, match="other columns than a run: model, layer"):
+    with pytest.raises(abbe.AbbeError, match="not have the columns of a run: model, layer"):
         open_run(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import _directions
+from inside import directions
 from row_cases import as_type, nasty_rows, random_rows, seeded
 from torch import Tensor
 
@@ -62,7 +62,7 @@ def pair_direction(logits: Tensor) -> Tensor:
 
 def assert_exact(rows: Rows, seed: int, close: float = 1e-9, settings: tuple[tuple[float, float], ...] = ()) -> None:
     settings = settings or tuple((t, step) for t in TEMPERATURES for step in STEPS)
-    drawn = _directions(rows, seeded(seed))
+    drawn = directions(rows, seeded(seed))
     for t, step in settings:
         found = differences(rows, (t,), (step,), seeded(seed))
         for head in range(rows.heads):

@@ -171,10 +171,10 @@ def test_bad_shapes_are_refused() -> None:
     rows = random_rows(6)
     short, odd = rows.weights[..., :-1], rows.vectors[:3]
     for parts, message in (
-        ({"weights": short}, "logits and weights must have one shape"),
+        ({"weights": short}, "logits and weights must have the same shape"),
         ({"vectors": odd}, "vectors have 3 groups, which do not divide 4 heads"),
         ({"vectors": rows.vectors[:, :-1]}, "vectors must be \\(group, 20 keys, feature\\)"),
-        ({"vectors": rows.vectors.float()}, "must have one floating-point type"),
+        ({"vectors": rows.vectors.float()}, "must have the same floating-point type"),
     ):
         with pytest.raises(AbbeError, match=message):
             changed(rows, **parts)

@@ -89,9 +89,9 @@ def test_merging_is_associative_and_has_a_neutral_element(seeds: list[int]) -> N
 
 def test_states_of_other_measures_or_shapes_are_refused() -> None:
     a = update({}, dispersion(random_rows(0)))
-    with pytest.raises(abbe.AbbeError, match="different measures cannot be merged: 'sink_mass/control' is in one"):
+    with pytest.raises(abbe.AbbeError, match="different measures cannot be merged: 'sink_mass/control' is in only one"):
         merge(a, {name: x for name, x in a.items() if name != "sink_mass/control"})
-    with pytest.raises(abbe.AbbeError, match="different shape cannot be merged"):
+    with pytest.raises(abbe.AbbeError, match="different shapes cannot be merged"):
         merge(a, update({}, dispersion(random_rows(0, heads=2))))
 
 

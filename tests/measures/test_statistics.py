@@ -188,7 +188,7 @@ def test_critical_n_is_the_first_size_that_is_not_rejected() -> None:
 
 
 def test_ks_refuses_bad_samples() -> None:
-    with pytest.raises(AbbeError, match="samples must be of one size"):
+    with pytest.raises(AbbeError, match="samples must have the same size"):
         ks_test(torch.ones(3), torch.ones(4))
     with pytest.raises(AbbeError, match="samples hold NaN"):
         ks_test(torch.tensor([1.0, math.nan]), torch.ones(2))

@@ -139,7 +139,7 @@ def test_damaged_manifest(study: str, file: str, abbe_commands: Commands, whole:
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 1', 1))
     command = abbe_commands.of(study, folder, "--quiet")
     ended = abbe_commands.run(command)
-    says = "its checksum is wrong; delete it, and the same command resumes with what is whole in the folder"
+    says = "its checksum is wrong; delete it, and the same command resumes from the intact files"
     assert (ended.code, ended.err) == (2, f"abbe: {path} is damaged: {says}\n")
     path.unlink()
     resume(study, folder, abbe_commands, whole, 0)

@@ -1,8 +1,8 @@
 """What can be proved about attention weights: pure, batched, differentiable functions of tensors.
 
-Each docstring says the statement, its assumptions, whether it is tight, its source, and what high and low mean.
-Names that end in `_paper` are the forms of arXiv 2508.17821 where ours differ; some of those are false, and
-`abbe verify` shows it. `catalogue()` lists every statement with its status.
+Each docstring gives the statement, its assumptions, whether it is tight, its source, and what high and low mean.
+Names that end in `_paper` are the forms of arXiv 2508.17821 where ours differ; some of them are false, as
+`abbe verify` shows. `catalogue()` lists every statement with its status.
 """
 
 from ._capacity import TruncationErrors, mass_law, truncation_errors
@@ -50,12 +50,7 @@ from ._gradient import (
     spectral_norm_bounds,
     spectral_norm_supremum,
 )
-from ._margin import (
-    entmax_contenders,
-    entmax_gap,
-    margin_needed,
-    winners_mass,
-)
+from ._margin import entmax_contenders, entmax_gap, margin_needed, winners_mass
 from ._separability import (
     BallCount,
     Retrieval,

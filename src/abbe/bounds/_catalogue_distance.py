@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from itertools import combinations
-
 import torch
 from torch import Tensor
 
 from . import _distance as distance
 from . import _expected as expected
-from ._catalogue_common import PAPER, PLACED, SMALL, count_of, entries, keys_of, placed
-from ._statements import Point, Sizes, Statement, normal, rows_and_vectors
+from ._statements import PAPER, PLACED, SMALL, Point, Sizes, count_of, entries, normal, placed, rows_and_vectors
 
 _expected_distance = placed(expected.expected_distance_exact)
 
 
 def _mean_square_net_distance(point: Point) -> Tensor:
-    a, x, keys = point.weights, point["vectors"], keys_of(point)
-    total = a.new_zeros(a.shape[:-1])
-    for subset in combinations(range(keys), count_of(point)):
-        chosen = torch.zeros(keys, dtype=torch.bool, device=a.device)
-        chosen[list(subset)] = True
-        total = total + distance.net_distance(a, x, chosen.expand(a.shape)) ** 2
-    return total / math.comb(keys, count_of(point))
+    a, x = point.weights, point["vectors"]
+    return expected.mean_over_subsets(a, count_of(point), lambda chosen: distance.net_distance(a, x, chosen) ** 2)
 
 
 def _growing(generator: torch.Generator, trials: int, sizes: Sizes) -> Point:
@@ -44,7 +35,7 @@ def _of_the_first(point: Point, keys: int) -> Tensor:
 _selected = entries("distance", sampler=rows_and_vectors, sizes=PLACED)
 _random = entries("distance", assumptions="uniform random N-subset", sampler=rows_and_vectors, sizes=SMALL)
 
-DISTANCE: tuple[Statement, ...] = (
+DISTANCE = (
     _selected("theorem-1", "d <= (1 - abar) d1 + max||x|| (abar (L-N) - (1 - abar)) (Theorem 1(1), linear)",
               r"\tilde d \le (1-\bar a_N)d_1 + \max_{I_N}\|x_j\|\,(\bar a_N(L-N)-(1-\bar a_N))",
               placed(distance.distance), placed(distance.distance_bound),

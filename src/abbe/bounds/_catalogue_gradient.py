@@ -11,8 +11,7 @@ from ..normalizers import normalizer
 from . import _change as change
 from . import _distance as distance
 from . import _gradient as gradient
-from ._catalogue_common import KEYS, OURS, PAPER, keys_of
-from ._statements import Point, Sizes, Statement, normal, rows
+from ._statements import KEYS, PAPER, Point, Sizes, Statement, T, entries, keys_of, normal, rows
 
 _FAMILIES: dict[str, Callable[[Tensor], Tensor]] = {
     "exp": torch.exp,
@@ -44,16 +43,6 @@ def spectral(matrix: Tensor) -> Tensor:
     return norm
 
 
-def _log_derivative(name: str, family: Callable[[Tensor], Tensor]) -> Statement:
-    return Statement(
-        f"log-derivative-{name}", "gradient", f"||J_F||_2 <= (1/2) max |(log F)'|, F = {name}",
-        r"\|J_F\|_2 \le \tfrac12\max|(\log F)'|", OURS, "F positive and differentiable", "proved", True, _moderate,
-        lambda p: _general_norm(family, p["logits"]),
-        lambda p: change.log_derivative_bound(_log_slope(family, p["logits"]).abs().amax(-1)),
-        sizes=({"keys": 2}, {"keys": 6}),
-    )  # fmt: skip
-
-
 def _moderate(generator: torch.Generator, trials: int, sizes: Sizes) -> Point:
     """Logits of moderate spread around a common level, which matters to maps that are not shift invariant."""
     level = normal(generator, trials, 1, spread=4.0)
@@ -73,75 +62,69 @@ def _movement(point: Point) -> Tensor:
     )
 
 
-def _row_quantity(function: Callable[..., Tensor]) -> Callable[[Point], Tensor]:
-    return lambda p: function(p.weights, p.temperature)
+def _of_row(function: Callable[..., T]) -> Callable[[Point], T]:
+    """A function of (weights, temperature) as a quantity of a point."""
+    return lambda point: function(point.weights, point.temperature)
 
 
-def _supremum(
-    name: str,
-    text: str,
-    latex: str,
-    measured: Callable[..., Tensor],
-    bound: Callable[[Point], Tensor],
-    source: str = OURS,
-    status: str = "proved",
-    tight: bool = True,
-    sizes: tuple[Sizes, ...] = KEYS,
-) -> Statement:
-    return Statement(name, "gradient", text, latex, source, "softmax", status, tight, rows,  # type: ignore[arg-type]
-                     _row_quantity(measured), bound, sizes=sizes)  # fmt: skip
+_entry = entries("gradient", assumptions="softmax", sampler=rows, sizes=KEYS)
+
+
+def _log_derivative(name: str, family: Callable[[Tensor], Tensor]) -> Statement:
+    return _entry(
+        f"log-derivative-{name}", f"||J_F||_2 <= (1/2) max |(log F)'|, F = {name}",
+        r"\|J_F\|_2 \le \tfrac12\max|(\log F)'|", lambda p: _general_norm(family, p["logits"]),
+        lambda p: change.log_derivative_bound(_log_slope(family, p["logits"]).abs().amax(-1)),
+        assumptions="F positive and differentiable", sampler=_moderate, sizes=({"keys": 2}, {"keys": 6}),
+    )  # fmt: skip
 
 
 def _constant(spec: str) -> Statement:
     """Lipschitz constant of a normalizer as a statement."""
-    made = normalizer(spec)
-    return Statement(
-        f"lipschitz-{spec.replace(':', '-').replace('=', '')}", "gradient",
-        f"sup ||J||_2 of {spec} is its lipschitz(keys)",
-        rf"\sup\|J\|_2,\ \text{{{spec}}}", OURS, spec, "proved", True, _moderate,
-        lambda p: spectral(made.jacobian(p["logits"])),
-        lambda p: p["logits"].new_full(p["logits"].shape[:-1], made.lipschitz(keys_of(p)), dtype=torch.float64),
+    tested = normalizer(spec)
+    return _entry(
+        f"lipschitz-{spec.replace(':', '-').replace('=', '')}", f"sup ||J||_2 of {spec} is its lipschitz(keys)",
+        rf"\sup\|J\|_2,\ \text{{{spec}}}", lambda p: spectral(tested.jacobian(p["logits"])),
+        lambda p: p["logits"].new_full(p["logits"].shape[:-1], tested.lipschitz(keys_of(p)), dtype=torch.float64),
         # The constants of entmax come from a search, the Jacobians from thresholds: some digits of the ratio are lost.
-        sizes=({"keys": 2}, {"keys": 3}, {"keys": 12}), tolerance=1e-8,
+        assumptions=spec, sampler=_moderate, sizes=({"keys": 2}, {"keys": 3}, {"keys": 12}), tolerance=1e-8,
     )  # fmt: skip
 
 
 _CONSTANTS = ("sigmoid:bias=0", "sparsemax", "entmax:alpha=1.5", "entmax:alpha=1.25", "ssmax", "softmax1")
 
-GRADIENT: tuple[Statement, ...] = (
-    _supremum("largest-entry", "max |J_ij| <= 1/(4T)", r"\max_{ij}|J_{ij}| \le \frac{1}{4T}",
-              gradient.largest_entry, lambda p: 0.25 / p.temperature),
-    _supremum("spectral", "||J||_2 <= 1/(2T)", r"\|J\|_2 \le \frac{1}{2T}",
-              gradient.spectral_norm, lambda p: gradient.spectral_norm_supremum(p.temperature)),
-    _supremum("spectral-paper", "||J||_2 <= min{1/(4T), sqrt 2} (Corollary 3)", r"\|J\|_2 \le \min\{1/(4T),\sqrt2\}",
-              gradient.spectral_norm, lambda p: gradient.spectral_norm_bound_paper(p.temperature),
-              PAPER, "refuted", False),
-    _supremum("spectral-row-upper", "||J||_2 <= 2 max a(1-a)/T", r"\|J\|_2 \le 2\max_i a_i(1-a_i)/T",
-              gradient.spectral_norm, lambda p: gradient.spectral_norm_bounds(p.weights, p.temperature)[1]),
-    Statement("spectral-row-lower", "gradient", "||J||_2 >= max a(1-a)/T", r"\|J\|_2 \ge \max_i a_i(1-a_i)/T",
-              OURS, "softmax", "proved", False, rows, _row_quantity(gradient.spectral_norm),
-              lambda p: gradient.spectral_norm_bounds(p.weights, p.temperature)[0], "lower", KEYS),
-    _supremum("frobenius", "||J||_F <= sqrt(p2 (1 - p2))/T <= 1/(2T)", r"\|J\|_F \le \sqrt{p_2(1-p_2)}/T",
-              gradient.frobenius_norm, lambda p: gradient.frobenius_norm_bound(p.weights, p.temperature)),
-    _supremum("one-norm", "||J||_{1->1} <= 1/(2T)", r"\|J\|_{1\to1} \le \frac{1}{2T}",
-              gradient.one_norm, lambda p: 0.5 / p.temperature),
-    _supremum("inf-to-one", "||J||_{inf->1} <= 1/T", r"\|J\|_{\infty\to1} \le \frac1T",
-              gradient.inf_to_one_norm, lambda p: gradient.inf_to_one_supremum(p.temperature), sizes=KEYS[:3]),
-    Statement("change", "gradient", "||softmax((l+e)/T) - softmax(l/T)|| <= sqrt2 tanh((max e - min e)/(4T))",
-              r"\|\Delta a\|_2 \le \sqrt2\tanh\frac{\max e-\min e}{4T}", OURS, "softmax", "proved", True, _moved,
-              _movement, lambda p: change.change_bound(p["change"], p.temperature), sizes=KEYS[:4]),
-    Statement("change-by-norm", "gradient", "||softmax((l+e)/T) - softmax(l/T)|| <= sqrt2 tanh(||e||/(2 sqrt2 T))",
-              r"\|\Delta a\|_2 \le \sqrt2\tanh\frac{\|e\|}{2\sqrt2 T}", OURS, "softmax", "proved", True, _moved,
-              _movement, lambda p: change.change_bound_by_norm(distance.norm(p["change"]), p.temperature),
-              sizes=KEYS[:4]),
+GRADIENT = (
+    _entry("largest-entry", "max |J_ij| <= 1/(4T)", r"\max_{ij}|J_{ij}| \le \frac{1}{4T}",
+           _of_row(gradient.largest_entry), lambda p: 0.25 / p.temperature),
+    _entry("spectral", "||J||_2 <= 1/(2T)", r"\|J\|_2 \le \frac{1}{2T}",
+           _of_row(gradient.spectral_norm), lambda p: gradient.spectral_norm_supremum(p.temperature)),
+    _entry("spectral-paper", "||J||_2 <= min{1/(4T), sqrt 2} (Corollary 3)", r"\|J\|_2 \le \min\{1/(4T),\sqrt2\}",
+           _of_row(gradient.spectral_norm), lambda p: gradient.spectral_norm_bound_paper(p.temperature),
+           source=PAPER, status="refuted", tight=False),
+    _entry("spectral-row-upper", "||J||_2 <= 2 max a(1-a)/T", r"\|J\|_2 \le 2\max_i a_i(1-a_i)/T",
+           _of_row(gradient.spectral_norm), lambda p: _of_row(gradient.spectral_norm_bounds)(p)[1]),
+    _entry("spectral-row-lower", "||J||_2 >= max a(1-a)/T", r"\|J\|_2 \ge \max_i a_i(1-a_i)/T",
+           _of_row(gradient.spectral_norm), lambda p: _of_row(gradient.spectral_norm_bounds)(p)[0],
+           tight=False, side="lower"),
+    _entry("frobenius", "||J||_F <= sqrt(p2 (1 - p2))/T <= 1/(2T)", r"\|J\|_F \le \sqrt{p_2(1-p_2)}/T",
+           _of_row(gradient.frobenius_norm), _of_row(gradient.frobenius_norm_bound)),
+    _entry("one-norm", "||J||_{1->1} <= 1/(2T)", r"\|J\|_{1\to1} \le \frac{1}{2T}",
+           _of_row(gradient.one_norm), lambda p: 0.5 / p.temperature),
+    _entry("inf-to-one", "||J||_{inf->1} <= 1/T", r"\|J\|_{\infty\to1} \le \frac1T",
+           _of_row(gradient.inf_to_one_norm), lambda p: gradient.inf_to_one_supremum(p.temperature), sizes=KEYS[:3]),
+    _entry("change", "||softmax((l+e)/T) - softmax(l/T)|| <= sqrt2 tanh((max e - min e)/(4T))",
+           r"\|\Delta a\|_2 \le \sqrt2\tanh\frac{\max e-\min e}{4T}", _movement,
+           lambda p: change.change_bound(p["change"], p.temperature), sampler=_moved, sizes=KEYS[:4]),
+    _entry("change-by-norm", "||softmax((l+e)/T) - softmax(l/T)|| <= sqrt2 tanh(||e||/(2 sqrt2 T))",
+           r"\|\Delta a\|_2 \le \sqrt2\tanh\frac{\|e\|}{2\sqrt2 T}", _movement,
+           lambda p: change.change_bound_by_norm(distance.norm(p["change"]), p.temperature), sampler=_moved,
+           sizes=KEYS[:4]),
     *(_log_derivative(name, family) for name, family in _FAMILIES.items()),
     *(_constant(spec) for spec in _CONSTANTS),
-    Statement("equal-selectivity-entmax", "gradient",
-              "entmax-1.5 at equal selectivity stays below 2, softmax grows like ln L",
-              r"\mathrm{Lip}_{1.5}(T_{1-\varepsilon}) < 2", OURS, "unit margin gives weight 1 - e among L",
-              "proved", False,
-              lambda g, trials, sizes: Point({"odds": normal(g, trials, spread=2.0).abs() + 0.01}, sizes),
-              lambda p: change.sensitivity_at_equal_selectivity("entmax15", keys_of(p), torch.sigmoid(-p["odds"])),
-              lambda p: torch.full_like(p["odds"], 2.0), sizes=({"keys": 16}, {"keys": 1024}, {"keys": 65536}),
-              searchable=False),
+    _entry("equal-selectivity-entmax", "entmax-1.5 at equal selectivity stays below 2, softmax grows like ln L",
+           r"\mathrm{Lip}_{1.5}(T_{1-\varepsilon}) < 2",
+           lambda p: change.sensitivity_at_equal_selectivity("entmax15", keys_of(p), torch.sigmoid(-p["odds"])),
+           lambda p: torch.full_like(p["odds"], 2.0), assumptions="unit margin gives weight 1 - e among L", tight=False,
+           sampler=lambda g, trials, sizes: Point({"odds": normal(g, trials, spread=2.0).abs() + 0.01}, sizes),
+           sizes=({"keys": 16}, {"keys": 1024}, {"keys": 65536}), searchable=False),
 )  # fmt: skip

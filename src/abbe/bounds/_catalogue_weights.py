@@ -9,8 +9,7 @@ from ..normalizers import normalizer
 from . import _dispersion as dispersion
 from . import _margin as margins
 from . import _weights as weights
-from ._catalogue_common import COUNTED, KEYS, PAPER, count_of, entries, keys_of
-from ._statements import Point, Sizes, Statement, normal, rows
+from ._statements import COUNTED, KEYS, PAPER, Point, Sizes, count_of, entries, keys_of, normal, rows
 
 
 def _spread(point: Point) -> Tensor:
@@ -25,9 +24,9 @@ def _deficit(point: Point) -> Tensor:
     return (w * log - over).mean(-1)
 
 
-def _softplus_weights(point: Point) -> Tensor:
+def _largest_softplus_weight(point: Point) -> Tensor:
     shaped = torch.nn.functional.softplus(point["logits"])
-    return shaped / shaped.sum(-1, keepdim=True)
+    return (shaped / shaped.sum(-1, keepdim=True)).amax(-1)
 
 
 def _softplus_ends(point: Point) -> tuple[Tensor, Tensor]:
@@ -50,7 +49,7 @@ def _winners_mass_by_softmax(point: Point) -> Tensor:
 
 _entry = entries("weights", assumptions="softmax", sampler=rows, sizes=KEYS)
 
-WEIGHTS: tuple[Statement, ...] = (
+WEIGHTS = (
     _entry("weight-upper", "a_i <= 1/(1 + (L-1) e^{(l_min - l_i)/T})",
            r"a_i \le \frac{1}{1+(L-1)e^{(l_{\min}-l_i)/T}}", lambda p: p.weights.amax(-1),
            lambda p: weights.weight_bounds(p["logits"], p.temperature.unsqueeze(-1))[1].amax(-1)),
@@ -65,12 +64,11 @@ WEIGHTS: tuple[Statement, ...] = (
            r"a_i \le \frac{1}{1+(L-1)e^{-R/T}}", lambda p: p.weights.amax(-1),
            lambda p: weights.weight_range(_spread(p), keys_of(p), p.temperature)[1]),
     _entry("general-weight-paper", "F(l_i)/sum F <= (max F/min F)/L (Lemma 1), tried with F = softplus",
-           r"\frac{F(l_i)}{\sum_j F(l_j)} \le \frac{\max F}{\min F}\frac1L", lambda p: _softplus_weights(p).amax(-1),
+           r"\frac{F(l_i)}{\sum_j F(l_j)} \le \frac{\max F}{\min F}\frac1L", _largest_softplus_weight,
            lambda p: weights.general_weight_range_paper(*_softplus_ends(p), keys_of(p))[1],
            source=PAPER, assumptions="F continuous and positive, L not in F", tight=False),
     _entry("general-weight", "F(l_i)/sum F <= 1/(1 + (L-1) min F/max F), tried with F = softplus",
-           r"\frac{F(l_i)}{\sum_j F(l_j)} \le \frac{1}{1+(L-1)\min F/\max F}",
-           lambda p: _softplus_weights(p).amax(-1),
+           r"\frac{F(l_i)}{\sum_j F(l_j)} \le \frac{1}{1+(L-1)\min F/\max F}", _largest_softplus_weight,
            lambda p: weights.general_weight_range(*_softplus_ends(p), keys_of(p))[1], assumptions="F positive"),
     _entry("top-mass", "mass of the N largest <= N/(N + (L-N) e^{-R/T})",
            r"\bar a_N \le \frac{N}{N+(L-N)e^{-R/T}}", lambda p: weights.top_mass(p.weights, count_of(p)),

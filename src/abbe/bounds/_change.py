@@ -19,7 +19,7 @@ def change_bound(change: Tensor, temperature: Number = 1.0) -> Tensor:
     """How far softmax weights can move when the logits change by e, for every l: sqrt2 tanh((max e - min e)/(4T)).
 
     Bounds ||softmax((l+e)/T) - softmax(l/T)||_2. Tight: equality at l = -e/2 with two keys. A low value means that the
-    change cannot matter, sqrt 2 that it may turn the row over. Source: this project.
+    change cannot matter, sqrt 2 that it may overturn the row. Source: this project.
 
     Args:
         change: e, (..., keys), in logits.
@@ -83,7 +83,7 @@ def lipschitz(spec: str, keys: int) -> float:
     this project.
 
     Args:
-        spec: of a normalizer, such as "entmax:alpha=1.5"; `abbe.list_normalizers` has them all.
+        spec: of a normalizer, such as "entmax:alpha=1.5"; `abbe.list_normalizers` lists them all.
         keys: >= 1.
 
     Returns:
@@ -99,10 +99,10 @@ def lipschitz(spec: str, keys: int) -> float:
 def selective_temperature(spec: str, keys: Number, error: Number = 0.1) -> Tensor:
     """Temperature at which a unit margin gives the top key a weight of 1 - error among L keys.
 
-    softmax (and ssmax, whose s ln n takes the part of 1/T): 1/ln((L-1)(1-e)/e). sparsemax: the top key at margin
+    softmax (and ssmax, where s ln n plays the part of 1/T): 1/ln((L-1)(1-e)/e). sparsemax: the top key at margin
     m = 1/T over L - 1 equal ones gets (1 + (L-1) m)/L, hence m = ((1-e) L - 1)/(L-1). entmax-1.5: weights (u + h)^2
     and u^2 with m = 2h, (u + h)^2 = 1 - e, (L-1) u^2 = e, hence m = 2 (sqrt(1-e) - sqrt(e/(L-1))).
-    Low means that the row must be made sharp to select at all. Source: this project.
+    Low means that the row must be sharp to select at all. Source: this project.
 
     Args:
         spec: "softmax", "ssmax", "sparsemax" or "entmax15".
@@ -141,7 +141,7 @@ def sensitivity_at_equal_selectivity(spec: str, keys: Number, error: Number = 0.
         error: the weight left to the others, in (0, 1), with 1 - error > 1/L.
 
     Returns:
-        Weight per unit margin, one for each L.
+        Weight per unit margin, one per L.
 
     Examples:
         >>> for spec in ("softmax", "sparsemax"):
@@ -151,7 +151,6 @@ def sensitivity_at_equal_selectivity(spec: str, keys: Number, error: Number = 0.
     """
     n = key_count("keys", keys, 2)
     t = selective_temperature(spec, n, error)
-    unit = {"softmax": "softmax", "ssmax": "softmax", "sparsemax": "sparsemax", "entmax15": "entmax:alpha=1.5"}[spec]
-    made = normalizer(unit)
-    constants = torch.tensor([made.lipschitz(int(k)) for k in n.flatten()], dtype=torch.float64, device=n.device)
+    unscaled = normalizer({"ssmax": "softmax", "entmax15": "entmax:alpha=1.5"}.get(spec, spec))
+    constants = torch.tensor([unscaled.lipschitz(int(k)) for k in n.flatten()], dtype=torch.float64, device=n.device)
     return constants.view(n.shape) / t

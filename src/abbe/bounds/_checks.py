@@ -1,4 +1,4 @@
-"""Checks and small helpers shared by all bounds: what is visible, which keys are selected."""
+"""Checks and small helpers shared by all bounds: which keys are visible, and which are selected."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def as_tensor(name: str, value: Number, like: Tensor | None = None) -> Tensor:
 def positive(name: str, value: Number, like: Tensor | None = None) -> Tensor:
     value = as_tensor(name, value, like)
     if not bool((value.detach() > 0).all()):
-        raise AbbeError(f"{name} must be > 0, got {_worst(value, lowest=True):g}")
+        raise AbbeError(f"{name} must be > 0, got {value.detach().min():g}")
     return value
 
 
 def not_negative(name: str, value: Number, like: Tensor | None = None) -> Tensor:
     value = as_tensor(name, value, like)
     if not bool((value.detach() >= 0).all()):
-        raise AbbeError(f"{name} must be >= 0, got {_worst(value, lowest=True):g}")
+        raise AbbeError(f"{name} must be >= 0, got {value.detach().min():g}")
     return value
 
 
@@ -50,21 +50,21 @@ def key_count(name: str, value: Number, least: int = 1) -> Tensor:
     """A number of keys, as a float tensor so that it broadcasts in formulas."""
     value = as_tensor(name, value)
     if not bool(((value.detach() >= least) & (value.detach() == value.detach().round())).all()):
-        raise AbbeError(f"{name} must be a whole number >= {least}, got {_worst(value, lowest=True):g}")
+        raise AbbeError(f"{name} must be a whole number >= {least}, got {value.detach().min():g}")
     return value
 
 
 def selected_count(count: Number, keys: Tensor, name: str = "count") -> Tensor:
     """N, checked against 1..L."""
     n = key_count(name, count)
-    # A plain number goes where the keys are; a tensor says itself where it is.
+    # A plain number moves to the device of the keys; a tensor stays where it is.
     n = n if isinstance(count, Tensor) else n.to(keys.device)
     try:
         fits = bool((n <= keys.detach()).all())
     except RuntimeError:
         raise AbbeError(f"{name} of shape {tuple(n.shape)} does not broadcast to {tuple(keys.shape)}") from None
     if not fits:
-        raise AbbeError(f"{name} must lie in 1..{int(keys.detach().min())} (the keys), got {_worst(n, lowest=False):g}")
+        raise AbbeError(f"{name} must lie in 1..{int(keys.detach().min())} (the keys), got {n.detach().max():g}")
     return n
 
 
@@ -76,7 +76,7 @@ def checked_weights(weights: Tensor, mask: Tensor | None = None) -> tuple[Tensor
     visible = checked_mask(mask, weights)
     weights = torch.where(visible, weights, 0.0)
     low, total = weights.detach().amin(), weights.detach().sum(-1).amax()
-    if weights.numel() and (low < 0 or total > 1 + 1e-6):  # float32 weights of a long row sum to 1 within some eps
+    if weights.numel() and (low < 0 or total > 1 + 1e-6):  # float32 weights of a long row sum to 1 only within rounding
         raise AbbeError(f"weights must be >= 0 and sum to at most 1, got a smallest of {low:g} and a sum of {total:g}")
     return weights, visible
 
@@ -93,7 +93,7 @@ def checked_mask(mask: Tensor | None, like: Tensor) -> Tensor:
 
 
 def checked_vectors(vectors: Tensor, weights: Tensor, name: str = "vectors") -> Tensor:
-    """One vector a key: (..., keys, d)."""
+    """One vector per key: (..., keys, d)."""
     if not isinstance(vectors, Tensor) or vectors.ndim < 2 or vectors.shape[-2] != weights.shape[-1]:
         raise AbbeError(f"{name} must be (..., {weights.shape[-1]} keys, d), got {_shape(vectors)}")
     try:
@@ -157,11 +157,6 @@ def selected_set(weights: Tensor, count: Number, mask: Tensor | None = None) -> 
 def root(square: Tensor) -> Tensor:
     """Square root with gradient 0, not NaN, at 0."""
     return torch.where(square > 0, torch.where(square > 0, square, 1.0).sqrt(), 0.0)
-
-
-def _worst(value: Tensor, lowest: bool) -> float:
-    flat = value.detach().flatten()
-    return float(flat.min() if lowest else flat.max())
 
 
 def _shape(value: Any) -> str:

@@ -35,8 +35,8 @@ def entropy_deficit_bound(spread: Number, temperature: Number = 1.0) -> Tensor:
     """How far below its maximum the entropy of softmax can be: ln L - H <= ln S(e^{R/T}).
 
     S(rho) = (rho - 1) rho^{1/(rho-1)} / (e ln rho) is the Specht ratio. Assumes softmax; holds for every L and is
-    approached as L grows (two-level logits). Source: this project. A low value means that a row with this spread of
-    logits is dispersed whatever it does, a high one that it may be sharp.
+    approached as L grows (two-level logits). Source: this project. A low value means that every row with this spread of
+    logits is dispersed, a high one that it may be sharp.
 
     Args:
         spread: R >= 0, the largest minus the smallest logit.
@@ -61,8 +61,8 @@ def entropy_deficit_bound(spread: Number, temperature: Number = 1.0) -> Tensor:
 def entropy_deficit_bound_loose(spread: Number, temperature: Number = 1.0) -> Tensor:
     """How far below its maximum the entropy of softmax can be, in short: ln L - H <= R^2/(8 T^2).
 
-    The quadratic that `entropy_deficit_bound` touches at R = 0. A low value means that the row is dispersed whatever it
-    does. Source: this project.
+    The quadratic that `entropy_deficit_bound` touches at R = 0. A low value means that every such row is dispersed.
+    Source: this project.
 
     Args:
         spread, temperature: as for `entropy_deficit_bound`.

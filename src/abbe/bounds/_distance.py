@@ -13,7 +13,9 @@ from torch import Tensor
 from ._checks import Number, checked_rows, root
 
 
-class _Split(NamedTuple):
+class Split(NamedTuple):
+    """Rows cut into selected and other keys."""
+
     weights: Tensor  # (..., L), 0 where absent
     vectors: Tensor  # (..., L, d)
     y: Tensor  # (..., L, d)
@@ -22,11 +24,11 @@ class _Split(NamedTuple):
     s: Tensor  # (..., d)
 
 
-def _split(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None) -> _Split:
+def split(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None) -> Split:
     row = checked_rows(weights, vectors, count, mask)
     y = row.weights.unsqueeze(-1) * torch.where(row.visible.unsqueeze(-1), row.vectors, 0.0)
     s = torch.where(row.chosen.unsqueeze(-1), y, 0.0).sum(-2)
-    return _Split(row.weights, row.vectors, y, row.chosen, row.visible & ~row.chosen, s)
+    return Split(row.weights, row.vectors, y, row.chosen, row.visible & ~row.chosen, s)
 
 
 def norm(vectors: Tensor) -> Tensor:
@@ -38,11 +40,11 @@ def _largest(values: Tensor, where: Tensor) -> Tensor:
     return torch.where(where, values, 0.0).amax(-1)
 
 
-def _diameter(parts: _Split) -> Tensor:
+def _diameter(parts: Split) -> Tensor:
     """d1: largest distance between a selected and an unselected token vector."""
-    apart = norm(parts.vectors.unsqueeze(-2) - parts.vectors.unsqueeze(-3))
+    gaps = norm(parts.vectors.unsqueeze(-2) - parts.vectors.unsqueeze(-3))
     pairs = parts.outside.unsqueeze(-1) & parts.inside.unsqueeze(-2)
-    return torch.where(pairs, apart, 0.0).amax((-2, -1))
+    return torch.where(pairs, gaps, 0.0).amax((-2, -1))
 
 
 def distance(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
@@ -65,14 +67,14 @@ def distance(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | Non
         >>> float(abbe.bounds.distance(weights, vectors, 1))
         1.0
     """
-    parts = _split(weights, vectors, count, mask)
+    parts = split(weights, vectors, count, mask)
     return torch.where(parts.outside, norm(parts.y - parts.s.unsqueeze(-2)), 0.0).sum(-1)
 
 
 def net_distance(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
     """How far the selected part of the output lies from the rest of it: ||sum_{i not selected} y_i - s||.
 
-    The variant of `distance` that circulates in summaries of the paper. High means that the two parts differ, low that
+    The variant of `distance` found in summaries of the paper. High means that the two parts differ, low that
     they agree.
 
     Args:
@@ -86,7 +88,7 @@ def net_distance(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor |
         >>> float(abbe.bounds.net_distance(weights, vectors, 1))
         1.0
     """
-    parts = _split(weights, vectors, count, mask)
+    parts = split(weights, vectors, count, mask)
     return norm(torch.where(parts.outside.unsqueeze(-1), parts.y, 0.0).sum(-2) - parts.s)
 
 
@@ -109,14 +111,14 @@ def distance_bound(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor
         >>> float(abbe.bounds.distance_bound(weights, vectors, 1))
         2.0
     """
-    parts = _split(weights, vectors, count, mask)
+    parts = split(weights, vectors, count, mask)
     mass = torch.where(parts.inside, parts.weights, 0.0).sum(-1)
     rest = parts.outside.sum(-1)
     return (1 - mass) * _diameter(parts) + _largest(norm(parts.vectors), parts.inside) * (mass * rest - (1 - mass))
 
 
 def distance_bound_root_paper(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
-    """Theorem 1(1) with the bracket under a square root, as it is also read. FALSE: identical vectors refute it.
+    """Theorem 1(1) with the bracket under a square root, another reading. FALSE: identical vectors refute it.
 
     The true form is `distance_bound`. Source: arXiv 2508.17821.
 
@@ -132,7 +134,7 @@ def distance_bound_root_paper(weights: Tensor, vectors: Tensor, count: Number, m
         >>> bool(abbe.bounds.distance(weights, equal, 4) <= claimed)
         False
     """
-    parts = _split(weights, vectors, count, mask)
+    parts = split(weights, vectors, count, mask)
     mass = torch.where(parts.inside, parts.weights, 0.0).sum(-1)
     bracket = (mass * parts.outside.sum(-1) - (1 - mass)).clamp(min=0)
     return (1 - mass) * _diameter(parts) + _largest(norm(parts.vectors), parts.inside) * root(bracket)
@@ -141,7 +143,7 @@ def distance_bound_root_paper(weights: Tensor, vectors: Tensor, count: Number, m
 def distance_sandwich(
     weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """What `distance` can be, knowing the sum of the selected tokens: (L-N) ||s|| +- sum_{not selected} ||y_i||.
+    """Range of `distance`, given the sum of the selected tokens: (L-N) ||s|| +- sum_{not selected} ||y_i||.
 
     For any set. Tight: equality for identical vectors (left) and for unselected vectors opposite to s (right). Source:
     this project. A narrow interval means that the distance says no more than the length of s, a wide one that it may.
@@ -157,7 +159,7 @@ def distance_sandwich(
         >>> [float(bound) for bound in abbe.bounds.distance_sandwich(weights, vectors, 1)]
         [1.0, 3.0]
     """
-    parts = _split(weights, vectors, count, mask)
+    parts = split(weights, vectors, count, mask)
     middle = parts.outside.sum(-1) * norm(parts.s)
     slack = torch.where(parts.outside, norm(parts.y), 0.0).sum(-1)
     return middle - slack, middle + slack
@@ -180,6 +182,6 @@ def net_distance_bound(weights: Tensor, vectors: Tensor, count: Number, mask: Te
         >>> float(abbe.bounds.net_distance_bound(weights, vectors, 1))
         3.0
     """
-    parts = _split(weights, vectors, count, mask)
+    parts = split(weights, vectors, count, mask)
     mass = torch.where(parts.inside, parts.weights, 0.0).sum(-1)
     return (1 - mass) * _diameter(parts) + (2 * mass - 1).abs() * _largest(norm(parts.vectors), parts.inside)

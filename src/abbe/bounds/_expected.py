@@ -6,6 +6,7 @@ y_i = a_i x_i are the weighted token vectors, z the sum of all, Q = sum ||y_i||^
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import combinations
 from typing import NamedTuple
 
@@ -40,10 +41,10 @@ def _expected_terms(m: _Moments) -> tuple[Tensor, Tensor]:
     keys, n = m.keys.unsqueeze(-1), m.chosen.unsqueeze(-1)
     others = m.z.unsqueeze(-2) - m.y
     centre = ((m.y - (n / (keys - 1).clamp(min=1)).unsqueeze(-1) * others) ** 2).sum(-1)
-    # Rows of one or two keys must not divide by 0: nothing is random there, the product below is 0.
+    # Rows of one or two keys must not divide by 0: nothing is random there, and the product below is 0.
     factor = n * (keys - 1 - n) / ((keys - 1).clamp(min=1) * (keys - 2).clamp(min=1))
     scatter = m.squares.sum(-1, keepdim=True) - m.squares - (others**2).sum(-1) / (keys - 1).clamp(min=1)
-    # A variance: below 0 is rounding.
+    # A variance: negative values are rounding.
     return centre, (factor * scatter).clamp(min=0)
 
 
@@ -54,12 +55,12 @@ def _averaged(m: _Moments, terms: Tensor) -> Tensor:
 def expected_distance_bounds(
     weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Expected distance of a uniform random N-subset, between two closed forms (Theorem 1(2) made true).
+    """Expected distance of a uniform random N-subset, between two closed forms (Theorem 1(2) corrected).
 
     ((L-N)/L) sum_i ||mu_i|| <= E d <= ((L-N)/L) sum_i sqrt(||mu_i||^2 + V_i), mu_i = y_i - N/(L-1) (z - y_i),
     V_i = N(L-1-N)/((L-1)(L-2)) (Q - ||y_i||^2 - ||z - y_i||^2/(L-1)). Any weights. Both sides by Jensen; equality
     on both when the subset does not matter (N = L-1, or equal y). Source: this project. It is the random control
-    for `distance`: a high `distance` beside it means that the selection lies farther out than chance would put it.
+    for `distance`: a higher `distance` means that the selection lies farther out than chance would put it.
 
     Args:
         weights: (..., keys), >= 0, with a sum of at most 1.
@@ -91,7 +92,7 @@ def expected_distance_bound_paper(
         weights, vectors, count, mask: as for `expected_distance_bounds`.
 
     Returns:
-        What the formula gives, (...), in the unit of the vectors: the mean distance is this or larger.
+        What the formula gives, (...), in the unit of the vectors: the mean distance is at least this.
 
     Examples:
         >>> weights, vectors = torch.full((4,), 0.25), torch.eye(4)
@@ -144,7 +145,7 @@ def expected_net_distance_squared(
     m = _moments(weights, vectors, count, mask)
     n, keys = m.chosen, m.keys
     pairs = keys * (keys - 1).clamp(min=1)
-    # One key alone has no pairs: it is the set, or the rest.
+    # A single key has no pairs: it is the set, or the rest.
     straight = torch.where(keys > 1, 1 - 4 * n / keys + 4 * n * (n - 1) / pairs, 1.0)
     return straight * (m.z**2).sum(-1) + 4 * n * (keys - n) / pairs * m.squares.sum(-1)
 
@@ -158,7 +159,7 @@ def expected_distance_exact(weights: Tensor, vectors: Tensor, count: int, limit:
         weights: (..., keys), >= 0, with a sum of at most 1.
         vectors: token vectors, (..., keys, d).
         count: N, 1 to the keys.
-        limit: of the number of subsets.
+        limit: on the number of subsets.
 
     Returns:
         Mean of `distance`, (...), in the unit of the vectors.
@@ -177,9 +178,15 @@ def expected_distance_exact(weights: Tensor, vectors: Tensor, count: int, limit:
     selected_count(count, torch.tensor(float(keys)))
     if math.comb(keys, count) > limit:
         raise AbbeError(f"count and keys give {math.comb(keys, count)} subsets, more than {limit}")
+    return mean_over_subsets(weights, count, lambda chosen: distance(weights, vectors, chosen))
+
+
+def mean_over_subsets(weights: Tensor, count: int, measure: Callable[[Tensor], Tensor]) -> Tensor:
+    """Mean of a measure of marked keys, over all sets of `count` keys."""
+    keys = weights.shape[-1]
     total = torch.zeros_like(weights[..., 0])
     for subset in combinations(range(keys), count):
         chosen = torch.zeros(keys, dtype=torch.bool, device=weights.device)
         chosen[list(subset)] = True
-        total = total + distance(weights, vectors, chosen.expand(weights.shape))
+        total = total + measure(chosen.expand(weights.shape))
     return total / math.comb(keys, count)

@@ -13,7 +13,7 @@ from torch import Tensor
 from .._errors import AbbeError
 from ._checks import Number, checked_weights, positive, root
 
-_MOST_KEYS_TO_ENUMERATE = 20  # half a million sets, as a set and its complement count alike
+_MOST_KEYS_TO_ENUMERATE = 20  # half a million sets, as a set and its complement count the same
 
 
 def _largest_share(weights: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def largest_entry(weights: Tensor, temperature: Number = 1.0) -> Tensor:
 
     Args:
         weights: (..., keys), >= 0, with a sum of at most 1.
-        temperature: T > 0 at which they were made.
+        temperature: T > 0 of these weights.
 
     Returns:
         Weight per logit, (...), in [0, 1/(4T)].
@@ -207,7 +207,7 @@ def inf_to_one_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
     keys = a.shape[-1]
     if keys > _MOST_KEYS_TO_ENUMERATE:
         raise AbbeError(f"weights have {keys} keys, inf_to_one_norm enumerates sets of up to {_MOST_KEYS_TO_ENUMERATE}")
-    # The last key is in none of them: its sets are the complements.
+    # None holds the last key: sets with it are the complements.
     sets = (torch.arange(2 ** (keys - 1), device=a.device).unsqueeze(-1) >> torch.arange(keys, device=a.device)) & 1
     mass = a @ sets.to(a.dtype).mT
     return 4 * (mass * (1 - mass)).amax(-1) / positive("temperature", temperature, a)

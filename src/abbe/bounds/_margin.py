@@ -1,4 +1,4 @@
-"""Section 2, weights: what stands against dispersion, a margin that grows like ln L or a map with exact zeros.
+"""Section 2, weights: what counters dispersion, a margin that grows like ln L or a map with exact zeros.
 
 L is the number of visible keys, R the spread max l - min l of the logits of a row, T the temperature.
 """
@@ -17,7 +17,7 @@ def margin_needed(keys: Number, error: Number, temperature: Number = 1.0, winner
     """Margin that N equal winners need over the L - N others to hold a mass of 1 - error: T ln((L-N)(1-e)/(N e)).
 
     Assumes softmax. Exact (necessary and sufficient when the others are equal). Source: this project. It grows like
-    T ln L: that is the resolution limit of softmax. High means that the winners must lie far above the rest.
+    T ln L, the resolution limit of softmax. High means that the winners must lie far above the rest.
 
     Args:
         keys: L >= 1, the visible keys.

@@ -1,4 +1,4 @@
-"""Section 4, geometric separability: which selected tokens a ball around their sum can tell from the rest."""
+"""Section 4, geometric separability: which selected tokens a ball around their sum separates from the rest."""
 
 from __future__ import annotations
 
@@ -9,18 +9,8 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
-from ._checks import (
-    Number,
-    as_tensor,
-    checked_rows,
-    checked_weights,
-    key_count,
-    not_negative,
-    positive,
-    root,
-    selected_count,
-)
-from ._distance import norm
+from ._checks import Number, as_tensor, checked_weights, key_count, not_negative, positive, root, selected_count
+from ._distance import norm, split
 
 
 class BallCount(NamedTuple):
@@ -55,24 +45,19 @@ def _centre_distances(
     weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None, metric: str = "euclidean"
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Distance of every y_i to the sum of the selected ones; the selected and the other visible keys."""
-    weights, vectors, visible, chosen = checked_rows(weights, vectors, count, mask)
-    y = weights.unsqueeze(-1) * torch.where(visible.unsqueeze(-1), vectors, 0.0)
-    s = torch.where(chosen.unsqueeze(-1), y, 0.0).sum(-2, keepdim=True)
+    parts = split(weights, vectors, count, mask)
+    y, s = parts.y, parts.s.unsqueeze(-2)
     if metric == "euclidean":
-        return norm(y - s), chosen, visible & ~chosen
+        return norm(y - s), parts.inside, parts.outside
     if metric != "cosine":
         raise AbbeError(f"metric must be 'euclidean' or 'cosine', got {metric!r}")
     lengths = norm(y) * norm(s)
     cosine = (y * s).sum(-1) / torch.where(lengths > 0, lengths, 1.0)
-    return 1 - cosine, chosen, visible & ~chosen
+    return 1 - cosine, parts.inside, parts.outside
 
 
 def separability(
-    weights: Tensor,
-    vectors: Tensor,
-    count: Number,
-    radius: Number | None = None,
-    mask: Tensor | None = None,
+    weights: Tensor, vectors: Tensor, count: Number, radius: Number | None = None, mask: Tensor | None = None
 ) -> BallCount:
     """N_s/N: the share of the selected tokens with ||y_i - s|| <= r, s the sum of the selected.
 
@@ -140,7 +125,7 @@ def precision_recall(
     return Retrieval(recall, precision, 2 * precision * recall / (precision + recall))
 
 
-def _other_squares(weights: Tensor, power: int) -> Tensor:
+def _sum_of_others(weights: Tensor, power: int) -> Tensor:
     """sum_{j != i} a_j^power for every selected i."""
     raised = weights**power
     return raised.sum(-1, keepdim=True) - raised
@@ -174,22 +159,15 @@ def sphere_separability_bounds(
     square = positive("radius", radius, a).unsqueeze(-1) ** 2
     m = positive("norm_of_vectors", norm_of_vectors, a).unsqueeze(-1)
     d = key_count("dimension", dimension).to(a).unsqueeze(-1)
-    v = m**2 * _other_squares(a, 2)
-    # A variance: below 0 is rounding.
-    w = (2 * m**4 / d * (_other_squares(a, 2) ** 2 - _other_squares(a, 4))).clamp(min=0)
+    v = m**2 * _sum_of_others(a, 2)
+    # A variance: negative values are rounding.
+    w = (2 * m**4 / d * (_sum_of_others(a, 2) ** 2 - _sum_of_others(a, 4))).clamp(min=0)
     gap = (square - v) ** 2
-    # 0/0 where nothing is random and r^2 = v: the bound that says nothing.
+    # 0/0 where nothing is random and r^2 = v: the trivial bound.
     cantelli = torch.where(w + gap > 0, w / torch.where(w + gap > 0, w + gap, 1.0), 1.0)
     low = torch.where(square > v, 1 - torch.minimum(v / square, cantelli), 0.0)
     high = torch.where(square < v, cantelli, 1.0)
     return low.mean(-1), high.mean(-1)
-
-
-def _spread_paper(weights: Tensor, m: Tensor, apart: Tensor) -> Tensor:
-    """xi_i of Theorem 2."""
-    squares, sums = _other_squares(weights, 2), _other_squares(weights, 1)
-    cross = sums**2 - squares
-    return root(m**2 * squares + cross * (m**2 - apart**2 / 2))
 
 
 def sphere_separability_bounds_paper(
@@ -218,7 +196,9 @@ def sphere_separability_bounds_paper(
     a, _ = checked_weights(weights)
     r = positive("radius", radius, a).unsqueeze(-1)
     m = positive("norm_of_vectors", norm_of_vectors, a).unsqueeze(-1)
-    xi = _spread_paper(a, m, not_negative("apart", apart, a).unsqueeze(-1))
+    delta = not_negative("apart", apart, a).unsqueeze(-1)
+    squares, sums = _sum_of_others(a, 2), _sum_of_others(a, 1)
+    xi = root(m**2 * squares + (sums**2 - squares) * (m**2 - delta**2 / 2))
     return 1 - (xi / r).mean(-1), torch.exp(-((xi - r) ** 2) / (2 * m**2)).mean(-1)
 
 
@@ -246,7 +226,7 @@ def sphere_separability_estimate(count: Number, keys: Number, dimension: Number,
     keys, d = key_count("keys", keys, 2), key_count("dimension", dimension)
     n = selected_count(count, keys - 1)
     rest, lift = (keys - n).unsqueeze(-1), torch.sqrt(d / n).unsqueeze(-1)
-    # The maximum g of m normals is found by its distribution function Phi^m, in equal steps of probability.
+    # The maximum of m normals has the distribution function Phi^m: integrate in equal steps of probability.
     levels = (torch.arange(points, dtype=torch.float64, device=rest.device) + 0.5) / points
     largest = torch.special.ndtri(torch.exp(torch.log(levels) / rest))
     mean: Tensor = torch.special.ndtr(lift - largest).mean(-1)

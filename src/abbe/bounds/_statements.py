@@ -1,16 +1,31 @@
-"""The record of one statement, and the points at which it is tried."""
+"""The record of one statement, the points at which it is tried, and what the parts of the catalogue share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 Status = Literal["proved", "refuted", "conditional", "approximation"]
 Sizes = Mapping[str, int]
+T = TypeVar("T")
+
+PAPER = "arXiv 2508.17821"
+OURS = "this project"
+
+KEYS: tuple[Sizes, ...] = tuple({"keys": k} for k in (2, 3, 5, 16, 64))
+COUNTED: tuple[Sizes, ...] = tuple(
+    {"keys": k, "count": n} for k, n in ((2, 1), (3, 1), (3, 2), (8, 3), (32, 4), (32, 31))
+)
+PLACED: tuple[Sizes, ...] = tuple(
+    {"keys": k, "count": n, "width": d} for k, n, d in ((2, 1, 1), (3, 1, 2), (4, 2, 2), (7, 3, 3), (8, 6, 2))
+)
+SMALL: tuple[Sizes, ...] = tuple(
+    {"keys": k, "count": n, "width": d} for k, n, d in ((2, 1, 1), (3, 1, 1), (4, 2, 2), (6, 2, 2), (6, 5, 2))
+)
 
 
 @dataclass(frozen=True)
@@ -48,23 +63,23 @@ class Statement:
     """One statement of the theory: `measured` <= `bound` (side "upper"), >= ("lower") or = ("equal").
 
     Attributes:
-        name: by which documents and `abbe verify` call it.
+        name: used in documents and by `abbe verify`.
         section: weights, distance, separability, gradient or capacity.
         text: the statement in plain characters.
         latex: the statement as a formula.
         source: where it is from.
-        assumptions: under which it is stated.
-        status: what is true of it: "proved", "refuted", "conditional" (holds under stated assumptions that real models
-            need not meet) or "approximation".
+        assumptions: under which it holds.
+        status: "proved", "refuted", "conditional" (holds under stated assumptions that real models need not meet) or
+            "approximation".
         tight: whether equality is reached or approached.
         sampler: draws a batch of points.
         measured: the quantity that is bounded.
         bound: its bound.
         side: on which side the bound lies.
-        sizes: at which it is tried.
+        sizes: to try it at.
         searchable: whether a gradient search for counterexamples makes sense.
-        noise: the standard error of a measured quantity that is simulated.
-        tolerance: of the ratio, for rounding.
+        noise: standard error of `measured`, if that is simulated.
+        tolerance: rounding error allowed in the ratio.
     """
 
     name: str
@@ -87,11 +102,11 @@ class Statement:
     def ratio(self, point: Point) -> Tensor:
         """How close the points come to the bound: above 1 the statement does not hold there, 1 is equality.
 
-        measured/bound for an upper bound, bound/measured for a lower one. A quantity that is simulated gets the benefit
-        of four standard errors.
+        measured/bound for an upper bound, bound/measured for a lower one. A simulated quantity gets the benefit of four
+        standard errors.
 
         Args:
-            point: a batch of inputs, such as `statement.sampler(generator, trials, sizes)` draws.
+            point: a batch of inputs, as drawn by `statement.sampler(generator, trials, sizes)`.
 
         Returns:
             One ratio per input.
@@ -113,9 +128,32 @@ class Statement:
 
 
 def _quotient(part: Tensor, whole: Tensor) -> Tensor:
-    """part/whole; against a whole below 0 any larger part is far too much (1e6: finite, so that a search can go on)."""
-    below = whole <= 0  # False for NaN, which must come through
+    """part/whole; any part above a whole <= 0 counts as far too much (1e6: finite, so that a search can continue)."""
+    below = whole <= 0  # False for NaN, which must propagate
     return torch.where(below, torch.where(part <= whole, 0.0, 1e6), part / torch.where(below, 1.0, whole))
+
+
+def entries(section: str, **shared: Any) -> Callable[..., Statement]:
+    """A maker of the entries of a table, with the fields that they share; an entry names the others."""
+
+    def entry(name: str, text: str, latex: str, measured: Quantity, bound: Quantity, **other: Any) -> Statement:
+        fields = {"source": OURS, "status": "proved", "tight": True, **shared, **other}
+        return Statement(name, section, text, latex, measured=measured, bound=bound, **fields)
+
+    return entry
+
+
+def keys_of(point: Point) -> int:
+    return point.sizes["keys"]
+
+
+def count_of(point: Point) -> int:
+    return point.sizes["count"]
+
+
+def placed(function: Callable[..., T]) -> Callable[[Point], T]:
+    """A function of (weights, vectors, count) as a quantity of a point."""
+    return lambda point: function(point.weights, point["vectors"], count_of(point))
 
 
 def normal(generator: torch.Generator, *shape: int, spread: float = 1.0) -> Tensor:
@@ -123,7 +161,7 @@ def normal(generator: torch.Generator, *shape: int, spread: float = 1.0) -> Tens
 
 
 def rows(generator: torch.Generator, trials: int, sizes: Sizes) -> Point:
-    """Logits of many spreads and shapes (two-level rows among them), temperatures from 0.05 to 20."""
+    """Logits of many spreads and shapes (including two-level rows), temperatures from 0.05 to 20."""
     keys = sizes["keys"]
     spread = 10 ** (2 * torch.rand(trials, 1, generator=generator, dtype=torch.float64) - 1)
     logits = spread * normal(generator, trials, keys)

@@ -10,16 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from ._checks import (
-    Number,
-    as_tensor,
-    checked_mask,
-    key_count,
-    not_negative,
-    positive,
-    selected_count,
-    selected_set,
-)
+from ._checks import Number, as_tensor, checked_mask, key_count, not_negative, positive, selected_count, selected_set
 
 
 def weight_bounds(logits: Tensor, temperature: Number = 1.0, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -48,10 +39,10 @@ def weight_bounds(logits: Tensor, temperature: Number = 1.0, mask: Tensor | None
     others = (visible.sum(-1, keepdim=True) - 1).to(logits.dtype)
     top = torch.where(visible, logits, -math.inf).amax(-1, keepdim=True)
     bottom = torch.where(visible, logits, math.inf).amin(-1, keepdim=True)
-    shown = torch.where(visible, logits, 0.0)
-    # 1/(1 + m e^x) as a sigmoid: no exponential that overflows, and m = 0 (ln 0 = -inf) gives 1.
-    low = torch.sigmoid((shown - top) / t - others.log())
-    high = torch.sigmoid((shown - bottom) / t - others.log())
+    seen = torch.where(visible, logits, 0.0)
+    # 1/(1 + m e^x) as a sigmoid: nothing overflows, and m = 0 (ln 0 = -inf) gives 1.
+    low = torch.sigmoid((seen - top) / t - others.log())
+    high = torch.sigmoid((seen - bottom) / t - others.log())
     return torch.where(visible, low, 0.0), torch.where(visible, high, 0.0)
 
 
@@ -127,7 +118,7 @@ def general_weight_range_paper(smallest: Number, largest: Number, keys: Number) 
 
 
 def general_weight_range(smallest: Number, largest: Number, keys: Number) -> tuple[Tensor, Tensor]:
-    """Range of a weight F(l_i)/sum F(l_j) of any positive F, made tight: 1/(1 + (L-1) C) <= a_i <= 1/(1 + (L-1)/C).
+    """Range of a weight F(l_i)/sum F(l_j) of any positive F, in tight form: 1/(1 + (L-1) C) <= a_i <= 1/(1 + (L-1)/C).
 
     C = max F/min F. Equality when all other keys sit at the other end of the range. A low upper value means that
     attention must vanish. Source: this project.
@@ -144,7 +135,7 @@ def general_weight_range(smallest: Number, largest: Number, keys: Number) -> tup
         >>> [round(float(bound), 4) for bound in abbe.bounds.general_weight_range(0.5, 2.0, keys=8)]
         [0.0345, 0.3636]
     """
-    # Of logarithms: the ratio itself may overflow.
+    # In logarithms: the ratio itself may overflow.
     ratio = positive("largest", largest).log() - positive("smallest", smallest).log()
     others = torch.log(key_count("keys", keys) - 1)
     return torch.sigmoid(-ratio - others), torch.sigmoid(ratio - others)

@@ -6,18 +6,17 @@
     state = update(state, readings)         # any number of blocks, any chunking; merge(a, b) adds two states
     means = compute(state)                  # or at once: summarize(readings)
 
-Every reading has a value, and where they exist a proved limit and a random control. `list_measures()` explains them.
+Every reading has a value and, if they exist, a proved limit and a random control. `list_measures()` explains them.
 """
 
 from ._block import BlockNumbers, block_numbers, join_heads
 from ._bootstrap import bootstrap_interval, enough_windows, interval_ends, resampled_counts, resampled_means
-from ._critical import CriticalN, critical_n, critical_of_units
+from ._critical import CriticalN, critical_n, critical_of_units, ks_test
 from ._decay import DecayReading, decay, decay_exponent, mean_decay_exponent, weighted_decay_exponents
 from ._differences import differences
 from ._dispersion import dispersion, selection
 from ._expected import distance_formula, expected_distance
 from ._geometry import geometry
-from ._ks import ks_test
 from ._patterns import last_occurrence, pattern_keys, patterns
 from ._registry import GROUPS, MeasureInfo, list_measures, list_tests
 from ._rows import Rows

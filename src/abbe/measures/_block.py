@@ -1,8 +1,8 @@
 """The numbers of a block of rows from which all usual measures follow, and those of several layers together.
 
-Kernels make them while the rows of a layer are in the cache. What follows takes some hundred calls of torch on few
-numbers, each of which costs more than they do: the numbers are small, so those of several layers can wait for each
-other, and the calls are made once for all of them.
+Kernels compute them while the rows of a layer are in the cache. The measures then take some hundred torch calls on few
+numbers, and a call costs more than its arithmetic: the numbers of several layers are joined first, and the calls made
+once for all of them.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from torch import Tensor
 from ..normalizers import Normalizer
 from ._decay import DecayReading, decay_readings
 from ._dispersion import SetMasses, dispersion_readings, selection_readings, set_masses
-from ._geometry import geometry_readings
+from ._geometry import LimitTerms, RowGeometry, SetGeometry, geometry_readings, row_geometry
 from ._patterns import PatternWeight, pattern_readings, pattern_weights
 from ._rows import RowFacts, Rows, RowSummary
 from ._sensitivity import ChangeNorms, change_norms, sensitivity_readings
-from ._set_geometry import LimitTerms, RowGeometry, SetGeometry, row_geometry
 from ._sets import Sets
 from ._state import Reading
 
 
 @dataclass(frozen=True, eq=False)
 class BlockNumbers:
-    """Of a block of rows, or of the heads of several such blocks.
+    """The numbers of a block of rows, or of the heads of several blocks.
 
     Attributes:
-        rows: what is known of the rows without logits and weights.
+        rows: their numbers per row, without logits and weights.
         grid: the sizes N of the sets.
         masses: of the sets.
         geometry: of the sets, by kind of vectors.
@@ -53,7 +52,7 @@ class BlockNumbers:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Blocks of one kind can be joined: they differ in the number of heads at most."""
+        """Blocks of one kind can be joined: they differ at most in the number of heads."""
         rows, total = self.rows, self.rows.facts.total
         names = tuple(self.geometry), tuple(self.patterns), tuple(self.norms)
         flags = rows.range_limit is None, rows.softmax, rows.sink
@@ -64,7 +63,7 @@ class BlockNumbers:
 
         Args:
             vectors: the kind of vectors for the geometry.
-            normalizer: that made the weights.
+            normalizer: of the weights.
 
         Returns:
             Readings by name, for `update`.
@@ -89,15 +88,15 @@ def block_numbers(
     Args:
         rows: a block of attention rows.
         sets: of these rows, from `choose_sets`.
-        vectors: (group, key, feature), by a name of their kind; those of the rows are one of them.
-        normalizer: that made the weights.
+        vectors: (group, key, feature), by kind; those of the rows are one of them.
+        normalizer: of the weights.
         temperatures: T > 0 at which the sensitivity is measured; none leaves it out.
         generator: of the directions of the sensitivity.
         positions: of the queries in the window, (query,), for attention patterns.
-        expected: what `pattern_keys` gives for the tokens of the window; None leaves the patterns out.
+        expected: `pattern_keys` of the tokens of the window; None leaves the patterns out.
 
     Returns:
-        The numbers; `readings` makes measures of them.
+        The numbers; `readings` turns them into measures.
 
     Examples:
         >>> logits = torch.zeros(1, 1, 8)
@@ -118,7 +117,7 @@ def block_numbers(
 
 
 def join_heads(blocks: Sequence[BlockNumbers]) -> BlockNumbers:
-    """The heads of all blocks, which are of one kind, as those of one.
+    """One block with the heads of all blocks, which must be of one kind.
 
     Args:
         blocks: one or more, with equal `kind`.
@@ -134,33 +133,24 @@ def join_heads(blocks: Sequence[BlockNumbers]) -> BlockNumbers:
     first = blocks[0]
     if len(blocks) == 1:
         return first
-    rows = replace(
-        first.rows,
-        facts=RowFacts(*_rows([block.rows.facts for block in blocks])),
-        range_limit=None
-        if first.rows.range_limit is None
-        else torch.cat([block.rows.range_limit for block in blocks if block.rows.range_limit is not None]),
-    )
+    limits = [block.rows.range_limit for block in blocks if block.rows.range_limit is not None]
+    facts = RowFacts(*_joined([block.rows.facts for block in blocks]))
     geometry = {}
     for kind in first.geometry:
-        parts = [block.geometry[kind] for block in blocks]
-        sets, limits = _sets([part.sets for part in parts]), _sets([part.limits for part in parts])
-        geometry[kind] = RowGeometry(SetGeometry(*sets), LimitTerms(*limits))
+        sets = _joined([block.geometry[kind].sets for block in blocks], -3)
+        geometry[kind] = RowGeometry(
+            SetGeometry(*sets), LimitTerms(*_joined([block.geometry[kind].limits for block in blocks], -3))
+        )
     return BlockNumbers(
-        rows,
+        replace(first.rows, facts=facts, range_limit=torch.cat(limits) if limits else None),
         first.grid,
-        SetMasses(*_sets([block.masses for block in blocks])),
+        SetMasses(*_joined([block.masses for block in blocks], -3)),
         geometry,
-        {name: PatternWeight(*_rows([block.patterns[name] for block in blocks])) for name in first.patterns},
-        {t: ChangeNorms(*_rows([block.norms[t] for block in blocks])) for t in first.norms},
+        {name: PatternWeight(*_joined([block.patterns[name] for block in blocks])) for name in first.patterns},
+        {t: ChangeNorms(*_joined([block.norms[t] for block in blocks])) for t in first.norms},
     )
 
 
-def _rows(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Field by field, (head, query) each."""
-    return [torch.cat(field) for field in zip(*parts, strict=True)]
-
-
-def _sets(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Field by field, (..., head, query, N) each."""
-    return [torch.cat(field, -3) for field in zip(*parts, strict=True)]
+def _joined(parts: Sequence[Sequence[Tensor]], heads: int = 0) -> list[Tensor]:
+    """Field by field, along the axis of the heads."""
+    return [torch.cat(field, heads) for field in zip(*parts, strict=True)]

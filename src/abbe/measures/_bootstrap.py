@@ -30,7 +30,7 @@ def bootstrap_interval(
 
     Args:
         values: (window, ...).
-        level: share of intervals that hold the true number, in (0, 1).
+        level: share of intervals that contain the true number, in (0, 1).
         resamples: >= 1.
         seed: of the draws.
         statistic: "mean" or "max".
@@ -82,7 +82,7 @@ def resampled_means(values: Tensor, resamples: int = 1000, seed: int = 0) -> Ten
 
 
 def resampled_counts(windows: int, resamples: int, seed: int) -> Tensor:
-    """How often each window is drawn when as many as there are are drawn with replacement.
+    """How often each window is drawn when all are resampled with replacement.
 
     Args:
         windows: >= 1.
@@ -102,13 +102,12 @@ def resampled_counts(windows: int, resamples: int, seed: int) -> Tensor:
 
 def _resampled(flat: Tensor, counts: Tensor, statistic: str) -> Tensor:
     """(resample, cell); NaN where a resample holds no window of a cell."""
-    there = ~torch.isnan(flat)
+    measured = ~torch.isnan(flat)
     if statistic == "mean":
-        return counts @ torch.where(there, flat, 0.0) / (counts @ there.double())
-    shown = torch.where(there, flat, -torch.inf)
+        return counts @ torch.where(measured, flat, 0.0) / (counts @ measured.double())
     largest = torch.full((len(counts), flat.shape[1]), -torch.inf, dtype=flat.dtype, device=flat.device)
     # Window by window: (resample, window, cell) at once would take many times the memory.
-    for window, row in enumerate(shown):
+    for window, row in enumerate(torch.where(measured, flat, -torch.inf)):
         drawn = counts[:, window : window + 1] > 0
         largest = torch.where(drawn, torch.maximum(largest, row), largest)
     return torch.where(torch.isinf(largest) & (largest < 0), torch.nan, largest)
@@ -121,8 +120,8 @@ def interval_ends(resampled: Tensor, level: float, windows: Tensor | int) -> tup
 
     Args:
         resampled: (resample, cell).
-        level: share of intervals that hold the true number, in (0, 1).
-        windows: how many windows the numbers are from; one number or one per cell. Few make wide intervals.
+        level: share of intervals that contain the true number, in (0, 1).
+        windows: how many windows the numbers come from; one number or one per cell. Few make wide intervals.
 
     Returns:
         Low and high end, each (cell,).
@@ -135,23 +134,23 @@ def interval_ends(resampled: Tensor, level: float, windows: Tensor | int) -> tup
     """
     # numpy sorts several times faster here than torch; both put NaN last.
     ordered = torch.from_numpy(np.sort(resampled.T.contiguous().cpu().numpy(), -1)).to(resampled.device)
-    there = (~torch.isnan(ordered)).sum(-1, keepdim=True)
+    last = ((~torch.isnan(ordered)).sum(-1, keepdim=True) - 1).clamp(min=0)
     counts = torch.as_tensor(windows).expand(len(ordered)).tolist()
     tails = torch.tensor([expanded_tail(n, level) for n in counts], dtype=torch.float64, device=ordered.device)
-    low, high = (_at(ordered, there, q.unsqueeze(-1)) for q in (tails, 1 - tails))
+    low, high = (_quantile(ordered, last, q.unsqueeze(-1)) for q in (tails, 1 - tails))
     return low, high
 
 
 @lru_cache
 def expanded_tail(windows: int, level: float) -> float:
-    """Share of the resamples beyond each end of an interval from so many windows.
+    """Share of the resamples beyond each end of an interval from n windows.
 
-    Plain percentiles are too narrow: n windows spread by sqrt((n-1)/n) too little around their own mean, and the normal
-    quantile z stands where Student's t with n - 1 degrees of freedom belongs. Both are made good by going out to the
-    percentile of t * sqrt(n/(n-1)) instead of z (Hesterberg 2015). No percentile lies beyond the windows themselves:
-    with fewer than six the interval is still too narrow. Fewer than two have no interval; the tail is then 0.
+    Plain percentiles are too narrow: n windows scatter around their own mean by a factor sqrt((n-1)/n) too little, and
+    the normal quantile z stands in for Student's t with n - 1 degrees of freedom. The percentile of t * sqrt(n/(n-1))
+    instead of z corrects both (Hesterberg 2015). No percentile lies beyond the windows themselves: with fewer than six
+    the interval is still too narrow. Fewer than two have no interval; the tail is then 0.
     """
-    from scipy.stats import norm, t  # takes long to import
+    from scipy.stats import norm, t  # slow to import
 
     if windows < 2:
         return 0.0
@@ -160,10 +159,10 @@ def expanded_tail(windows: int, level: float) -> float:
 
 
 def enough_windows(level: float) -> int:
-    """The least number of windows from which an interval can hold the true number as often as its level says.
+    """The least number of windows from which an interval can contain the true number as often as its level says.
 
-    No resample lies beyond the n windows, and all of them lie on one side of the truth with a probability of 2^(1-n) or
-    more: 1 - 2^(1-n) has to reach the level.
+    No resample lies beyond the n windows, and all n lie on one side of the truth with a probability of at least
+    2^(1-n): 1 - 2^(1-n) has to reach the level.
 
     Args:
         level: of the interval, in (0, 1).
@@ -179,16 +178,15 @@ def enough_windows(level: float) -> int:
 
 
 def _windows(flat: Tensor) -> Tensor:
-    """How many windows of each cell have a number."""
+    """How many windows measured each cell."""
     return (~torch.isnan(flat)).sum(0)
 
 
-def _at(ordered: Tensor, there: Tensor, q: Tensor) -> Tensor:
-    """Between the nearest two by straight lines."""
-    place = q * (there - 1).clamp(min=0).double()
+def _quantile(ordered: Tensor, last: Tensor, q: Tensor) -> Tensor:
+    """By linear interpolation, up to the last number of each row."""
+    place = q * last.double()
     below = place.floor().long()
-    above = torch.minimum(below + 1, (there - 1).clamp(min=0))
-    left, right = ordered.gather(-1, below), ordered.gather(-1, above)
+    left, right = ordered.gather(-1, below), ordered.gather(-1, torch.minimum(below + 1, last))
     return torch.lerp(left, right, place - below).squeeze(-1)
 
 

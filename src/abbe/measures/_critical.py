@@ -1,27 +1,31 @@
-"""Critical N: the first set size at which the heads' distances no longer differ from those of random sets."""
+"""Critical N: the first set size at which the heads' distances no longer differ from those of random sets.
+
+By two-sample Kolmogorov-Smirnov tests of samples of equal size: many statistics at once, p-values from scipy.
+"""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .._errors import AbbeError
-from ._ks import ks_heights, ks_p_value
 
 
 @dataclass(frozen=True)
 class CriticalN:
-    """Tests of selected against random sets, for every N. That a test does not reject is no proof of equality.
+    """Tests of selected against random sets, for every N. A test that does not reject is no proof of equality.
 
     Attributes:
         grid: the sizes N.
         statistic: Kolmogorov-Smirnov D for every N, in [0, 1]; high means that heads differ from chance.
-        p_value: for every N; low means that the difference is no chance.
+        p_value: for every N; low means that the difference is not due to chance.
         critical: for each level the first N whose test does not reject, or None.
     """
 
@@ -32,7 +36,7 @@ class CriticalN:
 
 
 def critical_n(true: Tensor, control: Tensor, grid: Sequence[int], levels: Sequence[float] = (0.01, 0.05)) -> CriticalN:
-    """From which set size on selected sets cannot be distinguished from random ones, by a measure of all heads.
+    """The set size from which selected sets cannot be distinguished from random ones, by a measure of all heads.
 
     Two-sample Kolmogorov-Smirnov tests of the head means of a measure against those of its control. A small critical N
     means that heads select few tokens in a way that random sets do not imitate, a large one many. Source: arXiv
@@ -74,7 +78,7 @@ def critical_of_units(true: Tensor, control: Tensor, grid: Sequence[int], level:
         level: of the tests, in (0, 1).
 
     Returns:
-        (unit,), float64; NaN where a unit has no test at all, as an N without samples is no test.
+        (unit,), float64; NaN for a unit without any test (an N without samples is none).
 
     Examples:
         >>> heads = torch.linspace(0, 1, 40)
@@ -85,17 +89,16 @@ def critical_of_units(true: Tensor, control: Tensor, grid: Sequence[int], level:
     if true.shape != control.shape or true.ndim != 3 or true.shape[1] != len(grid):
         shapes = f"{tuple(true.shape)} and {tuple(control.shape)}"
         raise AbbeError(f"true and control must both be (unit, {len(grid)} N, sample), got {shapes}")
-    heights, sizes = ks_heights(true, control)
-    needed = torch.zeros_like(sizes)
-    for size in set(sizes.flatten().tolist()):
-        needed[sizes == size] = least_height(size, level)
-    sizes_of_n = torch.tensor(grid, dtype=torch.float64, device=heights.device)
-    passing = (heights < needed) & (sizes > 0)
-    first = torch.where(passing, sizes_of_n, torch.inf).amin(-1)
-    return torch.where((sizes > 0).any(-1), first, torch.nan)
+    heights, samples = ks_heights(true, control)
+    needed = torch.zeros_like(samples)
+    for size in set(samples.flatten().tolist()):
+        needed[samples == size] = least_height(size, level)
+    passing = (heights < needed) & (samples > 0)
+    first = torch.where(passing, torch.tensor(grid, dtype=torch.float64, device=heights.device), torch.inf).amin(-1)
+    return torch.where((samples > 0).any(-1), first, torch.nan)
 
 
-@lru_cache(maxsize=1 << 16)  # by size of the samples and level: asked again for every head and window
+@lru_cache(maxsize=1 << 16)  # the same few sizes and levels come up for every head and window
 def least_height(size: int, level: float) -> int:
     """The least h = m D at which two samples of m = size differ at this level; m + 1 if they never do."""
     low, high = 1, size + 1
@@ -103,3 +106,61 @@ def least_height(size: int, level: float) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if ks_p_value(size, middle) <= level else (middle + 1, high)
     return low
+
+
+def ks_test(first: Tensor, second: Tensor) -> tuple[float, float]:
+    """Two-sample Kolmogorov-Smirnov test of samples of equal size, with the exact two-sided p-value.
+
+    Ties count as one step. A high statistic with a low p-value means that the samples differ.
+
+    Args:
+        first: (sample,).
+        second: of the same size.
+
+    Returns:
+        Statistic D in [0, 1], and the p-value.
+
+    Examples:
+        >>> statistic, p = abbe.measures.ks_test(torch.arange(10.0), torch.arange(10.0) + 5)
+        >>> statistic, round(p, 3)
+        (0.5, 0.168)
+    """
+    size = first.numel()
+    if first.shape != second.shape or first.ndim != 1 or size == 0:
+        raise AbbeError(f"samples must have the same size, got {tuple(first.shape)} and {tuple(second.shape)}")
+    if bool(torch.isnan(first).any() or torch.isnan(second).any()):
+        raise AbbeError("samples hold NaN")
+    height = int(ks_heights(first, second)[0])
+    return height / size, ks_p_value(size, height)
+
+
+def ks_heights(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """m D of two samples of size m along the last dimension, and m; pairs with NaN on either side are left out.
+
+    Both are sorted together: a walk through them goes up at the first's values and down at the second's. Equal values
+    are one step.
+    """
+    paired = ~(first.isnan() | second.isnan())
+    # Pairs that are left out go to the end, with steps of 0.
+    values = torch.cat([torch.where(paired, x, torch.inf) for x in (first, second)], -1)
+    steps = torch.cat([paired.int(), -paired.int()], -1)
+    ordered, order = values.sort(-1)
+    walk = steps.gather(-1, order).cumsum(-1).abs()
+    at_step = torch.ones_like(walk, dtype=torch.bool)
+    at_step[..., :-1] = ordered[..., 1:] != ordered[..., :-1]
+    return torch.where(at_step, walk, 0).amax(-1), paired.sum(-1)
+
+
+@lru_cache(maxsize=1 << 16)  # resampling repeats the same few arguments thousands of times
+def ks_p_value(size: int, height: int) -> float:
+    """P(D >= height/size) for two samples of that size from one distribution, exactly."""
+    from scipy.stats import ks_2samp  # slow to import
+
+    if height <= 1:
+        return 1.0  # without ties, D is at least 1/size
+    steps = np.arange(size)
+    with warnings.catch_warnings():
+        # Where p is 1 up to rounding, scipy's exact sum may exceed 1: it warns, and falls back on the limit, 1.
+        warnings.filterwarnings("ignore", "ks_2samp: Exact calculation unsuccessful", RuntimeWarning)
+        # The p-value depends on D alone: any two samples with this D will do, such as shifted steps.
+        return float(ks_2samp(steps, steps + height - 0.5, method="exact").pvalue)

@@ -43,7 +43,7 @@ class DecayReading:
 
 
 def decay(rows: Rows) -> dict[str, DecayReading]:
-    """What `decay_exponent` needs of a block of rows, for `update`. Rows with one key or without weight say nothing.
+    """The reading of a block for `update` and `decay_exponent`. Rows of one key or without weight do not count.
 
     Args:
         rows: a block of attention rows.
@@ -76,7 +76,7 @@ def decay_exponent(
     means that the head fades as the context grows (1: like a uniform head), 0 that it holds its focus.
 
     Args:
-        sums: from single windows, "x", "xx", ... -> (window, ...), as `decay` and `update` make them.
+        sums: of single windows, by name ("x", "xx", ...), each (window, ...), from `decay` and `update`.
         level: of the interval, in (0, 1).
         resamples: >= 1.
         seed: of the draws.
@@ -93,12 +93,11 @@ def decay_exponent(
         [1.0, 1.0, 1.0]
     """
     shape = sums["x"].shape[1:]
-    flat, there = _flat(sums)
-    once = torch.ones(1, len(there), dtype=torch.float64)
-    value = _slope(flat, once)[0]
-    low, high = interval_ends(_slope(flat, resampled_counts(len(there), resamples, seed)), level, there.sum(0))
-    few = there.sum(0) < 2
-    low, high = (torch.where(few | value.isnan(), torch.nan, end).view(shape) for end in (low, high))
+    flat, measured = _flat(sums)
+    value, resampled = _value_and_resampled(flat, resamples, seed)
+    windows = measured.sum(0)
+    none = (windows < 2) | value.isnan()
+    low, high = (torch.where(none, torch.nan, end).view(shape) for end in interval_ends(resampled, level, windows))
     return value.view(shape), low, high
 
 
@@ -110,7 +109,7 @@ def mean_decay_exponent(
     High (1) means that heads fade with the context like uniform ones, 0 that they hold their focus.
 
     Args:
-        sums: from single windows, as for `decay_exponent`.
+        sums: of single windows, as for `decay_exponent`.
         level: of the interval, in (0, 1).
         resamples: >= 1.
         seed: of the draws.
@@ -126,24 +125,23 @@ def mean_decay_exponent(
         >>> round(float(abbe.measures.mean_decay_exponent(windows)[0]), 6)
         1.0
     """
-    flat, there = _flat(sums)
-    once = torch.ones(1, len(there), dtype=torch.float64)
-    value = _slope(flat, once).nanmean()
-    again = _slope(flat, resampled_counts(len(there), resamples, seed)).nanmean(1, keepdim=True)
-    windows = there.any(1).sum()
-    few = (windows < 2) | value.isnan()
-    low, high = (torch.where(few, torch.nan, end[0]) for end in interval_ends(again, level, windows))
+    flat, measured = _flat(sums)
+    exponents, resampled = _value_and_resampled(flat, resamples, seed)
+    value, windows = exponents.nanmean(), measured.any(1).sum()
+    none = (windows < 2) | value.isnan()
+    ends = interval_ends(resampled.nanmean(1, keepdim=True), level, windows)
+    low, high = (torch.where(none, torch.nan, end[0]) for end in ends)
     return value, low, high
 
 
 def weighted_decay_exponents(sums: Mapping[str, Tensor], counts: Tensor) -> Tensor:
-    """Decay exponents of windows that count so often.
+    """Decay exponents of weighted windows.
 
-    High (1) means that heads fade with the context, 0 that they hold their focus. For two models on the same windows
-    the same counts give differences in pairs; ones but for one window, a jackknife.
+    High (1) means that heads fade with the context, 0 that they hold their focus. The same counts for two models on the
+    same windows give paired differences; counts of 1 except for one window, a jackknife.
 
     Args:
-        sums: from single windows, as for `decay_exponent`.
+        sums: of single windows, as for `decay_exponent`.
         counts: how often each window counts, (weighting, window).
 
     Returns:
@@ -162,17 +160,22 @@ def weighted_decay_exponents(sums: Mapping[str, Tensor], counts: Tensor) -> Tens
 
 
 def _flat(sums: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-    """The sums as (window, cell), neutral where a window has no row; and where it has some."""
+    """The sums as (window, cell), neutral where a window has no row; and where it has one."""
     flat = {name: sums[name].double().reshape(len(sums["x"]), -1) for name in (*_ADDED, "smallest", "largest")}
-    there = flat["rows"] > 0  # false for NaN, too
-    known = {name: torch.where(there, flat[name], 0.0) for name in _ADDED}
-    known["smallest"] = torch.where(there, flat["smallest"], torch.inf)
-    known["largest"] = torch.where(there, flat["largest"], -torch.inf)
-    return known, there
+    measured = flat["rows"] > 0  # false for NaN, too
+    neutral = dict.fromkeys(_ADDED, 0.0) | {"smallest": torch.inf, "largest": -torch.inf}
+    return {name: torch.where(measured, flat[name], fill) for name, fill in neutral.items()}, measured
+
+
+def _value_and_resampled(flat: Mapping[str, Tensor], resamples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Exponents of all windows together, (cell,), and of every resample, (resample, cell)."""
+    windows = len(flat["x"])
+    value = _slope(flat, torch.ones(1, windows, dtype=torch.float64))[0]
+    return value, _slope(flat, resampled_counts(windows, resamples, seed))
 
 
 def _slope(flat: Mapping[str, Tensor], counts: Tensor) -> Tensor:
-    """-slope of every resample, (resample, cell); NaN where its rows have one n only."""
+    """-slope of every resample, (resample, cell); NaN where all its rows have one n."""
     rows, x, y, xx, xy = (counts @ flat[name] for name in _ADDED)
     drawn = counts.unsqueeze(-1) > 0
     smallest = torch.where(drawn, flat["smallest"], torch.inf).amin(1)

@@ -3,9 +3,8 @@
 g(T, eps) = ||softmax((l + eps u)/T) - softmax(l/T)||_2 / eps, u a unit vector: the sensitivity of arXiv 2508.17821,
 figure 4, and what `sensitivity` becomes for steps that are not small.
 
-All is computed in float64, where a difference of weights keeps its digits down to steps of 1e-3 at T = 10. The key of
-largest weight is left to the others: the changes sum to 0, so its own is what they leave, also where its weight
-rounds to 1.
+Computed in float64, where a difference of weights keeps its digits down to steps of 1e-3 at T = 10. Changes sum to 0:
+that of the key of largest weight is minus the sum of the others, exact even if its weight rounds to 1.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch import Tensor
 from .. import bounds
 from .._errors import AbbeError
 from ._rows import Rows
-from ._sensitivity import _directions
+from ._sensitivity import directions, short
 from ._state import Reading
 
 
@@ -35,11 +34,11 @@ def differences(
     a step moves the weights a lot, low that it hardly does.
 
     Args:
-        rows: of softmax, also beside a learned sink: its logit takes part and does not move, and its weight is no part
-            of the difference.
+        rows: of softmax, with or without a learned sink: its logit takes part but does not move, and its weight is not
+            part of the difference.
         temperatures: T > 0, all different.
         steps: eps > 0 in logits, all different.
-        generator: of the directions; drawn from query by query, so that blocks give the same as all at once.
+        generator: of the directions; drawn from query by query, so that any blocks give the same numbers.
 
     Returns:
         Readings "difference_random@T=0.1,eps=0.001" and the like, weight per logit.
@@ -54,7 +53,7 @@ def differences(
     temperatures, steps = _checked("temperatures", temperatures), _checked("steps", steps)
     if not (rows.softmax or rows.sink):
         raise AbbeError("differences are measured for softmax only, with or without a sink: give softmax or sink rows")
-    lengths = _lengths(rows, temperatures, steps, _directions(rows, generator))
+    lengths = _lengths(rows, temperatures, steps, directions(rows, generator))
     defined = rows.count > 0
     readings: dict[str, Reading] = {}
     for i, t in enumerate(temperatures):
@@ -62,31 +61,27 @@ def differences(
             limit = (bounds.change_bound_by_norm(step, t) / step).to(defined.device)
             for direction, length in zip(("random", "pair"), lengths[i, j], strict=True):
                 value = torch.where(defined, length / step, 0.0)
-                name = f"difference_{direction}@T={_short(t)},eps={_short(step)}"
+                name = f"difference_{direction}@T={short(t)},eps={short(step)}"
                 readings[name] = Reading(value, defined, limit.expand(defined.shape), quantiles=True)
     return readings
 
 
-def _checked(name: str, given: Sequence[float]) -> tuple[float, ...]:
-    for x in given:
+def _checked(name: str, values: Sequence[float]) -> tuple[float, ...]:
+    for x in values:
         if not isinstance(x, int | float) or isinstance(x, bool) or not 0 < x < math.inf:
             raise AbbeError(f"{name} must be positive finite numbers, got {x!r}")
-    numbers = tuple(float(x) for x in given)
+    numbers = tuple(float(x) for x in values)
     if len(set(numbers)) < len(numbers):
         raise AbbeError(f"{name} must be different numbers, got {list(numbers)}")
     return numbers
 
 
-def _short(x: float) -> str:
-    return f"{x:g}" if float(f"{x:g}") == x else repr(x)
-
-
-def _lengths(rows: Rows, temperatures: Sequence[float], steps: Sequence[float], directions: Tensor) -> Tensor:
+def _lengths(rows: Rows, temperatures: Sequence[float], steps: Sequence[float], random: Tensor) -> Tensor:
     """||softmax((l + eps u)/T) - softmax(l/T)||, (temperature, step, direction, head, query)."""
     shape = (len(temperatures), len(steps), 2, rows.heads, rows.queries)
     ratios = torch.empty(shape, dtype=torch.float64, device=rows.logits.device)
     with torch.no_grad():
-        for head, row in enumerate(_heads(rows, directions)):  # one at a time stays in the cache
+        for head, row in enumerate(_heads(rows, random)):  # one at a time stays in the cache
             for i, t in enumerate(temperatures):
                 scaled = row.logits / t
                 weights, top = torch.softmax(scaled, -1), _top_two(row, scaled)
@@ -107,12 +102,12 @@ class _Head(NamedTuple):
     keys: int  # columns without the sink
 
 
-def _heads(rows: Rows, directions: Tensor) -> Iterator[_Head]:
+def _heads(rows: Rows, random: Tensor) -> Iterator[_Head]:
     sinks = _sink_logits(rows) if rows.sink else None
     for head in range(rows.heads):
         logits = rows.logits[head].detach().double()
         visible = logits != -torch.inf
-        direction = torch.where(visible, directions.double(), 0.0)
+        direction = torch.where(visible, random.double(), 0.0)
         length = direction.norm(dim=-1, keepdim=True)
         direction = direction / torch.where(length > 0, length, 1.0)
         first = logits.argmax(-1, keepdim=True)
@@ -127,11 +122,11 @@ def _heads(rows: Rows, directions: Tensor) -> Iterator[_Head]:
 
 
 def _sink_logits(rows: Rows) -> Tensor:
-    """(head, query): as given, or from the weight that the sink takes beside the largest."""
+    """(head, query): those of the rows, or from the sink's weight relative to the largest."""
     if rows.sink_logits is not None:
         return rows.sink_logits.detach().double().unsqueeze(-1).expand(rows.logits.shape[:2])
     top, facts = rows.logits.detach().amax(-1).double(), rows.facts
-    least = torch.finfo(rows.weights.dtype).tiny  # if the sink took all: what rounds to 0
+    least = torch.finfo(rows.weights.dtype).tiny  # if the sink took all: weights round to 0
     missing, largest = (1 - facts.total.double()).clamp(min=0), facts.largest.double().clamp(min=least)
     return torch.where(rows.count > 0, top, 0.0) + torch.log(missing) - torch.log(largest)
 
@@ -146,7 +141,7 @@ def _moved(row: _Head, scaled: Tensor, weights: Tensor, step: float) -> Tensor:
 
 
 class _TopTwo(NamedTuple):
-    """What the pair direction needs of a row, each (query,)."""
+    """The row as the pair direction sees it, each (query,)."""
 
     first: Tensor  # logarithm of the largest weight
     second: Tensor  # of the second
@@ -156,7 +151,7 @@ class _TopTwo(NamedTuple):
 
 
 def _top_two(row: _Head, scaled: Tensor) -> _TopTwo:
-    """Logarithms, because a step may lift what has rounded to 0."""
+    """In logarithms, because a step may lift a weight that has rounded to 0."""
     others = scaled.scatter(-1, row.pair, -torch.inf)
     logs = torch.cat([scaled.gather(-1, row.pair), others.logsumexp(-1, keepdim=True)], -1)
     first, second, rest = (logs - logs.logsumexp(-1, keepdim=True)).unbind(-1)

@@ -1,4 +1,4 @@
-"""Dispersion: over how many keys a row spreads its weight, beside what its length and its logits allow."""
+"""Dispersion: over how many keys a row spreads its weight, and how many its length and its logits allow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ._state import Reading
 
 
 def dispersion(rows: Rows) -> dict[str, Reading]:
-    """Over how many keys a row spreads its weight, beside what its length and its logits allow.
+    """Over how many keys a row spreads its weight, and how many its length and its logits allow.
 
     entropy, effective_tokens, max_weight, logit_range, sink_mass; with softmax the two floors, with a sink its mass.
     `list_measures` says what high and low mean. Entropy and effective number are those of the weights divided by their
@@ -134,9 +134,8 @@ def set_masses(rows: Rows, sets: Sets) -> SetMasses:
     if rows.fused:
         with suppress(KernelsBrokenError):
             return _fused_masses(rows, sets)
-    weights = torch.stack([rows.weights.gather(-1, order) for order in (sets.selected, sets.random)])
-    terms = (weights, torch.xlogy(weights, weights))
-    return SetMasses(*(sets.at_grid(x.cumsum(-1, dtype=torch.float64)) for x in terms))
+    w = torch.stack([rows.weights.gather(-1, order) for order in (sets.selected, sets.random)])
+    return SetMasses(*(sets.at_grid(x.cumsum(-1, dtype=torch.float64)) for x in (w, torch.xlogy(w, w))))
 
 
 def _fused_masses(rows: Rows, sets: Sets) -> SetMasses:

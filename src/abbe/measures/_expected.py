@@ -1,8 +1,8 @@
 """Expected distances: what a uniform random set of N visible keys has on average, in closed form.
 
 y_i = a_i x_i are the weighted vectors, z their sum, Q = sum ||y_i||^2. The mean distance lies between two closed forms
-(theorem 1(2) of arXiv 2508.17821, made true), the mean square of the net distance is exact: `abbe.bounds` has the
-statements. One random set, the control of `distance`, scatters about these means.
+(theorem 1(2) of arXiv 2508.17821, corrected), the mean square of the net distance is exact: see `abbe.bounds`. A single
+random set, the control of `distance`, scatters about these means.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ._state import Reading
 
 
 def expected_distance(rows: Rows, sets: Sets) -> dict[str, Reading]:
-    """What distances a uniform random set of N visible keys has on average, in closed form. Any weights and vectors.
+    """Distances of a uniform random set of N visible keys on average, in closed form. Any weights and vectors.
 
     The mean of `distance` over all sets of N visible keys lies between low = ((n-N)/n) sum_i ||mu_i|| and
     high = ((n-N)/n) sum_i sqrt(||mu_i||^2 + V_i), mu_i the mean and V_i the scatter of y_i - s over the sets without
@@ -49,7 +49,7 @@ def expected_distance(rows: Rows, sets: Sets) -> dict[str, Reading]:
     means = torch.zeros(3, *defined.shape, dtype=torch.float64, device=defined.device)
     x = rows.vectors.detach().double()
     squares = _squares(x)
-    # No query of a block of early ones sees the keys at the end.
+    # In a block of early queries none sees the last keys.
     used = max(1, int(rows.facts.last.max()))
     for head in range(rows.heads):  # one at a time stays in the cache
         group = head // (rows.heads // len(x))
@@ -63,11 +63,11 @@ def expected_distance(rows: Rows, sets: Sets) -> dict[str, Reading]:
 
 
 def distance_formula(rows: Rows, sets: Sets) -> dict[str, Reading]:
-    """expected_distance_low alone, where many N are asked for.
+    """expected_distance_low alone, for many N.
 
-    It is the published formula of Theorem 1(2) without its epsilon. float32 rows on the CPU go through a kernel,
-    without what only the other two need. High means that random sets must lie far from the rest on average, low that
-    they need not.
+    It is the published formula of Theorem 1(2) without its epsilon. A kernel takes float32 rows on the CPU, and skips
+    what only the other two need. High means that random sets must lie far from the rest on average, low that they need
+    not.
 
     Args:
         rows: a block of attention rows.
@@ -90,7 +90,7 @@ def distance_formula(rows: Rows, sets: Sets) -> dict[str, Reading]:
 
 
 def _fused_formula(rows: Rows, sets: Sets) -> Tensor:
-    """In float32: ||mu||^2 cancels only at the few keys near a multiple of z, whose root is small beside the sum."""
+    """In float32: ||mu||^2 cancels only at the few keys near a multiple of z, whose root is negligible in the sum."""
     x, weights = rows.vectors.detach(), rows.weights.detach()
     squares = _squares(x)
     z = torch.bmm(weights.reshape(len(x), -1, rows.keys), x)
@@ -115,8 +115,8 @@ def _squares(x: Tensor) -> Tensor:
 
 
 class _Products(NamedTuple):
-    """Dot products of the rows of one head. In float64: ||mu||^2 is a sum of them that may cancel, its root then
-    keeps half of the digits, and float32 would leave three."""
+    """Dot products of the rows of one head. In float64: they may cancel in ||mu||^2, whose root then keeps half of the
+    digits; float32 would leave three."""
 
     visible: Tensor  # (query, key), 1 or 0
     own: Tensor  # (query, key) ||y_i||^2
@@ -141,13 +141,13 @@ def _products(rows: Rows, head: int, x: Tensor, squares: Tensor) -> _Products:
 
 
 def _sandwich(products: _Products, size: int) -> Tensor:
-    """Low and high, (2, query). Means nothing in rows of `size` keys or fewer."""
+    """Low and high, (2, query). Meaningless in rows of `size` keys or fewer."""
     n = products.keys
     c = size / (n - 1).clamp(min=1)
     # mu_i = (1 + c) y_i - c z
     terms = torch.addcmul(c**2 * products.sum_square, products.own, (1 + c) ** 2)
     terms = terms.addcmul_(products.with_sum, -2 * c * (1 + c)).clamp_(min=0)
-    # With two keys the other one is the set: no scatter.
+    # With two keys, the other one is the set: no scatter.
     factor = c * (n - 1 - size).clamp(min=0) / (n - 2).clamp(min=1)
     low = (torch.sqrt(terms) * products.visible).sum(-1)
     high = terms.addcmul_(products.scatter, factor).sqrt_().mul_(products.visible).sum(-1)

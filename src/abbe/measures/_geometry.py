@@ -1,5 +1,8 @@
 """Geometry: how far the selected tokens lie from the rest, and whether a ball or a cone separates them.
 
+y_i = a_i x_i are the weighted vectors, s the sum over a set, z the sum over the row. `reference_geometry` is the
+specification in plain torch; `fused_geometry` gives the same from the kernels, for float32 on the CPU.
+
 Sources: distance and separability arXiv 2508.17821; recall, precision and F "Geometric Analysis of Token Selection in
 Multi-Head Attention" (arXiv 2602.01893), in value space with a random control as in "Retrieval Capacity of
 Self-Attention Under Competition" (arXiv 2609.37879).
@@ -7,15 +10,24 @@ Self-Attention Under Competition" (arXiv 2609.37879).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .._errors import AbbeError
+from .._kernels.packing import pack
+from .._kernels.switch import KernelsBrokenError, load
+from .._kernels.threads import over_rows
 from ._rows import Rows, RowSummary
-from ._set_geometry import LimitTerms, RowGeometry, SetGeometry, row_geometry
 from ._sets import Sets
 from ._state import Reading
+
+_SUMS_AT_ONCE = 1 << 24  # numbers: 64 MiB of sums of sets, which would be many times larger for wide vectors
+_SUMMED_AT_ONCE = 1 << 21  # weights, times the sums of a row: queries that see about the same keys
 
 
 def geometry(rows: Rows, sets: Sets) -> dict[str, Reading]:
@@ -24,8 +36,8 @@ def geometry(rows: Rows, sets: Sets) -> dict[str, Reading]:
     Distances, separability, recall, precision and F, each with its control; `list_measures` says what high and low
     mean. The control is the same measure on one random set of N visible keys around its own sum. Limits: Theorem 1(1)
     for the distance, and the deterministic bound for the net distance. Both need d1, the largest distance of a selected
-    from an unselected vector; its place is taken by a larger number that costs no pairs: max ||x - c|| over the row
-    plus the same maximum over the selected, c the weighted mean of the row. They hold for weights that sum to 1.
+    from an unselected vector; a larger number that needs no pairs replaces it: max ||x - c|| over the row plus the same
+    maximum over the selected, c the weighted mean of the row. They hold for weights that sum to 1.
 
     Args:
         rows: a block of attention rows.
@@ -44,6 +56,32 @@ def geometry(rows: Rows, sets: Sets) -> dict[str, Reading]:
     return geometry_readings(rows.summary, sets.grid, row_geometry(rows, sets))
 
 
+class SetGeometry(NamedTuple):
+    """Lengths and counts of keys of each set, (selected or random, head, query, N), valid where the set is defined."""
+
+    distance: Tensor  # sum over the keys outside of ||y_i - s||
+    net_distance: Tensor  # ||sum over the keys outside of y_i - s||
+    closed: Tensor  # members no farther from s than the nearest key outside
+    strict: Tensor  # members nearer to s than that
+    intruders: Tensor  # keys outside no farther from s than the farthest member
+    closed_cosine: Tensor  # the same three by the cosine of y_i and s
+    strict_cosine: Tensor
+    intruders_cosine: Tensor
+
+
+class LimitTerms(NamedTuple):
+    """Terms of the bounds on the distances, for the selected sets, (head, query, N)."""
+
+    mass: Tensor  # sum of the weights
+    longest: Tensor  # largest ||x|| of a member
+    reach: Tensor  # max ||x - z|| over the row plus the same over the members: no two vectors lie farther apart
+
+
+class RowGeometry(NamedTuple):
+    sets: SetGeometry
+    limits: LimitTerms
+
+
 def geometry_readings(rows: RowSummary, grid: Sequence[int], parts: RowGeometry) -> dict[str, Reading]:
     defined, size = rows.defined(grid), torch.tensor(tuple(grid), device=rows.count.device)
     rest = (rows.count.unsqueeze(-1) - size).clamp(min=1)
@@ -53,22 +91,19 @@ def geometry_readings(rows: RowSummary, grid: Sequence[int], parts: RowGeometry)
 
 
 def _measures(parts: SetGeometry, size: Tensor, rest: Tensor) -> dict[str, Tensor]:
-    shares = {
-        "distance": parts.distance,
-        "distance_per_token": parts.distance / rest,
-        "net_distance": parts.net_distance,
-    }
+    distance, net = parts.distance, parts.net_distance
+    measures = {"distance": distance, "distance_per_token": distance / rest, "net_distance": net}
     by_metric = {
         "": (parts.closed, parts.strict, parts.intruders),
         "_cosine": (parts.closed_cosine, parts.strict_cosine, parts.intruders_cosine),
     }
     for metric, (closed, strict, intruders) in by_metric.items():
         recall, precision = strict / size, size / (size + intruders)
-        shares[f"separability{metric}"] = closed / size
-        shares[f"recall{metric}"] = recall
-        shares[f"precision{metric}"] = precision
-        shares[f"f_score{metric}"] = 2 * recall * precision / (recall + precision)
-    return shares
+        measures[f"separability{metric}"] = closed / size
+        measures[f"recall{metric}"] = recall
+        measures[f"precision{metric}"] = precision
+        measures[f"f_score{metric}"] = 2 * recall * precision / (recall + precision)
+    return measures
 
 
 def _limits(parts: LimitTerms, rest: Tensor, holds: Tensor) -> dict[str, Tensor]:
@@ -77,3 +112,125 @@ def _limits(parts: LimitTerms, rest: Tensor, holds: Tensor) -> dict[str, Tensor]
     net = left * parts.reach + (2 * parts.mass - 1).abs() * parts.longest
     distance, net = (torch.where(holds, limit, torch.nan) for limit in (distance, net))
     return {"distance": distance, "distance_per_token": distance / rest, "net_distance": net}
+
+
+def row_geometry(rows: Rows, sets: Sets) -> RowGeometry:
+    x = rows.vectors.detach().contiguous()
+    squares = (x**2).sum(-1)
+    # One check is enough: the maximum is infinite or NaN if one of the squares is.
+    if not math.isfinite(float(squares.amax())):
+        raise AbbeError("vectors hold NaN, infinity or numbers too large to square")
+    if rows.fused:
+        with suppress(KernelsBrokenError):
+            return fused_geometry(rows, sets, x, squares)
+    return reference_geometry(rows, sets)
+
+
+def reference_geometry(rows: Rows, sets: Sets) -> RowGeometry:
+    heads = [_reference_head(rows, sets, head) for head in range(rows.heads)]
+    parts, limits = zip(*heads, strict=True)
+    return RowGeometry(
+        SetGeometry(*(torch.stack(part, 1) for part in zip(*parts, strict=True))),
+        LimitTerms(*(torch.stack(part) for part in zip(*limits, strict=True))),
+    )
+
+
+def _reference_head(rows: Rows, sets: Sets, head: int) -> tuple[list[Tensor], LimitTerms]:
+    """The fields of SetGeometry without the head, and LimitTerms."""
+    a, x, visible = rows.weights[head], rows.group(head), rows.visible[head]
+    of_orders = []
+    for order in (sets.selected[head], sets.random[head]):
+        by_size = [_reference_set(a, x, visible, _members(order, size, visible)) for size in sets.grid]
+        of_orders.append([torch.stack(part, -1) for part in zip(*by_size, strict=True)])
+    parts = [torch.stack(part) for part in zip(*of_orders, strict=True)]
+    return parts, _reference_limits(a, x, visible, sets, sets.selected[head])
+
+
+def _members(order: Tensor, size: int, visible: Tensor) -> Tensor:
+    """Bool (query, key): the first `size` keys of the order."""
+    return torch.zeros_like(visible).scatter(-1, order[:, :size], True) & visible
+
+
+def _reference_set(a: Tensor, x: Tensor, visible: Tensor, inside: Tensor) -> tuple[Tensor, ...]:
+    """In float64: keys of little weight lie at almost the same distance from s, which would tie in float32."""
+    dtype, a, x = a.dtype, a.double(), x.double()
+    outside = visible & ~inside
+    y = a.unsqueeze(-1) * x
+    s = torch.where(inside.unsqueeze(-1), y, 0.0).sum(-2)
+    rest = torch.where(outside.unsqueeze(-1), y, 0.0).sum(-2)
+    far = (y - s.unsqueeze(-2)).norm(dim=-1)
+    # By x, not by y: two keys with the same vector have the same cosine whatever their weights.
+    lengths = x.norm(dim=-1) * s.norm(dim=-1, keepdim=True)
+    cosine = torch.sign(a) * (x * s.unsqueeze(-2)).sum(-1) / torch.where(lengths > 0, lengths, 1.0)
+    alone = inside & (inside.sum(-1, keepdim=True) == 1)  # its sum is itself
+    angle = torch.where(alone, torch.where((lengths > 0) & (a != 0), 0.0, 1.0), (1 - cosine).clamp(min=0))
+    distance = torch.where(outside, far, 0.0).sum(-1)
+    readings = distance, (rest - s).norm(dim=-1), *_ball(far, inside, outside), *_ball(angle, inside, outside)
+    return tuple(part.to(dtype) for part in readings)
+
+
+def _ball(far: Tensor, inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    nearest = torch.where(outside, far, torch.inf).amin(-1, keepdim=True)
+    farthest = torch.where(inside, far, -torch.inf).amax(-1, keepdim=True)
+    counts = ((inside & (far <= nearest)), (inside & (far < nearest)), (outside & (far <= farthest)))
+    closed, strict, intruders = (counted.sum(-1).to(far.dtype) for counted in counts)
+    return closed, strict, intruders
+
+
+def _reference_limits(a: Tensor, x: Tensor, visible: Tensor, sets: Sets, order: Tensor) -> LimitTerms:
+    centre = (a.unsqueeze(-1) * torch.where(visible.unsqueeze(-1), x, 0.0)).sum(-2, keepdim=True)
+    radius = (x - centre).norm(dim=-1)
+    widest = torch.where(visible, radius, 0.0).amax(-1, keepdim=True)
+    inner = sets.at_grid(radius.gather(-1, order).cummax(-1).values)
+    longest = sets.at_grid(x.norm(dim=-1)[order].cummax(-1).values)
+    return LimitTerms(sets.at_grid(a.gather(-1, order).cumsum(-1)), longest, widest + inner)
+
+
+def fused_geometry(rows: Rows, sets: Sets, x: Tensor, squares: Tensor) -> RowGeometry:
+    """The sums of all weighted vectors, then one pass of a kernel over the rows.
+
+    `x` are the contiguous vectors, `squares` the squares of their lengths. All heads go together, because every
+    multi-threaded step waits for its slowest thread.
+    """
+    packed = pack(x)
+    most = max(1, _SUMS_AT_ONCE // (rows.heads * (2 * len(sets.grid) + 1) * x.shape[-1]))
+    blocks = [slice(start, min(start + most, rows.queries)) for start in range(0, rows.queries, most)]
+    of_blocks = [_of_queries(rows, sets, x, packed, squares, queries) for queries in blocks]
+    parts, limits = (torch.cat(each, 1) if len(blocks) > 1 else each[0] for each in zip(*of_blocks, strict=True))
+    # Each field contiguous: much is computed from them.
+    fields = parts.permute(4, 2, 0, 1, 3).contiguous()
+    return RowGeometry(SetGeometry(*fields), LimitTerms(*limits.permute(3, 0, 1, 2).contiguous()))
+
+
+def _of_queries(
+    rows: Rows, sets: Sets, x: Tensor, packed: Tensor, squares: Tensor, queries: slice
+) -> tuple[Tensor, Tensor]:
+    """SetGeometry as (head, query, selected or random, N, field), LimitTerms as (head, query, N, field)."""
+    sizes, facts = torch.tensor(sets.grid), rows.facts
+    shape = rows.heads, queries.stop - queries.start
+    parts = x.new_empty(*shape, 2, len(sizes), len(SetGeometry._fields))
+    limits = x.new_empty(*shape, len(sizes), len(LimitTerms._fields))
+    whole = torch.stack([facts.keys, facts.first, facts.last], -1)
+    sums = x.new_empty(*shape, 2 * len(sizes) + 1, x.shape[-1])
+    step = max(1, min(shape[1], _SUMMED_AT_ONCE // (rows.heads * sums.shape[2] * rows.keys)))
+    for start in range(0, shape[1], step):
+        stop = min(start + step, shape[1])
+        sums[:, start:stop, -1] = _sum_all(rows, x, slice(queries.start + start, queries.start + stop))
+
+    def by_row(x: Tensor) -> Tensor:
+        return x.contiguous().flatten(0, 1)
+
+    of_rows = (t[:, queries] for t in (rows.logits.detach(), rows.weights.detach(), whole, sets.selected, sets.random))
+    logits, weights, whole, selected, random = map(by_row, of_rows)
+    over_rows(
+        load("abbe.measures._kernels.geometry", "set_geometry"), len(logits), by_row(sums), logits, weights, x, packed,
+        squares, whole, selected, random, sizes, by_row(parts), by_row(limits),
+    )  # fmt: skip
+    return parts, limits
+
+
+def _sum_all(rows: Rows, x: Tensor, queries: slice) -> Tensor:
+    """The sum over the keys of a x, for some queries of all heads, up to the last key that they see."""
+    used = max(1, int(rows.facts.last[:, queries].max()))
+    weights = rows.weights.detach()[:, queries, :used].reshape(len(x), -1, used)
+    return torch.bmm(weights, x[:, :used]).view(rows.heads, -1, x.shape[-1])

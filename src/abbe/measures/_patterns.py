@@ -18,13 +18,13 @@ from ._state import Reading
 
 
 def patterns(rows: Rows, positions: Tensor, tokens: Tensor) -> dict[str, Reading]:
-    """How much weight queries give to the token before them, and to what followed the last copy of their own.
+    """How much weight queries give to the token before them, and to the one that followed the last copy of their token.
 
     previous_token is the weight on the key just before the query; induction that on the key after the last earlier
-    occurrence of the query's token. Both look back alone, also where later keys are visible, so that causal and
-    bidirectional heads compare. A query counts where it sees the key that the pattern expects, which is another one
-    than its own. The limit is that of any single weight, the control a uniform head: 1/n. High means that the head
-    follows the pattern, low that it does not.
+    occurrence of the query's token. Both look back only, even where later keys are visible, so that causal and
+    bidirectional heads can be compared. A query counts if it sees the key that the pattern expects, and that key is not
+    its own. The limit is that of any single weight, the control a uniform head: 1/n. High means that the head follows
+    the pattern, low that it does not.
 
     Args:
         rows: of self-attention.
@@ -55,7 +55,7 @@ class PatternWeight(NamedTuple):
 
 
 def pattern_weights(rows: Rows, positions: Tensor, expected: Mapping[str, Tensor]) -> dict[str, PatternWeight]:
-    """By pattern; `expected` is what `pattern_keys` gives."""
+    """By pattern; `expected` comes from `pattern_keys`."""
     device = rows.logits.device
     weights = {}
     for name, keys in expected.items():
@@ -73,7 +73,7 @@ def pattern_readings(rows: RowSummary, weights: Mapping[str, PatternWeight]) -> 
 
 
 def pattern_keys(tokens: Tensor) -> dict[str, Tensor]:
-    """The key that each pattern expects of the query at every position, -1 where it expects none.
+    """The key that each pattern expects the query at every position to attend to, -1 for none.
 
     Args:
         tokens: (key,).
@@ -87,12 +87,12 @@ def pattern_keys(tokens: Tensor) -> dict[str, Tensor]:
     """
     places = torch.arange(len(tokens), device=tokens.device)
     after = last_occurrence(tokens) + 1
-    # A token that stands twice in a row expects itself, which says nothing about the head.
+    # The second of two equal neighbours would expect itself, which says nothing about the head.
     return {"previous_token": places - 1, "induction": torch.where((after > 0) & (after < places), after, -1)}
 
 
 def last_occurrence(tokens: Tensor) -> Tensor:
-    """The position at which the same token stood last before each position, -1 where it did not.
+    """The position of the last earlier occurrence of the token at each position, -1 if there is none.
 
     Args:
         tokens: (key,).
@@ -104,7 +104,7 @@ def last_occurrence(tokens: Tensor) -> Tensor:
         >>> abbe.measures.last_occurrence(torch.tensor([5, 6, 5, 5])).tolist()
         [-1, -1, 0, 2]
     """
-    order = tokens.argsort(stable=True)  # equal tokens stand together, in their order
+    order = tokens.argsort(stable=True)  # equal tokens become neighbours, in their order
     again = tokens[order[1:]] == tokens[order[:-1]]
     earlier = torch.full_like(order, -1)
     earlier[order[1:]] = torch.where(again, order[:-1], -1)

@@ -1,4 +1,4 @@
-"""All measures by name: what each is called, what high and low mean, its unit, its limit and its control."""
+"""All measures by name: label, unit, what high and low mean, limit and control."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GROUPS = (DISPERSION, PATTERNS, SELECTION, DISTANCE, SEPARABILITY, SENSITIVITY, 
 
 @dataclass(frozen=True)
 class MeasureInfo:
-    """A measure of attention rows, as the tables name and explain it.
+    """A measure of attention rows: its name in tables, and what it means.
 
     Attributes:
         name: in tables.
@@ -20,9 +20,9 @@ class MeasureInfo:
         unit: of its values.
         by_size: whether it has a value for every N.
         label: its name for people.
-        group: the heading under which it stands.
-        limit: what bounds its value; empty where nothing does.
-        control: what it is compared with; empty where nothing is.
+        group: the heading that it is listed under.
+        limit: what bounds its value; empty if nothing does.
+        control: what it is compared with; empty if nothing is.
     """
 
     name: str
@@ -104,12 +104,12 @@ _OF_SETS = (
 
 _RETRIEVAL = (
     ("separability", "separability",
-     "high (1) means that a {shape} up to the nearest other token holds all the selected, low few"),
+     "high (1) means that a {shape} up to the nearest other token holds all the selected, low that it holds few"),
     ("recall", "recall", "high (1) means that all selected tokens are {nearer} than every other, low that few are"),
     ("precision", "precision",
      "high (1) means that no other token lies among the selected ({shape}), low that many do"),
     ("f_score", "F score",
-     "high (1) means that the selected set is a {shape} of its own, low that it is mixed with the rest"),
+     "high (1) means that a {shape} holds the selected tokens and no others, low that they are mixed with the rest"),
 )  # fmt: skip
 _METRICS = (
     ("", "", {"shape": "ball around their sum", "nearer": "nearer to their sum"}),
@@ -144,9 +144,9 @@ def list_measures() -> tuple[MeasureInfo, ...]:
         'high means that the weight is spread over many keys, low that few hold it'
     """
     listed = [
-        MeasureInfo(name, meaning, unit, False, label, group, *beside)
+        MeasureInfo(name, meaning, unit, False, label, group, *limit_and_control)
         for group, of_group in ((DISPERSION, _OF_ROWS), (PATTERNS, _PATTERNS))
-        for name, label, unit, meaning, *beside in of_group
+        for name, label, unit, meaning, *limit_and_control in of_group
     ]
     listed += [
         MeasureInfo(
@@ -156,8 +156,8 @@ def list_measures() -> tuple[MeasureInfo, ...]:
         for part, words, of in _ROW_PARTS
     ]
     listed += [
-        MeasureInfo(name, meaning, unit, True, label, group, *beside)
-        for group, name, label, unit, meaning, *beside in _OF_SETS
+        MeasureInfo(name, meaning, unit, True, label, group, *limit_and_control)
+        for group, name, label, unit, meaning, *limit_and_control in _OF_SETS
     ]
     listed += [
         MeasureInfo(name + suffix, text.format(**shape), "share", True, label + by, SEPARABILITY, control=_RANDOM)
@@ -168,7 +168,7 @@ def list_measures() -> tuple[MeasureInfo, ...]:
 
 
 def list_tests() -> tuple[MeasureInfo, ...]:
-    """What the table of a run holds beside measures: tests over all heads, and what high and low mean.
+    """The other rows of a run's table: tests over all heads, and what high and low mean.
 
     Returns:
         One entry each.

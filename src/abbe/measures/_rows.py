@@ -16,13 +16,13 @@ from .._float64 import where_double
 from .._kernels.switch import KernelsBrokenError, load, usable_for
 from .._kernels.threads import over_rows
 
-FUSED_FROM = 1 << 12  # below this many logits plain torch answers sooner than kernels that must first be loaded
+FUSED_FROM = 1 << 12  # with fewer logits plain torch is done before kernels are loaded
 
 _SUM_TOLERANCE = 2e-5  # rounding of a float32 row that sums to 1
 
 
 class RowFacts(NamedTuple):
-    """One number a row, each (head, query), from a single pass over the rows."""
+    """One number per row, each (head, query), from a single pass over the rows."""
 
     keys: Tensor  # n, the visible keys (int64)
     first: Tensor  # position of the first visible key (int64; 0 in a row without keys)
@@ -34,12 +34,12 @@ class RowFacts(NamedTuple):
     smallest: Tensor  # smallest weight of a visible key
     at_first: Tensor  # weight of the first visible key
     spread: Tensor  # largest minus smallest visible logit
-    stray: Tensor  # largest weight, in size, of an invisible key: must be 0
+    stray: Tensor  # largest |weight| of an invisible key: must be 0
 
 
 @dataclass(frozen=True, eq=False)
 class RowSummary:
-    """What most measures need of a block of rows: some numbers per row, without logits and weights."""
+    """The numbers per row that most measures need, without logits and weights."""
 
     facts: RowFacts
     range_limit: Tensor | None
@@ -78,10 +78,10 @@ class Rows:
         weights: (head, query, key), of the same dtype.
         vectors: (group, key, feature): one group for all heads, one for every head, or one for every key head; head h
             uses group h // (heads/groups).
-        range_limit: (head, query), a proven ceiling of the spread of the logits.
+        range_limit: (head, query), a proved ceiling of the spread of the logits.
         softmax: the weights are the softmax of the logits, without a sink, so that the bounds for softmax apply.
         sink: a learned sink takes what the weights leave of 1.
-        sink_logits: (head,), of the sink; without them they are recovered from the weights, less exactly.
+        sink_logits: (head,), of the sink; if missing, they are recovered from the weights, less exactly.
 
     Examples:
         >>> logits = torch.randn(2, 5, 8)
@@ -101,8 +101,8 @@ class Rows:
     def __post_init__(self) -> None:
         _check(self)
         for name in ("logits", "weights", "vectors", "range_limit", "sink_logits"):
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, where_double(given))
+            if (tensor := getattr(self, name)) is not None:
+                object.__setattr__(self, name, where_double(tensor))
 
     @property
     def heads(self) -> int:
@@ -123,13 +123,12 @@ class Rows:
     def fused(self) -> bool:
         """Whether the kernels take these rows: float32 on the CPU, and enough of them."""
         parts = (self.logits, self.weights, self.vectors)
-        if any(part.dtype != torch.float32 for part in parts):
-            return False
-        return self.logits.numel() >= FUSED_FROM and usable_for(*parts)
+        is_single = all(part.dtype == torch.float32 for part in parts)
+        return is_single and self.logits.numel() >= FUSED_FROM and usable_for(*parts)
 
     @cached_property
     def facts(self) -> RowFacts:
-        """One number per row of each kind, from a single pass over the rows."""
+        """Numbers per row, from a single pass over the rows."""
         facts = _facts(self)
         for bad, what in (
             (~torch.isfinite(facts.total), "must be finite, got NaN or infinity"),
@@ -142,7 +141,7 @@ class Rows:
 
     @property
     def visible(self) -> Tensor:
-        """Bool (head, query, key). Made anew at every call: it is large."""
+        """Bool (head, query, key). Computed at every call, not kept: it is large."""
         return self.logits != -torch.inf
 
     @property
@@ -162,19 +161,19 @@ class Rows:
 
     @property
     def summary(self) -> RowSummary:
-        """What is known of the rows without their logits and weights."""
+        """The numbers per row, without logits and weights."""
         return RowSummary(self.facts, self.range_limit, self.softmax, self.sink)
 
     def with_vectors(self, vectors: Tensor) -> Rows:
-        """The same rows with other vectors; what is known of the weights is kept.
+        """The same rows with other vectors; the facts are not computed again.
 
         Args:
             vectors: (group, key, feature).
         """
-        placed = replace(self, vectors=vectors)
-        # They depend on logits and weights alone.
-        placed.__dict__["facts"] = self.facts  # where cached_property keeps it
-        return placed
+        rows = replace(self, vectors=vectors)
+        # Facts depend on logits and weights alone; this is where cached_property stores them.
+        rows.__dict__["facts"] = self.facts
+        return rows
 
     def group(self, head: int) -> Tensor:
         """The vectors (key, feature) that a head uses.
@@ -185,30 +184,30 @@ class Rows:
         return self.vectors[head // (self.heads // self.vectors.shape[0])]
 
     def order(self, largest: int) -> Tensor:
-        """Positions of the keys of largest weight, in order; of equal ones the first wins.
+        """Positions of the keys of largest weight, in order; the earlier of equal ones comes first.
 
         Args:
-            largest: how many, cut at the number of keys.
+            largest: how many, at most the number of keys.
 
         Returns:
-            (head, query, largest). Beyond the visible keys of a row the positions mean nothing.
+            (head, query, largest). Beyond the visible keys of a row the positions are meaningless.
         """
         largest = min(largest, self.keys)
         if self.fused:
             with suppress(KernelsBrokenError):
                 return _fused_order(self, largest)
-        shown = torch.where(self.visible, self.weights, -torch.inf)
-        return shown.argsort(dim=-1, descending=True, stable=True)[..., :largest]
+        weights = torch.where(self.visible, self.weights, -torch.inf)
+        return weights.argsort(dim=-1, descending=True, stable=True)[..., :largest]
 
 
 def _check(rows: Rows) -> None:
     logits, weights, vectors = rows.logits, rows.weights, rows.vectors
     if logits.ndim != 3 or weights.shape != logits.shape or 0 in logits.shape:
         shapes = f"{tuple(logits.shape)} and {tuple(weights.shape)}"
-        raise AbbeError(f"logits and weights must have one shape (head, query, key), got {shapes}")
+        raise AbbeError(f"logits and weights must have the same shape (head, query, key), got {shapes}")
     if not logits.is_floating_point() or logits.dtype != weights.dtype or vectors.dtype != weights.dtype:
         types = f"{logits.dtype}, {weights.dtype} and {vectors.dtype}"
-        raise AbbeError(f"logits, weights and vectors must have one floating-point type, got {types}")
+        raise AbbeError(f"logits, weights and vectors must have the same floating-point type, got {types}")
     if vectors.ndim != 3 or vectors.shape[1] != logits.shape[2] or not vectors.shape[0] or not vectors.shape[2]:
         raise AbbeError(f"vectors must be (group, {logits.shape[2]} keys, feature), got {tuple(vectors.shape)}")
     if logits.shape[0] % vectors.shape[0]:
@@ -225,17 +224,15 @@ def _check(rows: Rows) -> None:
 def reference_facts(rows: Rows) -> RowFacts:
     """The specification, in plain torch."""
     visible, weights = rows.visible, rows.weights
-    count = visible.sum(-1)
-    first = visible.int().argmax(-1)
-    last = torch.where(count > 0, rows.keys - visible.flip(-1).int().argmax(-1), 0)
+    count, first = visible.sum(-1), visible.int().argmax(-1)
     some = count > 0
     return RowFacts(
         keys=count,
         first=first,
-        last=last,
+        last=torch.where(some, rows.keys - visible.flip(-1).int().argmax(-1), 0),
         total=weights.sum(-1),
         squares=(weights**2).sum(-1),
-        # 0 ln 0 = 0; weights below 0, which some normalizers have, have no entropy.
+        # 0 ln 0 = 0; the negative weights of some normalizers have no entropy.
         log_moment=torch.xlogy(weights.clamp(min=0), torch.where(weights > 0, weights, 1.0)).sum(-1),
         largest=torch.where(some, torch.where(visible, weights, -torch.inf).amax(-1), 0.0),
         smallest=torch.where(some, torch.where(visible, weights, torch.inf).amin(-1), 0.0),
@@ -261,18 +258,15 @@ def _facts(rows: Rows) -> RowFacts:
 
 
 def _fused_order(rows: Rows, largest: int) -> Tensor:
-    order = torch.empty(rows.heads, rows.queries, largest, dtype=torch.int64)
-    logits = flat(rows.logits)
-    over_rows(order_kernel("weight_order"), len(logits), logits, flat(rows.weights), order.view(-1, largest))
-    return order
+    order = torch.empty(rows.heads * rows.queries, largest, dtype=torch.int64)
+    over_rows(order_kernel("weight_order"), len(order), flat(rows.logits), flat(rows.weights), order)
+    return order.view(rows.heads, rows.queries, largest)
 
 
 def _fused_facts(rows: Rows) -> RowFacts:
     shape = rows.logits.shape[:2]
-    whole = torch.empty(shape.numel(), 3, dtype=torch.int64)
-    sums = torch.empty(shape.numel(), 8)
-    logits, weights = flat(rows.logits), flat(rows.weights)
-    over_rows(row_kernel("row_facts"), len(logits), logits, weights, whole, sums)
+    whole, sums = torch.empty(shape.numel(), 3, dtype=torch.int64), torch.empty(shape.numel(), 8)
+    over_rows(row_kernel("row_facts"), len(sums), flat(rows.logits), flat(rows.weights), whole, sums)
     return RowFacts(*(part.view(shape) for part in (*whole.unbind(-1), *sums.unbind(-1))))
 
 

@@ -13,9 +13,8 @@ from .. import normalizers
 from .._attention.scores import with_sink
 from .._errors import AbbeError
 from ..normalizers import Normalizer
-from ._jacobian import jacobian_norms
 from ._rows import Rows, RowSummary
-from ._spectral import rank_one_norms
+from ._spectral import jacobian_norms, rank_one_norms
 from ._state import Reading
 
 
@@ -30,10 +29,10 @@ def sensitivity(
     logits moves the weights a lot, low that none does.
 
     Args:
-        rows: a block of attention rows; with `rows.sink` the sink is that of the rows.
-        normalizer: that made the weights; softmax where the rows have a sink.
+        rows: a block of attention rows, which may have a sink.
+        normalizer: of the weights; softmax if the rows have a sink.
         temperatures: T > 0.
-        generator: of the directions; drawn from query by query, so that blocks give the same as all at once.
+        generator: of the directions; drawn from query by query, so that any blocks give the same numbers.
 
     Returns:
         Readings sensitivity_worst and sensitivity_random, "@T=0.1" in the name at temperatures other than 1; weight per
@@ -66,9 +65,9 @@ def change_norms(
         if not (isinstance(t, int | float) and 0 < t < math.inf):
             raise AbbeError(f"temperatures must be positive numbers, got {t!r}")
     if rows.sink and str(normalizer) != "softmax":
-        raise AbbeError(f"rows with a learned sink have the Jacobian of softmax beside it, not that of {normalizer}")
-    directions = _directions(rows, generator)
-    return {t: _norms(rows, normalizer, float(t), directions) for t in temperatures}
+        raise AbbeError(f"rows with a learned sink have the Jacobian of softmax with that sink, not of {normalizer}")
+    random = directions(rows, generator)
+    return {t: _norms(rows, normalizer, float(t), random) for t in temperatures}
 
 
 def sensitivity_readings(
@@ -78,14 +77,18 @@ def sensitivity_readings(
     constant, defined = _limit(rows, normalizer), rows.count > 0
     for t, (worst, random) in norms.items():
         limit = constant / t
-        suffix = "" if t == 1 else f"@T={t:g}" if float(f"{t:g}") == t else f"@T={t!r}"
+        suffix = "" if t == 1 else f"@T={short(t)}"
         readings[f"sensitivity_worst{suffix}"] = Reading(worst / t, defined, limit, quantiles=True)
         readings[f"sensitivity_random{suffix}"] = Reading(random / t, defined, limit, quantiles=True)
     return readings
 
 
-def _directions(rows: Rows, generator: torch.Generator) -> Tensor:
-    """Standard normal (query, key), by the rule of Box and Muller: torch's own would depend on the block."""
+def short(x: float) -> str:
+    return f"{x:g}" if float(f"{x:g}") == x else repr(x)
+
+
+def directions(rows: Rows, generator: torch.Generator) -> Tensor:
+    """Standard normal (query, key), by the Box-Muller transform: torch's own would depend on the block."""
     half = (rows.keys + 1) // 2
     uniform = torch.rand(rows.queries, half, 2, generator=generator, dtype=rows.logits.dtype)
     # Of 1 - u: u may be 0, whose logarithm is infinite.
@@ -94,7 +97,7 @@ def _directions(rows: Rows, generator: torch.Generator) -> Tensor:
     return normal[:, : rows.keys].contiguous().to(rows.logits.device)
 
 
-# Their Jacobian is scale (diag w - w w^T); for a selection almost everywhere.
+# Their Jacobian is scale (diag w - w w^T); almost everywhere for a selection.
 _SOFTMAX_LIKE = ("softmax", "sink", "topk", "topp", "threshold")
 
 
@@ -106,18 +109,17 @@ class _RankOne(NamedTuple):
     factor: Tensor | float  # (head, query)
 
 
-def _norms(rows: Rows, normalizer: Normalizer, t: float, directions: Tensor) -> ChangeNorms:
+def _norms(rows: Rows, normalizer: Normalizer, t: float, random: Tensor) -> ChangeNorms:
     """Of the Jacobian at logits/t."""
     with torch.no_grad():
         form = _sink_form(rows, t) if rows.sink else _form(rows, normalizer, t)
         if form is None:
-            return ChangeNorms(*jacobian_norms(normalizer, rows.logits / t, directions))
-        worst, random = rank_one_norms(rows, form.p, form.missing, directions)
-        return ChangeNorms(form.factor * worst, form.factor * random)
+            return ChangeNorms(*jacobian_norms(normalizer, rows.logits / t, random))
+        return ChangeNorms(*(form.factor * norm for norm in rank_one_norms(rows, form.p, form.missing, random)))
 
 
 def _sink_form(rows: Rows, t: float) -> _RankOne:
-    """Softmax beside a sink; if its logit is not given, it follows from the weight that it takes."""
+    """Softmax with a sink, whose logit is recovered from its weight where the rows do not have it."""
     missing = (1 - rows.facts.total).clamp(min=0)
     if t == 1:
         return _RankOne(rows.weights, missing, 1.0)
@@ -126,13 +128,13 @@ def _sink_form(rows: Rows, t: float) -> _RankOne:
     else:
         top, largest = rows.logits.amax(-1), torch.where(rows.facts.largest > 0, rows.facts.largest, 1.0)
         sink = torch.where(rows.count > 0, top, 0.0) + torch.log(missing) - torch.log(largest)
-    # With the sink's own weight: 1 minus the sum of the others would lose a small one.
+    # The sink's weight is computed: 1 minus the sum of the others would lose a small one.
     weights = normalizers.normalizer("softmax")(with_sink(rows.logits / t, sink / t))
     return _RankOne(weights[..., 1:].contiguous(), weights[..., 0], 1.0)
 
 
 def _form(rows: Rows, normalizer: Normalizer, t: float) -> _RankOne | None:
-    """Closed form for softmax at any scale, beside a sink or of selected keys, and for entmax; None for the others.
+    """Closed form for softmax at any scale, with a sink or over selected keys, and for entmax; None for the others.
 
     Entmax: J = scale (diag u - u u^T/sum u), u = w^(2 - alpha) on the support; with p = u/sum u it is
     scale (sum u) (diag p - p p^T).
@@ -160,8 +162,8 @@ def _form(rows: Rows, normalizer: Normalizer, t: float) -> _RankOne | None:
 
 def _limit(rows: RowSummary, normalizer: Normalizer) -> Tensor:
     """The Lipschitz constant for the n of every row, (head, query)."""
-    made = normalizers.normalizer("sink") if rows.sink else normalizer
-    # A constant may take a search: it is made once for every n.
+    applied = normalizers.normalizer("sink") if rows.sink else normalizer
+    # A constant may take a search: it is computed once per n.
     counts, place = torch.unique(rows.count, return_inverse=True)
-    constants = torch.tensor([made.lipschitz(max(1, int(n))) for n in counts], dtype=torch.float64)
+    constants = torch.tensor([applied.lipschitz(max(1, int(n))) for n in counts], dtype=torch.float64)
     return constants.to(place.device)[place]

@@ -1,8 +1,8 @@
 """Separable weight: the share of a row's weight on tokens that are separable in its output. Fair to exact zeros.
 
-Separability (arXiv 2508.17821) counts tokens, and one on the surface of the ball as inside. With exact zeros, all keys
-without weight lie at the origin, at one distance ||s|| from the sum s: where a sparse normalizer gives weight to fewer
-than N keys, such keys fill up the set, they tie with the unselected ones, and each counts as separable. Here a token
+Separability (arXiv 2508.17821) counts tokens, including those on the surface of the ball. With exact zeros, all keys
+without weight lie at the origin, at the same distance ||s|| from the sum s: where a sparse normalizer gives weight to
+fewer than N keys, such keys fill up the set, tie with the unselected ones, and each counts as separable. Here a token
 counts by its weight, and only strictly inside the ball, so ties and zeros gain nothing.
 """
 
@@ -15,15 +15,15 @@ from ._rows import Rows
 from ._sets import USUAL_SIZE
 from ._state import Reading
 
-_TIE = 1e-12  # of the squares: less than this apart, two distances are one, as dot products round
+_TIE = 1e-12  # of the squares: distances that differ by less are equal up to the rounding of dot products
 
 
 def separable_weight(rows: Rows, size: int = USUAL_SIZE) -> Reading:
     """Share of the row's weight on selected tokens with ||y_i - s|| < min ||y_j - s|| over the unselected ones.
 
     y_i = a_i x_i, s the sum over the selected: the `size` keys of largest weight, or all visible keys but one where
-    they are fewer. An unselected key of weight 0 is a point at the origin. Float64, because distances are taken from
-    dot products. High means that the weight lies on tokens that are separable in the output, low that it does not.
+    they are fewer. An unselected key of weight 0 is a point at the origin. Float64, because distances come from dot
+    products. High means that the weight lies on tokens that are separable in the output, low that it does not.
 
     Args:
         rows: a block of attention rows.
@@ -41,15 +41,15 @@ def separable_weight(rows: Rows, size: int = USUAL_SIZE) -> Reading:
     order, places = rows.order(size), torch.arange(size, device=rows.logits.device)
     chosen = places[: order.shape[-1]] < (rows.count - 1).unsqueeze(-1)
     weights, vectors = rows.weights.double(), rows.vectors.double()
-    # Beyond the visible keys an order repeats some key: adding nothing there is right, setting would not be.
+    # Beyond the visible keys an order repeats some key: adding 0 there is right, setting 0 would not be.
     nothing = torch.zeros_like(weights)
     of_members = nothing.scatter_add(-1, order, torch.where(chosen, weights.gather(-1, order), 0.0))
     member = nothing.scatter_add_(-1, order, chosen.double()) > 0
     centre = by_groups(of_members, vectors)
-    apart = _squared_distances(weights, vectors, centre)
-    nearest = torch.where(rows.visible & ~member, apart, torch.inf).amin(-1, keepdim=True)
+    far = _squared_distances(weights, vectors, centre)
+    nearest = torch.where(rows.visible & ~member, far, torch.inf).amin(-1, keepdim=True)
     tie = _TIE * ((centre**2).sum(-1, keepdim=True) + nearest)
-    inside = torch.where(apart < nearest - tie, of_members, 0.0).sum(-1)
+    inside = torch.where(far < nearest - tie, of_members, 0.0).sum(-1)
     total = weights.sum(-1)
     defined = (rows.count > 1) & (total > 0)
     return Reading(inside / torch.where(defined, total, 1.0), defined)

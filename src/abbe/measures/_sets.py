@@ -16,7 +16,7 @@ from .._kernels.threads import over_rows
 from ._rows import Rows, flat, order_kernel
 
 DEFAULT_GRID = (1, 2, 5, 10, 20, 50, 100)  # holds the sizes of arXiv 2508.17821, figure 2b
-USUAL_SIZE = 20  # of a selected set, where one size stands for all
+USUAL_SIZE = 20  # of a selected set, where one size represents all
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ def choose_sets(rows: Rows, grid: Sequence[int], generator: torch.Generator) -> 
     Args:
         rows: a block of attention rows.
         grid: the sizes N, whole numbers >= 1, rising.
-        generator: of the random order; drawn from query by query, so that blocks give the same sets as all at once.
+        generator: of the random order; drawn from query by query, so that any blocks give the same sets.
 
     Returns:
         Both orders, for all sizes.
@@ -123,10 +123,9 @@ def random_order(rows: Rows, draws: Tensor) -> Tensor:
 
 
 def _fused_random_order(rows: Rows, draws: Tensor) -> Tensor:
-    order = torch.empty(draws.shape, dtype=torch.int64)
-    logits = flat(rows.logits)
-    over_rows(order_kernel("random_order"), len(logits), logits, flat(draws), order.view(-1, draws.shape[-1]))
-    return order
+    order = torch.empty(rows.heads * rows.queries, draws.shape[-1], dtype=torch.int64)
+    over_rows(order_kernel("random_order"), len(order), flat(rows.logits), flat(draws), order)
+    return order.view(draws.shape)
 
 
 def reference_random_order(rows: Rows, draws: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Readings of rows, their sums over blocks, and the means: every measure is streamed by these four functions.
 
 A state is a flat dict of tensors, none of which grows with the rows: `update` adds a block to it, `merge` adds two
-states, `compute` gives the means. An empty dict is the state of nothing.
+states, `compute` gives the means. A state starts as an empty dict.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .._errors import AbbeError
 State = dict[str, Tensor]
 
 _RATIO = 1.01  # from one bin of the histogram to the next: a quantile is right within half a percent
-_LEAST, _BINS = 1e-8, 4000  # the first bin holds all that is smaller, the last reaches 1e9
+_LEAST, _BINS = 1e-8, 4000  # the first bin holds all smaller values, the last reaches 1e9
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,10 +28,10 @@ class Reading:
 
     Attributes:
         value: (head, query) or (head, query, N).
-        defined: bool of the same shape: rows that are not count nowhere.
+        defined: bool of the same shape: other rows do not count.
         limit: a proved bound; NaN in rows for which none is proved.
         control: the same measure by chance; NaN in rows where it does not exist.
-        quantiles: keep the 95th percentile and the maximum beside the mean.
+        quantiles: keep the 95th percentile and the maximum as well as the mean.
     """
 
     value: Tensor
@@ -41,10 +41,10 @@ class Reading:
     quantiles: bool = False
 
     def sums(self, queries: int = 1) -> dict[str, Tensor]:
-        """What the block adds to a state, by name.
+        """The block's contribution to a state, by name.
 
         Args:
-            queries: the axis that is summed over.
+            queries: the axis to sum over.
         """
         defined, value = self.defined, self.value
         sums = {
@@ -54,9 +54,9 @@ class Reading:
         if self.limit is not None:
             sums["limit"] = torch.where(defined, self.limit, 0.0).sum(queries, dtype=torch.float64)
         if self.control is not None:
-            shown = defined & ~torch.isnan(self.control)
-            sums["control"] = torch.where(shown, self.control, 0.0).sum(queries, dtype=torch.float64)
-            sums["control_rows"] = shown.sum(queries)
+            exists = defined & ~torch.isnan(self.control)
+            sums["control"] = torch.where(exists, self.control, 0.0).sum(queries, dtype=torch.float64)
+            sums["control_rows"] = exists.sum(queries)
         if self.quantiles:
             sums["histogram"] = _histogram(value, defined)
             sums["largest"] = torch.where(defined, value, -torch.inf).double().amax(queries)
@@ -66,14 +66,14 @@ class Reading:
 
 
 class Summable(Protocol):
-    """What `update` takes: a block's share of a state, tensors that are added (or joined by their extremes)."""
+    """What `update` takes: a block's contribution to a state, tensors that are added (or reduced to their extremes)."""
 
     def sums(self) -> dict[str, Tensor]: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """Means over the defined rows, (head,) or (head, N); NaN where there was no such row.
+    """Means over the defined rows, (head,) or (head, N); NaN where there are none.
 
     Attributes:
         value: mean of the measure.
@@ -92,7 +92,7 @@ def update(state: State, readings: Mapping[str, Summable]) -> State:
     """The state after one more block of rows; `compute` gives the means.
 
     Args:
-        state: so far; {} is that of nothing.
+        state: so far; {} at the start.
         readings: of the block, by name.
 
     Returns:
@@ -107,7 +107,7 @@ def update(state: State, readings: Mapping[str, Summable]) -> State:
         >>> abbe.measures.compute(state)["entropy"].rows.tolist()
         [15, 15]
     """
-    sums = _sums_of_like(readings)
+    sums = _plain_sums(readings)
     sums |= {name: reading.sums() for name, reading in readings.items() if name not in sums}
     return merge(state, {f"{name}/{part}": x for name in readings for part, x in sums[name].items()})
 
@@ -136,11 +136,11 @@ def merge(first: State, second: State) -> State:
         return dict(first or second)
     if first.keys() != second.keys():
         odd = sorted(first.keys() ^ second.keys())[0]
-        raise AbbeError(f"two states of different measures cannot be merged: {odd!r} is in one of them only")
+        raise AbbeError(f"states of different measures cannot be merged: {odd!r} is in only one of them")
     for name, x in first.items():
         if x.shape != second[name].shape:
             shapes = f"{tuple(x.shape)} and {tuple(second[name].shape)}"
-            raise AbbeError(f"two states of different shape cannot be merged: {name!r} has {shapes}")
+            raise AbbeError(f"states of different shapes cannot be merged: {name!r} has {shapes}")
     return {name: _joined(name, x, second[name]) for name, x in first.items()}
 
 
@@ -191,15 +191,15 @@ def compute(state: State) -> dict[str, Summary]:
     return summaries
 
 
-# On so few numbers a call of torch costs more than they do: measures of one shape are stacked, and summed or divided
-# together.
+# On so few numbers a torch call costs more than its arithmetic: measures of one shape are stacked, and summed or
+# divided together.
 
 
-def _sums_of_like(readings: Mapping[str, Summable]) -> dict[str, dict[str, Tensor]]:
-    """The sums of the plain readings, those with quantiles left out."""
+def _plain_sums(readings: Mapping[str, Summable]) -> dict[str, dict[str, Tensor]]:
+    """The sums of the readings without quantiles."""
     plain = {name: one for name, one in readings.items() if isinstance(one, Reading) and not one.quantiles}
     sums: dict[str, dict[str, Tensor]] = {}
-    for names in _alike({name: (r.value.shape, r.limit is None, r.control is None) for name, r in plain.items()}):
+    for names in _grouped({name: (r.value.shape, r.limit is None, r.control is None) for name, r in plain.items()}):
         group = [plain[name] for name in names]
         parts = ([getattr(one, part) for one in group] for part in ("value", "defined", "limit", "control"))
         value, defined, limit, control = (None if xs[0] is None else _stacked(xs) for xs in parts)
@@ -207,7 +207,7 @@ def _sums_of_like(readings: Mapping[str, Summable]) -> dict[str, dict[str, Tenso
         assert defined is not None
         joined = Reading(value, defined, limit, control).sums(queries=2)
         of_each = {part: x.expand(len(names), *x.shape[1:]).unbind() for part, x in joined.items()}
-        # Copies: parts of one tensor cannot be saved by themselves.
+        # Copies: safetensors refuses views of one tensor.
         sums |= {name: {part: xs[i].clone() for part, xs in of_each.items()} for i, name in enumerate(names)}
     return sums
 
@@ -215,7 +215,7 @@ def _sums_of_like(readings: Mapping[str, Summable]) -> dict[str, dict[str, Tenso
 def _means(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Summary]:
     """In the order of the names."""
     means: dict[str, Summary] = {}
-    for names in _alike({name: (p["value"].shape, "limit" in p, "control" in p) for name, p in parts.items()}):
+    for names in _grouped({name: (p["value"].shape, "limit" in p, "control" in p) for name, p in parts.items()}):
         group = [parts[name] for name in names]
         value, limit, control = (_divided(group, *which) for which in _MEANS)
         means |= {name: Summary(value[i], limit[i], control[i], group[i]["rows"]) for i, name in enumerate(names)}
@@ -233,7 +233,7 @@ def _divided(group: Sequence[Mapping[str, Tensor]], sums: str, rows: str) -> Seq
     return means.expand(len(group), *means.shape[1:]).unbind()
 
 
-def _alike(kinds: Mapping[str, object]) -> list[list[str]]:
+def _grouped(kinds: Mapping[str, object]) -> list[list[str]]:
     """The names of each kind."""
     names: dict[object, list[str]] = {}
     for name, kind in kinds.items():
@@ -242,7 +242,7 @@ def _alike(kinds: Mapping[str, object]) -> list[list[str]]:
 
 
 def _stacked(parts: Sequence[Tensor]) -> Tensor:
-    """Along a new first axis; it is 1 for one that all share."""
+    """Along a new first axis, of length 1 if all are the same tensor."""
     first = parts[0]
     return first.unsqueeze(0) if all(part is first for part in parts) else torch.stack(list(parts))
 
@@ -273,17 +273,17 @@ def _or_nan(rows: Tensor) -> Tensor:
 
 def _histogram(value: Tensor, defined: Tensor) -> Tensor:
     """Counts of (head, query) values in bins of equal ratio: (head, bins)."""
-    shown = torch.where(defined, value, 0.0).double().clamp(min=_LEAST)
-    steps = torch.log(shown / _LEAST) / math.log(_RATIO)
+    clamped = torch.where(defined, value, 0.0).double().clamp(min=_LEAST)
+    steps = torch.log(clamped / _LEAST) / math.log(_RATIO)
     bins = steps.ceil().clamp(0, _BINS - 1).long()
     counts = torch.zeros(len(value), _BINS, dtype=torch.int32, device=value.device)
     return counts.scatter_add_(1, bins, defined.int())
 
 
 def _quantile(histogram: Tensor, level: float) -> Tensor:
-    """The value below or at which a part `level` of the rows lies, (head,); 0 in the first bin."""
+    """The value at or below which a share `level` of the rows lies, (head,); 0 in the first bin."""
     running = histogram.cumsum(-1)
     rank = (level * running[..., -1:]).ceil().clamp(min=1)
     at = (running < rank).sum(-1).clamp(max=_BINS - 1)
-    # The middle of the bin, on the scale of logarithms.
+    # The middle of the bin, on a logarithmic scale.
     return torch.where(at > 0, _LEAST * _RATIO ** (at.double() - 0.5), 0.0)

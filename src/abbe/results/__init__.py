@@ -1,4 +1,4 @@
-"""What studies give: a table, a manifest, and the same ways to save, show and open them again."""
+"""Results of studies: a table, a manifest, and common ways to save, show and reopen them."""
 
 from .._files import finite
 from ._result import (

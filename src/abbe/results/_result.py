@@ -1,4 +1,4 @@
-"""What every study gives: one table, one manifest, and the same ways to save, show and open them again."""
+"""The result of every study: one table, one manifest, and common ways to save, show and reopen them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NEEDED = ("model", "text", "settings", "self_check", "skipped")
 
 
 class Result(ABC):
-    """The face of all results: one table, one manifest, and the same ways to save, show and open them again.
+    """The interface of all results: one table, one manifest, and common ways to save, show and reopen them.
 
     Attributes:
         table: the main table, a polars data frame.
@@ -43,9 +43,9 @@ class Result(ABC):
         True
     """
 
-    study: ClassVar[str]  # the name of the command
-    page: ClassVar[str]  # file name of its page in the folder
-    beside: ClassVar[tuple[str, ...]] = ()  # other files of the folder that belong to it, where they are there
+    study: ClassVar[str]
+    page: ClassVar[str]
+    beside: ClassVar[tuple[str, ...]] = ()  # other files of the folder that belong to it, if they exist
 
     if TYPE_CHECKING:
 
@@ -60,14 +60,14 @@ class Result(ABC):
         """What `--json` prints, as a dictionary."""
 
     def to_json(self) -> str:
-        """What `--json` prints: one object that every reader takes; NaN and infinity become null."""
+        """What `--json` prints: one valid JSON object; NaN and infinity become null."""
         return json.dumps(finite(self.as_json()), indent=1, allow_nan=False)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write everything to a folder that `abbe.open` reads; each file appears whole or not at all.
 
         Args:
-            folder: which is made if it is not there.
+            folder: created if missing.
 
         Returns:
             The folder.
@@ -77,9 +77,9 @@ class Result(ABC):
             files = self._files()
             for name, content in files.items():
                 path = target / name
-                with suppress(OSError):  # what cannot be done is reported by the writer
+                with suppress(OSError):  # `write_whole` reports the failure
                     path.parent.mkdir(exist_ok=True)
-                    if path.is_dir() and not path.is_symlink():  # whatever it holds is kept
+                    if path.is_dir() and not path.is_symlink():  # its content is kept
                         path.rename(path.with_name(f"{path.name}.moved"))
                 write_whole(path, content)
             beside = [name for name in self.beside if (target / name).is_file()]
@@ -87,7 +87,7 @@ class Result(ABC):
         return target
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The page, also written to a file if one is named: it works offline and makes no network requests.
+        """The page, which works offline and makes no network requests; also written to a file if a path is given.
 
         Args:
             path: of the file.
@@ -98,23 +98,23 @@ class Result(ABC):
         need(f"{type(self).__name__}.to_html", "report")  # else the message would name `page_of`, which nobody called
         from ..views import page_of  # altair and templates are loaded only when something is drawn
 
-        drawn: str = page_of(self)
+        page: str = page_of(self)
         if path is not None:
-            write_whole(Path(path), drawn)
-        return drawn
+            write_whole(Path(path), page)
+        return page
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a card with sentences and charts, or a plain table of a result too odd to be drawn."""
+        """What a notebook shows: a card with sentences and charts, or a plain table if the result cannot be drawn."""
         try:
             from ..views import card_of
 
-            drawn: str = card_of(self)
+            card: str = card_of(self)
         except Exception:
             return self._plain_html()
-        return drawn
+        return card
 
     def _plain_html(self) -> str:
-        """What was measured on what, the table, and what was skipped."""
+        """Model and text, the table, and what was skipped."""
         model, text = (str((self.manifest.get(key) or {}).get("name", "")) for key in ("model", "text"))
         skipped = "".join(f"<li>{html.escape(str(why))}</li>" for why in self.manifest.get("skipped") or ())
         about = f"<p><b>{html.escape(model)}</b> on <b>{html.escape(text)}</b></p>"
@@ -122,7 +122,7 @@ class Result(ABC):
 
     @abstractmethod
     def _files(self) -> dict[str, bytes | str]:
-        """What is written beside the manifest, by name."""
+        """Contents of the files other than the manifest, by name."""
 
 
 def as_parquet(table: pl.DataFrame) -> bytes:
@@ -145,7 +145,7 @@ def as_parquet(table: pl.DataFrame) -> bytes:
 
 
 def as_text(content: Mapping[str, Any]) -> str:
-    """The text of a JSON file beside the manifest, which holds its checksum; NaN and infinity become null.
+    """The text of a JSON file whose checksum is in the manifest; NaN and infinity become null.
 
     Args:
         content: of the file.
@@ -161,11 +161,11 @@ def as_text(content: Mapping[str, Any]) -> str:
 
 
 def read_table(path: Path, stored: Mapping[str, Any], schema: Mapping[str, Any] | None = None) -> pl.DataFrame:
-    """A Parquet file of a finished run, refused if it is damaged or has other columns.
+    """A Parquet file of a finished run; an error if it is damaged or has other columns.
 
     Args:
         path: of the file.
-        stored: the manifest beside it, as `read_manifest` reads it.
+        stored: the manifest of its folder, from `read_manifest`.
         schema: the columns that it must have.
 
     Returns:
@@ -186,19 +186,19 @@ def read_table(path: Path, stored: Mapping[str, Any], schema: Mapping[str, Any] 
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise AbbeError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
     if schema is not None and dict(table.schema) != dict(schema):
-        raise AbbeError(f"{path} has other columns than a run: {', '.join(table.columns)}")
+        raise AbbeError(f"{path} does not have the columns of a run: {', '.join(table.columns)}")
     return table
 
 
 def read_content(path: Path, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON file of a finished run, refused if it is damaged.
+    """A JSON file of a finished run; an error if it is damaged.
 
     Args:
         path: of the file.
-        stored: the manifest beside it, as `read_manifest` reads it.
+        stored: the manifest of its folder, from `read_manifest`.
 
     Returns:
-        What is in it.
+        Its content.
 
     Raises:
         AbbeError: it cannot be read, or is not what was written.
@@ -221,7 +221,7 @@ def _checked_bytes(path: Path, stored: Mapping[str, Any]) -> bytes:
         try:
             check_file(path, content, stored, name)
         except AbbeError as error:
-            raise AbbeError(f"{error}; the same command makes it again, from the parts in its folder") from None
+            raise AbbeError(f"{error}; run the same command again to rebuild it from the parts in its folder") from None
     return content
 
 
@@ -232,7 +232,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         folder: of the run.
 
     Returns:
-        The manifest, and the same as it was read, with its checksums.
+        The manifest, and the same with its checksums.
 
     Raises:
         AbbeError: there is none, the run is not finished, or the manifest is damaged.
@@ -248,18 +248,18 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     stored = read_json(path)
     manifest = checked_manifest(path, stored)
     if not manifest.get("finished"):
-        raise AbbeError(f"the run in {folder} is not finished: the same run with this folder resumes it")
+        raise AbbeError(f"the run in {folder} is not finished: run it again with this folder to resume it")
     if absent := [key for key in _NEEDED if key not in manifest]:
-        raise AbbeError(f"{path} is not whole: it lacks {', '.join(absent)}")
+        raise AbbeError(f"{path} is incomplete: it lacks {', '.join(absent)}")
     return manifest, stored
 
 
 def checked_manifest(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest that was read from a file, without its checksum, which the first format had not.
+    """A manifest read from a file, without its checksum, which the first format did not have.
 
     Args:
         path: of the file, for messages.
-        content: as it was read.
+        content: of the file.
 
     Returns:
         The manifest.
@@ -282,4 +282,4 @@ def checked_manifest(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return checked(path, content)
     except AbbeError as error:
-        raise AbbeError(f"{error}; delete it, and the same command resumes with what is whole in the folder") from None
+        raise AbbeError(f"{error}; delete it, and the same command resumes from the intact files") from None

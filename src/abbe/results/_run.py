@@ -1,4 +1,4 @@
-"""A run: one tidy table of what was measured, and a manifest that says on what, how and with what left out."""
+"""A run: one tidy table of measurements, and a manifest that says on what, how, and what was skipped."""
 
 from __future__ import annotations
 
@@ -14,18 +14,9 @@ from .._errors import AbbeError
 from ._result import Result, as_parquet, read_manifest, read_table
 
 SCHEMA: dict[str, Any] = {
-    "model": pl.String,
-    "layer": pl.Int32,
-    "head": pl.Int32,
-    "length": pl.Int32,
-    "n": pl.Int32,
-    "measure": pl.String,
-    "value": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
-    "limit": pl.Float64,
-    "control": pl.Float64,
-}
+    "model": pl.String, "layer": pl.Int32, "head": pl.Int32, "length": pl.Int32, "n": pl.Int32, "measure": pl.String,
+    **dict.fromkeys(("value", "low", "high", "limit", "control"), pl.Float64),
+}  # fmt: skip
 TABLE = "heads.parquet"
 
 
@@ -35,8 +26,8 @@ class Run(Result):
 
     Attributes:
         table: a polars table, a row for each model, layer, head, window length, set size n and measure, with the
-            value, its interval (low, high), its limit and its control. What holds for all heads, all lengths or all
-            set sizes has null there.
+            value, its interval (low, high), its limit and its control. Null in head, length or n means all of
+            them.
         manifest: versions, seeds, hashes of model and text, settings, self-check error, times, memory, what was
             skipped and why.
     """
@@ -84,7 +75,7 @@ def opened_run(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, A
         Run(abbe-gpt2-5M on embedded sample, lengths [32], ... rows)
     """
     if not (folder / TABLE).exists() and not (folder / TABLE).is_symlink():
-        raise AbbeError(f"the run in {folder} is not finished: the same run with this folder resumes it")
+        raise AbbeError(f"the run in {folder} is not finished: run it again with this folder to resume it")
     return Run(read_table(folder / TABLE, stored, SCHEMA), manifest)
 
 
@@ -98,7 +89,7 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
         The run.
 
     Raises:
-        AbbeError: it is no such folder, or table or manifest are damaged.
+        AbbeError: the folder holds no such run, or its table or manifest is damaged.
 
     Examples:
         >>> folder = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False).save("run")
@@ -108,5 +99,5 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     source = Path(folder)
     manifest, stored = read_manifest(source)
     if manifest.get("study", Run.study) not in (Run.study, "report"):
-        raise AbbeError(f"{source} is a folder of `abbe {manifest['study']}`: `abbe.open` opens it")
+        raise AbbeError(f"{source} is a folder of `abbe {manifest['study']}`: open it with `abbe.open`")
     return opened_run(source, manifest, stored)

@@ -1,4 +1,4 @@
-"""A result of several tables and sentences about them: one way to write them down, and to read them again."""
+"""Results of several tables and sentences about them: how they are written and read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ._result import Result
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TablesResult(Result):
-    """`table`, findings and manifest, beside the tables that the study adds.
+    """`table`, findings and manifest, in addition to the tables of the study.
 
     Attributes:
         table: the main table.
         findings: what the tables mean, each with its rule and numbers.
-        manifest: on what, how, how long, and what was skipped.
+        manifest: model, text, settings, times, and what was skipped.
     """
 
     table: pl.DataFrame = field(repr=False)
@@ -66,7 +66,7 @@ def as_csv(tables: Mapping[str, pl.DataFrame]) -> dict[str, bytes | str]:
 
 
 def tables_from(content: Mapping[str, Any], schemas: Mapping[str, Mapping[str, Any]]) -> dict[str, pl.DataFrame]:
-    """Tables that were written as lists of rows; a row may lack what is null in it.
+    """Tables from lists of rows; a row may lack entries that are null.
 
     Args:
         content: with the rows, by name.

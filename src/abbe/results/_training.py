@@ -1,7 +1,7 @@
-"""A training run that a monitor watched: one line per step that was read, appended while the run goes on.
+"""A training run that a monitor watched: one line per step that was read, appended while the run continues.
 
-What is special: a line carries its own checksum, and a last line that is cut off, because the run was killed or is
-being written, is left out. So the folder of a run can be opened at any time.
+What is special: each line carries its own checksum, and an incomplete last line (of a run that was killed, or is still
+writing) is ignored. So the folder of a run can be opened at any time.
 """
 
 from __future__ import annotations
@@ -21,23 +21,19 @@ import polars as pl
 from .._errors import AbbeError
 from .._files import finite
 from ._result import Result
+from ._tables import as_rows
 
 STEPS = "steps.jsonl"
 TRAINING_SCHEMA: dict[str, Any] = {
-    "step": pl.Int64,
-    "layer": pl.Int32,
-    "head": pl.Int32,
-    "measure": pl.String,
-    "value": pl.Float64,
-    "limit": pl.Float64,
-    "control": pl.Float64,
-}
+    "step": pl.Int64, "layer": pl.Int32, "head": pl.Int32, "measure": pl.String, "value": pl.Float64,
+    "limit": pl.Float64, "control": pl.Float64,
+}  # fmt: skip
 _STEP_SCHEMA = dict.fromkeys(("loss", "loss_mean", "learning_rate", "seconds", "read_seconds"), pl.Float64)
 _ALERT_SCHEMA = {
     "step": pl.Int64, "rule": pl.String, "layer": pl.Int32, "head": pl.Int32, "value": pl.Float64,
     "threshold": pl.Float64,
 }  # fmt: skip
-_DIGITS = 6  # that a line keeps
+_DIGITS = 6  # of every number in a line
 _CHECK = "crc32"
 
 
@@ -46,7 +42,7 @@ class Training(Result):
     """What `abbe.Monitor` measured of a training run.
 
     Attributes:
-        records: what was read, step by step; the tables are made of it.
+        records: one per step that was read; the tables are built from them.
         manifest: model, settings, versions, self-check, layers, what was skipped and why.
     """
 
@@ -74,8 +70,8 @@ class Training(Result):
     def steps(self) -> pl.DataFrame:
         """A row for each step that was read: loss, mean loss since the last one, learning rate, and reduced measures.
 
-        Seconds are since the start; `read_seconds` is what the reading took. Measures are least, mean and largest over
-        all heads.
+        Seconds count from the start; `read_seconds` is the time of the reading. Measures are least, mean and largest
+        over all heads.
         """
         names = list(dict.fromkeys(name for record in self.records for name in record["model"]))
         schema = {"step": pl.Int64, **_STEP_SCHEMA, **dict.fromkeys(names, pl.Float64)}
@@ -88,32 +84,24 @@ class Training(Result):
     @cached_property
     def layers(self) -> pl.DataFrame:
         """Least, mean and largest of every measure over the heads of each layer."""
-        value = pl.col("value")
-        reduced = [value.min().alias("min"), value.mean().alias("mean"), value.max().alias("max")]
-        return self.table.group_by("step", "layer", "measure", maintain_order=True).agg(*reduced)
+        value, by_layer = pl.col("value"), self.table.group_by("step", "layer", "measure", maintain_order=True)
+        return by_layer.agg(min=value.min(), mean=value.mean(), max=value.max())
 
     @cached_property
     def alerts(self) -> pl.DataFrame:
         """A row for each alert: step, rule, layer, head, value and threshold."""
-        rows = [alert for record in self.records for alert in record["alerts"]]
-        return pl.DataFrame(rows, schema=_ALERT_SCHEMA)
+        return pl.DataFrame([one for record in self.records for one in record["alerts"]], schema=_ALERT_SCHEMA)
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "table": self.table.to_dicts(),
-            "steps": self.steps.to_dicts(),
-            "alerts": self.alerts.to_dicts(),
-            "manifest": dict(self.manifest),
-        }
+        tables = {"table": self.table, "steps": self.steps, "alerts": self.alerts}
+        return as_rows(tables) | {"manifest": dict(self.manifest)}
 
     def _files(self) -> dict[str, bytes | str]:
         return {STEPS: "".join(encoded_step(record) for record in self.records)}
 
 
 def _add_rows(columns: dict[str, list[Any]], record: Mapping[str, Any], measure: str, parts: Mapping[str, Any]) -> None:
-    layout = record["layout"]
-    value = unpacked(parts["value"], layout)
-    limit, control = (unpacked(parts.get(name), layout) for name in ("limit", "control"))
+    value, limit, control = (unpacked(parts.get(name), record["layout"]) for name in ("value", "limit", "control"))
     for layer, heads in enumerate(value):
         count = len(heads)
         columns["step"] += [record["step"]] * count
@@ -126,7 +114,7 @@ def _add_rows(columns: dict[str, list[Any]], record: Mapping[str, Any], measure:
 
 
 def packed(grid: Sequence[Sequence[float]] | None) -> Any:
-    """Numbers by layer and head, shortened: one number where all are the same.
+    """Numbers by layer and head, shortened: a single number if all are the same.
 
     Args:
         grid: by layer and head, or None.
@@ -140,7 +128,7 @@ def packed(grid: Sequence[Sequence[float]] | None) -> Any:
     """
     if grid is None:
         return None
-    layers = [[_short(x) for x in heads] for heads in grid]
+    layers = [[float(f"{x:.{_DIGITS}g}") if math.isfinite(x) else None for x in heads] for heads in grid]
     first = layers[0][0] if layers and layers[0] else None
     if all(x == first for heads in layers for x in heads):
         return first
@@ -148,7 +136,7 @@ def packed(grid: Sequence[Sequence[float]] | None) -> Any:
 
 
 def unpacked(content: Any, layout: Sequence[int]) -> list[list[float | None]]:
-    """Numbers by layer and head again, from what `packed` made of them.
+    """Numbers by layer and head, from their packed form: the inverse of `packed`.
 
     Args:
         content: a number for all, or a list by layer.
@@ -166,10 +154,6 @@ def unpacked(content: Any, layout: Sequence[int]) -> list[list[float | None]]:
     return [x if isinstance(x, list) else [x] * heads for x, heads in zip(content, layout, strict=True)]
 
 
-def _short(x: float) -> float | None:
-    return float(f"{x:.{_DIGITS}g}") if math.isfinite(x) else None
-
-
 def encoded_step(record: Mapping[str, Any]) -> str:
     r"""A record as one line, with its checksum; NaN and infinity become null.
 
@@ -177,7 +161,7 @@ def encoded_step(record: Mapping[str, Any]) -> str:
         record: of a step that was read.
 
     Returns:
-        The line, with its end.
+        The line, with its newline.
 
     Examples:
         >>> abbe.results.encoded_step({"step": 1, "loss": 2.5})
@@ -189,13 +173,13 @@ def encoded_step(record: Mapping[str, Any]) -> str:
 
 
 def decoded_steps(path: Path) -> list[dict[str, Any]]:
-    """The records of a file; a last line without an end is one that was never finished.
+    """The records of a file; an incomplete last line is ignored.
 
     Args:
         path: of the file.
 
     Returns:
-        The records; none without a file.
+        The records; none if there is no file.
 
     Raises:
         AbbeError: a line is damaged.
@@ -211,10 +195,10 @@ def decoded_steps(path: Path) -> list[dict[str, Any]]:
 
 
 class StepsFile:
-    """The records of a file that grows: each look decodes only what was appended since the last one.
+    """The records of a growing file: each read decodes only what was appended since the last one.
 
-    A run that goes on from a checkpoint replaces its file, which is then read anew: known by another identity, by being
-    shorter, or by another line where the last one ended.
+    A run that resumes from a checkpoint replaces its file, which is then read from the start: it has another inode, is
+    shorter, or has another line where the last one ended.
 
     Args:
         path: of the file.
@@ -238,7 +222,7 @@ class StepsFile:
         self._end, self._last = 0, b""
 
     def read(self) -> list[dict[str, Any]]:
-        """All records so far; none without a file."""
+        """All records so far; none if there is no file."""
         if not self.path.exists():
             self._forget()
             return []
@@ -247,29 +231,23 @@ class StepsFile:
                 appended = self._appended(file)
         except OSError as error:
             raise AbbeError(f"{self.path} cannot be read: {error.strerror}") from None
-        whole, end, _ = appended.rpartition(b"\n")  # a line without an end is still being written
-        if end:
-            lines = whole.split(b"\n")
-            self._records += [_decoded(self.path, number, line) for number, line in enumerate(lines, self._next)]
+        whole, newline, _ = appended.rpartition(b"\n")  # a line without a newline is still being written
+        if newline:
+            lines, first = whole.split(b"\n"), len(self._records) + 1
+            self._records += [_decoded(self.path, number, line) for number, line in enumerate(lines, first)]
             self._end, self._last = self._end + len(whole) + 1, lines[-1]
         return list(self._records)
-
-    @property
-    def _next(self) -> int:
-        return len(self._records) + 1
 
     def _appended(self, file: BinaryIO) -> bytes:
         about = os.fstat(file.fileno())
         identity = about.st_dev, about.st_ino
         file.seek(max(0, self._end - len(self._last) - 1))
-        if identity != self._identity or about.st_size < self._end or not self._goes_on(file):
+        continues = not self._end or file.read(len(self._last) + 1) == self._last + b"\n"
+        if identity != self._identity or about.st_size < self._end or not continues:
             self._forget()
             self._identity = identity
             file.seek(0)
         return file.read()
-
-    def _goes_on(self, file: BinaryIO) -> bool:
-        return file.read(len(self._last) + 1) == self._last + b"\n" if self._end else True
 
 
 def _decoded(path: Path, number: int, line: bytes) -> dict[str, Any]:
@@ -284,14 +262,14 @@ def _decoded(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def kept_until(records: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
-    """The records of the steps that a checkpoint taken after this step has behind it.
+    """The records up to the step of a checkpoint.
 
     Args:
         records: of a run.
         step: of the checkpoint.
 
     Returns:
-        Those up to it.
+        Copies of those up to and including this step.
 
     Examples:
         >>> abbe.results.kept_until([{"step": 1}, {"step": 50}, {"step": 100}], 50)
@@ -301,7 +279,7 @@ def kept_until(records: Iterable[Mapping[str, Any]], step: int) -> list[dict[str
 
 
 def opened_training(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Training:
-    """A training run in a folder whose manifest was read; every line of the steps has a checksum of its own.
+    """A training run in a folder whose manifest was read; every line of the steps has its own checksum.
 
     Args:
         folder: of the run.

@@ -1,4 +1,4 @@
-"""The files of run folders: what each study leaves, and what it resumes from."""
+"""The files of run folders: what each study writes, and what it resumes from."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _FILES: dict[str, dict[str, str]] = {
         "heads.parquet": "the run behind it: every number at full precision, as `abbe diagnose` writes it",
         "alternatives.parquet": "a row for every head and alternative normalizer",
         "sample.json": "the window that the page shows",
-        "report.json": "answer, numbers, verdicts, advice, all of them with their rules",
+        "report.json": "answer, numbers, verdicts and advice, with their rules",
         "windows/": f"a part per window: {_RESUMED}",
         "alternatives/": _RESUMED,
     },
     "report --each": {
         "index.html": "the page with a row per model",
         "models.parquet": "the table: a row per model",
-        "MODEL/": "the report of each model, a run folder of its own",
+        "MODEL/": "the report of each model, itself a run folder",
     },
     "reproduce": {
         "reproduce.html": "the page: statements, interactive figures, times, what was skipped",
@@ -55,11 +55,8 @@ _FILES: dict[str, dict[str, str]] = {
     },
     "capacity": {
         "capacity.html": _PAGE,
-        "table.csv": (
-            "N* with interval, N*/L, whether the curve is monotone, the first N that holds, separability and its "
-            "control"
-        ),
-        "curve.csv": "every loss that was evaluated, that of the baseline, the relative rise and its interval",
+        "table.csv": "N* with interval, N*/L, whether the curve is monotone, the first N that holds, separability",
+        "curve.csv": "every loss evaluated, the loss of the baseline, the relative rise and its interval",
         "growth.csv": "exponents in L, of the model and of each layer",
         "correlation.csv": "rank correlations over layers for each way, length and allowed rise",
         "capacity.json": "all of it, with findings and their rules",
@@ -84,11 +81,9 @@ _FILES: dict[str, dict[str, str]] = {
         "tuning.safetensors": f"{_RESUMED} (with --finetune)",
     },
     "lift": {
-        "lift.html": (
-            "the page: the scan as a map, all plans in one picture, the judged table, the commands that repeat it"
-        ),
+        "lift.html": "the page: the scan as a map, all plans in one picture, the judged table, commands to repeat it",
         "plan.safetensors": 'the plan, for `abbe.swap(model, "file:...")` and `abbe compare --with file:...`',
-        "softmax.safetensors": "its control, softmax tuned alike, for the same",
+        "softmax.safetensors": "its control, softmax with the same tuning, used the same way",
         "table.csv": "the judged table",
         "scan.csv": "each group of layers alone",
         "plans.csv": "every plan that was tried",
@@ -113,13 +108,13 @@ _FILES: dict[str, dict[str, str]] = {
         "alerts.csv": "first steps of the alerts",
         "warnings.csv": "how well each quantity warns",
         "roc.csv": "the same, threshold by threshold",
-        "train.json": "all of it but table and curves, with findings and their rules",
+        "train.json": "all except table and curves, with findings and their rules",
         "runs/": f"a part per run: {_RESUMED}",
     },
     "watch": {
         "steps.jsonl": (
             "one line per step that was read, each with a checksum; appended and flushed at once, so a killed run "
-            "keeps what was measured"
+            "keeps its measurements"
         ),
         "watch.html": "the page that `abbe watch` writes",
     },

@@ -1,4 +1,4 @@
-"""What studies say: numbers that matter, and sentences with the rule and the numbers that they rest on."""
+"""Findings of studies: key numbers, and sentences with the rule and the numbers that they rest on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 Fact = float | int | str | None
 Place = tuple[int, int]  # layer, head
 
-NOT_LEARNED = "hardly learned"  # topic of the verdict that takes all advice back
+NOT_LEARNED = "hardly learned"  # topic of the verdict that withdraws all advice
 NOTICE = "Attention has hardly been learned: the advice below does not apply."
 
 
 @dataclass(frozen=True)
 class KeyNumber:
-    """One of the few numbers that matter, over all heads at the largest length; None where it could not be measured.
+    """One of the few numbers that matter, over all heads at the largest length; None if it could not be measured.
 
     Attributes:
         name: for people.
@@ -25,8 +25,8 @@ class KeyNumber:
         high: upper end of its interval.
         limit: that is proved.
         control: of random sets.
-        shown: the value as a person reads it, such as "7.9 tokens" or "none up to 100".
-        meaning: what it says, and beside which limit or control, in one sentence.
+        shown: the value as text, such as "7.9 tokens" or "none up to 100".
+        meaning: what it says, and its limit or control, in one sentence.
     """
 
     name: str
@@ -36,19 +36,19 @@ class KeyNumber:
     high: float | None
     limit: float | None
     control: float | None
-    shown: str  # the value as a person reads it, such as "7.9 tokens" or "none up to 100"
-    meaning: str  # what it says, and beside which limit or control, in one sentence
+    shown: str
+    meaning: str
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict or an advice: one plain sentence, and what it rests on.
+    """A verdict or a piece of advice: one plain sentence, and what it rests on.
 
     Attributes:
         topic: in a few words.
-        sentence: that says it.
+        sentence: for people.
         rule: by which it is decided.
-        numbers: that the rule looks at.
+        numbers: that the rule uses.
         heads: that it is about, as (layer, head).
     """
 
@@ -60,7 +60,7 @@ class Finding:
 
 
 def findings_from(content: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
-    """From what `asdict` made of them."""
+    """From their `asdict` form."""
     return tuple(
         Finding(one["topic"], one["sentence"], one["rule"], one["numbers"], tuple((a, b) for a, b in one["heads"]))
         for one in content

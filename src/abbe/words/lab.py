@@ -1,8 +1,14 @@
-"""What the lab and its pages both name: the columns of a choice, and what others have published."""
+"""Names that the lab and its pages share: the columns of a choice, and published results."""
 
 from __future__ import annotations
 
-CHOICE = ("normalizer", "temperature", "compensated", "qk_norm", "optimizer")  # all that a run is but its rate
+CHOICE = (
+    "normalizer",
+    "temperature",
+    "compensated",
+    "qk_norm",
+    "optimizer",
+)  # what defines a run, except its rate
 # Accuracy by number of items in maximum retrieval, trained on up to 16 (arXiv 2410.01104, table 1).
 PUBLISHED_PAPER = "arXiv 2410.01104"
 PUBLISHED: dict[str, dict[int, float]] = {

@@ -1,4 +1,4 @@
-"""Reading a manifest for people: a part that may be missing, and names without the folders of this machine."""
+"""Reading a manifest for people: parts that may be missing, and names without the folders of this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def part_of(manifest: Manifest, name: str) -> Manifest:
 
 
 def for_others(manifest: Manifest) -> dict[str, Any]:
-    """Pages and figures are passed on: where the model lies on this machine stays out of them."""
+    """Pages and figures are passed on, so they must not show where the model lies on this machine."""
     model = dict(part_of(manifest, "model"))
     if isinstance(model.get("source"), str):
         model["source"] = Path(model["source"]).name
@@ -34,13 +34,13 @@ def text_name(manifest: Manifest) -> str:
 
 
 def precision_of(manifest: Manifest) -> str:
-    """What a model of less than full precision is, in one sentence; empty for others, and where it is not known."""
+    """One sentence about a model of less than full precision; empty for others, and if it is not known."""
     dtype = str(part_of(manifest, "model").get("dtype") or "")
     if dtype in ("", "float32", "float64"):
         return ""
     return (
-        f"The weights are {dtype}, less than float32: how much that moves every measure stands in "
-        "docs/explanation/precision.md."
+        f"The weights are {dtype}, less than float32: docs/explanation/precision.md says how much that moves every "
+        "measure."
     )
 
 

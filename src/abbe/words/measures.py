@@ -1,4 +1,4 @@
-"""Measures as a person reads them: the registry of `abbe.measures`, for any name or column of a table."""
+"""Measures in words: the registry of `abbe.measures`, for any name or column of a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
     "without_temperature",
 ]
 
-_SENSITIVITY = GROUPS[-2]  # the last group holds what is not known
+_SENSITIVITY = GROUPS[-2]  # the last group is also that of unknown names
 _INFO = {info.name: info for info in (*list_measures(), *list_tests())}
 _COLUMNS = {
     "decay": "decay exponent", "uniform_from": "uniform from length", "random_from": "random from length",
@@ -34,7 +34,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class MeasureWords:
-    """How a person reads a measure of the table."""
+    """Words for a measure of the table."""
 
     name: str
     label: str
@@ -46,7 +46,7 @@ class MeasureWords:
 
 
 def measure_words(name: str) -> MeasureWords:
-    """Words for any measure of a run; a name that is not known stands for itself."""
+    """Words for any measure of a run; an unknown name is its own label."""
     base, _, suffix = name.partition("@")
     info, more = _INFO.get(base), _suffix_words(base, suffix)
     if info is None:
@@ -64,34 +64,32 @@ def _suffix_words(base: str, suffix: str) -> str:
 
 
 def without_temperature(name: str) -> tuple[str, float | None]:
-    """The name of a measure without its temperature, and that: 1 where a measure of the sensitivity names none."""
+    """The name of a measure without its temperature, and the temperature: 1 for a sensitivity that names none."""
     base, _, suffix = name.partition("@")
     parts = suffix.split(",") if suffix else []
-    warm = [part for part in parts if part.startswith("T=")]
-    rest = ",".join(part for part in parts if part not in warm)
-    if warm:
-        return base + (f"@{rest}" if rest else ""), float(warm[0].removeprefix("T="))
+    temperatures = [part for part in parts if part.startswith("T=")]
+    rest = ",".join(part for part in parts if part not in temperatures)
+    if temperatures:
+        return base + (f"@{rest}" if rest else ""), float(temperatures[0].removeprefix("T="))
     return name, 1.0 if measure_words(base).group == _SENSITIVITY else None
 
 
 def measures_of(table: pl.DataFrame) -> list[MeasureWords]:
-    """Those of a run, group by group, each group in the order of the table."""
-    there = [measure_words(name) for name in table["measure"].unique(maintain_order=True)]
-    return sorted(there, key=lambda words: GROUPS.index(words.group))
+    """The measures of a run, by group, each group in the order of the table."""
+    measures = map(measure_words, table["measure"].unique(maintain_order=True))
+    return sorted(measures, key=lambda words: GROUPS.index(words.group))
 
 
 def glossary(measures: list[MeasureWords]) -> list[tuple[str, list[tuple[str, MeasureWords]]]]:
-    """By group: the name in the table and its words; temperatures and levels of one measure stand together."""
-    once: dict[str, MeasureWords] = {}
-    for words in measures:
-        base = words.name.partition("@")[0]
-        once.setdefault(base, measure_words(base))
-    entries = [(group, [(name, words) for name, words in once.items() if words.group == group]) for group in GROUPS]
+    """By group: name in the table and words; all temperatures and levels of a measure share one entry."""
+    bases = dict.fromkeys(words.name.partition("@")[0] for words in measures)
+    known = [(base, measure_words(base)) for base in bases]
+    entries = [(group, [(name, words) for name, words in known if words.group == group]) for group in GROUPS]
     return [(group, in_group) for group, in_group in entries if in_group]
 
 
 def usual_size(table: pl.DataFrame) -> int | None:
-    """The set size that stands for all: 20, or the measured one nearest to it at the largest length."""
+    """The set size that represents all: 20, or the nearest one measured at the largest length."""
     sized = table.filter(pl.col("n").is_not_null() & pl.col("head").is_not_null() & pl.col("value").is_finite())
     sizes = sized.filter(pl.col("length") == pl.col("length").max())["n"].unique().to_list()
     return min(sizes, key=lambda size: (abs(size - USUAL_SIZE), size), default=None)

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them. The script of the pages (`views/scripts/numbers.js`) gives the same text."""
+"""Numbers as text. The script of the pages (`views/scripts/numbers.js`) gives the same text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MISSING = "–"
 
 
 def number(value: Any, digits: int = 4, *, signed: bool = False, missing: str = MISSING) -> str:
-    """So many significant digits, whole numbers in full; what is no number stands for itself."""
+    """A number with some significant digits, whole numbers in full; other values as they are."""
     if value is None:
         return missing
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -19,7 +19,7 @@ def number(value: Any, digits: int = 4, *, signed: bool = False, missing: str = 
     sign = "+" if signed and value > 0 else ""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else f"{sign}∞" if value > 0 else "-∞"
-    # Exact ties are rounded away from 0, as scripts do; Python's own formats would round them to even.
+    # Exact ties round away from 0, as in JavaScript; Python's formats would round them to even.
     rounded = Context(prec=digits, rounding=ROUND_HALF_UP).create_decimal(value)
     size = abs(rounded)
     if size >= 1_000_000_000 or 0 < size < Decimal("0.0001"):
@@ -31,7 +31,7 @@ def number(value: Any, digits: int = 4, *, signed: bool = False, missing: str = 
 
 
 def percent(share: float | None, digits: int | None = None, *, signed: bool = False) -> str:
-    """ "74 %", "0.3 %", "below 0.1 %": whole from 1 % on, or with so many significant digits: "0.17 %"."""
+    """ "74 %", "0.3 %", "below 0.1 %": whole from 1 % on, or with some significant digits: "0.17 %"."""
     if share is None:
         return "an unknown share"
     if digits is not None:
@@ -43,7 +43,7 @@ def percent(share: float | None, digits: int | None = None, *, signed: bool = Fa
 
 
 def interval(low: float | None, high: float | None, show: Callable[[float], str] | None = None) -> str:
-    """ "0.12 to 2", "55 to 70 %": a unit stands once; empty where an end is missing."""
+    """ "0.12 to 2", "55 to 70 %": the unit once; empty if an end is missing."""
     if low is None or high is None:
         return ""
     first, last = (number(end, 3) if show is None else show(end) for end in (low, high))
@@ -51,7 +51,7 @@ def interval(low: float | None, high: float | None, show: Callable[[float], str]
 
 
 def with_interval(value: float, low: float | None, high: float | None, show: Callable[[float], str]) -> str:
-    """ "1.2 (0.9 to 1.4)"; the value alone where it has no interval."""
+    """ "1.2 (0.9 to 1.4)"; the value alone if it has no interval."""
     ends = interval(low, high, show)
     return f"{show(value)} ({ends})" if ends else show(value)
 
@@ -76,12 +76,12 @@ def tokens(count: float) -> str:
 
 
 def power_of_n(decay: float) -> str:
-    """How a weight goes with n: "n^-0.19"; "n^0.05" for one that grows."""
+    """How a weight scales with n: "n^-0.19", or "n^0.05" if it grows."""
     return f"n^{-decay:.2f}"
 
 
 def duration(seconds: float | None) -> str:
-    """In the two largest units: "48.9 s", "4 min 22 s", "17 h"; empty where it is not known."""
+    """In the two largest units: "48.9 s", "4 min 22 s", "17 h"; empty if it is not known."""
     if seconds is None or not math.isfinite(seconds):
         return ""
     if seconds < 60:
@@ -93,7 +93,7 @@ def duration(seconds: float | None) -> str:
 
 
 def about(seconds: float) -> str:
-    """A time that is not exact, such as "40 s", "3 min" or "2 h 5 min"."""
+    """An approximate time, such as "40 s", "3 min" or "2 h 5 min"."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
@@ -101,7 +101,7 @@ def about(seconds: float) -> str:
 
 
 def data_size(count: float) -> str:
-    """Bytes as a person reads them: "36 kB", "150 MB", "141 GB"."""
+    """Bytes as text: "36 kB", "150 MB", "141 GB"."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{number(count / size, 3)} {unit}"

@@ -1,4 +1,4 @@
-"""Words for what a monitor of a training run measures, which its manifest explains, and for its alerts."""
+"""Words for the quantities that a monitor of a training run measures (from its manifest), and for its alerts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Quantity:
         label: for people.
         unit: of its values.
         meaning: what high and low mean.
-        limit: what bounds it; empty where nothing does.
-        control: what it is compared with; empty where nothing is.
+        limit: what bounds it; empty if nothing does.
+        control: what it is compared with; empty if nothing is.
     """
 
     name: str
@@ -32,23 +32,23 @@ class Quantity:
 
 
 def watched_words(manifest: Manifest, measure: str) -> Quantity:
-    """Words of the manifest for a measure, also with a set size behind "@"; one that it lacks stands for itself."""
+    """Words of the manifest for a measure, which may carry a set size after "@"; an unknown one is its own label."""
     base, _, size = measure.partition("@")
-    given = next((one for one in listed(manifest, "quantities") if one.get("name") == base), {})
-    label = str(given.get("label") or base.replace("_", " "))
-    unit, meaning, limit, control = (str(given.get(part) or "") for part in ("unit", "meaning", "limit", "control"))
+    entry = next((one for one in listed(manifest, "quantities") if one.get("name") == base), {})
+    label = str(entry.get("label") or base.replace("_", " "))
+    unit, meaning, limit, control = (str(entry.get(part) or "") for part in ("unit", "meaning", "limit", "control"))
     return Quantity(measure, f"{label}, {size.replace('=', ' = ')}" if size else label, unit, meaning, limit, control)
 
 
 def listed(manifest: Manifest, name: str) -> list[Mapping[str, Any]]:
-    """What the manifest explains: its quantities, or its rules; nothing in a folder of an older version."""
-    given = manifest.get(name)
-    return [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
+    """The quantities or rules that the manifest explains; none in a folder of an older version."""
+    entries = manifest.get(name)
+    return [one for one in entries if isinstance(one, Mapping)] if isinstance(entries, list) else []
 
 
 @dataclass(frozen=True)
 class AlertWords:
-    """What happened, the measure that shows it, and what its number is; `grave` where training rarely recovers."""
+    """What happened, the measure that shows it, and what its number is; `grave` if training rarely recovers."""
 
     event: str
     measure: str
@@ -70,7 +70,7 @@ ALERTS = {
 
 
 def alert_words(rule: str) -> AlertWords:
-    """Words for the rule of an alert; one that is not known stands for itself."""
+    """Words for the rule of an alert; an unknown one is its own name."""
     return ALERTS.get(rule, AlertWords(rule.replace("_", " "), "", "value"))
 
 
@@ -80,7 +80,7 @@ def alert_place(alert: Mapping[str, Any]) -> str:
 
 
 def alert_numbers(alert: Mapping[str, Any]) -> str:
-    """ "entropy over its ceiling 0.031, threshold 0.05"; empty where there is no number."""
+    """ "entropy over its ceiling 0.031, threshold 0.05"; empty if there is no number."""
     if alert.get("value") is None:
         return ""
     return f"{alert_words(alert['rule']).number} {number(alert['value'], 3)}, threshold {number(alert['threshold'])}"

@@ -218,7 +218,7 @@ def test_stopped_and_resumed_it_is_as_uninterrupted(study: str, saved: Saved, tm
     whole, passes = saved(study), [0]
     with pytest.raises(KeyboardInterrupt):
         run(study, counting(passes, stop_at=whole.passes * 5 // 6 + 1), folder=tmp_path)
-    with pytest.raises(abbe.AbbeError, match="is not finished: the same run with this folder resumes it"):
+    with pytest.raises(abbe.AbbeError, match="is not finished: run it again with this folder to resume it"):
         abbe.open(tmp_path)
     finished = stamps(tmp_path)
     assert finished
@@ -285,7 +285,7 @@ def test_folder_of_another_study_is_refused_by_name(saved: Saved) -> None:
     folder = saved("capacity").folder
     with pytest.raises(abbe.AbbeError, match="is a folder of `abbe capacity`: name a new folder"):
         run("compare", folder=folder)
-    with pytest.raises(abbe.AbbeError, match=r"is a folder of `abbe capacity`: `abbe\.open` opens it"):
+    with pytest.raises(abbe.AbbeError, match=r"is a folder of `abbe capacity`: open it with `abbe\.open`"):
         abbe.open_run(folder)
 
 

@@ -18,7 +18,7 @@ def formula_rows(
 ) -> None:  # fmt: skip
     """out[r, g] = ((n-N)/n) sum_i ||mu_i|| of the N = sizes[g]; 0 where the set leaves no key out.
 
-    dots[r] = x . z, squares (group, key) = ||x||^2, sums[r] = ||z||^2; place = queries, heads a group.
+    dots[r] = x . z, squares (group, key) = ||x||^2, sums[r] = ||z||^2; place = queries, heads per group.
     """
     keys = weights.shape[1]
     own_, with_, shown_ = np.empty(keys, np.float32), np.empty(keys, np.float32), np.empty(keys, np.float32)
@@ -37,7 +37,7 @@ def formula_rows(
 
 @sum_over_keys(LONG_BLOCK, rounded=False, within=inlined)
 def lengths(j: int, own: Row, with_sum: Row, shown: Row, of_own: Any, of_sum: Any, of_both: Any) -> Any:
-    # An invisible key counts 0 by a factor: a condition would keep the loop from becoming vector code.
+    # A factor makes an invisible key count 0: a condition would keep the loop from becoming vector code.
     return np.sqrt(larger(of_sum + of_own * own[j] - of_both * with_sum[j], ZERO)) * shown[j]
 
 

@@ -11,45 +11,14 @@ from ..._kernels.compiled import kernel
 from ..._kernels.products import PANEL, ROWS, score_tile
 from ..._kernels.sums import LONG_BLOCK, block_end, row_dot
 from ..._kernels.vector import NEG_INF, ONE, POS_INF, ZERO, copy_row, f32, larger, maximum, minimum, smaller
+from .orders import running_sums
 
 _TWO = f32(2.0)
-_NEAR = f32(0.15)  # of ||s||: a key this close to s is measured again, as the difference of large numbers rounds
+_NEAR = f32(0.15)  # of ||s||: a key this close to s is measured again, as a difference of large numbers loses digits
 _FAINT = f32(1e-20)  # ||s||^2: products of weights and sums this small lose their digits, or underflow
-_FAR_OFF = f32(1e15)  # times s: farther than all members, and its square is still a number
-_ROUNDING = 2e-6  # of ||x||^2 + ||z||^2: more than the dot products lose, up to 2,000 numbers
-_ROUNDING_PER_NUMBER = 1e-9  # beyond: errors of one sum grow with its length
-
-
-@kernel
-def running_sums(weights: Any, x: Any, order: Any, sizes: Any, count: int, sums: Any) -> None:
-    """Zeros for sets that leave no key out."""
-    running = np.zeros(x.shape[1], np.float32)
-    done = 0
-    for g in range(len(sizes)):
-        if sizes[g] >= count:
-            sums[g] = ZERO
-            continue
-        # Four members at a time, added one after the other: the sum is loaded and stored once for them.
-        while done + 4 <= sizes[g]:
-            i, j, k, m = order[done], order[done + 1], order[done + 2], order[done + 3]
-            add_four(running, weights[i], x[i], weights[j], x[j], weights[k], x[k], weights[m], x[m])
-            done += 4
-        for k in range(done, sizes[g]):
-            a, j = weights[order[k]], order[k]
-            for f in range(x.shape[1]):
-                running[f] += a * x[j, f]
-        done = sizes[g]
-        sums[g] = running
-
-
-@kernel
-def add_four(running: Any, a: Any, x: Any, b: Any, y: Any, c: Any, u: Any, d: Any, v: Any) -> None:
-    """running += a x + b y + c u + d v, rounded as if they were added one by one."""
-    for f in range(running.shape[0]):
-        one = running[f] + a * x[f]
-        two = one + b * y[f]
-        three = two + c * u[f]
-        running[f] = three + d * v[f]
+_FAR_OFF = f32(1e15)  # times s: farther than all members, and its square is still finite
+_ROUNDING = 2e-6  # of ||x||^2 + ||z||^2: more than dot products of up to 2,000 numbers lose
+_ROUNDING_PER_NUMBER = 1e-9  # beyond that: the error of a sum grows with its length
 
 
 @kernel
@@ -60,10 +29,10 @@ def set_geometry(
     """parts[r] = the fields of SetGeometry for both orders and every N, limits[r] = those of LimitTerms.
 
     sums[r] becomes the weighted sums of the first N keys of both orders, for every N; its last column is that of all.
-    The products of these with all vectors are made one row at a time, so that they stay in the cache of a core.
+    Their products with all vectors are computed one row at a time, so that they stay in the cache of a core.
     """
     keys, grid = weights.shape[1], len(sizes)
-    # Single rows, not one array of two dimensions: only slices of a row are known to be without gaps.
+    # Single rows, not one array of two dimensions: only slices of a row are known to be contiguous.
     near, close = np.empty(selected.shape[1], np.float32), np.empty(selected.shape[1], np.float32)
     own_, over_, shown_ = np.empty(keys, np.float32), np.empty(keys, np.float32), np.empty(keys, np.float32)
     outside_, blocked_, far_ = np.empty(keys, np.float32), np.empty(keys, np.float32), np.empty(keys, np.float32)
@@ -126,12 +95,12 @@ def prepare(row: Any, a: Any, squares: Any, own: Any, over: Any, shown: Any) -> 
 
 @kernel
 def raise_set(t: Any, a: Any, squares: Any, s: Any, raised: Any, own: Any) -> None:
-    """A set of faint weights, as a random one of a peaked row, in a unit of its own: s, t = x . s, the weights and
-    ||y||^2 of these. What is counted stays the same; lengths do not."""
+    """Scale up a set of faint weights, such as a random one of a peaked row: s, t = x . s, the weights and their
+    ||y||^2. Counts stay the same, lengths do not."""
     largest = ZERO
     for f in range(s.shape[0]):
         largest = maximum(largest, abs(s[f]))
-    # A power of two, which rounds nothing; the largest where s = 0.
+    # A power of two, which is exact; the largest one where s = 0.
     factor = f32(math.ldexp(1.0, min(-math.frexp(largest)[1], 126) if largest > ZERO else 126))
     for f in range(s.shape[0]):
         s[f] *= factor
@@ -164,8 +133,8 @@ def one_set(
     t: Any, a: Any, x: Any, order: Any, low: int, s: Any, z: Any,
     own: Any, over: Any, outside: Any, blocked: Any, far: Any, near: Any, close: Any, out: Any,
 ) -> None:  # fmt: skip
-    """The fields of SetGeometry for one set; t = x . s. The visible keys that are no members have outside = 1 and
-    blocked = 0, the others 0 and +inf: a loop with conditions instead would not become vector code."""
+    """The fields of SetGeometry for one set; t = x . s. Visible keys that are not members have outside = 1 and
+    blocked = 0, the others 0 and +inf: a loop with conditions would not become vector code."""
     square = row_dot(s, s)
     length = np.sqrt(square)
     farthest = member_offsets(t, a, own, order, low, square, near)
@@ -173,7 +142,7 @@ def one_set(
     total, nearest, intruders, best, above = pass_outside(
         t, a, own, over, outside, blocked, length, square, farthest, lowest
     )
-    # A key outside lies so near to s that its distance, a difference of large numbers, has lost its digits.
+    # A key outside is so near to s that its distance, a difference of large numbers, has lost its digits.
     if nearest + square < _NEAR * _NEAR * square:
         farthest = member_distances(a, x, order, low, s, length, near)
         total, nearest, intruders = measure_again(t, a, x, s, own, blocked, length, farthest, far)
@@ -191,8 +160,8 @@ def one_set(
 def member_offsets(t: Any, a: Any, own: Any, order: Any, low: int, square: Any, out: Any) -> Any:
     """||y_i - s||^2 - ||s||^2 of the members; returns the largest.
 
-    Keys of little weight lie at almost one distance from s. ||s||^2, which all of them share, would round away what
-    tells them apart, so distances are compared without it.
+    Keys of little weight lie at almost the same distance from s. Adding ||s||^2, which they share, would round their
+    differences away, so distances are compared without it.
     """
     farthest = NEG_INF
     for k in range(len(order)):
@@ -209,14 +178,14 @@ def distance_to(a: Any, x: Any, s: Any) -> Any:
     """||a x - s|| by differences."""
     total = ZERO
     for f in range(s.shape[0]):
-        apart = a * x[f] - s[f]
-        total += apart * apart
+        difference = a * x[f] - s[f]
+        total += difference * difference
     return np.sqrt(total)
 
 
 @kernel
 def member_distances(a: Any, x: Any, order: Any, low: int, s: Any, length: Any, out: Any) -> Any:
-    """||y_i - s|| of the members; returns the largest. Exact for y_i = 0, where keys outside are likely to tie."""
+    """||y_i - s|| of the members; returns the largest. Exact for y_i = 0, where ties with keys outside are likely."""
     farthest = ZERO
     for k in range(len(order)):
         j = order[k] - low
@@ -246,7 +215,7 @@ def pass_outside(
     lowest: Any,
 ) -> Any:  # fmt: skip
     """Over the keys outside: sum of ||y - s||, minimum of ||y - s||^2 - ||s||^2, how many are within `farthest`; best
-    cosine, how many are above `lowest`."""
+    cosine, how many reach `lowest`."""
     keys, start, total, nearest, intruders, best, above = t.shape[0], 0, 0.0, POS_INF, ZERO, NEG_INF, ZERO
     while start < keys:
         stop = block_end(start, keys, LONG_BLOCK)
@@ -268,7 +237,7 @@ def pass_outside(
 
 @kernel
 def measure_again(t: Any, a: Any, x: Any, s: Any, own: Any, blocked: Any, length: Any, farthest: Any, far: Any) -> Any:
-    """Sum, smallest distance and count of the keys outside, those close to s by differences."""
+    """Sum, smallest distance and count of the keys outside; the distances of those close to s by differences."""
     square = length * length
     for j in range(t.shape[0]):
         far[j] = np.sqrt(larger(own[j] - _TWO * a[j] * t[j] + square, ZERO)) + blocked[j]

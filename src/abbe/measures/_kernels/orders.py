@@ -1,4 +1,4 @@
-"""Orders of the keys of float32 rows, by weight or at random, and the mass of the first keys of an order."""
+"""Orders of the keys of float32 rows, by weight or at random, and sums over the first keys of an order."""
 # mypy: allow-untyped-decorators
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from numba import int32
 from ..._kernels.compiled import inlined, kernel
 from ..._kernels.vector import NAN, NEG_INF, ONE, TINY, ZERO, bits, f32, log
 
-_STRIDE = 64  # four vectors of 16: what a loop over codes takes at once
-_LARGE, _LN_LARGE = f32(2.0**64), f32(64 * math.log(2))  # times this every weight is a normal number
+_STRIDE = 64  # codes per step of a loop: four vectors of 16
+_LARGE, _LN_LARGE = f32(2.0**64), f32(64 * math.log(2))  # times this, every weight is a normal number
 _INVISIBLE = int32(-0x80000000)  # the code of an invisible key, below those of all others
 
 
 @kernel
 def weight_order(logits: Any, weights: Any, order: Any, start: int, stop: int) -> None:
-    """The visible keys of largest weight, in order, earlier ones first among equals; 0 beyond the visible keys."""
+    """The visible keys of largest weight, in order, the earlier of equal ones first; 0 beyond the visible keys."""
     all_codes = np.empty(in_strides(logits.shape[1]), np.int32)
     chosen = np.empty(logits.shape[1] + 1, np.int64)
     chosen_codes = np.empty(in_strides(logits.shape[1] + 1), np.int32)
@@ -39,7 +39,7 @@ def weight_order(logits: Any, weights: Any, order: Any, start: int, stop: int) -
         above = int(how_many(codes, cut))
         at, ties = 0, size - int(how_many(codes, cut + 1)) if above > size else size
         for j in range(keys):
-            # Written before it is known whether it counts: no branch that could be mispredicted.
+            # Written before it is known whether the key counts: no branch to mispredict.
             chosen[at], chosen_codes[at] = j, codes[j]
             at += 1 if codes[j] > cut or (codes[j] == cut and ties > 0) else 0
             ties -= 1 if codes[j] == cut else 0
@@ -51,7 +51,7 @@ def weight_order(logits: Any, weights: Any, order: Any, start: int, stop: int) -
 
 @inlined
 def in_strides(size: int) -> Any:
-    """The next multiple of what a vector loop takes at once: the rest of a row would be taken one by one."""
+    """Rounded up to the stride of a vector loop, which would take a remainder one by one."""
     return (size + _STRIDE - 1) // _STRIDE * _STRIDE
 
 
@@ -66,7 +66,7 @@ def fill_up(codes: Any, size: int) -> None:
 def count_before(codes: Any, size: int, ranks: Any) -> None:
     """ranks = how many of the first `size` codes come before each of them.
 
-    By comparing all with all, which is vector code and beats a sort of some hundred. Four are counted at a time, since
+    By comparing all with all, which is vector code and beats sorting some hundred. Four are counted at a time, since
     each pass reads and writes the ranks; the codes after `size` are below all others and change nothing.
     """
     ranks[: codes.shape[0]] = ZERO
@@ -89,16 +89,16 @@ def count_before(codes: Any, size: int, ranks: Any) -> None:
 
 @kernel
 def weight_codes(row: Any, weights: Any, codes: Any) -> Any:
-    """Integers that order like the weights, the least of all at invisible keys; number, least and largest of the rest.
+    """Integers ordered like the weights, the least at invisible keys; returns number, least and largest of the others.
 
-    The bits of a float order like an integer, those of negative floats in reverse.
+    The bits of floats order like integers, those of negative floats in reverse.
     """
     count, low, high = ZERO, int32(0x7FFFFFFF), int32(-0x7FFFFFFF)
     for j in range(row.shape[0]):
         pattern = bits(weights[j])
         there = row[j] != NEG_INF
         code = int32(pattern ^ int32((pattern >> int32(31)) & int32(0x7FFFFFFF)))
-        # -0 and 0 are equal, but not their bits. (To add 0 does nothing: sums may ignore the sign of a zero.)
+        # -0 and 0 are equal, but not their bits. (Adding 0 does not help: sums may ignore the sign of a zero.)
         code = int32(0) if code == int32(-1) else code
         codes[j] = code if there else _INVISIBLE
         count += ONE if there else ZERO
@@ -109,7 +109,7 @@ def weight_codes(row: Any, weights: Any, codes: Any) -> Any:
 
 @kernel
 def size_th_largest(codes: Any, size: int, low: int, high: int) -> int:
-    """The `size`-th largest code, by halving the interval; some passes over a row in cache beat a sort."""
+    """The `size`-th largest code, by bisection; some passes over a row in cache beat a sort."""
     high += 1
     while high - low > 1:
         middle = low + (high - low) // 2
@@ -118,7 +118,7 @@ def size_th_largest(codes: Any, size: int, low: int, high: int) -> int:
             low = middle
         else:
             high = middle
-        if above == size:  # no code between `middle` and the one that is sought makes a difference
+        if above == size:  # no code lies between `middle` and the one sought
             break
     return low
 
@@ -134,9 +134,9 @@ def how_many(codes: Any, least: int) -> Any:
 
 @kernel
 def set_masses(weights: Any, order: Any, sizes: Any, masses: Any, moments: Any, start: int, stop: int) -> None:
-    """Sum of w and of w ln w over the first N keys of an order, for every N; NaN from a negative weight on.
+    """Sum of w and of w ln w over the first N keys of an order (all if it is shorter), for every N.
 
-    An order that is shorter than N counts as a whole.
+    The second is NaN from a negative weight on.
     """
     logs = np.empty(order.shape[1], np.float32)
     chosen = np.empty(order.shape[1], np.float32)
@@ -145,7 +145,7 @@ def set_masses(weights: Any, order: Any, sizes: Any, masses: Any, moments: Any, 
             chosen[k] = weights[r, order[r, k]]
         for k in range(order.shape[1]):
             w = chosen[k]
-            # A random set of a peaked row may hold nothing but weights too small for `log`.
+            # A random set of a peaked row may hold only weights too small for `log`.
             tiny = w <= TINY
             inside = w * _LARGE if tiny else w
             logs[k] = log(inside if inside > ZERO else ONE) - (_LN_LARGE if tiny else ZERO) if w >= ZERO else NAN
@@ -159,8 +159,40 @@ def set_masses(weights: Any, order: Any, sizes: Any, masses: Any, moments: Any, 
 
 
 @kernel
+def running_sums(weights: Any, x: Any, order: Any, sizes: Any, count: int, sums: Any) -> None:
+    """Weighted sums of the vectors of the first N keys of an order, for every N; 0 for sets that leave no key out."""
+    running = np.zeros(x.shape[1], np.float32)
+    done = 0
+    for g in range(len(sizes)):
+        if sizes[g] >= count:
+            sums[g] = ZERO
+            continue
+        # Four members at a time, added one after the other: the sum is loaded and stored once per four.
+        while done + 4 <= sizes[g]:
+            i, j, k, m = order[done], order[done + 1], order[done + 2], order[done + 3]
+            add_four(running, weights[i], x[i], weights[j], x[j], weights[k], x[k], weights[m], x[m])
+            done += 4
+        for k in range(done, sizes[g]):
+            a, j = weights[order[k]], order[k]
+            for f in range(x.shape[1]):
+                running[f] += a * x[j, f]
+        done = sizes[g]
+        sums[g] = running
+
+
+@kernel
+def add_four(running: Any, a: Any, x: Any, b: Any, y: Any, c: Any, u: Any, d: Any, v: Any) -> None:
+    """running += a x + b y + c u + d v, rounded as if added one by one."""
+    for f in range(running.shape[0]):
+        one = running[f] + a * x[f]
+        two = one + b * y[f]
+        three = two + c * u[f]
+        running[f] = three + d * v[f]
+
+
+@kernel
 def random_order(logits: Any, draws: Any, order: Any, start: int, stop: int) -> None:
-    """The start of a random order of the visible keys, by exchanges (Fisher and Yates)."""
+    """The start of a random order of the visible keys (Fisher-Yates shuffle)."""
     keys = logits.shape[1]
     places = np.empty(keys, np.int64)
     for r in range(start, stop):

@@ -13,7 +13,7 @@ from ..._kernels.vector import NEG_INF, ONE, POS_INF, TINY, ZERO, f32, log, maxi
 
 _TWO, _FOUR = f32(2.0), f32(4.0)
 _STOP = f32(2e-7)  # of an eigenvalue: steps smaller than this are rounding
-_MOST_STEPS = 60  # a handful is taken; the bound is for rows in which rounding keeps steps alive
+_MOST_STEPS = 60  # a handful is enough; the bound is for rows in which rounding keeps the steps going
 
 
 @kernel
@@ -29,7 +29,7 @@ def row_facts(logits: Any, weights: Any, whole: Any, sums: Any, start: int, stop
             first += 1
         used = up_to_block(last, keys, BLOCK)
         whole[r, 0] = int(visible_facts(logits[r, :used], weights[r, :used], sums[r]))
-        # Zeros, in a row that is right; what is wrong must be seen by both numbers.
+        # Zeros in a correct row; an error must show in both numbers.
         sums[r, 0] += f32(row_sum(weights[r, used:]))
         sums[r, 7] = maximum(sums[r, 7], largest_size(weights[r, used:]))
         whole[r, 1] = first if last > 0 else 0
@@ -41,8 +41,8 @@ def row_facts(logits: Any, weights: Any, whole: Any, sums: Any, start: int, stop
 
 @inlined
 def up_to_block(last: int, keys: int, block: int) -> Any:
-    """Keys up to the end of the block that holds the last visible one: sums over them have the rounding of those over
-    all keys, since the other blocks add exact zeros."""
+    """Keys up to the end of the block of the last visible one: sums over them round like those over all keys, since the
+    other blocks add exact zeros."""
     return min(keys, (last + block - 1) // block * block)
 
 
@@ -56,7 +56,7 @@ def largest_size(weights: Any) -> Any:
 
 @kernel
 def visible_facts(row: Any, weights: Any, out: Any) -> Any:
-    """Fills all but the entry of the first key; returns the number of visible keys."""
+    """Fills all entries except that of the first key; returns the number of visible keys."""
     keys, start, count, total, squares, moment = row.shape[0], 0, 0.0, 0.0, 0.0, 0.0
     largest, smallest, top, bottom, stray = NEG_INF, POS_INF, NEG_INF, POS_INF, ZERO
     while start < keys:
@@ -117,7 +117,7 @@ def moved_length(row: Any, p: Any, direction: Any) -> Any:
 
 @kernel
 def largest_eigenvalue(p: Any, missing: Any, rest: Any) -> Any:
-    """See `_spectral`; `rest` is room for a row."""
+    """See `_spectral`; `rest` is scratch space for a row."""
     top, tied, second = ZERO, ZERO, ZERO
     for j in range(p.shape[0]):
         top = maximum(top, p[j])
@@ -128,7 +128,7 @@ def largest_eigenvalue(p: Any, missing: Any, rest: Any) -> Any:
     if tied > ONE or top < _STOP:
         return top
     width = top - second
-    # Above the root, from where the steps come down; not 1 - top, which is 0 in a peaked row.
+    # Above the root, from where the steps descend; not 1 - top, which is 0 in a peaked row.
     x = f32(missing + row_sum(rest)) * width
     for _ in range(_MOST_STEPS):
         if not x > ZERO:
@@ -137,7 +137,7 @@ def largest_eigenvalue(p: Any, missing: Any, rest: Any) -> Any:
         r, before = maximum(value - s, ZERO) / x, x
         b = top + s - r * width
         root = np.sqrt(b * b + _FOUR * r * s * width)
-        # The form of the root without a difference of equal numbers.
+        # The form of the root that subtracts no nearly equal numbers.
         x = _TWO * s * width / (b + root) if b > ZERO else (root - b) / (_TWO * r)
         if abs(x - before) <= _STOP * (second + x):
             break

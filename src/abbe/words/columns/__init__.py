@@ -1,10 +1,9 @@
-"""The columns of every table that a result has: what a row is, and what stands in each column."""
+"""The columns of every table of a result: what a row is, and what each column holds."""
 
 from ._column import Column, Table
+from ._experiments import EXPERIMENTS
 from ._heads import HEADS
-from ._lab import LAB
 from ._normalizers import COMPARE, NORMALIZERS
-from ._paper import PAPER
 
 __all__ = ["COMPARE", "Column", "Table", "list_tables", "table_of"]
 
@@ -21,7 +20,7 @@ def list_tables() -> tuple[Table, ...]:
         >>> table.study, table.name
         ('diagnose', 'table')
     """
-    return (*HEADS, *NORMALIZERS, *LAB, *PAPER)
+    return (*HEADS, *NORMALIZERS, *EXPERIMENTS)
 
 
 def table_of(study: str, name: str = "table") -> Table:

@@ -21,9 +21,9 @@ class Column:
     name: str
     label: str
     meaning: str
-    share: bool = False  # shown in percent
+    share: bool = False
     signed: bool = False
-    interval: bool = False  # two more columns hold its ends: NAME_low and NAME_high
+    interval: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,12 +54,13 @@ class Table:
 
 
 def column(name: str, meaning: str, *, interval: bool = False) -> Column:
-    """One whose label is its name."""
+    """A column whose label is its name."""
     return Column(name, name.replace("_", " "), meaning, interval=interval)
 
 
 LAYER = column("layer", "in the order in which the model calls its layers, from 0; null for all heads together")
 HEAD = column("head", "query head of the layer, from 0; null for all heads together")
-LENGTH = column("length", "tokens of the window; null for what belongs to no single length")
-LOW = column("low", "lower end of the interval; null where there is none, as from a single window")
+LENGTH = column("length", "tokens per window; null for rows of no single length")
+LOW = column("low", "lower end of the interval; null if there is none, as from a single window")
 HIGH = column("high", "upper end of the interval")
+EACH_HEAD = (column("layer", "in the order of the model, from 0"), column("head", "query head of the layer, from 0"))

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from ._column import HEAD, HIGH, LAYER, LENGTH, LOW, Table, column
+from ._column import EACH_HEAD, HEAD, HIGH, LAYER, LENGTH, LOW, Table, column
 
 _MODEL = column("model", "name of the model")
 _SIZE = column("n", "size N of the selected set; null for measures of the whole row")
 _MEASURE = column("measure", "name of the measure")
 _VALUE = column("value", "what was measured, on average over queries and windows")
-_LIMIT = column("limit", "what is proved that it cannot pass; null where nothing is proved")
-_CONTROL = column("control", "the same of random sets or of a uniform head; null where there is none")
+_LIMIT = column("limit", "proved bound of the value; null if there is none")
+_CONTROL = column("control", "the same for random sets or for a uniform head; null if there is none")
 _RUN = (_MODEL, LAYER, HEAD, LENGTH, _SIZE, _MEASURE, _VALUE, LOW, HIGH, _LIMIT, _CONTROL)
-_HEAD = (column("layer", "in the order of the model, from 0"), column("head", "query head of the layer, from 0"))
 
 HEADS = (
     Table("diagnose", "table", "a model, layer, head, window length, set size and measure", _RUN),
-    Table("report", "table", "as of `abbe diagnose`", _RUN),
+    Table("report", "table", "as in `abbe diagnose`", _RUN),
     Table("report", "growth", "a head", (
-        *_HEAD,
+        *EACH_HEAD,
         column("decay", "exponent with which the largest weight fades as the context grows; high means fast, 1 is a "
                "uniform head", interval=True),
         column("uniform_from", "first measured length at which the entropy is near its ceiling"),
@@ -28,19 +27,19 @@ HEADS = (
                "weight"),
     )),
     Table("report", "floors", "a head", (
-        *_HEAD,
-        column("floor", "temperature below which the weights become fragile; null where none measured is"),
+        *EACH_HEAD,
+        column("floor", "temperature below which the weights become fragile; null if no measured one is"),
         column("lowest", "lowest temperature measured"),
-        column("sensitivity", "worst sensitivity at T = 1, of which 95 % of the queries stay below"),
+        column("sensitivity", "worst sensitivity at T = 1; 95 % of the queries stay below it"),
         column("ceiling", "the proved largest sensitivity at T = 1"),
     )),
     Table("report", "alternatives", "a head and an alternative normalizer, given the same logits", (
-        *_HEAD,
+        *EACH_HEAD,
         column("normalizer", "its spec"),
         column("separable", "share of the weight on tokens strictly inside the ball of the selected", interval=True),
-        column("gain", "the same less that of the baseline, on paired windows", interval=True),
+        column("gain", "separable weight minus that of the baseline, on paired windows", interval=True),
         column("output_change", "root of the squared change of the output over the squared output; high means that "
-               "later layers would see something else"),
+               "later layers would see something different"),
         column("active", "keys with a weight above 0; low means sparse"),
         column("effective_tokens", "1 over the sum of squared weights"),
         column("sensitivity", "worst sensitivity"),
@@ -52,18 +51,18 @@ HEADS = (
         column("answer", "the first sentence of its report"),
         column("effective_tokens", "of a query, at the largest length", interval=True),
         column("separability", "of 20 tokens", interval=True),
-        column("critical_n", "first size at which selection looks random; null where every size differs",
+        column("critical_n", "first size at which selection looks random; null if every size differs",
                interval=True),
         column("decay", "exponent with which the largest weight fades", interval=True),
         column("sensitivity", "worst sensitivity", interval=True),
-        column("seconds", "that its report took"),
+        column("seconds", "its report took"),
         column("skipped", "why there is no report"),
     )),
     Table("diff", "table", "a layer, head, window length, set size and measure; the largest changes first", (
         LAYER, HEAD, LENGTH, _SIZE, _MEASURE,
         column("first", "value of the first model, mean over windows"),
         column("second", "value of the last model"),
-        column("difference", "second less first, on paired windows"), LOW, HIGH,
+        column("difference", "second minus first, on paired windows"), LOW, HIGH,
         column("effect", "difference over the spread of the measure among the heads"),
         column("p_value", "of a paired t test over windows"),
         column("q_value", "of Benjamini and Hochberg, over all heads, measures, sizes and lengths"),
@@ -73,16 +72,16 @@ HEADS = (
         column("side", "number of the model or checkpoint, from 0"), *_RUN,
     )),
     Table("watch", "table", "a step that was read, layer, head and quantity", (
-        column("step", "of the training, from 1"), *_HEAD, column("measure", "name of the quantity"),
+        column("step", "of the training, from 1"), *EACH_HEAD, column("measure", "name of the quantity"),
         column("value", "mean over the rows that were read"), _LIMIT, _CONTROL,
     )),
-    Table("watch", "steps", "a step that was read; least, mean and largest of every quantity stand behind", (
+    Table("watch", "steps", "a step that was read; least, mean and largest of every quantity follow", (
         column("step", "of the training, from 1"),
         column("loss", "of this step"),
         column("loss_mean", "mean of the losses since the last step that was read"),
-        column("learning_rate", "as it was given"),
+        column("learning_rate", "as passed to the monitor"),
         column("seconds", "since the start"),
-        column("read_seconds", "that the reading took"),
+        column("read_seconds", "of the reading"),
     )),
     Table("watch", "alerts", "an alert", (
         column("step", "at which it was raised"), column("rule", "its name"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..names import JUMPS
-from ._column import HIGH, LOW, Column, Table, column
+from ._column import EACH_HEAD, HIGH, LOW, Column, Table, column
 
-# Of a comparison; `{tau}` is the rise of the loss that a capacity allows.
+# Of a comparison; `{tau}` is the rise of the loss that defines the capacity.
 _COMPARE = (
     Column("loss", "loss (nats)", "high means that the next token is predicted badly, low that it is predicted well"),
     Column("perplexity", "perplexity", "exp of the loss: among how many tokens the model hesitates; low is good"),
@@ -29,28 +29,28 @@ _COMPARE = (
     Column("distance_per_token", "distance per token",
            "high means that an unselected token lies far from the sum of the 20 selected, low that it lies near"),
     Column("capacity", "capacity (tokens)",
-           "how many of the largest weights per query are enough: with no others the loss rises by {tau}; low means "
-           "that few tokens carry the model"),
+           "how many of the largest weights per query are enough: without the others the loss rises by {tau}; low "
+           "means that few tokens carry the model"),
     Column("capacity_ratio", "capacity over baseline",
            "below 1 means that fewer tokens are enough than with the baseline"),
     Column("sensitivity", "sensitivity at equal selectivity",
            "how far weights move with logits in the worst direction, each head at the temperature at which it is as "
            "selective as the baseline; high means fragile"),
-    Column("sensitivity_own", "sensitivity of the baseline", "that of the unchanged model, on the same heads"),
+    Column("sensitivity_own", "sensitivity of the baseline", "of the unchanged model, on the same heads"),
     Column("sensitivity_ratio", "sensitivity over baseline", "below 1 means calmer than softmax that is as selective"),
     Column("needle_accuracy", "needle accuracy",
-           "share of the prompts whose answer is right; what chance gives stands with the needle test", share=True),
+           "share of the prompts whose answer is right; the needle test lists the share by chance", share=True),
     Column("needle_gain", "needle gain",
-           "needle accuracy less that of the baseline on the same prompts; above 0 means that more are found. No "
+           "needle accuracy minus that of the baseline on the same prompts; above 0 means that more are found. No "
            "interval where both are right on the same prompts", share=True, signed=True),
     Column("needle_margin", "needle margin (logits)",
-           "logit of the right answer less that of the best wrong one; above 0 is right", signed=True),
+           "logit of the right answer minus that of the best wrong one; above 0 is right", signed=True),
     Column("temperature", "temperature for equal selectivity",
            "geometric mean over the heads that can be matched; high means that the normalizer must be softened"),
     Column("matched_heads", "heads matched", "share of the swapped heads that can be made as selective as the baseline",
            share=True),
     Column("sensitivity_theory", "sensitivity, proved",
-           "Lipschitz constant where a margin of 1 gives one key among all of the window a weight of 0.9"),
+           "Lipschitz constant at which a margin of 1 gives one key of the window a weight of 0.9"),
     Column("time_ratio", "time over baseline", "of a forward pass; high means slow"),
     Column("seconds", "seconds per pass", "the best of several passes of one window"),
     Column("extra_megabytes", "extra memory (MB)", "of the tensors of a forward pass, beyond the baseline",
@@ -59,13 +59,12 @@ _COMPARE = (
 _WITHOUT_INTERVAL = ("temperature", "matched_heads", "sensitivity_theory", "time_ratio", "seconds", "extra_megabytes")
 COMPARE = tuple(replace(one, interval=one.name not in _WITHOUT_INTERVAL) for one in _COMPARE)
 
-_HEAD = (column("layer", "in the order of the model, from 0"), column("head", "query head of the layer, from 0"))
 _STAGES = "after the bare swap (_before), calibrated (_after) and fine-tuned (_tuned)"
 _ZEROS = column("zeros", "share of the visible keys whose weight is exactly 0")
 _EFFECTIVE = column("effective_tokens", "1 over the sum of squared weights")
-_WAY = column("way", "deletion, or renormalised: what becomes of the weights that are kept")
-_TAU = column("tau", "relative rise of the loss that was asked for")
-_ALLOWED = column("allowed", "relative rise that is allowed: tau, or for a layer also its equal share of it")
+_WAY = column("way", "deletion or renormalised: whether the kept weights are scaled up")
+_TAU = column("tau", "relative rise of the loss, as requested")
+_ALLOWED = column("allowed", "relative rise that is allowed: tau, for a layer also its equal share of tau")
 _OF_LAYER = column("layer", "truncated alone; null for the whole model")
 
 _COMPARE_TABLES = (
@@ -73,23 +72,23 @@ _COMPARE_TABLES = (
         column("normalizer", "baseline, a spec, patterns with specs, or a file"), *COMPARE,
         column(JUMPS, "whether its weights jump somewhere: its sensitivities are then those between the jumps"),
     )),
-    Table("compare", "needle", "a normalizer, kind of prompt, length and depth; null stands for all of them together", (
+    Table("compare", "needle", "a normalizer, kind of prompt, length and depth; null means all of them together", (
         column("normalizer", "as in the table"), column("kind", "key-value or needle"),
         column("length", "tokens of the prompt"), column("depth", "place of the answer, from 0 (begin) to 1 (end)"),
         column("prompts", "how many"),
         column("accuracy", "share of right answers, with Wilson's interval", interval=True),
         column("chance", "accuracy of guessing among the candidates"),
-        column("gain", "accuracy less the baseline's on the same prompts", interval=True),
-        column("margin", "logit of the right answer less that of the best wrong one", interval=True),
+        column("gain", "accuracy minus the baseline's on the same prompts", interval=True),
+        column("margin", "logit of the right answer minus that of the best wrong one", interval=True),
     )),
     Table("compare", "judgements", "an alternative, judged by the rule of the recommendation", (
         column("normalizer", "as in the table"),
         column("affordable", "whether its loss is at most 1 % worse"),
         column("lowers_loss", "whether its loss is lower"),
-        column("separates", "whether more of its weight is separable; it is no reason"),
+        column("separates", "whether more of its weight is separable; not a reason to recommend it"),
         column("needs_fewer", "whether it needs fewer tokens"),
         column("retrieves", "whether it finds more needles"),
-        column("helps", "whether it is affordable and does one of the three that are reasons"),
+        column("helps", "whether it is affordable and one of the other three holds"),
     )),
 )  # fmt: skip
 
@@ -99,22 +98,22 @@ _CAPACITY_TABLES = (
         column("capacity", "N*: the least N at which the loss rises by at most `allowed`; high means that many keys "
                "are used"), LOW, HIGH,
         column("share", "N* over the length"),
-        column("monotone", "false where a smaller N held, too"),
-        column("first", "the least N that was tried and holds"),
-        column("windows", "on which it was truncated"),
-        column("separability_n", "size of the sets whose separability stands beside it"),
+        column("monotone", "false if a smaller N held, too"),
+        column("first", "the least N tried that holds"),
+        column("windows", "that it was measured on"),
+        column("separability_n", "size of the sets of `separability`"),
         column("separability", "of that many selected tokens", interval=True),
         column("control", "separability of as many random tokens"),
     )),
     Table("capacity", "curve", "a loss that was evaluated", (
         _OF_LAYER, column("length", "tokens of the windows"), _WAY, column("n", "keys kept per query"),
         column("loss", "with these keys alone"), column("baseline", "loss of the unchanged model"),
-        column("rise", "loss over baseline, less 1"), LOW, HIGH,
+        column("rise", "loss over baseline, minus 1"), LOW, HIGH,
     )),
     Table("capacity", "growth", "a way and an allowed rise, of the model and of each layer", (
         _OF_LAYER, _WAY, _TAU, _ALLOWED,
         column("exponent", "of N* in the length; below 1 means that the share N*/L falls"), LOW, HIGH,
-        column("lengths", "over how many it is fitted"),
+        column("lengths", "number of lengths fitted"),
     )),
     Table("capacity", "correlation", "a way, length and allowed rise, over layers", (
         _WAY, _TAU, _ALLOWED, column("length", "tokens of the windows"),
@@ -127,35 +126,35 @@ _CAPACITY_TABLES = (
 
 _CALIBRATE_TABLES = (
     Table("calibrate", "table", "a fitted head", (
-        *_HEAD, column("name", "path of the layer's module"), column("spec", "of its normalizer"),
+        *EACH_HEAD, column("name", "path of the layer's module"), column("spec", "of its normalizer"),
         column("energy", "sum of squares of the baseline's output"),
         *(column(f"error_{when}", f"squared change of its output over `energy`, {_STAGES}")
           for when in ("before", "after", "tuned")),
         *(column(f"zeros_{when}", f"share of visible keys with a weight of exactly 0, {_STAGES}")
           for when in ("before", "after", "tuned")),
     )),
-    Table("calibrate", "parameters", "a fitted number, as it is after the last stage", (
-        *_HEAD, column("parameter", "its name in the spec"), column("start", "before fitting"),
+    Table("calibrate", "parameters", "a fitted number, after the last stage", (
+        *EACH_HEAD, column("parameter", "its name in the spec"), column("start", "before fitting"),
         column("value", "after fitting"),
     )),
 )  # fmt: skip
 
 _RISE = column("rise", "relative rise of the loss over the baseline's", interval=True)
 _LIFT_TABLES = (
-    Table("lift", "table", "the judged part: the baseline, softmax tuned alike, and the plan", (
+    Table("lift", "table", "a contender on the judged part: the baseline, softmax with the same tuning, the plan", (
         column("contender", "which of the three"), column("loss", "in nats per token"),
-        column("longer_loss", "the same on the longest windows that are judged (goal retrieval)"), _ZEROS,
+        column("longer_loss", "the same on the longest judged windows (goal retrieval)"), _ZEROS,
         column("active", "keys with a weight above 0"), _EFFECTIVE,
         column("lists", "share of key-value lists answered"),
         column("sentences", "share of sentences found among decoys"),
         column("pass_keys", "share of pass keys found"),
         column("sensitivity_ratio", "sensitivity at equal selectivity, over the baseline's"), _RISE,
         column("longer_rise", "the same of `longer_loss`", interval=True),
-        column("zeros_gain", "share of zeros less the baseline's", interval=True),
-        column("needle_gain", "accuracy on lists and sentences less the baseline's", interval=True),
-        column("lists_gain", "accuracy on lists less the baseline's", interval=True),
-        column("sentences_gain", "accuracy on sentences less the baseline's", interval=True),
-        column("key_gain", "pass keys found less the baseline's", interval=True),
+        column("zeros_gain", "share of zeros minus the baseline's", interval=True),
+        column("needle_gain", "accuracy on lists and sentences minus the baseline's", interval=True),
+        column("lists_gain", "accuracy on lists minus the baseline's", interval=True),
+        column("sentences_gain", "accuracy on sentences minus the baseline's", interval=True),
+        column("key_gain", "pass keys found minus the baseline's", interval=True),
         column("time_ratio", "of a forward pass, over the baseline's"), column("seconds", "of a forward pass"),
     )),
     Table("lift", "scan", "a group of layers alone under a candidate", (
@@ -168,7 +167,7 @@ _LIFT_TABLES = (
         column("sensitivity_ratio", "sensitivity at equal selectivity, over the baseline's"),
         column("output_error", "squared change of the outputs over their size, after fitting"),
     )),
-    Table("lift", "plans", "a plan that was measured on the part to choose on", (
+    Table("lift", "plans", "a plan measured on the selection part", (
         column("plan", "patterns and specs, in one line"), column("layers", "how many are changed"),
         column("steps", "of tuning"), column("loss", "in nats per token"), _RISE,
         column("gain", "what the goal gains"), _ZEROS, column("active", "keys with a weight above 0"), _EFFECTIVE,
