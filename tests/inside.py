@@ -171,11 +171,10 @@ NAMES = {
         "block_sums ALTERNATIVES_SCHEMA"
     ),
     "abbe.studies._report.answer": "answer",
-    "abbe.studies._report.floors": "floors fragile_below",
-    "abbe.studies._report.growth": "faint_at growth keys_for_half",
     "abbe.studies._report.head_verdicts": "head_verdicts no_better_than_random",
     "abbe.studies._report.heat": "Heat LEAST MOST_BYTES heat_codes heat_grid weight_of",
     "abbe.studies._report.key_numbers": "key_numbers",
+    "abbe.studies._report.limits": "faint_at floors fragile_below growth keys_for_half",
     "abbe.studies._report.next_steps": "next_steps",
     "abbe.studies._report.result": "HeadPattern",
     "abbe.studies._report.sample": "MOST_ROWS SampleReader sample_positions sample_rows sample_window",
@@ -232,8 +231,8 @@ SCHEMAS = {
     "diagnose": {"table": "abbe.results SCHEMA"},
     "report": {
         "table": "abbe.results SCHEMA",
-        "growth": "abbe.studies._report.growth _SCHEMA",
-        "floors": "abbe.studies._report.floors _SCHEMA",
+        "growth": "abbe.studies._report.limits GROWTH_SCHEMA",
+        "floors": "abbe.studies._report.limits FLOORS_SCHEMA",
         "alternatives": "abbe.studies._report.alternatives ALTERNATIVES_SCHEMA",
     },
     "report --each": {"table": "abbe.studies._each.result SCHEMA"},

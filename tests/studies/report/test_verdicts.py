@@ -134,7 +134,7 @@ def test_no_ceiling_no_sentence() -> None:
 @pytest.mark.parametrize(
     ("p_values", "critical", "words"),
     [
-        ({1: 0.0, 5: 0.0, 20: 0.001, 100: 0.009}, None, "Up to 100 tokens, the most that were tried, selection is"),
+        ({1: 0.0, 5: 0.0, 20: 0.001, 100: 0.009}, None, "Up to 100 tokens, the most tried, selection is"),
         ({1: 0.0, 5: 0.0, 20: 0.5, 100: 0.9}, 20, "From 20 tokens on, selection is statistically indistinguishable"),
         (
             {1: 0.0, 5: 0.0, 20: 0.5, 100: 0.001},

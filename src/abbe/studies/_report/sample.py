@@ -1,4 +1,4 @@
-"""One window to look at: its tokens as text, and what every head selects for some queries, with the balls around it."""
+"""One window to look at: its tokens as text, and what every head selects for some queries, with its ball."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUERIES = 8
 
 
 def sample_window(windows: Sequence[Window]) -> Window:
-    """The first one of the largest length that fits on a screen, else of the shortest."""
+    """The first of the largest length that fits on a screen, else of the shortest."""
     lengths = {window.length for window in windows}
     length = max((length for length in lengths if length <= LONGEST_WINDOW), default=min(lengths))
     return min((window for window in windows if window.length == length), key=lambda window: window.index)
@@ -52,18 +52,13 @@ class SampleReader:
     """Takes the sample from one forward pass: what every head does with up to `queries` positions of one window.
 
     Weights and vectors are those of the run. Models with very many heads get fewer queries, at least 2. Cross attention
-    has no rows where it has no vectors.
+    without vectors has no rows.
     """
 
     def __init__(
-        self,
-        model: LoadedModel,
-        open_tap: Tap,
-        chosen: Window,
-        settings: Settings,
-        sizes: tuple[int, ...] = SIZES,
+        self, model: LoadedModel, open_tap: Tap, chosen: Window, settings: Settings, sizes: tuple[int, ...] = SIZES,
         queries: int = QUERIES,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.model, self.chosen, self.settings, self.sizes, self.queries = model, chosen, settings, sizes, queries
         self.numbers = {name: number for number, name in enumerate(open_tap.layers)}
         self.normalizer = None if settings.normalizer is None else normalizers.normalizer(settings.normalizer)
@@ -78,7 +73,7 @@ class SampleReader:
         return (window.length, window.index) == (self.chosen.length, self.chosen.index) and not self.of_layers
 
     def done(self, window: Window) -> None:
-        """All of it is there."""
+        """Nothing to do: layers are read as they are called."""
 
     def parts_of(self, window: Window) -> Sequence[str]:
         return ()
@@ -87,12 +82,9 @@ class SampleReader:
         """After the pass."""
         rows = tuple(row for _, of_layer in sorted(self.of_layers.items()) for row in of_layer)
         tokens = token_texts(self.model.tokenizer, text, self.chosen)
+        heat = Heat(*self.grid, dict(sorted(self.heat_of.items()))) if self.heat_of else None
         of_window = self.chosen.length, self.chosen.index, tokens, self.sizes, tuple(self.positions.tolist()), rows
-        return Sample(*of_window, *loss_and_guessing(self.model, self.chosen), self.heat())
-
-    def heat(self) -> Heat | None:
-        """Maps of all heads that were read; None if there are none."""
-        return Heat(*self.grid, dict(sorted(self.heat_of.items()))) if self.heat_of else None
+        return Sample(*of_window, *loss_and_guessing(self.model, self.chosen), heat)
 
     def _read(self, call: AttentionCall) -> None:
         if self.window is None:
@@ -105,23 +97,20 @@ class SampleReader:
             return
         layer, tokens = self.numbers[call.name], self.window.tokens.to(call.query.device)
         vectors = token_vectors(self.settings.vectors, call, self.model.network, tokens[None])
-        rows = _on_cpu(rows_of_call(call, self.positions, vectors, self.normalizer))
+        rows = rows_of_call(call, self.positions, vectors, self.normalizer)
+        rows = Rows(rows.logits.cpu(), rows.weights.cpu(), rows.vectors.cpu())
         generator = seeded(self.settings, self.window, f"sample of layer {layer}")
         self.of_layers[layer] = sample_rows(rows, layer, self.positions.tolist(), self.sizes, generator)
-        if is_over(call, self.window.length):  # else a cell would name a wrong token
+        if is_over(call, self.window.length):  # else a cell would name the wrong token
             wide = rows_of_call(call, torch.tensor(self.grid[0]), vectors, self.normalizer)
             codes = heat_codes(wide.weights.cpu(), self.grid[1])
             self.heat_of |= {(layer, head): cells for head, cells in enumerate(codes)}
 
 
-def _on_cpu(rows: Rows) -> Rows:
-    return Rows(rows.logits.cpu(), rows.weights.cpu(), rows.vectors.cpu())
-
-
 def sample_rows(
     rows: Rows, layer: int, queries: Sequence[int], sizes: Sequence[int], generator: torch.Generator
 ) -> list[SampleRow]:
-    """What the heads of a layer do with these queries; one row at a time, so that only (key, feature) is in memory."""
+    """What the heads of a layer do with these queries; row by row, so that only (key, feature) is in memory."""
     order, visible, alive = rows.order(max(sizes)), rows.visible, rows.alive
     sampled = []
     for head in range(rows.heads):
@@ -141,9 +130,9 @@ def _balls(
     """Of every size that leaves some of the seen keys out."""
     balls = []
     for size in sizes:
-        left = seen.clone()
-        left[keys[:size]] = False
-        others = left.nonzero()[:, 0]
+        unselected = seen.clone()
+        unselected[keys[:size]] = False
+        others = unselected.nonzero()[:, 0]
         if len(others):
             balls.append(ball_of(weighted, keys[:size], others, generator))
     return tuple(balls)

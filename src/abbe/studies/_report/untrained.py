@@ -1,8 +1,8 @@
-"""Whether attention has been learned at all: of random or uniform weights no advice can be given.
+"""Whether attention has been learned at all: there is no advice on random or uniform weights.
 
-Either sign is enough. Freshly drawn weights are so small that attention is uniform in nearly all heads, and so it is
-where queries or keys are zero. Large random weights, or queries and keys that are normalised, give attention that looks
-selective without having learned anything; then the loss is that of guessing.
+Either sign is enough. Fresh initial weights are so small that attention is uniform in nearly all heads, as it is where
+queries or keys are zero. Large random weights, or normalised queries and keys, give attention that looks selective
+without having learned anything; then the loss is that of guessing.
 docs/explanation/report-rules.md has the measurements.
 """
 
@@ -15,12 +15,12 @@ from .._engine.lookup import Lookup
 from .head_verdicts import head_facts, is_near_uniform
 from .result import Sample
 
-UNIFORM_HEADS = 0.9  # of all heads near the entropy ceiling; of trained models at most 0.02 were
+UNIFORM_HEADS = 0.9  # of all heads near the entropy ceiling; at most 0.02 in trained models
 GUESSING = 0.97  # of ln(vocabulary): untrained models had 0.995 and more in every window, trained ones at most 0.96
 
 
 def hardly_learned(table: Lookup, sample: Sample | None) -> Finding | None:
-    """The verdict, if attention is uniform in nearly all heads or the next token is no better than guessed."""
+    """The verdict, if attention is uniform in nearly all heads or the next token is merely guessed."""
     known = {place: facts for place, facts in head_facts(table).items() if facts.entropy_share is not None}
     near = tuple(place for place, facts in known.items() if is_near_uniform(facts))
     uniform = bool(known) and len(near) >= UNIFORM_HEADS * len(known)
@@ -36,15 +36,14 @@ def hardly_learned(table: Lookup, sample: Sample | None) -> Finding | None:
         signs.append(
             f"the next token is predicted no better than by guessing (loss {loss:.2f} nats, guessing {guessing:.2f})"
         )
-    reasons = ", and ".join(signs)
     numbers: dict[str, Fact] = {
         "heads near the entropy ceiling": len(near), "heads": len(known),
         "loss of the next token, nats": loss, "loss of guessing, nats": guessing,
     }  # fmt: skip
     rule = (
         f"At least {percent(UNIFORM_HEADS)} of the heads have a mean entropy of {percent(NEAR_UNIFORM)} of the mean of "
-        f"ln n or more, or the loss on the window that is shown is at least {percent(GUESSING)} of ln V, that of "
-        "guessing among all V tokens. Of a trained model the second says that the text is none that it can predict. "
-        "Only causal language models have that loss."
+        f"ln n or more, or the loss on the window shown is at least {percent(GUESSING)} of ln V, the loss of guessing "
+        "among all V tokens. For a trained model the second means that it cannot predict this text. Only causal "
+        "language models have that loss."
     )
-    return Finding(NOT_LEARNED, f"{NOTICE} {sentence(reasons)}.", rule, numbers, near)
+    return Finding(NOT_LEARNED, f"{NOTICE} {sentence(', and '.join(signs))}.", rule, numbers, near)

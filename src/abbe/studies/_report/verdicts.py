@@ -1,4 +1,4 @@
-"""What a run says about the model: plain sentences, each with its rule and the numbers it rests on."""
+"""What a run says about the model: plain sentences, each with its rule and its evidence."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ...words.finding import Fact, Finding, Place
 from ...words.numbers import heads_of, percent, power_of_n, sentence, tokens
 from ...words.thresholds import FADING, FRAGILE, NEAR_UNIFORM, SINK
 from .._engine.lookup import Cell, Lookup
-from .floors import highest_and_middle
-from .head_verdicts import Facts, head_facts, is_blurred, is_fading, is_near_uniform, is_sink
+from .head_verdicts import Facts, head_facts, is_blurred, is_fading, is_near_uniform, is_sink, value_of
 from .key_numbers import LEVEL, can_reject, critical_n
+from .limits import highest_and_median
 from .result import Sample
 from .untrained import hardly_learned
 
@@ -20,9 +20,9 @@ HALF = 0.5
 
 
 def verdicts(table: Lookup, floors: pl.DataFrame, sample: Sample | None = None) -> tuple[Finding, ...]:
-    """What the run says about the model; what could not be measured is left out.
+    """What the run says about the model, as far as it was measured.
 
-    First of all whether its attention has been learned, for which the loss of the sample is looked at, too.
+    First whether its attention has been learned at all, which the loss of the sample also shows.
     """
     heads = head_facts(table)
     if not heads:
@@ -49,12 +49,12 @@ def _dispersion(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
     if not measured:
         return None
     near = _matching(measured, is_near_uniform)
-    surely = sum(1 for place in near if _surely_uniform(measured[place]))
+    shares = [facts.entropy_share or 0.0 for facts in measured.values()]
     numbers: dict[str, Fact] = {
         "heads near the ceiling": len(near),
-        "of these with the whole interval there": surely,
+        "of these with the whole interval there": sum(_surely_uniform(measured[place]) for place in near),
         "heads": len(measured),
-        "mean entropy over its ceiling": _mean([facts.entropy_share for facts in measured.values()]),
+        "mean entropy over its ceiling": sum(shares) / len(shares),
     }
     return Finding(
         "dispersion",
@@ -70,10 +70,9 @@ def _dispersion(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
 
 
 def _surely_uniform(facts: Facts) -> bool:
+    """Of a head near the ceiling: the whole interval is there."""
     cell = facts.entropy
-    return (
-        cell is not None and cell.low is not None and bool(cell.limit) and cell.low >= NEAR_UNIFORM * (cell.limit or 0)
-    )
+    return cell is not None and cell.low is not None and cell.low >= NEAR_UNIFORM * (cell.limit or 0)
 
 
 def _forced(table: Lookup) -> Finding | None:
@@ -86,7 +85,7 @@ def _forced(table: Lookup) -> Finding | None:
     numbers: dict[str, Fact] = {
         "heads that cannot": len(forced),
         "heads": len(cells),
-        "largest weight, mean": None if overall is None else overall.value,
+        "largest weight, mean": value_of(overall),
         "its proved ceiling, mean": None if overall is None else overall.limit,
     }
     return Finding(
@@ -106,39 +105,31 @@ def _random_sets(table: Lookup) -> Finding | None:
     critical, tested = critical_n(table)
     if not tested or not can_reject(table):
         return None
-    longest = table.longest
-    statistics = {n: table.overall("ks_statistic", longest, n) for n in tested}
-    p_values = {n: table.overall("ks_p_value", longest, n) for n in tested}
+    p_values = {n: table.overall("ks_p_value", table.longest, n) for n in tested}
     at = tested[-1] if critical is None else int(critical.value)
     numbers: dict[str, Fact] = {"critical N": None if critical is None else at, "largest N tested": tested[-1]}
     if critical is not None:
         numbers |= {"interval from": critical.low, "to": critical.high}
-    statistic, p_value = statistics.get(at), p_values.get(at)
     numbers |= {
-        f"KS statistic at N = {at}": None if statistic is None else statistic.value,
-        f"p-value at N = {at}": None if p_value is None else p_value.value,
+        f"KS statistic at N = {at}": value_of(table.overall("ks_statistic", table.longest, at)),
+        f"p-value at N = {at}": value_of(p_values.get(at)),
     }
     rule = (
         "Critical N: the first size at which a two-sample Kolmogorov-Smirnov test of the heads' mean distances against "
-        f"those of random sets does not reject at level {LEVEL:g} (arXiv 2508.17821). That it does not reject is no "
-        "proof of equality."
+        f"those of random sets does not reject at level {LEVEL:g} (arXiv 2508.17821). Not rejecting does not prove "
+        "equality."
     )
     return Finding("random sets", _critical_sentence(at if critical else None, p_values), rule, numbers)
 
 
 def _critical_sentence(critical: int | None, p_values: Mapping[int, Cell | None]) -> str:
-    largest = max(p_values)
     if critical is None:
-        return (
-            f"Up to {largest} tokens, the most that were tried, selection is statistically distinguishable from random."
-        )
+        return f"Up to {max(p_values)} tokens, the most tried, selection is statistically distinguishable from random."
     rejected_again = [n for n, p in p_values.items() if n > critical and p is not None and p.value <= LEVEL]
+    indistinguishable = "is statistically indistinguishable from random"
     if rejected_again:
-        return (
-            f"Selecting {tokens(critical)} is statistically indistinguishable from random, but selecting "
-            f"{rejected_again[0]} is not."
-        )
-    return f"From {tokens(critical)} on, selection is statistically indistinguishable from random."
+        return f"Selecting {tokens(critical)} {indistinguishable}, but selecting {rejected_again[0]} is not."
+    return f"From {tokens(critical)} on, selection {indistinguishable}."
 
 
 def _separability(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
@@ -160,16 +151,16 @@ def _separability(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None
         "separability",
         f"Of the {tokens(table.size or 0)} that a head weights most, {percent(overall.value)} are separable from "
         f"the rest, against {percent(overall.control)} of {table.size} random ones; {worse}.",
-        "Separability: the share of the selected whose weighted vectors lie no farther from their sum than the nearest "
-        "unselected one. A head does no better than random if the interval of its separability reaches down to that of "
-        "random sets.",
+        "Separability: the share of the selected tokens whose weighted vectors lie no farther from their sum than the "
+        "nearest unselected one. A head does no better than random if the interval of its separability reaches down to "
+        "that of random sets.",
         numbers,
         blurred,
     )
 
 
 def _can_be_blurred(facts: Facts) -> bool:
-    """Where random sets are separable, too, as sets of one are, no head can do better."""
+    """Where random sets are always separable, as sets of one are, no head can do better."""
     cell = facts.separability
     return cell is not None and cell.control is not None and cell.control < 1
 
@@ -224,19 +215,19 @@ def _gradient(table: Lookup, floors: pl.DataFrame) -> Finding | None:
     overall = table.overall("sensitivity_worst_mean", table.longest)
     if overall is None or not overall.limit:
         return None
-    highest, fragile_heads = highest_and_middle(floors), floors["floor"].drop_nulls().len()
+    highest, middle = highest_and_median(floors) or (None, None)
     numbers: dict[str, Fact] = {
         **_with_interval("worst sensitivity at T = 1, mean", overall),
         "its ceiling": overall.limit,
-        "highest temperature at which a head is fragile": None if highest is None else highest[0],
-        "the same for the median head": None if highest is None else highest[1],
-        "heads that get fragile": fragile_heads,
+        "highest temperature at which a head is fragile": highest,
+        "the same for the median head": middle,
+        "heads that get fragile": floors["floor"].drop_nulls().len(),
         "heads": floors.height,
     }
     fragile = (
-        "no head becomes fragile at the temperatures that were tried"
+        "no head becomes fragile at the temperatures tried"
         if highest is None
-        else f"the first head becomes fragile below T = {highest[0]:.2f}"
+        else f"the first head becomes fragile below T = {highest:.2f}"
     )
     return Finding(
         "gradients",
@@ -251,8 +242,3 @@ def _gradient(table: Lookup, floors: pl.DataFrame) -> Finding | None:
 
 def _with_interval(name: str, cell: Cell) -> dict[str, Fact]:
     return {name: cell.value, "interval from": cell.low, "to": cell.high}
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
