@@ -150,7 +150,7 @@ def test_random_sets(p_values: dict[int, float], critical: int | None, words: st
     at = critical or 100
     assert finding.numbers[f"p-value at N = {at}"] == p_values[at]
     assert finding.numbers["critical N"] == critical
-    assert "no proof of equality" in finding.rule
+    assert "does not prove equality" in finding.rule
 
 
 def test_separability_counts_heads_no_better_than_random() -> None:

@@ -1,4 +1,4 @@
-"""Separability beside capacity: does the geometry of the selected tokens say how many of them a layer needs?"""
+"""Separability beside capacity: does the geometry of the selected tokens predict how many a layer needs?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Cell = tuple[int, str]  # length and way
 
 
 def shown_size(capacity: float, length: int) -> int:
-    """The size at which separability stands beside a capacity: the same N, but at least 2 and at most half of L.
+    """The size of the sets whose separability is shown beside a capacity: N itself, within 2 and L/2.
 
     One selected token is always separable, and beyond half of the keys few queries have as many left to compare with.
     """
@@ -29,7 +29,7 @@ def shown_size(capacity: float, length: int) -> int:
 
 
 def common_sizes(rows: Sequence[Mapping[str, Any]], settings: CapacitySettings) -> dict[Cell, int]:
-    """One size for all layers of a length and way: that of the whole model there, at the smallest tau."""
+    """One size for all layers of a length and way: that of the whole model at the smallest tau."""
     return {
         (row["length"], row["way"]): shown_size(row["capacity"], row["length"])
         for row in rows
@@ -38,24 +38,24 @@ def common_sizes(rows: Sequence[Mapping[str, Any]], settings: CapacitySettings) 
 
 
 def sizes_for(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """All sizes that are needed, in rising order: those of the whole model; layers share some of them."""
+    """All sizes in use, in rising order: those of the whole model; layers share some of them."""
     return sorted({shown_size(row["capacity"], row["length"]) for row in rows if row["layer"] is None})
 
 
 def with_separability(
     rows: Sequence[Mapping[str, Any]], run: Run, layer_numbers: Sequence[int], common: Mapping[Cell, int]
 ) -> list[dict[str, Any]]:
-    """The rows with separability beside them. `layer_numbers`: those of the run, in the order of the model's layers."""
+    """The rows with separability added. `layer_numbers`: those of the run, in the order of the model's layers."""
     table = Lookup(run)
     completed = []
     for row in rows:
         if row["layer"] is None:
             size = shown_size(row["capacity"], row["length"])
-            beside = _of_model(table, row["length"], size)
+            separability = _of_model(table, row["length"], size)
         else:
             size = common[row["length"], row["way"]]
-            beside = _of_layer(table, row["length"], size, layer_numbers[row["layer"]])
-        completed.append({**row, "separability_n": size, **beside})
+            separability = _of_layer(table, row["length"], size, layer_numbers[row["layer"]])
+        completed.append({**row, "separability_n": size, **separability})
     return completed
 
 

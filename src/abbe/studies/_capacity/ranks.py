@@ -18,7 +18,7 @@ _TIE = 1e-12  # correlations of the same ranks in another order of summation dif
 
 @dataclass(frozen=True)
 class RankCorrelation:
-    """`value` and `p_value` (two-sided) are None where all of one side are equal, or fewer than three are there."""
+    """`value` and `p_value` (two-sided) are None if one side is constant, or there are fewer than three pairs."""
 
     value: float | None
     p_value: float | None
@@ -27,18 +27,15 @@ class RankCorrelation:
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float], seed: int = 0) -> RankCorrelation:
-    """Of two numbers of the same things, over those that have both; with the p-value of no relation.
+    """Over the finite pairs, with the p-value of no relation.
 
-    All orders are tried for up to 8 things, else 10,000 drawn ones, among which the observed one counts, too.
+    All orders are tried for up to 8 pairs, else 10,000 random ones, plus the observed one.
     """
     from scipy.stats import rankdata, spearmanr  # takes long to import
 
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if math.isfinite(a) and math.isfinite(b)]
-    exact = len(pairs) <= EXACT_UP_TO
-    if len(pairs) < 3:
-        return RankCorrelation(None, None, exact, len(pairs))
-    sides = list(zip(*pairs, strict=True))
-    if any(len(set(side)) == 1 for side in sides):
+    exact, sides = len(pairs) <= EXACT_UP_TO, list(zip(*pairs, strict=True))
+    if len(pairs) < 3 or any(len(set(side)) == 1 for side in sides):
         return RankCorrelation(None, None, exact, len(pairs))
     value = float(spearmanr(*sides).statistic)
     x, y = (_standard(torch.from_numpy(rankdata(side))) for side in sides)
@@ -49,12 +46,12 @@ def rank_correlation(first: Sequence[float], second: Sequence[float], seed: int 
 
 
 def least_p_value(count: int) -> float:
-    """The smallest two-sided p-value that so many things can give, without ties."""
+    """The smallest two-sided p-value that this many pairs can give, without ties."""
     return min(1.0, 2 / math.factorial(count)) if count <= EXACT_UP_TO else 1 / (PERMUTATIONS + 1)
 
 
 def _standard(ranked: Tensor) -> Tensor:
-    """So that a product of two is their correlation: that of thousands of orders is one product of matrices."""
+    """So that the inner product of two is their correlation: thousands of orders take one matrix product."""
     centred = ranked - ranked.mean()
     length: Tensor = centred.norm()
     return centred / length

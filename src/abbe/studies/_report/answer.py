@@ -40,10 +40,20 @@ class Answer:
     heads: tuple[Place, ...] = ()
 
     @property
+    def named(self) -> tuple[Place, ...]:
+        """The heads that the sentence names."""
+        return self.heads[:_NAMED]
+
+    @property
+    def unnamed(self) -> str:
+        """How many more there are, to end the sentence."""
+        more = len(self.heads) - len(self.named)
+        return f" and {more:,} more" if more else ""
+
+    @property
     def sentence(self) -> str:
-        names = ", ".join(f"{layer}.{head}" for layer, head in self.heads[:_NAMED])
-        more = len(self.heads) - _NAMED
-        return f"{self.words}{' ' if names else ''}{names}{f' and {more:,} more' if more > 0 else ''}."
+        names = ", ".join(f"{layer}.{head}" for layer, head in self.named)
+        return f"{self.words}{' ' if names else ''}{names}{self.unnamed}."
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -50,7 +50,7 @@ def _spans(tokenizer: Any, text: Text, window: Window, ids: Sequence[int]) -> li
         if place is not None:
             return spans[place : place + len(ids)]
         if (start, end) == (0, len(text.content)):
-            raise AbbeError(f"window {window.index} of {window.length} tokens is not in {text.name}: another text?")
+            raise AbbeError(f"{text.name} has no window {window.index} of {window.length} tokens: another text?")
         margin *= 16
 
 
