@@ -114,14 +114,13 @@ NAMES = {
     "abbe.studies._capacity.settings": "CapacitySettings capacity_settings",
     "abbe.studies._capacity.study": "evenly_spaced",
     "abbe.studies._capacity.tables": "capacity_rows capacity_table curve_rows curve_table growth_exponent growth_table",
-    "abbe.studies._compare.alternatives": "as_alternatives",
-    "abbe.studies._compare.calibrated": "calibrated halves",
-    "abbe.studies._compare.capacities": "capacities curve_record",
-    "abbe.studies._compare.needle": "cell_numbers gain_numbers needle_table",
+    "abbe.studies._compare.alternatives": "as_alternatives calibrated halves",
     "abbe.studies._compare.reading": "SwapReader",
     "abbe.studies._compare.result": "CompareSettings MEASURED NEEDLE_SCHEMA compare_SCHEMA=SCHEMA needle_lengths_for",
     "abbe.studies._compare.rule": "COVERAGE compare_judge=judge rule",
-    "abbe.studies._compare.tables": "_plain compare_losses=losses",
+    "abbe.studies._compare.tables": (
+        "_plain capacities cell_numbers compare_losses=losses curve_record gain_numbers needle_table"
+    ),
     "abbe.studies._cost.rates": "OPERATIONS Rates TRAFFIC",
     "abbe.studies._diff.fitted": "fitted_rows",
     "abbe.studies._diff.paired": "difference_table paired_p q_values",

@@ -157,7 +157,7 @@ def test_tests_of_few_heads_are_not_judged() -> None:
 
 def test_the_sentence_names_every_other_answer() -> None:
     answers: Any = dict.fromkeys(READINGS, "holds") | {("random sets", "each query"): "cannot be judged"}
-    assert dependence(answers).endswith("another one with random sets and each query (cannot be judged)")
+    assert dependence(answers).endswith("it differs for random sets and each query (cannot be judged)")
 
 
 # In a reproduction
