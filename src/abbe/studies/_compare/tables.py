@@ -1,7 +1,7 @@
 """From records to tables: one row per normalizer, and the needle test by kind of prompt, length and depth.
 
-Capacity is found as in `abbe capacity`, but always over the loss of the baseline: a normalizer that with all its keys is
-worse than the baseline by more than tau has no capacity.
+Capacity is found as in `abbe capacity`, but always over the loss of the baseline: a normalizer that is worse than the
+baseline by more than tau with all its keys has no capacity.
 """
 
 from __future__ import annotations
