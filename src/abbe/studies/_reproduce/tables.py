@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import polars as pl
@@ -21,8 +20,8 @@ Runs = Mapping[str, Run]  # by kind of vectors
 
 def make_figure(name: str, runs: Runs) -> Figure:
     """One figure of the paper from its runs."""
-    makers = {
-        "2a": partial(_distances, axis="length"), "2b": partial(_distances, axis="n"), "2c": _critical,
+    makers: dict[str, Callable[[Runs], dict[str, pl.DataFrame]]] = {
+        "2a": lambda runs: _distances(runs, "length"), "2b": lambda runs: _distances(runs, "n"), "2c": _critical,
         "3": _separability, "4": _gradient,
     }  # fmt: skip
     return Figure(name, makers[name](runs), _about(runs))
