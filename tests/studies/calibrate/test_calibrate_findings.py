@@ -68,8 +68,8 @@ def test_few_windows_tell_numbers_but_no_change(windows: int, level: float, need
         "are needed."
     )
     assert tuning.sentence == (
-        f"After fine-tuning the loss is {mean + 3 + 2 * change:.3f} nats: too few held-out windows to show a change, {needed} "
-        "are needed."
+        f"After fine-tuning the loss is {mean + 3 + 2 * change:.3f} nats: too few held-out windows to show a change, "
+        f"{needed} are needed."
     )
     for one in (loss, tuning):
         assert not any(claim in one.sentence for claim in CLAIMS)

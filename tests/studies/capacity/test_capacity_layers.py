@@ -268,7 +268,7 @@ def test_intervals_from_few_windows_are_said_to_be_too_narrow(windows: int, word
     growth = pl.DataFrame(schema=GROWTH_SCHEMA)
     found = findings(capacity_table(rows), growth, correlation_table(rows, settings), settings)
     rule = next(one.rule for one in found if one.topic == "layers")
-    assert f"on {windows} windows of the length, evenly spaced" in rule
+    assert f"on {windows} evenly spaced windows of that length" in rule
     if words is None:
         assert "in at most" not in rule
     else:

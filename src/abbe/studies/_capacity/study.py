@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from .._engine.folder import claim_folder, finished_windows
 from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given, windows_for
 from .._engine.loss import check_causal, next_token_losses
 from .._engine.measuring import finished_manifest, manifest_facts, measure_run
-from .._engine.parts import JSON, Parts
+from .._engine.parts import JSON
 from .._engine.room import plan_memory
 from .._engine.sharing.asked import shareable
 from .._engine.sharing.board import Unit
@@ -104,9 +103,7 @@ def capacity(
     )  # fmt: skip
     cut = _windows(loaded, source, settings)
     with held(place), watching(progress) as watch, evaluating(loaded.network):
-        checked = _check(loaded, cut, settings.queries, watch)
-        parts = claim_folder(place, Capacity.study, loaded, source, settings.as_json(), watch.announce)
-        result = _Study(loaded, source, settings, cut, checked, parts, watch).run()
+        result = _Study(loaded, source, settings, cut, watch).run(place)
         if place is not None:
             result.save(place)
     return result
@@ -133,49 +130,30 @@ def _curve_part(length: int, way: str, layer: int | None) -> str:
     return f"curves/{length}-{way}" + ("" if layer is None else f"-layer{layer}")
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """Facts about the model that are known before anything is measured."""
-
-    layers: list[str]  # paths of its attention modules
-    sinks: bool
-    error: float  # of the self-check
-    tokens: int
-    seconds: float  # of a truncated pass on these tokens
-
-
-def _check(model: LoadedModel, cut: Windows, queries: int, watch: Watch) -> _Checked:
-    """Check that softmax swapped in reproduces the model's output; then time one truncated pass."""
-    tokens = check_tokens(model, cut)
-    plan_memory(model, [window.length for window in cut], len(tokens), watch.say, queries=queries, losses=True)
-    with swap(model, "topk:k=8") as swapped:
-        try:
-            error = swapped.check(input_ids=tokens[None].to(model.device))
-        except AbbeError as wrong:
-            raise AbbeError(f"{model.name}: {wrong}") from None
-        next_token_losses(model, tokens)  # loads kernels
-        started = time.perf_counter()
-        next_token_losses(model, tokens)
-        seconds = time.perf_counter() - started
-        sinks, layers = has_sinks(model, swapped, tokens), swapped.layers
-    watch.say_checked(model.name, error, allowed_error(model))
-    return _Checked(layers, sinks, error, len(tokens), seconds)
-
-
-@dataclass(frozen=True)
 class _Study:
-    """One study in progress."""
+    """One study in progress; it starts with a check of the model."""
 
-    model: LoadedModel
-    text: Text
-    settings: CapacitySettings
-    cut: Windows
-    checked: _Checked
-    parts: Parts
-    watch: Watch
+    def __init__(self, model: LoadedModel, text: Text, settings: CapacitySettings, cut: Windows, watch: Watch) -> None:
+        self.model, self.text, self.settings, self.cut, self.watch = model, text, settings, cut, watch
+        tokens = self.probe = check_tokens(model, cut)
+        lengths = [window.length for window in cut]
+        plan_memory(model, lengths, len(tokens), watch.say, queries=settings.queries, losses=True)
+        with swap(model, "topk:k=8") as swapped:
+            try:
+                self.error = swapped.check(input_ids=tokens[None].to(model.device))
+            except AbbeError as wrong:
+                raise AbbeError(f"{model.name}: {wrong}") from None
+            next_token_losses(model, tokens)  # loads kernels
+            started = time.perf_counter()
+            next_token_losses(model, tokens)
+            self.pass_seconds = time.perf_counter() - started
+            self.sinks, self.layers = has_sinks(model, swapped, tokens), swapped.layers
+        watch.say_checked(model.name, self.error, allowed_error(model))
 
-    def run(self) -> Capacity:
-        started, layers = time.perf_counter(), len(self.checked.layers)
+    def run(self, place: Path | None) -> Capacity:
+        facts = self.settings.as_json()
+        self.parts = claim_folder(place, Capacity.study, self.model, self.text, facts, self.watch.announce)
+        started, layers = time.perf_counter(), len(self.layers)
         losses = Losses(self.model, self.parts, self.watch.step, last_targets(self.settings.targets))
         self._say_cost(losses.kept_lengths())
         self._share(losses)
@@ -183,7 +161,7 @@ class _Study:
         curves.sort(key=lambda curve: (curve.layer is not None, curve.length))
         rows = capacity_rows(curves, layers, self.settings)
         run = self._separability(sizes_for(rows))
-        numbers = [run.manifest["layers"].index(path) for path in self.checked.layers]
+        numbers = [run.manifest["layers"].index(path) for path in self.layers]
         rows = with_separability(rows, run, numbers, common_sizes(rows, self.settings))
         table, growth = capacity_table(rows), growth_table(curves, layers, self.settings)
         correlation = correlation_table(rows, self.settings)
@@ -196,7 +174,7 @@ class _Study:
     def _keys(self) -> list[_Key]:
         """Of all curves. The longest windows come first, so that the time left is over- rather than underestimated."""
         whole: list[int | None] = [None]
-        plan = (self.settings.lengths, whole), (self.settings.layer_lengths, range(len(self.checked.layers)))
+        plan = (self.settings.lengths, whole), (self.settings.layer_lengths, range(len(self.layers)))
         return [
             (length, way, layer)
             for lengths, layers in plan
@@ -210,7 +188,7 @@ class _Study:
         if kept.total() and self.parts.folder is not None and (self.parts.folder / SUMMARY).is_file():
             self.watch.say("all windows were measured before")
             return
-        left, timed = list((self._planned() - kept).elements()), (self.checked.tokens, self.checked.seconds)
+        left, timed = list((self._planned() - kept).elements()), (len(self.probe), self.pass_seconds)
         diagnosed = set(finished_windows(self._run_folder))
         to_diagnose = [window.length for window in self.cut if (window.length, window.index) not in diagnosed]
         losses = estimate(self.model, left, *timed, 1.0, losses=True)
@@ -236,11 +214,10 @@ class _Study:
 
     def _sizes(self, length: int, layer: int | None) -> Sizes:
         """On the chosen grid for the whole model, on the coarse one for a layer."""
-        return Sizes.of(self.settings.grid if layer is None else COARSE, length + self.checked.sinks)
+        return Sizes.of(self.settings.grid if layer is None else COARSE, length + self.sinks)
 
     def _allowed(self, layer: int | None) -> list[float]:
-        layers = len(self.checked.layers)
-        return [allowed for tau in self.settings.taus for allowed in allowed_rises(tau, layer, layers)]
+        return [rise for tau in self.settings.taus for rise in allowed_rises(tau, layer, len(self.layers))]
 
     def _share(self, losses: Losses) -> None:
         """In a shared folder every curve is a part: which sizes it tries depends on the losses before."""
@@ -280,9 +257,9 @@ class _Study:
 
     def _manifest(self, run: Run, seconds: float) -> dict[str, Any]:
         facts = manifest_facts(Capacity.study, self.model, self.text, self.settings.as_json()) | {
-            "layers": self.checked.layers,
-            "sinks": self.checked.sinks,
-            "self_check": {"error": self.checked.error, "tokens": self.checked.tokens},
+            "layers": self.layers,
+            "sinks": self.sinks,
+            "self_check": {"error": self.error, "tokens": len(self.probe)},
             "windows": run.manifest["windows"],
             "skipped": list(run.manifest["skipped"]),
         }

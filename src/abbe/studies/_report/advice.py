@@ -85,12 +85,9 @@ def _temperature(floors: pl.DataFrame) -> Finding | None:
     lowest = floors["lowest"].drop_nulls().to_list()[0]
     highest, middle = highest_and_median(floors) or (None, None)
     numbers: dict[str, Fact] = {
-        "temperature floor": highest,
-        "the same for the median head": middle,
-        "heads that get fragile": known.height,
-        "heads": floors.height,
-        "lowest temperature tried": lowest,
-    }
+        "temperature floor": highest, "the same for the median head": middle, "heads that get fragile": known.height,
+        "heads": floors.height, "lowest temperature tried": lowest,
+    }  # fmt: skip
     places = tuple(known.head(_EXAMPLES).select("layer", "head").iter_rows())
     words = (
         f"No head becomes fragile down to T = {lowest:g}, the lowest temperature tried."
@@ -113,18 +110,13 @@ def _sinks(table: Lookup) -> Finding | None:
     sinks = tuple(place for place, facts in heads.items() if is_sink(facts))
     overall = table.overall("sink_mass", table.longest)
     numbers: dict[str, Fact] = {
-        "sinks": len(sinks),
-        "heads": len(heads),
-        "weight on the first key, all heads": value_of(overall),
-    }
-    words = (
-        "No head is a sink: nothing to do."
-        if not sinks
-        else sentence(
-            f"{heads_of(len(sinks), len(heads), 'is a sink', 'are sinks')}: keep the first token in every active set, "
-            "or train with a learned sink (normalizers sink, softmax1)."
-        )
-    )
+        "sinks": len(sinks), "heads": len(heads), "weight on the first key, all heads": value_of(overall),
+    }  # fmt: skip
+    words = "No head is a sink: nothing to do."
+    if sinks:
+        counted = sentence(heads_of(len(sinks), len(heads), "is a sink", "are sinks"))
+        cure = "keep the first token in every active set, or train with a learned sink (normalizers sink, softmax1)"
+        words = f"{counted}: {cure}."
     rule = f"A head is a sink if the mean weight of the first visible key is above {percent(SINK)} at that length."
     return Finding("sinks", words, rule, numbers, sinks)
 
@@ -162,11 +154,8 @@ def _sparse(alternatives: pl.DataFrame) -> Finding | None:
         numbers |= {
             "mean gain of those heads": _mean(best, "gain"),
             "their outputs would move by": _mean(best, "output_change"),
-            "largest gain": top["gain"],
-            "of layer": top["layer"],
-            "head": top["head"],
-            "with": top["normalizer"],
-        }
+            "largest gain": top["gain"], "of layer": top["layer"], "head": top["head"], "with": top["normalizer"],
+        }  # fmt: skip
         sharper = alternatives.filter(pl.col("normalizer") == SHARPER)
         control = best.select("layer", "head").join(sharper, on=["layer", "head"])
         if control.height:

@@ -22,10 +22,8 @@ from .result import Ball, Sample, SampleRow
 
 _UNITS = 1000  # of the scale of a ball: finer than a pixel of its picture
 _PLACES = ("layer", "head", "query")
-_BALL = (
-    *("radius", "inside", "distances", "angles", "other_keys", "other_distances", "other_angles"),
-    *("intruders", "scale"),
-)
+_OTHERS = ("other_keys", "other_distances", "other_angles")
+_BALL = ("radius", "inside", "distances", "angles", *_OTHERS, "intruders", "scale")
 _NO_BALL: dict[str, Any] = dict.fromkeys(_BALL)
 
 
@@ -35,17 +33,12 @@ def sample_as_json(sample: Sample) -> dict[str, Any]:
     columns["keys"] = [list(row.keys) for row in sample.rows]
     columns["weights"] = [[_digits(weight, 4) for weight in row.weights] for row in sample.rows]
     return {
-        "length": sample.length,
-        "index": sample.index,
-        "tokens": list(sample.tokens),
-        "sizes": list(sample.sizes),
-        "queries": list(sample.queries),
-        "loss": sample.loss,
-        "guessing": sample.guessing,
+        "length": sample.length, "index": sample.index, "tokens": list(sample.tokens), "sizes": list(sample.sizes),
+        "queries": list(sample.queries), "loss": sample.loss, "guessing": sample.guessing,
         "heat": None if sample.heat is None else heat_as_json(sample.heat),
         "rows": columns,
         "balls": {str(size): _ball_columns(sample.rows, size) for size in sample.sizes},
-    }
+    }  # fmt: skip
 
 
 def _ball_columns(rows: Sequence[SampleRow], size: int) -> dict[str, list[Any]]:

@@ -83,11 +83,9 @@ def _forced(table: Lookup) -> Finding | None:
     forced = tuple(place for place, cell in cells.items() if (cell.limit or 0) < HALF)
     overall = table.overall("max_weight", table.longest)
     numbers: dict[str, Fact] = {
-        "heads that cannot": len(forced),
-        "heads": len(cells),
-        "largest weight, mean": value_of(overall),
+        "heads that cannot": len(forced), "heads": len(cells), "largest weight, mean": value_of(overall),
         "its proved ceiling, mean": None if overall is None else overall.limit,
-    }
+    }  # fmt: skip
     return Finding(
         "forced dispersion",
         sentence(
@@ -142,15 +140,13 @@ def _separability(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None
         **_with_interval("separability", overall),
         "of random sets": overall.control, "heads no better than random": len(blurred), "heads": len(measured),
     }  # fmt: skip
-    worse = (
-        f"every head does better than random{'' if overall.low is not None else ' (one window: no interval)'}"
-        if not blurred
-        else f"{heads_of(len(blurred), len(measured), 'does', 'do')} no better than random"
-    )
+    counted = f"{heads_of(len(blurred), len(measured), 'does', 'do')} no better than random"
+    if not blurred:
+        counted = f"every head does better than random{'' if overall.low is not None else ' (one window: no interval)'}"
     return Finding(
         "separability",
         f"Of the {tokens(table.size or 0)} that a head weights most, {percent(overall.value)} are separable from "
-        f"the rest, against {percent(overall.control)} of {table.size} random ones; {worse}.",
+        f"the rest, against {percent(overall.control)} of {table.size} random ones; {counted}.",
         "Separability: the share of the selected tokens whose weighted vectors lie no farther from their sum than the "
         "nearest unselected one. A head does no better than random if the interval of its separability reaches down to "
         "that of random sets.",
@@ -217,18 +213,13 @@ def _gradient(table: Lookup, floors: pl.DataFrame) -> Finding | None:
         return None
     highest, middle = highest_and_median(floors) or (None, None)
     numbers: dict[str, Fact] = {
-        **_with_interval("worst sensitivity at T = 1, mean", overall),
-        "its ceiling": overall.limit,
-        "highest temperature at which a head is fragile": highest,
-        "the same for the median head": middle,
-        "heads that get fragile": floors["floor"].drop_nulls().len(),
-        "heads": floors.height,
-    }
-    fragile = (
-        "no head becomes fragile at the temperatures tried"
-        if highest is None
-        else f"the first head becomes fragile below T = {highest:.2f}"
-    )
+        **_with_interval("worst sensitivity at T = 1, mean", overall), "its ceiling": overall.limit,
+        "highest temperature at which a head is fragile": highest, "the same for the median head": middle,
+        "heads that get fragile": floors["floor"].drop_nulls().len(), "heads": floors.height,
+    }  # fmt: skip
+    fragile = "no head becomes fragile at the temperatures tried"
+    if highest is not None:
+        fragile = f"the first head becomes fragile below T = {highest:.2f}"
     return Finding(
         "gradients",
         f"At T = 1 the weights react with {percent(overall.value / overall.limit)} of the largest possible "
