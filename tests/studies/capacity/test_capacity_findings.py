@@ -73,7 +73,7 @@ def test_growth_in_words(exponent: float, low: float | None, high: float | None,
     changes = low is not None and high is not None and not low <= 1 <= high
     assert found[1].sentence.endswith("; no single share, such as 6 %, fits all.") == changes
     assert (
-        "only the top 4 keys (4 to 4) per query, with their weights as they are, raises the loss by at most 5 %"
+        "only the top 4 keys (4 to 4) per query, with their weights unchanged, raises the loss by at most 5 %"
         in found[0].sentence
     )
 

@@ -46,8 +46,8 @@ def _calibration_words(cost: Interval | None, gain: Interval | None) -> str:
     assert cost is not None
     assert gain is not None
     if gain.low is not None and gain.low > 0:
-        shown = cost.low is not None and cost.low > 0
-        regained = f", {percent(min(gain.value / cost.value, 1.0))} of what the swap cost" if shown else ""
+        costly = cost.low is not None and cost.low > 0
+        regained = f", {percent(min(gain.value / cost.value, 1.0))} of what the swap cost" if costly else ""
         return f"calibration regains {gain.value:.3f} nats{regained}"
     if gain.high is not None and gain.high < 0:
         return f"calibration makes it worse by {-gain.value:.3f} nats"

@@ -33,7 +33,7 @@ PARAMETERS_SCHEMA: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class CalibrationSettings:
-    """Everything that decides the numbers, beside model and text."""
+    """Everything besides model and text that decides the numbers."""
 
     rules: str | Mapping[str, str]
     windows: int
@@ -124,7 +124,7 @@ class Calibration(Result):
         table: a row for each fitted head: error of its output over the size of the baseline's (`energy`, a sum of
             squares), and the share of visible keys with a weight of exactly 0; each after the bare swap (`_before`),
             calibrated (`_after`) and fine-tuned (`_tuned`, null without fine-tuning).
-        parameters: a row for each fitted number, as it is after the last stage; so are normalizers and file.
+        parameters: a row for each fitted number after the last stage, as in normalizers and file.
         findings: what this means, in sentences.
         manifest: model, text, settings, windows, seconds, and what was skipped and why.
         file: the fitted swap in the folder, for `swap(model, "file:...")`, or None without a folder.

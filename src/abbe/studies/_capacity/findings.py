@@ -13,7 +13,7 @@ from .._engine.targets import targets_words
 from .layer_findings import INTERPOLATED, Row, layer_findings, needed_keys
 from .settings import CapacitySettings
 
-_HOW = {DELETION: "with their weights as they are", RENORMALISED: "with their weights renormalised"}
+_HOW = {DELETION: "with their weights unchanged", RENORMALISED: "with their weights renormalised"}
 _LEAST = "The least N at which keeping only the top N keys per query, in every head and layer, raises"
 
 

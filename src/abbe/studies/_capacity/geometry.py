@@ -84,8 +84,8 @@ def correlation_table(rows: Sequence[Mapping[str, Any]], settings: CapacitySetti
         if row["layer"] is not None:
             cells[row["way"], row["tau"], row["allowed"], row["length"]].append(row)
     for where, some in cells.items():
-        known = [row["separability"] if row["separability"] is not None else math.nan for row in some]
-        ranked = rank_correlation([row["capacity"] for row in some], known, settings.seed)
+        separability = [row["separability"] if row["separability"] is not None else math.nan for row in some]
+        ranked = rank_correlation([row["capacity"] for row in some], separability, settings.seed)
         size = some[0]["separability_n"]
         correlations.append((*where, size, ranked.value, ranked.p_value, ranked.exact, ranked.count))
     return pl.DataFrame(correlations, schema=CORRELATION_SCHEMA, orient="row")

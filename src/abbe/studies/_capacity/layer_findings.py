@@ -94,14 +94,14 @@ def _geometry_words(row: Row) -> str:
     return f"no relation between separability and capacity can be shown with {layers} layers{hopeless} ({evidence})."
 
 
-def _all_cells_words(rows: list[Row], judged: list[Row], shown: list[Row]) -> str:
+def _all_cells_words(rows: list[Row], judged: list[Row], related: list[Row]) -> str:
     if not judged:
         return f"None of the {len(rows)} pairs of way and length can be judged."
-    more = sum(row["correlation"] > 0 for row in shown)
-    signs = f" (more keys with higher separability in {more}, fewer in {len(shown) - more})" if shown else ""
+    more, count = sum(row["correlation"] > 0 for row in related), len(related)
+    signs = f" (more keys with higher separability in {more}, fewer in {count - more})" if count else ""
     unjudged = f"; {len(rows) - len(judged)} cannot be judged" if len(judged) < len(rows) else ""
     return (
-        f"Of {len(rows)} pairs of way and length, {len(shown) or 'none'} {'shows' if len(shown) < 2 else 'show'} this "
+        f"Of {len(rows)} pairs of way and length, {count or 'none'} {'shows' if count < 2 else 'show'} this "
         f"relation{signs}{unjudged}. By chance alone {len(judged)} tests give up to {LEVEL * len(judged):.2g} on "
         "average: only the one above was fixed in advance."
     )
@@ -109,13 +109,13 @@ def _all_cells_words(rows: list[Row], judged: list[Row], shown: list[Row]) -> st
 
 def _all_cells(rows: list[Row]) -> Finding:
     judged = [row for row in rows if row["p_value"] is not None]
-    shown = [row for row in judged if row["p_value"] < LEVEL]
+    related = [row for row in judged if row["p_value"] < LEVEL]
     return Finding(
         "geometry over lengths and ways",
-        _all_cells_words(rows, judged, shown),
+        _all_cells_words(rows, judged, related),
         f"The same test for every way and length, at the equal share of the smallest tau, each with p below {LEVEL:g} "
         f"and no correction for their number. They share the model, its layers and the text, so they are not "
         f"independent: without a relation, {percent(LEVEL)} of them show one on average, but often together.",
-        {"pairs": len(rows), "judged": len(judged), "shown": len(shown)}
+        {"pairs": len(rows), "judged": len(judged), "shown": len(related)}
         | {f"p, {row['way']} at {row['length']}": row["p_value"] for row in rows},
     )

@@ -19,7 +19,7 @@ LENGTHS = (128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class CapacitySettings:
-    """Everything that decides the numbers, beside model and text. Lengths and taus are in rising order."""
+    """Everything besides model and text that decides the numbers. Lengths and taus are in rising order."""
 
     lengths: tuple[int, ...]
     taus: tuple[float, ...]
@@ -43,9 +43,9 @@ class CapacitySettings:
         if unknown or not self.ways:
             raise AbbeError(f"way is {unknown[0] if unknown else ''!r}, but must be one of {', '.join(WAYS)}, or both")
         self._check_layer_lengths()
-        for what, given in (("way", self.ways), ("layer_lengths", self.layer_lengths)):
-            if len(set(given)) < len(given):
-                raise AbbeError(f"{what} has duplicates: {list(given)}")
+        for what, values in (("way", self.ways), ("layer_lengths", self.layer_lengths)):
+            if len(set(values)) < len(values):
+                raise AbbeError(f"{what} has duplicates: {list(values)}")
         check_targets(self.targets, min(self.lengths, default=2))
         checked_grid(self.grid)
 
@@ -104,18 +104,18 @@ def capacity_settings(
     return settings
 
 
-def _layer_lengths(given: int | Sequence[int] | None, lengths: tuple[int, ...]) -> tuple[int, ...]:
+def _layer_lengths(chosen: int | Sequence[int] | None, lengths: tuple[int, ...]) -> tuple[int, ...]:
     """In the order of the lengths; any others are refused later."""
-    if given is None:
+    if chosen is None:
         return lengths
-    named = several("layer_lengths", given)
+    named = several("layer_lengths", chosen)
     return tuple(sorted(named, key=lambda length: lengths.index(length) if length in lengths else -1))
 
 
-def _ways(given: str | Sequence[str]) -> tuple[str, ...]:
+def _ways(ways: str | Sequence[str]) -> tuple[str, ...]:
     """One with commas, or several; unknown ones are refused later."""
-    parts: Any = given.split(",") if isinstance(given, str) else given
+    parts: Any = ways.split(",") if isinstance(ways, str) else ways
     several_words = isinstance(parts, Iterable) and not isinstance(parts, bytes | Mapping)
     if not several_words or not all(isinstance(part, str) for part in parts):
-        raise AbbeError(f"way is {shown(given)}, but must be one of {', '.join(WAYS)}, or both")
+        raise AbbeError(f"way is {shown(ways)}, but must be one of {', '.join(WAYS)}, or both")
     return tuple(parts)

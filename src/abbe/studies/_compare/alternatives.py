@@ -47,10 +47,11 @@ class Alternative:
         return f"{FILE_PREFIX}{self.source}" if isinstance(self.source, Path) else self.source
 
 
-def as_alternatives(given: NormalizersLike) -> tuple[Alternative, ...]:
+def as_alternatives(normalizers: NormalizersLike) -> tuple[Alternative, ...]:
     """A single one needs no list. Patterns and files are checked against the model later."""
-    several = [given] if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable) else list(given)
-    alternatives = tuple(_alternative(one) for one in several)
+    if isinstance(normalizers, str | bytes | Mapping) or not isinstance(normalizers, Iterable):
+        normalizers = [normalizers]
+    alternatives = tuple(map(_alternative, normalizers))
     if not alternatives:
         raise AbbeError("there is nothing to compare with: name a normalizer, such as entmax:alpha=1.5")
     names = [alternative.name for alternative in alternatives]

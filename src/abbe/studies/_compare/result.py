@@ -49,7 +49,7 @@ JUDGEMENT_SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(
 
 @dataclass(frozen=True)
 class CompareSettings:
-    """Everything that decides the numbers, beside model and text."""
+    """Everything besides model and text that decides the numbers."""
 
     alternatives: tuple[Alternative, ...]
     length: int
@@ -83,12 +83,12 @@ class CompareSettings:
         }  # fmt: skip
 
 
-def needle_lengths_for(length: int, given: int | Sequence[int] | None, context: int | None) -> tuple[int, ...]:
+def needle_lengths_for(length: int, needle_lengths: int | Sequence[int] | None, context: int | None) -> tuple[int, ...]:
     """By default 128, 256, 512 and 1024 as far as the context goes, and `length` if it is longer."""
-    if given is None:
+    if needle_lengths is None:
         usual = [n for n in NEEDLE_LENGTHS if context is None or n <= context]
         return (*usual, length) if length > max(usual, default=0) else tuple(usual)
-    lengths = several("needle_lengths", given)
+    lengths = several("needle_lengths", needle_lengths)
     if not lengths or any(not is_whole(n) or n < 1 for n in lengths) or sorted(set(lengths)) != list(lengths):
         raise AbbeError(
             f"needle_lengths must be whole numbers in rising order, such as 128, 512; got {shown(list(lengths))}"

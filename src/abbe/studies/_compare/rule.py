@@ -20,8 +20,8 @@ ALLOWED = 0.01  # relative rise of the loss
 WORTH = 0.01  # of separable weight: nobody would notice a smaller gain
 FEWER = 0.95  # of the baseline's capacity: on the coarse grid a smaller gain may be interpolation error
 _USUAL = 0.95
-# How often an interval of nominal 95 % from so many windows holds the true mean, simulated: of skewed numbers
-# (log-normal, sigma 0.5) and of normal ones. The table of docs/explanation/intervals.md.
+# How often a nominal 95 % interval from this many windows contains the true mean, in simulations: for skewed numbers
+# (log-normal, sigma 0.5) and for normal ones. The table of docs/explanation/intervals.md.
 COVERAGE = {2: (0.49, 0.49), 3: (0.72, 0.75), 4: (0.84, 0.87), 5: (0.89, 0.92), 6: (0.91, 0.92), 8: (0.90, 0.93)}
 _REASONS = {"lowers_loss": "lowers the loss", "needs_fewer": "needs fewer tokens", "retrieves": "finds more needles"}
 

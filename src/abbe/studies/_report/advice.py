@@ -81,14 +81,14 @@ def _active_set(table: Lookup, learned: bool) -> Finding | None:
 def _temperature(floors: pl.DataFrame) -> Finding | None:
     if floors["lowest"].drop_nulls().is_empty():
         return None
-    known = floors.drop_nulls("floor").sort("floor", descending=True)
+    fragile = floors.drop_nulls("floor").sort("floor", descending=True)
     lowest = floors["lowest"].drop_nulls().to_list()[0]
     highest, middle = highest_and_median(floors) or (None, None)
     numbers: dict[str, Fact] = {
-        "temperature floor": highest, "the same for the median head": middle, "heads that get fragile": known.height,
+        "temperature floor": highest, "the same for the median head": middle, "heads that get fragile": fragile.height,
         "heads": floors.height, "lowest temperature tried": lowest,
     }  # fmt: skip
-    places = tuple(known.head(_EXAMPLES).select("layer", "head").iter_rows())
+    places = tuple(fragile.head(_EXAMPLES).select("layer", "head").iter_rows())
     words = (
         f"No head becomes fragile down to T = {lowest:g}, the lowest temperature tried."
         if highest is None
@@ -97,7 +97,7 @@ def _temperature(floors: pl.DataFrame) -> Finding | None:
     )
     rule = (
         "The highest temperature, over heads, at which the 95th percentile of the worst-direction sensitivity over the "
-        f"queries of a window reaches {FRAGILE:g} per logit. The logits are those of the model as it is, divided by T; "
+        f"queries of a window reaches {FRAGILE:g} per logit. The logits are those of the model, divided by T; "
         "nothing was trained. Softmax cannot reach it above T = 0.5, whatever the model."
     )
     return Finding("temperature floor", words, rule, numbers, places)

@@ -123,9 +123,9 @@ def _dispersing_from(report: Report, scattered: Sequence[Place], measured: int) 
         return None, None
     crossed = dict.fromkeys(scattered, lengths[-1])
     for layer, head, *starts in report.growth.select("layer", "head", "uniform_from", "random_from").iter_rows():
-        known = [int(start) for start in starts if start is not None]
-        if (layer, head) in crossed and known:
-            crossed[layer, head] = min(known)
+        crossings = [int(start) for start in starts if start is not None]
+        if (layer, head) in crossed and crossings:
+            crossed[layer, head] = min(crossings)
     for before, length in zip([None, *lengths], lengths, strict=False):
         if sum(start <= length for start in crossed.values()) >= DISPERSED * measured:
             return length, before

@@ -21,16 +21,16 @@ def ball_of(weighted: Tensor, members: Tensor, others: Tensor, generator: torch.
     far = (weighted - centre).norm(dim=-1)
     of_members, rest = far[members], far[others]
     radius = rest.amin()
-    shown = others[_some(rest, generator)]
-    angles = azimuths(weighted[torch.cat([members, shown])], centre).tolist()
+    some_others = others[_some(rest, generator)]
+    angles = azimuths(weighted[torch.cat([members, some_others])], centre).tolist()
     return Ball(
         size=len(members),
         radius=float(radius),
         inside=tuple((of_members <= radius).tolist()),
         distances=tuple(of_members.tolist()),
         angles=tuple(angles[: len(members)]),
-        other_keys=tuple(shown.tolist()),
-        other_distances=tuple(far[shown].tolist()),
+        other_keys=tuple(some_others.tolist()),
+        other_distances=tuple(far[some_others].tolist()),
         other_angles=tuple(angles[len(members) :]),
         intruders=int((rest <= of_members.amax()).sum()),
     )

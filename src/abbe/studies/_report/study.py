@@ -146,9 +146,9 @@ def make_report(run: Run, alternatives: pl.DataFrame | None = None, sample: Samp
     )  # fmt: skip
 
 
-def _lengths(given: int | Sequence[int] | None, context: int | None) -> int | Sequence[int] | None:
-    if given is not None:
-        return given
+def _lengths(lengths: int | Sequence[int] | None, context: int | None) -> int | Sequence[int] | None:
+    if lengths is not None:
+        return lengths
     return [length for length in REPORT_LENGTHS if context is None or length <= context] or None
 
 

@@ -21,23 +21,23 @@ GUESSING = 0.97  # of ln(vocabulary): untrained models had 0.995 and more in eve
 
 def hardly_learned(table: Lookup, sample: Sample | None) -> Finding | None:
     """The verdict, if attention is uniform in nearly all heads or the next token is merely guessed."""
-    known = {place: facts for place, facts in head_facts(table).items() if facts.entropy_share is not None}
-    near = tuple(place for place, facts in known.items() if is_near_uniform(facts))
-    uniform = bool(known) and len(near) >= UNIFORM_HEADS * len(known)
+    measured = {place: facts for place, facts in head_facts(table).items() if facts.entropy_share is not None}
+    near = tuple(place for place, facts in measured.items() if is_near_uniform(facts))
+    uniform = bool(measured) and len(near) >= UNIFORM_HEADS * len(measured)
     loss, guessing = (None, None) if sample is None else (sample.loss, sample.guessing)
     guesses = loss is not None and guessing is not None and loss >= GUESSING * guessing
     if not (uniform or guesses):
         return None
     signs = []
     if uniform:
-        words = heads_of(len(near), len(known), "is", "are")
+        words = heads_of(len(near), len(measured), "is", "are")
         signs.append(f"{words} within {percent(1 - NEAR_UNIFORM)} of the entropy ceiling at {table.longest:,} tokens")
     if guesses:
         signs.append(
             f"the next token is predicted no better than by guessing (loss {loss:.2f} nats, guessing {guessing:.2f})"
         )
     numbers: dict[str, Fact] = {
-        "heads near the entropy ceiling": len(near), "heads": len(known),
+        "heads near the entropy ceiling": len(near), "heads": len(measured),
         "loss of the next token, nats": loss, "loss of guessing, nats": guessing,
     }  # fmt: skip
     rule = (

@@ -154,12 +154,12 @@ def _seconds(runs: Iterable[Run]) -> float:
     return round(max(float(max(one["total"] for one in times)), float(measured)), 3)
 
 
-def _figures(given: str | Sequence[str]) -> list[str]:
-    if isinstance(given, str):
-        given = FIGURES if given == "all" else given.split(",")
-    if isinstance(given, (bytes, Mapping)) or not isinstance(given, Iterable):
-        raise AbbeError(f"figures is {shown(given)}, but must be some of {', '.join(FIGURES)}, or all")
-    return [str(name).strip() for name in given]
+def _figures(figures: str | Sequence[str]) -> list[str]:
+    if isinstance(figures, str):
+        figures = FIGURES if figures == "all" else figures.split(",")
+    if isinstance(figures, (bytes, Mapping)) or not isinstance(figures, Iterable):
+        raise AbbeError(f"figures is {shown(figures)}, but must be some of {', '.join(FIGURES)}, or all")
+    return [str(name).strip() for name in figures]
 
 
 def _cost(model: LoadedModel, cut: Windows, lengths: Sequence[int]) -> Cost:

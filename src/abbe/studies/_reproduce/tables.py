@@ -120,9 +120,9 @@ def _critical_sizes(run: Run) -> pl.DataFrame:
     by_level = []
     for level in LEVELS:
         rows = _of_all_heads(run, f"critical_n@{level:g}")
-        known = largest.join(rows.select("length", "low", "high", critical_n="value"), on="length", how="left")
+        sizes = largest.join(rows.select("length", "low", "high", critical_n="value"), on="length", how="left")
         tried = [pl.when(pl.col("critical_n") <= pl.col("largest_n")).then(x) for x in ("critical_n", "low", "high")]
-        by_level.append(known.select("length", pl.lit(level).alias("level"), *tried, "largest_n"))
+        by_level.append(sizes.select("length", pl.lit(level).alias("level"), *tried, "largest_n"))
     return pl.concat(by_level).sort("length", "level")
 
 
@@ -133,9 +133,9 @@ def _readings(run: Run) -> pl.DataFrame:
     for level, (expected, test) in itertools.product(LEVELS, READINGS):
         critical = _of_all_heads(run, critical_name(level, expected, test)).select("length", critical_n="value")
         rejecting = _of_all_heads(run, rejecting_name(level, expected, test)).select("length", rejecting="value")
-        known = largest.join(critical, on="length", how="left").join(rejecting, on="length", how="left")
+        joined = largest.join(critical, on="length", how="left").join(rejecting, on="length", how="left")
         keys = {"level": pl.lit(level), "expected": pl.lit(expected), "test": pl.lit(test)}
-        by_reading.append(known.with_columns(**keys).select("length", *keys, "critical_n", "rejecting", "largest_n"))
+        by_reading.append(joined.with_columns(**keys).select("length", *keys, "critical_n", "rejecting", "largest_n"))
     return pl.concat(by_reading).sort("length", "level", maintain_order=True)
 
 
