@@ -107,9 +107,10 @@ NAMES = {
     "abbe.studies._calibrate.layers": "values_of",
     "abbe.studies._calibrate.result": "HEADS_SCHEMA PARAMETERS_SCHEMA StageLoss stage_losses",
     "abbe.studies._capacity.findings": "findings",
-    "abbe.studies._capacity.geometry": "capacity_shown_size=shown_size common_sizes correlation_table sizes_for",
+    "abbe.studies._capacity.geometry": (
+        "capacity_shown_size=shown_size common_sizes correlation_table least_p_value rank_correlation sizes_for"
+    ),
     "abbe.studies._capacity.layer_findings": "needed_keys",
-    "abbe.studies._capacity.ranks": "least_p_value rank_correlation",
     "abbe.studies._capacity.result": "CORRELATION_SCHEMA GROWTH_SCHEMA WAYS reported_way",
     "abbe.studies._capacity.settings": "CapacitySettings capacity_settings",
     "abbe.studies._capacity.study": "evenly_spaced",
@@ -176,8 +177,9 @@ NAMES = {
     "abbe.studies._report.limits": "faint_at floors fragile_below growth keys_for_half",
     "abbe.studies._report.next_steps": "next_steps",
     "abbe.studies._report.result": "HeadPattern",
-    "abbe.studies._report.sample": "MOST_ROWS SampleReader sample_positions sample_rows sample_window",
-    "abbe.studies._report.sample_ball": "azimuths ball_of",
+    "abbe.studies._report.sample": (
+        "MOST_ROWS SampleReader azimuths ball_of sample_positions sample_rows sample_window"
+    ),
     "abbe.studies._report.sample_json": "sample_as_json sample_from_json",
     "abbe.studies._report.sample_tokens": "CONTINUED LONGEST token_texts",
     "abbe.studies._report.study": "make_report",

@@ -14,7 +14,7 @@ import polars as pl
 from ...measures import enough_windows
 from ...words.finding import Finding
 from ...words.numbers import interval, number, percent, sentence
-from .ranks import least_p_value
+from .geometry import least_p_value
 from .result import at_equal_share, reported_way
 from .settings import CapacitySettings
 
