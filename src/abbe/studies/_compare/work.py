@@ -65,7 +65,6 @@ class Study:
         self.skipped = [*self.windows.skipped, *maker.skipped]
         self._logits: Logits | None = None
         self._baseline_losses: list[float | None] = []  # by window; the baseline is read first
-        self._sizes = Sizes.of(settings.grid, settings.length)
 
     def run(self) -> Comparison:
         self._check_alternatives()
