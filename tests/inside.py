@@ -171,7 +171,7 @@ NAMES = {
         "block_sums ALTERNATIVES_SCHEMA"
     ),
     "abbe.studies._report.answer": "answer",
-    "abbe.studies._report.head_verdicts": "head_verdicts no_better_than_random",
+    "abbe.studies._report.head_verdicts": "head_facts head_verdicts no_better_than_random",
     "abbe.studies._report.heat": "Heat LEAST MOST_BYTES heat_codes heat_grid weight_of",
     "abbe.studies._report.key_numbers": "key_numbers",
     "abbe.studies._report.limits": "faint_at floors fragile_below growth keys_for_half",
@@ -183,8 +183,7 @@ NAMES = {
     "abbe.studies._report.sample_json": "sample_as_json sample_from_json",
     "abbe.studies._report.sample_tokens": "CONTINUED LONGEST token_texts",
     "abbe.studies._report.study": "make_report",
-    "abbe.studies._report.untrained": "GUESSING UNIFORM_HEADS hardly_learned",
-    "abbe.studies._report.verdicts": "verdicts",
+    "abbe.studies._report.verdicts": "GUESSING UNIFORM_HEADS hardly_learned verdicts",
     "abbe.studies._reproduce.claim_rules": "dependence slope with_readings",
     "abbe.studies._reproduce.claims_weights": "_exponent",
     "abbe.studies._reproduce.plan": "Part plan",

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ...words.finding import NOT_LEARNED, Place
 from ...words.numbers import heads_of, percent
 from .result import HeadVerdict, Report
-from .untrained import UNIFORM_HEADS
+from .verdicts import UNIFORM_HEADS
 
 Grade = Literal["good", "look", "bad"]
 

@@ -1,4 +1,10 @@
-"""What a run says about the model: plain sentences, each with its rule and its evidence."""
+"""What a run says about the model: plain sentences, each with its rule and its evidence.
+
+First whether attention has been learned at all: there is no advice on random or uniform weights. Either sign is enough.
+Fresh initial weights are so small that attention is uniform in nearly all heads, as it is where queries or keys are
+zero. Large random weights, or normalised queries and keys, give attention that looks selective without having learned
+anything; then the loss is that of guessing. docs/explanation/report-rules.md has the measurements.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 
-from ...words.finding import Fact, Finding, Place
+from ...words.finding import NOT_LEARNED, NOTICE, Fact, Finding, Place
 from ...words.numbers import heads_of, percent, power_of_n, sentence, tokens
 from ...words.thresholds import FADING, FRAGILE, NEAR_UNIFORM, SINK
 from .._engine.lookup import Cell, Lookup
@@ -14,21 +20,19 @@ from .head_verdicts import Facts, head_facts, is_blurred, is_fading, is_near_uni
 from .key_numbers import LEVEL, can_reject, critical_n
 from .limits import highest_and_median
 from .result import Sample
-from .untrained import hardly_learned
 
+UNIFORM_HEADS = 0.9  # of all heads near the entropy ceiling; at most 0.02 in trained models
+GUESSING = 0.97  # of ln(vocabulary): untrained models had 0.995 and more in every window, trained ones at most 0.96
 HALF = 0.5
 
 
 def verdicts(table: Lookup, floors: pl.DataFrame, sample: Sample | None = None) -> tuple[Finding, ...]:
-    """What the run says about the model, as far as it was measured.
-
-    First whether its attention has been learned at all, which the loss of the sample also shows.
-    """
+    """What the run, and the loss of the sample, say about the model, as far as it was measured."""
     heads = head_facts(table)
     if not heads:
         return ()
     findings = [
-        hardly_learned(table, sample),
+        hardly_learned(table, heads, sample),
         _dispersion(table, heads),
         _forced(table),
         _random_sets(table),
@@ -42,6 +46,36 @@ def verdicts(table: Lookup, floors: pl.DataFrame, sample: Sample | None = None) 
 
 def _matching(heads: Mapping[Place, Facts], test: Callable[[Facts], bool]) -> tuple[Place, ...]:
     return tuple(place for place, facts in heads.items() if test(facts))
+
+
+def hardly_learned(table: Lookup, heads: Mapping[Place, Facts], sample: Sample | None) -> Finding | None:
+    """The verdict, if attention is uniform in nearly all heads or the next token is merely guessed."""
+    measured = {place: facts for place, facts in heads.items() if facts.entropy_share is not None}
+    near = _matching(measured, is_near_uniform)
+    uniform = bool(measured) and len(near) >= UNIFORM_HEADS * len(measured)
+    loss, guessing = (None, None) if sample is None else (sample.loss, sample.guessing)
+    guesses = loss is not None and guessing is not None and loss >= GUESSING * guessing
+    if not (uniform or guesses):
+        return None
+    signs = []
+    if uniform:
+        words = heads_of(len(near), len(measured), "is", "are")
+        signs.append(f"{words} within {percent(1 - NEAR_UNIFORM)} of the entropy ceiling at {table.longest:,} tokens")
+    if guesses:
+        signs.append(
+            f"the next token is predicted no better than by guessing (loss {loss:.2f} nats, guessing {guessing:.2f})"
+        )
+    numbers: dict[str, Fact] = {
+        "heads near the entropy ceiling": len(near), "heads": len(measured),
+        "loss of the next token, nats": loss, "loss of guessing, nats": guessing,
+    }  # fmt: skip
+    rule = (
+        f"At least {percent(UNIFORM_HEADS)} of the heads have a mean entropy of {percent(NEAR_UNIFORM)} of the mean of "
+        f"ln n or more, or the loss on the window shown is at least {percent(GUESSING)} of ln V, the loss of guessing "
+        "among all V tokens. For a trained model the second means that it cannot predict this text. Only causal "
+        "language models have that loss."
+    )
+    return Finding(NOT_LEARNED, f"{NOTICE} {sentence(', and '.join(signs))}.", rule, numbers, near)
 
 
 def _dispersion(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
