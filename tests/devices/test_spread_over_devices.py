@@ -43,5 +43,5 @@ def test_a_device_without_float64_is_measured_on_the_cpu(study: str) -> None:
 
 
 def test_calibrate_says_that_float64_is_missing() -> None:
-    why = "AbbeError: pretend:0 has no float64, in which the fit takes its sums: calibrate with device cpu"
+    why = "AbbeError: pretend:0 has no float64, which the fit needs for its sums: calibrate with device cpu"
     assert answers("no-float64")["calibrate"] == why

@@ -39,7 +39,7 @@ OWN, WORSE = [2.0, 2.2, 2.1], [3.0, 3.2, 3.1]
 
 def test_sentences_about_the_loss() -> None:
     assert told(OWN, WORSE, [2.1, 2.3, 2.2])[0] == (
-        "The loss on 6 held-out windows is 2.100 nats as the model is, 3.100 after the swap and 2.200 "
+        "The loss on 6 held-out windows is 2.100 nats for the unchanged model, 3.100 after the swap and 2.200 "
         "calibrated: calibration regains 0.900 nats, 90 % of what the swap cost."
     )
     assert told(OWN, WORSE, [1.0, 1.2, 1.1])[0].endswith("regains 2.000 nats, 100 % of what the swap cost.")
@@ -63,13 +63,13 @@ def test_few_windows_tell_numbers_but_no_change(windows: int, level: float, need
     mean = sum(own) / windows
     noun = "window" if windows == 1 else "windows"
     assert loss.sentence == (
-        f"The loss on {windows} held-out {noun} is {mean:.3f} nats as the model is, {mean + 3:.3f} "
+        f"The loss on {windows} held-out {noun} is {mean:.3f} nats for the unchanged model, {mean + 3:.3f} "
         f"after the swap and {mean + 3 + change:.3f} calibrated: too few held-out windows to show a change, {needed} "
         "are needed."
     )
     assert tuning.sentence == (
-        f"Fine-tuned the loss is {mean + 3 + 2 * change:.3f} nats: too few held-out windows to show a change, {needed} "
-        "are needed."
+        f"After fine-tuning the loss is {mean + 3 + 2 * change:.3f} nats: too few held-out windows to show a change, "
+        f"{needed} are needed."
     )
     for one in (loss, tuning):
         assert not any(claim in one.sentence for claim in CLAIMS)
@@ -105,7 +105,7 @@ def test_sentences_about_outputs_and_zeros() -> None:
     assert outputs.sentence.endswith("off by 25 % of their size after the swap, 5 % calibrated.")
     assert "tuned" not in outputs.numbers
     assert zeros.sentence == (
-        "1 of 2 heads has given up its zeros: what comes nearest to softmax is softmax; learn=false in the spec keeps "
+        "1 of 2 heads has lost its zeros: the best match to softmax is softmax; learn=false in the spec keeps "
         "alpha as given."
     )
     assert zeros.heads == ((0, 0),)

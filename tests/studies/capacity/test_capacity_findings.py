@@ -45,7 +45,7 @@ def test_geometry_that_predicts_function() -> None:
 
 
 def test_too_few_layers_cannot_show_a_relation() -> None:
-    assert "whatever the numbers, as so few layers" in told([1.0, 2.0, 3.0, 4.0], [0.1, 0.2, 0.3, 0.4])
+    assert "as so few layers cannot give a small p" in told([1.0, 2.0, 3.0, 4.0], [0.1, 0.2, 0.3, 0.4])
     assert told([1.0, 2.0], [0.1, 0.2]).endswith("cannot be judged: too few layers.")
     assert told([1.0, 1.0, 1.0], [0.1, 0.2, 0.3]).endswith("cannot be judged: all layers are equal in one of the two.")
 
@@ -53,12 +53,12 @@ def test_too_few_layers_cannot_show_a_relation() -> None:
 @pytest.mark.parametrize(
     ("exponent", "low", "high", "words"),
     [
-        (0.5, 0.3, 0.7, "the smaller the part of it that is needed"),
+        (0.5, 0.3, 0.7, "the smaller the share of it that is needed"),
         (0.1, -0.2, 0.3, "no growth with the length can be shown"),
         (0.9, 0.7, 1.2, "it grows, and no change of its share"),
-        (1.4, 1.2, 1.6, "the larger the part that is needed"),
+        (1.4, 1.2, 1.6, "the larger the share that is needed"),
         (-0.3, -0.5, -0.1, "longer texts need less"),
-        (0.5, None, None, "from single windows there is no interval, and nothing is shown"),
+        (0.5, None, None, "single windows give no interval, so nothing can be shown"),
     ],
 )
 def test_growth_in_words(exponent: float, low: float | None, high: float | None, words: str) -> None:
@@ -71,9 +71,9 @@ def test_growth_in_words(exponent: float, low: float | None, high: float | None,
     assert "N* not rounded up" in found[1].rule
     assert "It is 6 % of 64 tokens, 3 % of 128" in found[1].sentence
     changes = low is not None and high is not None and not low <= 1 <= high
-    assert found[1].sentence.endswith("; no one share, such as 6 %, fits all.") == changes
+    assert found[1].sentence.endswith("; no single share, such as 6 %, fits all.") == changes
     assert (
-        "only the top 4 keys (4 to 4) per query, with their weights as they are, raises the loss by at most 5 %"
+        "only the top 4 keys (4 to 4) per query, with their weights unchanged, raises the loss by at most 5 %"
         in found[0].sentence
     )
 
@@ -87,8 +87,8 @@ def test_a_curve_that_is_not_monotone_is_reported() -> None:
     empty = pl.DataFrame(schema=GROWTH_SCHEMA), pl.DataFrame(schema=CORRELATION_SCHEMA)
     found = findings(capacity_table([row]), *empty, settings)
     assert found[-1].topic == "not monotone"
-    assert found[-1].sentence.startswith("In 1 of 1 rows a smaller N kept the loss, too")
-    assert "For the whole model, deletion at 64 tokens and 5 %, N = 1 held, too, while N* is 4." in found[-1].sentence
+    assert found[-1].sentence.startswith("In 1 of 1 rows a smaller N also kept the loss")
+    assert "For the whole model, deletion at 64 tokens and 5 %, N = 1 also held, while N* is 4." in found[-1].sentence
     assert "4 keys (4 to 4; the first N that holds is 1) per query" in found[0].sentence
 
 
@@ -113,7 +113,7 @@ def test_a_large_number_that_is_not_monotone_is_written_out() -> None:
     settings = asked(taus=(0.05,), ways=("deletion",), lengths=(64,), layers=False)
     row = model_row(curve_of([0.19] * 3), 0.05, settings) | {"capacity": 1500.0, "first": 1100, "monotone": False}
     empty = pl.DataFrame(schema=GROWTH_SCHEMA), pl.DataFrame(schema=CORRELATION_SCHEMA)
-    assert "N = 1,100 held, too, while N* is 1,500." in findings(capacity_table([row]), *empty, settings)[-1].sentence
+    assert "N = 1,100 also held, while N* is 1,500." in findings(capacity_table([row]), *empty, settings)[-1].sentence
 
 
 def test_separability_is_shown_at_the_same_size() -> None:

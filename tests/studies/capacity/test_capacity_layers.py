@@ -232,22 +232,22 @@ def test_the_cell_that_is_told_was_decided_beforehand() -> None:
     )  # fmt: skip
     found = told(cells(UP, UP, UP, MIXED))
     assert found["geometry and function"].sentence.startswith("No relation between separability and capacity")
-    assert "Length and way were decided beforehand" in found["geometry and function"].rule
+    assert "Length and way were fixed in advance" in found["geometry and function"].rule
     needed = found["layers"].numbers
     assert (needed["length"], needed["way"]) == (128, "renormalised")
-    assert "layer 5 needs most: 36 keys (36 to 36) for a rise of at most 0.17 %" in found["layers"].sentence
+    assert "layer 5 needs the most: 36 keys (36 to 36) for a rise of at most 0.17 %" in found["layers"].sentence
 
 
 def test_the_other_cells_are_counted_and_chance_is_told() -> None:
     found = told(cells(UP, DOWN, MIXED, UP))["geometry over lengths and ways"]
     assert found.sentence == (
-        "Of 4 pairs of way and length, 3 show such a relation (more keys with higher separability in 2, fewer in 1). "
-        "By chance alone 4 tests give up to 0.2 on average: only the one above was decided beforehand."
+        "Of 4 pairs of way and length, 3 show this relation (more keys with higher separability in 2, fewer in 1). "
+        "By chance alone 4 tests give up to 0.2 on average: only the one above was fixed in advance."
     )
     assert {name: found.numbers[name] for name in ("pairs", "judged", "shown")} == {"pairs": 4, "judged": 4, "shown": 3}
     assert found.numbers["p, renormalised at 64"] == pytest.approx(2 / 720)
     none = told(cells(MIXED, MIXED, MIXED, EQUAL))["geometry over lengths and ways"].sentence
-    assert "none shows such a relation; 1 cannot be judged. By chance alone 3 tests give up to 0.15" in none
+    assert "none shows this relation; 1 cannot be judged. By chance alone 3 tests give up to 0.15" in none
     equal = told(cells(EQUAL, EQUAL, EQUAL, EQUAL))["geometry over lengths and ways"].sentence
     assert equal == "None of the 4 pairs of way and length can be judged."
 
@@ -268,9 +268,12 @@ def test_intervals_from_few_windows_are_said_to_be_too_narrow(windows: int, word
     growth = pl.DataFrame(schema=GROWTH_SCHEMA)
     found = findings(capacity_table(rows), growth, correlation_table(rows, settings), settings)
     rule = next(one.rule for one in found if one.topic == "layers")
-    assert f"on {windows} windows of the length, evenly spaced" in rule
+    assert f"on {windows} evenly spaced windows of that length" in rule
     if words is None:
         assert "in at most" not in rule
     else:
-        assert f"from {windows} windows cannot go beyond them, and so holds the true number in at most {words}" in rule
+        assert (
+            f"from {windows} windows cannot extend beyond them, so it contains the true number in at most {words}"
+            in rule
+        )
         assert rule.endswith("not in 95 %.")

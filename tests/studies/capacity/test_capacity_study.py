@@ -139,7 +139,7 @@ def test_a_loss_of_zero_is_refused() -> None:
     model = planted_capacity.model(1)
     with torch.no_grad():
         model.network.lm_head.weight.mul_(100)
-    with pytest.raises(abbe.AbbeError, match="has a loss of 0 at length 40: a rise relative to it has no meaning"):
+    with pytest.raises(abbe.AbbeError, match="has a loss of 0 at length 40: a rise relative to it is meaningless"):
         capacity(model, planted_capacity.TEXT, **QUICK)
 
 

@@ -81,7 +81,7 @@ def test_another_file_of_the_same_name_is_another_comparison(tmp_path: Path) -> 
         (["layers.9=sparsemax"], r"pattern 'layers\.9': there is no layer 9; layers: 0 "),
         (["file:absent.safetensors"], r"absent\.safetensors cannot be read: No such file"),
         ([{}], r"spec '' has no name"),
-        ([3], r"3 is no spec: write a normalizer as text"),
+        ([3], r"3 is not a spec: write a normalizer as text"),
         (["layers.0=sparsemax", {"layers.0": "sparsemax"}], r"layers\.0=sparsemax is given twice"),
     ],
 )

@@ -38,7 +38,7 @@ def table(own: dict[str, Any] | None = None, **alternatives: dict[str, Any]) -> 
 
 def test_an_even_one_does_not_help() -> None:
     judged, finding = judge(table(even={}), 8, 0.95)
-    assert finding.sentence == "None of these helps this model: none of those that cost little gains anything."
+    assert finding.sentence == "None of these helps this model: none of the cheap ones gains anything."
     assert judged.row(0) == ("even", True, False, False, False, False, False)
 
 
@@ -93,7 +93,7 @@ def test_telling_more_apart_is_told_but_is_no_reason() -> None:
         "sparse is sparser at little cost (31 active tokens instead of 200, loss +0.5 %), "
         "but nothing here shows that it helps."
     )
-    assert "separable weight is no reason" in finding.rule
+    assert "separable weight does not count" in finding.rule
     assert finding.numbers["active"] == 31.2
 
 
@@ -114,9 +114,7 @@ def test_what_is_not_clearly_sparser_or_cheap_is_not_named(almost: dict[str, Any
 def test_a_single_window_is_too_few() -> None:
     alone = {f"{name}{end}": None for name in ("loss", "loss_change", "loss_rise") for end in ("_low", "_high")}
     _, finding = judge(table(own=alone, good=alone | SPARSE | FEWER | {"needle_gain_low": 0.9}), 1, 0.95)
-    assert finding.sentence == (
-        "Too few windows to judge: from a single window there are no intervals; take at least 6."
-    )
+    assert finding.sentence == ("Too few windows to judge: a single window gives no intervals; take at least 6.")
     assert finding.numbers["good: loss rise"] == 0.005
 
 
@@ -124,7 +122,7 @@ def test_a_single_window_is_too_few() -> None:
 def test_fewer_than_six_windows_are_too_few(windows: int, percent: str) -> None:
     judged, finding = judge(table(sparse=SPARSE, good=FEWER), windows, 0.95)
     assert finding.sentence == (
-        f"Too few windows to judge: from {windows} windows an interval of nominal 95 % holds the truth in "
+        f"Too few windows to judge: from {windows} windows an interval of nominal 95 % contains the true value in "
         f"{percent} % of cases; take at least 6."
     )
     assert not judged["helps"].any()
@@ -136,7 +134,7 @@ def test_fewer_than_six_windows_are_too_few(windows: int, percent: str) -> None:
 def test_another_level_needs_other_windows_and_tells_itself() -> None:
     judged, finding = judge(table(good=FEWER), 7, 0.99)
     assert finding.sentence == (
-        "Too few windows to judge: from 7 windows the whole range holds the middle value in less than 99 % of cases; "
+        "Too few windows to judge: the whole range of 7 windows contains the median in less than 99 % of cases; "
         "take at least 8."
     )
     assert not judged["helps"].any()

@@ -144,9 +144,7 @@ def test_a_verdict_that_does_not_depend_on_the_reading() -> None:
 def test_a_verdict_that_does() -> None:
     claim = judged({("formula", "head means"): 61.0})
     assert claim.answer == "does not hold"  # that of the default reading
-    assert (
-        claim.measured == "found. The verdict depends on the reading: another one with formula and head means (holds)"
-    )
+    assert claim.measured == "found. The verdict depends on the reading: it differs for formula and head means (holds)"
     assert claim.numbers["number, formula, head means"] == 61.0
 
 
@@ -159,7 +157,7 @@ def test_tests_of_few_heads_are_not_judged() -> None:
 
 def test_the_sentence_names_every_other_answer() -> None:
     answers: Any = dict.fromkeys(READINGS, "holds") | {("random sets", "each query"): "cannot be judged"}
-    assert dependence(answers).endswith("another one with random sets and each query (cannot be judged)")
+    assert dependence(answers).endswith("it differs for random sets and each query (cannot be judged)")
 
 
 # In a reproduction

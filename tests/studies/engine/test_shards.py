@@ -374,7 +374,7 @@ def test_shards_of_a_comparison_with_a_file(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir("elsewhere")
     merged = abbe.merge("../run", progress=False)
     assert "file:plan.safetensors" in merged.table["normalizer"].to_list()
-    why = "time and memory on a machine of their own: workers shared this run"
+    why = "time and memory on an idle machine: workers shared this run"
     assert any(one.startswith(why) for one in merged.manifest["skipped"])
     assert why in Path("../run/compare.html").read_text(encoding="utf-8")
 

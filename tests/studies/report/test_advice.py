@@ -18,7 +18,7 @@ OWN = (0, "baseline", 0.5, None, None, None)
 
 def found(*heads: dict[str, Any], other: Any = NONE, **options: Any) -> dict[str, Finding]:
     table = Lookup(made_run(heads, **options))
-    return {finding.topic: finding for finding in advice(table, floors(table), other, SPARSE, SHARPER)}
+    return {finding.topic: finding for finding in advice(table, floors(table), other)}
 
 
 def test_the_active_set_is_the_smallest_that_keeps_nine_tenths() -> None:
@@ -92,4 +92,4 @@ def test_nothing_measured_nothing_advised() -> None:
         "active-set size", "temperature floor", "sinks",
     }  # fmt: skip
     table = Lookup(made_run([], overall=dict.fromkeys(USUAL), p_values={}))
-    assert advice(table, floors(table), NONE, SPARSE) == ()
+    assert advice(table, floors(table), NONE) == ()

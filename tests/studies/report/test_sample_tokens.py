@@ -39,7 +39,7 @@ def test_a_window_that_begins_inside_a_character_shows_it() -> None:
     content = text.content.encode()
     tokens = torch.tensor(list(content[4:8]))  # the two last of the four bytes, c and d
     assert token_texts(BYTE, text, Window(4, 0, tokens, 2, 5)) == ("😀", CONTINUED, "c", "d")
-    with pytest.raises(AbbeError, match="text does not hold window 0 of 4 tokens"):
+    with pytest.raises(AbbeError, match="text has no window 0 of 4 tokens"):
         token_texts(BYTE, text, Window(4, 0, tokens, 2, 4))
 
 
@@ -140,5 +140,5 @@ def test_more_surroundings_are_taken_until_the_tokens_are_the_same() -> None:
 
 def test_another_text_is_told() -> None:
     window = windows("one text of some words", [8], 1, 0, tokenizer=BYTE)[0]
-    with pytest.raises(AbbeError, match=r"other does not hold window 0 of 8 tokens: another text\?"):
+    with pytest.raises(AbbeError, match=r"other has no window 0 of 8 tokens: another text\?"):
         token_texts(BYTE, Text("other", "x" * 40), window)

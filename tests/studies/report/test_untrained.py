@@ -13,7 +13,7 @@ import tiny_models
 import tiny_runs
 import torch
 import transformers
-from inside import GUESSING, UNIFORM_HEADS, Lookup, floors, hardly_learned, verdicts
+from inside import GUESSING, UNIFORM_HEADS, Lookup, floors, hardly_learned, head_facts, verdicts
 from inside import engine_loss as losses
 from synthetic_run import made_run
 
@@ -125,7 +125,7 @@ WINDOW = Sample(4, 0, ("a",) * 4, (1,), (3,), ())
 def verdict(near: int, heads: int, loss: float | None = None) -> Finding | None:
     run = made_run([UNIFORM] * near + [{}] * (heads - near))
     sample = None if loss is None else replace(WINDOW, loss=loss, guessing=10.0)
-    return hardly_learned(Lookup(run), sample)
+    return hardly_learned(table := Lookup(run), head_facts(table), sample)
 
 
 @pytest.mark.parametrize(

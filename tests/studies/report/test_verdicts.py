@@ -134,7 +134,7 @@ def test_no_ceiling_no_sentence() -> None:
 @pytest.mark.parametrize(
     ("p_values", "critical", "words"),
     [
-        ({1: 0.0, 5: 0.0, 20: 0.001, 100: 0.009}, None, "Up to 100 tokens, the most that were tried, selection is"),
+        ({1: 0.0, 5: 0.0, 20: 0.001, 100: 0.009}, None, "Up to 100 tokens, the most tried, selection is"),
         ({1: 0.0, 5: 0.0, 20: 0.5, 100: 0.9}, 20, "From 20 tokens on, selection is statistically indistinguishable"),
         (
             {1: 0.0, 5: 0.0, 20: 0.5, 100: 0.001},
@@ -150,7 +150,7 @@ def test_random_sets(p_values: dict[int, float], critical: int | None, words: st
     at = critical or 100
     assert finding.numbers[f"p-value at N = {at}"] == p_values[at]
     assert finding.numbers["critical N"] == critical
-    assert "no proof of equality" in finding.rule
+    assert "does not prove equality" in finding.rule
 
 
 def test_separability_counts_heads_no_better_than_random() -> None:

@@ -108,7 +108,7 @@ def test_sensitivities_between_jumps_are_marked_everywhere() -> None:
 @pytest.mark.slow
 def test_the_page_says_when_windows_are_too_few() -> None:
     page = compare_page(made.comparison(windows=made.MANIFEST["windows"][:4]))
-    words = "Too few windows to judge: from 4 windows an interval of nominal 95 % holds the truth in 84 to 87 %"
+    words = "Too few windows to judge: from 4 windows an interval of nominal 95 % contains the true value in 84 to 87 %"
     assert words.replace(" %", "\u00a0%") in page
     assert "helps this model" not in re.sub(r"<script.*?</script>", "", page, flags=re.S)
 

@@ -1,8 +1,8 @@
-"""What a calibration means, in sentences."""
+"""The findings of a calibration, in sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import polars as pl
 
@@ -12,31 +12,28 @@ from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from ...words.numbers import heads_of, percent, sentence
 from .result import Interval, StageLoss, pooled
 
-_WAS_SPARSE, _IS_DENSE = 0.1, 0.01  # shares of zeros: far enough apart that no small change counts
+_WAS_SPARSE, _IS_DENSE = 0.1, 0.01  # shares of zeros: far enough apart that small changes do not count
 
 
 def calibration_findings(
     losses: Sequence[StageLoss], heads: pl.DataFrame, fitted: Collection[str], windows: int, level: float
 ) -> tuple[Finding, ...]:
     """`fitted` are the names of the parameters, `windows` is the number of those held out."""
-    needed = enough_windows(level)
-    findings = [_outputs(heads)]
-    if losses:
-        findings.insert(0, _loss(losses, windows, needed))
-        if any(loss.stage == FINETUNED for loss in losses):
-            findings.insert(1, _tuning(losses, windows, needed))
-    return (*findings, *_lost_zeros(heads, fitted))
+    needed, stages = enough_windows(level), {loss.stage: loss for loss in losses}
+    findings = [_loss(stages, windows, needed)] if losses else []
+    if FINETUNED in stages:
+        findings.append(_tuning(stages[FINETUNED], windows, needed))
+    return (*findings, _outputs(heads), *_lost_zeros(heads, fitted))
 
 
-def _loss(losses: Sequence[StageLoss], windows: int, needed: int) -> Finding:
-    stages = {loss.stage: loss for loss in losses}
+def _loss(stages: Mapping[str, StageLoss], windows: int, needed: int) -> Finding:
     baseline, bare, fitted = (stages[name] for name in (BASELINE, SWAPPED, FITTED))
     what = _too_few(needed) if windows < needed else _calibration_words(bare.over_baseline, fitted.gain)
     held_out = f"{windows} held-out window{'' if windows == 1 else 's'}"
     return Finding(
         "loss",
         sentence(
-            f"the loss on {held_out} is {baseline.loss.value:.3f} nats as the model is, "
+            f"the loss on {held_out} is {baseline.loss.value:.3f} nats for the unchanged model, "
             f"{bare.loss.value:.3f} after the swap and {fitted.loss.value:.3f} calibrated: {what}."
         ),
         _change_rule(needed),
@@ -45,22 +42,21 @@ def _loss(losses: Sequence[StageLoss], windows: int, needed: int) -> Finding:
 
 
 def _calibration_words(cost: Interval | None, gain: Interval | None) -> str:
-    """Of enough windows."""
+    """From enough windows."""
     assert cost is not None
     assert gain is not None
     if gain.low is not None and gain.low > 0:
-        shown = cost.low is not None and cost.low > 0
-        regained = f", {percent(min(gain.value / cost.value, 1.0))} of what the swap cost" if shown else ""
+        costly = cost.low is not None and cost.low > 0
+        regained = f", {percent(min(gain.value / cost.value, 1.0))} of what the swap cost" if costly else ""
         return f"calibration regains {gain.value:.3f} nats{regained}"
     if gain.high is not None and gain.high < 0:
         return f"calibration makes it worse by {-gain.value:.3f} nats"
     return "calibration makes no difference that these windows can show"
 
 
-def _tuning(losses: Sequence[StageLoss], windows: int, needed: int) -> Finding:
-    tuned = next(loss for loss in losses if loss.stage == FINETUNED)
+def _tuning(tuned: StageLoss, windows: int, needed: int) -> Finding:
     if windows < needed:
-        words = f"Fine-tuned the loss is {tuned.loss.value:.3f} nats: {_too_few(needed)}."
+        words = f"After fine-tuning the loss is {tuned.loss.value:.3f} nats: {_too_few(needed)}."
     else:
         words = f"Fine-tuning {_tuning_words(tuned.gain)}: {tuned.loss.value:.3f} nats."
     return Finding("fine-tuning", words, _change_rule(needed), _numbers(tuned))
@@ -79,8 +75,8 @@ def _too_few(needed: int) -> str:
 
 def _change_rule(needed: int) -> str:
     return (
-        f"A change counts when the interval of the paired differences lies on one side of 0, and comes from {needed} "
-        "windows or more: from n windows it holds the true change in at most 1 - 2^(1-n) of cases."
+        f"A change counts if the interval of the paired differences lies on one side of 0 and comes from {needed} "
+        "windows or more: from n windows it contains the true change in at most 1 - 2^(1-n) of cases."
     )
 
 
@@ -111,9 +107,9 @@ def _is_tuned(heads: pl.DataFrame) -> bool:
 
 
 def _lost_zeros(heads: pl.DataFrame, fitted: Collection[str]) -> tuple[Finding, ...]:
-    """Who is free to become softmax again, does: the outputs to match are those of softmax.
+    """A normalizer that can turn back into softmax does, as it is fitted to the outputs of softmax.
 
-    Zeros are those after the last stage, as are the parameters and the file.
+    Zeros are counted after the last stage, from which parameters and file come as well.
     """
     shapes = sorted(set(fitted) - {"t"})
     hint = f"; learn=false in the spec keeps {', '.join(shapes)} as given" if shapes else ""
@@ -121,11 +117,11 @@ def _lost_zeros(heads: pl.DataFrame, fitted: Collection[str]) -> tuple[Finding, 
     dense = heads.filter((pl.col("zeros_before") > _WAS_SPARSE) & (pl.col(last) < _IS_DENSE))
     if dense.is_empty():
         return ()
-    who = heads_of(len(dense), len(heads), "has given up its zeros", "have given up their zeros")
+    lost = heads_of(len(dense), len(heads), "has lost its zeros", "have lost their zeros")
     return (
         Finding(
             "zeros",
-            sentence(f"{who}: what comes nearest to softmax is softmax{hint}."),
+            sentence(f"{lost}: the best match to softmax is softmax{hint}."),
             f"Share of visible keys with a weight of exactly 0: above {percent(_WAS_SPARSE)} after the swap, below "
             f"{percent(_IS_DENSE)} {stage}.",
             {"heads": len(dense), "of": len(heads)},

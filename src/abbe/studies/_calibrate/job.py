@@ -1,4 +1,4 @@
-"""A calibration at work: rows of the original model -> fit, layer by layer -> losses on the held-out windows."""
+"""A calibration in progress: rows of the original model -> fit, layer by layer -> losses on the held-out windows."""
 
 from __future__ import annotations
 
@@ -26,23 +26,14 @@ from .._engine.sharing.board import Unit
 from .._engine.sharing.crew import leave_to_merge, share, unit_in
 from .._engine.watch import Watch
 from .._engine.window import allowed_error, check_model, check_tokens
+from . import layers
 from .findings import calibration_findings
-from .layers import (
-    FittedGroup,
-    fit_layer,
-    groups_to_fit,
-    heads_table,
-    judge_layer,
-    keep_layer,
-    kept_layer,
-    layer_part,
-    parameters_table,
-)
+from .layers import FittedGroup
 from .result import CALIBRATED, TUNED, Calibration, CalibrationSettings, stage_losses
 
 _LOSSES, _TUNING = "losses", "tuning"  # parts in the folder, beside the layers
-_MEASURED = "measured"  # of a shared folder: says that both are complete
-_TUNING_PASSES = 4  # a step of fine-tuning takes about as long as so many forward passes
+_MEASURED = "measured"  # in a shared folder: both are complete
+_TUNING_PASSES = 4  # the time of a step of fine-tuning, in forward passes
 
 
 class Job:
@@ -55,37 +46,37 @@ class Job:
         self.skipped: list[str] = []
         self.no_loss = self._why_no_loss()
         self.windows, self.held_out = self._cut()
-        self.groups = groups_to_fit(plan(model, rules))
+        self.groups = layers.groups_to_fit(plan(model, rules))
         self.heads = max(len(group.heads) for groups in self.groups.values() for group in groups)
 
     def run(self, place: Path | None, watch: Watch, started: float) -> Calibration:
         with tap(self.model) as open_tap:
-            a_pass = self._check(open_tap, watch)
+            pass_seconds = self._check(open_tap, watch)
             self.parts = claim_folder(
                 place, Calibration.study, self.model, self.text, self.settings.as_json(), watch.announce
             )
             self._share_layers(open_tap, watch)
-            groups = self._fitted(open_tap, a_pass, watch)
-        normalizers: dict[str, Normalizer] = {group.pattern: group.made for group in groups}
+            groups = self._fitted(open_tap, pass_seconds, watch)
+        normalizers = {group.pattern: group.normalizer for group in groups}
         self._share_losses(normalizers, watch)
         leave_to_merge()
         losses = self._losses(normalizers, watch)
         groups = self._judged(groups, watch) if self.settings.finetune else groups
-        heads, parameters = heads_table(groups), parameters_table(groups)
+        heads, parameters = layers.heads_table(groups), layers.parameters_table(groups)
+        fitted, level = set(parameters["parameter"]), self.settings.base.level
+        folder, name = self.parts.folder, TUNED if self.settings.finetune else CALIBRATED
         calibration = Calibration(
             spec=self.settings.rules,
             normalizers=normalizers,
             losses=losses,
             table=heads,
             parameters=parameters,
-            findings=calibration_findings(
-                losses, heads, set(parameters["parameter"]), len(self.held_out), self.settings.base.level
-            ),
+            findings=calibration_findings(losses, heads, fitted, len(self.held_out), level),
             manifest=self._manifest(time.perf_counter() - started),
-            file=self._file(TUNED if self.settings.finetune else CALIBRATED),
+            file=None if folder is None else folder / name,
         )
-        if self.parts.folder is not None:
-            calibration.save(self.parts.folder)
+        if folder is not None:
+            calibration.save(folder)
         return calibration
 
     def _why_no_loss(self) -> str | None:
@@ -98,38 +89,38 @@ class Job:
         return None
 
     def _cut(self) -> tuple[list[Window], list[Window]]:
-        """Windows to fit on and windows held out, drawn from all over the text; no two share a token of it."""
+        """Windows to fit on and windows held out, drawn from all over the text; no two overlap."""
         settings = self.settings
         wanted = settings.windows + settings.held_out
         cut = windows_for(self.model, self.text, settings.base.lengths, wanted, settings.base.seed)
         if len(cut) < 2:
             raise AbbeError(
-                f"{self.text.name} has room for {len(cut)} window of {settings.base.lengths[0]} tokens, but one to fit "
-                "on and one held out are needed: give more text or a smaller length"
+                f"{self.text.name} has room for {len(cut)} window of {self._length} tokens, but one to fit on and one "
+                "held out are needed: give more text or a smaller length"
             )
         self.skipped += cut.skipped
         held = min(settings.held_out, max(1, len(cut) * settings.held_out // wanted))
-        order = sorted(range(len(cut)), key=_drawn(settings.base.seed, len(cut)).__getitem__)
-        chosen = set(order[:held])
+        generator = random.Random(f"abbe calibrate, seed {settings.base.seed}")
+        draws = [generator.random() for _ in cut]
+        chosen = set(sorted(range(len(cut)), key=draws.__getitem__)[:held])
         return [w for w in cut if w.index not in chosen], [w for w in cut if w.index in chosen]
 
     def _share_layers(self, open_tap: Any, watch: Watch) -> None:
         """In a shared folder every layer is a part."""
-        units = {self._unit(layer_part(groups), TENSORS): groups for groups in self.groups.values()}
-        by_name = {unit.name: groups for unit, groups in units.items()}
+        units = {self._unit(layers.layer_part(groups), TENSORS): groups for groups in self.groups.values()}
 
         def make(unit: Unit) -> None:
-            groups = copy.deepcopy(by_name[unit.name])  # a fit that failed halfway has changed its normalizers
+            groups = copy.deepcopy(units[unit])  # a fit that fails halfway has changed its normalizers
 
             def fit_one(name: str, rows: LayerRows) -> None:
-                keep_layer(self.parts, fit_layer(groups, rows, self.settings.steps))
+                layers.keep_layer(self.parts, layers.fit_layer(groups, rows, self.settings.steps))
 
             self._for_rows(open_tap, [groups[0].name], fit_one)
 
         share(list(units), make, watch)
 
     def _share_losses(self, normalizers: Mapping[str, Normalizer], watch: Watch) -> None:
-        """All losses and the fine-tuning are one part: each stage goes on from the one before."""
+        """All losses and the fine-tuning are one part: each stage starts from the one before."""
 
         def make(unit: Unit) -> None:
             self._losses(normalizers, watch)
@@ -141,45 +132,44 @@ class Job:
         folder = self.parts.folder or Path()
         return unit_in(folder, part, [folder / f"{part}{suffix}"])
 
-    def _fitted(self, open_tap: Any, a_pass: float, watch: Watch) -> list[FittedGroup]:
-        done: dict[int, list[FittedGroup]] = {}
-        for layer, groups in self.groups.items():
-            if (kept := kept_layer(self.parts, groups)) is not None:
-                done[layer] = kept
+    def _fitted(self, open_tap: Any, pass_seconds: float, watch: Watch) -> list[FittedGroup]:
+        kept = {layer: layers.kept_layer(self.parts, groups) for layer, groups in self.groups.items()}
+        done = {layer: groups for layer, groups in kept.items() if groups is not None}
         left = {groups[0].name: layer for layer, groups in self.groups.items() if layer not in done}
-        self._say_cost(a_pass, len(left), watch)
+        self._say_cost(pass_seconds, len(left), watch)
 
         def fit_one(name: str, rows: LayerRows) -> None:
-            done[left[name]] = fit_layer(self.groups[left[name]], rows, self.settings.steps)
-            keep_layer(self.parts, done[left[name]])
+            layer = left[name]
+            done[layer] = layers.fit_layer(self.groups[layer], rows, self.settings.steps)
+            layers.keep_layer(self.parts, done[layer])
             watch.step(f"fitting {name}")
 
         self._for_rows(open_tap, left, fit_one)
         return [group for layer in sorted(done) for group in done[layer]]
 
     def _judged(self, groups: Sequence[FittedGroup], watch: Watch) -> list[FittedGroup]:
-        """What fine-tuning has made of errors and zeros, on the same rows: they are read again."""
-        layers: dict[str, list[FittedGroup]] = {}
+        """Errors and zeros after fine-tuning, on the same rows, which are read again."""
+        by_layer: dict[str, list[FittedGroup]] = {}
         for group in groups:
-            layers.setdefault(group.name, []).append(group)
+            by_layer.setdefault(group.name, []).append(group)
 
         def judge_one(name: str, rows: LayerRows) -> None:
-            layers[name] = judge_layer(layers[name], rows)
+            by_layer[name] = layers.judge_layer(by_layer[name], rows)
             watch.step(f"errors of {name}")
 
         with tap(self.model) as open_tap:
-            self._for_rows(open_tap, layers, judge_one)
-        return [group for some in layers.values() for group in some]
+            self._for_rows(open_tap, by_layer, judge_one)
+        return [group for some in by_layer.values() for group in some]
 
     def _for_rows(self, open_tap: Any, names: Collection[str], use: Callable[[str, LayerRows], None]) -> None:
-        """The rows of each of these layers, one after the other; no more are held than fit in memory."""
+        """The rows of each of these layers in turn, in portions that fit in memory."""
         reader = RowReader(self.model, open_tap, self.windows, self.settings.base)
         queries = min(self.settings.base.queries or self._length, self._length)
         for some in portions(list(names), self.heads, len(self.windows), queries, self._length):
             rows = reader.read(some)
             for name in some:
                 if name not in rows:
-                    raise AbbeError(f"{name} was not called on this text: leave it out by a pattern")
+                    raise AbbeError(f"{name} was not called on this text: exclude it with a pattern")
                 use(name, rows.pop(name))
 
     @property
@@ -187,26 +177,26 @@ class Job:
         return self.settings.base.lengths[0]
 
     def _check(self, open_tap: Any, watch: Watch) -> float:
-        """Check memory and model; how long a pass takes."""
-        tokens, queries = len(check_tokens(self.model, self.windows)), self.settings.base.queries
-        plan_memory(self.model, [self._length], tokens, watch.say, queries=queries, losses=self.no_loss is None)
-        checked = time.perf_counter()
-        self.error = check_model(self.model, open_tap, check_tokens(self.model, self.windows))
-        return (time.perf_counter() - checked) / 2
+        """Check memory and model; returns the seconds of a pass."""
+        self.probe, queries = check_tokens(self.model, self.windows), self.settings.base.queries
+        plan_memory(
+            self.model, [self._length], len(self.probe), watch.say, queries=queries, losses=self.no_loss is None
+        )
+        started = time.perf_counter()
+        self.error = check_model(self.model, open_tap, self.probe)
+        return (time.perf_counter() - started) / 2
 
-    def _say_cost(self, a_pass: float, layers: int, watch: Watch) -> None:
-        """Say the cost, show the bar."""
-        probe = check_tokens(self.model, self.windows)
-        tuned = bool(self.settings.finetune)
+    def _say_cost(self, pass_seconds: float, to_fit: int, watch: Watch) -> None:
+        steps, tuned = self.settings.finetune, bool(self.settings.finetune)
         stages = 0 if self.no_loss else 3 + tuned
-        passes = (1 + tuned) * len(self.windows) + stages * len(self.held_out) + _TUNING_PASSES * self.settings.finetune
-        cost = estimate(self.model, [self._length] * passes, len(probe), a_pass, 1.0, losses=stages > 0)
+        passes = (1 + tuned) * len(self.windows) + stages * len(self.held_out) + _TUNING_PASSES * steps
+        cost = estimate(self.model, [self._length] * passes, len(self.probe), pass_seconds, 1.0, losses=stages > 0)
         watch.say_checked(self.model.name, self.error, allowed_error(self.model))
-        watch.say(f"{layers} of {len(self.groups)} layers to fit, after that {cost}")
-        watch.expect(layers + stages * len(self.held_out) + self.settings.finetune + tuned * len(self.groups))
+        watch.say(f"{to_fit} of {len(self.groups)} layers to fit, after that {cost}")
+        watch.expect(to_fit + stages * len(self.held_out) + steps + tuned * len(self.groups))
 
     def _losses(self, normalizers: Mapping[str, Normalizer], watch: Watch) -> Any:
-        """Measure every stage; leaves the normalizers as they are after the last one."""
+        """Measure every stage; the normalizers stay as they are after the last one."""
         losses: dict[str, list[float]] = self.parts.json(_LOSSES) or {}
         if self.no_loss is None:
             self._measure(BASELINE, losses, watch)
@@ -239,20 +229,11 @@ class Job:
         if self.parts.folder is not None:
             handle.save(self.parts.folder / name)
 
-    def _file(self, name: str) -> Path | None:
-        return None if self.parts.folder is None else self.parts.folder / name
-
     def _manifest(self, seconds: float) -> dict[str, Any]:
         facts = manifest_facts(Calibration.study, self.model, self.text, self.settings.as_json()) | {
-            "self_check": {"error": self.error, "tokens": len(check_tokens(self.model, self.windows))},
+            "self_check": {"error": self.error, "tokens": len(self.probe)},
             "windows": window_places(self.windows),
             "held_out": window_places(self.held_out),
             "skipped": self.skipped,
         }
         return finished_manifest(facts, self.parts, {"total": seconds})
-
-
-def _drawn(seed: int, count: int) -> list[float]:
-    """A number for each window; the smallest are held out."""
-    generator = random.Random(f"abbe calibrate, seed {seed}")
-    return [generator.random() for _ in range(count)]

@@ -33,7 +33,7 @@ PARAMETERS_SCHEMA: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class CalibrationSettings:
-    """Everything that decides the numbers, beside model and text."""
+    """Everything besides model and text that decides the numbers."""
 
     rules: str | Mapping[str, str]
     windows: int
@@ -50,8 +50,11 @@ class CalibrationSettings:
         base = self.base.as_json()
         shared = {key: base[key] for key in ("queries", "seed", "level", "resamples")}
         counts = {key: getattr(self, key) for key in ("windows", "held_out", "steps", "finetune")}
-        rules = self.rules if isinstance(self.rules, str) else dict(self.rules)
-        return {"spec": rules, "length": self.base.lengths[0]} | counts | shared
+        return {"spec": _plain(self.rules), "length": self.base.lengths[0]} | counts | shared
+
+
+def _plain(rules: str | Mapping[str, str]) -> str | dict[str, str]:
+    return rules if isinstance(rules, str) else dict(rules)
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ class Interval:
 class StageLoss:
     """The loss of one stage on the held-out windows, in nats per token.
 
-    `over_baseline` is what it has more than the baseline, `gain` what it has less than the stage before; both
-    come from paired windows. They are None for the baseline.
+    `over_baseline` is its excess over the baseline, `gain` its reduction from the stage before, both from paired
+    windows; None for the baseline.
     """
 
     stage: str
@@ -86,25 +89,24 @@ class StageLoss:
 def stage_losses(losses: Mapping[str, Sequence[float]], settings: Settings) -> tuple[StageLoss, ...]:
     """Stages in the order in which they were measured, the baseline first."""
     stages: list[StageLoss] = []
-    before: Tensor | None = None
-    baseline: Tensor | None = None
-    for stage, values in losses.items():
-        now = torch.tensor(values, dtype=torch.float64)
-        over = None if baseline is None else _interval(now - baseline, settings)
-        gain = None if before is None else _interval(before - now, settings)
+    values = [torch.tensor(of_windows, dtype=torch.float64) for of_windows in losses.values()]
+    for number, (stage, now) in enumerate(zip(losses, values, strict=True)):
+        over = _interval(now - values[0], settings) if number else None
+        gain = _interval(values[number - 1] - now, settings) if number else None
         stages.append(StageLoss(stage, _interval(now, settings), over, gain))
-        baseline, before = now if baseline is None else baseline, now
     return tuple(stages)
 
 
 def _interval(values: Tensor, settings: Settings) -> Interval:
+    mean = float(values.mean())
+    if len(values) < 2:
+        return Interval(mean, None, None)
     low, high = bootstrap_interval(values, settings.level, settings.resamples, settings.seed)
-    none = len(values) < 2
-    return Interval(float(values.mean()), None if none else float(low), None if none else float(high))
+    return Interval(mean, float(low), float(high))
 
 
 def pooled(error: str) -> pl.Expr:
-    """An error of several heads together: each relative to its energy, so they are weighted by it; else null."""
+    """A relative error over several heads, weighted by their energies; null if none has it."""
     energy = pl.col("energy")
     together = (pl.col(error) * energy).sum() / energy.sum()
     return pl.when(pl.col(error).is_not_null().any()).then(together).alias(error)
@@ -115,16 +117,16 @@ class Calibration(Result):
     """The result of `calibrate`.
 
     Attributes:
-        spec: what was asked for.
+        spec: of the normalizer, or patterns with their specs.
         normalizers: for each pattern its fitted normalizer; `swap(model, calibration.normalizers)` applies them. Empty
             if it was opened from a folder: `file` holds them.
         losses: on held-out windows, stage by stage; empty for a model without a loss.
         table: a row for each fitted head: error of its output over the size of the baseline's (`energy`, a sum of
             squares), and the share of visible keys with a weight of exactly 0; each after the bare swap (`_before`),
             calibrated (`_after`) and fine-tuned (`_tuned`, null without fine-tuning).
-        parameters: a row for each fitted number, as it is after the last stage; so are normalizers and file.
+        parameters: a row for each fitted number after the last stage, as in normalizers and file.
         findings: what this means, in sentences.
-        manifest: model, text, settings, windows, seconds, and what was left out and why.
+        manifest: model, text, settings, windows, seconds, and what was skipped and why.
         file: the fitted swap in the folder, for `swap(model, "file:...")`, or None without a folder.
     """
 
@@ -159,7 +161,7 @@ class Calibration(Result):
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "spec": self.spec if isinstance(self.spec, str) else dict(self.spec),
+            "spec": _plain(self.spec),
             "losses": [asdict(loss) for loss in self.losses],
             "findings": [asdict(finding) for finding in self.findings],
             **as_rows({"layers": self.layers, "table": self.table, "parameters": self.parameters}),

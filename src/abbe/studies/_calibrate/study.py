@@ -1,4 +1,4 @@
-"""calibrate: after a swap, fit every head's temperature and what else can learn to the outputs of the baseline.
+"""calibrate: after a swap, fit every head's temperature and other learnable parameters to the baseline's outputs.
 
 text -> windows, some held out -> rows of the original model -> fit, layer by layer -> losses on the held-out windows ->
 optionally fine-tuning of the same few numbers.
@@ -39,21 +39,21 @@ def calibrate(
 ) -> Calibration:  # fmt: skip
     """Give a model another normalizer, fitted head by head to the attention outputs of the baseline.
 
-    Each head gets a scale of its logits, and its value of every parameter that can learn (alpha, b, beta, ...)
-    unless the spec says learn=false. They minimise the squared difference from the original output of the head, on the
-    original model's logits and values. An encoder is fitted likewise; it has no loss and cannot be fine-tuned.
+    Each head gets a scale for its logits and a value for every learnable parameter (alpha, b, beta, ...), unless the
+    spec says learn=false. They minimise the squared difference from the original output of the head, on the original
+    model's logits and values. An encoder is fitted likewise, but has no loss and cannot be fine-tuned.
 
     Args:
         model, text: as for `diagnose`.
         normalizer: its spec, or patterns with their specs, as for `swap`.
         windows: how many windows to fit on.
-        held_out: how many further windows, which share no text with them, the losses are measured on; fewer than six
-            give numbers, but show no change.
+        held_out: how many further windows to measure the losses on, which share no text with the others; fewer than
+            six give numbers, but cannot show a change.
         length: of all windows, in tokens; 512 by default, or the model's context if that is less.
         queries: how many queries per window, one from each of as many equal stretches, or "all".
         steps: of the fit, at most.
         finetune: further steps of Adam on the loss of the windows, end to end, for the same parameters only.
-        seed: of all that is drawn: the same seed gives the same numbers.
+        seed: random seed; the same seed gives the same numbers.
         level: of the intervals, in (0, 1).
         resamples: of the bootstrap, >= 1.
         folder: keep layers, losses and the fitted swap there; an interrupted run is resumed.
@@ -92,7 +92,7 @@ def calibrate(
 
 
 def _check_devices(model: LoadedModel) -> None:
-    """The fit takes its sums in float64, where the normalizers are."""
+    """The fit sums in float64 on the devices of the normalizers."""
     lacking = [place for place in model.devices.split("+") if not has_float64(torch.device(place))]
     if lacking:
-        raise AbbeError(f"{lacking[0]} has no float64, in which the fit takes its sums: calibrate with device cpu")
+        raise AbbeError(f"{lacking[0]} has no float64, which the fit needs for its sums: calibrate with device cpu")

@@ -1,4 +1,4 @@
-"""What a study of capacity means, in plain sentences with their rules and numbers."""
+"""The findings of a study of capacity: plain sentences with their rules and numbers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from ...words.numbers import number, percent, sentence, with_interval
 from ...words.paper import PAPER_CRITICAL_SHARE
 from .._engine.capacity.search import EXACT
 from .._engine.targets import targets_words
-from .layer_findings import READ_OFF, Row, layer_findings, needed_keys
+from .layer_findings import INTERPOLATED, Row, layer_findings, needed_keys
 from .settings import CapacitySettings
 
-_HOW = {DELETION: "with their weights as they are", RENORMALISED: "with their weights renormalised"}
+_HOW = {DELETION: "with their weights unchanged", RENORMALISED: "with their weights renormalised"}
 _LEAST = "The least N at which keeping only the top N keys per query, in every head and layer, raises"
 
 
 def findings(
     table: pl.DataFrame, growth: pl.DataFrame, correlation: pl.DataFrame, settings: CapacitySettings
 ) -> tuple[Finding, ...]:
-    """For the model, over lengths, for layers, for the geometry; then what to beware of."""
+    """For the model, over lengths, for layers, for the geometry; then a warning."""
     of_model = table.filter(pl.col("layer").is_null())
     longest = of_model.filter(pl.col("length") == settings.lengths[-1])
     scored = targets_words(settings.targets)
     rule = f"{_LEAST} the mean loss of {scored} by at most tau, relative to the baseline on the same windows."
-    rule += "" if settings.grid == EXACT else READ_OFF
+    rule += "" if settings.grid == EXACT else INTERPOLATED
     sentences = [_capacity(longest.filter(pl.col("way") == way).to_dicts(), way, rule) for way in settings.ways]
     grown = growth.filter(pl.col("layer").is_null() & (pl.col("tau") == settings.taus[0]))
     sentences += [_growth(of_model, row) for row in grown.to_dicts()]
@@ -55,9 +55,9 @@ def _growth(of_model: pl.DataFrame, row: Row) -> Finding:
         "growth",
         f"{sentence(row['way'])}: N* for {percent(row['tau'], 2)} scales as L to the power of {exponent}: "
         f"{_growth_words(row)}. It is {shares}{_share_words(row)}.",
-        "Least squares of ln N* on ln L, with N* not rounded up but read off between the sizes that were tried; the "
-        "interval resamples the windows of each length. Below 1 the share N*/L falls, an interval that holds 0 "
-        "or 1 shows neither growth nor change of the share.",
+        "Least squares of ln N* on ln L, with N* not rounded up but interpolated between the sizes tried; the interval "
+        "resamples the windows of each length. Below 1 the share N*/L falls. An interval that contains 0 shows no "
+        "growth, one that contains 1 no change of the share.",
         {"exponent": row["exponent"], "low": row["low"], "high": row["high"], "way": row["way"], "tau": row["tau"]}
         | {f"N*/L at {one['length']}": one["share"] for one in some},
     )
@@ -66,22 +66,22 @@ def _growth(of_model: pl.DataFrame, row: Row) -> Finding:
 def _growth_words(row: Row) -> str:
     low, high = row["low"], row["high"]
     if low is None or high is None:
-        return "from single windows there is no interval, and nothing is shown"
+        return "single windows give no interval, so nothing can be shown"
     if low <= 0 <= high:
         return "no growth with the length can be shown"
     if high < 1:
-        return "the longer the text, the smaller the part of it that is needed" if low > 0 else "longer texts need less"
-    return (
-        "it grows, and no change of its share of the length can be shown"
-        if low <= 1
-        else "the longer the text, the larger the part that is needed"
-    )
+        return (
+            "the longer the text, the smaller the share of it that is needed" if low > 0 else "longer texts need less"
+        )
+    if low <= 1:
+        return "it grows, and no change of its share of the length can be shown"
+    return "the longer the text, the larger the share that is needed"
 
 
 def _share_words(row: Row) -> str:
     """Only where the share is shown to change."""
     changes = row["low"] is not None and (row["high"] < 1 or row["low"] > 1)
-    return f"; no one share, such as {percent(PAPER_CRITICAL_SHARE)}, fits all" if changes else ""
+    return f"; no single share, such as {percent(PAPER_CRITICAL_SHARE)}, fits all" if changes else ""
 
 
 def _not_monotone(table: pl.DataFrame) -> list[Finding]:
@@ -93,13 +93,13 @@ def _not_monotone(table: pl.DataFrame) -> list[Finding]:
     return [
         Finding(
             "not monotone",
-            f"In {odd.height} of {table.height} rows a smaller N kept the loss, too: keeping more keys is not always "
-            f"better here, and N* is the least N from which on every N that was tried holds. For {where}, "
+            f"In {odd.height} of {table.height} rows a smaller N also kept the loss: keeping more keys is not always "
+            f"better here, and N* is the least N such that every N tried from there on holds. For {where}, "
             f"{most['way']} at {most['length']:,} tokens and {percent(most['allowed'], 2)}, N = {most['first']:,} "
-            f"held, too, while N* is {number(most['capacity'], 3)}.",
-            "The loss is taken to fall with N near the crossing; some tried N below N* has a rise of at most tau. The "
-            "column first is the least of them. Shown is the row of the model (else of a layer) where it is "
-            "the smallest part of N*.",
+            f"also held, while N* is {number(most['capacity'], 3)}.",
+            "The loss is assumed to fall with N near the crossing, but some N tried below N* has a rise of at most "
+            "tau. The column first is the least of these. The sentence is about the row of the model (else of a layer) "
+            "where first is the smallest share of N*.",
             {"rows": odd.height}
             | {name: most[name] for name in ("layer", "length", "way", "allowed", "first", "capacity")},
         )

@@ -1,4 +1,4 @@
-"""Losses of a truncated model, each evaluated once and kept in a folder as soon as it is known."""
+"""Losses of a truncated model, each evaluated once and kept in a folder right away."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ class Truncation:
 
 
 class Losses:
-    """Mean losses of windows, (window,) in nats, by what was truncated; those of some windows are known from all."""
+    """Mean losses of windows, (window,) in nats, by truncation; losses of some windows are reused from all."""
 
     def __init__(
-        self, model: LoadedModel, parts: Parts, on_window: Callable[[Window, str], object], last: int | None = None
+        self, model: LoadedModel, parts: Parts, step: Callable[[str], object], last: int | None = None
     ) -> None:
-        """`last` targets of every window are scored, None for all."""
-        self._model, self._parts, self._on_window, self._last = model, parts, on_window, last
+        """`last` targets of every window are scored, None for all; `step` is called after each window."""
+        self._model, self._parts, self._step, self._last = model, parts, step, last
         self._known: dict[str, dict[int, float]] = {}  # by part and number of the window
 
     def baseline(self, windows: Sequence[Window]) -> Tensor:
-        """Of the model as it is."""
+        """Of the unchanged model."""
         losses = self._of(windows, BASELINE, "baseline loss", None)
         if not 0 < float(losses.mean()) < float("inf"):
             raise AbbeError(
                 f"{self._model.name} has a loss of {float(losses.mean()):g} at length {windows[0].length}: "
-                "a rise relative to it has no meaning"
+                "a rise relative to it is meaningless"
             )
         return losses
 
@@ -80,20 +80,22 @@ class Losses:
                 counts[int(length)] += len(self._read(f"{_FOLDER}/{path.stem}"))
         return counts
 
-    def _of(self, windows: Sequence[Window], name: str, step: str, what: str | dict[str, str] | None) -> Tensor:
-        """As they are known, from this call or an earlier one, or else evaluated, under a swap if there is one."""
-        part = _part(windows[0].length, name)
+    def _of(self, windows: Sequence[Window], name: str, words: str, what: str | dict[str, str] | None) -> Tensor:
+        """From this call or an earlier one, or else evaluated, under the swap `what`."""
+        length = windows[0].length
+        part = _part(length, name)
         known = self._known.get(part) or self._read(part)
         if any(window.index not in known for window in windows):
             with nullcontext() if what is None else swap(self._model, what):
-                losses = window_losses(self._model, windows, lambda window: self._on_window(window, step), self._last)
+                say = f"length {length}, {words}"
+                losses = window_losses(self._model, windows, lambda _: self._step(say), self._last)
             known = known | dict(zip((window.index for window in windows), losses.tolist(), strict=True))
             self._parts.keep_json(part, {"by_window": known})
         self._known[part] = known
         return torch.tensor([known[window.index] for window in windows], dtype=torch.float64)
 
     def _read(self, part: str) -> dict[int, float]:
-        """What an earlier call left, by number of the window; nothing if it is not there, or damaged."""
+        """From an earlier call, by number of the window; empty if the part is missing or damaged."""
         kept = self._parts.json(part) or {"by_window": {}}
         return {int(index): float(loss) for index, loss in kept["by_window"].items()}
 

@@ -1,4 +1,4 @@
-"""What `capacity` gives: how many keys the model needs, the losses behind it, and whether geometry says the same."""
+"""The result of `capacity`: how many keys the model needs, the losses behind it, and whether geometry agrees."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SUMMARY = "capacity.json"
 
 
 def reported_way(ways: Sequence[str]) -> str:
-    """The one that sentences about layers are about: renormalised, unless only the other was asked for."""
+    """The way that sentences on layers report: renormalised, unless only deletion was measured."""
     return RENORMALISED if RENORMALISED in ways else ways[0]
 
 
 def at_equal_share(rows: pl.DataFrame, tau: float) -> pl.DataFrame:
-    """Those of this tau at the smallest rise that is allowed."""
+    """The rows of this tau at the smallest allowed rise."""
     of_tau = rows.filter(pl.col("tau") == tau)
     return of_tau.filter(pl.col("allowed") == pl.col("allowed").min())
 
@@ -57,12 +57,12 @@ class Capacity(TablesResult):
         table: a row for each length, way and tau of the whole model (layer is null), and of each layer truncated alone.
             `capacity` is N*: the least N at which the loss rises by at most `allowed`, which for the model is tau; a
             layer has a row for tau and one for its equal share, tau over the number of layers. `share` is N*/L.
-            `monotone` is false where a smaller N held, too; `first` is then the least N that was tried and holds, else
-            N* rounded up. `separability` is that of `separability_n` selected tokens, `control` that of as many random
+            `monotone` is false where a smaller N also held; `first` is then the least N tried that holds, else N*
+            rounded up. `separability` is that of `separability_n` selected tokens, `control` that of as many random
             ones, both on all windows; layers are truncated on `windows` of them, evenly spaced.
         curve: every loss that was evaluated, with the baseline, the relative rise and its interval.
-        growth: the exponent of N* in L for each way and allowed rise, of the model and of each layer; empty with one
-            length. It is that of N* before it is rounded up.
+        growth: the exponent of N* (before rounding up) in L for each way and allowed rise, of the model and of each
+            layer; empty with one length.
         correlation: over layers, the rank correlation of capacity and separability at a common size, for each way,
             length and allowed rise.
         findings: what it means, each with its rule and numbers.
@@ -84,7 +84,7 @@ class Capacity(TablesResult):
 
     @property
     def reported_way(self) -> str:
-        """The way that sentences about layers are about: renormalised, unless only the other was asked for."""
+        """The way that sentences on layers report: renormalised, unless only deletion was measured."""
         return reported_way(self.manifest["settings"]["ways"])
 
     @property

@@ -1,4 +1,4 @@
-"""What a study of capacity was asked for, checked."""
+"""The settings of a study of capacity, checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENGTHS = (128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class CapacitySettings:
-    """Everything that decides the numbers, beside model and text. Lengths and taus are in rising order."""
+    """Everything besides model and text that decides the numbers. Lengths and taus are in rising order."""
 
     lengths: tuple[int, ...]
     taus: tuple[float, ...]
@@ -33,7 +33,7 @@ class CapacitySettings:
     level: float
     resamples: int
     targets: str = ALL
-    grid: str = EXACT  # of the whole model; layers have the coarse one
+    grid: str = EXACT  # for the whole model; layers use the coarse one
 
     def __post_init__(self) -> None:
         """Lengths and windows are checked when they are cut; queries, seed and level as for a diagnosis."""
@@ -43,9 +43,9 @@ class CapacitySettings:
         if unknown or not self.ways:
             raise AbbeError(f"way is {unknown[0] if unknown else ''!r}, but must be one of {', '.join(WAYS)}, or both")
         self._check_layer_lengths()
-        for what, given in (("way", self.ways), ("layer_lengths", self.layer_lengths)):
-            if len(set(given)) < len(given):
-                raise AbbeError(f"{what} has duplicates: {list(given)}")
+        for what, values in (("way", self.ways), ("layer_lengths", self.layer_lengths)):
+            if len(set(values)) < len(values):
+                raise AbbeError(f"{what} has duplicates: {list(values)}")
         check_targets(self.targets, min(self.lengths, default=2))
         checked_grid(self.grid)
 
@@ -54,7 +54,7 @@ class CapacitySettings:
         unknown = [length for length in self.layer_lengths if length not in self.lengths]
         if self.layer_lengths and not self.layers:
             raise AbbeError(
-                f"layer_lengths is {list(self.layer_lengths)}, but layers are left out: give only one of both"
+                f"layer_lengths is {list(self.layer_lengths)}, but layers are left out: give only one of the two"
             )
         if unknown:
             raise AbbeError(f"layer_lengths has {unknown[0]!r}, but must be among the lengths: {there}")
@@ -77,9 +77,9 @@ def capacity_settings(
     layers: bool, layer_lengths: int | Sequence[int] | None, windows: int, layer_windows: int, queries: int,
     targets: str = ALL, grid: str = EXACT, **others: Any,
 ) -> CapacitySettings:  # fmt: skip
-    """Fill in what depends on the model: lengths of 128, 256, 512 and 1024 tokens, as far as its context goes.
+    """Fill in the defaults that depend on the model: lengths of 128 to 1024 tokens, as far as its context goes.
 
-    Those that have fewer targets than are scored are left out. Layers are truncated at all of them, unless
+    Lengths with fewer targets than are scored are left out. Layers are truncated at all of them, unless
     `layer_lengths` names some.
     """
     if lengths is None:
@@ -104,21 +104,18 @@ def capacity_settings(
     return settings
 
 
-def _layer_lengths(given: int | Sequence[int] | None, lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """In the order of the lengths; what is none of them is refused later."""
-    if given is None:
+def _layer_lengths(chosen: int | Sequence[int] | None, lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """In the order of the lengths; any others are refused later."""
+    if chosen is None:
         return lengths
-    named = several("layer_lengths", given)
+    named = several("layer_lengths", chosen)
     return tuple(sorted(named, key=lambda length: lengths.index(length) if length in lengths else -1))
 
 
-def _ways(given: str | Sequence[str]) -> tuple[str, ...]:
-    """One with commas, or several; what is none is refused later."""
-    parts = given.split(",") if isinstance(given, str) else given
-    if (
-        isinstance(parts, (bytes, Mapping))
-        or not isinstance(parts, Iterable)
-        or any(not isinstance(p, str) for p in parts)
-    ):
-        raise AbbeError(f"way is {shown(given)}, but must be one of {', '.join(WAYS)}, or both")
+def _ways(ways: str | Sequence[str]) -> tuple[str, ...]:
+    """One with commas, or several; unknown ones are refused later."""
+    parts: Any = ways.split(",") if isinstance(ways, str) else ways
+    several_words = isinstance(parts, Iterable) and not isinstance(parts, bytes | Mapping)
+    if not several_words or not all(isinstance(part, str) for part in parts):
+        raise AbbeError(f"way is {shown(ways)}, but must be one of {', '.join(WAYS)}, or both")
     return tuple(parts)

@@ -16,24 +16,23 @@ from .result import CURVE_SCHEMA, GROWTH_SCHEMA, TABLE_SCHEMA
 from .settings import CapacitySettings
 
 
-def allowed_rises(tau: float, layers: int) -> tuple[float, ...]:
-    """Of a layer: tau, and its equal share among so many layers."""
-    return tuple(dict.fromkeys((tau, tau / layers)))
+def allowed_rises(tau: float, layer: int | None, layers: int) -> tuple[float, ...]:
+    """tau; for a single layer also its equal share among all layers."""
+    return (tau,) if layer is None else tuple(dict.fromkeys((tau, tau / layers)))
 
 
 def capacity_rows(curves: Sequence[Curve], layers: int, settings: CapacitySettings) -> list[dict[str, Any]]:
     """The whole model first, then its layers."""
-    of_model = [curve for curve in curves if curve.layer is None]
-    of_layers = [curve for curve in curves if curve.layer is not None]
-    return [row for curve in (*of_model, *of_layers) for row in curve_rows(curve, layers, settings)]
+    model_first = sorted(curves, key=lambda curve: curve.layer is not None)
+    return [row for curve in model_first for row in curve_rows(curve, layers, settings)]
 
 
 def curve_rows(curve: Curve, layers: int, settings: CapacitySettings) -> list[dict[str, Any]]:
-    """N* for every tau; of one layer for its equal share of it, too."""
+    """N* for every allowed rise."""
     drawn = curve.resampled(settings.resamples, settings.seed)
     rows = []
     for tau in settings.taus:
-        for allowed in (tau,) if curve.layer is None else allowed_rises(tau, layers):
+        for allowed in allowed_rises(tau, curve.layer, layers):
             value, (low, high) = float(curve.needed(allowed)), curve.ends(allowed, drawn, settings.level)
             rows.append({
                 "layer": curve.layer, "length": curve.length, "way": curve.way, "tau": tau, "allowed": allowed,
@@ -61,28 +60,23 @@ def curve_table(curves: Sequence[Curve], settings: CapacitySettings) -> pl.DataF
 
 def growth_table(curves: Sequence[Curve], layers: int, settings: CapacitySettings) -> pl.DataFrame:
     """The exponent of N*, not rounded, in L: of the model and of each layer, where there are two lengths or more."""
-    rows: list[tuple[Any, ...]] = []
-    for (layer, way), some in _over_lengths(curves).items():
-        for tau in settings.taus if len(some) > 1 else ():
-            rows += [
-                (layer, way, tau, allowed, *_growth(some, allowed, settings), len(some))
-                for allowed in ((tau,) if layer is None else allowed_rises(tau, layers))
-            ]
+    over_lengths: dict[tuple[int | None, str], list[Curve]] = defaultdict(list)
+    for curve in curves:
+        over_lengths[curve.layer, curve.way].append(curve)
+    rows = [
+        (layer, way, tau, allowed, *_growth(some, allowed, settings), len(some))
+        for (layer, way), some in over_lengths.items()
+        if len(some) > 1
+        for tau in settings.taus
+        for allowed in allowed_rises(tau, layer, layers)
+    ]
     return pl.DataFrame(rows, schema=GROWTH_SCHEMA, orient="row")
 
 
-def _over_lengths(curves: Sequence[Curve]) -> dict[tuple[int | None, str], list[Curve]]:
-    """By layer and way, in the order of the curves."""
-    by_place = defaultdict(list)
-    for curve in curves:
-        by_place[curve.layer, curve.way].append(curve)
-    return by_place
-
-
 def _growth(curves: Sequence[Curve], allowed: float, settings: CapacitySettings) -> tuple[float | None, ...]:
-    """With its interval: lengths are resampled apart, as their windows are others.
+    """With its interval: lengths are resampled independently, as they have different windows.
 
-    Small N* rounded up would stand still, or jump by half of themselves, and so would their intervals.
+    Rounded up, small N* would stand still or jump by half their size, and so would their intervals.
     """
     lengths = [curve.length for curve in curves]
     value = growth_exponent(torch.stack([curve.crossing(allowed) for curve in curves]), lengths)

@@ -1,4 +1,7 @@
-"""What can be compared: a spec, patterns with their specs, or a swap that was saved. Read once, from what was given."""
+"""What can be compared: a spec, patterns with their specs, or a saved swap; each as it is, or calibrated.
+
+Calibration fits on the first half of the text, the comparison reads the second.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from typing import Any
 
 from ..._arguments import shown
 from ..._errors import AbbeError
-from ...models import FILE_PREFIX, rules_in
+from ...models import FILE_PREFIX, LoadedModel, Text, rules_in
 from ...normalizers import Normalizer, normalizer
+from ...words.names import CALIBRATED
+from .._engine.calibrated import kept_alpha, learnable_rules
 from .._engine.sharing.asked import spelled
 
 Rules = str | Mapping[str, str]  # one spec for all heads, or specs by pattern
@@ -20,7 +25,7 @@ NormalizersLike = str | Mapping[str, str] | Sequence[str | Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Alternative:
-    """Its name in tables, and either rules or the file of a saved swap."""
+    """A name for tables, and either rules or the file of a saved swap."""
 
     name: str
     source: Rules | Path
@@ -28,12 +33,12 @@ class Alternative:
 
     @property
     def rules(self) -> Rules | None:
-        """None of a file."""
+        """None for a file."""
         return None if isinstance(self.source, Path) else self.source
 
     @property
     def spec(self) -> str | None:
-        """Of one normalizer for all heads; None of patterns and files."""
+        """The normalizer of all heads; None for patterns and files."""
         return self.source if isinstance(self.source, str) else None
 
     @property
@@ -42,10 +47,11 @@ class Alternative:
         return f"{FILE_PREFIX}{self.source}" if isinstance(self.source, Path) else self.source
 
 
-def as_alternatives(given: NormalizersLike) -> tuple[Alternative, ...]:
-    """One alone may come without a list. Patterns and files are checked against the model later."""
-    several = [given] if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable) else list(given)
-    alternatives = tuple(_alternative(one) for one in several)
+def as_alternatives(normalizers: NormalizersLike) -> tuple[Alternative, ...]:
+    """A single one needs no list. Patterns and files are checked against the model later."""
+    if isinstance(normalizers, str | bytes | Mapping) or not isinstance(normalizers, Iterable):
+        normalizers = [normalizers]
+    alternatives = tuple(map(_alternative, normalizers))
     if not alternatives:
         raise AbbeError("there is nothing to compare with: name a normalizer, such as entmax:alpha=1.5")
     names = [alternative.name for alternative in alternatives]
@@ -55,7 +61,6 @@ def as_alternatives(given: NormalizersLike) -> tuple[Alternative, ...]:
 
 
 def _saved_swap(name: str, path: Path) -> Alternative:
-    """Refused if the file cannot be read."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -76,11 +81,55 @@ def _alternative(given: Any) -> Alternative:
 
 
 def _check_text(spec: object) -> None:
-    """An instance may belong to one layer of a model, so it is for its owner to say where it goes."""
+    """An instance may belong to one layer of a model, so only its owner can say where it goes."""
     if isinstance(spec, Normalizer):
         raise AbbeError(
             f"compare cannot take the Normalizer instance {spec}: save the swap and give file:PATH, or give this spec, "
-            "which makes one such for each layer"
+            "which makes a new one for each layer"
         )
     if not isinstance(spec, str):
-        raise AbbeError(f"{shown(spec)} is no spec: write a normalizer as text, such as 'entmax:alpha=1.5'")
+        raise AbbeError(f"{shown(spec)} is not a spec: write a normalizer as text, such as 'entmax:alpha=1.5'")
+
+
+def halves(text: Text) -> tuple[Text, Text]:
+    """The text in two parts that share no word, cut at a space near its middle."""
+    middle = len(text.content) // 2
+    cut = next((place for place in range(middle, len(text.content)) if text.content[place].isspace()), middle)
+    return Text(f"{text.name}, first half", text.content[:cut]), Text(f"{text.name}, second half", text.content[cut:])
+
+
+def fitted_rules(rules: Rules) -> Rules:
+    """What is swapped in while these rules are fitted; an error if there is nothing to fit."""
+    return learnable_rules(_kept_alphas(rules))
+
+
+def _kept_alphas(rules: Rules) -> Rules:
+    return kept_alpha(rules) if isinstance(rules, str) else {key: kept_alpha(spec) for key, spec in rules.items()}
+
+
+def calibrated(
+    model: LoadedModel, name: str, rules: Rules, text: Text, *, length: int, windows: int, seed: int, folder: Path
+) -> tuple[Alternative, list[str]]:
+    """The alternative with its rules fitted to the model, except entmax's alpha; and what the calibration skipped."""
+    from ... import studies
+
+    calibrate: Any = studies.calibrate
+    calibration = calibrate(
+        model, text, normalizer=_kept_alphas(rules), length=length, windows=windows, held_out=1, seed=seed,
+        folder=folder, progress=False,
+    )  # fmt: skip
+    return _fitted(name, calibration, folder)
+
+
+def opened_calibrated(name: str, folder: Path) -> tuple[Alternative, list[str]]:
+    """The result of `calibrated` in another worker."""
+    from ... import studies
+
+    return _fitted(name, studies.open(folder), folder)
+
+
+def _fitted(name: str, calibration: Any, folder: Path) -> tuple[Alternative, list[str]]:
+    if calibration.file is None:
+        raise AbbeError(f"calibration of {name} left no file to swap in {folder}")
+    fitted = Alternative(name + CALIBRATED, calibration.file)
+    return fitted, [f"{fitted.name}: {why}" for why in calibration.manifest["skipped"]]

@@ -7,18 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ...measures import (
-    Reading,
-    Rows,
-    State,
-    active_keys,
-    choose_sets,
-    compute,
-    dispersion,
-    geometry,
-    separable_weight,
-    update,
-)
+from ... import measures
+from ...measures import Reading, Rows, State
 from ...models import AttentionCall, Window
 from .._engine.swapped.reading import SwapReading
 from .._engine.window import BLOCK, seeded
@@ -29,7 +19,7 @@ SELECTIVITY = ("effective_tokens", "active", "zeros", "separability", "separable
 class SwapReader(SwapReading[State]):
     """Listens to a swap; `read` gives the loss of a window and the mean over heads of every measure.
 
-    All normalizers see the same queries and the same random sets, so that they can be compared window by window.
+    All normalizers see the same queries and random sets, so they can be compared window by window.
     """
 
     def _note(
@@ -40,12 +30,14 @@ class SwapReader(SwapReading[State]):
         state: State = {}
         for block in torch.split(positions, rows_at_once):
             logits, weights = call.logits(block)[0].float(), weights_of(block).to(call.value.device).float()
-            state = update(state, readings(Rows(logits, weights, call.value[0].float()), self._settings.sizes, chance))
+            state = measures.update(
+                state, readings(Rows(logits, weights, call.value[0].float()), self._settings.sizes, chance)
+            )
         return state
 
     def _means(self, noted: Sequence[State]) -> dict[str, float]:
         """Every head of every layer counts the same; heads without a value are left out, NaN if none has one."""
-        of_layers = [compute(state) for state in noted]
+        of_layers = [measures.compute(state) for state in noted]
         # Layers may lie on different devices.
         values = {name: [layer[name].value.flatten().cpu() for layer in of_layers] for name in SELECTIVITY}
         return {name: float(torch.cat(of_all).nanmean()) for name, of_all in values.items()}
@@ -53,14 +45,13 @@ class SwapReader(SwapReading[State]):
 
 def readings(rows: Rows, grid: tuple[int, ...], chance: torch.Generator) -> dict[str, Reading]:
     """The measures of selectivity; those of sets are for the one size of the grid."""
-    keys = rows.count
-    some, zero = keys > 0, (rows.visible & (rows.weights == 0)).sum(-1)
-    of_sets = geometry(rows, choose_sets(rows, grid, chance))
+    keys, zero = rows.count, (rows.visible & (rows.weights == 0)).sum(-1)
+    of_sets = measures.geometry(rows, measures.choose_sets(rows, grid, chance))
     return {
-        "effective_tokens": dispersion(rows)["effective_tokens"],
-        "active": active_keys(rows),
-        "zeros": Reading(zero / keys.clamp(min=1), some),
-        "separable": separable_weight(rows, grid[0]),
+        "effective_tokens": measures.dispersion(rows)["effective_tokens"],
+        "active": measures.active_keys(rows),
+        "zeros": Reading(zero / keys.clamp(min=1), keys > 0),
+        "separable": measures.separable_weight(rows, grid[0]),
         "separability": of_sets["separability"],
         "distance_per_token": of_sets["distance_per_token"],
     }

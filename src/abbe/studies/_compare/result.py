@@ -1,4 +1,4 @@
-"""What a comparison of normalizers consists of, and what it was asked for."""
+"""The settings and the result of a comparison of normalizers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SUMMARY = "compare.json"
 ALTERNATIVES = ("entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")
 LENGTH = 512
 NEEDLE_LENGTHS = (128, 256, 512, 1024)
-MOST_PROMPTS = 100_000  # they are all made before the first one is read
+MOST_PROMPTS = 100_000  # all are made before the first is read
 
-# Of the table: each has an interval, columns _low and _high.
+# Columns with an interval, in columns _low and _high.
 MEASURED = (
     *("loss", "perplexity", "loss_change", "loss_rise"),
     *("effective_tokens", "active", "zeros", "separability", "separable", "separable_gain", "distance_per_token"),
@@ -49,7 +49,7 @@ JUDGEMENT_SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(
 
 @dataclass(frozen=True)
 class CompareSettings:
-    """Everything that decides the numbers, beside model and text."""
+    """Everything besides model and text that decides the numbers."""
 
     alternatives: tuple[Alternative, ...]
     length: int
@@ -62,7 +62,7 @@ class CompareSettings:
     seed: int
     level: float
     resamples: int
-    grid: str = COARSE  # on which the capacity is searched
+    grid: str = COARSE  # of the capacity search
 
     def __post_init__(self) -> None:
         checked_grid(self.grid)
@@ -83,12 +83,12 @@ class CompareSettings:
         }  # fmt: skip
 
 
-def needle_lengths_for(length: int, given: int | Sequence[int] | None, context: int | None) -> tuple[int, ...]:
-    """Those given, checked; else 128, 256, 512 and 1024 as far as the context goes, and `length` if it is longer."""
-    if given is None:
+def needle_lengths_for(length: int, needle_lengths: int | Sequence[int] | None, context: int | None) -> tuple[int, ...]:
+    """By default 128, 256, 512 and 1024 as far as the context goes, and `length` if it is longer."""
+    if needle_lengths is None:
         usual = [n for n in NEEDLE_LENGTHS if context is None or n <= context]
         return (*usual, length) if length > max(usual, default=0) else tuple(usual)
-    lengths = several("needle_lengths", given)
+    lengths = several("needle_lengths", needle_lengths)
     if not lengths or any(not is_whole(n) or n < 1 for n in lengths) or sorted(set(lengths)) != list(lengths):
         raise AbbeError(
             f"needle_lengths must be whole numbers in rising order, such as 128, 512; got {shown(list(lengths))}"
@@ -105,10 +105,10 @@ class Comparison(Result):
     Attributes:
         table: a row for the baseline and for every alternative; `abbe.words.columns` explains the columns.
             Intervals are in columns with _low and _high; what could not be measured is null.
-        needle: accuracy, gain over the baseline and margin by normalizer, kind of prompt, length and depth; null is
-            all of them together.
-        judgements: what each alternative does better, by the rule of the recommendation; `separates` is shown, but is
-            no reason.
+        needle: accuracy, gain over the baseline and margin by normalizer, kind of prompt, length and depth; null
+            means all of them together.
+        judgements: what each alternative does better, by the rule of the recommendation; `separates` is reported but
+            does not count.
         recommendation: which one to take, or that none helps; with its rule and numbers.
         manifest: on what, how, how long, and what was skipped.
     """

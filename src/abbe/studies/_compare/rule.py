@@ -1,6 +1,6 @@
 """The rule of the recommendation: what an alternative must do better, and what it may cost.
 
-More separable weight is no reason: cutting off a tail of weights raises that by construction, on random logits too.
+More separable weight does not count: cutting off the tail raises it by construction, even on random logits.
 """
 
 from __future__ import annotations
@@ -17,17 +17,13 @@ from ...words.numbers import interval, percent, with_interval
 from .result import JUDGEMENT_SCHEMA
 
 ALLOWED = 0.01  # relative rise of the loss
-WORTH = 0.01  # of separable weight: a smaller gain is real, but nobody would notice
-FEWER = 0.95  # of the baseline's capacity: on the coarse grid less may be an error of reading off
+WORTH = 0.01  # of separable weight: nobody would notice a smaller gain
+FEWER = 0.95  # of the baseline's capacity: on the coarse grid a smaller gain may be interpolation error
 _USUAL = 0.95
-# How often an interval of nominal 95 % from so many windows holds the true mean, simulated: of skewed numbers
-# (log-normal, sigma 0.5) and of normal ones. The table of docs/explanation/intervals.md.
+# How often a nominal 95 % interval from this many windows contains the true mean, in simulations: for skewed numbers
+# (log-normal, sigma 0.5) and for normal ones. The table of docs/explanation/intervals.md.
 COVERAGE = {2: (0.49, 0.49), 3: (0.72, 0.75), 4: (0.84, 0.87), 5: (0.89, 0.92), 6: (0.91, 0.92), 8: (0.90, 0.93)}
-_REASONS = {
-    "lowers_loss": "lowers the loss",
-    "needs_fewer": "needs fewer tokens",
-    "retrieves": "finds more needles",
-}
+_REASONS = {"lowers_loss": "lowers the loss", "needs_fewer": "needs fewer tokens", "retrieves": "finds more needles"}
 
 
 def _covered(windows: int) -> str:
@@ -37,22 +33,22 @@ def _covered(windows: int) -> str:
 
 def rule(level: float) -> str:
     """The rule for intervals of this level."""
-    why = f"the whole range of fewer holds the middle value in less than {percent(level, 4)} of cases"
+    why = f"the whole range of fewer contains the median in less than {percent(level, 4)} of cases"
     if level == _USUAL:
         why = (
-            f"an interval of nominal {percent(level, 4)} was measured to hold the truth in {_covered(8)} of cases from "
-            f"8 windows and {_covered(6)} from 6, but in {_covered(4)} from 4 and {_covered(2)} from 2"
+            f"in simulations an interval of nominal {percent(level, 4)} contained the true value in {_covered(8)} of "
+            f"cases from 8 windows and {_covered(6)} from 6, but in {_covered(4)} from 4 and {_covered(2)} from 2"
         )
     return (
         "An alternative helps if the upper end of the interval of its relative rise of the loss is at most "
         f"{percent(ALLOWED)}, and at least one of these holds: the interval of its change of the loss lies below 0; "
         f"the interval of its capacity over that of the baseline lies below {FEWER}; the interval of its gain in "
-        "needle accuracy lies above 0. Recommended is the one with most of the three, then the one of least loss. If "
-        "none helps, the one with the fewest active tokens is named among those whose loss is allowed and whose active "
-        "tokens are fewer than the baseline's, interval below interval. More separable weight is no reason: it rises "
-        f"whenever small weights are cut off. All intervals are of nominal {percent(level, 4)}. Nothing is recommended "
-        f"from fewer than {enough_windows(level)} windows: {why}. Intervals are over the same windows in pairs; that "
-        "of the gain is exact over the same prompts in pairs, but takes them as independent, although all are made "
+        "needle accuracy lies above 0. The one with most of the three is recommended, among equals the one of least "
+        "loss. If none helps, the one with the fewest active tokens is named, among those whose loss is allowed and "
+        "whose active tokens are fewer than the baseline's, interval below interval. More separable weight does not "
+        f"count: it rises whenever small weights are cut off. All intervals are of nominal {percent(level, 4)}. "
+        f"Nothing is recommended from fewer than {enough_windows(level)} windows: {why}. Intervals are over paired "
+        "windows; that of the gain is exact over paired prompts, but treats them as independent, although all are made "
         "from one text. A number without an interval proves nothing."
     )
 
@@ -61,18 +57,18 @@ Row = Mapping[str, Any]
 
 
 def judge(table: pl.DataFrame, windows: int, level: float) -> tuple[pl.DataFrame, Finding]:
-    """What each alternative of a comparison's table from so many windows does better, and which one to take."""
-    rows = table.to_dicts()
+    """What each alternative in a comparison's table does better, and which one to take."""
+    rows, enough = table.to_dicts(), windows >= enough_windows(level)
     baseline = next(row for row in rows if row["normalizer"] == BASELINE)
     others = [row for row in rows if row["normalizer"] != BASELINE]
-    judged = [judgement(row, windows >= enough_windows(level)) for row in others]
+    judged = [_judgement(row, enough) for row in others]
     pairs = list(zip(others, judged, strict=True))
-    answer = _answer(baseline, pairs) if windows >= enough_windows(level) else _too_few(windows, level, others)
-    return pl.DataFrame(judged, schema=JUDGEMENT_SCHEMA), Finding("recommendation", answer[0], rule(level), answer[1])
+    sentence, numbers = _answer(baseline, pairs) if enough else _too_few(windows, level, others)
+    return pl.DataFrame(judged, schema=JUDGEMENT_SCHEMA), Finding("recommendation", sentence, rule(level), numbers)
 
 
-def judgement(row: Row, enough: bool) -> dict[str, Any]:
-    """Each part of the rule by itself; what has no interval does not hold, and nothing helps from too few windows."""
+def _judgement(row: Row, enough: bool) -> dict[str, Any]:
+    """Each part of the rule alone; none holds without an interval, and nothing helps from too few windows."""
     parts: dict[str, Any] = {
         "normalizer": row["normalizer"],
         "affordable": _below(row["loss_rise_high"], ALLOWED) or row["loss_rise_high"] == ALLOWED,
@@ -88,7 +84,7 @@ def _below(one: float | None, other: float | None) -> bool:
     return one is not None and other is not None and one < other
 
 
-Answer = tuple[str, dict[str, Fact]]  # a sentence and the numbers that it rests on
+Answer = tuple[str, dict[str, Fact]]  # a sentence and its numbers
 
 
 def _answer(baseline: Row, pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> Answer:
@@ -99,26 +95,27 @@ def _answer(baseline: Row, pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -
     sparser = [row for row in cheap if _below(row["active_high"], baseline["active_low"])]
     if sparser:
         return _sparser(min(sparser, key=lambda row: (row["active"], row["loss"])), baseline)
-    why = "none of those that cost little gains anything" if cheap else "they cost too much"
+    why = "none of the cheap ones gains anything" if cheap else "they cost too much"
     return f"None of these helps this model: {why}.", _rises([row for row, _ in pairs])
 
 
 def _too_few(windows: int, level: float, others: list[dict[str, Any]]) -> Answer:
-    why = f"from {windows} windows the whole range holds the middle value in less than {percent(level, 4)} of cases"
+    nominal = percent(level, 4)
+    why = f"the whole range of {windows} windows contains the median in less than {nominal} of cases"
     if windows < 2:
-        why = "from a single window there are no intervals"
+        why = "a single window gives no intervals"
     elif level == _USUAL:
-        held = f"in {_covered(windows)} of cases"
-        why = f"from {windows} windows an interval of nominal {percent(level, 4)} holds the truth {held}"
+        contained = f"contains the true value in {_covered(windows)} of cases"
+        why = f"from {windows} windows an interval of nominal {nominal} {contained}"
     return f"Too few windows to judge: {why}; take at least {enough_windows(level)}.", _rises(others)
 
 
 def _take(row: Row, judged: Row) -> Answer:
     reasons = [words for name, words in _REASONS.items() if judged[name]]
     listed = " and ".join(filter(None, [", ".join(reasons[:-1]), reasons[-1]]))
-    sentence = f"{row['normalizer']} helps this model: it {listed}, and its loss changes by {_change(row)}."
-    names = ("loss_change", "loss_rise", "capacity_ratio", "needle_gain")
-    return sentence, _numbers(row, names)
+    change = with_interval(row["loss_rise"], row["loss_rise_low"], row["loss_rise_high"], _rise)
+    sentence = f"{row['normalizer']} helps this model: it {listed}, and its loss changes by {change}."
+    return sentence, _numbers(row, ("loss_change", "loss_rise", "capacity_ratio", "needle_gain"))
 
 
 def _sparser(row: Row, baseline: Row) -> Answer:
@@ -134,14 +131,11 @@ def _count(tokens: float) -> str:
 
 
 def _rises(others: list[dict[str, Any]]) -> dict[str, Fact]:
-    facts: dict[str, Fact] = {}
-    for row in others:
-        facts |= {f"{row['normalizer']}: {name}": x for name, x in _numbers(row, ("loss_rise",)).items()}
-    return facts
-
-
-def _change(row: Row) -> str:
-    return with_interval(row["loss_rise"], row["loss_rise_low"], row["loss_rise_high"], _rise)
+    return {
+        f"{row['normalizer']}: {name}": number
+        for row in others
+        for name, number in _numbers(row, ("loss_rise",)).items()
+    }
 
 
 def _rise(share: float) -> str:

@@ -1,4 +1,4 @@
-"""compare: what another normalizer would buy in this model, and what it would cost."""
+"""compare: what replacing softmax would gain in this model, and what it would cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compare(
 ) -> Comparison:  # fmt: skip
     """What would replacing softmax change in this causal language model: loss, sparsity, speed, retrieval?
 
-    Every one is swapped into all layers and heads, or into some of them; all read the same windows.
+    Each alternative is swapped into all layers and heads, or into some of them; all read the same windows.
 
     Args:
         model, text: as for `diagnose`.
@@ -41,18 +41,18 @@ def compare(
             recommendation.
         queries: how many of each window selectivity is measured on.
         tau: relative rise of the loss that the capacity allows, in (0, 1).
-        grid: on which the capacity is searched, as for `capacity`: "coarse" (powers of 2, N is read off between them)
-            or "exact" (whole numbers, about twice as many passes).
+        grid: of the capacity search, as for `capacity`: "coarse" (powers of 2, with N interpolated between them) or
+            "exact" (whole numbers, about twice as many passes).
         needle_lengths: of the prompts of the needle test; by default 128, 256, 512 and 1024, as far as the context
             goes, and `length` if it is longer.
         prompts: how many of each kind, length and depth.
-        calibrate: compare every alternative that is no file also after calibration on the first half of the text; all
+        calibrate: also compare every alternative (except files) after calibration on the first half of the text; all
             windows are then from the second half.
-        seed: of all that is drawn: the same seed gives the same numbers.
+        seed: random seed; the same seed gives the same numbers.
         level: of the intervals, in (0, 1).
         resamples: of the bootstrap, >= 1.
-        folder: keep what is measured there, and the page `compare.html` (`abbe.compare` writes it); a comparison that
-            was interrupted is resumed.
+        folder: keep measurements there, and the page `compare.html` (`abbe.compare` writes it); an interrupted
+            comparison is resumed.
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
     Returns:

@@ -1,29 +1,39 @@
-"""From what was measured of every normalizer to one row each, with intervals over the same windows."""
+"""From records to tables: one row per normalizer, and the needle test by kind of prompt, length and depth.
+
+Capacity is found as in `abbe capacity`, but always over the loss of the baseline: a normalizer that is worse than the
+baseline by more than tau with all its keys has no capacity.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 import torch
 from torch import Tensor
 
-from ...measures import interval_ends, resampled_means
-from ...words.names import BASELINE, JUMPS
-from .capacities import Estimate, capacities, window_numbers
+from ...measures import bootstrap_interval, interval_ends, resampled_means
+from ...words.names import BASELINE, JUMPS, RENORMALISED
+from .._engine.capacity.curve import Curve
+from .._engine.capacity.intervals import Ends, interval
+from .._engine.capacity.search import EXACT
+from .._engine.needles.gain import paired_gain, wilson
+from .._engine.needles.prompts import Prompt
 from .reading import SELECTIVITY
-from .result import MEASURED, PLAIN, SCHEMA, CompareSettings
+from .result import MEASURED, NEEDLE_SCHEMA, PLAIN, SCHEMA, CompareSettings
 
-Record = Mapping[str, Any]  # "windows", "capacity", "sensitivity" and "theory" of one normalizer
+Record = Mapping[str, Any]  # "windows", "capacity", "sensitivity" and "theory" of one normalizer, or one of these
+Estimate = tuple[float, float, float]  # value, low, high; NaN where there is none
+Cell = tuple[str | None, int | None, float | None]  # kind, length and depth; None is all of them
 
 
 def comparison_table(
     records: Mapping[str, Record], speed: Mapping[str, Mapping[str, Any]], needle: pl.DataFrame,
     settings: CompareSettings,
 ) -> pl.DataFrame:  # fmt: skip
-    """A row for every normalizer; that of the baseline is the first."""
+    """A row for every normalizer, the baseline first."""
     baseline = records[BASELINE]
     rows = []
     for name, record in records.items():
@@ -90,6 +100,11 @@ def _needle(needle: pl.DataFrame, name: str) -> dict[str, float | None]:
     return {f"needle_{column}": whole[column][0] if whole.height else None for column in names}
 
 
+def window_numbers(values: Sequence[float | None]) -> Tensor:
+    """NaN for a loss that was not finite, which is null in JSON."""
+    return torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)
+
+
 def _columns(estimates: Mapping[str, Estimate]) -> dict[str, float | None]:
     assert set(estimates) <= set(MEASURED)
     return {
@@ -105,8 +120,100 @@ def _mean(values: Tensor, settings: CompareSettings) -> Estimate:
 
 
 def _ends(value: Tensor, resampled: Tensor, windows: int, settings: CompareSettings) -> Estimate:
-    """With the quantiles of the resamples; there is no interval from a single window, or around what is not finite."""
+    """With the quantiles of the resamples; a single window, or a value that is not finite, has no interval."""
     if windows < 2 or not math.isfinite(value):
         return float(value), math.nan, math.nan
     low, high = interval_ends(resampled[:, None], settings.level, windows)
     return float(value), float(low), float(high)
+
+
+def curve_record(curve: Curve) -> dict[str, Any]:
+    points = dict(zip(curve.sizes, curve.truncated.tolist(), strict=True))
+    return {"untouched": curve.untouched, "full": curve.full.tolist(), "points": points}
+
+
+def _recorded_curve(record: Record, baseline: Record, settings: CompareSettings) -> Curve:
+    points = {int(size): losses for size, losses in record["points"].items()}
+    sizes = tuple(sorted(points))
+    truncated = torch.stack([window_numbers(points[size]) for size in sizes]) if sizes else torch.empty(0, 0)
+    full, before = window_numbers(record["full"]), window_numbers(baseline["full"])
+    return Curve(
+        settings.length, RENORMALISED, None, record["untouched"], settings.grid == EXACT, sizes, before, full,
+        truncated.double().view(len(sizes), len(full)),
+    )  # fmt: skip
+
+
+def capacities(record: Record, baseline: Record, settings: CompareSettings) -> dict[str, Estimate]:
+    """N* by the rise over the baseline's loss, and its ratio to that of the baseline, on the same windows.
+
+    The ratio is of crossings, not of whole numbers: rounded up, small ones would stand still or jump.
+    """
+    mine, theirs = (_recorded_curve(one, baseline, settings) for one in (record, baseline))
+    drawn, drawn_theirs = (curve.resampled(settings.resamples, settings.seed) for curve in (mine, theirs))
+    ratio = mine.crossing(settings.tau) / theirs.crossing(settings.tau)
+    ratios = None
+    if drawn is not None and drawn_theirs is not None:
+        ratios = mine.crossing(settings.tau, drawn) / theirs.crossing(settings.tau, drawn_theirs)
+    return {
+        "capacity": _estimate(mine.needed(settings.tau), mine.ends(settings.tau, drawn, settings.level)),
+        "capacity_ratio": _estimate(ratio, interval(ratios, settings.level, len(mine.baseline))),
+    }
+
+
+def _estimate(value: Tensor, ends: Ends) -> Estimate:
+    """An unknown value has no interval."""
+    if not math.isfinite(value):
+        return math.nan, math.nan, math.nan
+    low, high = (math.nan if end is None else end for end in ends)
+    return float(value), low, high
+
+
+def needle_table(
+    prompts: Sequence[Prompt], margins_of: Mapping[str, Sequence[float]], level: float, resamples: int, seed: int
+) -> pl.DataFrame:
+    """A row for every normalizer and cell, with the accuracy of guessing among the candidates.
+
+    All answered the same prompts; gains are over the baseline, which has none itself.
+    """
+    cells, baseline = _cells(prompts), margins_of[BASELINE]
+    rows = []
+    for name, margins in margins_of.items():
+        for (kind, length, depth), places in cells.items():
+            chance = sum(prompts[place].chance for place in places) / len(places)
+            mine, before = ([each[place] for place in places] for each in (margins, baseline))
+            row = {"normalizer": name, "kind": kind, "length": length, "depth": depth, "chance": chance}
+            gain = {} if name == BASELINE else gain_numbers(before, mine, level)
+            rows.append(row | cell_numbers(mine, level, resamples, seed) | gain)
+    return pl.DataFrame(rows, schema=NEEDLE_SCHEMA)
+
+
+def _cells(prompts: Sequence[Prompt]) -> dict[Cell, list[int]]:
+    """All; each kind; each kind and length; each kind and depth; each kind, length and depth."""
+    cells: dict[Cell, list[int]] = {}
+    for place, prompt in enumerate(prompts):
+        kind, length, depth = prompt.kind, prompt.length, prompt.depth
+        keys: tuple[Cell, ...] = (
+            (None, None, None), (kind, None, None), (kind, length, None), (kind, None, depth), (kind, length, depth),
+        )  # fmt: skip
+        for key in keys:
+            cells.setdefault(key, []).append(place)
+    return cells
+
+
+def cell_numbers(margins: Sequence[float], level: float, resamples: int, seed: int) -> dict[str, Any]:
+    """Accuracy with a Wilson interval, mean margin with an interval by resampling prompts."""
+    right = sum(margin > 0 for margin in margins)
+    low, high = wilson(right, len(margins), level)
+    values = torch.tensor(margins, dtype=torch.float64)
+    numbers = [float(x) for x in (values.mean(), *bootstrap_interval(values, level, resamples, seed))]
+    margin, margin_low, margin_high = (x if math.isfinite(x) else None for x in numbers)
+    return {
+        "prompts": len(margins), "accuracy": right / len(margins), "accuracy_low": low, "accuracy_high": high,
+        "margin": margin, "margin_low": margin_low, "margin_high": margin_high,
+    }  # fmt: skip
+
+
+def gain_numbers(baseline: Sequence[float], other: Sequence[float], level: float) -> dict[str, float | None]:
+    """Accuracy minus the baseline's on the same prompts, with its paired interval."""
+    before, after = ([margin > 0 for margin in each] for each in (baseline, other))
+    return dict(zip(("gain", "gain_low", "gain_high"), paired_gain(before, after, level), strict=True))

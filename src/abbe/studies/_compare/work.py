@@ -34,35 +34,28 @@ from .._engine.swapped.sensitivity import Logits, at_equal_selectivity, baseline
 from .._engine.swapped.speed import ROUNDS, costs
 from .._engine.watch import Watch
 from .._engine.window import allowed_error, check_tokens
-from .alternatives import Alternative, Rules
-from .calibrated import calibrated, fitted_rules, halves, opened_calibrated
-from .capacities import curve_record, window_numbers
+from .alternatives import Alternative, Rules, calibrated, fitted_rules, halves, opened_calibrated
 from .cost import cost
-from .needle import needle_table
 from .reading import SwapReader
 from .result import CompareSettings, Comparison
 from .rule import judge
-from .tables import comparison_table
+from .tables import comparison_table, curve_record, needle_table, window_numbers
 
-Contenders = Mapping[str, Alternative | None]  # by the name that is shown; None is the baseline
+Contenders = Mapping[str, Alternative | None]  # by the name in tables; None is the baseline
 Maker = Callable[[str, Alternative | None], object]
-SOFTMAX = "softmax"  # what is swapped in to read the baseline
+SOFTMAX = "softmax"  # swapped in to read the baseline
 _PARTS, _SPEED, _TIMED = "parts", "speed", "time and memory"
-_BESIDE_OTHERS = (
-    f"{_TIMED} on a machine of their own: workers shared this run, and others may have computed beside the one that "
-    "measured them"
-)
+_BUSY = f"{_TIMED} on an idle machine: workers shared this run, and others may have been busy during the measurement"
 
 
 class Study:
-    """One comparison: what it measures with, and its parts in the order in which they are measured."""
+    """One comparison: its inputs, and its parts in the order in which they are measured."""
 
     def __init__(
         self, model: LoadedModel, text: Text, settings: CompareSettings, folder: Path | None, watch: Watch
     ) -> None:
         self.started = time.perf_counter()
-        self.model, self.text, self.settings, self.watch = model, text, settings, watch
-        self.folder = folder
+        self.model, self.text, self.settings, self.folder, self.watch = model, text, settings, folder, watch
         self.for_fitting: Text | None
         self.for_fitting, read = halves(text) if settings.calibrate else (None, text)
         self.windows: Windows = windows_for(model, read, (settings.length,), settings.windows, settings.seed)
@@ -71,8 +64,7 @@ class Study:
         self.prompts: list[Prompt] = maker.make(settings.needle_lengths, settings.prompts)
         self.skipped = [*self.windows.skipped, *maker.skipped]
         self._logits: Logits | None = None
-        self._baseline_losses: list[float | None] = []  # by window; the baseline is the first that is read
-        self._sizes = Sizes.of(settings.grid, settings.length)
+        self._baseline_losses: list[float | None] = []  # by window; the baseline is read first
 
     def run(self) -> Comparison:
         self._check_alternatives()
@@ -84,7 +76,7 @@ class Study:
             return self._compared(error)
 
     def _check_alternatives(self) -> None:
-        """That each can be swapped into this model: a mistake is reported before anything is measured."""
+        """Each must fit this model: a mistake is reported before anything is measured."""
         for alternative in self.settings.alternatives:
             plan(self.model, alternative.what)
             if self.for_fitting is not None and alternative.rules is not None:
@@ -92,8 +84,7 @@ class Study:
 
     def _compared(self, error: float) -> Comparison:
         with tempfile.TemporaryDirectory() as scratch:
-            contenders = self._contenders(Path(scratch))
-            contenders = self._share(contenders)
+            contenders = self._share(self._contenders(Path(scratch)))
             leave_to_merge()
             records = {name: self._record(name, alternative) for name, alternative in contenders.items()}
             of_prompts = {name: self._needle(name, alternative) for name, alternative in contenders.items()}
@@ -109,16 +100,16 @@ class Study:
         return comparison
 
     def _check(self) -> float:
-        """That softmax swapped in is the model itself; says the cost."""
+        """Check that softmax swapped in reproduces the model; announce the cost."""
         tokens, settings = check_tokens(self.model, self.windows), self.settings
         lengths = (settings.length, *settings.needle_lengths)
         plan_memory(self.model, lengths, len(tokens), self.watch.say, queries=settings.queries, losses=True)
         with swap(self.model, SOFTMAX) as trial:
             error = trial.check(**model_inputs(self.model, tokens))
             sinks = has_sinks(self.model, trial, tokens)
-        self._sizes = Sizes.of(self.settings.grid, self.settings.length + sinks)
-        alternatives = self.settings.alternatives
-        count = 1 + len(alternatives) + self.settings.calibrate * sum(one.rules is not None for one in alternatives)
+        self._sizes = Sizes.of(settings.grid, settings.length + sinks)
+        alternatives = settings.alternatives
+        count = 1 + len(alternatives) + settings.calibrate * sum(one.rules is not None for one in alternatives)
         self.watch.say_checked(self.model.name, error, allowed_error(self.model))
         self.watch.say(str(cost(self.model, self.windows[0], self.prompts, self._passes(), count)))
         self.watch.expect(count * (self._passes() + len(batches(self.prompts))))
@@ -129,7 +120,7 @@ class Study:
         return (1 + self._sizes.expected(1)) * len(self.windows) + ROUNDS
 
     def _contenders(self, scratch: Path) -> Contenders:
-        """Every alternative, and after it itself calibrated, if that was asked for."""
+        """The baseline, and every alternative, followed by its calibrated version if wanted."""
         contenders: dict[str, Alternative | None] = {BASELINE: None}
         for number, alternative in enumerate(self.settings.alternatives):
             contenders[alternative.name] = alternative
@@ -141,7 +132,7 @@ class Study:
         return contenders
 
     def _calibrated(self, number: int, alternative: Alternative, scratch: Path) -> tuple[Alternative, list[str]]:
-        """The calibration of an alternative; in a shared folder it is made by one worker, and the others wait."""
+        """The calibration of an alternative; in a shared folder one worker makes it, and the others wait."""
         assert self.for_fitting is not None
         assert alternative.rules is not None
         name, rules, text = alternative.name, alternative.rules, self.for_fitting
@@ -164,17 +155,17 @@ class Study:
         return opened_calibrated(name, folder)
 
     def _share(self, contenders: Contenders) -> Contenders:
-        """In a shared folder: the parts of all contenders. Those of which a part has failed are left out."""
+        """In a shared folder: make the parts of all contenders, and leave out those with a failed part."""
         if self.folder is None:
             return contenders
 
         def make_capacity(name: str, alternative: Alternative | None) -> None:
             need([units[one, "windows"] for one in dict.fromkeys((BASELINE, name))], make)
-            self._windows_of(BASELINE, None)
-            self._capacity_of(name, alternative, self._windows_of(name, alternative)["loss"])
+            self._windows(BASELINE, None)
+            self._capacity(name, alternative, self._windows(name, alternative)["loss"])
 
         makers: dict[str, Maker] = {
-            "windows": self._windows_of, "capacity": make_capacity, "sensitivity": self._equal_of,
+            "windows": self._windows, "capacity": make_capacity, "sensitivity": self._sensitivity,
             "needle": self._needle,
         }  # fmt: skip
         # Windows come first, so that few workers wait for them.
@@ -202,47 +193,63 @@ class Study:
         return unit_in(folder, f"{_PARTS}/{part}", [folder / f"{_PARTS}/{part}{JSON}"])
 
     def _part(self, name: str, what: str, make: Callable[[], Mapping[str, Any]], steps: int) -> dict[str, Any]:
-        """Kept under the place of the normalizer: their names are no file names."""
+        """Kept under the place of the normalizer, as its name may not be a valid file name."""
         return self._kept(f"{self.places[name]}-{what}", make, f"{name}: {what}", steps)
 
     def _kept(self, name: str, make: Callable[[], Mapping[str, Any]], step: str, steps: int) -> dict[str, Any]:
-        """What an earlier call left of a part, or what `make` gives, as JSON gives it back."""
+        """A part from an earlier call, or else from `make`, as it comes back from JSON."""
         kept = self.parts.json(f"{_PARTS}/{name}")
         if kept is not None:
-            self._step(step, steps)
+            for _ in range(steps):
+                self.watch.step(step)
             return kept
-        made: dict[str, Any] = finite(make())
-        self.parts.keep_json(f"{_PARTS}/{name}", made)
-        return made
-
-    def _step(self, what: str, steps: int = 1) -> None:
-        for _ in range(steps):
-            self.watch.step(what)
+        content: dict[str, Any] = finite(make())
+        self.parts.keep_json(f"{_PARTS}/{name}", content)
+        return content
 
     def _record(self, name: str, alternative: Alternative | None) -> dict[str, Any]:
-        """Losses and selectivity, capacity, and sensitivity at equal selectivity."""
-        windows = self._windows_of(name, alternative)
-        capacity = self._capacity_of(name, alternative, windows["loss"])
-        equal = self._equal_of(name, alternative)
-        # What is proved holds at the parameters of a spec for all heads: fitted ones are in a file, which has none.
+        windows = self._windows(name, alternative)
+        capacity = self._capacity(name, alternative, windows["loss"])
+        sensitivity = self._sensitivity(name, alternative)
+        # The theory is for the parameters of one spec for all heads: fitted ones are in a file, which has none.
         spec = SOFTMAX if alternative is None else alternative.spec
         proved = None if spec is None else theory(spec, self.settings.length)
-        return {"windows": windows, "capacity": capacity, "sensitivity": equal, "theory": proved}
+        return {"windows": windows, "capacity": capacity, "sensitivity": sensitivity, "theory": proved}
 
-    def _windows_of(self, name: str, alternative: Alternative | None) -> dict[str, Any]:
-        windows = self._part(name, "windows", lambda: self._read(name, _swapped(alternative)), len(self.windows))
+    def _windows(self, name: str, alternative: Alternative | None) -> dict[str, Any]:
+        """Loss and selectivity by window; the baseline's loss is that of the unchanged model."""
+
+        def make() -> dict[str, Any]:
+            with swap(self.model, _swapped(alternative)) as running:
+                reader = SwapReader(self.model, running, self.settings.reading())
+                by_window = reader.read_all(self.windows, lambda: self.watch.step(f"{name}: windows"))
+            if name == BASELINE:
+                by_window["loss"] = window_losses(self.model, self.windows).tolist()
+            return by_window
+
+        windows = self._part(name, "windows", make, len(self.windows))
         if name == BASELINE:
             self._baseline_losses = windows["loss"]
         return windows
 
-    def _capacity_of(
-        self, name: str, alternative: Alternative | None, losses: Sequence[float | None]
-    ) -> dict[str, Any]:
+    def _capacity(self, name: str, alternative: Alternative | None, losses: Sequence[float | None]) -> dict[str, Any]:
         """After the windows of the baseline."""
-        steps = self._sizes.expected(1) * len(self.windows)
-        return self._part(name, "capacity", lambda: self._capacity(name, _swapped(alternative), losses), steps)
 
-    def _equal_of(self, name: str, alternative: Alternative | None) -> dict[str, Any]:
+        def losses_with(keep: int) -> Tensor:
+            say = f"{name}: top {keep} weights"
+            with swap(self.model, truncated_rules(self.model, _swapped(alternative), keep)):
+                return window_losses(self.model, self.windows, lambda _: self.watch.step(say))
+
+        def make() -> dict[str, Any]:
+            baseline, full = window_numbers(self._baseline_losses), window_numbers(losses)
+            taus, length = [self.settings.tau], self.settings.length
+            return curve_record(trace(losses_with, baseline, full, taus, self._sizes, length=length, way=RENORMALISED))
+
+        return self._part(name, "capacity", make, self._sizes.expected(1) * len(self.windows))
+
+    def _sensitivity(self, name: str, alternative: Alternative | None) -> dict[str, Any]:
+        """At equal selectivity."""
+
         def make() -> dict[str, Any]:
             reading, planned = self.settings.reading(), plan(self.model, _swapped(alternative))
             if self._logits is None:
@@ -251,28 +258,10 @@ class Study:
 
         return self._part(name, "sensitivity", make, 0)
 
-    def _read(self, name: str, swapped: Rules) -> dict[str, list[float]]:
-        """By window; the loss of the baseline is that of the model as it is."""
-        with swap(self.model, swapped) as running:
-            reader = SwapReader(self.model, running, self.settings.reading())
-            by_window = reader.read_all(self.windows, lambda: self._step(f"{name}: windows"))
-        if name == BASELINE:
-            by_window["loss"] = window_losses(self.model, self.windows).tolist()
-        return by_window
-
-    def _capacity(self, name: str, swapped: Rules, losses: Sequence[float | None]) -> dict[str, Any]:
-        def losses_with(keep: int) -> Tensor:
-            with swap(self.model, truncated_rules(self.model, swapped, keep)):
-                return window_losses(self.model, self.windows, lambda _: self._step(f"{name}: top {keep} weights"))
-
-        baseline, full = window_numbers(self._baseline_losses), window_numbers(losses)
-        taus, length = [self.settings.tau], self.settings.length
-        return curve_record(trace(losses_with, baseline, full, taus, self._sizes, length=length, way=RENORMALISED))
-
     def _needle(self, name: str, alternative: Alternative | None) -> list[float]:
         def make() -> dict[str, Any]:
             with nullcontext() if alternative is None else swap(self.model, alternative.what):
-                return {"margins": margins(self.model, self.prompts, lambda _: self._step(f"{name}: needles"))}
+                return {"margins": margins(self.model, self.prompts, lambda _: self.watch.step(f"{name}: needles"))}
 
         of_prompts = self._part(name, "needle", make, len(batches(self.prompts)))["margins"]
         return [math.nan if margin is None else margin for margin in of_prompts]
@@ -280,7 +269,7 @@ class Study:
     def _speed_of(self, contenders: Contenders) -> dict[str, Any]:
         def make() -> dict[str, Any]:
             whats = {name: None if one is None else one.what for name, one in contenders.items()}
-            return costs(self.model, self.windows[0].tokens, whats, lambda: self._step(_TIMED))
+            return costs(self.model, self.windows[0].tokens, whats, lambda: self.watch.step(_TIMED))
 
         return self._kept(_SPEED, make, _TIMED, ROUNDS * len(contenders))
 
@@ -290,16 +279,16 @@ class Study:
             for name, record in records.items()
             if (lost := sum(loss is None for loss in record["windows"]["loss"]))
         ]
-        before = 0 if self.for_fitting is None else len(self.for_fitting.content)  # places are those of the whole text
+        before = 0 if self.for_fitting is None else len(self.for_fitting.content)  # places are in the whole text
         facts = self.facts | {
             "self_check": {"error": error, "tokens": len(check_tokens(self.model, self.windows))},
             "windows": window_places(self.windows, before),
             "prompts": len(self.prompts),
-            "skipped": [*self.skipped, *infinite, *([_BESIDE_OTHERS] if is_shared() else [])],
+            "skipped": [*self.skipped, *infinite, *([_BUSY] if is_shared() else [])],
         }
         return finished_manifest(facts, self.parts, {"total": time.perf_counter() - self.started})
 
 
 def _swapped(alternative: Alternative | None) -> Rules:
-    """What is swapped in while a contender is read."""
+    """The swap under which a contender is read."""
     return SOFTMAX if alternative is None else alternative.what

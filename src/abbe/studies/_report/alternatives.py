@@ -1,6 +1,6 @@
 """What another normalizer would do with the same logits: how much weight is separable, how far outputs move.
 
-An estimate: nothing is trained, and the layers above see what the baseline weights give them.
+An estimate: nothing is trained, and later layers see the outputs of the baseline.
 """
 
 from __future__ import annotations
@@ -26,17 +26,9 @@ from .._engine.window import BLOCK, lacks_vectors, query_positions, rows_of_call
 
 MOST_WINDOWS = 4
 QUERIES = 32
-ALTERNATIVES = (
-    "entmax:alpha=1.25",
-    "entmax:alpha=1.5",
-    "sparsemax",
-    "topk:k=32",
-    "topp:p=0.9",
-    "threshold:rel=0.1",
-    "softmax:temperature=0.7",
-)
-SHARPER = ALTERNATIVES[-1]  # the control: as dense as the baseline, only sharper
-SPARSE = frozenset(ALTERNATIVES) - {SHARPER}  # those that give exact zeros
+SPARSE = ("entmax:alpha=1.25", "entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9", "threshold:rel=0.1")
+SHARPER = "softmax:temperature=0.7"  # the control: as dense as the baseline, only sharper
+ALTERNATIVES = (*SPARSE, SHARPER)
 
 _MEANS = ("separable", "active", "effective_tokens", "sensitivity")
 _COLUMNS = (
@@ -47,11 +39,11 @@ ALTERNATIVES_SCHEMA: dict[str, Any] = {"layer": pl.Int32, "head": pl.Int32, "nor
     _COLUMNS, pl.Float64
 )
 
-Sums = dict[str, Tensor]  # (normalizer, head); baseline comes first
+Sums = dict[str, Tensor]  # (normalizer, head); the baseline comes first
 
 
 def alternatives_windows(windows: Sequence[Window], most_windows: int = MOST_WINDOWS) -> list[Window]:
-    """The first ones of the longest length."""
+    """The first few of the longest length."""
     longest = max((window.length for window in windows), default=0)
     return [window for window in windows if window.length == longest][:most_windows]
 
@@ -70,7 +62,7 @@ class AlternativesReader:
         self.numbers = {name: number for number, name in enumerate(open_tap.layers)}
         self.window: Window | None = None
         self._of_layers: dict[int, Sums] = {}
-        self._sums: dict[int, dict[int, Sums]] = {}  # of windows that are done, by index
+        self._sums: dict[int, dict[int, Sums]] = {}  # of finished windows, by index
         open_tap.listen(self._read)
 
     def wants(self, window: Window) -> bool:
@@ -91,7 +83,7 @@ class AlternativesReader:
         return [_part(window)] if window.length == self.length and window.index in self.indices else []
 
     def table(self) -> pl.DataFrame:
-        """After all windows; one that failed in a shared folder is left out."""
+        """After all windows; those that failed in a shared folder are left out."""
         of_windows = [self._sums[index] for index in self.indices if index in self._sums]
         return _table_of(of_windows, self.specs, self.settings)
 
@@ -111,7 +103,7 @@ class AlternativesReader:
 
 
 def kept_alternatives(parts: Parts, windows: Sequence[Window], settings: Settings) -> pl.DataFrame:
-    """As a reader with the usual settings gives it, from the parts of these windows that are there."""
+    """The table of a reader with the default settings, from those parts of these windows that exist."""
     of_windows = [_by_layer(kept[0]) for window in windows if (kept := parts.tensors(_part(window))) is not None]
     return _table_of(of_windows, ALTERNATIVES, replace(settings, queries=QUERIES))
 
@@ -135,15 +127,14 @@ def _by_layer(flat: Mapping[str, Tensor]) -> dict[int, Sums]:
 
 
 def newer_name(name: str) -> str:
-    """Of a column or sum that folders of older versions call otherwise."""
+    """The present name of a column or sum that older versions called otherwise."""
     return name.replace("told_apart", "separable")
 
 
 def block_sums(baseline: Rows, values: Tensor, others: Sequence[Normalizer], generator: torch.Generator) -> Sums:
     """Sums over the queries of a block for the baseline and the others, and the numbers of queries that count."""
-    sums = [_sums(baseline, baseline, values, normalizers.normalizer("softmax"), generator)]
+    sums, logits = [_sums(baseline, baseline, values, normalizers.normalizer("softmax"), generator)], baseline.logits
     for normalizer in others:
-        logits = baseline.logits
         other = Rows(logits, normalizer(logits), baseline.vectors, softmax=str(normalizer) == "softmax")
         sums.append(_sums(other, baseline, values, normalizer, generator))
     return {name: torch.stack([one[name] for one in sums]).cpu() for name in sums[0]}
@@ -183,12 +174,12 @@ def alternatives_table(
     both. Means are over queries, then over windows.
 
     separable: share of the weight on separable tokens, see `measures.separable_weight`; on the run's vectors.
-    gain: separable minus that of the baseline (there 0, without an interval); its interval takes the windows in pairs.
+    gain: separable minus the baseline's (there 0, without an interval); its interval is over paired windows.
     output_change: root of (sum of ||o - b||^2 over sum of ||b||^2), o = sum a_i v_i with values v, b the baseline's o.
     active: keys with a weight above 0. effective_tokens, sensitivity (worst direction, T = 1): as in the run.
 
-    Numbers that no query defines are null, and intervals of a single window. Cross attention has no rows where it has
-    no vectors.
+    Numbers that no query defines are null, and intervals of a single window. Cross attention without vectors has no
+    rows.
     """
     parts = [pl.DataFrame(schema=ALTERNATIVES_SCHEMA)]
     for layer, windows in sorted(of_layers.items()):
@@ -206,9 +197,8 @@ def alternatives_table(
 
 def _numbers(sums: Sums, settings: Settings) -> dict[str, Tensor]:
     """All columns, (normalizer, head), from the sums of windows (window, normalizer, head); NaN where undefined."""
-    means = {
-        name: sums[name] / torch.where(sums[f"{name}/rows"] > 0, sums[f"{name}/rows"], torch.nan) for name in _MEANS
-    }
+    counts = {name: sums[f"{name}/rows"] for name in _MEANS}
+    means = {name: sums[name] / torch.where(count > 0, count, torch.nan) for name, count in counts.items()}
     columns = {name: x.nanmean(0) for name, x in means.items()}
     gains = means["separable"] - means["separable"][:, :1]
     columns["gain"] = gains.nanmean(0)

@@ -1,6 +1,6 @@
 """The answer in one sentence, with a grade, by the first rule that holds.
 
-All of it follows from what the report measured: kinds of heads, growth, and whether attention was learned.
+It follows from the report: kinds of heads, growth, and whether attention was learned.
 docs/explanation/report-rules.md lists the rules.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ...words.finding import NOT_LEARNED, Place
 from ...words.numbers import heads_of, percent
 from .result import HeadVerdict, Report
-from .untrained import UNIFORM_HEADS
+from .verdicts import UNIFORM_HEADS
 
 Grade = Literal["good", "look", "bad"]
 
@@ -46,7 +46,7 @@ class Answer:
 
     @property
     def unnamed(self) -> str:
-        """How many more there are, as the sentence ends."""
+        """How many more there are, to end the sentence."""
         more = len(self.heads) - len(self.named)
         return f" and {more:,} more" if more else ""
 
@@ -70,10 +70,6 @@ def answer(report: Report) -> Answer:
     return next((answered for rule in rules if (answered := rule(report, measured)) is not None), _healthy(report))
 
 
-def _share(verdicts: Sequence[HeadVerdict], kinds: Sequence[str]) -> float:
-    return sum(verdict.kind in kinds for verdict in verdicts) / len(verdicts)
-
-
 def _places(verdicts: Sequence[HeadVerdict], kinds: Sequence[str]) -> tuple[Place, ...]:
     return tuple((verdict.layer, verdict.head) for verdict in verdicts if verdict.kind in kinds)
 
@@ -82,12 +78,9 @@ def _hardly_learned(report: Report, measured: Sequence[HeadVerdict]) -> Answer |
     verdict = next((finding for finding in report.verdicts if finding.topic == NOT_LEARNED), None)
     if verdict is None:
         return None
-    even = sum(head.kind == "uniform" for head in measured)
-    words = (
-        heads_of(even, len(measured), "weights its keys almost evenly", "weight their keys almost evenly")
-        if even >= UNIFORM_HEADS * len(measured)
-        else "the next token is predicted no better than by guessing"
-    )
+    even, words = len(_places(measured, ["uniform"])), "the next token is predicted no better than by guessing"
+    if even >= UNIFORM_HEADS * len(measured):
+        words = f"{heads_of(even, len(measured), 'weights its', 'weight their')} keys almost evenly"
     return Answer("bad", NOT_LEARNED, f"Hardly learned: {words}", verdict.rule)
 
 
@@ -96,11 +89,10 @@ def _sinks(_: Report, measured: Sequence[HeadVerdict]) -> Answer | None:
     if len(sinks) < SINKS * len(measured):
         return None
     counted = heads_of(len(sinks), len(measured), "gives", "give")
-    words = f"Sinks: {counted} more than half of the weight to the first token"
     return Answer(
         "look",
         "sinks",
-        words,
+        f"Sinks: {counted} more than half of the weight to the first token",
         f"At least {percent(SINKS)} of the measured heads are sinks: more than half of their weight is on the first "
         "visible key. This is usual in large models and not wrong by itself. Attention has been learned.",
     )
@@ -113,18 +105,13 @@ def _dispersing(report: Report, measured: Sequence[HeadVerdict]) -> Answer | Non
     start, before = _dispersing_from(report, scattered, len(measured))
     beyond = "" if before is None else f" beyond {before:,} tokens"
     at = "" if start is None else f" at {start:,} tokens" if before is None else f" from {start:,} tokens on"
-    counted = heads_of(
-        len(scattered),
-        len(measured),
-        "weights its keys almost evenly or no better than at random",
-        "weight their keys almost evenly or no better than at random",
-    )
+    counted = heads_of(len(scattered), len(measured), "weights its", "weight their")
     return Answer(
         "bad",
         "dispersing",
-        f"Dispersing{beyond}: {counted}{at}",
-        f"At least {percent(DISPERSED)} of the measured heads are uniform or blurred at the largest length; the length "
-        "named is the first at which so many are near the entropy ceiling or no better than random sets. No earlier "
+        f"Dispersing{beyond}: {counted} keys almost evenly or no better than at random{at}",
+        f"At least {percent(DISPERSED)} of the measured heads are uniform or blurred at the largest length; the first "
+        "length at which that many are near the entropy ceiling or no better than random sets is named. No earlier "
         "rule holds (hardly learned, sinks).",
     )
 
@@ -136,9 +123,9 @@ def _dispersing_from(report: Report, scattered: Sequence[Place], measured: int) 
         return None, None
     crossed = dict.fromkeys(scattered, lengths[-1])
     for layer, head, *starts in report.growth.select("layer", "head", "uniform_from", "random_from").iter_rows():
-        known = [int(start) for start in starts if start is not None]
-        if (layer, head) in crossed and known:
-            crossed[layer, head] = min(known)
+        crossings = [int(start) for start in starts if start is not None]
+        if (layer, head) in crossed and crossings:
+            crossed[layer, head] = min(crossings)
     for before, length in zip([None, *lengths], lengths, strict=False):
         if sum(start <= length for start in crossed.values()) >= DISPERSED * measured:
             return length, before
@@ -170,7 +157,7 @@ def _healthy(report: Report) -> Answer:
         "good" if healthy else "look",
         "healthy" if healthy else "mixed",
         f"{'Healthy' if healthy else 'Mixed'}: {counted}{look}",
-        f"{bound} of the heads are sharp or selective at the largest length; to look at are those that are a sink, "
-        "uniform, blurred, fading or not measured. No earlier rule holds (hardly learned, sinks, dispersing, fading).",
+        f"{bound} of the heads are sharp or selective at the largest length; the others are sinks, uniform, blurred, "
+        "fading or not measured. No earlier rule holds (hardly learned, sinks, dispersing, fading).",
         others,
     )

@@ -18,17 +18,17 @@ from .result import HeadPattern, HeadVerdict
 
 @dataclass(frozen=True)
 class Facts:
-    """What the verdict on one head rests on, at the largest length."""
+    """The evidence for the verdict on one head, at the largest length."""
 
     tokens: int
     size: int | None
     sink: Cell | None
     entropy: Cell | None
     effective: Cell | None
+    previous: Cell | None
+    induction: Cell | None
     separability: Cell | None
     decay: Cell | None
-    previous: Cell | None = None
-    induction: Cell | None = None
 
     @property
     def entropy_share(self) -> float | None:
@@ -64,24 +64,10 @@ def head_facts(table: Lookup) -> dict[Place, Facts]:
     longest, size = table.longest, table.size
     if longest is None:
         return {}
-    sized = table.heads("separability", longest, size)
-    sinks, entropy, effective = (table.heads(name, longest) for name in ("sink_mass", "entropy", "effective_tokens"))
-    previous, induction = (table.heads(name, longest) for name in ("previous_token", "induction"))
-    decay = table.heads("decay_exponent")
-    return {
-        place: Facts(
-            tokens=longest,
-            size=size,
-            sink=sinks.get(place),
-            entropy=entropy.get(place),
-            effective=effective.get(place),
-            separability=sized.get(place),
-            decay=decay.get(place),
-            previous=previous.get(place),
-            induction=induction.get(place),
-        )
-        for place in table.places
-    }
+    measures = ("sink_mass", "entropy", "effective_tokens", "previous_token", "induction")
+    columns = [table.heads(measure, longest) for measure in measures]
+    columns += [table.heads("separability", longest, size), table.heads("decay_exponent")]
+    return {place: Facts(longest, size, *(cells.get(place) for cells in columns)) for place in table.places}
 
 
 def is_sink(facts: Facts) -> bool:
@@ -97,7 +83,7 @@ def is_blurred(facts: Facts) -> bool:
 
 
 def no_better_than_random(separability: Cell | None) -> bool:
-    """The interval reaches down to random sets; says nothing where these are separable, too, as sets of one are."""
+    """The interval reaches down to random sets; never where these are always separable, as sets of one are."""
     if separability is None or separability.control is None or separability.control >= 1:
         return False
     return separability.at_least <= separability.control
@@ -107,13 +93,13 @@ def is_fading(facts: Facts) -> bool:
     return facts.decay is not None and facts.decay.value >= FADING
 
 
-def is_sharp(facts: Facts) -> bool:
+def _is_sharp(facts: Facts) -> bool:
     return facts.effective is not None and facts.effective.value <= SHARP
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """The first kind whose test holds is the head's."""
+    """A head is of the first kind whose test holds."""
 
     name: str
     test: Callable[[Facts], bool]
@@ -121,15 +107,15 @@ class _Kind:
     sentence: Callable[[Facts], str]
 
 
-def _of_weight(facts: Facts) -> str:
+def _sink(facts: Facts) -> str:
     return f"{percent(value_of(facts.sink))} of its weight goes to the first token it sees"
 
 
-def _of_entropy(facts: Facts) -> str:
+def _entropy(facts: Facts) -> str:
     return f"its entropy is {percent(facts.entropy_share)} of the ceiling at {facts.tokens:,} tokens"
 
 
-def _of_sets(facts: Facts) -> str:
+def _separability(facts: Facts) -> str:
     cell = facts.separability
     if cell is None or cell.control is None:
         return "its selected sets could not be measured"
@@ -137,36 +123,30 @@ def _of_sets(facts: Facts) -> str:
     return f"{ours} of its top {tokens(facts.size or 0)} are separable from the rest, {random} of random ones"
 
 
-def _of_decay(facts: Facts) -> str:
+def _decay(facts: Facts) -> str:
     return f"its largest weight goes like {power_of_n(value_of(facts.decay) or 0)} as the context grows"
 
 
-def _of_tokens(facts: Facts) -> str:
+def _spread(facts: Facts) -> str:
     spread = f"it spreads its weight as if over {tokens(value_of(facts.effective) or 0)}"
-    return spread if facts.separability is None else f"{spread}; {_of_sets(facts)}"
+    return spread if facts.separability is None else f"{spread}; {_separability(facts)}"
 
 
 _KINDS = (
-    _Kind("sink", is_sink, f"more than {percent(SINK)} of the weight is on the first visible key", _of_weight),
-    _Kind("uniform", is_near_uniform, f"the entropy is at least {percent(NEAR_UNIFORM)} of ln n", _of_entropy),
-    _Kind("blurred", is_blurred, "the interval of the separability reaches down to random sets", _of_sets),
-    _Kind("fading", is_fading, f"the decay exponent is at least {FADING:g} (a uniform head has 1)", _of_decay),
-    _Kind("sharp", is_sharp, f"at most {SHARP:g} effective tokens", _of_tokens),
-    _Kind("selective", lambda facts: facts.effective is not None, "it has an effective number of tokens", _of_tokens),
+    _Kind("sink", is_sink, f"more than {percent(SINK)} of the weight is on the first visible key", _sink),
+    _Kind("uniform", is_near_uniform, f"the entropy is at least {percent(NEAR_UNIFORM)} of ln n", _entropy),
+    _Kind("blurred", is_blurred, "the interval of the separability reaches down to random sets", _separability),
+    _Kind("fading", is_fading, f"the decay exponent is at least {FADING:g} (a uniform head has 1)", _decay),
+    _Kind("sharp", _is_sharp, f"at most {SHARP:g} effective tokens", _spread),
+    _Kind("selective", lambda facts: facts.effective is not None, "it has an effective number of tokens", _spread),
 )
-KINDS = (*(kind.name for kind in _KINDS), "not measured")
 
 
-def head_patterns(facts: Facts) -> tuple[HeadPattern, ...]:
+def _patterns(facts: Facts) -> tuple[HeadPattern, ...]:
     """Previous-token head, induction head, both or none."""
-    tried = (
+    candidates = (
         ("previous-token head", facts.previous, PREVIOUS_TOKEN, "the token just before the query"),
-        (
-            "induction head",
-            facts.induction,
-            INDUCTION,
-            "what followed the previous occurrence of the query's token",
-        ),
+        ("induction head", facts.induction, INDUCTION, "what followed the previous occurrence of the query's token"),
     )
     return tuple(
         HeadPattern(
@@ -176,7 +156,7 @@ def head_patterns(facts: Facts) -> tuple[HeadPattern, ...]:
             f"At {facts.tokens:,} tokens at least {percent(least)} of the weight is on {where}, and at least "
             f"{TIMES_UNIFORM} times as much as a uniform head gives it.",
         )
-        for name, cell, least, where in tried
+        for name, cell, least, where in candidates
         if cell is not None and cell.control is not None and cell.value >= max(least, TIMES_UNIFORM * cell.control)
     )
 
@@ -189,9 +169,9 @@ def head_verdicts(table: Lookup) -> tuple[HeadVerdict, ...]:
 def _verdict(place: Place, facts: Facts) -> HeadVerdict:
     for position, kind in enumerate(_KINDS):
         if kind.test(facts):
-            tried = ", ".join(other.name for other in _KINDS[:position])
-            before = f" No earlier rule holds ({tried})." if tried else ""
+            earlier = ", ".join(other.name for other in _KINDS[:position])
+            excluded = f" No earlier rule holds ({earlier})." if earlier else ""
             sentence = f"{kind.name.capitalize()}: {kind.sentence(facts)}."
-            rule = f"At {facts.tokens:,} tokens {kind.rule}.{before}"
-            return HeadVerdict(*place, kind.name, sentence, rule, facts.numbers(), head_patterns(facts))
+            rule = f"At {facts.tokens:,} tokens {kind.rule}.{excluded}"
+            return HeadVerdict(*place, kind.name, sentence, rule, facts.numbers(), _patterns(facts))
     return HeadVerdict(*place, "not measured", "Not measured: no query gave a number.", "", facts.numbers())

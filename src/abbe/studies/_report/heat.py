@@ -1,7 +1,7 @@
 """A heat map of every head on one window: some queries by stretches of keys, small enough for a page.
 
-A cell is the sum of the weights on its stretch, so that a row adds up to 1. It is kept as one byte on a logarithmic
-scale: 0 stands for less than 10^-4, 1 to 255 for 10^-4 to 1 in equal factors of 3.7 %.
+A cell is the sum of the weights on its stretch, so a row sums to 1. It is stored as one byte on a logarithmic scale:
+0 stands for less than 10^-4, 1 to 255 for 10^-4 to 1 in equal factors of 3.7 %.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 MOST_CELLS = 64  # along one side
-MOST_BYTES = 1_200_000  # of all heads: with very many of them, the maps get coarser
+MOST_BYTES = 1_200_000  # over all heads: with very many of them, the maps get coarser
 LEAST = 1e-4  # of a weight: below, a cell is white on the map
 _STEPS = 254  # of a byte, whose 0 stands for less than LEAST
 _POWERS = 4  # from LEAST to 1
@@ -52,7 +52,7 @@ def heat_codes(weights: Tensor, edges: Sequence[int]) -> list[bytes]:
 
 
 def weight_of(code: int) -> float:
-    """What a byte stands for."""
+    """The weight that a byte stands for."""
     return 0.0 if code == 0 else float(10.0 ** (_POWERS * ((code - 1) / _STEPS - 1)))
 
 

@@ -1,4 +1,4 @@
-"""What to do next: at most three things, in order of worth, each with the command that tests it."""
+"""What to do next: at most three steps, in order of worth, each with the command that tests it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from ...words.finding import NOT_LEARNED
 from ...words.manifest import part_of
-from ...words.numbers import heads_of, percent, sentence
+from ...words.numbers import heads_of, many, percent, sentence
 from .._engine.lookup import Lookup
-from .advice import KEPT, gaining
+from .advice import KEPT, best_served, gaining, top_masses
 from .alternatives import SPARSE
 from .answer import Answer
 from .result import Report
@@ -25,17 +25,17 @@ _FILE = re.compile(r"[^/\\]+\.\w{1,8}")
 
 @dataclass(frozen=True)
 class Step:
-    """What might be gained and what is not known yet, and the command that finds it out."""
+    """A possible gain or an open question, and the command that settles it."""
 
     words: str
     command: str
 
 
 def next_steps(report: Report, answer: Answer, manifest: Mapping[str, Any] | None = None) -> tuple[Step, ...]:
-    """In order of worth; `manifest` instead of that of the run, where paths are to stay out of the commands."""
+    """In order of worth; `manifest` replaces that of the run to keep paths out of the commands."""
     command = _Commands(report.run.manifest if manifest is None else manifest, report.run.table["length"].max())
     if answer.topic == NOT_LEARNED:
-        words = "Check that the weights are trained and that they know this kind of text. To compare, a trained model:"
+        words = "Check that the model is trained, and on this kind of text. For comparison, a trained model:"
         return (Step(words, "abbe report embedded"),)
     steps = []
     if _has_loss(report):
@@ -69,7 +69,7 @@ class _Commands:
 
 
 def _model_argument(model: Mapping[str, Any]) -> str:
-    """As `abbe` takes it; a network that was in memory, known by its class alone, is for the reader to name."""
+    """As `abbe` takes it; a network that was in memory is known by its class alone, so the reader must name it."""
     if model.get("source") == "embedded":
         return "embedded"
     name = str(model.get("name") or "")
@@ -77,14 +77,14 @@ def _model_argument(model: Mapping[str, Any]) -> str:
 
 
 def _placed_options(model: Mapping[str, Any]) -> list[str]:
-    """Where and in which precision it was measured, as far as that is not usual and can be asked for by name."""
+    """Device and precision, where they are not the defaults and have an option."""
     device, dtype = str(model.get("device") or "cpu"), str(model.get("dtype") or "float32")
     placed = ["--device-map", "auto"] if "+" in device else ["--device", device] if device != "cpu" else []
     return [*placed, *(["--dtype", dtype] if dtype in ("bfloat16", "float16") else [])]
 
 
 def _text_options(name: str) -> list[str]:
-    """Files are known by their names alone; a text that was in memory is for the reader to name."""
+    """Files are known by their names alone; the reader must name a text that was in memory."""
     if name in ("", "embedded sample"):
         return []
     if name == "standard input":
@@ -96,7 +96,7 @@ def _text_options(name: str) -> list[str]:
 
 
 def _has_loss(report: Report) -> bool:
-    """Whether the model predicts the next token: what is swapped in can then be judged by the loss."""
+    """Whether the model predicts the next token, so that a swap can be judged by its loss."""
     if report.sample is not None:
         return report.sample.loss is not None
     return part_of(report.run.manifest, "model").get("kind") == "decoder"
@@ -124,21 +124,18 @@ def _sparse(report: Report, command: _Commands) -> Step | None:
     if best.is_empty():
         return None
     heads = report.alternatives.select("layer", "head").unique().height
-    served = best.group_by("normalizer").len().sort("len", "normalizer", descending=[True, False])
-    spec = str(served["normalizer"][0])
+    spec = str(best_served(best)["normalizer"][0])
     counted = sentence(heads_of(best.height, heads, "might gain", "might gain"))
     return Step(f"{counted} from a sparse normalizer; {_CAN_RAISE}. Test it:", command.compare(spec))
 
 
 def _capacity(report: Report, command: _Commands) -> Step | None:
-    table = Lookup(report.run)
-    masses = [(n, cell.value) for n in table.sizes if (cell := table.overall("top_mass", table.longest, n)) is not None]
+    masses = top_masses(Lookup(report.run))
     if not masses:
         return None
-    size, weight = next(((n, weight) for n, weight in masses if weight >= KEPT), masses[-1])
-    words = "holds" if size == 1 else "hold"
-    kept = f"{size:,} key{'' if size == 1 else 's'} {words} {percent(weight)} of the weight on average"
-    return Step(f"{kept}; how many the loss needs:", command.capacity())
+    size = next((n for n, cell in masses.items() if cell.value >= KEPT), max(masses))
+    held = f"{'holds' if size == 1 else 'hold'} {percent(masses[size].value)} of the weight on average"
+    return Step(f"{many(size, 'key')} {held}; how many the loss needs:", command.capacity())
 
 
 def _windows(report: Report, command: _Commands) -> Step | None:
@@ -146,4 +143,4 @@ def _windows(report: Report, command: _Commands) -> Step | None:
     if not isinstance(windows, int) or windows >= ENOUGH_WINDOWS:
         return None
     counted = "1 window gives no intervals" if windows == 1 else f"Intervals from {windows} windows are too narrow"
-    return Step(f"{counted}; with {ENOUGH_WINDOWS} they come closer:", command.report(ENOUGH_WINDOWS))
+    return Step(f"{counted}; use {ENOUGH_WINDOWS}:", command.report(ENOUGH_WINDOWS))

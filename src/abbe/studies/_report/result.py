@@ -38,10 +38,10 @@ class HeadVerdict:
         layer: from 0.
         head: from 0.
         kind: sink, uniform, blurred, fading, sharp, selective or not measured.
-        sentence: that says it.
+        sentence: the verdict.
         rule: by which it is decided.
         numbers: that the rule looks at.
-        patterns: that it shows beside its kind.
+        patterns: that it shows besides its kind.
     """
 
     layer: int
@@ -58,7 +58,7 @@ class Ball:
     """The selected set of one size around its sum s, seen from s: every point at its true distance, in some direction.
 
     Directions are azimuths around the line from s to the origin, where tokens without weight lie; distances are exact,
-    so that what is drawn inside the circle lies inside the ball.
+    so points drawn inside the circle lie inside the ball.
 
     Attributes:
         size: N.
@@ -73,14 +73,14 @@ class Ball:
     """
 
     size: int
-    radius: float  # distance of s from the nearest unselected point
-    inside: tuple[bool, ...]  # of the selected, in the order of their weights: distance <= radius
+    radius: float
+    inside: tuple[bool, ...]
     distances: tuple[float, ...]
-    angles: tuple[float, ...]  # degrees
-    other_keys: tuple[int, ...]  # some of the unselected: the nearest, and some at random
+    angles: tuple[float, ...]
+    other_keys: tuple[int, ...]
     other_distances: tuple[float, ...]
     other_angles: tuple[float, ...]
-    intruders: int  # unselected points that lie no farther from s than the farthest selected one
+    intruders: int
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class SampleRow:
 
 @dataclass(frozen=True)
 class Sample:
-    """One window to look at, and what every head does with some of its queries.
+    """One window to look at, and how every head treats some of its queries.
 
     Attributes:
         length: in tokens.
@@ -117,7 +117,7 @@ class Sample:
         rows: one per query and head.
         loss: of the next token in the window (of its last ones, if the vocabulary is large), in nats; None where the
             model does not predict the next token.
-        guessing: loss of a model for which all tokens are alike, ln V, in nats.
+        guessing: loss of a model that gives all tokens the same probability, ln V, in nats.
         heat: weights of all queries, coarse; None in samples of older versions.
     """
 
@@ -129,7 +129,7 @@ class Sample:
     rows: tuple[SampleRow, ...]
     loss: float | None = None
     guessing: float | None = None
-    heat: Heat | None = None  # absent from samples of older versions
+    heat: Heat | None = None
 
     def as_json(self) -> dict[str, Any]:
         """In columns, as `sample_json` explains: for the run folder and for the page."""
@@ -181,7 +181,7 @@ class Report(Result):
         """At most three things to do, in order of worth, each with its command.
 
         Args:
-            manifest: whose model and text the commands name; by default its own.
+            manifest: whose model and text the commands name; by default that of the report.
         """
         from .next_steps import next_steps
 
@@ -189,7 +189,7 @@ class Report(Result):
 
     @property
     def learned(self) -> bool:
-        """False where a verdict says that attention has hardly been learned: then the advice does not apply."""
+        """False if a verdict says that attention has hardly been learned: then the advice does not apply."""
         return all(finding.topic != NOT_LEARNED for finding in self.verdicts)
 
     @cached_property
@@ -201,10 +201,8 @@ class Report(Result):
 
     def as_json(self) -> dict[str, Any]:
         """All but the table and the sample."""
-        from .next_steps import next_steps  # as above
-
         return {
-            "answer": self.answer.as_json() | {"steps": [asdict(step) for step in next_steps(self, self.answer)]},
+            "answer": self.answer.as_json() | {"steps": [asdict(step) for step in self.next_steps()]},
             "learned": self.learned,
             "numbers": [asdict(number) for number in self.numbers],
             "verdicts": [asdict(finding) for finding in self.verdicts],

@@ -3,10 +3,10 @@
 Columns instead of rows, so that no name is written twice:
 
     {"length", "index", "tokens", "sizes", "queries", "loss", "guessing",
-     "rows": {"layer", "head", "query", "keys", "weights"},             one entry a row
+     "rows": {"layer", "head", "query", "keys", "weights"},             one entry per row
      "heat": {"queries", "edges", "layer", "head", "weights"},          heat maps (heat.py); null in older samples
      "balls": {"5": {"radius", "inside", "distances", "angles", "scale", "intruders",
-                     "other_keys", "other_distances", "other_angles"}}}  one entry a row; null where it has no such ball
+                     "other_keys", "other_distances", "other_angles"}}}  one entry per row; null without such a ball
 
 A distance (and the radius) is a whole number of thousandths of the largest distance in its ball, which `scale` holds;
 angles are whole degrees, `inside` is a string of 0 and 1, weights have 4 significant digits.
@@ -14,7 +14,7 @@ angles are whole degrees, `inside` is a string of 0 and 1, weights have 4 signif
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .heat import heat_as_json, heat_from_json
@@ -22,38 +22,28 @@ from .result import Ball, Sample, SampleRow
 
 _UNITS = 1000  # of the scale of a ball: finer than a pixel of its picture
 _PLACES = ("layer", "head", "query")
-_BALL = (
-    *("radius", "inside", "distances", "angles", "other_keys", "other_distances", "other_angles"),
-    *("intruders", "scale"),
-)
+_OTHERS = ("other_keys", "other_distances", "other_angles")
+_BALL = ("radius", "inside", "distances", "angles", *_OTHERS, "intruders", "scale")
+_NO_BALL: dict[str, Any] = dict.fromkeys(_BALL)
 
 
 def sample_as_json(sample: Sample) -> dict[str, Any]:
-    """Made of lists, strings and numbers alone; the sample that `sample_from_json` makes of it gives the same again."""
+    """Lists, strings and numbers only; a round trip through `sample_from_json` gives the same again."""
     columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in sample.rows] for name in _PLACES}
     columns["keys"] = [list(row.keys) for row in sample.rows]
     columns["weights"] = [[_digits(weight, 4) for weight in row.weights] for row in sample.rows]
     return {
-        "length": sample.length,
-        "index": sample.index,
-        "tokens": list(sample.tokens),
-        "sizes": list(sample.sizes),
-        "queries": list(sample.queries),
-        "loss": sample.loss,
-        "guessing": sample.guessing,
+        "length": sample.length, "index": sample.index, "tokens": list(sample.tokens), "sizes": list(sample.sizes),
+        "queries": list(sample.queries), "loss": sample.loss, "guessing": sample.guessing,
         "heat": None if sample.heat is None else heat_as_json(sample.heat),
         "rows": columns,
-        "balls": {str(size): _ball_columns(_of_size(row, size) for row in sample.rows) for size in sample.sizes},
-    }
+        "balls": {str(size): _ball_columns(sample.rows, size) for size in sample.sizes},
+    }  # fmt: skip
 
 
-def _of_size(row: SampleRow, size: int) -> Ball | None:
-    return next((ball for ball in row.balls if ball.size == size), None)
-
-
-def _ball_columns(balls: Iterable[Ball | None]) -> dict[str, list[Any]]:
-    columns = [dict.fromkeys(_BALL) if ball is None else _ball_as_json(ball) for ball in balls]
-    return {name: [ball[name] for ball in columns] for name in _BALL}
+def _ball_columns(rows: Sequence[SampleRow], size: int) -> dict[str, list[Any]]:
+    balls = [next((_ball_as_json(ball) for ball in row.balls if ball.size == size), _NO_BALL) for row in rows]
+    return {name: [ball[name] for ball in balls] for name in _BALL}
 
 
 def _ball_as_json(ball: Ball) -> dict[str, Any]:
@@ -80,24 +70,15 @@ def _digits(number: float, digits: int) -> float:
 
 
 def sample_from_json(stored: Mapping[str, Any]) -> Sample:
-    """What `sample_as_json` kept."""
-    rows, balls, sizes = stored["rows"], stored["balls"], stored["sizes"]
-    return Sample(
-        stored["length"],
-        stored["index"],
-        tuple(stored["tokens"]),
-        tuple(sizes),
-        tuple(stored["queries"]),
-        tuple(
-            SampleRow(layer, head, query, tuple(keys), tuple(weights), _balls_of_row(balls, sizes, number))
-            for number, (layer, head, query, keys, weights) in enumerate(
-                zip(*(rows[name] for name in (*_PLACES, "keys", "weights")), strict=True)
-            )
-        ),
-        stored["loss"],
-        stored["guessing"],
-        None if stored.get("heat") is None else heat_from_json(stored["heat"]),
+    """The inverse of `sample_as_json`."""
+    sizes, columns = stored["sizes"], (stored["rows"][name] for name in (*_PLACES, "keys", "weights"))
+    rows = tuple(
+        SampleRow(layer, head, query, tuple(keys), tuple(weights), _balls_of_row(stored["balls"], sizes, number))
+        for number, (layer, head, query, keys, weights) in enumerate(zip(*columns, strict=True))
     )
+    heat = None if stored.get("heat") is None else heat_from_json(stored["heat"])
+    start = stored["length"], stored["index"], tuple(stored["tokens"]), tuple(sizes), tuple(stored["queries"])
+    return Sample(*start, rows, stored["loss"], stored["guessing"], heat)
 
 
 def _balls_of_row(balls: Mapping[str, Any], sizes: Sequence[int], row: int) -> tuple[Ball, ...]:
@@ -112,9 +93,9 @@ def _ball_from_json(size: int, ball: Mapping[str, Any]) -> Ball:
         radius=ball["radius"] * unit,
         inside=tuple(one == "1" for one in ball["inside"]),
         distances=tuple(distance * unit for distance in ball["distances"]),
-        angles=tuple(float(angle) for angle in ball["angles"]),
+        angles=tuple(map(float, ball["angles"])),
         other_keys=tuple(ball["other_keys"]),
         other_distances=tuple(distance * unit for distance in ball["other_distances"]),
-        other_angles=tuple(float(angle) for angle in ball["other_angles"]),
+        other_angles=tuple(map(float, ball["other_angles"])),
         intruders=ball["intruders"],
     )

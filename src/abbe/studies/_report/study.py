@@ -30,24 +30,23 @@ from .._engine.window import check_model, check_tokens
 from .advice import advice
 from .alternatives import (
     ALTERNATIVES_SCHEMA,
-    SHARPER,
-    SPARSE,
     AlternativesReader,
     alternatives_windows,
     kept_alternatives,
     newer_name,
 )
-from .floors import floors
-from .growth import growth
 from .head_verdicts import head_verdicts
 from .key_numbers import key_numbers
+from .limits import floors, growth
 from .result import ALTERNATIVES, SAMPLE, Report, Sample
 from .sample import SampleReader, sample_window
-from .sample_json import sample_as_json, sample_from_json
+from .sample_json import sample_from_json
 from .verdicts import verdicts
 
 _OVERHEAD = 2.0  # time with these measures over time without
 _SAMPLE = "sample/window"  # part of a shared folder
+
+Extras = tuple[pl.DataFrame, Sample | None]  # the table of alternatives and a window to look at
 
 
 @shareable
@@ -68,16 +67,16 @@ def report(
         sizes: sizes N of the selected set; by default 1, 2, 5, 10, 20, 50 and 100.
         vectors: token vectors of the geometry: "value", "output", "hidden" or "embedding", as for `diagnose`.
         temperatures: T > 0 at which the sensitivity is measured.
-        seed: of all that is drawn: the same seed gives the same numbers.
+        seed: random seed; the same seed gives the same numbers.
         level: of the intervals, in (0, 1).
         resamples: of the bootstrap, >= 1.
-        folder: keep the run there, as `open_run` reads it, and the page `report.html` (`abbe.report` writes it); what
-            was measured before is not measured again.
+        folder: keep the run there, as `open_run` reads it, and the page `report.html` (`abbe.report` writes it);
+            finished parts are not measured again.
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
     Returns:
         Five numbers, verdicts on the model and on every head, and advice, each with its rule. High separability and a
-        high critical N mean that what is selected is separable from the rest, many effective tokens and a high decay
+        high critical N mean that selected tokens are separable from the rest, many effective tokens and a high decay
         exponent that weight is spread, a high sensitivity that small changes of the logits move it.
 
     Raises:
@@ -103,13 +102,7 @@ def report(
         with independently():
             closer.share_sample()
         leave_to_merge()
-        if closer.skipped:
-            run = _with_skipped(run, closer.skipped)
-        result = make_report(run, *closer.seen())
-        if place is not None:
-            result.save(place)
-            result.to_html(place / result.page)
-    return result
+        return _finished(run, closer.skipped, *closer.extras(), place)
 
 
 def merged_report(folder: Path, board: Board, say: Callable[[str], object]) -> Report | None:
@@ -118,22 +111,25 @@ def merged_report(folder: Path, board: Board, say: Callable[[str], object]) -> R
         merged = merged_run(folder, board, Report.study, say)
         if merged is None or merged.kept.finished:
             return None
-        parts, run = merged.kept.parts, merged.run
+        parts = merged.kept.parts
         alternatives = kept_alternatives(parts, alternatives_windows(merged.cut), merged.settings)
-        sample = parts.json(_SAMPLE)
+        sample = _kept_sample(parts)
         if parts.measured_again:
             return None
         failure = None if sample is not None else board.failure(Unit(_SAMPLE, ()))
-        if failure is not None:
-            run = _with_skipped(run, [str(failure)])
-        result = make_report(run, alternatives, None if sample is None else sample_from_json(sample))
+        return _finished(merged.run, [] if failure is None else [str(failure)], alternatives, sample, folder)
+
+
+def _finished(
+    run: Run, skipped: Sequence[str], alternatives: pl.DataFrame, sample: Sample | None, folder: Path | None
+) -> Report:
+    if skipped:
+        run = Run(run.table, {**run.manifest, "skipped": [*run.manifest["skipped"], *skipped]})
+    result = make_report(run, alternatives, sample)
+    if folder is not None:
         result.save(folder)
         result.to_html(folder / result.page)
     return result
-
-
-def _with_skipped(run: Run, why: Sequence[str]) -> Run:
-    return Run(run.table, {**run.manifest, "skipped": [*run.manifest["skipped"], *why]})
 
 
 def make_report(run: Run, alternatives: pl.DataFrame | None = None, sample: Sample | None = None) -> Report:
@@ -145,42 +141,35 @@ def make_report(run: Run, alternatives: pl.DataFrame | None = None, sample: Samp
     findings = verdicts(table, fragile, sample)
     learned = all(finding.topic != NOT_LEARNED for finding in findings)
     return Report(
-        run=run,
-        numbers=key_numbers(table),
-        verdicts=findings,
-        heads=head_verdicts(table),
-        growth=growth(table),
-        floors=fragile,
-        alternatives=alternatives,
-        advice=advice(table, fragile, alternatives, SPARSE, SHARPER, learned),
-        sample=sample,
-    )
+        run=run, numbers=key_numbers(table), verdicts=findings, heads=head_verdicts(table), growth=growth(table),
+        floors=fragile, alternatives=alternatives, advice=advice(table, fragile, alternatives, learned), sample=sample,
+    )  # fmt: skip
 
 
-def _lengths(given: int | Sequence[int] | None, context: int | None) -> int | Sequence[int] | None:
-    if given is not None:
-        return given
+def _lengths(lengths: int | Sequence[int] | None, context: int | None) -> int | Sequence[int] | None:
+    if lengths is not None:
+        return lengths
     return [length for length in REPORT_LENGTHS if context is None or length <= context] or None
 
 
 class _CloserLook:
-    """Alternatives and a window to look at: read in the passes of the run, then kept beside it."""
+    """Reads alternatives and sample in the passes of the run, and keeps them beside it."""
 
     def __init__(self, model: LoadedModel, text: Text, settings: Settings, cut: Windows) -> None:
         self._model, self._text, self._settings, self._cut = model, text, settings, cut
-        self._before: tuple[pl.DataFrame, Sample | None] | None = None
+        self._before: Extras | None = None
         self._parts = Parts(None, "")
         self.skipped: list[str] = []
 
     def readers(self, open_tap: Tap, kept: RunFolder) -> Sequence[PassReader]:
-        """None where an earlier call has kept both."""
+        """Empty where an earlier call has kept both."""
         self._before = _kept(kept)
         if self._before is not None:
             return ()
         windows = alternatives_windows(self._cut)
         self._alternatives = AlternativesReader(self._model, open_tap, windows, self._settings, kept.parts)
         self._parts = kept.parts
-        if is_shared():  # the sample is a part of its own: who reads a window ends before it is whole
+        if is_shared():  # then the sample is a separate part: a worker may stop before its window is complete
             return (self._alternatives,)
         self._sample = self._sample_reader(open_tap)
         return self._alternatives, self._sample
@@ -191,48 +180,51 @@ class _CloserLook:
             unit = unit_in(self._parts.folder, _SAMPLE, [self._parts.folder / f"{_SAMPLE}{JSON}"])
             self.skipped = list(map(str, share([unit], lambda _: self._keep_sample(), needed=False).values()))
 
-    def seen(self) -> tuple[pl.DataFrame, Sample | None]:
+    def extras(self) -> Extras:
         if self._before is not None:
             return self._before
-        if is_shared():
-            kept = self._parts.json(_SAMPLE)
-            return self._alternatives.table(), None if kept is None else sample_from_json(kept)
-        return self._alternatives.table(), self._sample.sample(self._text)
+        sample = _kept_sample(self._parts) if is_shared() else self._sample.sample(self._text)
+        return self._alternatives.table(), sample
 
     def _sample_reader(self, open_tap: Tap) -> SampleReader:
         return SampleReader(self._model, open_tap, sample_window(self._cut), self._settings)
 
     def _keep_sample(self) -> None:
-        """From a pass of its own, which gives the same numbers."""
+        """From a separate pass, which gives the same numbers."""
         with tap(self._model) as open_tap:
             check_model(self._model, open_tap, check_tokens(self._model, self._cut))  # names the layers
             reader = self._sample_reader(open_tap)
             read_window(self._model, reader.chosen, [reader])
-        self._parts.keep_json(_SAMPLE, sample_as_json(reader.sample(self._text)))
+        self._parts.keep_json(_SAMPLE, reader.sample(self._text).as_json())
 
 
-def _kept(kept: RunFolder) -> tuple[pl.DataFrame, Sample | None] | None:
-    """What an earlier call left; None if it is not there, damaged, or of an unfinished run."""
+def _kept_sample(parts: Parts) -> Sample | None:
+    stored = parts.json(_SAMPLE)
+    return None if stored is None else sample_from_json(stored)
+
+
+def _kept(kept: RunFolder) -> Extras | None:
+    """From an earlier call; None if they are missing, damaged, or the run is unfinished."""
     if kept.path is None or not kept.finished:
         return None
     try:
-        return read_beside(kept.path, read_manifest(kept.path)[1])
+        return _read_extras(kept.path, read_manifest(kept.path)[1])
     except AbbeError as error:
         kept.parts.again(str(error))
         return None
 
 
-def read_beside(folder: Path, stored: Mapping[str, Any]) -> tuple[pl.DataFrame, Sample | None]:
-    """Alternatives and sample of a finished report; `stored` is its manifest with the checksums."""
-    sample = read_content(folder / SAMPLE, stored)
+def _read_extras(folder: Path, stored: Mapping[str, Any]) -> Extras:
+    """Of a finished report; `stored` is its manifest with the checksums."""
+    content = read_content(folder / SAMPLE, stored)
     try:
-        made = None if sample["sample"] is None else sample_from_json(sample["sample"])
+        sample = None if content["sample"] is None else sample_from_json(content["sample"])
     except (KeyError, TypeError, ValueError, IndexError):
-        raise AbbeError(f"{folder / SAMPLE} is damaged: it is not whole") from None
+        raise AbbeError(f"{folder / SAMPLE} is damaged: it is incomplete") from None
     alternatives = read_table(folder / ALTERNATIVES, stored)
     older_baseline = pl.col("normalizer").replace("own", BASELINE)
-    return alternatives.rename(newer_name).with_columns(older_baseline), made
+    return alternatives.rename(newer_name).with_columns(older_baseline), sample
 
 
 def opened_report(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Report:
-    return make_report(opened_run(folder, manifest, stored), *read_beside(folder, stored))
+    return make_report(opened_run(folder, manifest, stored), *_read_extras(folder, stored))

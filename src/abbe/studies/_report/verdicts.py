@@ -1,4 +1,10 @@
-"""What a run says about the model: plain sentences, each with its rule and the numbers it rests on."""
+"""What a run says about the model: plain sentences, each with its rule and its evidence.
+
+First whether attention has been learned at all: there is no advice on random or uniform weights. Either sign is enough.
+Fresh initial weights are so small that attention is uniform in nearly all heads, as it is where queries or keys are
+zero. Large random weights, or normalised queries and keys, give attention that looks selective without having learned
+anything; then the loss is that of guessing. docs/explanation/report-rules.md has the measurements.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +12,27 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 
-from ...words.finding import Fact, Finding, Place
+from ...words.finding import NOT_LEARNED, NOTICE, Fact, Finding, Place
 from ...words.numbers import heads_of, percent, power_of_n, sentence, tokens
 from ...words.thresholds import FADING, FRAGILE, NEAR_UNIFORM, SINK
 from .._engine.lookup import Cell, Lookup
-from .floors import highest_and_middle
-from .head_verdicts import Facts, head_facts, is_blurred, is_fading, is_near_uniform, is_sink
+from .head_verdicts import Facts, head_facts, is_blurred, is_fading, is_near_uniform, is_sink, value_of
 from .key_numbers import LEVEL, can_reject, critical_n
+from .limits import highest_and_median
 from .result import Sample
-from .untrained import hardly_learned
 
+UNIFORM_HEADS = 0.9  # of all heads near the entropy ceiling; at most 0.02 in trained models
+GUESSING = 0.97  # of ln(vocabulary): untrained models had 0.995 and more in every window, trained ones at most 0.96
 HALF = 0.5
 
 
 def verdicts(table: Lookup, floors: pl.DataFrame, sample: Sample | None = None) -> tuple[Finding, ...]:
-    """What the run says about the model; what could not be measured is left out.
-
-    First of all whether its attention has been learned, for which the loss of the sample is looked at, too.
-    """
+    """What the run, and the loss of the sample, say about the model, as far as it was measured."""
     heads = head_facts(table)
     if not heads:
         return ()
     findings = [
-        hardly_learned(table, sample),
+        hardly_learned(table, heads, sample),
         _dispersion(table, heads),
         _forced(table),
         _random_sets(table),
@@ -44,17 +48,47 @@ def _matching(heads: Mapping[Place, Facts], test: Callable[[Facts], bool]) -> tu
     return tuple(place for place, facts in heads.items() if test(facts))
 
 
+def hardly_learned(table: Lookup, heads: Mapping[Place, Facts], sample: Sample | None) -> Finding | None:
+    """The verdict, if attention is uniform in nearly all heads or the next token is merely guessed."""
+    measured = {place: facts for place, facts in heads.items() if facts.entropy_share is not None}
+    near = _matching(measured, is_near_uniform)
+    uniform = bool(measured) and len(near) >= UNIFORM_HEADS * len(measured)
+    loss, guessing = (None, None) if sample is None else (sample.loss, sample.guessing)
+    guesses = loss is not None and guessing is not None and loss >= GUESSING * guessing
+    if not (uniform or guesses):
+        return None
+    signs = []
+    if uniform:
+        words = heads_of(len(near), len(measured), "is", "are")
+        signs.append(f"{words} within {percent(1 - NEAR_UNIFORM)} of the entropy ceiling at {table.longest:,} tokens")
+    if guesses:
+        signs.append(
+            f"the next token is predicted no better than by guessing (loss {loss:.2f} nats, guessing {guessing:.2f})"
+        )
+    numbers: dict[str, Fact] = {
+        "heads near the entropy ceiling": len(near), "heads": len(measured),
+        "loss of the next token, nats": loss, "loss of guessing, nats": guessing,
+    }  # fmt: skip
+    rule = (
+        f"At least {percent(UNIFORM_HEADS)} of the heads have a mean entropy of {percent(NEAR_UNIFORM)} of the mean of "
+        f"ln n or more, or the loss on the window shown is at least {percent(GUESSING)} of ln V, the loss of guessing "
+        "among all V tokens. For a trained model the second means that it cannot predict this text. Only causal "
+        "language models have that loss."
+    )
+    return Finding(NOT_LEARNED, f"{NOTICE} {sentence(', and '.join(signs))}.", rule, numbers, near)
+
+
 def _dispersion(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
     measured = {place: facts for place, facts in heads.items() if facts.entropy_share is not None}
     if not measured:
         return None
     near = _matching(measured, is_near_uniform)
-    surely = sum(1 for place in near if _surely_uniform(measured[place]))
+    shares = [facts.entropy_share or 0.0 for facts in measured.values()]
     numbers: dict[str, Fact] = {
         "heads near the ceiling": len(near),
-        "of these with the whole interval there": surely,
+        "of these with the whole interval there": sum(_surely_uniform(measured[place]) for place in near),
         "heads": len(measured),
-        "mean entropy over its ceiling": _mean([facts.entropy_share for facts in measured.values()]),
+        "mean entropy over its ceiling": sum(shares) / len(shares),
     }
     return Finding(
         "dispersion",
@@ -70,10 +104,9 @@ def _dispersion(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
 
 
 def _surely_uniform(facts: Facts) -> bool:
+    """Of a head near the ceiling: the whole interval is there."""
     cell = facts.entropy
-    return (
-        cell is not None and cell.low is not None and bool(cell.limit) and cell.low >= NEAR_UNIFORM * (cell.limit or 0)
-    )
+    return cell is not None and cell.low is not None and cell.low >= NEAR_UNIFORM * (cell.limit or 0)
 
 
 def _forced(table: Lookup) -> Finding | None:
@@ -84,11 +117,9 @@ def _forced(table: Lookup) -> Finding | None:
     forced = tuple(place for place, cell in cells.items() if (cell.limit or 0) < HALF)
     overall = table.overall("max_weight", table.longest)
     numbers: dict[str, Fact] = {
-        "heads that cannot": len(forced),
-        "heads": len(cells),
-        "largest weight, mean": None if overall is None else overall.value,
+        "heads that cannot": len(forced), "heads": len(cells), "largest weight, mean": value_of(overall),
         "its proved ceiling, mean": None if overall is None else overall.limit,
-    }
+    }  # fmt: skip
     return Finding(
         "forced dispersion",
         sentence(
@@ -106,39 +137,31 @@ def _random_sets(table: Lookup) -> Finding | None:
     critical, tested = critical_n(table)
     if not tested or not can_reject(table):
         return None
-    longest = table.longest
-    statistics = {n: table.overall("ks_statistic", longest, n) for n in tested}
-    p_values = {n: table.overall("ks_p_value", longest, n) for n in tested}
+    p_values = {n: table.overall("ks_p_value", table.longest, n) for n in tested}
     at = tested[-1] if critical is None else int(critical.value)
     numbers: dict[str, Fact] = {"critical N": None if critical is None else at, "largest N tested": tested[-1]}
     if critical is not None:
         numbers |= {"interval from": critical.low, "to": critical.high}
-    statistic, p_value = statistics.get(at), p_values.get(at)
     numbers |= {
-        f"KS statistic at N = {at}": None if statistic is None else statistic.value,
-        f"p-value at N = {at}": None if p_value is None else p_value.value,
+        f"KS statistic at N = {at}": value_of(table.overall("ks_statistic", table.longest, at)),
+        f"p-value at N = {at}": value_of(p_values.get(at)),
     }
     rule = (
         "Critical N: the first size at which a two-sample Kolmogorov-Smirnov test of the heads' mean distances against "
-        f"those of random sets does not reject at level {LEVEL:g} (arXiv 2508.17821). That it does not reject is no "
-        "proof of equality."
+        f"those of random sets does not reject at level {LEVEL:g} (arXiv 2508.17821). Not rejecting does not prove "
+        "equality."
     )
     return Finding("random sets", _critical_sentence(at if critical else None, p_values), rule, numbers)
 
 
 def _critical_sentence(critical: int | None, p_values: Mapping[int, Cell | None]) -> str:
-    largest = max(p_values)
     if critical is None:
-        return (
-            f"Up to {largest} tokens, the most that were tried, selection is statistically distinguishable from random."
-        )
+        return f"Up to {max(p_values)} tokens, the most tried, selection is statistically distinguishable from random."
     rejected_again = [n for n, p in p_values.items() if n > critical and p is not None and p.value <= LEVEL]
+    indistinguishable = "is statistically indistinguishable from random"
     if rejected_again:
-        return (
-            f"Selecting {tokens(critical)} is statistically indistinguishable from random, but selecting "
-            f"{rejected_again[0]} is not."
-        )
-    return f"From {tokens(critical)} on, selection is statistically indistinguishable from random."
+        return f"Selecting {tokens(critical)} {indistinguishable}, but selecting {rejected_again[0]} is not."
+    return f"From {tokens(critical)} on, selection {indistinguishable}."
 
 
 def _separability(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
@@ -151,25 +174,23 @@ def _separability(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None
         **_with_interval("separability", overall),
         "of random sets": overall.control, "heads no better than random": len(blurred), "heads": len(measured),
     }  # fmt: skip
-    worse = (
-        f"every head does better than random{'' if overall.low is not None else ' (one window: no interval)'}"
-        if not blurred
-        else f"{heads_of(len(blurred), len(measured), 'does', 'do')} no better than random"
-    )
+    counted = f"{heads_of(len(blurred), len(measured), 'does', 'do')} no better than random"
+    if not blurred:
+        counted = f"every head does better than random{'' if overall.low is not None else ' (one window: no interval)'}"
     return Finding(
         "separability",
         f"Of the {tokens(table.size or 0)} that a head weights most, {percent(overall.value)} are separable from "
-        f"the rest, against {percent(overall.control)} of {table.size} random ones; {worse}.",
-        "Separability: the share of the selected whose weighted vectors lie no farther from their sum than the nearest "
-        "unselected one. A head does no better than random if the interval of its separability reaches down to that of "
-        "random sets.",
+        f"the rest, against {percent(overall.control)} of {table.size} random ones; {counted}.",
+        "Separability: the share of the selected tokens whose weighted vectors lie no farther from their sum than the "
+        "nearest unselected one. A head does no better than random if the interval of its separability reaches down to "
+        "that of random sets.",
         numbers,
         blurred,
     )
 
 
 def _can_be_blurred(facts: Facts) -> bool:
-    """Where random sets are separable, too, as sets of one are, no head can do better."""
+    """Where random sets are always separable, as sets of one are, no head can do better."""
     cell = facts.separability
     return cell is not None and cell.control is not None and cell.control < 1
 
@@ -224,20 +245,15 @@ def _gradient(table: Lookup, floors: pl.DataFrame) -> Finding | None:
     overall = table.overall("sensitivity_worst_mean", table.longest)
     if overall is None or not overall.limit:
         return None
-    highest, fragile_heads = highest_and_middle(floors), floors["floor"].drop_nulls().len()
+    highest, middle = highest_and_median(floors) or (None, None)
     numbers: dict[str, Fact] = {
-        **_with_interval("worst sensitivity at T = 1, mean", overall),
-        "its ceiling": overall.limit,
-        "highest temperature at which a head is fragile": None if highest is None else highest[0],
-        "the same for the median head": None if highest is None else highest[1],
-        "heads that get fragile": fragile_heads,
-        "heads": floors.height,
-    }
-    fragile = (
-        "no head becomes fragile at the temperatures that were tried"
-        if highest is None
-        else f"the first head becomes fragile below T = {highest[0]:.2f}"
-    )
+        **_with_interval("worst sensitivity at T = 1, mean", overall), "its ceiling": overall.limit,
+        "highest temperature at which a head is fragile": highest, "the same for the median head": middle,
+        "heads that get fragile": floors["floor"].drop_nulls().len(), "heads": floors.height,
+    }  # fmt: skip
+    fragile = "no head becomes fragile at the temperatures tried"
+    if highest is not None:
+        fragile = f"the first head becomes fragile below T = {highest:.2f}"
     return Finding(
         "gradients",
         f"At T = 1 the weights react with {percent(overall.value / overall.limit)} of the largest possible "
@@ -251,8 +267,3 @@ def _gradient(table: Lookup, floors: pl.DataFrame) -> Finding | None:
 
 def _with_interval(name: str, cell: Cell) -> dict[str, Fact]:
     return {name: cell.value, "interval from": cell.low, "to": cell.high}
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

@@ -8,8 +8,7 @@ import torch
 from ...measures import ks_test
 from ...words.numbers import percent
 from ...words.paper import PAPER_CRITICAL_SHARE
-from .claim_rules import CLEARLY, LINEAR, answer, inside, line_of, power, slope
-from .claims_readings import Judged, with_readings
+from .claim_rules import CLEARLY, LINEAR, Judged, answer, inside, line_of, power, slope, with_readings
 from .result import Claim, Figure
 
 CONSERVATIVE = 1.25  # a bound this many times above the value
@@ -37,12 +36,11 @@ def bound_is_loose(figure: Figure) -> Claim:
     table = figure.tables["distance"]
     selected, bound = (line_of(table, "length", name) for name in ("selected", "bound"))
     ratios = [bound[length] / selected[length] for length in selected if length in bound and selected[length] > 0]
-    shown = f"it is {min(ratios):.3g} to {max(ratios):.3g} times the distance" if ratios else "no bound was found"
     return Claim(
         "2a",
         "bound of Theorem 1",
         "the bound holds and is conservative",
-        shown,
+        f"it is {min(ratios):.3g} to {max(ratios):.3g} times the distance" if ratios else "no bound was found",
         f"it is at least {CONSERVATIVE:g} times the distance at every length (in its linear form, which is true, with "
         "d1 replaced by a larger number that needs no pairs of tokens)",
         answer(min(ratios) >= CONSERVATIVE if ratios else None),
@@ -55,14 +53,14 @@ def formula_is_upper_bound(figure: Figure) -> Claim:
     random, low, high = (line_of(table, "length", name) for name in ("random", "expected low", "expected high"))
     ratios = [random[length] / low[length] for length in random if low.get(length, 0) > 0]
     tops = [random[length] / high[length] for length in random if high.get(length, 0) > 0]
-    shown = f"random sets are at up to {max(ratios):.3g} times it" if ratios else "no bound was found"
+    measured = f"random sets are at up to {max(ratios):.3g} times it" if ratios else "no bound was found"
     if tops:
-        shown += f", and at most {max(tops):.3g} times the corrected one"
+        measured += f", and at most {max(tops):.3g} times the corrected one"
     return Claim(
         "2a",
         "formula of Theorem 1(2)",
         "the mean distance of random sets is at most the formula of Theorem 1(2) (read without its term epsilon)",
-        shown,
+        measured,
         f"refuted where random sets exceed it by more than {percent(CLEARLY)}; it cannot be confirmed, because by "
         "Jensen's inequality it is a lower bound",
         answer(False if ratios and max(ratios) > 1 + CLEARLY else None),
@@ -92,15 +90,13 @@ def critical_share(figure: Figure) -> Claim:
     longest = table.filter(pl.col("length") == pl.col("length").max()).sort("level")
     parts: list[str] = []
     numbers: dict[str, float | None] = {}
-    judged = None
     for row in longest.iter_rows(named=True):
-        critical, length, level = row["critical_n"], row["length"], row["level"]
-        share = None if critical is None else critical / length
+        critical, level = row["critical_n"], row["level"]
+        share = None if critical is None else critical / row["length"]
         size = f"none up to {row['largest_n']}" if share is None else f"N = {critical:.0f}, {share:.3g} L"
         parts.append(f"{size} at level {level:g}")
         numbers[f"critical N / L at {level:g}"] = share
-        if level == longest["level"].min() and _can_reject(figure, level):  # the level of the paper's text
-            judged = _near_the_paper(share)
+    holds, _ = _judge_share(longest.head(1))  # at the lowest level, that of the paper's text
     claim = Claim(
         "2c",
         "critical N",
@@ -109,21 +105,17 @@ def critical_share(figure: Figure) -> Claim:
         f"at level 0.01 and the longest length, critical N / L lies between {CRITICAL_SHARE[0]:g} and "
         f"{CRITICAL_SHARE[1]:g} (the test's power depends on the number of heads: "
         f"{figure.about.get('heads', '?')} here, 144 in the paper)",
-        answer(judged),
+        answer(holds if _can_reject(figure, longest["level"][0]) else None),
         numbers,
     )
     return with_readings(claim, figure, "critical N / L at 0.01", _judge_share, _can_reject(figure, 0.01))
 
 
-def _near_the_paper(share: float | None) -> bool:
-    return share is not None and CRITICAL_SHARE[0] <= share <= CRITICAL_SHARE[1]
-
-
 def _judge_share(rows: pl.DataFrame) -> Judged:
-    """At the longest length."""
+    """At the longest length; without a critical N the paper's statement does not hold."""
     last = rows.row(-1, named=True)
     share = None if last["critical_n"] is None else last["critical_n"] / last["length"]
-    return _near_the_paper(share), share
+    return bool(inside(share, CRITICAL_SHARE)), share
 
 
 def _can_reject(figure: Figure, level: float) -> bool:
@@ -134,17 +126,16 @@ def _can_reject(figure: Figure, level: float) -> bool:
 
 def critical_growth(figure: Figure) -> Claim:
     table = figure.tables["critical"].filter((pl.col("vectors") == "embedding") & (pl.col("level") == 0.01))
-    known = table.filter(pl.col("critical_n").is_not_null()).sort("length")
     holds, exponent = _judge_growth(table)
     enough = _can_reject(figure, 0.01)
-    shown = f"like L^{exponent:.2f}" if exponent is not None else "no growth to fit"
-    if len(known) < len(table):
-        shown += f"; every test rejects at {len(table) - len(known)} of {len(table)} lengths"
+    measured = f"like L^{exponent:.2f}" if exponent is not None else "no growth to fit"
+    if missing := table["critical_n"].null_count():
+        measured += f"; every test rejects at {missing} of {len(table)} lengths"
     claim = Claim(
         "2c",
         "critical N grows with length",
         "critical N grows sub-linearly in L",
-        shown,
+        measured,
         f"the exponent of a power law lies between {SUB_LINEAR[0]:g} and {SUB_LINEAR[1]:g} (level 0.01; not judged "
         "unless there is a critical N at every length, and at three or more)",
         answer(holds if enough else None),
@@ -163,16 +154,16 @@ def _judge_growth(rows: pl.DataFrame) -> Judged:
 def collapse(figure: Figure) -> Claim:
     table = figure.tables["proportional"].filter(pl.col("vectors") == "embedding").sort("length")
     line = dict(table.select("length", "value").iter_rows())
-    shown, holds, exponent = "too few lengths", None, None
+    measured, holds, exponent = "too few lengths", None, None
     if len(line) > 1:
-        shown = f"{line[min(line)]:.3g} at {min(line)} tokens, {line[max(line)]:.3g} at {max(line)}"
+        measured = f"{line[min(line)]:.3g} at {min(line)} tokens, {line[max(line)]:.3g} at {max(line)}"
         exponent = slope(list(line), list(line.values()))
         holds = line[max(line)] < (1 - CLEARLY) * line[min(line)]
     return Claim(
         "2c",
         "N in proportion to L",
         "if N grows in proportion to L, the distance collapses to 0",
-        shown + (f", like L^{exponent:.2f}" if exponent is not None else ""),
+        measured + (f", like L^{exponent:.2f}" if exponent is not None else ""),
         f"for N = L/8 the distance is more than {percent(CLEARLY)} lower at the longest than at the shortest length",
         answer(holds),
         {"exponent": exponent},

@@ -1,9 +1,9 @@
-"""Statements about separability, sensitivity and the drift to uniform: figures 3 and 4, and words of the paper."""
+"""Statements about separability, sensitivity and the drift to uniform: figures 3 and 4, and the paper's text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
@@ -18,18 +18,15 @@ LOW_TEMPERATURE = 0.1
 
 def separability_falls(figure: Figure) -> Claim:
     line = line_of(figure.tables["mean"], "n", "selected")
-    fall = later = None
+    measured, fall, later = "too few sizes", None, None
     if TURN in line and len(line) > 2:
-        start, end = line[min(line)], line[max(line)]
-        fall, later = start - line[TURN], line[TURN] - end
-    shown = "too few sizes"
-    if fall is not None and later is not None:
-        shown = f"it falls by {fall:.2f} up to N = {TURN}, and by {later:.2f} from there to N = {max(line)}"
+        fall, later = line[min(line)] - line[TURN], line[TURN] - line[max(line)]
+        measured = f"it falls by {fall:.2f} up to N = {TURN}, and by {later:.2f} from there to N = {max(line)}"
     return Claim(
         "3",
         "separability falls",
         f"the separable share N_s/N falls until N is about {TURN}, then settles",
-        shown,
+        measured,
         f"from N = 1 to {TURN} it falls by at least 0.05, and beyond changes by less than half of that fall",
         answer(None if fall is None or later is None else fall >= 0.05 and abs(later) < fall / 2),
         {f"fall to {TURN}": fall, "fall beyond": later},
@@ -43,32 +40,35 @@ def separability_settles(figure: Figure) -> Claim:
     beyond = [line[n] for n in line if n >= TURN]
     chance = [control[n] for n in control if n >= TURN]
     by_value = [value for n, value in line_of(table, "n", "selected", "value").items() if n >= TURN]
-    mean = sum(beyond) / len(beyond) if beyond else None
-    shown = f"{min(beyond):.2f} to {max(beyond):.2f}" if beyond else "no such size"
+    measured = f"{min(beyond):.2f} to {max(beyond):.2f}" if beyond else "no such size"
     if chance:
-        shown += f"; random sets {min(chance):.2f} to {max(chance):.2f}"
+        measured += f"; random sets {min(chance):.2f} to {max(chance):.2f}"
     if by_value:
-        shown += f"; in value space {min(by_value):.2f} to {max(by_value):.2f}"
+        measured += f"; in value space {min(by_value):.2f} to {max(by_value):.2f}"
     return Claim(
         "3",
         "separable share",
         f"beyond N = {TURN}, {low:.2f} to {high:.2f} of the selected tokens are separable",
-        shown,
+        measured,
         f"at every size from {TURN} on, the mean over heads lies between {low:.2f} and {high:.2f}",
         answer(all(inside(value, PAPER_SEPARABILITY) for value in beyond) if beyond else None),
-        {"mean": mean, "mean of random sets": sum(chance) / len(chance) if chance else None},
+        {"mean": _mean(beyond), "mean of random sets": _mean(chance)},
     )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def growth_at_low_temperature(figure: Figure) -> Claim:
     table = figure.tables["sensitivity"].filter(pl.col("temperature") <= LOW_TEMPERATURE)
-    smallest = table["step"].min()
-    at_step = table.filter(pl.col("step") == smallest)
+    smallest_step = table.filter(pl.col("step") == pl.col("step").min())
+    derivative = table.filter(pl.col("step").is_null())
     exponents = {
-        "random direction, largest head": _exponent(at_step, "random", "paper"),
-        "random direction, largest row": _exponent(at_step, "random", "max"),
-        "worst direction, mean": _exponent(table.filter(pl.col("step").is_null()), "worst", "mean"),
-        "worst direction, largest row": _exponent(table.filter(pl.col("step").is_null()), "worst", "max"),
+        "random direction, largest head": _exponent(smallest_step, "random", "paper"),
+        "random direction, largest row": _exponent(smallest_step, "random", "max"),
+        "worst direction, mean": _exponent(derivative, "worst", "mean"),
+        "worst direction, largest row": _exponent(derivative, "worst", "max"),
     }
     judged = exponents["random direction, largest head"]
     others = "; ".join(f"{name} T^{power(value)}" for name, value in list(exponents.items())[1:])
@@ -109,18 +109,16 @@ def ceiling(figure: Figure) -> Claim:
 
 def drift_with_size(figure: Figure) -> Claim:
     nats, shares = _ends(figure.tables["by_size"].filter(pl.col("n") >= 5), "n")
-    shown = "too few sizes"
+    measured = "too few sizes"
     if nats and shares:
-        (first, last), (small, large) = nats, shares.values()
-        shown = (
-            f"{nats[first]:.3g} nats at N = {first}, {nats[last]:.3g} at {last}; {small:.3g} and {large:.3g} of ln N"
-        )
+        (first, last), (low, high), (small, large) = nats, nats.values(), shares.values()
+        measured = f"{low:.3g} nats at N = {first}, {high:.3g} at {last}; {small:.3g} and {large:.3g} of ln N"
     falls = [_falls(line) for line in (nats, shares)]
     return Claim(
         DRIFT,
         "drift to uniform with N",
         "the more tokens are selected, the nearer their weights are to uniform (our reading of its words)",
-        shown,
+        measured,
         "from N = 5 to the largest, both the divergence of the renormalised selected weights from uniform and its "
         f"share of the largest possible, ln N, fall by more than {percent(CLEARLY)}; not judged if they disagree",
         answer(falls[0] if falls[0] == falls[1] else None),
@@ -130,12 +128,12 @@ def drift_with_size(figure: Figure) -> Claim:
 
 def drift_with_length(figure: Figure) -> Claim:
     nats, _ = _ends(figure.tables["by_length"], "length")
-    shown = "; ".join(f"{value:.3g} nats at {length} tokens" for length, value in nats.items()) or "too few lengths"
+    values = "; ".join(f"{value:.3g} nats at {length} tokens" for length, value in nats.items())
     return Claim(
         DRIFT,
         "drift to uniform with L",
         "the longer the context, the nearer the weights of the selected are to uniform (our reading of its words)",
-        shown,
+        values or "too few lengths",
         f"the divergence for N = {figure.about.get('size', 5)} is more than {percent(CLEARLY)} lower at the longest "
         "than at the shortest length; not judged if the two are closer",
         answer(_falls(nats)),
@@ -157,6 +155,4 @@ def _falls(line: Mapping[int, float]) -> bool | None:
     if len(line) < 2:
         return None
     first, last = line.values()
-    if abs(last - first) <= CLEARLY * abs(first):
-        return None
-    return last < first
+    return None if abs(last - first) <= CLEARLY * abs(first) else last < first

@@ -39,7 +39,7 @@ class Part:
 def plan(
     figures: Sequence[str], context: int | None, windows: int, queries: int | None, seed: int, quick: bool
 ) -> list[Part]:
-    """The runs of the figures asked for, in the paper's order."""
+    """The runs of these figures, in the paper's order."""
     unknown = [name for name in figures if name not in FIGURES]
     if unknown or not figures:
         raise AbbeError(f"there is no figure {', '.join(unknown) or 'named'}: choose from {', '.join(FIGURES)}, or all")
@@ -47,25 +47,19 @@ def plan(
         raise AbbeError(f"windows is {windows}, but must be at least 1")
     lengths = tuple(length for length in LENGTHS if context is None or length <= context)
     if len(lengths) < 2:
-        least = LENGTHS[1]
-        raise AbbeError(f"model and text have room for windows of {context} tokens: the figures need at least {least}")
+        raise AbbeError(
+            f"model and text have room for windows of {context} tokens: the figures need at least {LENGTHS[1]}"
+        )
+    chosen = lengths[::-2][::-1] if quick else lengths  # always with the longest
     common = Settings(
-        lengths=lengths[::-2][::-1] if quick else lengths,  # the longest always
-        windows=windows,
-        queries=queries,
-        sizes=(SIZE,),
-        vectors="embedding",
-        normalizer=None,
-        temperatures=(),
-        seed=seed,
-        level=0.95,
-        resamples=100 if quick else 1000,
-    )
-    made = {name: _settings(name, common, lengths[-1], quick) for name in FIGURES if name in figures}
+        lengths=chosen, windows=windows, queries=queries, sizes=(SIZE,), vectors="embedding", normalizer=None,
+        temperatures=(), seed=seed, level=0.95, resamples=100 if quick else 1000,
+    )  # fmt: skip
     return [
-        Part(name, vectors, replace(settings, vectors=vectors))
-        for name, settings in made.items()
-        for vectors in (_VECTORS if name != "4" else _VECTORS[:1])  # weights have no vectors
+        Part(name, vectors, replace(_settings(name, common, lengths[-1], quick), vectors=vectors))
+        for name in FIGURES
+        if name in figures
+        for vectors in (_VECTORS if name != "4" else _VECTORS[:1])  # figure 4 is about weights, not vectors
     ]
 
 
@@ -77,10 +71,9 @@ def _settings(figure: str, common: Settings, longest: int, quick: bool) -> Setti
     at_longest = replace(common, lengths=(longest,))
     if figure == "4":
         return replace(at_longest, temperatures=_TEMPERATURES[:: 2 if quick else 1], steps=STEPS)
-    sizes = _SIZES_2B if figure == "2b" else _SIZES_3
-    grid = _fitting(sizes, longest)
+    sizes = _fitting(_SIZES_2B if figure == "2b" else _SIZES_3, longest)
     # The same queries for every size, or sizes could not be compared.
-    return replace(at_longest, sizes=grid, more_than=grid[-1], expected=figure == "2b")
+    return replace(at_longest, sizes=sizes, more_than=sizes[-1], expected=figure == "2b")
 
 
 def _fitting(sizes: Sequence[int], longest: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What `reproduce` gives: the data of every figure, the paper's statements judged, and the times."""
+"""The result of `reproduce`: the data of every figure, the paper's statements judged, and the times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Answer = Literal["holds", "does not hold", "cannot be judged"]
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """One figure as tidy tables, without a word on how it is drawn.
+    """One figure as tidy tables, independent of how it is drawn.
 
     Tables, by figure (lengths and sizes in tokens, distances in the units of the vectors, means over all heads; `low`
     and `high` are the ends of an interval over windows and may be null):
@@ -49,7 +49,7 @@ class Figure:
 
     name: str
     tables: Mapping[str, pl.DataFrame] = field(repr=False)
-    about: Mapping[str, Any] = field(default_factory=dict)  # length, sizes, queries and the like, for captions
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 _OLDER = {"found": "measured"}  # fields of claims in folders of older versions
@@ -57,7 +57,7 @@ _OLDER = {"found": "measured"}  # fields of claims in folders of older versions
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper, what this model shows, and whether it holds by a rule that is written down.
+    """A statement of the paper, what this model shows, and whether it holds by a written rule.
 
     Attributes:
         figure: that it belongs to.
@@ -95,7 +95,7 @@ class Reproduction(Result):
     manifest: Mapping[str, Any] = field(repr=False)
     figures: Mapping[str, Figure]
     claims: tuple[Claim, ...] = field(repr=False)
-    seconds: Mapping[str, float]  # of each figure of the paper, drawing not included
+    seconds: Mapping[str, float]
 
     @property
     def table(self) -> pl.DataFrame:

@@ -1,9 +1,10 @@
-"""reproduce: the experiments of arXiv 2508.17821 on any causal language model, and what we add to them."""
+"""reproduce: the experiments of arXiv 2508.17821 on any causal language model, and its statements judged."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,23 @@ from .._engine.sharing.asked import shareable
 from .._engine.sharing.crew import independently, leave_to_merge
 from .._engine.watch import Watch, watching
 from .._engine.window import check_tokens
-from .claims import judge
+from . import claims_distance as distance
+from . import claims_weights as weights
 from .plan import LENGTHS, Part, plan
-from .result import Reproduction
+from .result import Claim, Figure, Reproduction
 from .tables import drift_figure, make_figure
 
 _RUNS = "runs"
 _OVERHEAD = 3.0  # time with these measures over time without
+# The rules are ours, as the paper states most of this in words; each is reported with its answer.
+_RULES: Mapping[str, Sequence[Callable[[Figure], Claim]]] = {
+    "2a": (distance.growth, distance.bound_is_loose, distance.formula_is_upper_bound),
+    "2b": (distance.plateau,),
+    "2c": (distance.critical_share, distance.critical_growth, distance.collapse),
+    "3": (weights.separability_falls, weights.separability_settles),
+    "4": (weights.growth_at_low_temperature, weights.ceiling),
+    DRIFT: (weights.drift_with_size, weights.drift_with_length),
+}
 
 
 @shareable
@@ -45,14 +56,14 @@ def reproduce(
 
     Args:
         model, text: as for `diagnose`.
-        figures: which of "2a", "2b", "2c", "3", "4"; those that the folder holds already are shown, too. With 2a and 2b
-            comes the drift to uniform.
+        figures: which of "2a", "2b", "2c", "3", "4"; figures that the folder already holds are shown as well. 2a and
+            2b together also give the drift to uniform.
         windows: of each length; 8, or 2 when quick.
         queries: how many per window, drawn from all over it, or "all"; 128, or 16 when quick.
-        seed: of all that is drawn: the same seed gives the same numbers.
-        quick: fewer windows, queries, lengths, sizes and temperatures: a look, not a result.
-        folder: keep the runs there, and the page `reproduce.html` (`abbe.reproduce` writes it); what was measured
-            before is not measured again.
+        seed: random seed; the same seed gives the same numbers.
+        quick: fewer windows, queries, lengths, sizes and temperatures: a first look, not a result.
+        folder: keep the runs there, and the page `reproduce.html` (`abbe.reproduce` writes it); finished parts are not
+            measured again.
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
     Returns:
@@ -70,47 +81,39 @@ def reproduce(
     """
     place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     if loaded.kind != "decoder":
-        raise AbbeError(f"{loaded.name} is an {loaded.kind}: the paper's figures are of causal language models")
+        raise AbbeError(f"{loaded.name} is an {loaded.kind}: the paper's figures are for causal language models")
     quick = yes_or_no("quick", quick)
     windows = (2 if quick else 8) if windows is None else whole("windows", windows, least=1)
     chosen = _figures(figures)
     fitting = [length for length in LENGTHS if loaded.context is None or length <= loaded.context]
     cut = windows_for(loaded, source, fitting, windows, checked_seed(seed)) if fitting else Windows([], {})
     longest = max((window.length for window in cut), default=loaded.context or 0)
-    asked: dict[str, Any] = {
-        "windows": windows,
-        "queries": _queries(queries, quick),
-        "seed": checked_seed(seed),
-        "quick": quick,
-    }
-    plan(chosen, longest, **asked)  # mistakes are reported before anything is written
+    queries = (16 if quick else 128) if queries is None else queries
+    settings: dict[str, Any] = {
+        "windows": windows, "queries": count_of_queries(queries), "seed": checked_seed(seed), "quick": quick,
+    }  # fmt: skip
+    plan(chosen, longest, **settings)  # mistakes are reported before anything is written
     with held(place), evaluating(loaded.network):
-        parts = claim_folder(place, Reproduction.study, loaded, source, asked)
+        parts = claim_folder(place, Reproduction.study, loaded, source, settings)
         if place is not None:
-            chosen = [name for name in FIGURES if name in chosen or _measured_before(place, name)]
-        planned = _by_figure(plan(chosen, longest, **asked))
+            measured = [name for name in FIGURES if (place / _RUNS / f"{name}-embedding" / TABLE).is_file()]
+            chosen = [name for name in FIGURES if name in chosen or name in measured]
+        planned = {name: list(some) for name, some in groupby(plan(chosen, longest, **settings), lambda p: p.figure)}
         of_figures = {name: cut.of_lengths(some[0].settings.lengths) for name, some in planned.items()}
         lengths = [window.length for some in of_figures.values() for window in some]
         with watching(progress, len(lengths)) as watch:
-            plan_memory(loaded, lengths, len(check_tokens(loaded, cut)), watch.announce, queries=asked["queries"])
+            plan_memory(loaded, lengths, len(check_tokens(loaded, cut)), watch.announce, queries=settings["queries"])
             watch.announce(f"{loaded.name}: {_cost(loaded, cut, lengths)}")
             runs = {}
             for name, some in planned.items():
                 with independently():
                     runs[name] = _measured(loaded, source, some, of_figures[name], place, watch)
             leave_to_merge()
-            reproduction = _judged(runs, manifest_facts(Reproduction.study, loaded, source, asked), cut, parts)
+            reproduction = _judged(runs, manifest_facts(Reproduction.study, loaded, source, settings), cut, parts)
             if place is not None:
                 reproduction.save(place)
                 reproduction.to_html(place / reproduction.page)
     return reproduction
-
-
-def _by_figure(parts: Sequence[Part]) -> dict[str, list[Part]]:
-    figures: dict[str, list[Part]] = {}
-    for part in parts:
-        figures.setdefault(part.figure, []).append(part)
-    return figures
 
 
 def _measured(
@@ -139,23 +142,24 @@ def _judged(
     return Reproduction(manifest, figures, judge(figures), seconds)
 
 
+def judge(figures: Mapping[str, Figure]) -> tuple[Claim, ...]:
+    """All statements for which there is a figure."""
+    return tuple(rule(figures[name]) for name, rules in _RULES.items() if name in figures for rule in rules)
+
+
 def _seconds(runs: Iterable[Run]) -> float:
-    """Of a figure: the whole call, or all of its windows if some were measured before."""
+    """Of a figure: the whole call, or the sum over its windows if some were measured before."""
     times = [run.manifest["seconds"] for run in runs]
     measured = sum(sum(one["windows"].values()) for one in times)
     return round(max(float(max(one["total"] for one in times)), float(measured)), 3)
 
 
-def _figures(given: str | Sequence[str]) -> list[str]:
-    if isinstance(given, str):
-        given = FIGURES if given == "all" else given.split(",")
-    if isinstance(given, (bytes, Mapping)) or not isinstance(given, Iterable):
-        raise AbbeError(f"figures is {shown(given)}, but must be some of {', '.join(FIGURES)}, or all")
-    return [str(name).strip() for name in given]
-
-
-def _measured_before(folder: Path, figure: str) -> bool:
-    return (folder / _RUNS / f"{figure}-embedding" / TABLE).is_file()
+def _figures(figures: str | Sequence[str]) -> list[str]:
+    if isinstance(figures, str):
+        figures = FIGURES if figures == "all" else figures.split(",")
+    if isinstance(figures, (bytes, Mapping)) or not isinstance(figures, Iterable):
+        raise AbbeError(f"figures is {shown(figures)}, but must be some of {', '.join(FIGURES)}, or all")
+    return [str(name).strip() for name in figures]
 
 
 def _cost(model: LoadedModel, cut: Windows, lengths: Sequence[int]) -> Cost:
@@ -164,18 +168,14 @@ def _cost(model: LoadedModel, cut: Windows, lengths: Sequence[int]) -> Cost:
     for _ in range(2):
         started = time.perf_counter()
         run_model(model, window.tokens)
-        a_pass = time.perf_counter() - started
-    return estimate(model, lengths, window.length, a_pass, _OVERHEAD, head=False)
-
-
-def _queries(given: int | str | None, quick: bool) -> int | None:
-    return count_of_queries(given if given is not None else 16 if quick else 128)
+        seconds = time.perf_counter() - started
+    return estimate(model, lengths, window.length, seconds, _OVERHEAD, head=False)
 
 
 def _of_all_runs(
     runs: Mapping[str, Mapping[str, Run]], settings: Mapping[str, Any], too_short: Sequence[str]
 ) -> dict[str, Any]:
-    """What all runs share, the settings of each, and everything that any of them left out."""
+    """What all runs share, the settings of each, and everything that any of them skipped."""
     every = {f"{figure}-{vectors}": run for figure, group in runs.items() for vectors, run in group.items()}
     first = next(iter(every.values())).manifest
     of_runs = {name: run.manifest["settings"] for name, run in every.items()}

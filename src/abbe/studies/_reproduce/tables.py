@@ -20,7 +20,10 @@ Runs = Mapping[str, Run]  # by kind of vectors
 
 def make_figure(name: str, runs: Runs) -> Figure:
     """One figure of the paper from its runs."""
-    makers = {"2a": _distance_by_length, "2b": _distance_by_size, "2c": _critical, "3": _separability, "4": _gradient}
+    makers: dict[str, Callable[[Runs], dict[str, pl.DataFrame]]] = {
+        "2a": lambda runs: _distances(runs, "length"), "2b": lambda runs: _distances(runs, "n"), "2c": _critical,
+        "3": _separability, "4": _gradient,
+    }  # fmt: skip
     return Figure(name, makers[name](runs), _about(runs))
 
 
@@ -39,25 +42,20 @@ def drift_figure(by_length: Runs, by_size: Runs) -> Figure:
 
 
 def _about(runs: Runs) -> dict[str, Any]:
-    """What a caption says; one length is `length`, several are `lengths`, and so for sizes."""
+    """For captions; one length is `length`, several are `lengths`, and likewise for sizes."""
     run = next(iter(runs.values()))
     settings = run.manifest["settings"]
-    shown = {
+    counts = Counter(window["length"] for window in run.manifest["windows"]).values()  # short texts have fewer
+    about = {
         "vectors": list(runs),
         "queries": settings["queries"],
-        "windows": _counted(run),
+        "windows": min(counts) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}",
         "heads": run.table.select("layer", "head").drop_nulls().n_unique(),
     }
-    shown |= _one_or_many("length", settings["lengths"])
+    about |= _one_or_many("length", settings["lengths"])
     if settings["steps"]:
-        return shown | {"steps": settings["steps"]}
-    return shown | _one_or_many("size", settings["sizes"]) | {"more_than": settings["more_than"]}
-
-
-def _counted(run: Run) -> int | str:
-    """Windows of each length, as far as the text had room for them."""
-    counts = Counter(window["length"] for window in run.manifest["windows"]).values()
-    return min(counts) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+        return about | {"steps": settings["steps"]}
+    return about | _one_or_many("size", settings["sizes"]) | {"more_than": settings["more_than"]}
 
 
 def _one_or_many(name: str, values: list[int]) -> dict[str, Any]:
@@ -74,7 +72,7 @@ def _stacked(runs: Runs, make: Callable[[Run], pl.DataFrame]) -> pl.DataFrame:
 
 
 def _series(run: Run, measure: str, axis: str) -> pl.DataFrame:
-    """A measure with its random control as a series of its own."""
+    """A measure and its random control as two series."""
     rows = _of_all_heads(run, measure)
     return pl.concat([_one_series(rows, axis, "selected", "value"), _one_series(rows, axis, "random", "control")])
 
@@ -96,14 +94,6 @@ def _distances(runs: Runs, axis: str) -> dict[str, pl.DataFrame]:
         return pl.concat(parts)
 
     return {"distance": _stacked(runs, of)}
-
-
-def _distance_by_length(runs: Runs) -> dict[str, pl.DataFrame]:
-    return _distances(runs, "length")
-
-
-def _distance_by_size(runs: Runs) -> dict[str, pl.DataFrame]:
-    return _distances(runs, "n")
 
 
 def _critical(runs: Runs) -> dict[str, pl.DataFrame]:
@@ -130,10 +120,9 @@ def _critical_sizes(run: Run) -> pl.DataFrame:
     by_level = []
     for level in LEVELS:
         rows = _of_all_heads(run, f"critical_n@{level:g}")
-        critical_n = rows.select("length", pl.col("value").alias("critical_n"), "low", "high")
-        known = largest.join(critical_n, on="length", how="left")
+        sizes = largest.join(rows.select("length", "low", "high", critical_n="value"), on="length", how="left")
         tried = [pl.when(pl.col("critical_n") <= pl.col("largest_n")).then(x) for x in ("critical_n", "low", "high")]
-        by_level.append(known.select("length", pl.lit(level).alias("level"), *tried, "largest_n"))
+        by_level.append(sizes.select("length", pl.lit(level).alias("level"), *tried, "largest_n"))
     return pl.concat(by_level).sort("length", "level")
 
 
@@ -144,10 +133,9 @@ def _readings(run: Run) -> pl.DataFrame:
     for level, (expected, test) in itertools.product(LEVELS, READINGS):
         critical = _of_all_heads(run, critical_name(level, expected, test)).select("length", critical_n="value")
         rejecting = _of_all_heads(run, rejecting_name(level, expected, test)).select("length", rejecting="value")
-        known = largest.join(critical, on="length", how="left").join(rejecting, on="length", how="left")
-        named = {"level": level, "expected": expected, "test": test}
-        keys = [pl.lit(value).alias(name) for name, value in named.items()]
-        by_reading.append(known.select("length", *keys, "critical_n", "rejecting", "largest_n"))
+        joined = largest.join(critical, on="length", how="left").join(rejecting, on="length", how="left")
+        keys = {"level": pl.lit(level), "expected": pl.lit(expected), "test": pl.lit(test)}
+        by_reading.append(joined.with_columns(**keys).select("length", *keys, "critical_n", "rejecting", "largest_n"))
     return pl.concat(by_reading).sort("length", "level", maintain_order=True)
 
 
