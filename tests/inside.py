@@ -62,7 +62,7 @@ MODULES = {
     "engine_folder": "abbe.studies._engine.folder",
     "engine_loss": "abbe.studies._engine.loss",
     "engine_measuring": "abbe.studies._engine.measuring",
-    "engine_room": "abbe.studies._engine.room",
+    "engine_room": "abbe.studies._engine.memory",
     "engine_settings": "abbe.studies._engine.settings",
     "engine_watch": "abbe.studies._engine.watch",
     "engine_window": "abbe.studies._engine.window",

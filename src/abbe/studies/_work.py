@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from .._errors import AbbeError
 from .._locks import shared
 from ._engine.given import as_folder
 from ._engine.sharing.board import Board, Failure, failures
-from ._engine.sharing.crew import Enough, Worker, current
+from ._engine.sharing.crew import Enough, Worker, current, is_shared, temporarily
 from ._engine.sharing.shard import as_shard
 
 STUDIES = (
@@ -118,17 +118,12 @@ def working(folder: str | os.PathLike[str], shard: str | None) -> Iterator[Worke
     share, place = as_shard(shard), as_folder(folder)
     if place is None:
         raise AbbeError("workers share a folder: give folder=...")
-    if current.get() is not None:
+    if is_shared():
         raise AbbeError("this process is a worker already: one study at a time")
     with shared(place) as alive:
         worker = Worker(Board(Path(os.path.realpath(place))), alive, share)
-        before = current.set(worker)
-        try:
+        with suppress(Enough), temporarily(current, worker):
             yield worker
-        except Enough:
-            pass
-        finally:
-            current.reset(before)
 
 
 def progress_of(worker: Worker, folder: str | os.PathLike[str]) -> Progress:

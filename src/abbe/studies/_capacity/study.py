@@ -23,8 +23,8 @@ from .._engine.folder import claim_folder, finished_windows
 from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given, windows_for
 from .._engine.loss import check_causal, next_token_losses
 from .._engine.measuring import finished_manifest, manifest_facts, measure_run
+from .._engine.memory import plan_memory
 from .._engine.parts import JSON, Parts
-from .._engine.room import plan_memory
 from .._engine.sharing.asked import shareable
 from .._engine.sharing.board import Unit
 from .._engine.sharing.crew import need, share, unit_in

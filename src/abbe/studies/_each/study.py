@@ -20,8 +20,8 @@ from ...models import PULLABLE
 from .. import _open
 from .._engine.given import as_folder
 from .._engine.measuring import study_facts
-from .._engine.sharing.asked import read_once
-from .._engine.sharing.engine import current_engine
+from .._engine.sharing.asked import current_engine, read_once
+from .._engine.sharing.board import one_line
 from .._engine.watch import Watch
 from .._report.result import Report
 from .._report.study import report
@@ -140,8 +140,7 @@ def _measured(
         except CannotWrite:  # the fault of the folder, not of the model
             raise
         except Exception as error:  # such as no memory on a device: the others go on
-            said = " ".join(str(error).split())
-            reasons[name] = said if isinstance(error, AbbeError) else f"{type(error).__name__}: {said}"
+            reasons[name] = one_line(error)
             watch.announce(f"left out: {reasons[name]}")
     return reasons
 

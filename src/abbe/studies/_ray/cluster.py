@@ -57,7 +57,7 @@ def _connect(ray: Any, address: str | None, cores: int) -> None:
             ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         what = "cannot start Ray here" if address is None else f"cannot reach Ray at {address}"
-        raise AbbeError(f"{what}: {_first_line(error)}") from None
+        raise AbbeError(f"{what}: {first_line(error)}") from None
 
 
 def _check_reachable(address: str | None) -> None:
@@ -71,11 +71,11 @@ def _check_reachable(address: str | None) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
     except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or _first_line(error)
+        why = getattr(error, "strerror", None) or first_line(error)
         raise AbbeError(
             f"nothing answers at {address} ({why}): start it by `ray start --head`, or leave --address out"
         ) from None
 
 
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+def first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -15,8 +15,10 @@ from typing import Any
 from ..._errors import AbbeError
 from ..._workers import expires_after
 from ...words.numbers import many
+from .._engine.sharing.board import one_line
 from .._engine.watch import Watch
 from .._work import progress
+from .cluster import first_line
 
 RESTARTS = 3  # of an actor that died
 _SPELL = 0.5  # seconds between two looks at the folders
@@ -148,11 +150,12 @@ class Crew:
         try:
             self._ray.get(answer)
         except self._ray.exceptions.RayActorError as error:
-            self._dead[call.actor] = _first_line(error)
+            self._dead[call.actor] = first_line(error)
             return []
         except Exception as error:
             if call.job is not None:
-                call.job.refused[call.actor] = _line(error)
+                # The actor's own error: Ray's carries the whole traceback.
+                call.job.refused[call.actor] = one_line(getattr(error, "cause", None) or error)
             return [call.actor]
         if call.job is not None:
             call.job.worked_out, call.job.merged = True, call.merges
@@ -225,14 +228,3 @@ def _unclaimed(job: Job) -> int:
     """About so many parts wait for somebody; a worker that loads the model for none of them would be in vain."""
     there, total = job.parts()
     return total - there - 2 * len(job.workers)
-
-
-def _line(error: Exception) -> str:
-    """What the actor's own error says; Ray hangs the whole traceback on it."""
-    cause = getattr(error, "cause", None) or error
-    said = " ".join(str(cause).split())
-    return said if isinstance(cause, AbbeError) else f"{type(cause).__name__}: {said}"
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

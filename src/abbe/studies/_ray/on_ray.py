@@ -13,8 +13,8 @@ from ..._errors import AbbeError
 from ...results import Result
 from .. import _open
 from .._engine.given import as_folder
-from .._engine.sharing.asked import arguments_of, written_down
-from .._engine.sharing.engine import current_engine
+from .._engine.sharing.asked import arguments_of, current_engine, written_down
+from .._engine.sharing.crew import temporarily
 from .._engine.watch import watching
 from .cluster import cluster
 from .jobs import Crew, Job
@@ -104,8 +104,6 @@ def on_ray(
                 f"Ray has {has}, too few for {actors or 1} actors of {threads} cores"
                 f"{f' and {gpus:g} GPUs' if gpus else ''} each: at most {most} fit"
             )
-        before = current_engine.set(engine := RayEngine(ray, actors or max(1, now), threads, gpus))
-        try:
+        engine = RayEngine(ray, actors or max(1, now), threads, gpus)
+        with temporarily(current_engine, engine):
             yield engine
-        finally:
-            current_engine.reset(before)

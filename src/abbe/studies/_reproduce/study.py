@@ -17,9 +17,9 @@ from .._engine.cost import Cost, estimate
 from .._engine.folder import claim_folder
 from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given, windows_for
 from .._engine.measuring import NO_QUERY, finished_manifest, manifest_facts, measure_runs
+from .._engine.memory import plan_memory
 from .._engine.parts import Parts
 from .._engine.passes import run_model
-from .._engine.room import plan_memory
 from .._engine.settings import checked_seed, count_of_queries
 from .._engine.sharing.asked import shareable
 from .._engine.sharing.crew import independently, leave_to_merge

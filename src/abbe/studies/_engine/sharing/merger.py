@@ -1,28 +1,22 @@
-"""Who merges: goes through the stages of a shared study as a worker does, and makes no parts."""
+"""The merger goes through the stages of a shared study as a worker does, but makes no parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from ...._errors import AbbeError
 from ..watch import Watch
 from .board import Board, Failure, Unit
-from .crew import Make, refuse_without
+from .crew import Crew, Make, refuse_without
 
 
-class Merger:
-    """Makes nothing: refuses a stage that is not complete."""
+class Merger(Crew):
+    """Makes nothing: refuses an incomplete stage."""
+
+    board: Board
 
     def __init__(self, board: Board) -> None:
         self.board = board
-
-    def ask(self, study: str, arguments: Mapping[str, Any]) -> None:
-        """Known already."""
-
-    def begin(self, folder: Path) -> None:
-        """It was begun by workers."""
 
     def share(self, units: Sequence[Unit], make: Make, watch: Watch | None, needed: bool) -> dict[str, Failure]:
         missing = self.board.left(units, needed=True)
@@ -35,12 +29,6 @@ class Merger:
 
     def need(self, units: Sequence[Unit], make: Make) -> None:
         self.share(units, make, None, needed=True)
-
-    def leave(self) -> None:
-        """Tables are what is wanted."""
-
-    def independent(self) -> None:
-        """All stages have to be there."""
 
     def _given_up(self, unit: Unit) -> Failure | None:
         return self.board.failure(unit) if self.board.has_given_up(unit) else None
