@@ -24,8 +24,9 @@ def truncated_rules(model: LoadedModel, what: str | Mapping[str, str], keep: int
         for group in groups:
             inner, heads = group.normalizer, ",".join(map(str, group.heads))
             # Top-k for softmax: the same weights, but with a kernel, and the earlier of equal keys.
-            is_softmax = inner is None or str(inner) == "softmax"
-            rules[f"{path}.heads.{heads}"] = normalizer(top_keys(keep)) if is_softmax else Truncated(inner, keep)
+            rules[f"{path}.heads.{heads}"] = (
+                normalizer(top_keys(keep)) if inner is None or str(inner) == "softmax" else Truncated(inner, keep)
+            )
     return rules
 
 
