@@ -1,8 +1,8 @@
-"""What the commands that measure or train a model share: their common options, where they write, and how they end.
+"""What commands that measure or train a model have in common: options, where they write, and how they end.
 
-A command's function lists only its own options, calls the study and says how the result is shown. `study` makes the
-command that typer sees: options of a group stand in the place of the parameter of that name (`asked`, `heads`), what
-all commands share stands behind. A command without a given model takes `shared` in place of `asked`.
+A command's function lists only its own options and calls the study. `study` makes the command that typer sees: the
+options of a group replace the parameter of that name (`subject`, `heads`), and the options of all commands follow. A
+command that makes its own models takes `shared` instead of `subject`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
+from typing import Annotated, Any, TypedDict, get_type_hints
 
 from .._lazy import need
 from ._invocation import RESUMES, current
@@ -43,9 +43,7 @@ from ._scale.engine import Actors, Address, Engine, run_by
 from ._scale.shard import Shard, refuse_with_shard, run_shard
 from ._shown import show_result
 
-if TYPE_CHECKING:
-    from ..results import Result
-
+AnyResult = Any  # a Result: help reads this hint, and must not wait for results to be imported
 _QUIET = "No cost line, progress bar or table; only the path of the page."
 
 
@@ -76,37 +74,30 @@ class Heads(TypedDict):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is measured, and the arguments that every study takes."""
+class Subject:
+    """Model and text, and the arguments that every study takes."""
 
     model: str
     text: list[str] | None
     shared: SharedByModels
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The result of a study; `lines` stand below its table."""
-
-    result: Result
-    lines: tuple[str, ...] = ()
-
-
 def study(
-    json: str, *, named_by: str = "", figures_in: str = "", group: str = ""
-) -> Callable[[Callable[..., Measured]], Callable[..., None]]:
+    json: str, *, named_by: str = "", figures_in: str = "", file: str = "", group: str = ""
+) -> Callable[[Callable[..., AnyResult]], Callable[..., None]]:
     """A command from the function that calls its study.
 
     Args:
         json: help of `--json`.
-        named_by: the option that is part of the default folder's name: its value, or of a switch its name.
-        figures_in: the folder within the run's into which charts are drawn without `--figures`; if empty, none are.
+        named_by: the option that is part of the default folder's name: its value, or the name of a switch.
+        figures_in: subfolder of the run for charts without `--figures`; if empty, none are drawn.
+        file: label of the result's `file`, which is then printed below the table.
         group: the command above this one, such as train.
     """
 
-    def as_command(measure: Callable[..., Measured]) -> Callable[..., None]:
+    def as_command(measure: Callable[..., AnyResult]) -> Callable[..., None]:
         name = f"{group} {measure.__name__}" if group else measure.__name__
-        takes_model = "asked" in inspect.signature(measure).parameters
+        takes_model = "subject" in inspect.signature(measure).parameters
 
         def command(
             *, seed: int, out: Path | None, figures: Path | None, opened: bool, as_json: bool, quiet: bool, debug: bool,
@@ -121,7 +112,7 @@ def study(
             folder = out or folder_for(group or name, of, *_in_the_name(named_by, own))
             shared = Shared(seed=seed, folder=folder, progress=not quiet, device=device)
             if takes_model:
-                own["asked"] = _asked(own, shared)
+                own["subject"] = _subject(own, shared)
             else:
                 own["shared"] = shared
             own = _with_heads(own)
@@ -130,12 +121,10 @@ def study(
                 run_shard(shard, folder, lambda: measure(**own), as_json=as_json)
                 return
             with run_by(engine, address, actors, device, device_map):
-                measured = measure(**own)
-            drawn = figures or (folder / figures_in if figures_in else None)
-            show_result(
-                measured.result, folder, figures=drawn, as_json=as_json, quiet=quiet, opened=opened,
-                lines=measured.lines,
-            )  # fmt: skip
+                result = measure(**own)
+            charts = figures or (folder / figures_in if figures_in else None)
+            lines = [f"{file}: {result.file}"] if file else []
+            show_result(result, folder, figures=charts, as_json=as_json, quiet=quiet, opened=opened, lines=lines)
 
         signature = _composed(measure, json, f"{name.replace(' ', '-')}{'-MODEL' if takes_model else ''}")
         command.__name__, command.__doc__ = measure.__name__, measure.__doc__
@@ -147,19 +136,19 @@ def study(
 
 
 def _in_the_name(option: str, own: Mapping[str, Any]) -> list[str]:
-    """What the folder's name ends with, as part of a file name."""
+    """The end of the folder's name, with characters that a file name may have."""
     value = own.get(option) or False
     ending = (option if value else "") if isinstance(value, bool) else _without_folders(str(value))
     return ["".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in ending)] if ending else []
 
 
 def _without_folders(value: str) -> str:
-    """Of another model, as of the first, its name alone."""
+    """The name of another model, without its folders, as for the first."""
     return Path(value).name if Path(value).is_absolute() or value.startswith(("./", "../")) else value
 
 
-def _composed(measure: Callable[..., Measured], json: str, folder: str) -> inspect.Signature:
-    """The function's own options among the shared ones, in the order of the help."""
+def _composed(measure: Callable[..., AnyResult], json: str, folder: str) -> inspect.Signature:
+    """The function's own options among the common ones, in the order of the help."""
     hints = get_type_hints(measure, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for one in inspect.signature(measure).parameters.values():
@@ -191,7 +180,7 @@ _SHARING = [
 _DEVICE = _option("device", Device, "cpu")
 _GROUPS: dict[str, list[inspect.Parameter]] = {
     "shared": [_DEVICE],
-    "asked": [
+    "subject": [
         _option("model", Model, "embedded"),
         _option("text", TextFiles, None),
         _DEVICE,
@@ -208,25 +197,22 @@ _GROUPS: dict[str, list[inspect.Parameter]] = {
 }
 
 
-def _asked(own: dict[str, Any], shared: Shared) -> Asked:
+def _subject(own: dict[str, Any], shared: Shared) -> Subject:
     """The options of the model as one argument, taken out of the command's own."""
     dtype, device_map = own.pop("dtype"), own.pop("device_map")
     if device_map is not None and shared["device"] == "cpu":
-        shared["device"] = None  # not asked for: a map takes its place
+        shared["device"] = None  # the default: a map takes its place
     placed = SharedByModels(**shared, dtype=dtype, device_map=device_map)
-    return Asked(own.pop("model"), own.pop("text"), placed)
+    return Subject(own.pop("model"), own.pop("text"), placed)
 
 
 def _with_heads(own: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the heads as one argument, where the command has them."""
+    """The options of the heads as one argument, if the command has them."""
     names = [one.name for one in _GROUPS["heads"]]
     if not set(names) <= set(own):
         return dict(own)
     heads = Heads(
-        lengths=numbers("--lengths", own["lengths"], int),
-        windows=own["windows"],
-        queries=count_or_all(own["queries"]),
-        sizes=numbers("--sizes", own["sizes"], int),
-        vectors=own["vectors"],
-    )
+        lengths=numbers("--lengths", own["lengths"], int), windows=own["windows"],
+        queries=count_or_all(own["queries"]), sizes=numbers("--sizes", own["sizes"], int), vectors=own["vectors"],
+    )  # fmt: skip
     return {"heads": heads} | {name: value for name, value in own.items() if name not in names}

@@ -12,7 +12,7 @@ from ..._lazy import need
 from .. import _complete
 from .._invocation import current
 from .._names import EXTRA_OF
-from .._options import Debug, Model, TextFiles, json_option, measured, output, quiet_option
+from .._options import Debug, Model, TextFiles, json_option, output, quiet_option, setting
 from .._shown import print_json
 
 EXAMPLES = (
@@ -26,7 +26,7 @@ def export(
     model: Model,
     plan: Annotated[
         str,
-        measured(
+        setting(
             "A normalizer, 'PATTERN=SPEC; ...' for some layers or heads, a file that calibrate, lift or Swap.save "
             "wrote, or the folder of such a run.",
             autocompletion=_complete.normalizers,

@@ -1,4 +1,4 @@
-"""--engine, --address and --actors: who runs the study."""
+"""--engine, --address and --actors: what runs the study."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from contextlib import contextmanager
 from typing import Annotated
 
 from ..._errors import AbbeError
-from .._options import measured
+from .._options import setting
 
 RAY = "ray"
 Engine = Annotated[
     str | None,
-    measured("ray: run on actors, each with a copy of the model; on this machine, or with --address on a cluster."),
+    setting("ray: run on actors, each with a copy of the model; on this machine, or with --address on a cluster."),
 ]
-Address = Annotated[str | None, measured("The Ray cluster: auto, HOST:6379 or ray://HOST:10001.")]
-Actors = Annotated[int | None, measured("Number of actors; by default one per core, or per GPU with --device cuda.")]
+Address = Annotated[str | None, setting("The Ray cluster: auto, HOST:6379 or ray://HOST:10001.")]
+Actors = Annotated[int | None, setting("Number of actors; by default one per core, or per GPU with --device cuda.")]
 
 
 @contextmanager
 def run_by(
     engine: str | None, address: str | None, actors: int | None, device: str | None, device_map: str | None
 ) -> Iterator[None]:
-    """Studies that are called within run there."""
+    """Studies called within run on the engine."""
     if engine is None:
         if address is not None or actors is not None:
             raise AbbeError("--address and --actors are for an engine: add --engine ray")
@@ -35,6 +35,6 @@ def run_by(
     if device_map is not None:
         raise AbbeError("--device-map needs several GPUs per actor: use abbe.on_ray(gpus=...) in Python, or --shard")
     if (device or "").startswith("cuda:"):
-        raise AbbeError(f"--device is {device}, but Ray gives every actor a GPU of its own: give --device cuda")
+        raise AbbeError(f"--device is {device}, but Ray gives every actor its own GPU: give --device cuda")
     with on_ray(address, actors=actors, gpus={"cuda": 1, "auto": None}.get(device or "", 0)):
         yield

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from ..._errors import AbbeError
-from .._options import measured
+from .._options import setting
 from .._shown import print_json
 
 Shard = Annotated[
     str | None,
-    measured(
+    setting(
         "Compute one share of the run: I/N such as 3/16, slurm for a task of a job array, or any for whatever no other "
         "worker has taken; then run abbe merge.",
     ),
@@ -22,17 +22,17 @@ Shard = Annotated[
 
 
 def refuse_with_shard(figures: Path | None, opened: bool, engine: tuple[object, ...], each: str | None) -> None:
-    for option, given in (("--figures", figures is not None), ("--open", opened)):
-        if given:
+    for option, is_set in (("--figures", figures is not None), ("--open", opened)):
+        if is_set:
             raise AbbeError(f"a shard makes no page and no figures: leave {option} out, abbe merge has it")
     if any(option is not None for option in engine):
         raise AbbeError("--shard and --engine (--address, --actors) are two ways to share the work: give one of them")
     if each is not None:
-        raise AbbeError("--each takes no shard: give every model to a shard of its own, or add --engine ray")
+        raise AbbeError("--each takes no shard: give every model its own shard, or add --engine ray")
 
 
 def run_shard(shard: str, folder: Path, measure: Callable[[], object], *, as_json: bool) -> None:
-    """Call the study as a worker; the last line says how far all of them are."""
+    """Call the study as a worker; the last line shows the progress of all workers."""
     from ... import studies
 
     with studies.working(folder, shard) as worker:

@@ -1,4 +1,4 @@
-"""What a study will take: one row per length, and the rates that it follows from."""
+"""The cost of a study: one row per length, and the rates behind it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Costs:
         devices: on how many devices one copy of the model lies.
         copies: how many copies work at the same time.
         rates: of the machine, and where they come from.
-        settings: what was asked for.
+        settings: of the estimated study.
     """
 
     model: str

@@ -35,12 +35,12 @@ def diagnose(
 
     Args:
         model: a name for `load`, what `load` gave, or a transformers network (then with its `tokenizer`). A network in
-            training mode is measured in evaluation mode and put back; one that was compiled or wrapped for distributed
-            training is measured without that.
-        text: file or files, "-" for standard input, a `Text`, the text itself (a string that is no path and has a space
-            or a line break), or None for the sample that comes with abbe.
-        lengths: of windows in tokens, one or several; by default 64, 256 and 1024, as far as the context goes, or all
-            of a text that is shorter than that.
+            training mode is measured in evaluation mode and put back; wrappers of torch.compile or distributed training
+            are ignored.
+        text: file or files, "-" for standard input, a `Text`, the text itself (a string that is not a path and has a
+            space or a line break), or None for the sample that comes with abbe.
+        lengths: of windows in tokens, one or several; by default 64, 256 and 1024, as far as they fit the context, or
+            all of a shorter text.
         normalizer: another normalizer for the same logits; by default the model's own softmax, with its sinks.
         vectors: token vectors of the geometry: "value", "output" (values through the output projection), "hidden" (the
             layer's input states) or "embedding" (L2-normalised token embeddings, as in arXiv 2508.17821).
@@ -52,12 +52,12 @@ def diagnose(
         level: of the intervals, in (0, 1).
         resamples: of the bootstrap, >= 1.
         folder: keep the run there; an interrupted run is resumed.
-        tokenizer: of a network that is given.
+        tokenizer: of a network in memory.
         device: "cpu" (the default), "cuda", "cuda:1", "mps", "xpu", or "auto" for an accelerator if there is one. A
-            network that is given stays where it is.
-        dtype: of the weights: "float32" (the default), "bfloat16" or "float16"; a network that is given stays as it is.
+            network in memory stays where it is.
+        dtype: of the weights: "float32" (the default), "bfloat16" or "float16"; a network in memory stays as it is.
         device_map: instead of `device`, to spread the model over devices: "auto", or a mapping as in transformers.
-        progress: say the cost and show a bar on standard error.
+        progress: show cost and a bar on standard error.
 
     Returns:
         A row per layer, head, length, size and measure, with interval, limit and control.
@@ -81,7 +81,7 @@ def diagnose(
 
 
 def merged_diagnosis(folder: Path, board: Board, say: Callable[[str], object]) -> Run | None:
-    """From the parts of workers, without the model; None if it is needed."""
+    """From the parts of workers, without the model; None if the model is needed."""
     with held(folder):
         merged = merged_run(folder, board, Run.study, say)
         if merged is None:

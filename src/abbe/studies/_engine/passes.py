@@ -22,6 +22,7 @@ class PassReader(Protocol):
 
     def done(self, window: Window) -> None:
         """The pass is over: the whole window was read."""
+        return
 
     def parts_of(self, window: Window) -> Sequence[str]:
         """Names of the parts that it keeps of a window, as tensors."""

@@ -1,4 +1,4 @@
-"""A Ray instance of this process, or the cluster at an address; in one line, what is wrong with it."""
+"""Connect to a Ray instance of this process, or to the cluster at an address; one line says what is wrong."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ..._errors import AbbeError
 
 AUTO = "auto"
 _PATIENCE = 5.0  # seconds: Ray itself tries for minutes
-_PORTS = {"ray": 10001}  # of addresses that name none
-# No word to the makers, and no token in the home folder: nobody else can reach an instance of this process.
+_PORTS = {"ray": 10001}  # for addresses without one
+# No usage statistics, and no token in the home folder: nobody else can reach an instance of this process.
 _PRIVATE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 
 
 @contextmanager
 def cluster(address: str | None, cores: int) -> Iterator[Any]:
-    """The module `ray`, connected: to an instance with so many cores that ends with the context, or to the address.
+    """The module `ray`, connected to the address, or to a local instance that ends with the context.
 
-    A program that has connected already keeps its connection.
+    An existing connection of the program is kept.
     """
     if find_spec("ray") is None:
         raise AbbeError("the engine ray needs the package ray, which is not installed: pip install 'abbe[ray]'")
     before = {name: os.environ.get(name) for name in _PRIVATE}
     if address is None:
         os.environ.update(_PRIVATE)
-    ray: Any = import_module("ray")  # after the variables are set: it reads them
+    ray: Any = import_module("ray")  # after the variables are set, which it reads
     mine = not ray.is_initialized()
     try:
         if mine:
@@ -61,7 +61,7 @@ def _connect(ray: Any, address: str | None, cores: int) -> None:
 
 
 def _check_reachable(address: str | None) -> None:
-    """Of an address with a host: whether anybody listens there."""
+    """Refuse an address with a host where nobody listens."""
     if address is None or address == AUTO:
         return
     scheme, _, place = address.rpartition("://")
