@@ -14,31 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict, get_type_hints
 
 from .._lazy import need
+from . import _options
 from ._invocation import RESUMES, current
 from ._names import EXTRA_OF, SHARED
-from ._options import (
-    Debug,
-    Device,
-    DeviceMap,
-    Dtype,
-    Figures,
-    Lengths,
-    Model,
-    Opened,
-    Queries,
-    Seed,
-    Sizes,
-    TextFiles,
-    Vectors,
-    Windows,
-    check_drawing,
-    count_or_all,
-    folder_for,
-    json_option,
-    numbers,
-    out_option,
-    quiet_option,
-)
+from ._options import check_drawing, count_or_all, folder_for, json_option, numbers, out_option, quiet_option
 from ._scale.engine import Actors, Address, Engine, run_by
 from ._scale.shard import Shard, refuse_with_shard, run_shard
 from ._shown import show_result
@@ -155,14 +134,14 @@ def _composed(measure: Callable[..., AnyResult], json: str, folder: str) -> insp
         own = [_option(one.name, hints[one.name], one.default)] if one.name not in _GROUPS else []
         parameters += _GROUPS.get(one.name, own)
     parameters += [
-        _option("seed", Seed, 0),
+        _option("seed", _options.Seed, 0),
         *(_SHARING if folder.split("-")[0] in SHARED else []),
         _option("out", Annotated[Path | None, out_option(folder)], None),
-        _option("figures", Figures, None),
-        _option("opened", Opened, False),
+        _option("figures", _options.Figures, None),
+        _option("opened", _options.Opened, False),
         _option("as_json", Annotated[bool, json_option(json)], False),
         _option("quiet", Annotated[bool, quiet_option(_QUIET)], False),
-        _option("debug", Debug, False),
+        _option("debug", _options.Debug, False),
     ]
     return inspect.Signature(parameters)
 
@@ -177,22 +156,22 @@ _SHARING = [
     _option("address", Address, None),
     _option("actors", Actors, None),
 ]
-_DEVICE = _option("device", Device, "cpu")
+_DEVICE = _option("device", _options.Device, "cpu")
 _GROUPS: dict[str, list[inspect.Parameter]] = {
     "shared": [_DEVICE],
     "subject": [
-        _option("model", Model, "embedded"),
-        _option("text", TextFiles, None),
+        _option("model", _options.Model, "embedded"),
+        _option("text", _options.TextFiles, None),
         _DEVICE,
-        _option("dtype", Dtype, "float32"),
-        _option("device_map", DeviceMap, None),
+        _option("dtype", _options.Dtype, "float32"),
+        _option("device_map", _options.DeviceMap, None),
     ],
     "heads": [
-        _option("lengths", Lengths, None),
-        _option("windows", Windows, 8),
-        _option("queries", Queries, "64"),
-        _option("sizes", Sizes, None),
-        _option("vectors", Vectors, "value"),
+        _option("lengths", _options.Lengths, None),
+        _option("windows", _options.Windows, 8),
+        _option("queries", _options.Queries, "64"),
+        _option("sizes", _options.Sizes, None),
+        _option("vectors", _options.Vectors, "value"),
     ],
 }
 

@@ -16,21 +16,7 @@ from torch import nn
 from ... import models
 from ..._arguments import shown
 from ..._errors import AbbeError
-from ...models import (
-    DeviceLike,
-    DeviceMap,
-    DtypeLike,
-    LoadedModel,
-    Text,
-    Window,
-    Windows,
-    as_device,
-    as_dtype,
-    load,
-    read_text,
-    unwrapped,
-    wrap,
-)
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, Windows, as_device, as_dtype
 from .watch import watching
 
 ModelLike = str | os.PathLike[str] | LoadedModel | nn.Module
@@ -63,12 +49,12 @@ def given(
 def as_model(model: ModelLike, tokenizer: Any, progress: bool = False, placed: Placed = _USUAL) -> LoadedModel:
     """Load by name, or take the model in memory, without wrappers of torch.compile or parallel training."""
     if isinstance(model, LoadedModel):
-        inner = unwrapped(model.network)
+        inner = models.unwrapped(model.network)
         return _as_it_is(model if inner is model.network else dataclasses.replace(model, network=inner), placed)
     if isinstance(model, nn.Module):
         if tokenizer is None:
             raise AbbeError("a network comes without its tokenizer: give tokenizer=...")
-        return _as_it_is(wrap(model, tokenizer), placed)
+        return _as_it_is(models.wrap(model, tokenizer), placed)
     if not isinstance(model, str | os.PathLike) or not isinstance(os.fspath(model), str):
         raise AbbeError(
             f"the model is {shown(model)}, but must be a name, a folder, what abbe.load gave, or a transformers model"
@@ -77,7 +63,7 @@ def as_model(model: ModelLike, tokenizer: Any, progress: bool = False, placed: P
         raise AbbeError("the model has no name: give embedded, smollm2, a folder, a .gguf file or a hub id")
     with watching(progress) as watch:
         watch.part = f"loading {os.fspath(model)}"
-        return load(model, **vars(placed))
+        return models.load(model, **vars(placed))
 
 
 def _as_it_is(model: LoadedModel, placed: Placed) -> LoadedModel:
@@ -103,7 +89,7 @@ def _as_it_is(model: LoadedModel, placed: Placed) -> LoadedModel:
 
 
 def as_text(text: TextLike | None) -> Text:
-    return text if isinstance(text, Text) else read_text(text)
+    return text if isinstance(text, Text) else models.read_text(text)
 
 
 def as_folder(folder: FolderLike | None) -> Path | None:

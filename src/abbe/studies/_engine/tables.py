@@ -12,17 +12,8 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from ...measures import (
-    State,
-    bootstrap_interval,
-    compute,
-    critical_n,
-    decay_exponent,
-    interval_ends,
-    list_measures,
-    mean_decay_exponent,
-    resampled_means,
-)
+from ... import measures
+from ...measures import State
 from ...results import SCHEMA
 from .readings import EXPECTED, LEVELS, TESTS, critical_name, over_units, rejecting_name, units_key
 from .settings import Settings
@@ -34,13 +25,13 @@ _DECAY = "decay"
 _DISTANCE = "distance/value"
 _PARTS = ("value", "limit", "control")
 _NUMBERS = ("value", "low", "high", "limit", "control")
-_PLACES = {info.name: place for place, info in enumerate(list_measures())}
+_PLACES = {info.name: place for place, info in enumerate(measures.list_measures())}
 
 
 def layer_record(state: State) -> Record:
     """The means of one layer in one window, (head,) or (head, N), and the sums for a slope over lengths."""
     record = {key: x for key, x in state.items() if key.startswith(f"{_DECAY}/")}
-    for name, summary in compute(state).items():
+    for name, summary in measures.compute(state).items():
         for part in _PARTS:
             x = getattr(summary, part)
             if x is not None:
@@ -115,7 +106,7 @@ def _over_heads(name: str, x: Tensor, values: Tensor) -> Tensor:
 def _joined_windows(name: str, parts: Mapping[str, Tensor], settings: Settings) -> Numbers:
     """From numbers (window, ...)."""
     values = parts["value"]
-    low, high = bootstrap_interval(
+    low, high = measures.bootstrap_interval(
         values, level=settings.level, resamples=settings.resamples, seed=settings.seed,
         statistic="max" if _is_largest(name) else "mean",
     )  # fmt: skip
@@ -158,11 +149,11 @@ def _rows(name: str, length: int | None, numbers: Numbers, grid: Sequence[int], 
     return _columns([name] * value.numel(), columns, ~np.isnan(columns["value"]))
 
 
-def _columns(measures: Sequence[str], numbers: Mapping[str, Any], chosen: Any = slice(None)) -> Columns:
+def _columns(names: Sequence[str], numbers: Mapping[str, Any], chosen: Any = slice(None)) -> Columns:
     """Columns of one length, all floats except the names; NaN for an empty column."""
-    nothing = np.full(len(measures), np.nan)
+    nothing = np.full(len(names), np.nan)
     columns = {key: (nothing if x is None else np.asarray(x, dtype=np.float64))[chosen] for key, x in numbers.items()}
-    return columns | {"measure": np.asarray(measures, dtype=object)[chosen]}
+    return columns | {"measure": np.asarray(names, dtype=object)[chosen]}
 
 
 def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -> Columns:
@@ -173,13 +164,12 @@ def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -
     if not grid:
         return _columns([], dict.fromkeys(("layer", "head", "length", "n", *_NUMBERS)))
     samples = {part: _by_size(x.nanmean(0)[..., usable]) for part, x in means.items()}
-    test = critical_n(samples["value"], samples["control"], grid, LEVELS)
+    test = measures.critical_n(samples["value"], samples["control"], grid, LEVELS)
     # A tenth of the resamples: each one repeats the tests of all N.
+    resamples = (measures.resampled_means(means[part], settings.resamples // 10 or 1, settings.seed) for part in means)
     again = [
-        critical_n(_by_size(value[..., usable]), _by_size(control[..., usable]), grid, LEVELS)
-        for value, control in zip(
-            *(resampled_means(means[part], settings.resamples // 10 or 1, settings.seed) for part in means), strict=True
-        )
+        measures.critical_n(_by_size(value[..., usable]), _by_size(control[..., usable]), grid, LEVELS)
+        for value, control in zip(*resamples, strict=True)
     ]
     rows: list[tuple[str, int | None, float | None, list[float | None]]] = []
     for i, size in enumerate(grid):
@@ -210,7 +200,7 @@ def _reading_rows(length: int, records: Sequence[Record], settings: Settings) ->
             test: torch.cat([record[units_key(expected, test, level)] for record in records]) for test in TESTS[1:]
         }
         true, other = (_by_size(_over_windows(records, name).nanmean(0)[..., usable]) for name in (_DISTANCE, key))
-        critical = critical_n(true, other, grid, (level,)).critical[level] if grid else math.nan
+        critical = measures.critical_n(true, other, grid, (level,)).critical[level] if grid else math.nan
         units[TESTS[0]] = torch.tensor([math.inf if critical is None else critical], dtype=torch.float64)
         for test in TESTS:
             names += [critical_name(level, expected, test), rejecting_name(level, expected, test)]
@@ -230,7 +220,7 @@ def _ends(values: Sequence[float | None], settings: Settings, windows: int) -> t
     known = [value for value in values if value is not None and not math.isnan(value)]
     if windows < 2 or not known or any(value is None for value in values):
         return None, None
-    low, high = interval_ends(torch.tensor(known, dtype=torch.float64)[:, None], settings.level, windows)
+    low, high = measures.interval_ends(torch.tensor(known, dtype=torch.float64)[:, None], settings.level, windows)
     return float(low), float(high)
 
 
@@ -239,7 +229,7 @@ def _decay_rows(records: Sequence[Record], settings: Settings) -> list[Columns]:
     keys = [key for key in records[0] if key.startswith(f"{_DECAY}/")]
     sums = {key.removeprefix(f"{_DECAY}/"): _over_windows(records, key) for key in keys}
     options: dict[str, Any] = {"level": settings.level, "resamples": settings.resamples, "seed": settings.seed}
-    per_head, mean = decay_exponent(sums, **options), mean_decay_exponent(sums, **options)
+    per_head, mean = measures.decay_exponent(sums, **options), measures.mean_decay_exponent(sums, **options)
     return [
         # The control is the slope of a uniform head, 1.
         _rows("decay_exponent", None, (*slopes, None, torch.ones_like(slopes[0])), settings.sizes, of_heads)

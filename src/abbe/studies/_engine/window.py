@@ -9,25 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ... import normalizers
+from ... import measures, normalizers
 from ..._attention.scores import beside_sink
 from ..._errors import AbbeError
 from ..._seeding import generator_named
-from ...measures import (
-    BlockNumbers,
-    Reading,
-    Rows,
-    Sets,
-    State,
-    block_numbers,
-    choose_sets,
-    differences,
-    distance_formula,
-    expected_distance,
-    join_heads,
-    pattern_keys,
-    update,
-)
+from ...measures import BlockNumbers, Reading, Rows, Sets, State
 from ...models import AttentionCall, LoadedModel, Tap, Window, self_check_tolerance
 from ...normalizers import Normalizer
 from .passes import PassReader, model_inputs, read_window
@@ -73,7 +59,7 @@ class WindowReader(PassReader):
     def measure(self, window: Window, beside: Sequence[PassReader] = ()) -> dict[Vectors, Record]:
         """Run the model on one window; returns its record per kind of vectors. Readers `beside` share the pass."""
         self._start()
-        self.expected = pattern_keys(window.tokens)
+        self.expected = measures.pattern_keys(window.tokens)
         read_window(self.model, window, [self, *beside])
         self._settle()
         return {
@@ -107,8 +93,8 @@ class WindowReader(PassReader):
         for start in range(0, len(positions), step):
             block = positions[start : start + step]
             rows = self._rows(call, block, next(iter(vectors.values())))
-            sets = choose_sets(rows, self.settings.sizes, chance)
-            numbers = block_numbers(
+            sets = measures.choose_sets(rows, self.settings.sizes, chance)
+            numbers = measures.block_numbers(
                 rows, sets, vectors, self.normalizer, self.settings.temperatures, directions, block,
                 self.expected if keyed else None,
             )  # fmt: skip
@@ -133,10 +119,10 @@ class WindowReader(PassReader):
         if not self.waiting:
             return
         layers, blocks = zip(*self.waiting, strict=True)
-        joined, sizes = join_heads(blocks), [block.heads for block in blocks]
+        joined, sizes = measures.join_heads(blocks), [block.heads for block in blocks]
         self.waiting = []
         for kind in (kind for kind in self.kinds if kind in joined.geometry):
-            record = layer_record(update({}, joined.readings(kind, self.normalizer)))
+            record = layer_record(measures.update({}, joined.readings(kind, self.normalizer)))
             parts = {name: torch.split(x, sizes) for name, x in record.items()}
             for place, layer in enumerate(layers):
                 self.records[kind][layer] = {name: split[place] for name, split in parts.items()}
@@ -151,18 +137,18 @@ class WindowReader(PassReader):
         """Add a block of queries, with the measures that read the rows, which only some studies need."""
         moved = {}
         if self.settings.steps:
-            moved = differences(rows, self.settings.temperatures, self.settings.steps, steps)
+            moved = measures.differences(rows, self.settings.temperatures, self.settings.steps, steps)
         for kind, points in vectors.items():
             placed = rows if points is rows.vectors else rows.with_vectors(points)
             readings = numbers.readings(kind, self.normalizer) | moved
             if self.settings.expected:
-                readings |= expected_distance(placed, sets)
+                readings |= measures.expected_distance(placed, sets)
             if self.settings.readings:
-                formula, distance = distance_formula(placed, sets), readings["distance"]
+                formula, distance = measures.distance_formula(placed, sets), readings["distance"]
                 assert isinstance(distance, Reading)
                 self.distances[kind].add(distance, formula["expected_distance_low"])
                 readings |= formula
-            states[kind] = update(states[kind], readings)
+            states[kind] = measures.update(states[kind], readings)
 
     def _rows(self, call: AttentionCall, queries: Tensor, vectors: Tensor) -> Rows:
         if self.settings.normalizer is None:
