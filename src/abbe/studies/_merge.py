@@ -13,8 +13,8 @@ from .._locks import held
 from ..results import MANIFEST, Result, Run, checked_manifest
 from . import _open
 from ._diagnose.study import merged_diagnosis
-from ._engine.sharing.asked import arguments_of, spelled_as_asked
 from ._engine.sharing.board import Board
+from ._engine.sharing.calls import call_from_json, spelled_as_called
 from ._engine.sharing.crew import current, temporarily
 from ._engine.sharing.merger import Merger, missing_line
 from ._engine.watch import watching
@@ -47,7 +47,7 @@ def merge(folder: str | os.PathLike[str], *, progress: bool = True, **arguments:
     """
     place = Path(folder)
     board = Board(Path(os.path.realpath(place)))
-    request = board.asked() if place.is_dir() else None
+    request = board.request() if place.is_dir() else None
     if request is None:
         return _without_workers(place)
     study = request.get("study")
@@ -77,14 +77,14 @@ def _by_the_study(
     study: str, place: Path, request: Mapping[str, Any], arguments: Mapping[str, Any], progress: bool
 ) -> Result:
     """Call the study, which finds all parts there."""
-    stored, absent = arguments_of(request)
+    stored, absent = call_from_json(request)
     if lacking := [name for name in absent if name not in arguments]:
         extra = ", ".join(f"{name}=..." for name in lacking)
         raise AbbeError(f"{place} cannot keep {' and '.join(lacking)}: call abbe.merge(folder, {extra}) from Python")
     from .. import studies
 
     call: Callable[..., Result] = getattr(studies, study)
-    with spelled_as_asked(request):
+    with spelled_as_called(request):
         return call(**{**stored, **arguments}, folder=place, progress=progress)
 
 

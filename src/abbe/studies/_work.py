@@ -11,7 +11,7 @@ from typing import Any
 
 from .._errors import AbbeError
 from .._locks import shared
-from ._engine.given import as_folder
+from ._engine.inputs import as_folder
 from ._engine.sharing.board import Board, Failure, failures
 from ._engine.sharing.crew import Enough, Worker, current, is_shared, temporarily
 from ._engine.sharing.shard import as_shard

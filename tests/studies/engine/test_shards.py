@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import tiny_runs
 import torch
-from inside import LOCK, Alive, Board, Unit, WindowReader, Worker, as_alternatives, spelled_as_asked, written_down
+from inside import LOCK, Alive, Board, Unit, WindowReader, Worker, as_alternatives, call_as_json, spelled_as_called
 
 import abbe
 from abbe.models import LoadedModel
@@ -351,13 +351,13 @@ def test_files_are_written_down_so_that_they_are_found_from_any_folder(
     (tmp_path / "plan.safetensors").write_bytes(b"a swap")
     monkeypatch.chdir(tmp_path)
     given = {"normalizers": ["sparsemax", "file:plan.safetensors"], "beside": Path("plan.safetensors")}
-    asked = written_down(given)
+    asked = call_as_json(given)
     here = as_alternatives(given["normalizers"])
     monkeypatch.chdir(tmp_path / "elsewhere")
     stored = asked["arguments"]
     assert stored["beside"] == str(tmp_path / "plan.safetensors")
     assert stored["normalizers"] == ["sparsemax", f"file:{tmp_path}/plan.safetensors"]
-    with spelled_as_asked(asked):
+    with spelled_as_called(asked):
         there = as_alternatives(stored["normalizers"])
     assert [one.name for one in there] == [one.name for one in here]  # else it would be another run
     assert there[1].what == f"file:{tmp_path}/plan.safetensors"

@@ -12,7 +12,7 @@ from ..._arguments import shown
 from ..._errors import AbbeError
 from ...models import FILE_PREFIX, rules_in
 from ...normalizers import Normalizer, normalizer
-from .._engine.sharing.asked import spelled
+from .._engine.sharing.calls import spelled
 
 Rules = str | Mapping[str, str]  # one spec for all heads, or specs by pattern
 NormalizersLike = str | Mapping[str, str] | Sequence[str | Mapping[str, str]]

@@ -20,7 +20,7 @@ from .._engine.capacity.curve import trace
 from .._engine.capacity.search import Sizes
 from .._engine.capacity.truncation import has_sinks, truncated_rules
 from .._engine.folder import claim_folder
-from .._engine.given import windows_for
+from .._engine.inputs import windows_for
 from .._engine.loss import window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, window_places
 from .._engine.memory import plan_memory

@@ -10,11 +10,11 @@ from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, evaluating
 from ...normalizers import Normalizer
 from ...results import Run
-from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given, room_for
+from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, room_for
 from .._engine.measuring import measure_run
 from .._engine.settings import LENGTHS, settings_for
-from .._engine.sharing.asked import shareable
 from .._engine.sharing.board import Board
+from .._engine.sharing.calls import shareable
 from .._engine.sharing.runs import merged_run
 from .._engine.watch import watching
 
@@ -71,7 +71,7 @@ def diagnose(
         >>> run.table.filter(pl.col("measure") == "separability").columns
         ['model', 'layer', 'head', 'length', 'n', 'measure', 'value', 'low', 'high', 'limit', 'control']
     """
-    place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
+    place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     settings = settings_for(
         room_for(loaded, source, LENGTHS[0]), lengths=lengths, windows=windows, queries=queries, sizes=sizes,
         vectors=vectors, normalizer=normalizer, temperatures=temperatures, seed=seed, level=level, resamples=resamples,

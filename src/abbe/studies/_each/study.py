@@ -18,10 +18,10 @@ from ..._files import CannotWrite
 from ..._locks import held
 from ...models import PULLABLE
 from .. import _open
-from .._engine.given import as_folder
+from .._engine.inputs import as_folder
 from .._engine.measuring import study_facts
-from .._engine.sharing.asked import current_engine, read_once
 from .._engine.sharing.board import one_line
+from .._engine.sharing.calls import current_engine, read_once
 from .._engine.watch import Watch
 from .._report.result import Report
 from .._report.study import report

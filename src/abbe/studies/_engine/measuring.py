@@ -20,7 +20,7 @@ from ...models import LoadedModel, Tap, Text, Window, Windows, tap
 from ...results import FORMAT, Run
 from .cost import DIAGNOSIS, estimate, kernels_loaded
 from .folder import RunFolder, identity_of, model_identity, window_part
-from .given import windows_for
+from .inputs import windows_for
 from .memory import PeakMemory, plan_memory
 from .parts import TENSORS, Parts
 from .passes import PassReader, read_window

@@ -12,8 +12,8 @@ from ..._arguments import whole
 from ..._errors import AbbeError
 from ...results import Result
 from .. import _open
-from .._engine.given import as_folder
-from .._engine.sharing.asked import arguments_of, current_engine, written_down
+from .._engine.inputs import as_folder
+from .._engine.sharing.calls import call_as_json, call_from_json, current_engine
 from .._engine.sharing.crew import temporarily
 from .._engine.watch import watching
 from .cluster import cluster
@@ -48,7 +48,7 @@ def _job(study: str, arguments: Mapping[str, Any]) -> Job:
     folder = as_folder(arguments.get("folder"))
     if folder is None:
         raise AbbeError("actors share a folder: give folder=...")
-    sent, absent = arguments_of(written_down(arguments))
+    sent, absent = call_from_json(call_as_json(arguments))
     if absent:
         names = " and ".join(absent)
         raise AbbeError(f"{names} cannot be sent to actors: every one loads its own copy, so give a name or a folder")

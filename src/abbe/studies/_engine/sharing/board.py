@@ -22,10 +22,10 @@ from ...._files import checked, is_unfinished, read_json, write_json_once
 from ...._workers import CLAIMS, SHARED, WORKERS, here
 
 ATTEMPTS = 3  # a part that failed this often is left out
-_ASKED, _STAGES, _REMEMBERED, _FAILED = "asked.json", "stages", "remembered", "failed"
+_REQUEST, _STAGES, _REMEMBERED, _FAILED = "asked.json", "stages", "remembered", "failed"
 _FOLDERS = (_STAGES, _REMEMBERED, _FAILED, CLAIMS, WORKERS)
 _OURS = re.compile(
-    rf"{re.escape(_ASKED)}|{_STAGES}/[0-9a-f]{{16}}\.json|{_REMEMBERED}/run[^/]*\.json|{_FAILED}/[^/]+-[1-{ATTEMPTS}]\.json"
+    rf"{re.escape(_REQUEST)}|{_STAGES}/[0-9a-f]{{16}}\.json|{_REMEMBERED}/run[^/]*\.json|{_FAILED}/[^/]+-[1-{ATTEMPTS}]\.json"
     rf"|(?:{CLAIMS}|{WORKERS})/[^/]+\.json"
 )
 
@@ -76,13 +76,13 @@ class Board:
     def __init__(self, run: Path) -> None:
         self.run, self.folder = run, run / SHARED
 
-    def asked(self) -> dict[str, Any] | None:
+    def request(self) -> dict[str, Any] | None:
         """Which study with which arguments; None if no worker has begun one."""
-        return _read(self.folder / _ASKED)
+        return _read(self.folder / _REQUEST)
 
-    def ask(self, request: Mapping[str, Any]) -> None:
+    def set_request(self, request: Mapping[str, Any]) -> None:
         """Written by the first worker that knows that the folder belongs to its run."""
-        _write(self.folder / _ASKED, request)
+        _write(self.folder / _REQUEST, request)
 
     def list_stage(self, units: Sequence[Unit]) -> None:
         listed = {unit.name: [str(file.relative_to(self.run)) for file in unit.files] for unit in units}

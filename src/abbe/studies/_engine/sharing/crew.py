@@ -43,7 +43,7 @@ class Crew:
 
     board: Board | None = None
 
-    def ask(self, study: str, arguments: Mapping[str, Any]) -> None:
+    def called(self, study: str, arguments: Mapping[str, Any]) -> None:
         """Called by the study with its arguments, before it begins."""
 
     def begin(self, folder: Path) -> None:
@@ -76,7 +76,7 @@ class Worker(Crew):
         self.units: list[Unit] = []
         self.made = 0
         self._at_end = False
-        self._asked: dict[str, Any] | None = None
+        self._request: dict[str, Any] | None = None
         self._place = 0  # of the next part among all that are dealt out
         self._depends = False  # the next stage needs those before it
         self._failed: set[str] = set()  # parts that failed here
@@ -92,13 +92,13 @@ class Worker(Crew):
         *_, last = self._row.values()
         return f"{len(self._row)} parts failed one after the other here, last: {last}; stopping"
 
-    def ask(self, study: str, arguments: Mapping[str, Any]) -> None:
-        if self._asked is None:  # else called from within the shared study
-            self._asked = {"study": study, **arguments}
+    def called(self, study: str, arguments: Mapping[str, Any]) -> None:
+        if self._request is None:  # else called from within the shared study
+            self._request = {"study": study, **arguments}
 
     def begin(self, folder: Path) -> None:
-        if self._asked is not None and folder.resolve() == self.board.run:
-            self.board.ask(self._asked)
+        if self._request is not None and folder.resolve() == self.board.run:
+            self.board.set_request(self._request)
             if self.shard is None:  # started to finish everything
                 self._set_aside = self.board.set_aside(self.alive.others() | {self.alive.name})
 

@@ -38,7 +38,7 @@ class Placed:
 _USUAL = Placed()
 
 
-def given(
+def load_inputs(
     model: ModelLike, text: TextLike | None, folder: FolderLike | None, tokenizer: Any, progress: bool, placed: Placed
 ) -> tuple[Path | None, Text, LoadedModel]:
     """The folder of a study, its text and its model; the model is loaded last, after the quick refusals."""

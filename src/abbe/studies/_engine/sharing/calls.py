@@ -18,7 +18,7 @@ import torch
 from ...._arguments import plain
 from ....models import FILE_PREFIX, Text
 from ....results import Result
-from ..given import as_text
+from ..inputs import as_text
 from .crew import current, is_shared, temporarily
 
 _P = ParamSpec("_P")
@@ -60,13 +60,13 @@ def shareable(study: Callable[_P, _R]) -> Callable[_P, _R]:
             bound.arguments[_TEXT] = read_once(bound.arguments[_TEXT])
         if engine is not None:
             return cast(_R, engine.run(study.__name__, bound.arguments))
-        current.get().ask(study.__name__, written_down(bound.arguments))
+        current.get().called(study.__name__, call_as_json(bound.arguments))
         return study(*bound.args, **bound.kwargs)
 
     return called
 
 
-def arguments_of(request: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def call_from_json(request: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The arguments that `shareable` stored, and the names of those that cannot be stored, such as a network."""
     arguments = dict(request[_ARGUMENTS])
     if isinstance(arguments.get(_TEXT), dict):
@@ -80,7 +80,7 @@ def read_once(text: Any) -> Any:
     return as_text(text) if from_input else text
 
 
-def spelled_as_asked(request: Mapping[str, Any]) -> AbstractContextManager[None]:
+def spelled_as_called(request: Mapping[str, Any]) -> AbstractContextManager[None]:
     """Within, files have the names that the workers were given, although they are found from any folder."""
     return temporarily(_spelling, request.get(_SPELLED, {}))
 
@@ -90,7 +90,7 @@ def spelled(spec: str) -> str:
     return _spelling.get().get(spec, spec)
 
 
-def written_down(call: Mapping[str, Any]) -> dict[str, Any]:
+def call_as_json(call: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments as JSON, and the names of those that have no such form."""
     arguments, absent = {}, []
     spelling: dict[str, str] = {}
