@@ -77,9 +77,9 @@ class Costs:
 
     def __str__(self) -> str:
         windows, tokens = int(self.table["windows"].sum()), int(self.table["tokens"].sum())
-        taken = f"about {about(self.seconds)} and {data_size(1e6 * self.megabytes)} beside the model"
-        shown = f"{self.model}: {many(windows, 'window')}, {tokens:,} tokens: {taken} of {data_size(self.weights)}"
-        return shown if self.devices == self.copies == 1 else f"{shown}, {self._where()}"
+        needs = f"about {about(self.seconds)} and {data_size(1e6 * self.megabytes)} on top of the model"
+        line = f"{self.model}: {many(windows, 'window')}, {tokens:,} tokens: {needs} of {data_size(self.weights)}"
+        return line if self.devices == self.copies == 1 else f"{line}, {self._where()}"
 
     def _where(self) -> str:
         """Such as "in 2 copies of 4 devices with 79.3 GB on each"."""

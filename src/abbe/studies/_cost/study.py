@@ -145,7 +145,7 @@ def _placed(weights: float, extra: float, devices: int, memory: float | None) ->
     if memory is None:
         return devices, 1
     if memory <= extra or math.ceil(weights / (memory - extra)) > devices:
-        need = f"{weights / 1e9:.1f} GB of weights and {extra / 1e9:.1f} GB beside them"
+        need = f"{weights / 1e9:.1f} GB of weights and {extra / 1e9:.1f} GB on top"
         raise AbbeError(
             f"{need} do not fit on {devices} devices of {memory / 1e9:.1f} GB: take more devices, shorter windows, "
             "or dtype bfloat16"

@@ -39,8 +39,8 @@ class Cost:
     megabytes: float
 
     def __str__(self) -> str:
-        taken = f"about {about(self.seconds)} and {self.megabytes:.0f} MB beside the model"
-        return f"{self.windows} windows, {self.tokens:,} tokens: {taken}"
+        needs = f"about {about(self.seconds)} and {self.megabytes:.0f} MB on top of the model"
+        return f"{self.windows} windows, {self.tokens:,} tokens: {needs}"
 
     def __add__(self, other: Cost) -> Cost:
         """One after the other."""

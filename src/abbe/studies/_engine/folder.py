@@ -24,7 +24,7 @@ from .tables import Record
 
 _OLDER = "identity.json"  # of folders with several parts, up to format 2
 _WINDOWS = "windows"
-_MEASURES = hashlib.sha256(" ".join(info.name for info in list_measures()).encode()).hexdigest()[:12]  # known here
+_MEASURES = hashlib.sha256(" ".join(info.name for info in list_measures()).encode()).hexdigest()[:12]  # of this version
 _USUAL = {"device": "cpu", "dtype": "float32"}  # left out of identities, for folders of versions without them
 _NOTHING = (MANIFEST, LOCK)  # a folder with no other files holds nothing finished
 
@@ -145,29 +145,29 @@ def claim(path: Path, identity: Mapping[str, Any], study: str) -> bool:
         raise AbbeError(f"{path} was written by an older version of abbe ({_OLDER}): name a new folder (--out)")
     begun = {"format": FORMAT, "study": study, "finished": False, "identity": dict(identity)}
     if is_worker():
-        known = _claim_with_others(path, begun, study)
+        manifest = _claim_with_others(path, begun, study)
     else:
-        known = {} if _may_be_taken(path) else _check_same(path, identity, study)
+        manifest = {} if _may_be_taken(path) else _check_same(path, identity, study)
         for left in filter(is_unfinished, (*path.iterdir(), *path.glob("*/.*"))):
             with suppress(OSError):
                 left.unlink()  # of a killed process: nobody else writes here now
         if not is_shared():
             Board(path).clear()  # of workers that are gone, perhaps of another run: this process makes the rest
-        if not known.get("finished"):
+        if not manifest.get("finished"):
             write_json(path / MANIFEST, begun)
-    return bool(known.get("finished")) and known.get("study", study) == study
+    return bool(manifest.get("finished")) and manifest.get("study", study) == study
 
 
 def _claim_with_others(path: Path, begun: Mapping[str, Any], study: str) -> dict[str, Any]:
     """As a worker: one of those that begin writes the manifest, and the others check that it is theirs."""
-    known: dict[str, Any] = {}
+    manifest: dict[str, Any] = {}
     is_new = not (path / MANIFEST).exists() and _may_be_taken(path)
     if not (is_new and write_json_once(path / MANIFEST, begun)):
-        known = _check_same(path, begun["identity"], study)
-        if not known:
+        manifest = _check_same(path, begun["identity"], study)
+        if not manifest:
             write_json_once(path / MANIFEST, begun)
     current.get().begin(path)
-    return known
+    return manifest
 
 
 def _may_be_taken(path: Path) -> bool:
@@ -196,11 +196,11 @@ def _check_same(path: Path, identity: Mapping[str, Any], study: str) -> dict[str
     other = manifest.get("study", study)
     if other != study and (other, study) != ("diagnose", "report"):  # a report continues the run of a diagnosis
         raise AbbeError(f"{path} is a folder of `abbe {other}`: name a new folder (--out)")
-    known = _as_dict(manifest.get("identity"))
-    if known.get("digest") == identity["digest"]:
+    stored = _as_dict(manifest.get("identity"))
+    if stored.get("digest") == identity["digest"]:
         return manifest
     facts = [key for key in dict.fromkeys((*identity, *_USUAL)) if key not in ("settings", "digest")]
-    different = [key for key in facts if known.get(key) != identity.get(key)]
-    before, wanted = _as_dict(known.get("settings")), identity["settings"]
+    different = [key for key in facts if stored.get(key) != identity.get(key)]
+    before, wanted = _as_dict(stored.get("settings")), identity["settings"]
     different += [key for key in wanted if before.get(key) != wanted[key]]
     raise AbbeError(f"{path} holds another run (different: {', '.join(different)}): name a new folder (--out)")

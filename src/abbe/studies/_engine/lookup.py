@@ -39,8 +39,8 @@ class Lookup:
         self.run = run
         self.of_heads: dict[_Key, dict[Place, Cell]] = {}
         self.of_all: dict[_Key, Cell] = {}
-        known = run.table.filter(pl.col("value").is_finite())
-        for row in known.select("layer", "head", "length", "n", "measure", *_NUMBERS).iter_rows():
+        finite = run.table.filter(pl.col("value").is_finite())
+        for row in finite.select("layer", "head", "length", "n", "measure", *_NUMBERS).iter_rows():
             layer, head, length, n, measure = row[:5]
             cell, key = Cell(*row[5:]), (measure, length, n)
             if layer is None:

@@ -38,7 +38,7 @@ _PACKAGES = ("abbe", "torch", "transformers", "numba", "numpy", "polars", "safet
 
 def measure_run(
     model: LoadedModel, text: Text, settings: Settings, folder: str | os.PathLike[str] | None, watch: Watch,
-    overhead: float = DIAGNOSIS, cut: Windows | None = None, beside: Beside = lambda open_tap, kept: (),
+    overhead: float = DIAGNOSIS, cut: Windows | None = None, beside: Beside = lambda open_tap, run_folder: (),
     study: str = Run.study,
 ) -> Run:  # fmt: skip
     """Measure the windows that the folder lacks, then make the table of all.
@@ -53,7 +53,7 @@ def measure_run(
 
 def measure_runs(
     model: LoadedModel, text: Text, by_vectors: Sequence[Settings], folders: Sequence[str | os.PathLike[str] | None],
-    watch: Watch, cut: Windows, overhead: float = DIAGNOSIS, beside: Beside = lambda open_tap, kept: (),
+    watch: Watch, cut: Windows, overhead: float = DIAGNOSIS, beside: Beside = lambda open_tap, run_folder: (),
     study: str = Run.study,
 ) -> list[Run]:  # fmt: skip
     """Runs whose settings differ only in the kind of vectors: every window is read once for all of them."""
@@ -74,19 +74,19 @@ def measure_runs(
         error = check_model(model, open_tap, probe)
         pass_seconds = (time.perf_counter() - checked) / 2  # the check is two passes
         identities = [identity_of(one["model"], one["text"], one["settings"]) for one in facts]
-        kept = [RunFolder(*pair, watch.announce, study) for pair in zip(folders, identities, strict=True)]
-        left = [window.length for window in cut if any(window not in run for run in kept)]
+        run_folders = [RunFolder(*pair, watch.announce, study) for pair in zip(folders, identities, strict=True)]
+        left = [window.length for window in cut if any(window not in run for run in run_folders)]
         watch.say_checked(model.name, error, allowed_error(model))
         cost = estimate(model, left, len(probe), pass_seconds, overhead, queries=settings.queries, warm=warm)
         watch.say(str(cost) if left else "all windows were measured before")
         reader = WindowReader(model, open_tap, settings, [one.vectors for one in by_vectors])
-        job = _Job(reader, dict(zip(reader.kinds, kept, strict=True)), beside(open_tap, kept[0]), watch)
+        job = _Job(reader, dict(zip(reader.kinds, run_folders, strict=True)), beside(open_tap, run_folders[0]), watch)
         seen = {
             "layers": open_tap.layers,
             "self_check": {"error": error, "tokens": len(probe)},
             "skipped": [*cut.skipped, *open_tap.skipped],
         }
-        for fact, run in zip(facts, kept, strict=True):
+        for fact, run in zip(facts, run_folders, strict=True):
             if run.path is not None:
                 remember(run.path, {"facts": fact, "seen": seen, "windows": window_places(cut)})
         cut, left_out = job.shared(cut)
@@ -96,7 +96,7 @@ def measure_runs(
             job.measure(window)
             watch.step(f"windows of {window.length}")
         runs = []
-        for one, fact, folder, run in zip(by_vectors, facts, folders, kept, strict=True):
+        for one, fact, folder, run in zip(by_vectors, facts, folders, run_folders, strict=True):
             runs.append(finished_run(one, cut, left_out, run, fact | seen, memory, started))
             if folder is not None and study == Run.study:
                 runs[-1].save(folder)
@@ -104,16 +104,16 @@ def measure_runs(
 
 
 def finished_run(
-    settings: Settings, cut: Sequence[Window], left_out: Sequence[str], kept: RunFolder, facts: Mapping[str, Any],
+    settings: Settings, cut: Sequence[Window], left_out: Sequence[str], run_folder: RunFolder, facts: Mapping[str, Any],
     memory: PeakMemory, started: float,
 ) -> Run:  # fmt: skip
     """The table of these windows, and the manifest."""
-    records = {length: [_record(kept, w) for w in cut if w.length == length] for length in settings.lengths}
+    records = {length: [_record(run_folder, w) for w in cut if w.length == length] for length in settings.lengths}
     heads = table(facts["model"]["name"], {length: group for length, group in records.items() if group}, settings)
-    seconds = {"windows": _seconds(cut, kept), "total": time.perf_counter() - started}
-    skipped = [*facts["skipped"], *left_out, *_reasons(cut, kept), *_unseen_sizes(settings)]
+    seconds = {"windows": _seconds(cut, run_folder), "total": time.perf_counter() - started}
+    skipped = [*facts["skipped"], *left_out, *_reasons(cut, run_folder), *_unseen_sizes(settings)]
     more = {"windows": window_places(cut), "peak_extra_megabytes": memory.extra(), "skipped": skipped}
-    return Run(heads, finished_manifest({**facts, **more}, kept.parts, seconds))
+    return Run(heads, finished_manifest({**facts, **more}, run_folder.parts, seconds))
 
 
 def finished_manifest(
@@ -169,25 +169,25 @@ class _Job:
     """The windows of some runs, each measured in one pass for all runs and readers."""
 
     reader: WindowReader
-    kept: Mapping[Vectors, RunFolder]
+    run_folders: Mapping[Vectors, RunFolder]
     beside: Sequence[PassReader]
     watch: Watch
 
     def measure(self, window: Window) -> None:
         """Make the missing records of one window."""
-        missing = [kind for kind, run in self.kept.items() if window not in run]
+        missing = [kind for kind, run in self.run_folders.items() if window not in run]
         if missing:
             start = time.perf_counter()
             records = self.reader.measure(window, self.beside)
             seconds = (time.perf_counter() - start) / len(missing)
             for kind in missing:
-                self.kept[kind].keep(window, records[kind], seconds, list(self.reader.skipped))
+                self.run_folders[kind].keep(window, records[kind], seconds, list(self.reader.skipped))
         else:
             read_window(self.reader.model, window, self.beside)
 
     def shared(self, cut: Windows) -> tuple[Windows, list[str]]:
         """In a shared folder: make this worker's share. Returns the finished windows, and why others are left out."""
-        folders = [run.path for run in self.kept.values() if run.path is not None]
+        folders = [run.path for run in self.run_folders.values() if run.path is not None]
         if not folders:
             return cut, []
         units = {self._unit(window, folders): window for window in cut}
@@ -209,23 +209,23 @@ def why_left_out(window: Window, failure: Failure) -> str:
     return f"a window of {window.length} tokens: {failure}"
 
 
-def _seconds(cut: Sequence[Window], kept: RunFolder) -> dict[str, float]:
+def _seconds(cut: Sequence[Window], run_folder: RunFolder) -> dict[str, float]:
     """Of all windows of each length, including those measured by an earlier call."""
     times: dict[str, float] = {}
     for window in cut:
-        times[str(window.length)] = round(times.get(str(window.length), 0.0) + kept.notes(window)["seconds"], 3)
+        times[str(window.length)] = round(times.get(str(window.length), 0.0) + run_folder.notes(window)["seconds"], 3)
     return times
 
 
-def _record(kept: RunFolder, window: Window) -> Any:
-    record = kept.record(window)
+def _record(run_folder: RunFolder, window: Window) -> Any:
+    record = run_folder.record(window)
     assert record is not None, window
     return record
 
 
-def _reasons(cut: Sequence[Window], kept: RunFolder) -> list[str]:
+def _reasons(cut: Sequence[Window], run_folder: RunFolder) -> list[str]:
     """Why parts of windows were left out, each reason once."""
-    return list(dict.fromkeys(why for window in cut for why in kept.notes(window)["skipped"]))
+    return list(dict.fromkeys(why for window in cut for why in run_folder.notes(window)["skipped"]))
 
 
 def _unseen_sizes(settings: Settings) -> list[str]:

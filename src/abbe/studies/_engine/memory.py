@@ -36,7 +36,7 @@ def plan_memory(
     )
     if free is not None and needed > free:
         raise AbbeError(
-            f"{model.name}: windows of {longest:,} tokens need about {megabytes(needed)} beside the model, but "
+            f"{model.name}: windows of {longest:,} tokens need about {megabytes(needed)} on top of the model, but "
             f"{megabytes(free)} are free on {device}: {_advice(model, queries)}"
         )
 

@@ -82,8 +82,8 @@ class QueryDistances:
 
 def over_units(critical: Tensor) -> tuple[float | None, float | None]:
     """The median critical N (None if more than half of the tests reject at every N), and the share of such tests."""
-    known = critical[~critical.isnan()].sort().values
-    if not len(known):
+    tested = critical[~critical.isnan()].sort().values
+    if not len(tested):
         return None, None
-    middle = float(known[(len(known) - 1) // 2])
-    return None if middle == torch.inf else middle, float((known == torch.inf).double().mean())
+    median = float(tested[(len(tested) - 1) // 2])
+    return None if median == torch.inf else median, float((tested == torch.inf).double().mean())

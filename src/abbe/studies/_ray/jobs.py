@@ -104,7 +104,7 @@ class Crew:
 
     def run(self, jobs: Sequence[Job], watch: Watch) -> None:
         """Work on all of them to the end; a failed job says why and does not stop the others."""
-        shown = _Shown(watch, jobs, len(self._actors))
+        bar = _Bar(watch, jobs, len(self._actors))
         idle: list[int] = []
         begun, waiting = time.monotonic(), len(self._calls) > 0
         while not all(job.is_over for job in jobs):
@@ -120,7 +120,7 @@ class Crew:
                 waiting = False
             for job in jobs:
                 job.error = job.error or self._given_up(job)
-            shown.show()
+            bar.update()
 
     def close(self) -> None:
         for actor in self._actors:
@@ -178,7 +178,7 @@ class _Call:
     merges: bool = False
 
 
-class _Shown:
+class _Bar:
     """Parts of all folders as one bar, with their rate."""
 
     def __init__(self, watch: Watch, jobs: Sequence[Job], actors: int) -> None:
@@ -188,7 +188,7 @@ class _Shown:
         self._last: dict[int, tuple[int, int]] = {}  # the folder of a finished job knows no parts any more
         self._steps = self._total = 0
 
-    def show(self) -> None:
+    def update(self) -> None:
         for place, job in enumerate(self._jobs):
             there, total = (0, 0) if job.is_over else job.parts()
             if total:
