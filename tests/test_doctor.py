@@ -188,14 +188,6 @@ def test_little_memory(free: float | None, state: str, detail: str, monkeypatch:
     assert (check_of("memory").state, check_of("memory").detail) == (state, detail)
 
 
-def test_numbers_of_the_system(tmp_path: Path) -> None:
-    (tmp_path / "info").write_text("MemTotal: 9 kB\nMemAvailable:    7 kB\n")
-    (tmp_path / "max").write_text("max\n")
-    assert machine._first_number(str(tmp_path / "info"), "MemAvailable:") == 7
-    assert machine._first_number(str(tmp_path / "max")) is None
-    assert machine._first_number(str(tmp_path / "nothing")) is None
-
-
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The embedded model, in a place where it may be damaged."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,11 @@ from .._files import read_json
 from .._locks import held
 from ..results import MANIFEST, Result, Run, checked_manifest
 from . import _open
-from ._diagnose.study import merged_diagnosis
-from ._engine.sharing.board import Board
+from ._engine.sharing.board import Board, Failure, Unit
 from ._engine.sharing.calls import call_from_json, spelled_as_called
-from ._engine.sharing.crew import current, temporarily
-from ._engine.sharing.merger import Merger, missing_line
-from ._engine.watch import watching
+from ._engine.sharing.crew import Crew, Make, current, refuse_without, temporarily
+from ._engine.sharing.runs import merged_run
+from ._engine.watch import Watch, watching
 from ._report.result import Report
 from ._report.study import merged_report
 from ._work import STUDIES
@@ -55,9 +54,9 @@ def merge(folder: str | os.PathLike[str], *, progress: bool = True, **arguments:
         raise AbbeError(f"{place} was shared by workers of {study!r}, which this version does not know")
     units = board.units()
     if missing := board.left(units):  # refused before the model is loaded
-        raise AbbeError(missing_line(board, len(missing), len(units)))
+        raise _missing(board, len(missing), len(units))
     with held(place):
-        with temporarily(current, Merger(board)):
+        with temporarily(current, _Merger(board)):
             result = _without_model(study, place, board, progress)
             if result is None:
                 result = _by_the_study(study, place, request, arguments, progress)
@@ -65,12 +64,46 @@ def merge(folder: str | os.PathLike[str], *, progress: bool = True, **arguments:
     return result
 
 
+class _Merger(Crew):
+    """Goes through the stages of a shared study as a worker does, but makes nothing and refuses an incomplete stage."""
+
+    board: Board
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+
+    def share(self, units: Sequence[Unit], make: Make, watch: Watch | None, needed: bool) -> dict[str, Failure]:
+        missing = self.board.left(units, needed=True)
+        failures = {unit.name: self.board.failure(unit) for unit in missing if self.board.has_given_up(unit)}
+        failed = {name: failure for name, failure in failures.items() if failure is not None}
+        if needed and failed:
+            refuse_without(next(iter(failed.values())))
+        if len(missing) > len(failed):
+            raise _missing(self.board, len(missing) - len(failed), len(units))
+        return failed
+
+    def need(self, units: Sequence[Unit], make: Make) -> None:
+        self.share(units, make, None, needed=True)
+
+
+def _missing(board: Board, missing: int, units: int) -> AbbeError:
+    are = "part is" if missing == 1 else "parts are"
+    return AbbeError(
+        f"{missing} of {units} {are} missing in {board.run}: run the shards again that did not finish, "
+        "or the same command with --shard any, which takes all that is left"
+    )
+
+
 def _without_model(study: str, place: Path, board: Board, progress: bool) -> Result | None:
     """Studies of windows alone need no weights; None if this one does."""
     with watching(progress) as watch:
-        if study == Run.study:
-            return merged_diagnosis(place, board, watch.announce)
-        return merged_report(place, board, watch.announce) if study == Report.study else None
+        if study == Report.study:
+            return merged_report(place, board, watch.announce)
+        merged = merged_run(place, board, study, watch.announce) if study == Run.study else None
+    if merged is None:
+        return None
+    merged.run.save(place)
+    return merged.run
 
 
 def _by_the_study(

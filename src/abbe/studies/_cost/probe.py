@@ -85,7 +85,6 @@ def _part(model: LoadedModel, shape: Shape) -> LoadedModel:
 
 
 def _shortened(config: Any, depth: int | None) -> Any:
-    """A configuration with fewer layers and a small vocabulary."""
     short = copy.deepcopy(config)
     text = short.get_text_config()
     for name, value in vars(text).items():
@@ -133,7 +132,6 @@ def _copying() -> Callable[[], object]:
 
 
 def _best(pieces: Sequence[Callable[[], object]], watch: Watch) -> list[float]:
-    """Best seconds of each, called in turn."""
     watch.expect(_ROUNDS)
     for piece in pieces:  # compiles and warms up
         piece()

@@ -52,7 +52,6 @@ class Rates:
 
 
 def blocks(shape: Shape, length: float, queries: int | None) -> int:
-    """Number of blocks in which a layer is measured."""
     return math.ceil(min(queries or length, length) / rows_at_once(shape.heads, round(length)))
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, evaluating
 from ...normalizers import Normalizer
 from ...results import Run
 from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, room_for
 from .._engine.measuring import measure_run
 from .._engine.settings import LENGTHS, settings_for
-from .._engine.sharing.board import Board
 from .._engine.sharing.calls import shareable
-from .._engine.sharing.runs import merged_run
 from .._engine.watch import watching
 
 
@@ -78,13 +74,3 @@ def diagnose(
     )  # fmt: skip
     with watching(progress) as watch, evaluating(loaded.network):
         return measure_run(loaded, source, settings, place, watch)
-
-
-def merged_diagnosis(folder: Path, board: Board, say: Callable[[str], object]) -> Run | None:
-    """From the parts of workers, without the model; None if the model is needed."""
-    with held(folder):
-        merged = merged_run(folder, board, Run.study, say)
-        if merged is None:
-            return None
-        merged.run.save(folder)
-    return merged.run

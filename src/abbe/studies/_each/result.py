@@ -48,7 +48,6 @@ class Reports(Result):
 def row_of(
     model: str, folder: str, answer: Answer, numbers: Sequence[KeyNumber], seconds: float | None
 ) -> dict[str, Any]:
-    """Of a model that was measured."""
     row: dict[str, Any] = {"model": model, "folder": folder, "grade": answer.grade, "answer": answer.sentence}
     for name, number in zip(NUMBERS, numbers, strict=True):
         row |= {name: number.value, f"{name}_low": number.low, f"{name}_high": number.high}

@@ -86,7 +86,6 @@ def bytes_beside(
 
 
 def kernels_loaded() -> bool:
-    """Whether this process has loaded the kernels."""
     return "numba" in sys.modules
 
 

@@ -221,7 +221,6 @@ def is_of_workers(path: Path) -> bool:
 
 
 def failures(board: Board, units: Iterable[Unit]) -> tuple[Failure, ...]:
-    """Of missing parts."""
     missing = (board.failure(unit) for unit in units if not unit.is_there)
     return tuple(failure for failure in missing if failure is not None)
 

@@ -37,7 +37,6 @@ class SwapReading(ABC, Generic[Noted]):
         return {"loss": loss} | self._means(self._noted)
 
     def read_all(self, windows: Sequence[Window], on_window: Callable[[], object]) -> dict[str, list[float]]:
-        """By window."""
         by_window: dict[str, list[float]] = {}
         for window in windows:
             for name, value in self.read(window).items():
