@@ -18,8 +18,7 @@ from . import _options
 from ._invocation import RESUMES, current
 from ._names import EXTRA_OF, SHARED
 from ._options import check_drawing, count_or_all, folder_for, json_option, numbers, out_option, quiet_option
-from ._scale.engine import Actors, Address, Engine, run_by
-from ._scale.shard import Shard, refuse_with_shard, run_shard
+from ._scale.sharing import Actors, Address, Engine, Shard, refuse_with_shard, run_by, run_shard
 from ._shown import show_result
 
 AnyResult = Any  # a Result: help reads this hint, and must not wait for results to be imported
