@@ -46,7 +46,7 @@ def test_what_a_shard_has_not(
     for option in (["--open"], ["--figures", "drawn"]):
         assert run_main(monkeypatch, "diagnose", str(folder), "--shard", "1/2", *option) == 2
         assert capsys.readouterr().err == (
-            f"abbe: a shard makes no page and no figures: leave {option[0]} out, abbe merge has it\n"
+            f"abbe: a shard makes no page and no figures: give {option[0]} to abbe merge instead\n"
         )
 
 

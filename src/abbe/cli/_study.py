@@ -116,13 +116,10 @@ def study(
 def _in_the_name(option: str, own: Mapping[str, Any]) -> list[str]:
     """The end of the folder's name, with characters that a file name may have."""
     value = own.get(option) or False
-    ending = (option if value else "") if isinstance(value, bool) else _without_folders(str(value))
+    ending = (option if value else "") if isinstance(value, bool) else str(value)
+    if Path(ending).is_absolute() or ending.startswith(("./", "../")):
+        ending = Path(ending).name  # another model: its name without folders, as for the first
     return ["".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in ending)] if ending else []
-
-
-def _without_folders(value: str) -> str:
-    """The name of another model, without its folders, as for the first."""
-    return Path(value).name if Path(value).is_absolute() or value.startswith(("./", "../")) else value
 
 
 def _composed(measure: Callable[..., AnyResult], json: str, folder: str) -> inspect.Signature:

@@ -70,10 +70,10 @@ def watch(
 def _read(folder: Path) -> Training:
     """The run, with at least one step; else one line says what the folder is."""
     if not folder.is_dir():
-        raise AbbeError(f"there is no folder {folder}: name that of abbe.Monitor(folder=...), or wait with --follow")
+        raise AbbeError(f"there is no folder {folder}: name the folder of abbe.Monitor, or wait with --follow")
     training = _opened(folder, _steps(folder))
     if not training.records:
-        raise AbbeError(f"no step was read yet in {folder}: wait for the first with --follow")
+        raise AbbeError(f"there are no steps in {folder} yet: wait for the first with --follow")
     return training
 
 
@@ -104,7 +104,7 @@ def _follow(folder: Path, page: Path, opened: bool, quiet: bool) -> Training | N
     written, printed = 0, 0
     if _size(folder) is not None:
         _opened(folder, steps)  # do not wait for a folder of another study
-    _say(f"following {folder}: Ctrl-C ends", quiet)
+    _say(f"following {folder}: press Ctrl-C to stop", quiet)
     try:
         while True:
             begun = time.monotonic()

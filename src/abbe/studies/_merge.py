@@ -89,8 +89,8 @@ class _Merger(Crew):
 def _missing(board: Board, missing: int, units: int) -> AbbeError:
     are = "part is" if missing == 1 else "parts are"
     return AbbeError(
-        f"{missing} of {units} {are} missing in {board.run}: run the shards again that did not finish, "
-        "or the same command with --shard any, which takes all that is left"
+        f"{missing} of {units} {are} missing in {board.run}: run the unfinished shards again, "
+        "or the same command with --shard any, which makes the rest"
     )
 
 

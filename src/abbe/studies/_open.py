@@ -61,7 +61,7 @@ def open(folder: str | os.PathLike[str]) -> Result:
     try:
         return _OPENERS[study](source, manifest, stored)
     except (KeyError, TypeError, ValueError) as error:
-        raise AbbeError(f"{source} is not whole ({error}): run the same command again with this folder") from None
+        raise AbbeError(f"{source} is incomplete ({error}): run the same command again with this folder") from None
 
 
 def _of_older_format(folder: Path) -> str:

@@ -119,7 +119,7 @@ def working(folder: str | os.PathLike[str], shard: str | None) -> Iterator[Worke
     if place is None:
         raise AbbeError("workers share a folder: give folder=...")
     if is_shared():
-        raise AbbeError("this process is a worker already: one study at a time")
+        raise AbbeError("this process is already a worker: one study at a time")
     with shared(place) as alive:
         worker = Worker(Board(Path(os.path.realpath(place))), alive, share)
         with suppress(Enough), temporarily(current, worker):

@@ -188,7 +188,7 @@ def test_a_network_cannot_be_kept(tmp_path: Path) -> None:
         ("-1/4", "must be I/N"),
         ("3", "must be I/N"),
         (3, "shard is 3, but must be I/N"),
-        ("slurm", "shard is slurm, but SLURM_ARRAY_TASK_ID is not set: start it by sbatch --array=1-16, or give I/N"),
+        ("slurm", "shard is slurm, but SLURM_ARRAY_TASK_ID is not set: start it with sbatch --array=1-16, or give I/N"),
     ],
 )
 def test_wrong_shards(shard: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +327,7 @@ def test_any_gives_failed_parts_fresh_attempts(tmp_path: Path, capsys: pytest.Ca
     assert work(tmp_path, "1/2").failed == done.failed
     again = work(tmp_path, progress=True)
     assert (again.made, again.failed) == (1, ())
-    assert "1 part failed in earlier calls: tried afresh, up to 3 times\n" in capsys.readouterr().err
+    assert "1 part failed in earlier calls: trying again, up to 3 times\n" in capsys.readouterr().err
 
 
 def test_all_windows_failed(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def export(
     from ...models import gguf_error, read_export
 
     if gguf is not None and gguf.suffix != ".gguf":
-        raise AbbeError(f"--gguf is {str(gguf)!r}, but must be a .gguf file that llama.cpp made of the exported folder")
+        raise AbbeError(f"--gguf is {str(gguf)!r}, but must be a .gguf file made by llama.cpp from the exported folder")
     current.if_stopped = "nothing was left behind, the same command starts again"
     written = read_export(out) if gguf is not None and gguf.is_file() else models.export(model, plan, out, text=text)
     facts = dict(written.facts)

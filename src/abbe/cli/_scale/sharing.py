@@ -32,7 +32,7 @@ Actors = Annotated[int | None, setting("Number of actors; by default one per cor
 def refuse_with_shard(figures: Path | None, opened: bool, engine: tuple[object, ...], each: str | None) -> None:
     for option, is_set in (("--figures", figures is not None), ("--open", opened)):
         if is_set:
-            raise AbbeError(f"a shard makes no page and no figures: leave {option} out, abbe merge has it")
+            raise AbbeError(f"a shard makes no page and no figures: give {option} to abbe merge instead")
     if any(option is not None for option in engine):
         raise AbbeError("--shard and --engine (--address, --actors) are two ways to share the work: give one of them")
     if each is not None:

@@ -55,7 +55,7 @@ def temperature(
 ) -> AnyResult:  # fmt: skip
     """Is low temperature hard to train? Every T with a control whose scale is compensated, over rates and seeds."""
     if text is not None and task != "text":
-        raise AbbeError(f"--text is read by --task text only, and the task is {task}: leave one of them out")
+        raise AbbeError(f"only --task text reads --text, but the task is {task}: leave one of them out")
     if not 0 <= decay < math.inf:
         raise AbbeError(f"--decay is {decay:g}, but must be a number >= 0")
     listed = None if temperatures is None else [one.strip() for one in temperatures.split(",")]

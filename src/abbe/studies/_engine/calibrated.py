@@ -45,7 +45,7 @@ def _checked(spec: object) -> str:
     if not isinstance(spec, str):
         raise AbbeError(f"calibrate needs a spec such as 'entmax:alpha=1.5', got {type(spec).__name__}")
     if spec.startswith("file:"):
-        raise AbbeError(f"{spec} is calibrated already: give the spec of a normalizer, such as entmax:alpha=1.5")
+        raise AbbeError(f"{spec} is already calibrated: give the spec of a normalizer, such as entmax:alpha=1.5")
     return spec
 
 

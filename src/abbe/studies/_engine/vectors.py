@@ -26,7 +26,7 @@ def token_vectors(which: Vectors, call: AttentionCall, network: nn.Module, token
         return _as_projected(call)
     if which == "hidden":
         if call.hidden is None:
-            raise AbbeError(f"{call.name}: its input states were not seen; use value vectors instead")
+            raise AbbeError(f"{call.name}: its input states were not captured; use value vectors instead")
         return call.hidden[:1].float()
     embed: Any = network.get_input_embeddings()  # type: ignore[operator]
     # In a model spread over devices, the embedding may lie on another device than the layer.

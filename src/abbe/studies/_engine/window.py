@@ -75,7 +75,7 @@ class WindowReader(PassReader):
         vectors = {}
         for kind in self.kinds:
             if lacks_vectors(call, kind):
-                self._skip(f"{call.name}: cross attention reads another stack's states, not {kind}s")
+                self.skipped[f"{call.name}: cross attention reads another stack's states, not {kind}s"] = None
             else:
                 vectors[kind] = token_vectors(kind, call, self.model.network, tokens[None])
         if not vectors:
@@ -127,9 +127,6 @@ class WindowReader(PassReader):
             for place, layer in enumerate(layers):
                 self.records[kind][layer] = {name: split[place] for name, split in parts.items()}
 
-    def _skip(self, why: str) -> None:
-        self.skipped[why] = None
-
     def _update(
         self, states: dict[Vectors, State], numbers: BlockNumbers, rows: Rows, sets: Sets,
         vectors: Mapping[Vectors, Tensor], steps: torch.Generator,
@@ -154,7 +151,7 @@ class WindowReader(PassReader):
         if self.settings.normalizer is None:
             return rows_of_call(call, queries, vectors)
         if call.sink is not None:
-            self._skip(f"learned sinks: {self.normalizer} replaces softmax together with its sink")
+            self.skipped[f"learned sinks: {self.normalizer} replaces softmax together with its sink"] = None
         return rows_of_call(call, queries, vectors, self.normalizer)
 
 

@@ -73,7 +73,7 @@ def _check_reachable(address: str | None) -> None:
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or first_line(error)
         raise AbbeError(
-            f"nothing answers at {address} ({why}): start it by `ray start --head`, or leave --address out"
+            f"nothing answers at {address} ({why}): start it with `ray start --head`, or leave --address out"
         ) from None
 
 

@@ -105,7 +105,7 @@ class Worker(Crew):
     def share(self, units: Sequence[Unit], make: Make, watch: Watch | None, needed: bool) -> dict[str, Failure]:
         if self._set_aside and watch is not None:
             parts = "1 part" if self._set_aside == 1 else f"{self._set_aside} parts"
-            watch.announce(f"{parts} failed in earlier calls: tried afresh, up to {ATTEMPTS} times")
+            watch.announce(f"{parts} failed in earlier calls: trying again, up to {ATTEMPTS} times")
             self._set_aside = 0
         self.units += units
         self.board.list_stage(units)

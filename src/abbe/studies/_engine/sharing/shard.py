@@ -60,5 +60,5 @@ def _variable(name: str) -> int:
     value = os.environ.get(name, "")
     if not value.isdecimal():
         problem = f"{name} is {shown(value)}" if value else f"{name} is not set"
-        raise AbbeError(f"shard is {SLURM}, but {problem}: start it by sbatch --array=1-16, or give I/N")
+        raise AbbeError(f"shard is {SLURM}, but {problem}: start it with sbatch --array=1-16, or give I/N")
     return int(value)
