@@ -327,7 +327,7 @@ def test_any_gives_failed_parts_fresh_attempts(tmp_path: Path, capsys: pytest.Ca
     assert work(tmp_path, "1/2").failed == done.failed
     again = work(tmp_path, progress=True)
     assert (again.made, again.failed) == (1, ())
-    assert "1 part failed in earlier calls: trying again, up to 3 times\n" in capsys.readouterr().err
+    assert "1 part failed earlier: trying again, up to 3 times\n" in capsys.readouterr().err
 
 
 def test_all_windows_failed(tmp_path: Path) -> None:

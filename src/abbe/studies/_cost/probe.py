@@ -15,6 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ..._errors import AbbeError
 from ...models import LoadedModel, Shape, Window, built, llama_configuration, shape_of, tap
+from ...words.numbers import many
 from .._engine.passes import model_inputs, run_model
 from .._engine.settings import Settings
 from .._engine.watch import Watch
@@ -64,10 +65,9 @@ def measured_rates(model: LoadedModel, settings: Settings, dtype: torch.dtype, w
         measured,
         [at[length] for length, _ in points],
     )
-    threads = torch.get_num_threads()
     return Rates(
         layer, 1 / per_operation, attention, 2 * 4 * _COPIED / copying, per_block, per_query, per_key,
-        f"measured here with {threads} thread{'' if threads == 1 else 's'}",
+        f"measured here with {many(torch.get_num_threads(), 'thread')}",
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 from ...._errors import AbbeError
 from ...._files import CannotWrite
 from ...._workers import Alive, expires_after
+from ....words.numbers import many
 from ..watch import Watch
 from .board import ATTEMPTS, Board, Failure, Unit, one_line
 from .shard import Shard
@@ -104,8 +105,7 @@ class Worker(Crew):
 
     def share(self, units: Sequence[Unit], make: Make, watch: Watch | None, needed: bool) -> dict[str, Failure]:
         if self._set_aside and watch is not None:
-            parts = "1 part" if self._set_aside == 1 else f"{self._set_aside} parts"
-            watch.announce(f"{parts} failed in earlier calls: trying again, up to {ATTEMPTS} times")
+            watch.announce(f"{many(self._set_aside, 'part')} failed earlier: trying again, up to {ATTEMPTS} times")
             self._set_aside = 0
         self.units += units
         self.board.list_stage(units)
