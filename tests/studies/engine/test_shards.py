@@ -52,7 +52,7 @@ def test_shards_of_a_diagnosis(tmp_path: Path) -> None:
     assert [one.made for one in made] == [1, 2, 1]
     assert not any(one.complete for one in made)
     assert (made[-1].there, made[-1].total) == (4, SOME_PARTS)
-    with pytest.raises(abbe.AbbeError, match=rf"^2 of 6 parts are missing in {tmp_path}: run the shards again"):
+    with pytest.raises(abbe.AbbeError, match=rf"^2 of 6 parts are missing in {tmp_path}: run the unfinished shards"):
         merge(tmp_path)
     last = work(tmp_path, "2/4")
     assert last.complete
