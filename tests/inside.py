@@ -63,7 +63,7 @@ MODULES = {
     "engine_folder": "abbe.studies._engine.folder",
     "engine_loss": "abbe.studies._engine.loss",
     "engine_measuring": "abbe.studies._engine.measuring",
-    "engine_room": "abbe.studies._engine.room",
+    "engine_room": "abbe.studies._engine.memory",
     "engine_settings": "abbe.studies._engine.settings",
     "engine_watch": "abbe.studies._engine.watch",
     "engine_window": "abbe.studies._engine.window",
@@ -144,7 +144,7 @@ NAMES = {
     "abbe.studies._engine.passes": "read_window run_model",
     "abbe.studies._engine.readings": "DEFAULT EXPECTED LEVELS QueryDistances READINGS TESTS over_units units_key",
     "abbe.studies._engine.settings": "Settings settings_for",
-    "abbe.studies._engine.sharing.asked": "spelled_as_asked written_down",
+    "abbe.studies._engine.sharing.calls": "spelled_as_called call_as_json",
     "abbe.studies._engine.sharing.board": "Board Unit",
     "abbe.studies._engine.sharing.crew": "Worker",
     "abbe.studies._engine.swapped.sensitivity": (

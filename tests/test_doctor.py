@@ -174,26 +174,18 @@ def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_of("threads").state == "ok"
 
 
-def test_free_memory_is_the_smaller_of_machine_and_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers: dict[str, int | None] = {"max": 5_000, "current": 2_000, "meminfo": 4}
-    monkeypatch.setattr(machine, "_first_number", lambda file, entry="": numbers[file.replace("/", ".").split(".")[-1]])
-    assert machine.free_memory() == 3_000
-    numbers["meminfo"] = 2
-    assert machine.free_memory() == 2_048
-    numbers["max"] = None  # no limit
-    assert machine.free_memory() == 2_048
-    assert check_of("memory").state == "warning"
-    numbers["meminfo"] = None
-    assert machine.free_memory() is None
-    assert check_of("memory").state == "ok"
-
-
-def test_numbers_of_the_system(tmp_path: Path) -> None:
-    (tmp_path / "info").write_text("MemTotal: 9 kB\nMemAvailable:    7 kB\n")
-    (tmp_path / "max").write_text("max\n")
-    assert machine._first_number(str(tmp_path / "info"), "MemAvailable:") == 7
-    assert machine._first_number(str(tmp_path / "max")) is None
-    assert machine._first_number(str(tmp_path / "nothing")) is None
+@pytest.mark.parametrize(
+    ("free", "state", "detail"),
+    [
+        (3e9, "ok", "3.0 GB free"),
+        (2048.0, "warning", "0.0 GB free"),
+        (-1e9, "warning", "0.0 GB free"),  # beyond the limit of a container
+        (None, "ok", "not known on this system"),
+    ],
+)
+def test_little_memory(free: float | None, state: str, detail: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "free_memory", lambda device: free)
+    assert (check_of("memory").state, check_of("memory").detail) == (state, detail)
 
 
 @pytest.fixture

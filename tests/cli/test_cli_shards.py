@@ -37,7 +37,7 @@ def test_shards_and_merge(folder: Path, book: Path, tmp_path: Path, monkeypatch:
     local = abbe.diagnose(folder, book, lengths=[16, 32], windows=2, queries=4, sizes=[1, 3], progress=False)
     assert abbe.open_run("../run").table.equals(local.table)
     again = run("merge", "../run")
-    assert "../run was finished before: nothing was to merge" in again.stdout
+    assert "../run was finished before: there was nothing to merge" in again.stdout
 
 
 def test_what_a_shard_has_not(
@@ -46,7 +46,7 @@ def test_what_a_shard_has_not(
     for option in (["--open"], ["--figures", "drawn"]):
         assert run_main(monkeypatch, "diagnose", str(folder), "--shard", "1/2", *option) == 2
         assert capsys.readouterr().err == (
-            f"abbe: a shard makes no page and no figures: leave {option[0]} out, abbe merge has it\n"
+            f"abbe: a shard makes no page and no figures: give {option[0]} to abbe merge instead\n"
         )
 
 

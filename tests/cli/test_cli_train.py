@@ -107,7 +107,7 @@ def test_help_says_what_each_answers_and_how_long_it_takes() -> None:
         (["--with", "entmx"], "'entmx'"),
         (["--rates", "0"], "rates must be numbers > 0"),
         (["--decay", "-1"], "--decay is -1, but must be a number >= 0"),
-        (["--text", "a.txt"], "--text is read by --task text only, and the task is recall: leave one of them out"),
+        (["--text", "a.txt"], "only --task text reads --text, but the task is recall: leave one of them out"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -72,7 +72,7 @@ def test_what_is_no_run_is_refused_in_one_line(
     (tmp_path / "empty").mkdir()
     assert "holds no run" in refused(monkeypatch, capsys, tmp_path / "empty")
     none = Training([], made.MANIFEST).save(tmp_path / "none")
-    assert "no step was read yet" in refused(monkeypatch, capsys, none)
+    assert "there are no steps in" in refused(monkeypatch, capsys, none)
     other = Training([], made.MANIFEST | {"study": "capacity"}).save(tmp_path / "other")
     assert "is a folder of `abbe capacity`" in refused(monkeypatch, capsys, other)
     (other / STEPS).unlink()
@@ -144,4 +144,4 @@ def test_follow_that_is_stopped_before_the_first_step_ends_quietly(
     monkeypatch.setattr(_watch.time, "sleep", stop)
     result = run("watch", tmp_path / "absent", "--follow")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == f"following {tmp_path / 'absent'}: Ctrl-C ends\n"
+    assert result.stderr == f"following {tmp_path / 'absent'}: press Ctrl-C to stop\n"

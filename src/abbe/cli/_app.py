@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from .. import __version__
-from . import _calibrate, _capacity, _compare, _doctor, _heads, _normalizers, _pull, _reproduce, _train, _verify, _watch
+from . import _calibrate, _capacity, _compare, _doctor, _heads, _normalizers, _pull, _reproduce, _verify, _watch
 from ._invocation import MISTAKE
 from ._lift import diff as _diff
 from ._lift import export as _export
@@ -21,20 +21,16 @@ from ._lift import lift as _lift
 from ._options import Debug
 from ._scale import cost as _cost
 from ._scale import merge as _merge
+from ._train.group import make_group
 
 
 class OneLineGroup(TyperGroup):
-    """The commands of abbe; what typer would show in a box becomes a line on standard error."""
+    """The commands of abbe; an error that typer would show in a box becomes a line on standard error."""
 
     def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, complete_var: str | None = None,
+        standalone_mode: bool = True, windows_expand_args: bool = True, **extra: Any,
+    ) -> Any:  # fmt: skip
         def run() -> Any:
             return super(OneLineGroup, self).main(args, prog_name, complete_var, False, windows_expand_args, **extra)
 
@@ -43,7 +39,7 @@ class OneLineGroup(TyperGroup):
         try:
             code = run()
         except Exception as error:
-            # Of click, which some versions of typer bring along under a name of their own: known by what it can do.
+            # An error of click, which some versions of typer vendor under another name: recognised by its method.
             if not callable(getattr(error, "format_message", None)):
                 raise
             if type(error).__name__ != "NoArgsIsHelpError":  # help was shown instead
@@ -96,7 +92,7 @@ _add(_CHANGE, _calibrate.calibrate, _calibrate.EXAMPLES)
 _add(_CHANGE, _lift.lift, _lift.EXAMPLES)
 _add(_CHANGE, _export.export, _export.EXAMPLES)
 _add(_CHANGE, _watch.watch, _watch.EXAMPLES)
-app.add_typer(_train.make_group(_add_to), rich_help_panel=_CHANGE)
+app.add_typer(make_group(_add_to), rich_help_panel=_CHANGE)
 _add(_THEORY, _verify.verify, _verify.EXAMPLES)
 _add(_THEORY, _normalizers.normalizers, _normalizers.EXAMPLES)
 _add(_MACHINE, _pull.pull, _pull.EXAMPLES)
@@ -106,10 +102,10 @@ _add(_MACHINE, _doctor.doctor, _doctor.EXAMPLES)
 
 
 def _line(error: Any) -> str:
-    said = " ".join(str(error.format_message()).split()).removesuffix(".")
-    said = said[:1].lower() + said[1:]
-    # A question is a suggestion of its own.
-    return f"abbe: {said}" if said.endswith("?") else f"abbe: {said}; see {_command(error)} --help"
+    text = " ".join(str(error.format_message()).split()).removesuffix(".")
+    text = text[:1].lower() + text[1:]
+    # A question is already a suggestion.
+    return f"abbe: {text}" if text.endswith("?") else f"abbe: {text}; see {_command(error)} --help"
 
 
 def _command(error: Any) -> str:

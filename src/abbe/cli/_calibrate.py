@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ._options import Queries, count_or_all, measured, with_option
-from ._study import Asked, Measured, study
+from ._options import Queries, count_or_all, setting, with_option
+from ._study import AnyResult, Subject, study
 
 EXAMPLES = (
     "abbe calibrate --with entmax:alpha=1.5,learn=false",
@@ -14,7 +14,7 @@ EXAMPLES = (
 )
 
 
-@study(json="Print losses, errors, parameters and manifest as JSON.", named_by="normalizer")
+@study(json="Print losses, errors, parameters and manifest as JSON.", named_by="normalizer", file="swap")
 def calibrate(
     *,
     normalizer: Annotated[
@@ -24,21 +24,20 @@ def calibrate(
             "parameters and fit only temperatures."
         ),
     ],
-    asked: Asked,
+    subject: Subject,
     length: Annotated[
-        int | None, measured("Tokens per window; by default 512, or the model's context if shorter.")
+        int | None, setting("Tokens per window; by default 512, or the model's context if shorter.")
     ] = None,
-    windows: Annotated[int, measured("Windows to fit on.")] = 8,
-    held_out: Annotated[int, measured("Held-out windows for the losses; a claimed change needs 6.")] = 8,
+    windows: Annotated[int, setting("Windows to fit on.")] = 8,
+    held_out: Annotated[int, setting("Held-out windows for the losses; a claimed change needs 6.")] = 8,
     queries: Queries = "32",
-    steps: Annotated[int, measured("Maximum number of steps of the fit.")] = 20,
-    finetune: Annotated[int, measured("Then fine-tune the same parameters on the loss for this many steps.")] = 0,
-) -> Measured:
+    steps: Annotated[int, setting("Maximum number of steps of the fit.")] = 20,
+    finetune: Annotated[int, setting("Then fine-tune the same parameters on the loss for this many steps.")] = 0,
+) -> AnyResult:
     """Swap a normalizer in and fit its temperature, alpha, ... head by head to the outputs of the unchanged model."""
     from .. import studies
 
-    calibration = studies.calibrate(
-        asked.model, asked.text, normalizer=normalizer, length=length, windows=windows, held_out=held_out,
-        queries=count_or_all(queries), steps=steps, finetune=finetune, **asked.shared,
+    return studies.calibrate(
+        subject.model, subject.text, normalizer=normalizer, length=length, windows=windows, held_out=held_out,
+        queries=count_or_all(queries), steps=steps, finetune=finetune, **subject.shared,
     )  # fmt: skip
-    return Measured(calibration, (f"swap: {calibration.file}",))

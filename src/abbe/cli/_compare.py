@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ._options import measured, numbers, with_option
-from ._study import Asked, Measured, study
+from ._options import numbers, setting, with_option
+from ._study import AnyResult, Subject, study
 
 EXAMPLES = (
     "abbe compare",
@@ -25,21 +25,20 @@ def compare(
             "repeated. Without one: entmax:alpha=1.5, sparsemax, topk:k=32 and topp:p=0.9."
         ),
     ] = None,
-    asked: Asked,
-    length: Annotated[int | None, measured("Tokens per window; 512, or the context if shorter.")] = None,
-    windows: Annotated[int, measured("Windows; intervals come from them, a recommendation needs 6.")] = 8,
+    subject: Subject,
+    length: Annotated[int | None, setting("Tokens per window; 512, or the context if shorter.")] = None,
+    windows: Annotated[int, setting("Windows; intervals come from them, a recommendation needs 6.")] = 8,
     needle_lengths: Annotated[
-        str | None, measured("Prompt lengths of the needle test in tokens, such as 128,512,1024.")
+        str | None, setting("Prompt lengths of the needle test in tokens, such as 128,512,1024.")
     ] = None,
-    prompts: Annotated[int, measured("Prompts per kind, length and depth.")] = 4,
-    calibrate: Annotated[bool, measured("Also compare each normalizer after calibration.", "--calibrate")] = False,
-) -> Measured:
+    prompts: Annotated[int, setting("Prompts per kind, length and depth.")] = 4,
+    calibrate: Annotated[bool, setting("Also compare each normalizer after calibration.", "--calibrate")] = False,
+) -> AnyResult:
     """What replacing softmax would change: loss, sparsity, speed, retrieval."""
     from .. import studies
 
-    needle = numbers("--needle-lengths", needle_lengths, int)
-    comparison = studies.compare(
-        asked.model, asked.text, normalizers=normalizers, length=length, windows=windows, needle_lengths=needle,
-        prompts=prompts, calibrate=calibrate, **asked.shared,
+    return studies.compare(
+        subject.model, subject.text, normalizers=normalizers, length=length, windows=windows,
+        needle_lengths=numbers("--needle-lengths", needle_lengths, int), prompts=prompts, calibrate=calibrate,
+        **subject.shared,
     )  # fmt: skip
-    return Measured(comparison)

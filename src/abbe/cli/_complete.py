@@ -1,8 +1,9 @@
-"""What the shell offers after Tab. A Tab must not wait for torch, so only light modules are used."""
+"""Shell completion. It must not wait for torch, so only light modules are used."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
@@ -12,7 +13,7 @@ from ._names import DEVICE_MAPS, DEVICES, DTYPES, FIGURES, OPTIMIZERS, STATEMENT
 
 
 def models(incomplete: str) -> list[str]:
-    """The embedded model, those that were pulled, folders and GGUF files."""
+    """The embedded model, pulled ones, folders and GGUF files."""
     cache = _pull_cache()
     named = ["embedded", *(name for name in cache.PULLABLE if cache.is_pulled(name))]
     return _starting(named, incomplete) + _on_disk(incomplete)
@@ -22,44 +23,24 @@ def pullable(incomplete: str) -> list[str]:
     return _starting(_pull_cache().PULLABLE, incomplete)
 
 
-def statements(incomplete: str) -> list[str]:
-    return _starting(STATEMENTS, incomplete)
-
-
 def normalizers(incomplete: str) -> list[str]:
     return _starting(normalizer_names(), incomplete)
 
 
-def vectors(incomplete: str) -> list[str]:
-    return _starting(VECTORS, incomplete)
+def _one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        return _starting(names, incomplete)
+
+    return complete
 
 
-def devices(incomplete: str) -> list[str]:
-    return _starting(DEVICES, incomplete)
-
-
-def device_maps(incomplete: str) -> list[str]:
-    return _starting(DEVICE_MAPS, incomplete)
-
-
-def dtypes(incomplete: str) -> list[str]:
-    return _starting(DTYPES, incomplete)
-
-
-def tasks(incomplete: str) -> list[str]:
-    return _starting(TASKS, incomplete)
-
-
-def recall_tasks(incomplete: str) -> list[str]:
-    return _starting(TASKS[:2], incomplete)
-
-
-def optimizers(incomplete: str) -> list[str]:
-    return _starting(OPTIMIZERS, incomplete)
+statements, vectors, optimizers = map(_one_of, (STATEMENTS, VECTORS, OPTIMIZERS))
+devices, device_maps, dtypes = map(_one_of, (DEVICES, DEVICE_MAPS, DTYPES))
+tasks, recall_tasks = map(_one_of, (TASKS, TASKS[:2]))
 
 
 def figures(incomplete: str) -> list[str]:
-    """One figure, all, or the next one of a list with commas."""
+    """One figure, all, or the next one of a comma-separated list."""
     before, comma, start = incomplete.rpartition(",")
     if not comma:
         return _starting(("all", *FIGURES), incomplete)
@@ -72,17 +53,17 @@ def _starting(names: Any, start: str) -> list[str]:
 
 
 def _on_disk(incomplete: str) -> list[str]:
-    """Folders that hold a model, GGUF files, and with a slash behind them the folders on the way there."""
+    """Folders that hold a model, GGUF files, and other folders with a trailing slash."""
     start = incomplete.rpartition("/")[2]
     before = incomplete.removesuffix(start)
     try:
-        beside = sorted(path for path in Path(before or ".").expanduser().iterdir() if path.name.startswith(start))
+        paths = sorted(path for path in Path(before or ".").expanduser().iterdir() if path.name.startswith(start))
     except OSError:
         return []
-    return [before + shown for path in beside if (shown := _shown(path, start))]
+    return [before + name for path in paths if (name := _offered(path, start))]
 
 
-def _shown(path: Path, start: str) -> str:
+def _offered(path: Path, start: str) -> str:
     if path.name.startswith(".") and not start.startswith("."):
         return ""
     if path.is_dir():

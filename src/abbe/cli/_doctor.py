@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ._options import Debug, json_option, quiet_option
-from ._shown import print_json
+from ._shown import print_json, print_table
 
 EXAMPLES = ("abbe doctor", "abbe doctor --quiet", "abbe doctor --json")
 
@@ -29,11 +29,9 @@ def doctor(
     if as_json:
         print_json({"fine": not failed, "checks": [asdict(check) for check in checks]})
     else:
-        from rich.console import Console
-
         from ..views import doctor_table
 
-        shown = [check for check in checks if check.failed or check.state == "warning"] if quiet else checks
-        if shown:
-            Console().print(doctor_table(shown))
+        listed = [check for check in checks if check.failed or check.state == "warning"] if quiet else checks
+        if listed:
+            print_table(doctor_table(listed))
     raise typer.Exit(1 if failed else 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from .._errors import AbbeError
-from ._options import measured, numbers, with_option
-from ._study import Asked, Heads, Measured, study
+from ._options import numbers, setting, with_option
+from ._study import AnyResult, Heads, Subject, study
 
 REPORT_EXAMPLES = (
     "abbe report",
@@ -25,38 +25,36 @@ DIAGNOSE_EXAMPLES = (
 @study(json="Print numbers, verdicts, advice and manifest as JSON.")
 def report(
     *,
-    asked: Asked,
+    subject: Subject,
     heads: Heads,
     each: Annotated[
-        str | None, measured("Report on many models instead of one, such as 'checkpoints/*', with an index page.")
+        str | None, setting("Report on many models instead of one, such as 'checkpoints/*', with an index page.")
     ] = None,
-) -> Measured:
+) -> AnyResult:
     """How selective every attention head is, where selection breaks down, and what to do about it: one offline page."""
     from .. import studies
-    from ..studies import report_each
 
-    if each is not None:
-        if asked.model != "embedded":
-            raise AbbeError(f"--each takes the place of the model {asked.model}: quote its pattern, --each 'runs/*'")
-        reports = report_each(each, asked.text, **heads, **asked.shared)
-        return Measured(reports)
-    result = studies.report(asked.model, asked.text, **heads, **asked.shared)
-    return Measured(result)
+    if each is None:
+        return studies.report(subject.model, subject.text, **heads, **subject.shared)
+    if subject.model != "embedded":
+        raise AbbeError(f"--each takes the place of the model {subject.model}: quote its pattern, --each 'runs/*'")
+    return studies.report_each(each, subject.text, **heads, **subject.shared)
 
 
 @study(json="Print the whole table and the manifest as JSON.")
 def diagnose(
     *,
-    asked: Asked,
+    subject: Subject,
     heads: Heads,
     normalizer: Annotated[
         str | None, with_option("Apply another normalizer to the same logits, such as entmax:alpha=1.5.")
     ] = None,
-    temperatures: Annotated[str, measured('Temperatures at which sensitivity is measured, or "none".')] = "1",
-) -> Measured:
+    temperatures: Annotated[str, setting('Temperatures at which sensitivity is measured, or "none".')] = "1",
+) -> AnyResult:
     """Measure how selective every attention head of a model is: dispersion, distance, separability, sensitivity."""
     from .. import studies
 
     tried = () if temperatures == "none" else numbers("--temperatures", temperatures, float)
-    run = studies.diagnose(asked.model, asked.text, normalizer=normalizer, temperatures=tried, **heads, **asked.shared)
-    return Measured(run)
+    return studies.diagnose(
+        subject.model, subject.text, normalizer=normalizer, temperatures=tried, **heads, **subject.shared
+    )

@@ -1,4 +1,4 @@
-"""What `main` must know about the command that is running, to report its errors; and `main` where typer is missing."""
+"""What `main` must know about the running command to report its errors; and `main` without typer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESUMES = "finished work is kept: run the same command again to resume"
 
 @dataclass
 class Invocation:
-    """Set by options and commands, read when something went wrong."""
+    """Set by options and commands, read after an error."""
 
     debug: bool = False
     if_stopped: str = FROM_THE_START
@@ -29,7 +29,7 @@ current = Invocation()
 
 
 def main_without_typer() -> None:
-    """Where typer or rich are not installed: one line names the extra of the command, which brings them along."""
+    """Without typer or rich: one line names the extra of the command, which includes them."""
     command = next((word for word in sys.argv[1:] if word in EXTRA_OF), "")
     extra = EXTRA_OF.get(command, "")
     if has(extra):

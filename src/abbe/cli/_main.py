@@ -1,4 +1,4 @@
-"""The program: runs a command, and says what went wrong in one line."""
+"""The program: runs a command, and reports errors in one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENDED = {128 + number: number for number in (signal.SIGTERM, getattr(signal, "S
 def main() -> None:
     """Exit codes: 0 fine, 1 a verdict failed or a defect of abbe, 2 a user's mistake, 130 stopped by Ctrl-C.
 
-    Ended by SIGTERM (143) or a closed terminal (129) it stops as after Ctrl-C; 141 if nobody reads its output any more.
+    SIGTERM (143) and a closed terminal (129) stop it like Ctrl-C; 141 if nobody reads its output any more.
     """
     current.reset()
     try:
@@ -56,7 +56,7 @@ def main() -> None:
 
 @contextmanager
 def _ending() -> Iterator[None]:
-    """Signals that end the program let it clean up; one that its caller ignores, as under nohup, stays ignored."""
+    """Clean up after signals that end the program; one that its caller ignores, as under nohup, stays ignored."""
     before = {number: signal.getsignal(number) for number in set(_ENDED.values())}
     changed = [number for number, handler in before.items() if handler is signal.SIG_DFL]
     for number in changed:
@@ -77,7 +77,7 @@ def _say_stopped() -> None:
 
 
 def _fail(line: str, code: int, prefix: str = "abbe: ") -> NoReturn:
-    """One line, or with --debug the whole traceback, which ends with the same words."""
+    """Print one line, or with --debug the traceback, which ends with the same words."""
     if current.debug:
         traceback.print_exc()
     else:
@@ -86,7 +86,7 @@ def _fail(line: str, code: int, prefix: str = "abbe: ") -> NoReturn:
 
 
 def _words(error: Exception) -> str:
-    """Libraries below may say more than one line: the first one is the reason."""
+    """Errors of libraries may have several lines: the first one is the reason."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,14 +1,11 @@
-"""Names that the shell completes, and extras; read or written down here because their own modules load torch.
-
-A test compares.
-"""
+"""Names that the shell completes, and extras; repeated here, because their own modules load torch. A test compares."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-# Commands that need more than normalizers, attention and bounds; `all` where a page is what they are for.
+# Commands that need more than normalizers, attention and bounds; `all` if their purpose is a page.
 EXTRA_OF = {
     "report": "all", "reproduce": "all", "compare": "all", "watch": "all",
     "diagnose": "models", "capacity": "models", "calibrate": "models", "train": "models", "lift": "models",
@@ -34,7 +31,7 @@ STATEMENTS = (
     "deletion-error", "renormalised-error", "mass-law",
 )  # fmt: skip
 _NORMALIZERS = Path(__file__).parents[1] / "normalizers"
-_EXAMPLE = re.compile(r'^    example = "([^":]+)', re.MULTILINE)  # each class in the registry has one
+_EXAMPLE = re.compile(r'^    example = "([^":]+)', re.MULTILINE)  # every class in the registry has one
 
 
 def normalizer_names() -> list[str]:

@@ -9,7 +9,7 @@ import typer
 
 from . import _complete
 from ._options import Debug, json_option, numbers, quiet_option
-from ._shown import print_json
+from ._shown import print_json, print_table
 
 if TYPE_CHECKING:
     from ..normalizers import NormalizerInfo
@@ -50,11 +50,9 @@ def _list(as_json: bool, quiet: bool) -> None:
     elif quiet:
         typer.echo("\n".join(info.name for info in list_normalizers()))
     else:
-        from rich.console import Console
-
         from ..views import normalizers_table
 
-        Console().print(normalizers_table(list_normalizers()))
+        print_table(normalizers_table(list_normalizers()))
 
 
 def _described(info: NormalizerInfo) -> dict[str, Any]:
@@ -78,8 +76,6 @@ def _try(specs: list[str], logits: list[float], as_json: bool, quiet: bool) -> N
         for trial in trials:
             typer.echo(",".join(f"{weight:.6g}" for weight in trial.weights))
     else:
-        from rich.console import Console
-
         from ..views import trials_table
 
-        Console().print(trials_table(trials))
+        print_table(trials_table(trials))

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their values are read."""
+"""Options that several commands share, and how their values are parsed."""
 
 from __future__ import annotations
 
@@ -15,26 +15,22 @@ from ._invocation import current
 
 Number = TypeVar("Number", int, float)
 
-MEASURED = "What is measured"
-OUTPUT = "Output"
 
-
-def measured(help: str, *names: str, **more: Any) -> typer.models.OptionInfo:
-    """An option that decides what is measured."""
-    option: typer.models.OptionInfo = typer.Option(*names, help=help, rich_help_panel=MEASURED, **more)
+def setting(help: str, *names: str, panel: str = "What is measured", **more: Any) -> typer.models.OptionInfo:
+    """An option that determines what is measured."""
+    option: typer.models.OptionInfo = typer.Option(*names, help=help, rich_help_panel=panel, **more)
     return option
 
 
 def output(help: str, *names: str, **more: Any) -> typer.models.OptionInfo:
-    """An option that decides what is written and shown."""
-    option: typer.models.OptionInfo = typer.Option(*names, help=help, rich_help_panel=OUTPUT, **more)
-    return option
+    """An option that determines what is written and shown."""
+    return setting(help, *names, panel="Output", **more)
 
 
-def _remember_debug(given: bool) -> bool:
-    """Stands before or behind the command's name: once is enough."""
-    current.debug = current.debug or given
-    return given
+def _remember_debug(value: bool) -> bool:
+    """May come before or after the command's name: once is enough."""
+    current.debug = current.debug or value
+    return value
 
 
 Model = Annotated[
@@ -46,7 +42,7 @@ Model = Annotated[
 ]
 TextFiles = Annotated[
     list[str] | None,
-    measured(
+    setting(
         "Text file, - for standard input, or the text itself in quotes if it has a space; may be repeated. "
         "Without one, the sample that comes with abbe.",
         "--text",
@@ -54,30 +50,30 @@ TextFiles = Annotated[
 ]
 Device = Annotated[
     str,
-    measured(
+    setting(
         "Where the model runs: cpu, cuda, cuda:1, mps, xpu, or auto for an accelerator if there is one.",
         autocompletion=_complete.devices,
     ),
 ]
 Dtype = Annotated[
     str,
-    measured("Precision of the weights: float32, bfloat16 or float16.", autocompletion=_complete.dtypes),
+    setting("Precision of the weights: float32, bfloat16 or float16.", autocompletion=_complete.dtypes),
 ]
 DeviceMap = Annotated[
     str | None,
-    measured(
+    setting(
         "Spread the model over several devices instead: auto, balanced or sequential; needs accelerate.",
         autocompletion=_complete.device_maps,
     ),
 ]
-Lengths = Annotated[str | None, measured("Window lengths in tokens, such as 64,256,1024.")]
-Windows = Annotated[int, measured("Windows per length; intervals are computed over them.")]
-Queries = Annotated[str, measured('Queries per window, or "all".')]
-Sizes = Annotated[str | None, measured("Sizes N of the selected sets, such as 1,5,20,100.")]
+Lengths = Annotated[str | None, setting("Window lengths in tokens, such as 64,256,1024.")]
+Windows = Annotated[int, setting("Windows per length; intervals are computed over them.")]
+Queries = Annotated[str, setting('Queries per window, or "all".')]
+Sizes = Annotated[str | None, setting("Sizes N of the selected sets, such as 1,5,20,100.")]
 Vectors = Annotated[
-    str, measured("Vectors for distances: value, output, hidden or embedding.", autocompletion=_complete.vectors)
+    str, setting("Vectors for distances: value, output, hidden or embedding.", autocompletion=_complete.vectors)
 ]
-Seed = Annotated[int, measured("Random seed.")]
+Seed = Annotated[int, setting("Random seed.")]
 Figures = Annotated[Path | None, output("Folder for the charts as PNG and SVG.")]
 Opened = Annotated[bool, output("Open the page in your browser.", "--open/--no-open")]
 Quiet = Annotated[bool, output("No table; only the path of the page.", "--quiet")]
@@ -88,7 +84,6 @@ Debug = Annotated[
 
 
 def out_option(folder: str) -> typer.models.OptionInfo:
-    """The folder of a run: the same rule for every command."""
     return output(f"Folder for run and page; by default abbe-{folder}. A stopped run resumes from it.")
 
 
@@ -101,43 +96,38 @@ def quiet_option(what: str) -> typer.models.OptionInfo:
 
 
 def with_option(what: str) -> typer.models.OptionInfo:
-    """Which normalizer, or normalizers."""
-    return measured(what, "--with", autocompletion=_complete.normalizers)
+    return setting(what, "--with", autocompletion=_complete.normalizers)
 
 
 @overload
-def numbers(option: str, given: str, kind: type[Number]) -> list[Number]: ...
+def numbers(option: str, value: str, kind: type[Number]) -> list[Number]: ...
 @overload
-def numbers(option: str, given: str | None, kind: type[Number]) -> list[Number] | None: ...
-def numbers(option: str, given: str | None, kind: type[Number]) -> list[Number] | None:
-    """Numbers between commas; none where the option was not given."""
-    if given is None:
+def numbers(option: str, value: str | None, kind: type[Number]) -> list[Number] | None: ...
+def numbers(option: str, value: str | None, kind: type[Number]) -> list[Number] | None:
+    """Comma-separated numbers; None if the option is absent."""
+    if value is None:
         return None
     try:
-        return [kind(part) for part in given.split(",")]
+        return [kind(part) for part in value.split(",")]
     except ValueError:
-        raise AbbeError(f"{option} is {given!r}, but must be numbers separated by commas, such as 64,256") from None
+        raise AbbeError(f"{option} is {value!r}, but must be numbers separated by commas, such as 64,256") from None
 
 
-def count_or_all(given: str) -> int | str:
-    """Of --queries."""
+def count_or_all(queries: str) -> int | str:
     try:
-        return "all" if given == "all" else int(given)
+        return "all" if queries == "all" else int(queries)
     except ValueError:
-        raise AbbeError(f"--queries is {given!r}, but must be a whole number, or all") from None
+        raise AbbeError(f"--queries is {queries!r}, but must be a whole number, or all") from None
 
 
 def folder_for(command: str, model: str, *more: str) -> Path:
-    """The folder of a run for which none was named, such as abbe-report-smollm2."""
-    return Path("-".join([f"abbe-{command}", _as_file_name(model), *more]))
-
-
-def _as_file_name(model: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name or model).strip("-.") or "model"
+    """The default folder of a run, such as abbe-report-smollm2."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name or model).strip("-.") or "model"
+    return Path("-".join([f"abbe-{command}", name, *more]))
 
 
 def check_file(option: str, path: Path) -> None:
-    """Before a long run: a file of that name can be written at its end."""
+    """Before a long run: the file can be written at its end."""
     if path.is_dir():
         raise AbbeError(f"{option} is {path}, which is a folder: name a file in it")
     if not path.parent.is_dir():
@@ -145,7 +135,7 @@ def check_file(option: str, path: Path) -> None:
 
 
 def check_drawing(command: str, figures: Path | None, opened: bool) -> None:
-    """Before a long run: what draws charts and pages is installed, and the charts have a folder."""
+    """Before a long run: the packages for charts and pages are installed, and the charts have a folder."""
     if figures is not None:
         need(f"{command} --figures", "report")
         check_folder("--figures", figures)
@@ -154,6 +144,6 @@ def check_drawing(command: str, figures: Path | None, opened: bool) -> None:
 
 
 def check_folder(option: str, path: Path) -> None:
-    """Before a long run: nothing else has that name."""
+    """Before a long run: no file is in the way."""
     if path.exists() and not path.is_dir():
         raise AbbeError(f"{option} is {path}, which is a file: name a folder")

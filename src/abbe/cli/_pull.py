@@ -46,7 +46,7 @@ def pull(
 
         def show(step: str) -> None:
             bar.update(task, description=step)
-            watch.part = step  # a line a minute repeats it
+            watch.part = step  # repeated in a line per minute
             if in_lines:
                 typer.echo(step, err=True)
 

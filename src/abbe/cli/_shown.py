@@ -1,4 +1,4 @@
-"""How commands end: JSON, or table and paths, the path of the page last."""
+"""How commands end: JSON, or a table and paths, the page last."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ if TYPE_CHECKING:
 
     from ..results import Result
 
-
-# The functions of abbe.views are called by the result where that is not the name of the study.
+# How the functions of abbe.views name a result, unless by its study.
 _RESULTS = {
-    "diagnose": "diagnosis",
-    "report --each": "reports",
-    "reproduce": "reproduction",
-    "calibrate": "calibration",
-}
+    "diagnose": "diagnosis", "report --each": "reports", "reproduce": "reproduction", "calibrate": "calibration",
+}  # fmt: skip
 
 
 def print_json(content: Any) -> None:
-    """JSON that every reader takes."""
+    """Strict JSON: NaN and infinity become null."""
     import json
 
     from .._files import finite
 
     typer.echo(json.dumps(finite(content), indent=1, allow_nan=False))
+
+
+def print_table(table: RenderableType) -> None:
+    from rich.console import Console
+
+    Console().print(table)
 
 
 def show_result(
@@ -40,7 +42,7 @@ def show_result(
 ) -> None:  # fmt: skip
     """The end of every study: JSON or a table, then the path of the page, which is written if the study did not.
 
-    Without the extra `report` there is no page: the last path is that of the run.
+    Without the extra `report` there is no page: the last path is the run folder.
     """
     from .. import views
 
@@ -48,29 +50,27 @@ def show_result(
     if figures is not None:
         getattr(views, f"save_{name}_figures")(result, figures)
         lines = [*lines, f"figures: {figures}"]
-    page: Path | None = folder / result.page
-    if page is not None and not page.is_file():
-        page = page if has("report") else None
-        if page is not None:
-            result.to_html(page)
+    page = folder / result.page
+    has_page = page.is_file() or has("report")
+    if has_page and not page.is_file():
+        result.to_html(page)
     if as_json:
         typer.echo(result.to_json())
-    last = f"page: {page}" if page else f'run: {folder} (its page needs abbe[report]: pip install "abbe[report]")'
-    show_paths(page or folder, getattr(views, f"{name}_table")(result), [*lines, last], as_json, quiet)
-    if opened and page is not None:
+    last = f"page: {page}" if has_page else f'run: {folder} (its page needs abbe[report]: pip install "abbe[report]")'
+    path = page if has_page else folder
+    show_paths(path, getattr(views, f"{name}_table")(result), [*lines, last], as_json, quiet)
+    if opened and has_page:
         open_in_browser(page)
 
 
 def show_paths(path: Path, table: RenderableType, lines: Sequence[str], as_json: bool, quiet: bool) -> None:
-    """On standard output, which with --json is the JSON's alone: then the lines go to standard error."""
+    """On standard output, which --json reserves for the JSON: then the lines go to standard error."""
     if quiet:
         if not as_json:
             typer.echo(path)
         return
     if not as_json:
-        from rich.console import Console
-
-        Console().print(table)
+        print_table(table)
     for line in lines:
         typer.echo(line, err=as_json)
 

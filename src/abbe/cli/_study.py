@@ -1,8 +1,8 @@
-"""What the commands that measure or train a model share: their common options, where they write, and how they end.
+"""What commands that measure or train a model have in common: options, where they write, and how they end.
 
-A command's function lists only its own options, calls the study and says how the result is shown. `study` makes the
-command that typer sees: options of a group stand in the place of the parameter of that name (`asked`, `heads`), what
-all commands share stands behind. A command without a given model takes `shared` in place of `asked`.
+A command's function lists only its own options and calls the study. `study` makes the command that typer sees: the
+options of a group replace the parameter of that name (`subject`, `heads`), and the options of all commands follow. A
+command that makes its own models takes `shared` instead of `subject`.
 """
 
 from __future__ import annotations
@@ -11,41 +11,17 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
+from typing import Annotated, Any, TypedDict, get_type_hints
 
 from .._lazy import need
+from . import _options
 from ._invocation import RESUMES, current
 from ._names import EXTRA_OF, SHARED
-from ._options import (
-    Debug,
-    Device,
-    DeviceMap,
-    Dtype,
-    Figures,
-    Lengths,
-    Model,
-    Opened,
-    Queries,
-    Seed,
-    Sizes,
-    TextFiles,
-    Vectors,
-    Windows,
-    check_drawing,
-    count_or_all,
-    folder_for,
-    json_option,
-    numbers,
-    out_option,
-    quiet_option,
-)
-from ._scale.engine import Actors, Address, Engine, run_by
-from ._scale.shard import Shard, refuse_with_shard, run_shard
+from ._options import check_drawing, count_or_all, folder_for, json_option, numbers, out_option, quiet_option
+from ._scale.sharing import Actors, Address, Engine, Shard, refuse_with_shard, run_by, run_shard
 from ._shown import show_result
 
-if TYPE_CHECKING:
-    from ..results import Result
-
+AnyResult = Any  # a Result: help reads this hint, and must not wait for results to be imported
 _QUIET = "No cost line, progress bar or table; only the path of the page."
 
 
@@ -76,37 +52,30 @@ class Heads(TypedDict):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is measured, and the arguments that every study takes."""
+class Subject:
+    """Model and text, and the arguments that every study takes."""
 
     model: str
     text: list[str] | None
     shared: SharedByModels
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The result of a study; `lines` stand below its table."""
-
-    result: Result
-    lines: tuple[str, ...] = ()
-
-
 def study(
-    json: str, *, named_by: str = "", figures_in: str = "", group: str = ""
-) -> Callable[[Callable[..., Measured]], Callable[..., None]]:
+    json: str, *, named_by: str = "", figures_in: str = "", file: str = "", group: str = ""
+) -> Callable[[Callable[..., AnyResult]], Callable[..., None]]:
     """A command from the function that calls its study.
 
     Args:
         json: help of `--json`.
-        named_by: the option that is part of the default folder's name: its value, or of a switch its name.
-        figures_in: the folder within the run's into which charts are drawn without `--figures`; if empty, none are.
+        named_by: the option that is part of the default folder's name: its value, or the name of a switch.
+        figures_in: subfolder of the run for charts without `--figures`; if empty, none are drawn.
+        file: label of the result's `file`, which is then printed below the table.
         group: the command above this one, such as train.
     """
 
-    def as_command(measure: Callable[..., Measured]) -> Callable[..., None]:
+    def as_command(measure: Callable[..., AnyResult]) -> Callable[..., None]:
         name = f"{group} {measure.__name__}" if group else measure.__name__
-        takes_model = "asked" in inspect.signature(measure).parameters
+        takes_model = "subject" in inspect.signature(measure).parameters
 
         def command(
             *, seed: int, out: Path | None, figures: Path | None, opened: bool, as_json: bool, quiet: bool, debug: bool,
@@ -121,7 +90,7 @@ def study(
             folder = out or folder_for(group or name, of, *_in_the_name(named_by, own))
             shared = Shared(seed=seed, folder=folder, progress=not quiet, device=device)
             if takes_model:
-                own["asked"] = _asked(own, shared)
+                own["subject"] = _subject(own, shared)
             else:
                 own["shared"] = shared
             own = _with_heads(own)
@@ -130,12 +99,10 @@ def study(
                 run_shard(shard, folder, lambda: measure(**own), as_json=as_json)
                 return
             with run_by(engine, address, actors, device, device_map):
-                measured = measure(**own)
-            drawn = figures or (folder / figures_in if figures_in else None)
-            show_result(
-                measured.result, folder, figures=drawn, as_json=as_json, quiet=quiet, opened=opened,
-                lines=measured.lines,
-            )  # fmt: skip
+                result = measure(**own)
+            charts = figures or (folder / figures_in if figures_in else None)
+            lines = [f"{file}: {result.file}"] if file else []
+            show_result(result, folder, figures=charts, as_json=as_json, quiet=quiet, opened=opened, lines=lines)
 
         signature = _composed(measure, json, f"{name.replace(' ', '-')}{'-MODEL' if takes_model else ''}")
         command.__name__, command.__doc__ = measure.__name__, measure.__doc__
@@ -147,33 +114,30 @@ def study(
 
 
 def _in_the_name(option: str, own: Mapping[str, Any]) -> list[str]:
-    """What the folder's name ends with, as part of a file name."""
+    """The end of the folder's name, with characters that a file name may have."""
     value = own.get(option) or False
-    ending = (option if value else "") if isinstance(value, bool) else _without_folders(str(value))
+    ending = (option if value else "") if isinstance(value, bool) else str(value)
+    if Path(ending).is_absolute() or ending.startswith(("./", "../")):
+        ending = Path(ending).name  # another model: its name without folders, as for the first
     return ["".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in ending)] if ending else []
 
 
-def _without_folders(value: str) -> str:
-    """Of another model, as of the first, its name alone."""
-    return Path(value).name if Path(value).is_absolute() or value.startswith(("./", "../")) else value
-
-
-def _composed(measure: Callable[..., Measured], json: str, folder: str) -> inspect.Signature:
-    """The function's own options among the shared ones, in the order of the help."""
+def _composed(measure: Callable[..., AnyResult], json: str, folder: str) -> inspect.Signature:
+    """The function's own options among the common ones, in the order of the help."""
     hints = get_type_hints(measure, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for one in inspect.signature(measure).parameters.values():
         own = [_option(one.name, hints[one.name], one.default)] if one.name not in _GROUPS else []
         parameters += _GROUPS.get(one.name, own)
     parameters += [
-        _option("seed", Seed, 0),
+        _option("seed", _options.Seed, 0),
         *(_SHARING if folder.split("-")[0] in SHARED else []),
         _option("out", Annotated[Path | None, out_option(folder)], None),
-        _option("figures", Figures, None),
-        _option("opened", Opened, False),
+        _option("figures", _options.Figures, None),
+        _option("opened", _options.Opened, False),
         _option("as_json", Annotated[bool, json_option(json)], False),
         _option("quiet", Annotated[bool, quiet_option(_QUIET)], False),
-        _option("debug", Debug, False),
+        _option("debug", _options.Debug, False),
     ]
     return inspect.Signature(parameters)
 
@@ -188,45 +152,42 @@ _SHARING = [
     _option("address", Address, None),
     _option("actors", Actors, None),
 ]
-_DEVICE = _option("device", Device, "cpu")
+_DEVICE = _option("device", _options.Device, "cpu")
 _GROUPS: dict[str, list[inspect.Parameter]] = {
     "shared": [_DEVICE],
-    "asked": [
-        _option("model", Model, "embedded"),
-        _option("text", TextFiles, None),
+    "subject": [
+        _option("model", _options.Model, "embedded"),
+        _option("text", _options.TextFiles, None),
         _DEVICE,
-        _option("dtype", Dtype, "float32"),
-        _option("device_map", DeviceMap, None),
+        _option("dtype", _options.Dtype, "float32"),
+        _option("device_map", _options.DeviceMap, None),
     ],
     "heads": [
-        _option("lengths", Lengths, None),
-        _option("windows", Windows, 8),
-        _option("queries", Queries, "64"),
-        _option("sizes", Sizes, None),
-        _option("vectors", Vectors, "value"),
+        _option("lengths", _options.Lengths, None),
+        _option("windows", _options.Windows, 8),
+        _option("queries", _options.Queries, "64"),
+        _option("sizes", _options.Sizes, None),
+        _option("vectors", _options.Vectors, "value"),
     ],
 }
 
 
-def _asked(own: dict[str, Any], shared: Shared) -> Asked:
+def _subject(own: dict[str, Any], shared: Shared) -> Subject:
     """The options of the model as one argument, taken out of the command's own."""
     dtype, device_map = own.pop("dtype"), own.pop("device_map")
     if device_map is not None and shared["device"] == "cpu":
-        shared["device"] = None  # not asked for: a map takes its place
+        shared["device"] = None  # the default: a map takes its place
     placed = SharedByModels(**shared, dtype=dtype, device_map=device_map)
-    return Asked(own.pop("model"), own.pop("text"), placed)
+    return Subject(own.pop("model"), own.pop("text"), placed)
 
 
 def _with_heads(own: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the heads as one argument, where the command has them."""
+    """The options of the heads as one argument, if the command has them."""
     names = [one.name for one in _GROUPS["heads"]]
     if not set(names) <= set(own):
         return dict(own)
     heads = Heads(
-        lengths=numbers("--lengths", own["lengths"], int),
-        windows=own["windows"],
-        queries=count_or_all(own["queries"]),
-        sizes=numbers("--sizes", own["sizes"], int),
-        vectors=own["vectors"],
-    )
+        lengths=numbers("--lengths", own["lengths"], int), windows=own["windows"],
+        queries=count_or_all(own["queries"]), sizes=numbers("--sizes", own["sizes"], int), vectors=own["vectors"],
+    )  # fmt: skip
     return {"heads": heads} | {name: value for name, value in own.items() if name not in names}

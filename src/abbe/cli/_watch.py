@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = ("abbe watch run --open", "abbe watch run --follow", "abbe watch run --json --out watch.html")
 _LOOK = 3.0  # seconds from one look at the run folder to the next
-_RELOAD = 5  # seconds after which a page that is kept fresh loads itself again
-_SHARE, _LONGEST = 5, 60.0  # a page that takes long is written less often: the core belongs to the training run
+_RELOAD = 5  # seconds after which a followed page reloads itself
+_SHARE, _LONGEST = 5, 60.0  # a slow page is written less often: the core belongs to the training run
 
 
 def watch(
@@ -42,7 +42,7 @@ def watch(
     """Show a training run recorded by abbe.Monitor: curves of all heads, the map of heads by step, alerts."""
     need("abbe watch", EXTRA_OF["watch"])
     if follow and as_json:
-        raise AbbeError("--json prints one object and --follow goes on until Ctrl-C: give one of them")
+        raise AbbeError("--json prints one object and --follow continues until Ctrl-C: give one of them")
     if figures is not None:
         check_folder("--figures", figures)
     if out is not None:
@@ -68,12 +68,12 @@ def watch(
 
 
 def _read(folder: Path) -> Training:
-    """The run, with at least one step; one line says what else the folder is."""
+    """The run, with at least one step; else one line says what the folder is."""
     if not folder.is_dir():
-        raise AbbeError(f"there is no folder {folder}: name that of abbe.Monitor(folder=...), or wait with --follow")
+        raise AbbeError(f"there is no folder {folder}: name the folder of abbe.Monitor, or wait with --follow")
     training = _opened(folder, _steps(folder))
     if not training.records:
-        raise AbbeError(f"no step was read yet in {folder}: wait for the first with --follow")
+        raise AbbeError(f"there are no steps in {folder} yet: wait for the first with --follow")
     return training
 
 
@@ -84,7 +84,7 @@ def _steps(folder: Path) -> StepsFile:
 
 
 def _opened(folder: Path, steps: StepsFile) -> Training:
-    """The run of a monitor so far; a folder of another study is refused by its name."""
+    """The run of a monitor so far; a folder of another study is refused by name."""
     from ..results import Training, read_manifest
 
     manifest, _ = read_manifest(folder)
@@ -95,16 +95,16 @@ def _opened(folder: Path, steps: StepsFile) -> Training:
 
 
 def _follow(folder: Path, page: Path, opened: bool, quiet: bool) -> Training | None:
-    """Write the page whenever there are new steps, until Ctrl-C; then once more, without loading itself again."""
+    """Write the page whenever there are new steps, until Ctrl-C; then once more, without reloading."""
     from .. import views
 
     write, steps = views.write_watch_page, _steps(folder)  # loaded here, before the time that a page takes is measured
     current.if_stopped = "the page stays as it is"
     training: Training | None = None
-    written, said = 0, 0
+    written, printed = 0, 0
     if _size(folder) is not None:
-        _opened(folder, steps)  # what is no run of a monitor is not waited for
-    _say(f"following {folder}: Ctrl-C ends", quiet)
+        _opened(folder, steps)  # do not wait for a folder of another study
+    _say(f"following {folder}: press Ctrl-C to stop", quiet)
     try:
         while True:
             begun = time.monotonic()
@@ -116,7 +116,7 @@ def _follow(folder: Path, page: Path, opened: bool, quiet: bool) -> Training | N
                     if opened:
                         open_in_browser(page)
                 training, written = latest, size
-                said = _say_alerts(training, said, quiet)
+                printed = _say_alerts(training, printed, quiet)
             time.sleep(min(max(_LOOK, _SHARE * (time.monotonic() - begun)), _LONGEST))
     except KeyboardInterrupt:
         pass
@@ -128,7 +128,7 @@ def _follow(folder: Path, page: Path, opened: bool, quiet: bool) -> Training | N
 
 
 def _size(folder: Path) -> int | None:
-    """Bytes of the steps that were read; None as long as there is no run."""
+    """Bytes of the steps so far; None as long as there is no run."""
     from ..results import MANIFEST, STEPS
 
     if not (folder / MANIFEST).is_file():
@@ -137,15 +137,15 @@ def _size(folder: Path) -> int | None:
     return steps.stat().st_size if steps.is_file() else 0
 
 
-def _say_alerts(training: Training, said: int, quiet: bool) -> int:
-    """Lines for alerts that were not printed yet; how many there are now."""
+def _say_alerts(training: Training, printed: int, quiet: bool) -> int:
+    """Print alerts that were not printed yet; returns how many there are now."""
     from ..words.training import alert_numbers, alert_place, alert_words
 
     alerts = [alert for record in training.records for alert in record["alerts"]]
-    for alert in alerts[said:]:
+    for alert in alerts[printed:]:
         numbers = alert_numbers(alert)
-        beside = f" ({numbers})" if numbers else ""
-        _say(f"step {alert['step']:,}: {alert_words(alert['rule']).event} in {alert_place(alert)}{beside}", quiet)
+        detail = f" ({numbers})" if numbers else ""
+        _say(f"step {alert['step']:,}: {alert_words(alert['rule']).event} in {alert_place(alert)}{detail}", quiet)
     return len(alerts)
 
 

@@ -1,4 +1,4 @@
-"""open: whatever a study has saved in a folder."""
+"""open: the saved result of any study."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def open(folder: str | os.PathLike[str]) -> Result:
         folder: of the run.
 
     Returns:
-        The result, as the study gave it.
+        The result, as the study returned it.
 
     Raises:
-        AbbeError: it is no such folder, is not finished, or is damaged.
+        AbbeError: it is not a run folder, or is unfinished or damaged.
 
     Examples:
         >>> abbe.open(abbe.diagnose(lengths=32, windows=2, queries=4, progress=False).save("run"))
@@ -61,9 +61,9 @@ def open(folder: str | os.PathLike[str]) -> Result:
     try:
         return _OPENERS[study](source, manifest, stored)
     except (KeyError, TypeError, ValueError) as error:
-        raise AbbeError(f"{source} is not whole ({error}): run the same command again with this folder") from None
+        raise AbbeError(f"{source} is incomplete ({error}): run the same command again with this folder") from None
 
 
 def _of_older_format(folder: Path) -> str:
-    """Up to format 2 only runs and reports had a manifest, which did not say which of them it was."""
+    """Up to format 2 only runs and reports had a manifest, which did not name the study."""
     return Report.study if (folder / SAMPLE).exists() else Run.study

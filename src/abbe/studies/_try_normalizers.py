@@ -1,4 +1,4 @@
-"""What normalizers make of one row of logits."""
+"""Normalizers applied to one row of logits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..normalizers import Normalizer, normalizer
 
 @dataclass(frozen=True)
 class NormalizerTrial:
-    """What one normalizer makes of one row.
+    """One normalizer applied to one row.
 
     Attributes:
-        spec: that made it.
-        name: of the normalizer.
+        spec: of the normalizer.
+        name: without options.
         meaning: what high and low values of its parameters mean.
         parameters: by name.
         logits: of the row.
@@ -27,7 +27,7 @@ class NormalizerTrial:
         row_sum: of the weights.
         lipschitz: the largest spectral norm of the Jacobian on rows of this length; high means that small changes of
             the logits can move the weights a lot.
-        continuous: whether the weights never jump, which no such constant bounds.
+        continuous: whether the weights never jump; no such constant bounds a jump.
         paper: arXiv id of its source.
     """
 
@@ -66,31 +66,27 @@ def try_normalizers(specs: Sequence[str], logits: Sequence[float]) -> list[Norma
     return [_try(normalizer(spec), tuple(map(float, logits))) for spec in specs]
 
 
-def _try(made: Normalizer, logits: tuple[float, ...]) -> NormalizerTrial:
+def _try(instance: Normalizer, logits: tuple[float, ...]) -> NormalizerTrial:
+    # The row once per head.
+    rows = torch.tensor(logits, dtype=torch.float64).expand(instance._given.get("heads", 1), 1, -1)
     with torch.no_grad():
-        of_heads = made(_rows(made, logits), check=True).reshape(-1, len(logits))
+        of_heads = instance(rows, check=True).reshape(-1, len(logits))
     weights = of_heads[0]
     if not bool((of_heads == weights).all()):
-        raise AbbeError(f"{made.spec} has heads of different values: try them one at a time, without heads=")
+        raise AbbeError(f"{instance.spec} has heads of different values: try them one at a time, without heads=")
     return NormalizerTrial(
-        spec=made.spec,
-        name=made.name,
-        meaning=made.meaning,
-        parameters={option.name: _plain(made._given[option.name]) for option in made.options},
+        spec=instance.spec,
+        name=instance.name,
+        meaning=instance.meaning,
+        parameters={option.name: _plain(instance._given[option.name]) for option in instance.options},
         logits=logits,
         weights=tuple(weights.tolist()),
         zeros=int((weights == 0).sum()),
         row_sum=float(weights.sum()),
-        lipschitz=float(made.lipschitz(len(logits))),
-        continuous=made.continuous,
-        paper=made.paper,
+        lipschitz=float(instance.lipschitz(len(logits))),
+        continuous=instance.continuous,
+        paper=instance.paper,
     )
-
-
-def _rows(made: Normalizer, logits: tuple[float, ...]) -> torch.Tensor:
-    """The row once for every head."""
-    heads = made._given.get("heads", 1)
-    return torch.tensor(logits, dtype=torch.float64).expand(heads, 1, -1)
 
 
 def _plain(value: Any) -> Any:

@@ -1,19 +1,19 @@
-"""work: one of any number of workers that share the run folder of a study."""
+"""work: one of several workers that share the run folder of a study."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from .._errors import AbbeError
 from .._locks import shared
-from ._engine.given import as_folder
+from ._engine.inputs import as_folder
 from ._engine.sharing.board import Board, Failure, failures
-from ._engine.sharing.crew import Enough, Worker, current
+from ._engine.sharing.crew import Enough, Worker, current, is_shared, temporarily
 from ._engine.sharing.shard import as_shard
 
 STUDIES = (
@@ -24,14 +24,14 @@ STUDIES = (
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a shared folder is.
+    """Progress of a shared folder.
 
     Attributes:
         folder: the run folder.
-        there: parts that are there, whoever made them.
-        total: parts in all stages that were reached; `capacity` and others find out more when these are there.
+        there: parts that are finished, whoever made them.
+        total: parts in all stages reached so far; `capacity` and others learn of more once these are finished.
         made: parts that this worker made.
-        failed: parts that are not there because they failed, with the reason; after the third time they are left out.
+        failed: parts that failed, with the reason; after the third time they are left out.
         complete: only `merge` remains.
         stopped: why this worker stopped although parts are left; else empty.
     """
@@ -65,21 +65,21 @@ class Progress:
 def work(study: str, *args: Any, folder: str | os.PathLike[str], shard: str | None = None, **kwargs: Any) -> Progress:
     """Make parts of a study together with other workers, which may be on other machines; `merge` makes the result.
 
-    Every part is made by one worker at a time; what a dead worker has claimed is taken over after 90 seconds, on the
-    same machine at once. A part that fails is tried three times, by other workers if there are any, then left out. A
-    worker with which five parts fail before it has made one stops. Numbers belong to parts, not to workers: the merged
-    result is that of a single process.
+    Every part is made by one worker at a time; claims of a dead worker are taken over after 90 seconds, on the same
+    machine at once. A part that fails is tried three times, by other workers if there are any, then left out. A worker
+    stops if five parts fail before it has made one. Results depend on parts, not on workers: the merged result is that
+    of a single process.
 
     Args:
         study: its name, such as "report" or "train_temperature".
         args: of the study, the same for all workers.
         folder: the run folder that they share.
-        shard: "I/N" for the I-th of N equal shares, "slurm" for that of a job array's task, None (or "any") for
-            whatever nobody else makes, until all parts are there; parts that failed in earlier calls are tried afresh.
+        shard: "I/N" for the I-th of N equal shares, "slurm" for the share of a job array's task, None (or "any") for
+            parts that nobody else makes, until all are there; those that failed in earlier calls are tried again.
         kwargs: of the study, the same for all workers.
 
     Returns:
-        How far the folder is.
+        The progress of the folder.
 
     Examples:
         >>> small = {"lengths": 32, "windows": 2, "queries": 4, "folder": "shared", "progress": False}
@@ -100,14 +100,14 @@ def work(study: str, *args: Any, folder: str | os.PathLike[str], shard: str | No
 
 @contextmanager
 def working(folder: str | os.PathLike[str], shard: str | None) -> Iterator[Worker]:
-    """A study that is called within is one of the workers of a folder.
+    """A study called within is one of the workers of a folder.
 
     Args:
         folder: that they share.
         shard: as for `work`.
 
     Raises:
-        AbbeError: there is no folder, or this process is a worker already.
+        AbbeError: there is no folder, or this process is already a worker.
 
     Examples:
         >>> with abbe.studies.working("shared", "1/1") as worker:
@@ -118,28 +118,23 @@ def working(folder: str | os.PathLike[str], shard: str | None) -> Iterator[Worke
     share, place = as_shard(shard), as_folder(folder)
     if place is None:
         raise AbbeError("workers share a folder: give folder=...")
-    if current.get() is not None:
-        raise AbbeError("this process is a worker already: one study at a time")
+    if is_shared():
+        raise AbbeError("this process is already a worker: one study at a time")
     with shared(place) as alive:
         worker = Worker(Board(Path(os.path.realpath(place))), alive, share)
-        before = current.set(worker)
-        try:
+        with suppress(Enough), temporarily(current, worker):
             yield worker
-        except Enough:
-            pass
-        finally:
-            current.reset(before)
 
 
 def progress_of(worker: Worker, folder: str | os.PathLike[str]) -> Progress:
-    """How far a worker is, and the folder that it shares.
+    """Progress of a worker and of the folder that it shares.
 
     Args:
         worker: that `working` gave.
         folder: that it shares.
 
     Returns:
-        Parts that are there, made here, and failed.
+        Parts that are finished, made here, and failed.
 
     Examples:
         >>> with abbe.studies.working("shared", "1/1") as worker:
@@ -153,13 +148,13 @@ def progress_of(worker: Worker, folder: str | os.PathLike[str]) -> Progress:
 
 
 def progress(folder: str | os.PathLike[str]) -> Progress:
-    """How far the workers of a folder are, from its files alone.
+    """Progress of the workers of a folder, from its files alone.
 
     Args:
         folder: that they share.
 
     Returns:
-        Parts that are there and that failed.
+        Parts that are finished and that failed.
 
     Examples:
         >>> _ = abbe.work("diagnose", lengths=32, windows=2, queries=4, folder="shared", shard="1/2", progress=False)

@@ -344,7 +344,7 @@ def test_what_is_fitted() -> None:
     [
         ("entmx", {}, "unknown normalizer 'entmx'"),
         ("entmax:learn=true,heads=4", {}, "leave heads= out"),
-        ("file:x.safetensors", {}, "is calibrated already"),
+        ("file:x.safetensors", {}, "is already calibrated"),
         (abbe.normalizer("sparsemax"), {}, "give the spec 'sparsemax'"),
         (3, {}, "needs a spec such as 'entmax:alpha=1.5', got int"),
         ("scaled:of=sparsemax,t=1,learn=false", {}, "has nothing to fit: leave learn=false out"),

@@ -133,7 +133,7 @@ def test_the_command_prints_a_table_a_line_or_json() -> None:
     assert table.exit_code == 0, table.output
     assert "An estimate; rates made up" in table.output
     line = run("cost", "--lengths", "64", "--quiet").output
-    assert line.startswith("embedded: 8 windows, 512 tokens: about 1 s and 160 MB beside the model of 22.1 MB")
+    assert line.startswith("embedded: 8 windows, 512 tokens: about 1 s and 160 MB on top of the model of 22.1 MB")
     printed = json.loads(run("cost", "--shape", SHAPE, "--lengths", "131072", "--flops", "4e14", "--bandwidth", "3e12",
                              "--devices", "8", "--dtype", "bfloat16", "--json").stdout)  # fmt: skip
     assert printed["estimate"] is True

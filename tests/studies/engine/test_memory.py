@@ -42,7 +42,7 @@ def announced_and_measured(model: str, lengths: list[int], queries: int | str = 
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path}
     )
     assert done.returncode == 0, done.stderr
-    announced = re.search(r"([0-9]+) MB beside the model", done.stderr.replace("\n", " "))
+    announced = re.search(r"([0-9]+) MB on top of the model", done.stderr.replace("\n", " "))
     assert announced is not None, done.stderr
     return float(announced[1]), float(done.stdout)
 

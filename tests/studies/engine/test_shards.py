@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import tiny_runs
 import torch
-from inside import LOCK, Alive, Board, Unit, WindowReader, Worker, as_alternatives, spelled_as_asked, written_down
+from inside import LOCK, Alive, Board, Unit, WindowReader, Worker, as_alternatives, call_as_json, spelled_as_called
 
 import abbe
 from abbe.models import LoadedModel
@@ -52,7 +52,7 @@ def test_shards_of_a_diagnosis(tmp_path: Path) -> None:
     assert [one.made for one in made] == [1, 2, 1]
     assert not any(one.complete for one in made)
     assert (made[-1].there, made[-1].total) == (4, SOME_PARTS)
-    with pytest.raises(abbe.AbbeError, match=rf"^2 of 6 parts are missing in {tmp_path}: run the shards again"):
+    with pytest.raises(abbe.AbbeError, match=rf"^2 of 6 parts are missing in {tmp_path}: run the unfinished shards"):
         merge(tmp_path)
     last = work(tmp_path, "2/4")
     assert last.complete
@@ -188,7 +188,7 @@ def test_a_network_cannot_be_kept(tmp_path: Path) -> None:
         ("-1/4", "must be I/N"),
         ("3", "must be I/N"),
         (3, "shard is 3, but must be I/N"),
-        ("slurm", "shard is slurm, but SLURM_ARRAY_TASK_ID is not set: start it by sbatch --array=1-16, or give I/N"),
+        ("slurm", "shard is slurm, but SLURM_ARRAY_TASK_ID is not set: start it with sbatch --array=1-16, or give I/N"),
     ],
 )
 def test_wrong_shards(shard: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +327,7 @@ def test_any_gives_failed_parts_fresh_attempts(tmp_path: Path, capsys: pytest.Ca
     assert work(tmp_path, "1/2").failed == done.failed
     again = work(tmp_path, progress=True)
     assert (again.made, again.failed) == (1, ())
-    assert "1 part failed in earlier calls: tried afresh, up to 3 times\n" in capsys.readouterr().err
+    assert "1 part failed earlier: trying again, up to 3 times\n" in capsys.readouterr().err
 
 
 def test_all_windows_failed(tmp_path: Path) -> None:
@@ -351,13 +351,13 @@ def test_files_are_written_down_so_that_they_are_found_from_any_folder(
     (tmp_path / "plan.safetensors").write_bytes(b"a swap")
     monkeypatch.chdir(tmp_path)
     given = {"normalizers": ["sparsemax", "file:plan.safetensors"], "beside": Path("plan.safetensors")}
-    asked = written_down(given)
+    asked = call_as_json(given)
     here = as_alternatives(given["normalizers"])
     monkeypatch.chdir(tmp_path / "elsewhere")
     stored = asked["arguments"]
     assert stored["beside"] == str(tmp_path / "plan.safetensors")
     assert stored["normalizers"] == ["sparsemax", f"file:{tmp_path}/plan.safetensors"]
-    with spelled_as_asked(asked):
+    with spelled_as_called(asked):
         there = as_alternatives(stored["normalizers"])
     assert [one.name for one in there] == [one.name for one in here]  # else it would be another run
     assert there[1].what == f"file:{tmp_path}/plan.safetensors"

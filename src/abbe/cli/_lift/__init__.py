@@ -1,1 +1,1 @@
-"""From a finding to a model that can be shipped: commands, one per file."""
+"""From a finding to a model you can ship: commands, one per file."""

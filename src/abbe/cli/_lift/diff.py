@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import _complete
-from .._study import Asked, Heads, Measured, study
+from .._study import AnyResult, Heads, Subject, study
 
 EXAMPLES = (
     "abbe diff smollm2 ./sharper --text book.txt --open",
@@ -19,7 +19,7 @@ EXAMPLES = (
 @study(json="Print sentences, differences, curves and manifest as JSON.", named_by="other")
 def diff(
     *,
-    asked: Asked,
+    subject: Subject,
     other: Annotated[
         str | None,
         typer.Argument(
@@ -29,9 +29,8 @@ def diff(
         ),
     ] = None,
     heads: Heads,
-) -> Measured:
+) -> AnyResult:
     """Two models, or checkpoints, head by head on the same text: what changed beyond chance, and what did not."""
     from ... import studies
 
-    difference = studies.diff(asked.model, other, asked.text, **heads, **asked.shared)
-    return Measured(difference)
+    return studies.diff(subject.model, other, subject.text, **heads, **subject.shared)

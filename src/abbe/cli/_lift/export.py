@@ -12,7 +12,7 @@ from ..._lazy import need
 from .. import _complete
 from .._invocation import current
 from .._names import EXTRA_OF
-from .._options import Debug, Model, TextFiles, json_option, measured, output, quiet_option
+from .._options import Debug, Model, TextFiles, json_option, output, quiet_option, setting
 from .._shown import print_json
 
 EXAMPLES = (
@@ -26,7 +26,7 @@ def export(
     model: Model,
     plan: Annotated[
         str,
-        measured(
+        setting(
             "A normalizer, 'PATTERN=SPEC; ...' for some layers or heads, a file that calibrate, lift or Swap.save "
             "wrote, or the folder of such a run.",
             autocompletion=_complete.normalizers,
@@ -55,7 +55,7 @@ def export(
     from ...models import gguf_error, read_export
 
     if gguf is not None and gguf.suffix != ".gguf":
-        raise AbbeError(f"--gguf is {str(gguf)!r}, but must be a .gguf file that llama.cpp made of the exported folder")
+        raise AbbeError(f"--gguf is {str(gguf)!r}, but must be a .gguf file made by llama.cpp from the exported folder")
     current.if_stopped = "nothing was left behind, the same command starts again"
     written = read_export(out) if gguf is not None and gguf.is_file() else models.export(model, plan, out, text=text)
     facts = dict(written.facts)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from .._options import measured, numbers, with_option
-from .._study import Asked, Measured, study
+from .._options import numbers, setting, with_option
+from .._study import AnyResult, Subject, study
 
 EXAMPLES = (
     "abbe lift",
@@ -15,31 +15,30 @@ EXAMPLES = (
 )
 
 
-@study(json="Print verdict, plan, judged table, scan, plans and manifest as JSON.", named_by="goal")
+@study(json="Print verdict, plan, judged table, scan, plans and manifest as JSON.", named_by="goal", file="plan")
 def lift(
     *,
-    asked: Asked,
+    subject: Subject,
     goal: Annotated[
-        str, measured("sparse: exact zeros at little loss; loss: a lower loss; retrieval: pass keys in long texts.")
+        str, setting("sparse: exact zeros at little loss; loss: a lower loss; retrieval: pass keys in long texts.")
     ] = "sparse",
-    max_loss: Annotated[str, measured("Largest relative rise of the loss allowed, such as 0.5%.")] = "0.5%",
-    budget: Annotated[str, measured("Time limit of the search, such as 90s, 20m or 2h, or none.")] = "20m",
+    max_loss: Annotated[str, setting("Largest relative rise of the loss allowed, such as 0.5%.")] = "0.5%",
+    budget: Annotated[str, setting("Time limit of the search, such as 90s, 20m or 2h, or none.")] = "20m",
     normalizers: Annotated[
         list[str] | None,
         with_option("A normalizer to try; may be repeated. Without one, a short list that depends on the goal."),
     ] = None,
-    length: Annotated[int | None, measured("Tokens per window; 512, or less for a short context or text.")] = None,
-    windows: Annotated[int, measured("Windows to choose on and windows to judge on; twice as many to fit on.")] = 12,
-    steps: Annotated[int, measured("Tuning steps in the last round.")] = 48,
-    lengths: Annotated[str | None, measured("Text lengths of --goal retrieval in tokens, such as 512,1024.")] = None,
-    prompts: Annotated[int, measured("Prompts per kind, length and depth.")] = 4,
-) -> Measured:
+    length: Annotated[int | None, setting("Tokens per window; 512, or less for a short context or text.")] = None,
+    windows: Annotated[int, setting("Windows to choose on and windows to judge on; twice as many to fit on.")] = 12,
+    steps: Annotated[int, setting("Tuning steps in the last round.")] = 48,
+    lengths: Annotated[str | None, setting("Text lengths of --goal retrieval in tokens, such as 512,1024.")] = None,
+    prompts: Annotated[int, setting("Prompts per kind, length and depth.")] = 4,
+) -> AnyResult:
     """Search for layers that do better with another normalizer, and judge one plan once, on text it has not seen."""
     from ... import studies
 
-    result = studies.lift(
-        asked.model, asked.text, goal=goal, max_loss=max_loss, budget=None if budget == "none" else budget,
+    return studies.lift(
+        subject.model, subject.text, goal=goal, max_loss=max_loss, budget=None if budget == "none" else budget,
         normalizers=normalizers, length=length, windows=windows, steps=steps,
-        lengths=numbers("--lengths", lengths, int), prompts=prompts, **asked.shared,
+        lengths=numbers("--lengths", lengths, int), prompts=prompts, **subject.shared,
     )  # fmt: skip
-    return Measured(result, (f"plan: {result.file}",))

@@ -17,10 +17,11 @@ from .._options import (
     Windows,
     count_or_all,
     json_option,
-    measured,
     numbers,
     quiet_option,
+    setting,
 )
+from .._shown import print_table
 
 EXAMPLES = (
     "abbe cost",
@@ -28,12 +29,10 @@ EXAMPLES = (
     "abbe cost --shape layers=80,heads=64,kv_heads=8,width=8192,mlp=28672,vocabulary=128256 "
     "--lengths 131072 --dtype bfloat16 --flops 400e12 --bandwidth 3e12 --devices 8",
 )
-_DEVICE = "Another device"
 
 
-def _described(help: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(help=help, rich_help_panel=_DEVICE)
-    return option
+def _device_option(help: str) -> typer.models.OptionInfo:
+    return setting(help, panel="Another device")
 
 
 def cost(
@@ -47,12 +46,12 @@ def cost(
     lengths: Lengths = None,
     windows: Windows = 8,
     queries: Queries = "64",
-    study: Annotated[str, measured("diagnose, report, or pass (forward passes alone).")] = "diagnose",
-    dtype: Annotated[str, measured("Weights and activations: float32, bfloat16 or float16.")] = "float32",
-    flops: Annotated[float | None, _described("Floating-point operations per second that it sustains.")] = None,
-    bandwidth: Annotated[float | None, _described("Memory bandwidth in bytes per second.")] = None,
-    devices: Annotated[int, _described("Number of devices; the layers of a model are spread over them.")] = 1,
-    memory: Annotated[float | None, _described("Bytes per device; as many copies as fit share the work.")] = None,
+    study: Annotated[str, setting("diagnose, report, or pass (forward passes alone).")] = "diagnose",
+    dtype: Annotated[str, setting("Weights and activations: float32, bfloat16 or float16.")] = "float32",
+    flops: Annotated[float | None, _device_option("Floating-point operations per second that it sustains.")] = None,
+    bandwidth: Annotated[float | None, _device_option("Memory bandwidth in bytes per second.")] = None,
+    devices: Annotated[int, _device_option("Number of devices; the layers of a model are spread over them.")] = 1,
+    memory: Annotated[float | None, _device_option("Bytes per device; as many copies as fit share the work.")] = None,
     as_json: Annotated[bool, json_option("Print the estimate as JSON.")] = False,
     quiet: Annotated[bool, quiet_option("No progress bar and no table; only a one-line summary.")] = False,
     debug: Debug = False,
@@ -62,31 +61,28 @@ def cost(
     Weights are not read. The speed of this machine is measured in a few seconds, unless another device is described.
     """
     need("abbe cost", EXTRA_OF["cost"])
-    asked = model if shape is None else _sizes(shape)
-    window_lengths, rows = numbers("--lengths", lengths, int), count_or_all(queries)
     from ... import studies
 
     result = studies.cost(
-        asked, lengths=window_lengths, windows=windows, queries=rows, study=study, dtype=dtype, flops=flops,
-        bandwidth=bandwidth, devices=devices, memory=memory, progress=not quiet,
+        model if shape is None else _sizes(shape), lengths=numbers("--lengths", lengths, int), windows=windows,
+        queries=count_or_all(queries), study=study, dtype=dtype, flops=flops, bandwidth=bandwidth, devices=devices,
+        memory=memory, progress=not quiet,
     )  # fmt: skip
     if as_json:
         typer.echo(result.to_json())
     elif quiet:
         typer.echo(str(result))
     else:
-        from rich.console import Console
-
         from ...views import cost_table
 
-        Console().print(cost_table(result))
+        print_table(cost_table(result))
 
 
-def _sizes(given: str) -> dict[str, int]:
+def _sizes(shape: str) -> dict[str, int]:
     """layers=80,heads=64 as a dictionary."""
     try:
-        pairs = [part.split("=") for part in given.split(",")]
+        pairs = [part.split("=") for part in shape.split(",")]
         return {name.strip(): int(value) for name, value in pairs}
     except ValueError:
         example = "layers=32,heads=32,width=4096,mlp=11008,vocabulary=32000"
-        raise AbbeError(f"--shape is {given!r}, but must be sizes such as {example}") from None
+        raise AbbeError(f"--shape is {shape!r}, but must be sizes such as {example}") from None

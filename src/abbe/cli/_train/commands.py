@@ -1,4 +1,4 @@
-"""The commands below `abbe train`, one for each experiment."""
+"""The commands below `abbe train`, one per experiment."""
 
 from __future__ import annotations
 
@@ -7,39 +7,55 @@ from typing import Annotated, Any
 
 from ..._errors import AbbeError
 from .. import _complete
-from .._options import TextFiles, measured, numbers
-from .._study import Measured, Shared, study
-from .options import Normalizers, Normed, Optimizers, Quick, Rates, Seeds, Steps, Temperature, Workers
+from .._options import TextFiles, numbers, setting, with_option
+from .._study import AnyResult, Shared, study
 
 GROUP = "train"
 _JSON = "Print runs, summary, early warnings, findings and manifest as JSON; the curves are in the folder."
+
+Normalizers = Annotated[
+    list[str] | None, with_option("A normalizer to train with, such as entmax:alpha=1.5; may be repeated.")
+]
+Optimizers = Annotated[
+    list[str] | None,
+    setting("sgd, adamw or muon; may be repeated.", "--optimizer", autocompletion=_complete.optimizers),
+]
+Rates = Annotated[str | None, setting("Learning rates to try, such as 0.001,0.01,0.1.")]
+Seeds = Annotated[int | None, setting("Seeds per run, starting at --seed; intervals are computed over them.")]
+Steps = Annotated[int | None, setting("Training steps per run.")]
+Temperature = Annotated[
+    str | None, setting("Temperature of all runs: a number, learned, or a schedule such as geometric:1:0.1.")
+]
+Normed = Annotated[bool, setting("Normalize queries and keys.", "--qk-norm/--no-qk-norm")]
+Quick = Annotated[bool, setting("Fewer choices, seeds and steps: less than a minute.", "--quick")]
+Workers = Annotated[int | None, setting("Runs in parallel; by default one per core, or one on an accelerator.")]
 
 
 @study(json=_JSON, group=GROUP)
 def temperature(
     *,
     task: Annotated[
-        str, measured("What is learned: recall, mqar, maximum or text.", autocompletion=_complete.tasks)
+        str, setting("What is learned: recall, mqar, maximum or text.", autocompletion=_complete.tasks)
     ] = "recall",
     temperatures: Annotated[
         str | None,
-        measured("Temperatures: numbers, learned, or schedules such as geometric:1:0.1; 1 is always included."),
+        setting("Temperatures: numbers, learned, or schedules such as geometric:1:0.1; 1 is always included."),
     ] = None,
     normalizers: Normalizers = None, optimizers: Optimizers = None, rates: Rates = None, seeds: Seeds = None,
     steps: Steps = None,
     qk_norm: Annotated[
         bool | None,
-        measured(
+        setting(
             "Also train softmax with normalized queries and keys; on by default, except with --quick.",
             "--qk-norm/--no-qk-norm",
         ),
     ] = None,
-    decay: Annotated[float, measured("Decoupled weight decay.")] = 0.0,
+    decay: Annotated[float, setting("Decoupled weight decay.")] = 0.0,
     text: TextFiles = None, quick: Quick = False, workers: Workers = None, shared: Shared,
-) -> Measured:  # fmt: skip
+) -> AnyResult:  # fmt: skip
     """Is low temperature hard to train? Every T with a control whose scale is compensated, over rates and seeds."""
     if text is not None and task != "text":
-        raise AbbeError(f"--text is read by --task text only, and the task is {task}: leave one of them out")
+        raise AbbeError(f"only --task text reads --text, but the task is {task}: leave one of them out")
     if not 0 <= decay < math.inf:
         raise AbbeError(f"--decay is {decay:g}, but must be a number >= 0")
     listed = None if temperatures is None else [one.strip() for one in temperatures.split(",")]
@@ -52,9 +68,9 @@ def temperature(
 @study(json=_JSON, group=GROUP)
 def length(
     *, normalizers: Normalizers = None, optimizers: Optimizers = None, rates: Rates = None,
-    lengths: Annotated[str | None, measured("Test list lengths, such as 16,256,4096.")] = None,
+    lengths: Annotated[str | None, setting("Test list lengths, such as 16,256,4096.")] = None,
     seeds: Seeds = None, steps: Steps = None, quick: Quick = False, workers: Workers = None, shared: Shared,
-) -> Measured:  # fmt: skip
+) -> AnyResult:  # fmt: skip
     """Which normalizer still finds the maximum in lists longer than those it was trained on? With published numbers."""
     return _trained(
         "train_length", shared, normalizers=normalizers, optimizers=optimizers, rates=rates,
@@ -67,12 +83,12 @@ def recall(
     *,
     task: Annotated[
         str,
-        measured("recall (one head) or mqar (causal, two layers).", autocompletion=_complete.recall_tasks),
+        setting("recall (one head) or mqar (causal, two layers).", autocompletion=_complete.recall_tasks),
     ] = "recall",
     normalizers: Normalizers = None, temperature: Temperature = None, qk_norm: Normed = False,
     optimizers: Optimizers = None, rates: Rates = None, seeds: Seeds = None, steps: Steps = None, quick: Quick = False,
     workers: Workers = None, shared: Shared,
-) -> Measured:  # fmt: skip
+) -> AnyResult:  # fmt: skip
     """Which normalizer learns key-value recall, and at which learning rates?"""
     return _trained(
         "train_recall", shared, task=task, normalizers=normalizers, temperature=temperature, qk_norm=qk_norm,
@@ -85,7 +101,7 @@ def text(
     *, text: TextFiles = None, normalizers: Normalizers = None, temperature: Temperature = None,
     qk_norm: Normed = False, optimizers: Optimizers = None, rates: Rates = None, seeds: Seeds = None,
     steps: Steps = None, quick: Quick = False, workers: Workers = None, shared: Shared,
-) -> Measured:  # fmt: skip
+) -> AnyResult:  # fmt: skip
     """Which normalizer trains the better character model of a text?"""
     return _trained(
         "train_text", shared, text=text, normalizers=normalizers, temperature=temperature, qk_norm=qk_norm,
@@ -93,10 +109,10 @@ def text(
     )  # fmt: skip
 
 
-def _trained(name: str, shared: Shared, *, rates: str | None, **given: Any) -> Measured:
-    """The experiment; what was not given is left to its defaults."""
+def _trained(name: str, shared: Shared, *, rates: str | None, **options: Any) -> AnyResult:
+    """Run the experiment; absent options are left to its defaults."""
     from ... import studies
 
-    options = {"rates": numbers("--rates", rates, float), **given}
-    asked = {option: value for option, value in options.items() if value is not None}
-    return Measured(getattr(studies, name)(**asked, **shared))
+    options["rates"] = numbers("--rates", rates, float)
+    chosen = {option: value for option, value in options.items() if value is not None}
+    return getattr(studies, name)(**chosen, **shared)

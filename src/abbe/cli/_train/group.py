@@ -43,7 +43,7 @@ _EXAMPLES: dict[str, Sequence[str]] = {
 
 
 def make_group(add: Callable[[typer.Typer, Callable[..., None], Sequence[str]], None]) -> typer.Typer:
-    """The commands below `abbe train`; `add` puts one of them into it, with its examples."""
+    """The group of commands; `add` puts one of them into it, with its examples."""
     group = typer.Typer(name=GROUP, help=_HELP, no_args_is_help=True, rich_markup_mode="rich")
     for command in (temperature, length, recall, text):
         add(group, command, _EXAMPLES[command.__name__])

@@ -17,11 +17,11 @@ from .._engine.cost import estimate
 from .._engine.fitting.rows import LayerRows, RowReader, portions
 from .._engine.fitting.tune import fine_tune
 from .._engine.folder import claim_folder
-from .._engine.given import windows_for
+from .._engine.inputs import windows_for
 from .._engine.loss import check_causal, window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, window_places
+from .._engine.memory import plan_memory
 from .._engine.parts import JSON, TENSORS
-from .._engine.room import plan_memory
 from .._engine.sharing.board import Unit
 from .._engine.sharing.crew import leave_to_merge, share, unit_in
 from .._engine.watch import Watch

@@ -18,9 +18,9 @@ from ..._float64 import has_float64
 from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, evaluating
 from .._engine.calibrated import learnable_rules
-from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given
+from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs
 from .._engine.settings import settings_for
-from .._engine.sharing.asked import shareable
+from .._engine.sharing.calls import shareable
 from .._engine.watch import watching
 from .job import Job
 from .result import Calibration, CalibrationSettings
@@ -76,7 +76,7 @@ def calibrate(
     """
     started = time.perf_counter()
     rules = learnable_rules(normalizer)
-    place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
+    place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     _check_devices(loaded)
     length = min(_LENGTH, loaded.context or _LENGTH) if length is None else whole("length", length)
     base = settings_for(

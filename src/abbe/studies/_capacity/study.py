@@ -19,13 +19,13 @@ from .._engine.capacity.search import COARSE, EXACT, Sizes
 from .._engine.capacity.truncation import has_sinks
 from .._engine.cost import estimate
 from .._engine.folder import claim_folder, finished_windows
-from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given, windows_for
+from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
 from .._engine.loss import check_causal, next_token_losses
 from .._engine.measuring import finished_manifest, manifest_facts, measure_run
+from .._engine.memory import plan_memory
 from .._engine.parts import JSON
-from .._engine.room import plan_memory
-from .._engine.sharing.asked import shareable
 from .._engine.sharing.board import Unit
+from .._engine.sharing.calls import shareable
 from .._engine.sharing.crew import need, share, unit_in
 from .._engine.targets import ALL, last_targets
 from .._engine.watch import Watch, watching
@@ -94,7 +94,7 @@ def capacity(
         >>> result.table.select("length", "way", "tau").rows()
         [(32, 'renormalised', 0.05)]
     """
-    place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
+    place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     check_causal(loaded, "capacity")
     settings = capacity_settings(
         loaded, lengths=lengths, tau=tau, way=way, windows=windows, layers=layers, layer_lengths=layer_lengths,

@@ -17,7 +17,7 @@ from ...models import FILE_PREFIX, LoadedModel, Text, rules_in
 from ...normalizers import Normalizer, normalizer
 from ...words.names import CALIBRATED
 from .._engine.calibrated import kept_alpha, learnable_rules
-from .._engine.sharing.asked import spelled
+from .._engine.sharing.calls import spelled
 
 Rules = str | Mapping[str, str]  # one spec for all heads, or specs by pattern
 NormalizersLike = str | Mapping[str, str] | Sequence[str | Mapping[str, str]]

@@ -8,10 +8,10 @@ from typing import Any
 from ..._arguments import between, whole, yes_or_no
 from ...models import DeviceLike, DeviceMap, DtypeLike, evaluating
 from .._engine.capacity.search import COARSE
-from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given
+from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs
 from .._engine.loss import check_causal
 from .._engine.settings import MOST_RESAMPLES, checked_seed
-from .._engine.sharing.asked import shareable
+from .._engine.sharing.calls import shareable
 from .._engine.watch import watching
 from .alternatives import NormalizersLike, as_alternatives
 from .result import ALTERNATIVES, LENGTH, CompareSettings, Comparison, needle_lengths_for
@@ -72,7 +72,7 @@ def compare(
         'Too few windows to judge: ...'
     """
     alternatives = as_alternatives(ALTERNATIVES if normalizers is None else normalizers)
-    place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
+    place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     check_causal(loaded, "comparing normalizers")
     length = min(LENGTH, loaded.context or LENGTH) if length is None else whole("length", length)
     settings = CompareSettings(

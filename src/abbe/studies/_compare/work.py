@@ -20,14 +20,14 @@ from .._engine.capacity.curve import trace
 from .._engine.capacity.search import Sizes
 from .._engine.capacity.truncation import has_sinks, truncated_rules
 from .._engine.folder import claim_folder
-from .._engine.given import windows_for
+from .._engine.inputs import windows_for
 from .._engine.loss import window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, window_places
+from .._engine.memory import plan_memory
 from .._engine.needles.margins import batches, margins
 from .._engine.needles.prompts import Prompt, PromptMaker
 from .._engine.parts import JSON
 from .._engine.passes import model_inputs
-from .._engine.room import plan_memory
 from .._engine.sharing.board import Unit
 from .._engine.sharing.crew import alone, is_shared, leave_to_merge, need, refuse_without, share, unit_in
 from .._engine.swapped.sensitivity import Logits, at_equal_selectivity, baseline_logits, theory

@@ -1,4 +1,4 @@
-"""Rates of this machine for a shape: some layers of it with random weights, timed on short windows in a few seconds."""
+"""Rates of this machine for a shape: a few layers with random weights, timed on short windows in a few seconds."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ..._errors import AbbeError
 from ...models import LoadedModel, Shape, Window, built, llama_configuration, shape_of, tap
+from ...words.numbers import many
 from .._engine.passes import model_inputs, run_model
 from .._engine.settings import Settings
 from .._engine.watch import Watch
 from .._engine.window import WindowReader
 from .rates import Rates
 
-SECONDS = 3.0  # of timing; every piece is timed three times at least
+SECONDS = 3.0  # of timing; every piece is timed at least three times
 _ROUNDS = 3
 _LENGTHS = (32, 128, 384)
 _QUERIES = (16, 64)
-_WEIGHTS = 16e6  # of all layers that are built: as many layers as that, or a part of one
-_VOCABULARY = 1024  # of the probe: the embedding is only looked up
-_ATTENTION = 1024  # tokens, at which the square is what counts
+_WEIGHTS = 16e6  # in the layers that are built: as many layers as fit, or part of one
+_VOCABULARY = 1024  # of the probe: embeddings are only looked up
+_ATTENTION = 1024  # tokens, where the quadratic part dominates
 _COPIED = 1 << 24  # numbers, more than any cache holds
 
 
 def clock() -> float:
-    """With one thread the time of the process, which others on the machine do not lengthen; else that of the wall."""
+    """With one thread the time of the process, which other processes do not lengthen; else wall time."""
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
 def measured_rates(model: LoadedModel, settings: Settings, dtype: torch.dtype, watch: Watch) -> Rates:
-    """Time pieces in turn, and take the best of each: what disturbs only makes them slower."""
+    """Time pieces in turn, and take the best of each: disturbances only slow them down."""
     shape = shape_of(model.network, model.kind)
     part = _part(model, shape)
     part.network.to(dtype)
@@ -45,33 +46,33 @@ def measured_rates(model: LoadedModel, settings: Settings, dtype: torch.dtype, w
     lengths = _LENGTHS
     points = [(length, queries) for length in lengths[1:] for queries in _QUERIES]
     with torch.no_grad(), tap(part) as open_tap:
-        reader = _checked_reader(part, open_tap, settings, lengths[0])
+        open_tap.check(**model_inputs(part, _tokens(lengths[0])))  # learns the layers
+        reader = WindowReader(part, open_tap, settings)
         pieces: list[Callable[[], object]] = [lambda n=n: run_model(part, _tokens(n)) for n in lengths]  # type: ignore[misc]
         pieces += [lambda n=n, q=q: _measure(reader, settings, n, q) for n, q in points]  # type: ignore[misc]
         pieces += [_attending(of_part, dtype), _copying()]
         best = _best(pieces, watch)
     passes, measured, (attending, copying) = best[: len(lengths)], best[len(lengths) : -2], best[-2:]
     attention = of_part.attention(_ATTENTION) / of_part.layers / attending
-    layer, an_operation = _fitted(
+    layer, per_operation = _fitted(
         [(of_part.layers, of_part.operations(length)) for length in lengths],
         passes,
         [of_part.attention(length) / attention for length in lengths],
     )
     at = dict(zip(lengths, passes, strict=True))
-    a_block, a_query, a_key = _fitted(
+    per_block, per_query, per_key = _fitted(
         [tuple(of_part.layers * of_part.heads * x for x in (1 / of_part.heads, q, q * n)) for n, q in points],
         measured,
         [at[length] for length, _ in points],
     )
-    threads = torch.get_num_threads()
     return Rates(
-        layer, 1 / an_operation, attention, 2 * 4 * _COPIED / copying, a_block, a_query, a_key,
-        f"measured here with {threads} thread{'' if threads == 1 else 's'}",
+        layer, 1 / per_operation, attention, 2 * 4 * _COPIED / copying, per_block, per_query, per_key,
+        f"measured here with {many(torch.get_num_threads(), 'thread')}",
     )  # fmt: skip
 
 
 def _part(model: LoadedModel, shape: Shape) -> LoadedModel:
-    """The same network with as many layers as are timed quickly; of a layer too large for that a narrower one."""
+    """The same network with few enough layers to be timed quickly; a narrower layer if one is too large."""
     network: Any = model.network
     depth = int(_WEIGHTS * shape.layers / max(1.0, shape.linear))
     if depth >= shape.layers or model.kind == "encoder-decoder":
@@ -84,23 +85,22 @@ def _part(model: LoadedModel, shape: Shape) -> LoadedModel:
 
 
 def _shortened(config: Any, depth: int | None) -> Any:
-    """A configuration with fewer layers and a small vocabulary."""
-    made = copy.deepcopy(config)
-    text = made.get_text_config()
+    short = copy.deepcopy(config)
+    text = short.get_text_config()
     for name, value in vars(text).items():
         if depth is not None and isinstance(value, list) and len(value) == text.num_hidden_layers:
-            setattr(text, name, value[:depth])  # the kind of every layer
+            setattr(text, name, value[:depth])  # an entry per layer
         if name.endswith("_token_id") and isinstance(value, int) and value >= _VOCABULARY:
             setattr(text, name, None)
     text.num_hidden_layers = depth or text.num_hidden_layers
     text.vocab_size = min(text.vocab_size, _VOCABULARY)
-    if isinstance(getattr(text, "max_position_embeddings", None), int):  # random weights know no end of the context
+    if isinstance(getattr(text, "max_position_embeddings", None), int):  # random weights have no context limit
         text.max_position_embeddings = max(text.max_position_embeddings, _LENGTHS[-1] + 2)
-    return made
+    return short
 
 
 def _narrower(shape: Shape) -> dict[str, int]:
-    """One layer of a Llama: products of matrices of that size are as fast as those of larger ones."""
+    """One layer of a Llama: matrix products of that size are as fast as larger ones."""
     factor = math.sqrt(_WEIGHTS * shape.layers / shape.linear)
     return {
         "layers": 1,
@@ -110,12 +110,6 @@ def _narrower(shape: Shape) -> dict[str, int]:
         "mlp": max(64, round(shape.mlp * factor)),
         "vocabulary": _VOCABULARY,
     }
-
-
-def _checked_reader(model: LoadedModel, open_tap: Any, settings: Settings, length: int) -> WindowReader:
-    """The check learns the layers; a reader listens only while it measures."""
-    open_tap.check(**model_inputs(model, _tokens(length)))
-    return WindowReader(model, open_tap, settings)
 
 
 def _tokens(length: int) -> Tensor:
@@ -138,33 +132,32 @@ def _copying() -> Callable[[], object]:
 
 
 def _best(pieces: Sequence[Callable[[], object]], watch: Watch) -> list[float]:
-    """Best seconds of each, called in turn."""
     watch.expect(_ROUNDS)
     for piece in pieces:  # compiles and warms up
         piece()
     times: list[list[float]] = [[] for _ in pieces]
     end = time.perf_counter() + SECONDS
     while len(times[0]) < _ROUNDS or time.perf_counter() < end:
-        for piece, seen in zip(pieces, times, strict=True):
+        for piece, seconds in zip(pieces, times, strict=True):
             start = clock()
             piece()
-            seen.append(clock() - start)
+            seconds.append(clock() - start)
         if len(times[0]) <= _ROUNDS:
             watch.step("timing this machine")
-    return [max(min(seen), 1e-9) for seen in times]  # a coarse clock may show 0, and rates are inverse times
+    return [max(min(seconds), 1e-9) for seconds in times]  # a coarse clock may show 0, and rates are inverse times
 
 
 def _fitted(terms: Sequence[Sequence[float]], seconds: Sequence[float], known: Sequence[float]) -> list[float]:
-    """Coefficients >= 0 of the terms, which together with what is known give these seconds.
+    """Coefficients >= 0 of the terms, which together with the known part add up to these seconds.
 
-    Relative errors are the smallest: a long window must not drown the short ones.
+    Minimises relative errors: a long window must not drown the short ones.
     """
     import numpy as np
     from scipy.optimize import nnls
 
     times = np.asarray(seconds)
     matrix = np.asarray(terms, dtype=float) / times[:, None]
-    scale = matrix.max(axis=0)  # else the terms lie ten orders of magnitude apart
+    scale = matrix.max(axis=0)  # else the terms would lie ten orders of magnitude apart
     coefficients, _ = nnls(matrix / scale, 1 - np.asarray(known) / times)
-    # None is 0: everything takes some time, and a rate is its inverse.
+    # Never 0: everything takes some time, and a rate is its inverse.
     return [float(one) for one in np.maximum(coefficients, 1e-6) / scale]

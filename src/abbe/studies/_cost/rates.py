@@ -1,4 +1,4 @@
-"""How fast a machine is at what a study is made of, and the seconds that follow for a shape and a length."""
+"""How fast a machine is at the pieces of a study, and the resulting seconds for a shape and a length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...models import Shape
 from .._engine.window import rows_at_once
 
-# Of the measures without compiled kernels, which are for the CPU: counted with torch's dispatcher, a test counts again.
+# Of the measures without compiled kernels, which are for the CPU: counted with torch's dispatcher, as a test repeats.
 TRAFFIC = 9200.0, 1436.0  # bytes read and written per query, key and head: plain, and per number of a vector
 OPERATIONS = 2600.0, 1275.0  # of torch per block of queries of a layer: plain, and per head
 _LAUNCH = 1e-5  # seconds of one operation on a device, however small
@@ -17,7 +17,7 @@ _IN_A_LAYER = 30.0  # operations of a pass
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds of what every layer takes, however short the window, and the rates of what grows with it.
+    """Fixed seconds per layer, however short the window, and rates of everything that grows with it.
 
     Attributes:
         layer: seconds per layer of a pass.
@@ -40,24 +40,23 @@ class Rates:
     source: str
 
     def of_pass(self, shape: Shape, length: float, size: int) -> float:
-        """Seconds of a pass: reading the weights or multiplying with them, whichever takes longer, and attention."""
+        """Seconds of a pass: reading the weights or multiplying with them, whichever is slower, and attention."""
         matrices = max(shape.operations(length) / self.matrix, shape.parameters * size / self.memory)
         return shape.layers * self.layer + matrices + shape.attention(length) / self.attention
 
     def of_measures(self, shape: Shape, length: float, queries: int | None) -> float:
-        """Seconds of measuring so many queries of a window in all layers; None for all."""
+        """Seconds of measuring this many queries of a window (None: all) in all layers."""
         rows = min(queries or length, length)
-        a_row = shape.heads * (self.measured_query + length * self.measured_key)
-        return shape.layers * (blocks(shape, length, queries) * self.measured_block + rows * a_row)
+        per_row = shape.heads * (self.measured_query + length * self.measured_key)
+        return shape.layers * (blocks(shape, length, queries) * self.measured_block + rows * per_row)
 
 
 def blocks(shape: Shape, length: float, queries: int | None) -> int:
-    """In how many blocks a layer is measured."""
     return math.ceil(min(queries or length, length) / rows_at_once(shape.heads, round(length)))
 
 
 def rates_given(flops: float, bandwidth: float, shape: Shape) -> Rates:
-    """Of a device that is known by what it sustains: its memory, and starting operations, bound the measures."""
+    """For a described device: memory bandwidth and the launch of operations bound the measures."""
     return Rates(
         layer=_IN_A_LAYER * _LAUNCH,
         matrix=flops,

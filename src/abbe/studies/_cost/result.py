@@ -1,4 +1,4 @@
-"""What a study will take: one row per length, and the rates that it follows from."""
+"""The cost of a study: one row per length, and the rates behind it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Costs:
         devices: on how many devices one copy of the model lies.
         copies: how many copies work at the same time.
         rates: of the machine, and where they come from.
-        settings: what was asked for.
+        settings: of the estimated study.
     """
 
     model: str
@@ -77,9 +77,9 @@ class Costs:
 
     def __str__(self) -> str:
         windows, tokens = int(self.table["windows"].sum()), int(self.table["tokens"].sum())
-        taken = f"about {about(self.seconds)} and {data_size(1e6 * self.megabytes)} beside the model"
-        shown = f"{self.model}: {many(windows, 'window')}, {tokens:,} tokens: {taken} of {data_size(self.weights)}"
-        return shown if self.devices == self.copies == 1 else f"{shown}, {self._where()}"
+        needs = f"about {about(self.seconds)} and {data_size(1e6 * self.megabytes)} on top of the model"
+        line = f"{self.model}: {many(windows, 'window')}, {tokens:,} tokens: {needs} of {data_size(self.weights)}"
+        return line if self.devices == self.copies == 1 else f"{line}, {self._where()}"
 
     def _where(self) -> str:
         """Such as "in 2 copies of 4 devices with 79.3 GB on each"."""

@@ -1,4 +1,4 @@
-"""cost: what a study of a model will take, from its shape and from rates; no weights are read, nothing long is run."""
+"""cost: what a study of a model will take, from its shape and rates; no weights are read, nothing long is run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .result import SCHEMA, Costs
 
 STUDIES = ("diagnose", "report", "pass")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_STEP = 1.25  # of the length, over which an exponent is taken: blocks of queries make small steps
+_STEP = 1.25  # factor of the length over which an exponent is taken: blocks of queries cause small jumps
 
 
 def cost(
@@ -49,7 +49,7 @@ def cost(
         dtype: of weights and activations: "float32", "bfloat16" or "float16".
         flops: operations per second that a device sustains; with `bandwidth`, nothing is measured.
         bandwidth: bytes per second of the memory of a device.
-        devices: over how many devices of that kind; the layers of a copy of the model are spread, and work in turn.
+        devices: how many devices of that kind; the layers of a copy of the model are spread, and work in turn.
         memory: bytes of one device: as many copies as fit work at the same time. Without it, one copy takes all.
         progress: show a bar on standard error.
 
@@ -68,27 +68,27 @@ def cost(
         raise AbbeError(f"dtype is {shown(dtype)}, but must be one of {', '.join(DTYPES)}")
     settings = _settings(hollow.context, study, lengths, windows, queries)
     shape, size = shape_of(hollow.network, hollow.kind), DTYPES[dtype].itemsize
-    described = _is_described(flops, bandwidth, devices, memory)
+    is_described = _is_described(flops, bandwidth, devices, memory)
     if flops is not None and bandwidth is not None:
         rates = rates_given(float(flops), float(bandwidth), shape)
     else:
         with watching(progress) as watch:
             rates = measured_rates(hollow, settings, DTYPES[dtype], watch)
-    kernels = 0.0 if described else KERNELS  # compiled for the CPU only
+    kernels = 0.0 if is_described else KERNELS  # compiled for the CPU only
     needed = {length: memory_of(hollow, length, settings.queries, size=size) for length in settings.lengths}
     weights = float(shape.parameters * size)
     spread, copies = _placed(weights, max(one.peak for one in needed.values()) + kernels, devices, memory)
-    asked = _Asked(shape, rates, settings, study, size, kernels, weights / spread)
-    rows = [asked.row(length, one) for length, one in needed.items()]
+    prediction = _Prediction(shape, rates, settings, study, size, kernels, weights / spread)
+    rows = [prediction.row(length, one) for length, one in needed.items()]
     table = pl.DataFrame(rows, schema=SCHEMA).with_columns(pl.col("seconds") / copies)
-    described_as = {
+    described = {
         "study": study, "lengths": list(settings.lengths), "windows": settings.windows,
         "queries": settings.queries or "all", "dtype": dtype, "flops": flops, "bandwidth": bandwidth,
         "devices": devices, "memory": memory,
     }  # fmt: skip
     if isinstance(model, Mapping):
         name = f"Llama shape of {number(shape.parameters / 1e9, 3)} B parameters"
-    return Costs(name, table, shape, weights, spread, copies, rates, described_as)
+    return Costs(name, table, shape, weights, spread, copies, rates, described)
 
 
 def _without_weights(model: Any) -> tuple[str, LoadedModel]:
@@ -109,23 +109,23 @@ def _without_weights(model: Any) -> tuple[str, LoadedModel]:
 
 
 def _settings(context: int | None, study: str, lengths: Any, windows: int, queries: int | str) -> Settings:
-    """As the study itself would make them."""
+    """As the study itself would set them."""
     if lengths is None and study == "report":
         lengths = [length for length in REPORT_LENGTHS if context is None or length <= context] or None
-    made = settings_for(
+    settings = settings_for(
         context, lengths=lengths, windows=whole("windows", windows, least=1), queries=queries, sizes=None,
         vectors="value", normalizer=None, temperatures=REPORT_TEMPERATURES if study == "report" else (1.0,), seed=0,
         level=0.95, resamples=1,
     )  # fmt: skip
-    if not made.lengths or min(made.lengths) < 2:
-        raise AbbeError(f"lengths is {shown(list(made.lengths))}, but must be a list of window lengths >= 2")
-    if context is not None and max(made.lengths) > context:
-        raise AbbeError(f"window length {max(made.lengths)} is above the model's context of {context} tokens")
-    return made
+    if not settings.lengths or min(settings.lengths) < 2:
+        raise AbbeError(f"lengths is {shown(list(settings.lengths))}, but must be a list of window lengths >= 2")
+    if context is not None and max(settings.lengths) > context:
+        raise AbbeError(f"window length {max(settings.lengths)} is above the model's context of {context} tokens")
+    return settings
 
 
 def _is_described(flops: float | None, bandwidth: float | None, devices: int, memory: float | None) -> bool:
-    """Whether it is about a device with these rates; else this machine is measured."""
+    """Whether a device is described; else this machine is measured."""
     whole("devices", devices, least=1)
     for name, value in (("flops", flops), ("bandwidth", bandwidth), ("memory", memory)):
         if value is not None:
@@ -141,11 +141,11 @@ def _is_described(flops: float | None, bandwidth: float | None, devices: int, me
 
 
 def _placed(weights: float, extra: float, devices: int, memory: float | None) -> tuple[int, int]:
-    """Over how many devices a copy is spread, and how many copies there are."""
+    """Devices per copy of the model, and the number of copies."""
     if memory is None:
         return devices, 1
     if memory <= extra or math.ceil(weights / (memory - extra)) > devices:
-        need = f"{weights / 1e9:.1f} GB of weights and {extra / 1e9:.1f} GB beside them"
+        need = f"{weights / 1e9:.1f} GB of weights and {extra / 1e9:.1f} GB on top"
         raise AbbeError(
             f"{need} do not fit on {devices} devices of {memory / 1e9:.1f} GB: take more devices, shorter windows, "
             "or dtype bfloat16"
@@ -155,8 +155,8 @@ def _placed(weights: float, extra: float, devices: int, memory: float | None) ->
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What all rows of the table share."""
+class _Prediction:
+    """Everything that the rows of the table have in common."""
 
     shape: Shape
     rates: Rates

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, evaluating
 from ...normalizers import Normalizer
 from ...results import Run
-from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given, room_for
+from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, room_for
 from .._engine.measuring import measure_run
 from .._engine.settings import LENGTHS, settings_for
-from .._engine.sharing.asked import shareable
-from .._engine.sharing.board import Board
-from .._engine.sharing.runs import merged_run
+from .._engine.sharing.calls import shareable
 from .._engine.watch import watching
 
 
@@ -35,12 +31,12 @@ def diagnose(
 
     Args:
         model: a name for `load`, what `load` gave, or a transformers network (then with its `tokenizer`). A network in
-            training mode is measured in evaluation mode and put back; one that was compiled or wrapped for distributed
-            training is measured without that.
-        text: file or files, "-" for standard input, a `Text`, the text itself (a string that is no path and has a space
-            or a line break), or None for the sample that comes with abbe.
-        lengths: of windows in tokens, one or several; by default 64, 256 and 1024, as far as the context goes, or all
-            of a text that is shorter than that.
+            training mode is measured in evaluation mode and put back; wrappers of torch.compile or distributed training
+            are ignored.
+        text: file or files, "-" for standard input, a `Text`, the text itself (a string that is not a path and has a
+            space or a line break), or None for the sample that comes with abbe.
+        lengths: of windows in tokens, one or several; by default 64, 256 and 1024, as far as they fit the context, or
+            all of a shorter text.
         normalizer: another normalizer for the same logits; by default the model's own softmax, with its sinks.
         vectors: token vectors of the geometry: "value", "output" (values through the output projection), "hidden" (the
             layer's input states) or "embedding" (L2-normalised token embeddings, as in arXiv 2508.17821).
@@ -52,12 +48,12 @@ def diagnose(
         level: of the intervals, in (0, 1).
         resamples: of the bootstrap, >= 1.
         folder: keep the run there; an interrupted run is resumed.
-        tokenizer: of a network that is given.
+        tokenizer: of a network in memory.
         device: "cpu" (the default), "cuda", "cuda:1", "mps", "xpu", or "auto" for an accelerator if there is one. A
-            network that is given stays where it is.
-        dtype: of the weights: "float32" (the default), "bfloat16" or "float16"; a network that is given stays as it is.
+            network in memory stays where it is.
+        dtype: of the weights: "float32" (the default), "bfloat16" or "float16"; a network in memory stays as it is.
         device_map: instead of `device`, to spread the model over devices: "auto", or a mapping as in transformers.
-        progress: say the cost and show a bar on standard error.
+        progress: show cost and a bar on standard error.
 
     Returns:
         A row per layer, head, length, size and measure, with interval, limit and control.
@@ -71,20 +67,10 @@ def diagnose(
         >>> run.table.filter(pl.col("measure") == "separability").columns
         ['model', 'layer', 'head', 'length', 'n', 'measure', 'value', 'low', 'high', 'limit', 'control']
     """
-    place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
+    place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     settings = settings_for(
         room_for(loaded, source, LENGTHS[0]), lengths=lengths, windows=windows, queries=queries, sizes=sizes,
         vectors=vectors, normalizer=normalizer, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
     )  # fmt: skip
     with watching(progress) as watch, evaluating(loaded.network):
         return measure_run(loaded, source, settings, place, watch)
-
-
-def merged_diagnosis(folder: Path, board: Board, say: Callable[[str], object]) -> Run | None:
-    """From the parts of workers, without the model; None if it is needed."""
-    with held(folder):
-        merged = merged_run(folder, board, Run.study, say)
-        if merged is None:
-            return None
-        merged.run.save(folder)
-    return merged.run

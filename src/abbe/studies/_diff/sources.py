@@ -14,7 +14,7 @@ from torch import nn
 from ..._errors import AbbeError
 from ...models import LoadedModel
 from ...results import MANIFEST, Run, read_manifest
-from .._engine.given import ModelLike
+from .._engine.inputs import ModelLike
 from .._engine.parts import Parts
 from .._engine.tables import Record
 

@@ -20,7 +20,7 @@ from ...results import Run, open_run
 from ...words.manifest import without_folder
 from ...words.measures import usual_size
 from .._engine.folder import RunFolder, claim_without_model
-from .._engine.given import FolderLike, ModelLike, Placed, TextLike, as_folder, as_model, as_text, room_for
+from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, as_folder, as_model, as_text, room_for
 from .._engine.loss import check_causal, window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, measure_run, study_facts, window_places, windows_of
 from .._engine.parts import Parts

@@ -1,4 +1,4 @@
-"""What abbe works with on this machine: compiled kernels, threads, memory, the embedded model and the cache."""
+"""Checks of this machine: compiled kernels, threads, memory, the embedded model and the cache."""
 
 from __future__ import annotations
 
@@ -6,34 +6,33 @@ import json
 import os
 import tempfile
 import warnings
-from pathlib import Path
 
 import torch
 
 from ..._errors import AbbeError
 from ..._kernels import switch
-from ...models import EMBEDDED_FILES, cache_folder, embedded_about, embedded_folder, read_text
+from ...models import EMBEDDED_FILES, cache_folder, embedded_about, embedded_folder, free_memory, read_text
 from ...normalizers import normalizer
 from .check import Check
 
 _SPECS = ("softmax", "entmax:alpha=1.5", "topk:k=8")
-_ROWS, _KEYS = 1024, 128  # enough for the kernels to be taken
-_CLOSE = 1e-5  # of float32 weights to those of the reference in float64
+_ROWS, _KEYS = 1024, 128  # enough for the kernels to be used
+_CLOSE = 1e-5  # float32 weights against the float64 reference
 _LITTLE_MEMORY = 2e9  # bytes: a model of 135 M parameters with its measures, and the libraries
 
 
 def kernels_check() -> Check:
-    """They compile, and give what the reference in float64 gives."""
+    """They compile, and agree with the float64 reference."""
     if not switch.switched_on():
         return Check("kernels", "warning", f"{switch.VARIABLE}=off", f"unset {switch.VARIABLE}: it is slower")
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return Check("kernels", "broken", "NUMBA_DISABLE_JIT is set", "unset it: it is hundreds of times slower")
     logits = torch.randn(_ROWS, _KEYS, generator=torch.Generator().manual_seed(0))
-    with warnings.catch_warnings(record=True) as given:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         errors = {spec: _error(spec, logits) for spec in _SPECS}
     if not switch.usable():
-        why = next((str(one.message) for one in given if one.category is RuntimeWarning), "they could not be compiled")
+        why = next((str(one.message) for one in caught if one.category is RuntimeWarning), "they could not be compiled")
         return Check("kernels", "broken", why.partition(" (")[0], "set NUMBA_CACHE_DIR to an empty folder of yours")
     if wrong := [spec for spec, error in errors.items() if not error <= _CLOSE]:
         advice = f"set {switch.VARIABLE}=off, and report it with the versions of numba and llvmlite"
@@ -42,8 +41,8 @@ def kernels_check() -> Check:
 
 
 def _error(spec: str, logits: torch.Tensor) -> float:
-    made = normalizer(spec)
-    return float((made(logits) - made(logits.double())).abs().max())
+    instance = normalizer(spec)
+    return float((instance(logits) - instance(logits.double())).abs().max())
 
 
 def threads_check() -> Check:
@@ -55,38 +54,22 @@ def threads_check() -> Check:
 
 
 def available_cores() -> int:
-    """Those that this process may use, not those that the machine has."""
+    """Cores that this process may use, not all of the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_check() -> Check:
-    free = free_memory()
-    detail = "not known on this system" if free is None else f"{free / 1e9:.1f} GB free"
-    if free is not None and free < _LITTLE_MEMORY:
+    free = free_memory(torch.device("cpu"))
+    if free is None:
+        return Check("memory", "ok", "not known on this system")
+    detail = f"{max(0.0, free) / 1e9:.1f} GB free"
+    if free < _LITTLE_MEMORY:
         return Check("memory", "warning", detail, "close other programs, or measure shorter windows")
     return Check("memory", "ok", detail)
 
 
-def free_memory() -> int | None:
-    """Bytes that a new program could have, within the limit of the container, if there is one."""
-    limit, used = _first_number("/sys/fs/cgroup/memory.max"), _first_number("/sys/fs/cgroup/memory.current")
-    available = _first_number("/proc/meminfo", "MemAvailable:")
-    left = [] if limit is None or used is None else [limit - used]
-    left += [] if available is None else [1024 * available]
-    return max(0, min(left)) if left else None
-
-
-def _first_number(file: str, entry: str = "") -> int | None:
-    try:
-        lines = Path(file).read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return None
-    words = next((line.removeprefix(entry).split() for line in lines if line.startswith(entry)), [])
-    return int(words[0]) if words and words[0].isdigit() else None
-
-
 def embedded_check() -> Check:
-    """All files are there, and the weights are as long as they say."""
+    """All files are there, and the weights have their full length."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
@@ -105,11 +88,11 @@ def embedded_check() -> Check:
 
 
 def cache_check() -> Check:
-    """Where pulled models go: tried by writing, as the rights alone say nothing of a read-only disk."""
+    """Where pulled models go: tested by writing, since permissions say nothing about a read-only disk."""
     folder = cache_folder()
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
-        tempfile.TemporaryFile(dir=there).close()
+        tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         advice = "set ABBE_CACHE to a folder that you may write to"
         return Check("cache", "warning", f"{folder}: {error.strerror or error}", advice)

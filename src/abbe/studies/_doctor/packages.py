@@ -1,4 +1,4 @@
-"""Versions: Python, and the packages that abbe's metadata names, one line for each extra."""
+"""Versions: Python, and the packages in abbe's metadata, one line per extra."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .check import Check
 
 PYTHON = (3, 11)
 _EXTRAS = ("models", "report")
-# Of a line of the metadata, such as numba<0.69,>=0.60; extra == 'models'
+# Parts of a line of the metadata, such as numba<0.69,>=0.60; extra == 'models'
 _PARTS = (r"\s*([\w.-]+)", r">=\s*([\d.]+)", r"<\s*([\d.]+)", r"extra\s*==\s*['\"]([\w-]+)")
 
 
@@ -24,7 +24,7 @@ def python_check() -> Check:
 
 
 def package_checks() -> list[Check]:
-    """What abbe cannot do without, then each of its extras."""
+    """The required packages, then those of each extra."""
     try:
         lines = metadata.requires("abbe") or []
     except metadata.PackageNotFoundError:
@@ -52,7 +52,7 @@ def _package(name: str, least: str, untested: str) -> Check:
 
 
 def _together(extra: str, packages: list[Check]) -> Check:
-    """One line: the versions, or else all that is wrong with them. Only what is no extra keeps abbe from working."""
+    """One line: the versions, or else everything wrong with them. Only required packages can be broken."""
     wrong = [one for one in packages if one.state != "ok"]
     name, detail = f"abbe[{extra}]" if extra else "packages", ", ".join(one.detail for one in wrong or packages)
     if not wrong:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from . import machine, packages
 from .check import Check
 
-# Looked up when they are called, each by the name of its line.
+# By the name of their line. The functions are looked up when they are called, so that tests can replace them.
 CHECKS: tuple[tuple[str, Callable[[], Check | list[Check]]], ...] = (
     ("Python", lambda: packages.python_check()),
     ("packages", lambda: packages.package_checks()),
@@ -33,7 +33,7 @@ def doctor() -> list[Check]:
 
 
 def _checked(name: str, look: Callable[[], Check | list[Check]]) -> list[Check]:
-    """A check that fails itself is a result, too, and must not hide the others."""
+    """A check that crashes is a result, too, and must not hide the others."""
     try:
         checks = look()
     except Exception as error:

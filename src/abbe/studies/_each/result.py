@@ -1,4 +1,4 @@
-"""The reports of many models: a row per model, whose report lies in a folder of its own."""
+"""The reports of many models: a row per model, each with its report in a separate folder."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Reports(Result):
     """The result of `report_each`.
 
     Attributes:
-        table: a row per model in the order in which they were given: its answer and the five numbers of its report
-            with their intervals, the folder of the report within this one, and in `skipped` why there is none.
-        manifest: as of every study; `models` lists what was asked for.
+        table: a row per model in the given order: its answer and the five numbers of its report with their intervals,
+            the folder of the report within this one, and in `skipped` why there is none.
+        manifest: as for every study; `models` lists the requested models.
     """
 
     table: pl.DataFrame
@@ -48,7 +48,6 @@ class Reports(Result):
 def row_of(
     model: str, folder: str, answer: Answer, numbers: Sequence[KeyNumber], seconds: float | None
 ) -> dict[str, Any]:
-    """Of a model that was measured."""
     row: dict[str, Any] = {"model": model, "folder": folder, "grade": answer.grade, "answer": answer.sentence}
     for name, number in zip(NUMBERS, numbers, strict=True):
         row |= {name: number.value, f"{name}_low": number.low, f"{name}_high": number.high}

@@ -18,10 +18,10 @@ from ..._files import CannotWrite
 from ..._locks import held
 from ...models import PULLABLE
 from .. import _open
-from .._engine.given import as_folder
+from .._engine.inputs import as_folder
 from .._engine.measuring import study_facts
-from .._engine.sharing.asked import read_once
-from .._engine.sharing.engine import current_engine
+from .._engine.sharing.board import one_line
+from .._engine.sharing.calls import current_engine, read_once
 from .._engine.watch import Watch
 from .._report.result import Report
 from .._report.study import report
@@ -38,17 +38,17 @@ def report_each(
     progress: bool = True,
     **options: Any,
 ) -> Reports:
-    """How do many models or checkpoints compare, head for head measured on the same text?
+    """How do many models or checkpoints compare, measured on the same text?
 
-    Within `on_ray` they are measured side by side. A model that cannot be measured is listed with its reason, and the
-    others go on; what was measured before is not measured again.
+    Within `on_ray` they are measured side by side. A model that cannot be measured is listed with the reason, and the
+    others continue; finished reports are not measured again.
 
     Args:
         models: names or folders, or a pattern such as "checkpoints/*".
         text: file or files, "-" for standard input, a `Text`, the text itself, or None for the sample that comes with
             abbe.
-        folder: one folder per model lies in it, and the index page.
-        progress: say the cost and show a bar on standard error.
+        folder: for one folder per model and the index page.
+        progress: show cost and a bar on standard error.
         options: as for `report`.
 
     Returns:
@@ -76,7 +76,7 @@ def report_each(
 
 
 def _listed(models: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """In the order given; those of a pattern by name, numbers by size, so that step 900 comes before step 1000."""
+    """In the given order; matches of a pattern by name, numbers by value, so that step 900 comes before step 1000."""
     if isinstance(models, str | os.PathLike):
         pattern = os.fspath(models)
         matching = [path for path in glob.glob(os.path.expanduser(pattern), recursive=True) if _is_model(Path(path))]
@@ -99,7 +99,7 @@ def _by_number(name: str) -> list[Any]:
 
 
 def _folders(models: Sequence[str]) -> dict[str, str]:
-    """A folder name per model: as much of the end of its path as tells them apart, the same whatever their order."""
+    """A unique folder name per model: as much of the end of its path as necessary, whatever the order of the models."""
     paths = [Path(os.path.abspath(model)).parts if os.path.exists(model) else (model,) for model in models]
     names = [""] * len(paths)
     for length in range(1, max(map(len, paths)) + 1):
@@ -108,7 +108,7 @@ def _folders(models: Sequence[str]) -> dict[str, str]:
             break
     folders: dict[str, str] = {}
     for name, model in zip(names, models, strict=True):
-        place, again = name, 2  # of the same model twice, or of names that differ in odd characters only
+        place, again = name, 2  # for the same model twice, or names that differ only in odd characters
         while place in folders:
             place, again = f"{name}-{again}", again + 1
         folders[place] = model
@@ -122,7 +122,7 @@ def _as_name(path: str) -> str:
 def _measured(
     places: Mapping[str, str], root: Path, text: Any, options: Mapping[str, Any], progress: bool
 ) -> dict[str, str]:
-    """Make the reports; why there is none, by folder."""
+    """Make the reports; returns why there is none, by folder."""
     calls = {
         name: {"model": model, "text": text, **options, "folder": root / name, "progress": progress}
         for name, model in places.items()
@@ -132,26 +132,25 @@ def _measured(
         jobs = engine.run_all([("report", arguments) for arguments in calls.values()])
         return {name: job.error for name, job in zip(calls, jobs, strict=True) if job.error}
     reasons = {}
-    watch = Watch(Console(stderr=True, quiet=not progress), None)  # lines only: every report has a bar of its own
+    watch = Watch(Console(stderr=True, quiet=not progress), None)  # lines only: every report has its own bar
     for place, (name, arguments) in enumerate(calls.items(), 1):
         watch.announce(f"{place} of {len(calls)}: {places[name]}")
         try:
             report(**arguments)
-        except CannotWrite:  # the fault of the folder, not of the model
+        except CannotWrite:  # the folder is at fault, not the model
             raise
-        except Exception as error:  # such as no memory on a device: the others go on
-            said = " ".join(str(error).split())
-            reasons[name] = said if isinstance(error, AbbeError) else f"{type(error).__name__}: {said}"
+        except Exception as error:  # such as no memory on a device: the others continue
+            reasons[name] = one_line(error)
             watch.announce(f"left out: {reasons[name]}")
     return reasons
 
 
 def _row(model: str, name: str, root: Path, reason: str | None) -> dict[str, Any]:
     if reason is None:
-        made = _open.open(root / name)
-        assert isinstance(made, Report)
-        seconds = (made.manifest.get("seconds") or {}).get("total")
-        return row_of(model, name, made.answer, made.numbers, seconds)
+        opened = _open.open(root / name)
+        assert isinstance(opened, Report)
+        seconds = (opened.manifest.get("seconds") or {}).get("total")
+        return row_of(model, name, opened.answer, opened.numbers, seconds)
     return dict.fromkeys(SCHEMA) | {"model": model, "skipped": reason}
 
 

@@ -1,4 +1,4 @@
-"""What a calibration fits: a spec with every parameter that can learn set free, and a temperature for each head."""
+"""What a calibration fits: every learnable parameter of a spec, and a temperature per head."""
 
 from __future__ import annotations
 
@@ -9,36 +9,34 @@ from ..._errors import AbbeError
 from ...models import rules_in
 from ...normalizers import Normalizer, format_spec, normalizer, parse_spec
 
-# They have a scale of their own: a temperature beside it would do the same.
+# They have a scale already: a temperature would do the same.
 _WITH_SCALE = ("learned-temperature", "ssmax", "asentmax", "scaled")
-_BEYOND = ("logn",)  # its slope shows beyond `trained` keys, where windows to calibrate on seldom reach
-_KEPT = ("entmax", "asentmax")  # a learned alpha goes to softmax, and would be compared under the name of entmax
+_BEYOND = ("logn",)  # its slope shows beyond `trained` keys, which calibration windows seldom reach
+_FIXED_ALPHA = ("entmax", "asentmax")  # a learned alpha drifts to softmax, and would be compared as entmax
 
 
-def learnable_rules(asked: object) -> str | dict[str, str]:
+def learnable_rules(rules: object) -> str | dict[str, str]:
     """What `swap` takes, for a spec, "PATTERN=SPEC; ..." or a mapping from patterns to specs."""
-    asked = rules_in(asked) if isinstance(asked, str) else asked
-    if isinstance(asked, Mapping):
-        return {pattern: learnable(_checked(spec)) for pattern, spec in asked.items()}
-    return learnable(_checked(asked))
+    rules = rules_in(rules) if isinstance(rules, str) else rules
+    if isinstance(rules, Mapping):
+        return {pattern: learnable(_checked(spec)) for pattern, spec in rules.items()}
+    return learnable(_checked(rules))
 
 
 def learnable(spec: str) -> str:
-    """The spec with its parameters free, on scaled logits; what says learn=false stays as it is.
+    """The spec with learnable parameters, on scaled logits; parts with learn=false stay fixed.
 
     Examples:
         >>> learnable("entmax:alpha=1.5")
         'scaled:of=(entmax:alpha=1.5,learn=true),t=0,learn=true'
     """
     free = _set_free(spec)
-    made = normalizer(free)
-    if made.name in _WITH_SCALE and (made.learned or made.name == "scaled"):
-        wanted = free
-    else:
-        wanted = format_spec("scaled", {"of": free, "t": 0.0, "learn": True})
-    if not any(True for _ in normalizer(wanted).parameters()):
+    instance = normalizer(free)
+    if not (instance.name in _WITH_SCALE and (instance.learned or instance.name == "scaled")):
+        free = format_spec("scaled", {"of": free, "t": 0.0, "learn": True})
+    if next(normalizer(free).parameters(), None) is None:
         raise AbbeError(f"{spec} has nothing to fit: leave learn=false out of it")
-    return wanted
+    return free
 
 
 def _checked(spec: object) -> str:
@@ -47,43 +45,43 @@ def _checked(spec: object) -> str:
     if not isinstance(spec, str):
         raise AbbeError(f"calibrate needs a spec such as 'entmax:alpha=1.5', got {type(spec).__name__}")
     if spec.startswith("file:"):
-        raise AbbeError(f"{spec} is calibrated already: give the spec of a normalizer, such as entmax:alpha=1.5")
+        raise AbbeError(f"{spec} is already calibrated: give the spec of a normalizer, such as entmax:alpha=1.5")
     return spec
 
 
 def _set_free(spec: str) -> str:
     """learn=true wherever a normalizer can learn and the spec does not say otherwise."""
-    made, (_, given) = normalizer(spec), parse_spec(spec)
-    if made._given.get("heads", 1) > 1 or "heads" in given:
-        raise AbbeError(f"{spec}: leave heads= out, every head of a layer gets a value of its own")
-    filled: dict[str, Any] = dict(given)
-    for option in made.options:
+    instance, (_, options) = normalizer(spec), parse_spec(spec)
+    if instance._given.get("heads", 1) > 1 or "heads" in options:
+        raise AbbeError(f"{spec}: leave heads= out, every head of a layer gets its own value")
+    free: dict[str, Any] = dict(options)
+    for option in instance.options:
         if option.kind == "normalizer":
-            filled[option.name] = _set_free(str(given.get(option.name, option.default)))
-    can_learn = "learn" in made._given and made.learnable and made.name not in _BEYOND
-    if can_learn and "learn" not in given and not _at_an_edge(made):
-        filled["learn"] = True
-    return format_spec(made.name, filled)
+            free[option.name] = _set_free(str(options.get(option.name, option.default)))
+    can_learn = "learn" in instance._given and instance.learnable and instance.name not in _BEYOND
+    if can_learn and "learn" not in options and not _at_an_edge(instance):
+        free["learn"] = True
+    return format_spec(instance.name, free)
 
 
-def _at_an_edge(made: Normalizer) -> bool:
-    """A value on the edge of its range could not leave it, such as alpha = 2."""
-    known = {option.name: option for option in made.options}
-    return any(not known[name].low < made._given[name] < known[name].high for name in made.learnable)
+def _at_an_edge(instance: Normalizer) -> bool:
+    """A value on the edge of its range, such as alpha = 2, could not leave it."""
+    options = {option.name: option for option in instance.options}
+    return any(not options[name].low < instance._given[name] < options[name].high for name in instance.learnable)
 
 
 def kept_alpha(spec: str) -> str:
-    """The spec with learn=false for every entmax in it that does not say learn.
+    """The spec with learn=false for every entmax that does not say learn.
 
     Examples:
         >>> kept_alpha("entmax:alpha=1.5")
         'entmax:alpha=1.5,learn=false'
     """
-    made, (_, given) = normalizer(spec), parse_spec(spec)
-    filled: dict[str, Any] = dict(given)
-    for option in made.options:
-        if option.kind == "normalizer" and option.name in given:
-            filled[option.name] = kept_alpha(given[option.name])
-    if made.name in _KEPT and "learn" not in given:
-        filled["learn"] = False
-    return spec if filled == given else format_spec(made.name, filled)
+    instance, (_, options) = normalizer(spec), parse_spec(spec)
+    fixed: dict[str, Any] = dict(options)
+    for option in instance.options:
+        if option.kind == "normalizer" and option.name in options:
+            fixed[option.name] = kept_alpha(options[option.name])
+    if instance.name in _FIXED_ALPHA and "learn" not in options:
+        fixed["learn"] = False
+    return spec if fixed == options else format_spec(instance.name, fixed)

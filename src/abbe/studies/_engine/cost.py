@@ -1,7 +1,7 @@
-"""The cost model: operations and bytes of windows of some length, and the line that is shown before a run.
+"""The cost model: operations and bytes of windows, and the cost line shown before a run.
 
-A pass costs a part that is linear in the length (the matrices) and one that grows with its square (attention); the
-measures cost time and memory per sampled query and key. Seconds come from rates: here from one timed pass of the model
+The cost of a pass has a part that is linear in the length (the matrices) and a quadratic one (attention); the measures
+cost time and memory per sampled query and key. Seconds come from rates: here from one timed pass of the model
 itself, in `abbe cost` from a calibration of the machine.
 """
 
@@ -19,8 +19,8 @@ from .window import rows_at_once
 DIAGNOSIS = 1.5  # time with measures over time without; `make bench ARGS="--part diagnose"` measures it
 CHECKED = 128  # tokens of a self-check
 
-# Bytes, measured as the peak of processes of their own: one test compares estimate and peak of three models.
-KERNELS = 150e6  # numba, compiled kernels and what is mapped of their libraries, once per process: 110 to 190 MB
+# Bytes, measured as the peak of separate processes: one test compares estimate and peak of three models.
+KERNELS = 150e6  # numba, compiled kernels and their mapped libraries, once per process: 110 to 190 MB
 _PER_MEASURED_LOGIT = 36  # of a block: logits, weights, orders, and the dot products of all set sizes
 _PER_COMPARED_LOGIT = 8  # float32, of two passes
 _PER_PIECE = 22e6  # of the comparison, in float64
@@ -39,17 +39,13 @@ class Cost:
     megabytes: float
 
     def __str__(self) -> str:
-        taken = f"about {about(self.seconds)} and {self.megabytes:.0f} MB beside the model"
-        return f"{self.windows} windows, {self.tokens:,} tokens: {taken}"
+        needs = f"about {about(self.seconds)} and {self.megabytes:.0f} MB on top of the model"
+        return f"{self.windows} windows, {self.tokens:,} tokens: {needs}"
 
     def __add__(self, other: Cost) -> Cost:
         """One after the other."""
-        return Cost(
-            self.windows + other.windows,
-            self.tokens + other.tokens,
-            self.seconds + other.seconds,
-            max(self.megabytes, other.megabytes),
-        )
+        megabytes = max(self.megabytes, other.megabytes)
+        return Cost(self.windows + other.windows, self.tokens + other.tokens, self.seconds + other.seconds, megabytes)
 
 
 @dataclass(frozen=True)
@@ -69,14 +65,14 @@ def estimate(
     model: LoadedModel, lengths: Sequence[int], tokens: int, seconds: float, overhead: float = DIAGNOSIS, *,
     queries: int | None = None, losses: bool = False, warm: bool = False, head: bool = True,
 ) -> Cost:  # fmt: skip
-    """Scale the time of a forward pass on so many tokens by the operations of windows of these lengths.
+    """Scale the time of a forward pass on this many tokens to windows of these lengths, by operations.
 
-    `queries` of a window are measured, None: all. With `losses` the logits of all tokens are needed, too. In a `warm`
-    process the kernels were loaded before the study began. `head` says whether the timed pass made logits.
+    `queries` per window are measured (None: all). `losses` need the logits of all tokens. In a `warm` process the
+    kernels are loaded already. `head` says whether the timed pass computed logits.
     """
     shape = shape_of(model.network, model.kind)
-    a_unit = seconds / _operations(shape, tokens, head)
-    needed = overhead * a_unit * sum(_operations(shape, length, losses) for length in lengths)
+    per_operation = seconds / _operations(shape, tokens, head)
+    needed = overhead * per_operation * sum(_operations(shape, length, losses) for length in lengths)
     memory = bytes_beside(model, max(lengths, default=0), tokens, queries=queries, losses=losses, warm=warm)
     return Cost(len(lengths), sum(lengths), needed, memory / 1e6)
 
@@ -85,12 +81,11 @@ def bytes_beside(
     model: LoadedModel, length: int, tokens: int, *, queries: int | None = None, losses: bool = False,
     warm: bool = False,
 ) -> float:  # fmt: skip
-    """Memory beside the model for windows of at most this length, after a self-check on so many tokens."""
+    """Memory beyond the model for windows of at most this length, after a self-check on this many tokens."""
     return memory_of(model, length, queries, losses=losses, checked=tokens).peak + (0 if warm else KERNELS)
 
 
 def kernels_loaded() -> bool:
-    """Whether this process has paid for the kernels."""
     return "numba" in sys.modules
 
 
@@ -98,7 +93,7 @@ def memory_of(
     model: LoadedModel, length: int, queries: int | None, *, losses: bool = False, checked: int = CHECKED,
     size: int = _FLOAT,
 ) -> Memory:  # fmt: skip
-    """Of windows of this length at batch 1, in a network whose numbers have so many bytes; measures are float32."""
+    """For windows of this length at batch 1, in a network with numbers of `size` bytes; measures are float32."""
     shape = shape_of(model.network, model.kind)
     compared = checked_logits(model.network, checked)
     check = compared * _PER_COMPARED_LOGIT + min(1.0, compared / (1 << 20)) * _PER_PIECE
@@ -114,6 +109,6 @@ def _operations(shape: Shape, length: int, head: bool) -> float:
 
 
 def _pass(shape: Shape, length: int, size: int) -> float:
-    """The activations of one layer; nothing is kept from layer to layer but the hidden states."""
+    """The activations of one layer; only the hidden states survive from layer to layer."""
     mask = length * length if shape.reach else 0
     return float(size * length * (_STATES * shape.width + 3 * shape.mlp) + mask)

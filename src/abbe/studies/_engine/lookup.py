@@ -1,4 +1,4 @@
-"""Numbers of a run's table by name: of every head, or of all heads together."""
+"""Numbers of a run's table by name: per head, or for all heads together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...words.measures import usual_size
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the table; every number may be absent, but the value."""
+    """One row of the table; only the value is always there."""
 
     value: float
     low: float | None
@@ -24,11 +24,12 @@ class Cell:
 
     @property
     def at_least(self) -> float:
-        """The low end of the interval, or the value where there is none."""
+        """The low end of the interval, or the value if there is none."""
         return self.value if self.low is None else self.low
 
 
 _Key = tuple[str, int | None, int | None]
+_NUMBERS = ("value", "low", "high", "limit", "control")
 
 
 class Lookup:
@@ -38,8 +39,8 @@ class Lookup:
         self.run = run
         self.of_heads: dict[_Key, dict[Place, Cell]] = {}
         self.of_all: dict[_Key, Cell] = {}
-        known = run.table.filter(pl.col("value").is_finite())
-        for row in known.select("layer", "head", "length", "n", "measure", *_NUMBERS).iter_rows():
+        finite = run.table.filter(pl.col("value").is_finite())
+        for row in finite.select("layer", "head", "length", "n", "measure", *_NUMBERS).iter_rows():
             layer, head, length, n, measure = row[:5]
             cell, key = Cell(*row[5:]), (measure, length, n)
             if layer is None:
@@ -62,7 +63,7 @@ class Lookup:
 
     @cached_property
     def lengths(self) -> list[int]:
-        """Those with a number of some head, in rising order."""
+        """Lengths with a number for some head, ascending."""
         return sorted({length for _, length, _ in self.of_heads if length is not None})
 
     @property
@@ -71,12 +72,9 @@ class Lookup:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Set sizes measured at the largest length, in rising order."""
+        """Set sizes measured at the largest length, ascending."""
         return sorted({n for _, length, n in self.of_heads if n is not None and length == self.longest})
 
     @property
     def size(self) -> int | None:
         return usual_size(self.run.table)
-
-
-_NUMBERS = ("value", "low", "high", "limit", "control")

@@ -1,4 +1,4 @@
-"""The loss of a causal language model on windows: what a change of its attention costs."""
+"""The loss of a causal language model on windows, which shows what a change of its attention costs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _has_head(model: LoadedModel) -> bool:
 
 
 def loss_and_guessing(model: LoadedModel, window: Window) -> tuple[float | None, float | None]:
-    """Loss of the next token in a window, and that of guessing among all tokens, ln V; None without such a loss.
+    """Next-token loss of a window, and that of guessing among all tokens, ln V; None for a model without a loss.
 
     With a large vocabulary only the last targets are scored, so that the logits stay small.
     """
@@ -46,25 +46,22 @@ def loss_and_guessing(model: LoadedModel, window: Window) -> tuple[float | None,
 
 @torch.no_grad()
 def window_losses(
-    model: LoadedModel,
-    windows: Sequence[Window],
-    on_window: Callable[[Window], object] | None = None,
+    model: LoadedModel, windows: Sequence[Window], on_window: Callable[[Window], object] = lambda window: None,
     last: int | None = None,
-) -> Tensor:
-    """Mean loss of the next token in every window, in nats: (window,), float64; of its last targets, if given."""
+) -> Tensor:  # fmt: skip
+    """Mean next-token loss per window in nats, over all or only the `last` targets: (window,), float64."""
     losses = []
     for window in windows:
         losses.append(next_token_losses(model, window.tokens, last).mean())
-        if on_window is not None:
-            on_window(window)
+        on_window(window)
     return torch.stack(losses)
 
 
 @torch.no_grad()
 def next_token_losses(model: LoadedModel, tokens: Tensor, last: int | None = None) -> Tensor:
-    """-ln p of every token but the first, given those before it: (tokens - 1,), float64 on the CPU.
+    """-ln p of every token except the first, given those before it: (tokens - 1,), float64 on the CPU.
 
-    With `last` only of so many tokens at the end: (last,).
+    With `last`, only of that many tokens at the end: (last,).
     """
     network: Any = model.network
     first = 0 if last is None else len(tokens) - 1 - last

@@ -1,4 +1,4 @@
-"""One run: all windows of a text through a model, by one set of settings, kept in a folder window by window."""
+"""One run: all windows of a text through a model, with one set of settings, kept in a folder window by window."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from ..._locks import held
 from ...models import LoadedModel, Tap, Text, Window, Windows, tap
 from ...results import FORMAT, Run
 from .cost import DIAGNOSIS, estimate, kernels_loaded
-from .folder import RunFolder, identity_of, window_part
-from .given import windows_for
-from .memory import PeakMemory
+from .folder import RunFolder, identity_of, model_identity, window_part
+from .inputs import windows_for
+from .memory import PeakMemory, plan_memory
 from .parts import TENSORS, Parts
 from .passes import PassReader, read_window
-from .room import plan_memory
 from .settings import Settings, Vectors
 from .sharing.board import Failure, Unit, refuse_all_failed
 from .sharing.crew import leave_to_merge, remember, share, unit_in
@@ -33,27 +32,19 @@ from .watch import Watch
 from .window import WindowReader, allowed_error, check_model, check_tokens
 
 NO_QUERY = "because no query sees more keys"
+Beside = Callable[[Tap, RunFolder], Sequence[PassReader]]  # other readers of the passes of a run
 _PACKAGES = ("abbe", "torch", "transformers", "numba", "numpy", "polars", "safetensors", "scipy", "tokenizers")
 
 
-Beside = Callable[[Tap, RunFolder], Sequence[PassReader]]  # who else reads the passes of a run
-
-
 def measure_run(
-    model: LoadedModel,
-    text: Text,
-    settings: Settings,
-    folder: str | os.PathLike[str] | None,
-    watch: Watch,
-    overhead: float = DIAGNOSIS,
-    cut: Windows | None = None,
-    beside: Beside = lambda open_tap, kept: (),
+    model: LoadedModel, text: Text, settings: Settings, folder: str | os.PathLike[str] | None, watch: Watch,
+    overhead: float = DIAGNOSIS, cut: Windows | None = None, beside: Beside = lambda open_tap, run_folder: (),
     study: str = Run.study,
-) -> Run:
-    """Measure the windows that the folder does not hold yet, then make the table of all.
+) -> Run:  # fmt: skip
+    """Measure the windows that the folder lacks, then make the table of all.
 
-    `overhead` is the time with these measures over that without, for the estimate of the cost. `cut` are the windows,
-    if the caller needs them, too. Readers `beside` share the passes. A `study` that adds to the run saves it itself.
+    `overhead` is the time with these measures over the time without, for the cost estimate. `cut` are the windows, if
+    the caller has them already. Readers `beside` share the passes. A `study` that adds to the run saves it itself.
     """
     cut = windows_of(model, text, settings) if cut is None else cut
     (run,) = measure_runs(model, text, [settings], [folder], watch, cut, overhead, beside, study)
@@ -61,23 +52,17 @@ def measure_run(
 
 
 def measure_runs(
-    model: LoadedModel,
-    text: Text,
-    asked: Sequence[Settings],
-    folders: Sequence[str | os.PathLike[str] | None],
-    watch: Watch,
-    cut: Windows,
-    overhead: float = DIAGNOSIS,
-    beside: Beside = lambda open_tap, kept: (),
+    model: LoadedModel, text: Text, by_vectors: Sequence[Settings], folders: Sequence[str | os.PathLike[str] | None],
+    watch: Watch, cut: Windows, overhead: float = DIAGNOSIS, beside: Beside = lambda open_tap, run_folder: (),
     study: str = Run.study,
-) -> list[Run]:
-    """Runs that differ in the kind of vectors only: every window is read once for all of them."""
+) -> list[Run]:  # fmt: skip
+    """Runs whose settings differ only in the kind of vectors: every window is read once for all of them."""
     started = time.perf_counter()
-    settings, probe = asked[0], check_tokens(model, cut)
+    settings, probe = by_vectors[0], check_tokens(model, cut)
     plan_memory(model, [window.length for window in cut], len(probe), watch.say, queries=settings.queries)
     # Hashes the weights, so it comes first: pages of a file that are read for the first time would count as memory.
-    facts = [manifest_facts(study, model, text, one.as_json()) for one in asked]
-    import scipy.stats  # noqa: F401 - used for the tables, and large: loaded now, it does not count as memory either
+    facts = [manifest_facts(study, model, text, one.as_json()) for one in by_vectors]
+    import scipy.stats  # noqa: F401 - needed for the tables, and large: loaded now, it does not count as memory either
 
     with ExitStack() as stack:
         for folder in folders:
@@ -87,25 +72,21 @@ def measure_runs(
         open_tap = stack.enter_context(tap(model))
         checked = time.perf_counter()
         error = check_model(model, open_tap, probe)
-        # The check is two passes.
-        a_pass = (time.perf_counter() - checked) / 2
+        pass_seconds = (time.perf_counter() - checked) / 2  # the check is two passes
         identities = [identity_of(one["model"], one["text"], one["settings"]) for one in facts]
-        kept = [RunFolder(*pair, watch.announce, study) for pair in zip(folders, identities, strict=True)]
-        left = [window.length for window in cut if any(window not in run for run in kept)]
+        run_folders = [RunFolder(*pair, watch.announce, study) for pair in zip(folders, identities, strict=True)]
+        left = [window.length for window in cut if any(window not in run for run in run_folders)]
         watch.say_checked(model.name, error, allowed_error(model))
-        watch.say(
-            str(estimate(model, left, len(probe), a_pass, overhead, queries=settings.queries, warm=warm))
-            if left
-            else "all windows were measured before"
-        )
-        reader = WindowReader(model, open_tap, settings, [one.vectors for one in asked])
-        job = _Job(reader, dict(zip(reader.kinds, kept, strict=True)), beside(open_tap, kept[0]), watch)
+        cost = estimate(model, left, len(probe), pass_seconds, overhead, queries=settings.queries, warm=warm)
+        watch.say(str(cost) if left else "all windows were measured before")
+        reader = WindowReader(model, open_tap, settings, [one.vectors for one in by_vectors])
+        job = _Job(reader, dict(zip(reader.kinds, run_folders, strict=True)), beside(open_tap, run_folders[0]), watch)
         seen = {
             "layers": open_tap.layers,
             "self_check": {"error": error, "tokens": len(probe)},
             "skipped": [*cut.skipped, *open_tap.skipped],
         }
-        for fact, run in zip(facts, kept, strict=True):
+        for fact, run in zip(facts, run_folders, strict=True):
             if run.path is not None:
                 remember(run.path, {"facts": fact, "seen": seen, "windows": window_places(cut)})
         cut, left_out = job.shared(cut)
@@ -115,7 +96,7 @@ def measure_runs(
             job.measure(window)
             watch.step(f"windows of {window.length}")
         runs = []
-        for one, fact, folder, run in zip(asked, facts, folders, kept, strict=True):
+        for one, fact, folder, run in zip(by_vectors, facts, folders, run_folders, strict=True):
             runs.append(finished_run(one, cut, left_out, run, fact | seen, memory, started))
             if folder is not None and study == Run.study:
                 runs[-1].save(folder)
@@ -123,23 +104,22 @@ def measure_runs(
 
 
 def finished_run(
-    settings: Settings, cut: Sequence[Window], left_out: Sequence[str], kept: RunFolder, facts: Mapping[str, Any],
+    settings: Settings, cut: Sequence[Window], left_out: Sequence[str], run_folder: RunFolder, facts: Mapping[str, Any],
     memory: PeakMemory, started: float,
 ) -> Run:  # fmt: skip
-    """The table of all windows that are there, and the manifest."""
-    records = {length: [_record(kept, w) for w in cut if w.length == length] for length in settings.lengths}
-    name = facts["model"]["name"]
-    heads = table(name, {length: group for length, group in records.items() if group}, settings)
-    seconds = {"windows": _seconds(cut, kept), "total": time.perf_counter() - started}
-    skipped = [*facts["skipped"], *left_out, *_reasons(cut, kept), *_unseen_sizes(settings)]
+    """The table of these windows, and the manifest."""
+    records = {length: [_record(run_folder, w) for w in cut if w.length == length] for length in settings.lengths}
+    heads = table(facts["model"]["name"], {length: group for length, group in records.items() if group}, settings)
+    seconds = {"windows": _seconds(cut, run_folder), "total": time.perf_counter() - started}
+    skipped = [*facts["skipped"], *left_out, *_reasons(cut, run_folder), *_unseen_sizes(settings)]
     more = {"windows": window_places(cut), "peak_extra_megabytes": memory.extra(), "skipped": skipped}
-    return Run(heads, finished_manifest({**facts, **more}, kept.parts, seconds))
+    return Run(heads, finished_manifest({**facts, **more}, run_folder.parts, seconds))
 
 
 def finished_manifest(
     facts: Mapping[str, Any], parts: Parts, seconds: Mapping[str, Any], again: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What every manifest ends with; `again` are lines about parts of runs beside."""
+    """The end of every manifest; `again` are lines about damaged parts of other runs."""
     return dict(facts) | {
         "finished": True,
         "identity": parts.identity,
@@ -150,7 +130,7 @@ def finished_manifest(
 
 
 def window_places(windows: Sequence[Window], before: int = 0) -> list[dict[str, int]]:
-    """Where they lie in a text, in characters, of which so many come before the part that was read."""
+    """Their positions in a text, in characters; `before` characters precede the part that was read."""
     return [{"length": w.length, "index": w.index, "start": before + w.start, "end": before + w.end} for w in windows]
 
 
@@ -159,7 +139,7 @@ def windows_of(model: LoadedModel, text: Text, settings: Settings) -> Windows:
 
 
 def manifest_facts(study: str, model: LoadedModel, text: Text, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the manifest of a study of one model begins with."""
+    """The start of the manifest of a study of one model."""
     return study_facts(study, settings) | {
         "model": {
             "name": model.name,
@@ -167,17 +147,14 @@ def manifest_facts(study: str, model: LoadedModel, text: Text, settings: Mapping
             "kind": model.kind,
             "source": model.source,
             "class": type(model.network).__name__,
-            "fingerprint": model.fingerprint,
-            "configuration": model.configuration,
-            "device": model.devices,
-            "dtype": model.precision,
+            **model_identity(model),
         },
         "text": {"name": text.name, "characters": len(text.content), "fingerprint": text.fingerprint},
     }
 
 
 def study_facts(study: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What every manifest begins with: study, versions, machine and settings."""
+    """The start of every manifest: study, versions, machine and settings."""
     return {
         "format": FORMAT,
         "study": study,
@@ -192,25 +169,25 @@ class _Job:
     """The windows of some runs, each measured in one pass for all runs and readers."""
 
     reader: WindowReader
-    kept: Mapping[Vectors, RunFolder]
+    run_folders: Mapping[Vectors, RunFolder]
     beside: Sequence[PassReader]
     watch: Watch
 
     def measure(self, window: Window) -> None:
-        """What is left of one window."""
-        missing = [kind for kind, run in self.kept.items() if window not in run]
+        """Make the missing records of one window."""
+        missing = [kind for kind, run in self.run_folders.items() if window not in run]
         if missing:
             start = time.perf_counter()
             records = self.reader.measure(window, self.beside)
             seconds = (time.perf_counter() - start) / len(missing)
             for kind in missing:
-                self.kept[kind].keep(window, records[kind], seconds, list(self.reader.skipped))
+                self.run_folders[kind].keep(window, records[kind], seconds, list(self.reader.skipped))
         else:
             read_window(self.reader.model, window, self.beside)
 
     def shared(self, cut: Windows) -> tuple[Windows, list[str]]:
-        """In a shared folder: make what falls to this worker. The windows that are there, and why others are not."""
-        folders = [run.path for run in self.kept.values() if run.path is not None]
+        """In a shared folder: make this worker's share. Returns the finished windows, and why others are left out."""
+        folders = [run.path for run in self.run_folders.values() if run.path is not None]
         if not folders:
             return cut, []
         units = {self._unit(window, folders): window for window in cut}
@@ -232,23 +209,23 @@ def why_left_out(window: Window, failure: Failure) -> str:
     return f"a window of {window.length} tokens: {failure}"
 
 
-def _seconds(cut: Sequence[Window], kept: RunFolder) -> dict[str, float]:
-    """Of all windows of each length, also those that an earlier call measured."""
+def _seconds(cut: Sequence[Window], run_folder: RunFolder) -> dict[str, float]:
+    """Of all windows of each length, including those measured by an earlier call."""
     times: dict[str, float] = {}
     for window in cut:
-        times[str(window.length)] = round(times.get(str(window.length), 0.0) + kept.notes(window)["seconds"], 3)
+        times[str(window.length)] = round(times.get(str(window.length), 0.0) + run_folder.notes(window)["seconds"], 3)
     return times
 
 
-def _record(kept: RunFolder, window: Window) -> Any:
-    record = kept.record(window)
+def _record(run_folder: RunFolder, window: Window) -> Any:
+    record = run_folder.record(window)
     assert record is not None, window
     return record
 
 
-def _reasons(cut: Sequence[Window], kept: RunFolder) -> list[str]:
-    """What was left out of windows, each reason once."""
-    return list(dict.fromkeys(why for window in cut for why in kept.notes(window)["skipped"]))
+def _reasons(cut: Sequence[Window], run_folder: RunFolder) -> list[str]:
+    """Why parts of windows were left out, each reason once."""
+    return list(dict.fromkeys(why for window in cut for why in run_folder.notes(window)["skipped"]))
 
 
 def _unseen_sizes(settings: Settings) -> list[str]:

@@ -1,7 +1,7 @@
-"""Parts of a run in its folder: written as they are finished, checked when they are read again.
+"""Parts of a run in its folder: written when they are finished, checked when they are read.
 
-A part that is damaged, or is one of another window or run, counts as not there: it is measured again, and a line says
-so.
+A part that is damaged, or belongs to another window or run, counts as missing: it is measured again, which a line
+reports.
 """
 
 from __future__ import annotations
@@ -27,22 +27,19 @@ JSON, TENSORS = ".json", ".safetensors"
 
 
 class Parts:
-    """What one run has finished, by name, such as "windows/64-0"; without a folder nothing is kept."""
+    """Finished parts of one run by name, such as "windows/64-0"; without a folder nothing is kept."""
 
     def __init__(
-        self,
-        folder: Path | None,
-        run: str,
-        say: Callable[[str], object] = lambda line: None,
+        self, folder: Path | None, run: str, say: Callable[[str], object] = lambda line: None,
         identity: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.folder, self.run, self.identity = folder, run, dict(identity or {})
-        self.measured_again: list[str] = []  # a line for each that was damaged
+        self.measured_again: list[str] = []  # a line per damaged part
         self._say = say
         self._spoilt: set[str] = set()
 
     def json(self, name: str) -> dict[str, Any] | None:
-        """None if it is not there, or damaged."""
+        """None if it is missing or damaged."""
         return self.read(name, JSON, lambda path: checked(path, read_json(path), self.run, name))
 
     def keep_json(self, name: str, content: Mapping[str, Any]) -> None:
@@ -50,20 +47,20 @@ class Parts:
             write_json(self._ready(name, JSON), content, run=self.run, part=name, durable=False)
 
     def tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """With the notes beside them; None if they are not there, or damaged."""
+        """With their notes; None if they are missing or damaged."""
         return self.read(name, TENSORS, lambda path: _read_tensors(path, self.run, name))
 
     def keep_tensors(self, name: str, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> None:
         if self.folder is not None:
             plain = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
             facts = {"run": self.run, "part": name, "notes": dict(notes or {})}
-            # The checksum covers the facts, too: a part copied from another run is as wrong as a damaged one.
+            # The checksum covers the facts, too: a part copied from another run is as bad as a damaged one.
             block = json.dumps(facts | {"sha256": tensor_checksum(plain, facts)})
             # Not forced to the disk: a part lost in a power cut is measured again, and waiting costs more.
             write_whole(self._ready(name, TENSORS), save(plain, {CHECKED: block}), durable=False)
 
     def read(self, name: str, suffix: str, read: Callable[[Path], Content]) -> Content | None:
-        """What `read` gives; None if the file is not there, or if it is damaged, which is reported once."""
+        """What `read` returns; None if the file is missing or damaged, which is reported once."""
         if self.folder is None or name in self._spoilt:
             return None
         path = self._path(name, suffix)
@@ -75,24 +72,24 @@ class Parts:
             self.spoil(name, str(error) if isinstance(error, AbbeError) else f"{path} is damaged")
             if is_worker():
                 with suppress(OSError):
-                    path.unlink()  # so that all workers see that it is not there
+                    path.unlink()  # so that all workers see that it is missing
             return None
 
     def spoil(self, name: str, why: str) -> None:
-        """A part that cannot be used counts as not there."""
+        """Count an unusable part as missing."""
         self._spoilt.add(name)
         self.again(why)
 
     def again(self, why: str) -> None:
-        """Something is damaged: it is measured again, and a line says so."""
+        """Report that something is measured again."""
         self.measured_again.append(f"{why}; it is measured again")
         self._say(self.measured_again[-1])
 
     def _ready(self, name: str, suffix: str) -> Path:
-        """Where to write a part; a folder that stands there is moved aside."""
+        """Where to write a part; a folder in its place is moved aside."""
         path = self._path(name, suffix)
         self._spoilt.discard(name)
-        with suppress(OSError):  # what cannot be done is reported by the writer
+        with suppress(OSError):  # the writer reports failures
             path.parent.mkdir(exist_ok=True)
             if path.is_dir() and not path.is_symlink():
                 path.rename(path.with_name(f"{path.name}.moved"))
@@ -104,7 +101,7 @@ class Parts:
 
 
 def run_of(path: Path) -> str | None:
-    """Of which run a file says that it is a part; None if it says nothing that can be read."""
+    """The run that a file claims to be part of; None if it is unreadable."""
     with suppress(AbbeError, OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError):
         if path.suffix == JSON:
             return str(read_json(path)[CHECKED]["run"])

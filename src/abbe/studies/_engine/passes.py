@@ -1,4 +1,4 @@
-"""One forward pass per window, many readers: what several tables need of a window is taken from the same pass."""
+"""One forward pass per window, many readers: several tables share the same pass."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from ...models import LoadedModel, Window
 
 
 class PassReader(Protocol):
-    """Listens to a tap while `window` is set; deaf to all other passes, because a tap keeps its consumers."""
+    """Listens to a tap while `window` is set, and ignores all other passes: a tap keeps its consumers."""
 
     window: Window | None
 
     def wants(self, window: Window) -> bool:
         """Whether it still needs this window."""
+        return True
 
     def done(self, window: Window) -> None:
-        """The pass is over: everything of the window was read."""
+        """The pass is over: the whole window was read."""
+        return
 
     def parts_of(self, window: Window) -> Sequence[str]:
         """Names of the parts that it keeps of a window, as tensors."""
+        return ()
 
 
 @torch.no_grad()
@@ -45,7 +48,7 @@ def read_window(model: LoadedModel, window: Window, readers: Iterable[PassReader
 
 
 def run_model(model: LoadedModel, tokens: Tensor) -> Any:
-    """One forward pass without the language-model head, where there is one to leave out."""
+    """One forward pass without the language-model head, if there is one."""
     network: Any = model.network
     return network.base_model(**model_inputs(model, tokens))
 

@@ -1,8 +1,8 @@
-"""How critical N can be read: what "expected" means, and what is tested.
+"""Readings of critical N: what "expected" means, and what is tested.
 
 arXiv 2508.17821 compares the distance of the selected tokens with an expected one. That can be the mean over random
-sets, which is drawn here, or the formula of its Theorem 1(2), without epsilon. The Kolmogorov-Smirnov test can be run
-on the heads' means over queries, at every query on the heads' distances there, or on all queries of all heads at once.
+sets, drawn here, or the formula of its Theorem 1(2) without epsilon. The Kolmogorov-Smirnov test can be run on the
+heads' means over queries, per query on the heads' distances there, or on all queries of all heads at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from ...measures import Reading, critical_of_units
 
 LEVELS = (0.01, 0.05)  # of the test, in the text and in the pseudocode of the paper
-EXPECTED: Mapping[str, str] = {  # and what stands for it in the records of windows
+EXPECTED: Mapping[str, str] = {  # with its key in the records of windows
     "random sets": "distance/control",
     "formula": "expected_distance_low/value",
 }
@@ -26,7 +26,7 @@ READINGS = tuple(itertools.product(EXPECTED, TESTS))
 
 
 def critical_name(level: float, expected: str, test: str) -> str:
-    """Of a row in the table of a run."""
+    """The measure in the table of a run."""
     return f"critical_n@{level:g}, {expected}, {test}"
 
 
@@ -35,12 +35,12 @@ def rejecting_name(level: float, expected: str, test: str) -> str:
 
 
 def units_key(expected: str, test: str, level: float) -> str:
-    """In the record of a window: critical N of its tests, (test,), +inf where every test rejects."""
+    """In the record of a window: critical N of its tests, (test,), +inf if every N is rejected."""
     return f"critical/{expected}/{test}@{level:g}"
 
 
 class QueryDistances:
-    """The distances of single queries in one window, kept until all its layers are there: a test needs all heads."""
+    """The distances of single queries in one window, kept until all layers are read: a test needs all heads."""
 
     def __init__(self) -> None:
         self._blocks: list[Tensor] = []
@@ -59,10 +59,10 @@ class QueryDistances:
             self._blocks, self._positions = [], positions
 
     def tests(self, length: int, grid: Sequence[int]) -> dict[str, Tensor]:
-        """Critical N of every query, and of all queries at once, by `units_key`; nothing where nothing was added.
+        """Critical N per query, and of all queries at once, by `units_key`; empty if nothing was added.
 
-        Sets of at most half the window. Single queries are those of its second half, which see enough keys for all
-        of these: else queries would be tested at different sizes.
+        Sets of at most half the window. Single queries come from its second half, where all see enough keys: else
+        they would be tested at different sizes.
         """
         if not self._layers:
             return {}
@@ -74,16 +74,16 @@ class QueryDistances:
         critical = {}
         for (place, expected), test, level in itertools.product(enumerate(EXPECTED, 1), TESTS[1:], LEVELS):
             true, other = units[test][0], units[test][place]
+            key = units_key(expected, test, level)
             none = torch.empty(0, dtype=torch.float64)
-            some = sizes and len(true)
-            critical[units_key(expected, test, level)] = critical_of_units(true, other, sizes, level) if some else none
+            critical[key] = critical_of_units(true, other, sizes, level) if sizes and len(true) else none
         return critical
 
 
 def over_units(critical: Tensor) -> tuple[float | None, float | None]:
-    """The middle critical N (None where more than half of the tests reject at every N), and the share of those."""
-    known = critical[~critical.isnan()].sort().values
-    if not len(known):
+    """The median critical N (None if more than half of the tests reject at every N), and the share of such tests."""
+    tested = critical[~critical.isnan()].sort().values
+    if not len(tested):
         return None, None
-    middle = float(known[(len(known) - 1) // 2])
-    return None if middle == torch.inf else middle, float((known == torch.inf).double().mean())
+    median = float(tested[(len(tested) - 1) // 2])
+    return None if median == torch.inf else median, float((tested == torch.inf).double().mean())

@@ -1,4 +1,4 @@
-"""What a diagnosis was asked for, checked."""
+"""The checked settings of a diagnosis."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Vectors = Literal["embedding", "hidden", "value", "output"]
 LENGTHS = (64, 256, 1024)
 REPORT_LENGTHS = (64, 128, 256, 512, 1024)
 REPORT_TEMPERATURES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 2.0)
-MOST_RESAMPLES = 1_000_000  # all are drawn at once: more would fill the memory and change nothing
+MOST_RESAMPLES = 1_000_000  # all are drawn at once: more would fill the memory without any benefit
 OR_ALL = ", or 'all'"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides the numbers, beside model and text."""
+    """Everything that determines the numbers, apart from model and text."""
 
     lengths: tuple[int, ...]
     windows: int
@@ -34,8 +34,8 @@ class Settings:
     level: float
     resamples: int
     steps: tuple[float, ...] = ()  # of finite differences, at every temperature
-    expected: bool = False  # the proved bounds on the mean distance of random sets, too
-    more_than: int = 0  # leave out queries that see no more keys than this
+    expected: bool = False  # also the proved bounds on the mean distance of random sets
+    more_than: int = 0  # leave out queries that see at most this many keys
     readings: bool = False  # critical N under every reading of "expected" and of the test
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class Settings:
 
     @property
     def reads_rows(self) -> bool:
-        """Whether a measure is asked for that reads the rows themselves, beside the usual ones."""
+        """Whether a measure beyond the usual ones needs the rows themselves."""
         return bool(self.steps) or self.expected or self.readings
 
     def as_json(self) -> dict[str, Any]:
@@ -63,31 +63,22 @@ class Settings:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Settings:
-        """What `as_json` gave."""
+        """The inverse of `as_json`."""
         lists = {key: tuple(value) for key, value in content.items() if isinstance(value, list)}
         return cls(**{**content, **lists, "queries": count_of_queries(content["queries"])})
 
 
 def plain_settings(settings: Any) -> dict[str, Any]:
-    """A dataclass as JSON gives it back."""
+    """A dataclass as it returns from JSON."""
     return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(settings).items()}
 
 
 def settings_for(
-    context: int | None,
-    *,
-    lengths: int | Sequence[int] | None,
-    windows: int,
-    queries: int | str,
-    sizes: int | Sequence[int] | None,
-    vectors: str,
-    normalizer: Any,
-    temperatures: float | Sequence[float],
-    seed: int,
-    level: float,
-    resamples: int,
-) -> Settings:
-    """Fill in what depends on the model: windows of 64, 256 and 1024 tokens, as far as its context goes."""
+    context: int | None, *,
+    lengths: int | Sequence[int] | None, windows: int, queries: int | str, sizes: int | Sequence[int] | None,
+    vectors: str, normalizer: Any, temperatures: float | Sequence[float], seed: int, level: float, resamples: int,
+) -> Settings:  # fmt: skip
+    """Fill in what depends on the model: windows of 64, 256 and 1024 tokens, as far as they fit its context."""
     if lengths is None:
         lengths = [length for length in LENGTHS if context is None or length <= context] or [context or LENGTHS[0]]
     return Settings(
@@ -105,28 +96,28 @@ def settings_for(
 
 
 def window_settings(length: int, windows: int, queries: int, seed: int, level: float, resamples: int) -> Settings:
-    """How a study reads windows of one length that asks for losses and sets of the usual size alone."""
+    """Settings of a study that reads losses and sets of the usual size from windows of one length."""
     return Settings(
         lengths=(length,), windows=windows, queries=queries, sizes=(USUAL_SIZE,), vectors="value", normalizer=None,
         temperatures=(), seed=seed, level=level, resamples=resamples,
     )  # fmt: skip
 
 
-def count_of_queries(given: int | str | None) -> int | None:
-    """How many queries of a window; None for "all"."""
-    if given is None or (isinstance(given, str) and given == "all"):
+def count_of_queries(queries: int | str | None) -> int | None:
+    """Queries per window; None for "all"."""
+    if queries is None or (isinstance(queries, str) and queries == "all"):
         return None
-    return whole("queries", given, least=1, other=OR_ALL)
+    return whole("queries", queries, least=1, other=OR_ALL)
 
 
-def checked_seed(given: int) -> int:
-    value = plain(given)
+def checked_seed(seed: int) -> int:
+    value = plain(seed)
     if not is_whole(value) or not 0 <= value < 2**63:
-        raise AbbeError(f"seed is {shown(given)}, but must be a whole number from 0 to 2**63 - 1")
+        raise AbbeError(f"seed is {shown(seed)}, but must be a whole number from 0 to 2**63 - 1")
     return int(value)
 
 
-def _spec_of(given: Any) -> str:
-    if not isinstance(given, str | Normalizer):
-        raise AbbeError(f"normalizer is {shown(given)}, but must be a spec such as 'entmax:alpha=1.5', or a Normalizer")
-    return str(given)
+def _spec_of(value: Any) -> str:
+    if not isinstance(value, str | Normalizer):
+        raise AbbeError(f"normalizer is {shown(value)}, but must be a spec such as 'entmax:alpha=1.5', or a Normalizer")
+    return str(value)

@@ -1,4 +1,4 @@
-"""From the sums of single windows to the table of a run: means over windows, intervals, and what needs all heads."""
+"""From the records of windows to the table of a run: means over windows, intervals, and tests over all heads."""
 
 from __future__ import annotations
 
@@ -12,34 +12,26 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from ...measures import (
-    State,
-    bootstrap_interval,
-    compute,
-    critical_n,
-    decay_exponent,
-    interval_ends,
-    list_measures,
-    mean_decay_exponent,
-    resampled_means,
-)
+from ... import measures
+from ...measures import State
 from ...results import SCHEMA
 from .readings import EXPECTED, LEVELS, TESTS, critical_name, over_units, rejecting_name, units_key
 from .settings import Settings
 
 Columns = dict[str, np.ndarray]
-Record = dict[str, Tensor]  # "measure/part": (layer, head) or (layer, head, N), NaN where there is nothing
+Record = dict[str, Tensor]  # "measure/part": (layer, head) or (layer, head, N), NaN for none
+Numbers = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]  # value, low, high, limit, control
 _DECAY = "decay"
 _DISTANCE = "distance/value"
 _PARTS = ("value", "limit", "control")
 _NUMBERS = ("value", "low", "high", "limit", "control")
-_PLACES = {info.name: place for place, info in enumerate(list_measures())}
+_PLACES = {info.name: place for place, info in enumerate(measures.list_measures())}
 
 
 def layer_record(state: State) -> Record:
-    """The means of one layer in one window, (head,) or (head, N), and the sums that a slope over lengths needs."""
+    """The means of one layer in one window, (head,) or (head, N), and the sums for a slope over lengths."""
     record = {key: x for key, x in state.items() if key.startswith(f"{_DECAY}/")}
-    for name, summary in compute(state).items():
+    for name, summary in measures.compute(state).items():
         for part in _PARTS:
             x = getattr(summary, part)
             if x is not None:
@@ -48,7 +40,7 @@ def layer_record(state: State) -> Record:
 
 
 def window_record(of_layers: Mapping[int, Record], layers: int) -> Record:
-    """The means of one window, all layers stacked; a layer with fewer heads than others is filled up with NaN."""
+    """The means of one window, all layers stacked; a layer with fewer heads is padded with NaN."""
     keys = dict.fromkeys(key for record in of_layers.values() for key in record)
     return {
         key: _stacked({layer: record[key] for layer, record in of_layers.items() if key in record}, layers)
@@ -92,12 +84,12 @@ def _rows_of_length(length: int, records: Sequence[Record], settings: Settings) 
 
 
 def _rows_of_measure(name: str, length: int, records: Sequence[Record], settings: Settings) -> list[Columns]:
-    """A row for every head, and one for all heads together, whose interval takes windows with all their heads."""
+    """A row per head, and one for all heads together, whose interval resamples windows with all their heads."""
     parts = {part: _over_windows(records, f"{name}/{part}") for part in _PARTS if f"{name}/{part}" in records[0]}
-    rows = [_rows(name, length, *_joined_windows(name, parts, settings), settings.sizes)]
-    if not name.partition("@")[0].endswith("_p95"):  # a mean of quantiles is none
+    rows = [_rows(name, length, _joined_windows(name, parts, settings), settings.sizes)]
+    if not name.partition("@")[0].endswith("_p95"):  # a mean of quantiles is not a quantile
         of_all = {part: _over_heads(name, x, parts["value"]) for part, x in parts.items()}
-        rows.append(_rows(name, length, *_joined_windows(name, of_all, settings), settings.sizes, of_heads=False))
+        rows.append(_rows(name, length, _joined_windows(name, of_all, settings), settings.sizes, of_heads=False))
     return rows
 
 
@@ -106,23 +98,18 @@ def _over_windows(records: Sequence[Record], key: str) -> Tensor:
 
 
 def _over_heads(name: str, x: Tensor, values: Tensor) -> Tensor:
-    """(window, layer, head, ...) -> (window, ...); NaN where a head has a value without this number."""
+    """(window, layer, head, ...) -> (window, ...); NaN where a head has a value but not this number."""
     joined = _largest(x.flatten(1, 2), 1) if _is_largest(name) else x.flatten(1, 2).nanmean(1)
     return torch.where((x.isnan() & ~values.isnan()).flatten(1, 2).any(1), torch.nan, joined)
 
 
-def _joined_windows(
-    name: str, parts: Mapping[str, Tensor], settings: Settings
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Value, ends of its interval, limit and control, from numbers (window, ...)."""
+def _joined_windows(name: str, parts: Mapping[str, Tensor], settings: Settings) -> Numbers:
+    """From numbers (window, ...)."""
     values = parts["value"]
-    low, high = bootstrap_interval(
-        values,
-        level=settings.level,
-        resamples=settings.resamples,
-        seed=settings.seed,
+    low, high = measures.bootstrap_interval(
+        values, level=settings.level, resamples=settings.resamples, seed=settings.seed,
         statistic="max" if _is_largest(name) else "mean",
-    )
+    )  # fmt: skip
     value = _largest(values, 0) if _is_largest(name) else values.nanmean(0)
     control = parts["control"].nanmean(0) if "control" in parts else None
     return value, low, high, _limit(name, values, parts.get("limit")), control
@@ -139,7 +126,7 @@ def _largest(values: Tensor, dim: int) -> Tensor:
 
 
 def _limit(name: str, values: Tensor, limits: Tensor | None) -> Tensor | None:
-    """That of the windows' values; none where a window has a value without a limit."""
+    """The limit of the windows' values; none where a window has a value without a limit."""
     if limits is None:
         return None
     unlimited = (limits.isnan() & ~values.isnan()).any(0)
@@ -147,56 +134,42 @@ def _limit(name: str, values: Tensor, limits: Tensor | None) -> Tensor | None:
     return torch.where(unlimited, torch.nan, joined)
 
 
-def _rows(
-    name: str,
-    length: int | None,
-    value: Tensor,
-    low: Tensor,
-    high: Tensor,
-    limit: Tensor | None,
-    control: Tensor | None,
-    grid: Sequence[int],
-    of_heads: bool = True,
-) -> Columns:
-    """Rows for (layer, head) or (layer, head, N) numbers, without the first two if they are not of single heads."""
+def _rows(name: str, length: int | None, numbers: Numbers, grid: Sequence[int], of_heads: bool = True) -> Columns:
+    """Rows for (layer, head) or (layer, head, N) numbers, without layer and head unless they are `of_heads`."""
+    value = numbers[0]
     places = np.indices(value.shape).reshape(value.dim(), value.numel())
     layers, heads, sizes = (*places[:2], places[2:]) if of_heads else (None, None, places)
-    numbers = {
+    columns = {
         "layer": layers,
         "head": heads,
         "length": None if length is None else np.full(value.numel(), length),
         "n": np.asarray(grid)[sizes[0]] if len(sizes) else None,
-        **{
-            key: None if x is None else x.reshape(-1).numpy()
-            for key, x in zip(_NUMBERS, (value, low, high, limit, control), strict=True)
-        },
+        **{key: None if x is None else x.reshape(-1).numpy() for key, x in zip(_NUMBERS, numbers, strict=True)},
     }
-    known = ~np.isnan(numbers["value"])
-    return _columns([name] * value.numel(), numbers, known)
+    return _columns([name] * value.numel(), columns, ~np.isnan(columns["value"]))
 
 
-def _columns(measures: Sequence[str], numbers: Mapping[str, Any], chosen: Any = slice(None)) -> Columns:
-    """Columns of one length, floats but for the names; NaN where a column has nothing."""
-    nothing = np.full(len(measures), np.nan)
+def _columns(names: Sequence[str], numbers: Mapping[str, Any], chosen: Any = slice(None)) -> Columns:
+    """Columns of one length, all floats except the names; NaN for an empty column."""
+    nothing = np.full(len(names), np.nan)
     columns = {key: (nothing if x is None else np.asarray(x, dtype=np.float64))[chosen] for key, x in numbers.items()}
-    return columns | {"measure": np.asarray(measures, dtype=object)[chosen]}
+    return columns | {"measure": np.asarray(names, dtype=object)[chosen]}
 
 
 def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -> Columns:
-    """The test that tells the heads' distances from those of random sets, for every N, and where it first fails."""
+    """The test of the heads' distances against those of random sets for every N, and where it first fails to reject."""
     means = {part: _over_windows(records, f"distance/{part}") for part in ("value", "control")}
     usable = [i for i in range(len(settings.sizes)) if not bool(means["value"][..., i].nanmean(0).isnan().all())]
     grid = [settings.sizes[i] for i in usable]
     if not grid:
         return _columns([], dict.fromkeys(("layer", "head", "length", "n", *_NUMBERS)))
     samples = {part: _by_size(x.nanmean(0)[..., usable]) for part, x in means.items()}
-    test = critical_n(samples["value"], samples["control"], grid, LEVELS)
-    # A tenth of the resamples: each of them runs the tests of all N again.
+    test = measures.critical_n(samples["value"], samples["control"], grid, LEVELS)
+    # A tenth of the resamples: each one repeats the tests of all N.
+    resamples = (measures.resampled_means(means[part], settings.resamples // 10 or 1, settings.seed) for part in means)
     again = [
-        critical_n(_by_size(value[..., usable]), _by_size(control[..., usable]), grid, LEVELS)
-        for value, control in zip(
-            *(resampled_means(means[part], settings.resamples // 10 or 1, settings.seed) for part in means), strict=True
-        )
+        measures.critical_n(_by_size(value[..., usable]), _by_size(control[..., usable]), grid, LEVELS)
+        for value, control in zip(*resamples, strict=True)
     ]
     rows: list[tuple[str, int | None, float | None, list[float | None]]] = []
     for i, size in enumerate(grid):
@@ -206,17 +179,17 @@ def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -
         (f"critical_n@{level:g}", None, test.critical[level], [one.critical[level] for one in again])
         for level in LEVELS
     ]
+    names, sizes, values, resampled = zip(*rows, strict=True)
+    low, high = zip(*(_ends(one, settings, len(records)) for one in resampled), strict=True)
     numbers: dict[str, Any] = dict.fromkeys(("layer", "head", "limit", "control"))
-    numbers |= {"length": [length] * len(rows), "n": [n for _, n, _, _ in rows]}
-    numbers["value"] = [value for _, _, value, _ in rows]
-    numbers["low"], numbers["high"] = zip(*(_ends(row[3], settings, len(records)) for row in rows), strict=True)
-    return _columns([row[0] for row in rows], numbers)
+    numbers |= {"length": [length] * len(rows), "n": sizes, "value": values, "low": low, "high": high}
+    return _columns(names, numbers)
 
 
 def _reading_rows(length: int, records: Sequence[Record], settings: Settings) -> Columns:
-    """Critical N under every reading: the middle one of all tests, and the share of tests that reject at every N.
+    """Critical N under every reading: the median over tests, and the share of tests that reject at every N.
 
-    Sets of at most half the keys. Of head means there is one test.
+    Sets of at most half the keys. Head means have a single test.
     """
     usable = [i for i, n in enumerate(settings.sizes) if 2 * n <= length]
     grid = [settings.sizes[i] for i in usable]
@@ -227,7 +200,7 @@ def _reading_rows(length: int, records: Sequence[Record], settings: Settings) ->
             test: torch.cat([record[units_key(expected, test, level)] for record in records]) for test in TESTS[1:]
         }
         true, other = (_by_size(_over_windows(records, name).nanmean(0)[..., usable]) for name in (_DISTANCE, key))
-        critical = critical_n(true, other, grid, (level,)).critical[level] if grid else math.nan
+        critical = measures.critical_n(true, other, grid, (level,)).critical[level] if grid else math.nan
         units[TESTS[0]] = torch.tensor([math.inf if critical is None else critical], dtype=torch.float64)
         for test in TESTS:
             names += [critical_name(level, expected, test), rejecting_name(level, expected, test)]
@@ -243,23 +216,22 @@ def _by_size(means: Tensor) -> Tensor:
 
 
 def _ends(values: Sequence[float | None], settings: Settings, windows: int) -> tuple[float | None, float | None]:
-    """Of the interval over the resamples with a number; null where one has no critical N, or for one window."""
+    """The interval over the resamples with a number; None if one has no critical N, or for a single window."""
     known = [value for value in values if value is not None and not math.isnan(value)]
     if windows < 2 or not known or any(value is None for value in values):
         return None, None
-    low, high = interval_ends(torch.tensor(known, dtype=torch.float64)[:, None], settings.level, windows)
+    low, high = measures.interval_ends(torch.tensor(known, dtype=torch.float64)[:, None], settings.level, windows)
     return float(low), float(high)
 
 
 def _decay_rows(records: Sequence[Record], settings: Settings) -> list[Columns]:
-    """The slope over all windows of all lengths: of every head, and their mean."""
+    """The slope over all windows of all lengths: per head, and their mean."""
     keys = [key for key in records[0] if key.startswith(f"{_DECAY}/")]
     sums = {key.removeprefix(f"{_DECAY}/"): _over_windows(records, key) for key in keys}
     options: dict[str, Any] = {"level": settings.level, "resamples": settings.resamples, "seed": settings.seed}
-    of_heads, of_all = decay_exponent(sums, **options), mean_decay_exponent(sums, **options)
-    uniform = torch.ones_like
-    name, grid = "decay_exponent", settings.sizes
+    per_head, mean = measures.decay_exponent(sums, **options), measures.mean_decay_exponent(sums, **options)
     return [
-        _rows(name, None, *of_heads, None, uniform(of_heads[0]), grid),
-        _rows(name, None, *of_all, None, uniform(of_all[0]), grid, of_heads=False),
+        # The control is the slope of a uniform head, 1.
+        _rows("decay_exponent", None, (*slopes, None, torch.ones_like(slopes[0])), settings.sizes, of_heads)
+        for slopes, of_heads in ((per_head, True), (mean, False))
     ]

@@ -1,8 +1,8 @@
 """Which targets of a window are scored: every next token, or only the last N of each window.
 
 Early queries see few keys, and a query that sees at most N of them loses nothing by keeping N: the mean over all
-targets rises less than that over the last ones, whose queries see nearly the whole window. arXiv 2609.37879 scores the
-same last 128 targets at every length to compare lengths.
+targets rises less than over the last ones, whose queries see nearly the whole window. arXiv 2609.37879 scores the last
+128 targets at every length to make lengths comparable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def last_targets(targets: str) -> int | None:
 
 
 def check_targets(targets: str, length: int) -> None:
-    """A window has one target less than tokens: nothing comes before its first."""
+    """A window has one target fewer than tokens: nothing precedes its first token."""
     last = last_targets(targets)
     if last is not None and last > length - 1:
         raise AbbeError(

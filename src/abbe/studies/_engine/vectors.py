@@ -17,8 +17,8 @@ from .settings import Vectors
 def token_vectors(which: Vectors, call: AttentionCall, network: nn.Module, tokens: Tensor) -> Tensor:
     """(1, key heads or heads; key; feature), float32, for the keys of one attention layer.
 
-    embedding: the model's input embeddings divided by their norm (as in arXiv 2508.17821); hidden: the states that
-    the layer was given; value: its values; output: its values as the output projection adds them to the stream.
+    embedding: the model's input embeddings divided by their norm (as in arXiv 2508.17821); hidden: the layer's input
+    states; value: its values; output: its values as the output projection adds them to the stream.
     """
     if which == "value":
         return call.value[0].float()
@@ -26,10 +26,10 @@ def token_vectors(which: Vectors, call: AttentionCall, network: nn.Module, token
         return _as_projected(call)
     if which == "hidden":
         if call.hidden is None:
-            raise AbbeError(f"{call.name}: its input states were not seen; use value vectors instead")
+            raise AbbeError(f"{call.name}: its input states were not captured; use value vectors instead")
         return call.hidden[:1].float()
     embed: Any = network.get_input_embeddings()  # type: ignore[operator]
-    # The embedding of a spread model may lie on another device than the layer.
+    # In a model spread over devices, the embedding may lie on another device than the layer.
     return normalize(embed(tokens.to(input_device(network))).float(), dim=-1).to(call.value.device)
 
 
@@ -41,7 +41,7 @@ def _as_projected(call: AttentionCall) -> Tensor:
     weight = where_double(call.value_to_output()).double()
     gram = weight @ weight.mT
     values, basis = torch.linalg.eigh(gram)
-    # Eigenvalues of a Gram matrix: below 0 is rounding.
+    # Negative eigenvalues of a Gram matrix are rounding.
     root = (basis * values.clamp(min=0).sqrt().unsqueeze(-2)) @ basis.mT
     per_head = where_double(call.value[0]).repeat_interleave(len(root) // call.value.shape[1], 0)
     projected: Tensor = per_head.float() @ root.float()

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs, on standard error: lines, and a bar on a terminal or a line per minute."""
+"""Progress of a study on standard error: lines, and a bar on a terminal or else a line per minute."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ...words.numbers import about
 
-EVERY = 60.0  # seconds between two lines where there is no terminal
-_AT_ONCE = 1e-3  # seconds: a step that takes less was done before, and says nothing about those to come
+EVERY = 60.0  # seconds between two lines without a terminal
+_AT_ONCE = 1e-3  # seconds: a faster step was finished earlier, and says nothing about the remaining ones
 
 
 class Watch:
-    """Told what will be done and what is done. With a `total` there are several parts, which keep to the bar."""
+    """Receives what will be done and what is done. With a `total`, several parts share one bar."""
 
     def __init__(self, console: Console, total: int | None) -> None:
         self._console = console
@@ -28,7 +28,7 @@ class Watch:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def say(self, line: str) -> None:
-        """A line about a part."""
+        """Print a line, unless parts share a bar."""
         if not self._silent:
             self.announce(line)
 
@@ -38,7 +38,7 @@ class Watch:
 
     @contextmanager
     def within_a_study(self) -> Iterator[None]:
-        """Of a part that is a run of its own nothing is said: check and cost are those of the whole study."""
+        """For a part that is itself a run: its lines are dropped, since check and cost are those of the whole study."""
         before, self._silent = self._silent, True
         try:
             yield
@@ -46,13 +46,13 @@ class Watch:
             self._silent = before
 
     def expect(self, steps: int) -> None:
-        """Steps of one part."""
+        """Announce the steps of one part."""
 
     def step(self, what: str) -> None:
         """One of them is done."""
 
     def close(self) -> None:
-        """Nothing more is shown."""
+        """Show nothing more."""
 
     def _named(self, what: str) -> str:
         return ", ".join(words for words in (self.part, what) if words)
@@ -81,7 +81,7 @@ class _Bar(Watch):
 
 
 class _Lines(Watch):
-    """In a pipe, a file or CI: a plain line a minute, from a thread of its own, since one step may take longer."""
+    """In a pipe, a file or CI: a plain line per minute, from its own thread, since one step may take longer."""
 
     def __init__(self, console: Console, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console, total)
@@ -110,19 +110,19 @@ class _Lines(Watch):
     def line(self) -> str:
         """What is done and what remains, such as "abbe: 3 min: 12 of 40 done (windows of 256), about 7 min left"."""
         what = self._named(self._what)
-        shown = f"abbe: {about(self._clock() - self._started)}: "
+        line = f"abbe: {about(self._clock() - self._started)}: "
         if not self._total:
-            return shown + (what or "starting")
-        shown += f"{self._done} of {self._total} done" + (f" ({what})" if what else "")
+            return line + (what or "starting")
+        line += f"{self._done} of {self._total} done" + (f" ({what})" if what else "")
         left = self._total - self._done
         if self._timed and left > 0:
-            shown += f", about {about(left * self._seconds / self._timed)} left"
-        return shown
+            line += f", about {about(left * self._seconds / self._timed)} left"
+        return line
 
     def _tell(self, every: float) -> None:
         while not self._over.wait(every):
-            with suppress(OSError, ValueError):  # who read this has gone: the study goes on
-                # Not by the console, which ends the program where a pipe is closed.
+            with suppress(OSError, ValueError):  # the reader is gone: the study continues
+                # Not through the console, which ends the program if the pipe is closed.
                 print(self.line(), file=self._console.file, flush=True)
 
 
@@ -131,8 +131,8 @@ def watching(shown: bool, total: int | None = None) -> Iterator[Watch]:
     """Show on standard error what a study does: lines, and a bar on a terminal or a line per minute elsewhere.
 
     Args:
-        shown: whether anything is.
-        total: parts, where there are several that keep to one bar.
+        shown: whether to show anything.
+        total: number of parts, if several share one bar.
 
     Examples:
         >>> with abbe.studies.watching(False) as watch:
@@ -140,11 +140,8 @@ def watching(shown: bool, total: int | None = None) -> Iterator[Watch]:
         ...     watch.step("the first of two")
     """
     console = Console(stderr=True, quiet=not shown)
-    watch: Watch
-    if not shown:
-        watch = Watch(console, total)
-    else:
-        watch = _Bar(console, total) if console.is_terminal or console.is_jupyter else _Lines(console, total)
+    kind = Watch if not shown else _Bar if console.is_terminal or console.is_jupyter else _Lines
+    watch = kind(console, total)
     try:
         yield watch
     finally:

@@ -1,4 +1,4 @@
-"""Measure one window: a forward pass with a tap, every layer read in blocks of queries, then forgotten."""
+"""Measure one window: a forward pass with a tap; every layer is read in blocks of queries, then dropped."""
 
 from __future__ import annotations
 
@@ -9,25 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ... import normalizers
+from ... import measures, normalizers
 from ..._attention.scores import beside_sink
 from ..._errors import AbbeError
 from ..._seeding import generator_named
-from ...measures import (
-    BlockNumbers,
-    Reading,
-    Rows,
-    Sets,
-    State,
-    block_numbers,
-    choose_sets,
-    differences,
-    distance_formula,
-    expected_distance,
-    join_heads,
-    pattern_keys,
-    update,
-)
+from ...measures import BlockNumbers, Reading, Rows, Sets, State
 from ...models import AttentionCall, LoadedModel, Tap, Window, self_check_tolerance
 from ...normalizers import Normalizer
 from .passes import PassReader, model_inputs, read_window
@@ -36,20 +22,20 @@ from .settings import Settings, Vectors
 from .tables import Record, layer_record, window_record
 from .vectors import token_vectors
 
-BLOCK = 1 << 20  # logits of one block of queries; the measures need some hundred bytes for each
-ROWS_THAT_WAIT = 1 << 12  # rows of a few layers: their numbers and measures take some kilobytes per row
+BLOCK = 1 << 20  # logits of one block of queries; the measures need a few hundred bytes per logit
+ROWS_THAT_WAIT = 1 << 12  # rows of a few layers: their numbers and measures take a few kilobytes per row
 
 
 def rows_at_once(heads: int, keys: int) -> int:
-    """Queries of one block: at least one, however long it is."""
+    """Queries per block: at least one, however long the window."""
     return max(1, BLOCK // (heads * keys))
 
 
-class WindowReader:
-    """Takes the attention calls of forward passes and keeps, for each layer, only sums.
+class WindowReader(PassReader):
+    """Reads the attention calls of forward passes and keeps only sums per layer.
 
     One reader serves several kinds of vectors at once: only the geometry differs between them. `records[kind][layer]`
-    holds the means of a layer, which is numbered as in `tap.layers`.
+    holds the means of a layer, numbered as in `tap.layers`.
     """
 
     def __init__(self, model: LoadedModel, tap: Tap, settings: Settings, kinds: Sequence[Vectors] = ()) -> None:
@@ -57,32 +43,23 @@ class WindowReader:
         self.kinds = tuple(kinds) or (settings.vectors,)
         self.numbers = {name: number for number, name in enumerate(tap.layers)}
         self.normalizer = normalizers.normalizer(settings.normalizer or "softmax")
-        self.skipped: dict[str, None] = {}  # a set that keeps its order
+        self.skipped: dict[str, None] = {}  # an ordered set
         self.window: Window | None = None
-        self.expected: dict[str, Tensor] = {}  # keys that attention patterns expect, of the window
+        self.expected: dict[str, Tensor] = {}  # keys that attention patterns predict for the window
         self._start()
         tap.listen(self._read)
         _keep_freed_memory()
 
     def _start(self) -> None:
         self.records: dict[Vectors, dict[int, Record]] = {kind: {} for kind in self.kinds}
-        self.waiting: list[tuple[int, BlockNumbers]] = []  # layers whose records are not made yet
+        self.waiting: list[tuple[int, BlockNumbers]] = []  # layers without a record so far
         self.distances = {kind: QueryDistances() for kind in self.kinds}
-        self.positions: dict[int, Tensor] = {}  # of the queries, by their number: most layers have the same
-
-    def wants(self, window: Window) -> bool:
-        return True
-
-    def done(self, window: Window) -> None:
-        """What was read stays until the next window."""
-
-    def parts_of(self, window: Window) -> Sequence[str]:
-        return ()
+        self.positions: dict[int, Tensor] = {}  # of the queries, by query length: the same in most layers
 
     def measure(self, window: Window, beside: Sequence[PassReader] = ()) -> dict[Vectors, Record]:
-        """Run the model on one window; its record for each kind of vectors. Readers beside it share the pass."""
+        """Run the model on one window; returns its record per kind of vectors. Readers `beside` share the pass."""
         self._start()
-        self.expected = pattern_keys(window.tokens)
+        self.expected = measures.pattern_keys(window.tokens)
         read_window(self.model, window, [self, *beside])
         self._settle()
         return {
@@ -98,7 +75,7 @@ class WindowReader:
         vectors = {}
         for kind in self.kinds:
             if lacks_vectors(call, kind):
-                self._skip(f"{call.name}: cross attention reads another stack's states, not {kind}s")
+                self.skipped[f"{call.name}: cross attention reads another stack's states, not {kind}s"] = None
             else:
                 vectors[kind] = token_vectors(kind, call, self.model.network, tokens[None])
         if not vectors:
@@ -116,8 +93,8 @@ class WindowReader:
         for start in range(0, len(positions), step):
             block = positions[start : start + step]
             rows = self._rows(call, block, next(iter(vectors.values())))
-            sets = choose_sets(rows, self.settings.sizes, chance)
-            numbers = block_numbers(
+            sets = measures.choose_sets(rows, self.settings.sizes, chance)
+            numbers = measures.block_numbers(
                 rows, sets, vectors, self.normalizer, self.settings.temperatures, directions, block,
                 self.expected if keyed else None,
             )  # fmt: skip
@@ -130,7 +107,7 @@ class WindowReader:
             self.records[kind][number] = layer_record(state)
 
     def _wait(self, number: int, numbers: BlockNumbers) -> None:
-        """Keep the numbers of a layer that is one block, until those of enough layers are there."""
+        """Collect the numbers of layers with a single block, to process several layers at once."""
         if self.waiting and numbers.kind != self.waiting[-1][1].kind:
             self._settle()
         self.waiting.append((number, numbers))
@@ -138,60 +115,57 @@ class WindowReader:
             self._settle()
 
     def _settle(self) -> None:
-        """The records of the layers that waited."""
+        """Make the records of the waiting layers."""
         if not self.waiting:
             return
         layers, blocks = zip(*self.waiting, strict=True)
-        joined, sizes = join_heads(blocks), [block.heads for block in blocks]
+        joined, sizes = measures.join_heads(blocks), [block.heads for block in blocks]
         self.waiting = []
         for kind in (kind for kind in self.kinds if kind in joined.geometry):
-            record = layer_record(update({}, joined.readings(kind, self.normalizer)))
+            record = layer_record(measures.update({}, joined.readings(kind, self.normalizer)))
             parts = {name: torch.split(x, sizes) for name, x in record.items()}
             for place, layer in enumerate(layers):
                 self.records[kind][layer] = {name: split[place] for name, split in parts.items()}
-
-    def _skip(self, why: str) -> None:
-        self.skipped[why] = None
 
     def _update(
         self, states: dict[Vectors, State], numbers: BlockNumbers, rows: Rows, sets: Sets,
         vectors: Mapping[Vectors, Tensor], steps: torch.Generator,
     ) -> None:  # fmt: skip
-        """Add a block of queries, with the measures that only some studies ask for, and which read the rows."""
+        """Add a block of queries, with the measures that read the rows, which only some studies need."""
         moved = {}
         if self.settings.steps:
-            moved = differences(rows, self.settings.temperatures, self.settings.steps, steps)
+            moved = measures.differences(rows, self.settings.temperatures, self.settings.steps, steps)
         for kind, points in vectors.items():
             placed = rows if points is rows.vectors else rows.with_vectors(points)
             readings = numbers.readings(kind, self.normalizer) | moved
             if self.settings.expected:
-                readings |= expected_distance(placed, sets)
+                readings |= measures.expected_distance(placed, sets)
             if self.settings.readings:
-                formula, distance = distance_formula(placed, sets), readings["distance"]
+                formula, distance = measures.distance_formula(placed, sets), readings["distance"]
                 assert isinstance(distance, Reading)
                 self.distances[kind].add(distance, formula["expected_distance_low"])
                 readings |= formula
-            states[kind] = update(states[kind], readings)
+            states[kind] = measures.update(states[kind], readings)
 
     def _rows(self, call: AttentionCall, queries: Tensor, vectors: Tensor) -> Rows:
         if self.settings.normalizer is None:
             return rows_of_call(call, queries, vectors)
         if call.sink is not None:
-            self._skip(f"learned sinks: {self.normalizer} replaces softmax together with its sink")
+            self.skipped[f"learned sinks: {self.normalizer} replaces softmax together with its sink"] = None
         return rows_of_call(call, queries, vectors, self.normalizer)
 
 
 def _keep_freed_memory() -> None:
-    """glibc keeps a freed block for the next use if a block as large was freed before; else the system takes it back.
+    """glibc keeps a freed block for reuse if one as large was freed before; else it returns the block to the system.
 
-    Every layer frees blocks of some megabytes: taking them back and giving them out again costs a tenth of the time.
+    Every layer frees blocks of a few megabytes: returning and requesting them again costs a tenth of the time.
     """
-    torch.empty(31 << 20, dtype=torch.uint8)  # freed at once; 32 MiB is the largest size that it learns from
+    torch.empty(31 << 20, dtype=torch.uint8)  # freed at once; 32 MiB is the largest size that glibc learns from
 
 
 def rows_of_call(call: AttentionCall, queries: Tensor, vectors: Tensor, normalizer: Normalizer | None = None) -> Rows:
     """The rows of some queries in a layer, weighted by the model's own softmax with its sink, or by this normalizer."""
-    # One window per pass: there is one element in the batch.
+    # One window per pass: the batch has one element.
     logits = call.logits(queries)[0].float()
     limit = _range_limit(call, queries)
     sink = None if call.sink is None or normalizer is not None else call.sink.float()
@@ -202,19 +176,19 @@ def rows_of_call(call: AttentionCall, queries: Tensor, vectors: Tensor, normaliz
 
 
 def is_over(call: AttentionCall, tokens: int) -> bool:
-    """Self-attention whose queries and keys are the tokens of the window, place by place."""
+    """Whether this is self-attention whose queries and keys are the tokens of the window, position by position."""
     return call.kind == "self" and call.query.shape[-2] == call.key.shape[-2] == tokens
 
 
 def lacks_vectors(call: AttentionCall, kind: Vectors) -> bool:
-    """Cross attention reads another stack's states: they have no vectors among those of this stack's tokens."""
+    """Cross attention reads another stack's states, which have no vectors among this stack's tokens."""
     return call.kind == "cross" and kind in ("embedding", "hidden")
 
 
 def query_positions(length: int, settings: Settings, window: Window) -> Tensor:
-    """All positions, or one drawn from each of as many equal stretches of the window as queries are wanted.
+    """All positions, or one from each of `settings.queries` equal stretches of the window.
 
-    The first positions, which see no more keys than a causal query should, are left out.
+    The first positions, which see at most `settings.more_than` keys, are left out.
     """
     first = min(settings.more_than, length)
     if settings.queries is None or settings.queries >= length - first:
@@ -230,7 +204,7 @@ def seeded(settings: Settings, window: Window, use: str) -> torch.Generator:
 
 
 def _range_limit(call: AttentionCall, queries: Tensor) -> Tensor | None:
-    """2 scale |q| max |k| for every head and query: no logits can lie farther apart; a soft cap bounds them, too."""
+    """2 scale |q| max |k| per head and query: no logits can lie farther apart; a soft cap bounds them, too."""
     if call.position_bias is not None or (call.mask is not None and call.mask.dtype != torch.bool):
         return None
     longest = torch.linalg.vector_norm(call.key[0].float(), dim=-1).amax(-1)
@@ -243,7 +217,7 @@ def _range_limit(call: AttentionCall, queries: Tensor) -> Tensor | None:
 
 
 def check_tokens(model: LoadedModel, windows: list[Window]) -> Tensor:
-    """Tokens for the self-check: the start of the longest window, up to 128 tokens or what a sliding window needs."""
+    """Tokens for the self-check: the start of the longest window, 128 tokens or enough to fill a sliding window."""
     config: Any = model.network.config
     reach = getattr(config.get_text_config(), "sliding_window", None) or 0
     longest = max(windows, key=lambda window: window.length)
@@ -251,17 +225,17 @@ def check_tokens(model: LoadedModel, windows: list[Window]) -> Tensor:
 
 
 def allowed_error(model: LoadedModel) -> float:
-    """The self-check error that rounding explains: that of the coarsest weights."""
+    """The self-check error that rounding of the coarsest weights explains."""
     dtypes = {weight.dtype for weight in model.network.parameters() if weight.is_floating_point()}
     return max(self_check_tolerance(dtype) for dtype in dtypes or {torch.float32})
 
 
 def check_model(model: LoadedModel, tap: Tap, tokens: Tensor) -> float:
-    """The self-check of the tap; a failure says which model."""
+    """The self-check of the tap; a failure names the model."""
     try:
         return tap.check(**model_inputs(model, tokens))
     except AbbeError as error:
         raise AbbeError(f"{model.name}: {error}") from None
-    except Exception as error:  # of the network itself, which may want more than a text
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise AbbeError(f"{model.name} ({type(model.network).__name__}) fails on tokens alone: {said}") from error
+    except Exception as error:  # of the network itself, which may need more than a text
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise AbbeError(f"{model.name} ({type(model.network).__name__}) fails on tokens alone: {reason}") from error

@@ -21,7 +21,7 @@ from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windo
 from ...words.names import BASELINE
 from .._engine.cost import estimate
 from .._engine.folder import claim_folder
-from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given
+from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs
 from .._engine.loss import check_causal, window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, window_places
 from .._engine.passes import model_inputs
@@ -113,7 +113,7 @@ def lift(
     """
     goal, max_loss, budget = checked_goal(goal), share("max_loss", max_loss), seconds("budget", budget)
     candidates_for(goal, normalizers, ())  # a mistake is reported before a model is loaded
-    place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
+    place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     check_causal(loaded, "lifting a model")
     windows = whole("windows", windows, least=2)
     key_lengths = pass_key_lengths(goal, lengths, loaded.context)

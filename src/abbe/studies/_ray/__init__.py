@@ -1,1 +1,1 @@
-"""Studies on Ray: every actor is a worker of the run folder with a model of its own."""
+"""Studies on Ray: every actor is a worker of the run folder with its own copy of the model."""

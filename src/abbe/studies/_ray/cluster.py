@@ -1,4 +1,4 @@
-"""A Ray instance of this process, or the cluster at an address; in one line, what is wrong with it."""
+"""Connect to a Ray instance of this process, or to the cluster at an address; one line says what is wrong."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ..._errors import AbbeError
 
 AUTO = "auto"
 _PATIENCE = 5.0  # seconds: Ray itself tries for minutes
-_PORTS = {"ray": 10001}  # of addresses that name none
-# No word to the makers, and no token in the home folder: nobody else can reach an instance of this process.
+_PORTS = {"ray": 10001}  # for addresses without one
+# No usage statistics, and no token in the home folder: nobody else can reach an instance of this process.
 _PRIVATE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 
 
 @contextmanager
 def cluster(address: str | None, cores: int) -> Iterator[Any]:
-    """The module `ray`, connected: to an instance with so many cores that ends with the context, or to the address.
+    """The module `ray`, connected to the address, or to a local instance that ends with the context.
 
-    A program that has connected already keeps its connection.
+    An existing connection of the program is kept.
     """
     if find_spec("ray") is None:
         raise AbbeError("the engine ray needs the package ray, which is not installed: pip install 'abbe[ray]'")
     before = {name: os.environ.get(name) for name in _PRIVATE}
     if address is None:
         os.environ.update(_PRIVATE)
-    ray: Any = import_module("ray")  # after the variables are set: it reads them
+    ray: Any = import_module("ray")  # after the variables are set, which it reads
     mine = not ray.is_initialized()
     try:
         if mine:
@@ -57,11 +57,11 @@ def _connect(ray: Any, address: str | None, cores: int) -> None:
             ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         what = "cannot start Ray here" if address is None else f"cannot reach Ray at {address}"
-        raise AbbeError(f"{what}: {_first_line(error)}") from None
+        raise AbbeError(f"{what}: {first_line(error)}") from None
 
 
 def _check_reachable(address: str | None) -> None:
-    """Of an address with a host: whether anybody listens there."""
+    """Refuse an address with a host where nobody listens."""
     if address is None or address == AUTO:
         return
     scheme, _, place = address.rpartition("://")
@@ -71,11 +71,11 @@ def _check_reachable(address: str | None) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
     except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or _first_line(error)
+        why = getattr(error, "strerror", None) or first_line(error)
         raise AbbeError(
-            f"nothing answers at {address} ({why}): start it by `ray start --head`, or leave --address out"
+            f"nothing answers at {address} ({why}): start it with `ray start --head`, or leave --address out"
         ) from None
 
 
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+def first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,7 +1,7 @@
 """Jobs, each the run folder of one study, and actors that work on them until all are merged.
 
 What is special: Ray does not hand out parts. An actor is a worker like any other (`abbe.work`): it claims the parts
-of the folder one after the other, so an answer that is lost, or an actor that is killed, loses at most one part's time.
+of the folder one by one, so a lost answer or a killed actor costs at most the time of one part.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ from typing import Any
 from ..._errors import AbbeError
 from ..._workers import expires_after
 from ...words.numbers import many
+from .._engine.sharing.board import one_line
 from .._engine.watch import Watch
 from .._work import progress
+from .cluster import first_line
 
-RESTARTS = 3  # of an actor that died
+RESTARTS = 3  # of a dead actor
 _SPELL = 0.5  # seconds between two looks at the folders
-_PATIENCE = 60.0  # seconds without an actor after which a line says so
-_SLACK = 10.0  # seconds beyond the time after which marks expire
-_SHARED = "is shared by"  # what the merging says while others seem to be at work
+_PATIENCE = 60.0  # seconds without any actor before a line says so
+_SLACK = 10.0  # seconds beyond the expiry of marks
+_SHARED = "is shared by"  # in the error of a merge while others seem to be at work
 
 
 @dataclass
 class Job:
-    """A study in a folder. `error` says in one line why it came to no result."""
+    """A study in a folder. `error` says in one line why there is no result."""
 
     study: str
     arguments: Mapping[str, Any]
     folder: Path
     error: str = ""
     merged: bool = False
-    worked_out: bool = False  # an actor found nothing more to make: only the merging remains
-    workers: set[int] = field(default_factory=set)  # actors that have a call of it
-    refused: dict[int, str] = field(default_factory=dict)  # what actors could not do it for
+    worked_out: bool = False  # an actor found nothing more to make: only merging remains
+    workers: set[int] = field(default_factory=set)  # actors with a call for it
+    refused: dict[int, str] = field(default_factory=dict)  # by actor, why it could not do it
 
     @property
     def is_over(self) -> bool:
@@ -47,7 +49,7 @@ class Job:
         return self.worked_out and not self.workers and not self.is_over
 
     def parts(self) -> tuple[int, int]:
-        """How many are there, of how many that are known."""
+        """How many are there, of how many known ones."""
         if not self.folder.is_dir():
             return 0, 0
         now = progress(self.folder)
@@ -55,7 +57,7 @@ class Job:
 
 
 class Actor:
-    """In a process of its own, which Ray starts: one model at a time, on so many threads."""
+    """Runs in a separate process, which Ray starts: one model at a time."""
 
     def __init__(self, threads: int) -> None:
         import torch
@@ -63,18 +65,18 @@ class Actor:
         torch.set_num_threads(threads)
 
     def greet(self) -> None:
-        """Answered as soon as the actor runs."""
+        """Returns as soon as the actor runs."""
 
     def work(self, study: str, arguments: Mapping[str, Any], folder: str) -> None:
         """Make parts until none is left."""
         from abbe.studies import work
 
         done = work(study, **arguments, folder=folder, progress=False)
-        if done.stopped:  # something is wrong with this machine: others go on
+        if done.stopped:  # something is wrong with this machine: others continue
             raise AbbeError(done.stopped)
 
     def merge(self, folder: str, patience: float) -> None:
-        """Make the result: here, where memory and device for the model are."""
+        """Make the result in the actor, which has the memory and device for the model."""
         from abbe.studies import merge
 
         until = time.monotonic() + patience
@@ -82,27 +84,27 @@ class Actor:
             try:
                 merge(folder, progress=False)
                 return
-            except AbbeError as error:  # a machine that was lost seems to be at work until its mark expires
+            except AbbeError as error:  # a lost machine seems to be at work until its mark expires
                 if _SHARED not in str(error) or time.monotonic() > until:
                     raise
                 time.sleep(_SPELL)
 
 
 class Crew:
-    """The actors, and the one loop that keeps them busy: an actor never has more than one call to answer."""
+    """The actors, and the loop that keeps them busy: an actor never has more than one pending call."""
 
     def __init__(self, ray: Any, actors: int, threads: int, gpus: float) -> None:
         self._ray = ray
-        # Ray's own defaults are no restarts and no second try.
+        # Ray's defaults are no restarts and no retries.
         remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Actor)
         self._actors = [remote.remote(threads) for _ in range(actors)]
         self._dead: dict[int, str] = {}
-        # By the answer that is expected. An actor that Ray cannot place yet has not greeted, and gets no work.
+        # By the pending answer. An actor that Ray has not placed yet has not greeted, and gets no work.
         self._calls = {actor.greet.remote(): _Call(number) for number, actor in enumerate(self._actors)}
 
     def run(self, jobs: Sequence[Job], watch: Watch) -> None:
-        """Work on all of them, each to its end; a job that fails says why and does not stop the others."""
-        shown = _Shown(watch, jobs, len(self._actors))
+        """Work on all of them to the end; a failed job says why and does not stop the others."""
+        bar = _Bar(watch, jobs, len(self._actors))
         idle: list[int] = []
         begun, waiting = time.monotonic(), len(self._calls) > 0
         while not all(job.is_over for job in jobs):
@@ -118,14 +120,14 @@ class Crew:
                 waiting = False
             for job in jobs:
                 job.error = job.error or self._given_up(job)
-            shown.show()
+            bar.update()
 
     def close(self) -> None:
         for actor in self._actors:
             self._ray.kill(actor)
 
     def _begin(self, number: int, jobs: Sequence[Job]) -> bool:
-        """Give an actor something to do, if there is something for it."""
+        """Give an actor something to do; False if there is nothing for it."""
         able = [job for job in jobs if not job.is_over and number not in job.refused]
         actor = self._actors[number]
         merging = next((job for job in able if job.waits_for_merge), None)
@@ -141,25 +143,26 @@ class Crew:
         return True
 
     def _hear(self, answer: Any) -> list[int]:
-        """What an actor says; gives its number if it lives."""
+        """Process an answer; returns the actor's number if it is alive."""
         call = self._calls.pop(answer)
         if call.job is not None:
             call.job.workers.discard(call.actor)
         try:
             self._ray.get(answer)
         except self._ray.exceptions.RayActorError as error:
-            self._dead[call.actor] = _first_line(error)
+            self._dead[call.actor] = first_line(error)
             return []
         except Exception as error:
             if call.job is not None:
-                call.job.refused[call.actor] = _line(error)
+                # The actor's own error: Ray's carries the whole traceback.
+                call.job.refused[call.actor] = one_line(getattr(error, "cause", None) or error)
             return [call.actor]
         if call.job is not None:
             call.job.worked_out, call.job.merged = True, call.merges
         return [call.actor]
 
     def _given_up(self, job: Job) -> str:
-        """Why nobody can bring a job to its end; empty if somebody may."""
+        """Why nobody can finish a job; empty if somebody may."""
         if job.merged or job.workers:
             return ""
         if any(number not in job.refused and number not in self._dead for number in range(len(self._actors))):
@@ -175,17 +178,17 @@ class _Call:
     merges: bool = False
 
 
-class _Shown:
+class _Bar:
     """Parts of all folders as one bar, with their rate."""
 
     def __init__(self, watch: Watch, jobs: Sequence[Job], actors: int) -> None:
         self._watch, self._jobs, self._actors = watch, jobs, actors
         self._started = time.monotonic()
-        self._before: int | None = None  # parts that were there when the actors came
-        self._last: dict[int, tuple[int, int]] = {}  # of jobs that are over the folder knows no parts any more
+        self._before: int | None = None  # parts that were there before the actors started
+        self._last: dict[int, tuple[int, int]] = {}  # the folder of a finished job knows no parts any more
         self._steps = self._total = 0
 
-    def show(self) -> None:
+    def update(self) -> None:
         for place, job in enumerate(self._jobs):
             there, total = (0, 0) if job.is_over else job.parts()
             if total:
@@ -195,7 +198,7 @@ class _Shown:
         there, total = (sum(pair[index] for pair in self._last.values()) for index in (0, 1))
         if self._before is None and total:
             self._before, self._started = there, time.monotonic()
-        if total != self._total:  # a stage that nobody knew of before
+        if total != self._total:  # a new stage
             self._watch.expect(total)
             self._total, self._steps = total, 0
         while self._steps < there:
@@ -211,7 +214,7 @@ class _Shown:
 
 
 def _neediest(jobs: Sequence[Job]) -> Job | None:
-    """One that nobody works on; if there is none, the one that has most parts for another worker."""
+    """A job that nobody works on; else the one with most parts for another worker."""
     open_jobs = [job for job in jobs if not job.worked_out]
     unattended = next((job for job in open_jobs if not job.workers), None)
     if unattended is not None or not open_jobs:
@@ -222,17 +225,6 @@ def _neediest(jobs: Sequence[Job]) -> Job | None:
 
 
 def _unclaimed(job: Job) -> int:
-    """About so many parts wait for somebody; a worker that loads the model for none of them would be in vain."""
+    """Roughly how many parts are waiting: a worker without one would load the model in vain."""
     there, total = job.parts()
     return total - there - 2 * len(job.workers)
-
-
-def _line(error: Exception) -> str:
-    """What the actor's own error says; Ray hangs the whole traceback on it."""
-    cause = getattr(error, "cause", None) or error
-    said = " ".join(str(cause).split())
-    return said if isinstance(cause, AbbeError) else f"{type(cause).__name__}: {said}"
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

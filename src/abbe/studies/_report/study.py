@@ -15,14 +15,14 @@ from ...results import Run, opened_run, read_content, read_manifest, read_table
 from ...words.finding import NOT_LEARNED
 from ...words.names import BASELINE
 from .._engine.folder import RunFolder
-from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given
+from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs
 from .._engine.lookup import Lookup
 from .._engine.measuring import measure_run, windows_of
 from .._engine.parts import JSON, Parts
 from .._engine.passes import PassReader, read_window
 from .._engine.settings import REPORT_LENGTHS, REPORT_TEMPERATURES, Settings, settings_for
-from .._engine.sharing.asked import shareable
 from .._engine.sharing.board import Board, Unit
+from .._engine.sharing.calls import shareable
 from .._engine.sharing.crew import independently, is_shared, leave_to_merge, share, unit_in
 from .._engine.sharing.runs import merged_run
 from .._engine.watch import watching
@@ -89,7 +89,7 @@ def report(
         >>> report.verdicts[0].sentence
         '...'
     """
-    place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
+    place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     settings = settings_for(
         loaded.context, lengths=_lengths(lengths, loaded.context), windows=windows, queries=queries, sizes=sizes,
         vectors=vectors, normalizer=None, temperatures=temperatures, seed=seed, level=level, resamples=resamples,

@@ -16,13 +16,13 @@ from ...results import TABLE, Run
 from ...words.paper import DRIFT, FIGURES
 from .._engine.cost import Cost, estimate
 from .._engine.folder import claim_folder
-from .._engine.given import FolderLike, ModelLike, Placed, TextLike, given, windows_for
+from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
 from .._engine.measuring import NO_QUERY, finished_manifest, manifest_facts, measure_runs
+from .._engine.memory import plan_memory
 from .._engine.parts import Parts
 from .._engine.passes import run_model
-from .._engine.room import plan_memory
 from .._engine.settings import checked_seed, count_of_queries
-from .._engine.sharing.asked import shareable
+from .._engine.sharing.calls import shareable
 from .._engine.sharing.crew import independently, leave_to_merge
 from .._engine.watch import Watch, watching
 from .._engine.window import check_tokens
@@ -79,7 +79,7 @@ def reproduce(
         >>> sorted(reproduction.figures)
         ['2b']
     """
-    place, source, loaded = given(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
+    place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     if loaded.kind != "decoder":
         raise AbbeError(f"{loaded.name} is an {loaded.kind}: the paper's figures are for causal language models")
     quick = yes_or_no("quick", quick)

@@ -20,7 +20,7 @@ from ...training import list_rules
 from ...words.finding import Finding
 from ...words.numbers import about, many
 from .._engine.folder import claim_without_model
-from .._engine.given import FolderLike, as_folder
+from .._engine.inputs import FolderLike, as_folder
 from .._engine.measuring import finished_manifest, study_facts
 from .._engine.parts import JSON, Parts
 from .._engine.sharing.board import Unit, refuse_all_failed

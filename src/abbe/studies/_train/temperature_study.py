@@ -9,8 +9,8 @@ from typing import Any
 from ..._arguments import is_number, positive, shown, whole, yes_or_no
 from ..._errors import AbbeError
 from ...models import DeviceLike
-from .._engine.given import FolderLike, TextLike, as_text
-from .._engine.sharing.asked import shareable
+from .._engine.inputs import FolderLike, TextLike, as_text
+from .._engine.sharing.calls import shareable
 from .configuration import Configuration, can_be_compensated
 from .experiment import Plan, checked_normalizers, run_experiment, seeds_from
 from .optimizers import OPTIMIZERS

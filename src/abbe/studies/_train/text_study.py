@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ..._arguments import yes_or_no
 from ...models import DeviceLike
-from .._engine.given import FolderLike, TextLike, as_text
-from .._engine.sharing.asked import shareable
+from .._engine.inputs import FolderLike, TextLike, as_text
+from .._engine.sharing.calls import shareable
 from .experiment import Plan, run_experiment
 from .grid import Asked, Usual, grid
 from .judges import judge_loss

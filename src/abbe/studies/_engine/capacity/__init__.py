@@ -1,1 +1,1 @@
-"""Capacity N*: the least N so that the N largest weights of every row keep the loss. One algorithm for all studies."""
+"""Capacity N*: the smallest N such that the top N weights of every row keep the loss. One algorithm for all studies."""

@@ -1,4 +1,4 @@
-"""The loss against the number of kept keys, tried at as many sizes as are needed to find the capacities."""
+"""Loss against the number of kept keys, at as many sizes as it takes to find the capacities."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .search import Sizes, is_monotone, search
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Losses of the same windows at the sizes that were tried, in rising order.
+    """Losses of the same windows at the sizes that were tried, in ascending order.
 
     Attributes:
-        length, way, layer: what was truncated; a layer alone, or None for all of them.
-        untouched: so many keys change nothing.
-        exact: N* is a whole number; else it is read off between sizes that lie apart.
-        sizes: those that were tried, none where all keys are not enough.
-        baseline: (window,), of the model as it is.
+        length, way, layer: what was truncated; layer None means all layers.
+        untouched: keeping this many keys changes nothing.
+        exact: N* is a whole number; else it is interpolated between sizes.
+        sizes: those that were tried; empty if even all keys are not enough.
+        baseline: (window,), of the unchanged model.
         full: (window,), with all keys: the baseline, unless another normalizer is swapped in.
         truncated: (size, window).
     """
@@ -39,37 +39,37 @@ class Curve:
 
     @property
     def _losses(self) -> Tensor:
-        """(size, window); the last row is that of all keys."""
+        """(size, window); the last row keeps all keys."""
         return torch.cat([self.truncated, self.full[None]])
 
     @cached_property
     def rises(self) -> Tensor:
-        """Rise of the mean loss over the baseline's at each size; the last one is that with all keys."""
+        """Relative rise of the mean loss over the baseline at each size; the last one keeps all keys."""
         return relative_rises(self.baseline, self._losses)
 
     def resampled(self, resamples: int, seed: int) -> Tensor | None:
         """(resample, size), the same windows for every curve of this length; None with one window."""
         if len(self.baseline) < 2:
             return None
-        # By length, or the windows of all lengths would be drawn alike.
+        # Seeded by length, or windows of all lengths would be drawn in the same way.
         return resampled_rises(self.baseline, self._losses, resamples, (seed + self.length) % 2**63)
 
     def crossing(self, allowed: float, rises: Tensor | None = None) -> Tensor:
-        """Where the rise (by default that of all windows) falls to what is allowed, between sizes."""
+        """Where the rise (by default over all windows) falls to the allowed one, between sizes."""
         return crossings(self.rises if rises is None else rises, [*self.sizes, self.untouched], allowed)
 
     def needed(self, allowed: float, rises: Tensor | None = None) -> Tensor:
-        """N*: a whole number where it was searched exactly; infinite where all keys are not enough."""
+        """N*: a whole number after an exact search; infinite if even all keys are not enough."""
         crossing = self.crossing(allowed, rises)
         return least_whole(crossing) if self.exact else crossing
 
     def ends(self, allowed: float, drawn: Tensor | None, level: float) -> Ends:
-        """The interval of N* from rises of resampled windows; an end that is not resolved is None."""
+        """The interval of N* from rises of resampled windows; an unresolved end is None."""
         needed = None if drawn is None else self.needed(allowed, drawn)
         return (whole_interval if self.exact else interval)(needed, level, len(self.baseline))
 
     def first(self, allowed: float) -> int:
-        """The least whole N that holds: N* rounded up if the curve is monotone, else the least one that was tried."""
+        """The smallest whole N that keeps the loss: N* rounded up if the curve is monotone, else the smallest tried."""
         if self.monotone(allowed):
             return int(least_whole(self.crossing(allowed)))
         return min(size for size, rise in self._tried.items() if rise <= allowed)
@@ -86,10 +86,9 @@ def trace(
     losses_with: Callable[[int], Tensor], baseline: Tensor, full: Tensor, allowed: Sequence[float], sizes: Sizes, *,
     length: int, way: str, layer: int | None = None,
 ) -> Curve:  # fmt: skip
-    """Try sizes until the crossing of every allowed rise is known; none where all keys are not enough.
+    """Try sizes until the crossing of every allowed rise is known; none if even all keys are not enough.
 
-    A rise is always that over the baseline's loss: a normalizer that is worse with all its keys must not earn a smaller
-    N.
+    Rises are always over the baseline's loss: a normalizer that is worse with all keys must not earn a smaller N.
     """
     tried: dict[int, Tensor] = {}
     rises: dict[int, float] = {}

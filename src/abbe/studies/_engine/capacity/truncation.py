@@ -1,4 +1,4 @@
-"""What to swap so that every query keeps its N keys of largest weight only."""
+"""What to swap in so that every query keeps only its top N keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..loss import next_token_losses
 
 
 def top_keys(keep: int, way: str = RENORMALISED) -> str:
-    """Of softmax: its spec. A sink counts as a key: it is among the kept if its logit is large enough."""
+    """The spec for softmax. A sink counts as a key: it is kept if its logit is large enough."""
     return f"topk:k={keep},renormalize={'true' if way == RENORMALISED else 'false'}"
 
 
@@ -22,18 +22,16 @@ def truncated_rules(model: LoadedModel, what: str | Mapping[str, str], keep: int
     rules: dict[str, Normalizer] = {}
     for path, groups in plan(model, what).items():
         for group in groups:
-            heads = ",".join(str(head) for head in group.heads)
-            rules[f"{path}.heads.{heads}"] = _truncated(group.normalizer, keep)
+            inner, heads = group.normalizer, ",".join(map(str, group.heads))
+            # Top-k for softmax: the same weights, but with a kernel, and the earlier of equal keys.
+            rules[f"{path}.heads.{heads}"] = (
+                normalizer(top_keys(keep)) if inner is None or str(inner) == "softmax" else Truncated(inner, keep)
+            )
     return rules
 
 
-def _truncated(inner: Normalizer | None, keep: int) -> Normalizer:
-    """Top-k where it is softmax: the same weights, but with a kernel, and with the earlier of equal keys."""
-    return normalizer(top_keys(keep)) if inner is None or str(inner) == "softmax" else Truncated(inner, keep)
-
-
 def has_sinks(model: LoadedModel, swapped: Swap, tokens: Tensor) -> bool:
-    """Whether a layer has a learned sink, which is one key more."""
+    """Whether any layer has a learned sink, which is one more key."""
     sinks: list[bool] = []
     swapped.listen(lambda call, _: sinks.append(call.sink is not None))
     next_token_losses(model, tokens)

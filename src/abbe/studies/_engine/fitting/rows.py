@@ -1,6 +1,6 @@
-"""Rows to calibrate on: logits, values and outputs of some queries of every layer of the unchanged model.
+"""Rows to calibrate on: logits, values and outputs of sampled queries in every layer of the unchanged model.
 
-What is special: a layer's rows are kept until it is fitted, so the layers are read in portions that fit in memory.
+What is special: a layer's rows are kept until it is fitted, so layers are read in portions that fit in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..passes import run_model
 from ..settings import Settings
 from ..window import query_positions
 
-_NUMBERS_AT_ONCE = 1 << 26  # of a portion: a quarter of a gigabyte
+_NUMBERS_AT_ONCE = 1 << 26  # per portion: a quarter of a gigabyte
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,9 +26,9 @@ class LayerRows:
     """What one layer does with the sampled queries.
 
     Attributes:
-        logits: (window, head, query, key); a learned sink of the model is one key more, the first, whose value is 0.
+        logits: (window, head, query, key); a learned sink is an additional first key, whose value is 0.
         values: (window, head or key head, key, width).
-        outputs: (window, head, query, width), those of the baseline.
+        outputs: (window, head, query, width), of the baseline.
     """
 
     logits: Tensor
@@ -36,7 +36,7 @@ class LayerRows:
     outputs: Tensor
 
     def averaged(self, weights: Tensor) -> Tensor:
-        """The outputs under these weights."""
+        """The outputs with these weights."""
         batch, heads, queries, keys = weights.shape
         grouped = weights.reshape(batch, self.values.shape[1], -1, keys)
         return (grouped @ self.values).view(batch, heads, queries, -1)
@@ -60,14 +60,14 @@ class RowReader:
 
     @torch.no_grad()
     def read(self, names: Collection[str]) -> dict[str, LayerRows]:
-        """The rows of these layers, all windows together."""
+        """The rows of these layers over all windows."""
         self._wanted, self._rows = set(names), {name: [] for name in names}
         try:
             for window in self._windows:
                 self._window = window
                 run_model(self._model, window.tokens)
         finally:
-            self._wanted = ()  # deaf to the passes of other readers of the tap
+            self._wanted = ()  # ignore the passes of other readers of the tap
         by_layer, self._rows = self._rows, {}
         return {name: _joined(parts) for name, parts in by_layer.items() if parts}
 

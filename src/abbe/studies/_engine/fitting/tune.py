@@ -1,4 +1,4 @@
-"""Fine-tuning of nothing but a swap's parameters, end to end on the loss of windows."""
+"""Fine-tune only the parameters of a swap, end to end on the loss of windows."""
 
 from __future__ import annotations
 
@@ -15,20 +15,16 @@ from ....models import LoadedModel, Window
 
 State = dict[str, Tensor]
 
-_RATE = 0.05  # of raw parameters, falling to 0 in a straight line
+_RATE = 0.05  # for raw parameters, decaying linearly to 0
 _KEEP_EVERY = 5  # steps
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of Adam
 
 
 def fine_tune(
-    model: LoadedModel,
-    parameters: Sequence[nn.Parameter],
-    windows: Sequence[Window],
-    steps: int,
-    start: State | None,
-    keep: Callable[[State], object],
-    on_step: Callable[[int], object],
-) -> None:
-    """Steps of Adam, each on one window, in turn; resumes from `start`, what `keep` was given last."""
+    model: LoadedModel, parameters: Sequence[nn.Parameter], windows: Sequence[Window], steps: int,
+    start: State | None, keep: Callable[[State], object], on_step: Callable[[int], object],
+) -> None:  # fmt: skip
+    """Steps of Adam, each on one window, in turn; resumes from `start`, the state that `keep` received last."""
     optimizer = torch.optim.Adam(parameters, lr=_RATE)
     done = _restore(optimizer, parameters, start) if start is not None else 0
     with only_learning(model.network, parameters):
@@ -48,7 +44,7 @@ def fine_tune(
 
 @contextmanager
 def only_learning(network: nn.Module, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Nothing else of the network needs a gradient."""
+    """Freeze all other parameters of the network."""
     learning = {id(parameter) for parameter in parameters}
     frozen = [weight for weight in network.parameters() if weight.requires_grad and id(weight) not in learning]
     for weight in frozen:
@@ -71,9 +67,8 @@ def _loss(model: LoadedModel, tokens: Tensor) -> Tensor:
 def _state(optimizer: torch.optim.Adam, parameters: Sequence[nn.Parameter], steps: int) -> State:
     state = {"steps": torch.tensor(steps)}
     for number, parameter in enumerate(parameters):
-        kept = optimizer.state[parameter]
-        state |= {f"{number}.raw": parameter.detach().clone()}
-        state |= {f"{number}.{name}": kept[name].clone() for name in ("step", "exp_avg", "exp_avg_sq")}
+        state[f"{number}.raw"] = parameter.detach().clone()
+        state |= {f"{number}.{name}": optimizer.state[parameter][name].clone() for name in _MOMENTS}
     return state
 
 
@@ -81,7 +76,5 @@ def _restore(optimizer: torch.optim.Adam, parameters: Sequence[nn.Parameter], st
     for number, parameter in enumerate(parameters):
         with torch.no_grad():
             parameter.copy_(state[f"{number}.raw"])
-        optimizer.state[parameter] = {
-            name: state[f"{number}.{name}"].clone() for name in ("step", "exp_avg", "exp_avg_sq")
-        }
+        optimizer.state[parameter] = {name: state[f"{number}.{name}"].clone() for name in _MOMENTS}
     return int(state["steps"])

@@ -1,8 +1,8 @@
 """How many more prompts an alternative gets right than the baseline, on the same prompts.
 
-Only prompts that one of the two gets right and the other wrong say anything. Given how many those are, each is a gain
-with some probability theta, and the exact interval of theta (Clopper and Pearson) becomes one of the gain. It leaves
-out 0 exactly where the exact two-sided test of McNemar rejects at the same level.
+Only prompts that exactly one of the two gets right are informative. Given their number, each is a gain with some
+probability theta, and the exact interval of theta (Clopper and Pearson) becomes one of the gain. It excludes 0 exactly
+if the exact two-sided test of McNemar rejects at the same level.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 def paired_gain(
     baseline: Sequence[bool], other: Sequence[bool], level: float = 0.95
 ) -> tuple[float, float | None, float | None]:
-    """Accuracy of the other less the baseline's, and its interval: none where both are right on the same prompts."""
+    """Accuracy of the other minus the baseline's, and its interval: none if both are right on the same prompts."""
     from scipy.stats import binomtest  # takes long to import
 
     gained = sum(new and not old for old, new in zip(baseline, other, strict=True))
@@ -27,7 +27,7 @@ def paired_gain(
 
 
 def wilson(right: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """Interval of a share, by the score test: never empty, also where all or none are right."""
+    """Interval of a share, by the score test: never empty, even if all or none are right."""
     from scipy.stats import binomtest  # takes long to import
 
     ends = binomtest(right, total).proportion_ci(level, "wilson")

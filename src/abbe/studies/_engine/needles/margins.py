@@ -12,25 +12,24 @@ from torch import Tensor
 from ....models import LoadedModel
 from .prompts import Prompt
 
-_TOKENS_AT_ONCE = 4096  # of a batch: its activations stay small
+_TOKENS_AT_ONCE = 4096  # per batch: its activations stay small
 
 
 @torch.no_grad()
 def margins(
-    model: LoadedModel, prompts: Sequence[Prompt], on_batch: Callable[[int], object] | None = None
+    model: LoadedModel, prompts: Sequence[Prompt], on_batch: Callable[[int], object] = lambda size: None
 ) -> list[float]:
-    """The logit of each right answer less that of the best wrong candidate; above 0 the answer is right."""
-    of_prompts: list[float] = []
+    """The logit of each right answer minus that of the best wrong candidate; above 0 the answer is right."""
+    by_prompt: list[float] = []
     for batch in batches(prompts):
         logits = _last_logits(model, torch.stack([prompt.tokens for prompt in batch]))
-        of_prompts += [_margin(row, prompt) for row, prompt in zip(logits, batch, strict=True)]
-        if on_batch is not None:
-            on_batch(len(batch))
-    return of_prompts
+        by_prompt += [_margin(row, prompt) for row, prompt in zip(logits, batch, strict=True)]
+        on_batch(len(batch))
+    return by_prompt
 
 
 def batches(prompts: Sequence[Prompt]) -> list[list[Prompt]]:
-    """Prompts of one length that stand together, as many as fit."""
+    """Consecutive prompts of the same length, as many as fit."""
     filled: list[list[Prompt]] = []
     for prompt in prompts:
         last = filled[-1] if filled else []
@@ -42,7 +41,7 @@ def batches(prompts: Sequence[Prompt]) -> list[list[Prompt]]:
 
 
 def _last_logits(model: LoadedModel, tokens: Tensor) -> Tensor:
-    """(prompt, vocabulary) after the last token; a model that can leave out the others does."""
+    """(prompt, vocabulary) after the last token; other logits are skipped if the model can."""
     network: Any = model.network
     last_only = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(network.forward).parameters else {}
     logits: Tensor = network(input_ids=tokens.to(model.device), use_cache=False, **last_only).logits

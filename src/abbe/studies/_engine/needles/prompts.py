@@ -1,7 +1,7 @@
 """Prompts with one right answer: key-value lists, and a needle in the user's text.
 
-Keys and values are words of the user's text that are one token each, so that every answer is one token that the model
-may well know, and every length is exact.
+Keys and values are words of the user's text that are one token each, so that every answer is a single familiar token,
+and every length is exact.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ....models import Text, special_tokens
 
 KINDS = ("key-value", "needle")
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-CANDIDATES = 20  # the right word and others, among which the answer of a needle is looked for
-DECOYS = 3  # sentences of the same form with other keys: without them, whichever candidate occurs is the answer
+CANDIDATES = 20  # the right word and others, from which the answer of a needle is chosen
+DECOYS = 3  # sentences of the same form with other keys: without them, the only candidate in sight is the answer
 _READ = 400_000  # characters of the text that hay and words are taken from
 _SEPARATORS = ("\n", ".", ",", ";")
 _BEGIN, _MIDDLE, _END = "\nRemember: the word for", " is", ".\n"
@@ -29,7 +29,7 @@ _BEGIN, _MIDDLE, _END = "\nRemember: the word for", " is", ".\n"
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """Tokens whose next one should be `answer`; `candidates` are the words that it is compared with."""
+    """Tokens that should be followed by `answer`; `candidates` are the words that it competes with."""
 
     kind: str
     length: int
@@ -43,11 +43,11 @@ class Prompt:
         return 1 / len(self.candidates)
 
 
-Maker = Callable[[list[int], int, float, int], Prompt | None]  # of words, length, depth and number
+Maker = Callable[[list[int], int, float, int], Prompt | None]  # from words, length, depth and number
 
 
 class PromptMaker:
-    """Makes prompts for one tokenizer and text; what it cannot make is listed in `skipped`."""
+    """Makes prompts for one tokenizer and text; `skipped` lists those that cannot be made."""
 
     def __init__(self, tokenizer: Any, text: Text, seed: int) -> None:
         self.words = plain_words(tokenizer)  # of the vocabulary
@@ -62,17 +62,17 @@ class PromptMaker:
 
     def make(self, lengths: Sequence[int], prompts: int, depths: Sequence[float] = DEPTHS) -> list[Prompt]:
         """`prompts` of each kind, length and depth."""
-        made: list[Prompt] = []
+        by_kind: list[Prompt] = []
         for kind, make in zip(KINDS, (self._key_value, self._needle), strict=True):
             for length in lengths:
                 places = [(length, depth, number) for depth in depths for number in range(prompts)]
-                made += self._made(kind, length, make, places)
-        return made
+                by_kind += self._of_length(kind, length, make, places)
+        return by_kind
 
-    def _made(self, kind: str, length: int, make: Maker, places: Sequence[tuple[int, float, int]]) -> list[Prompt]:
-        """From words that stand in the text twice, else once, else anywhere in the vocabulary; `skipped` lists that."""
+    def _of_length(self, kind: str, length: int, make: Maker, places: Sequence[tuple[int, float, int]]) -> list[Prompt]:
+        """From words that occur twice in the text, else once, else from the whole vocabulary, noted in `skipped`."""
         for words in (self.twice, self.once, self.words):
-            if made := _all(make, words, places):
+            if prompts := _all(make, words, places):
                 if words is self.words:
                     self.skipped.append(
                         f"{kind} prompts of {length} tokens: words of the whole vocabulary, because only "
@@ -80,7 +80,7 @@ class PromptMaker:
                     )
                 if kind == KINDS[1] and (decoys := self._decoys(length)) < DECOYS:
                     self.skipped.append(f"{kind} prompts of {length} tokens: {decoys} of {DECOYS} decoys have room")
-                return made
+                return prompts
         self.skipped.append(f"{kind} prompts of {length} tokens: {self._why(kind, length)}")
         return []
 
@@ -92,17 +92,17 @@ class PromptMaker:
             return None
         drawn = self._draw(f"key-value {length} {depth} {number}", words, 2 * pairs)
         keys, values = drawn[:pairs], drawn[pairs:]
-        asked = round(depth * (pairs - 1))
+        target = round(depth * (pairs - 1))
         body = [token for key, value in zip(keys, values, strict=True) for token in (key, value, *self._separator)]
         filled = (self._separator or [words[0]]) * left
-        tokens = [*self._before, *filled[:left], *body, keys[asked]]
-        return Prompt(KINDS[0], length, depth, torch.tensor(tokens), values[asked], tuple(values))
+        tokens = [*self._before, *filled[:left], *body, keys[target]]
+        return Prompt(KINDS[0], length, depth, torch.tensor(tokens), values[target], tuple(values))
 
     def _needle(self, words: list[int], length: int, depth: float, number: int) -> Prompt | None:
-        """The user's text with sentences that each give a key its word, and the start of one of them at the end.
+        """The user's text with sentences that each assign a word to a key, and the start of one of them at the end.
 
-        The one that is asked for stands at the depth, the others at some of the other depths of the test: neither that
-        a word occurs nor where it stands tells which one is right.
+        The target is at this depth, the decoys at some of the other depths of the test: neither the presence of a word
+        nor its position gives the answer away.
         """
         decoys = self._decoys(length)
         room = self._room(length, decoys)
@@ -123,7 +123,7 @@ class PromptMaker:
         return Prompt(KINDS[1], length, depth, torch.tensor(tokens), candidates[0], tuple(candidates))
 
     def _depths(self, name: str, depth: float, decoys: int) -> list[float]:
-        """Of the sentence that is asked for, then of its decoys."""
+        """Of the target sentence, then of its decoys."""
         others = [other for other in DEPTHS if other != depth]
         return [depth, *(others[i] for i in self._draw(f"depths of {name}", range(len(others)), decoys))]
 
@@ -134,12 +134,12 @@ class PromptMaker:
         return [*self._question(key), word, *self._end]
 
     def _room(self, length: int, decoys: int) -> int:
-        """Tokens of a needle prompt that are left for the user's text."""
+        """Tokens of a needle prompt left for the user's text."""
         question, sentence = len(self._question(0)), len(self._sentence(0, 0))
         return length - len(self._before) - question - (1 + decoys) * sentence
 
     def _decoys(self, length: int) -> int:
-        """How many fit, with text between them all."""
+        """How many fit, with text between all of them."""
         return next((count for count in range(DECOYS, 0, -1) if self._room(length, count) >= len(DEPTHS) - 1), 0)
 
     def _why(self, kind: str, length: int) -> str:
@@ -155,7 +155,7 @@ class PromptMaker:
 
 
 def _with(hay: Sequence[int], planted: Sequence[tuple[int, Sequence[int]]]) -> Iterator[int]:
-    """The text with every sentence after so many of its tokens."""
+    """The text with every sentence planted after the given number of its tokens."""
     done = 0
     for at, sentence in sorted(planted, key=lambda one: one[0]):
         yield from hay[done:at]
@@ -172,29 +172,22 @@ def _all(make: Maker, words: list[int], places: Sequence[tuple[int, float, int]]
 
 
 def plain_words(tokenizer: Any) -> list[int]:
-    """Tokens that are a whole word of at least three small letters, the one before a space where there are such."""
+    """Tokens that are a whole word of at least three lower-case letters, with a leading space if any are."""
     special = set(tokenizer.all_special_ids)
-    marked: list[int] = []
-    bare: list[int] = []
-    for number, token in _tokens(tokenizer):
-        if number in special:
-            continue
-        if re.fullmatch("[\u0120\u2581][a-z]{3,}", token):  # how byte-level and sentence-piece tokenizers write a space
-            marked.append(number)
-        elif re.fullmatch("[a-z]{3,}", token):
-            bare.append(number)
-    return marked or bare
+    tokens = sorted((number, token) for token, number in tokenizer.get_vocab().items() if number not in special)
+
+    def matching(pattern: str) -> list[int]:
+        return [number for number, token in tokens if re.fullmatch(pattern, token)]
+
+    # How byte-level and sentence-piece tokenizers write a space.
+    return matching("[\u0120\u2581][a-z]{3,}") or matching("[a-z]{3,}")
 
 
 def word_counts(tokenizer: Any, words: Sequence[int], text: str) -> dict[int, int]:
-    """How often each of these tokens stands in the text as a whole word, between characters that are no letters."""
+    """How often each of these tokens occurs in the text as a whole word."""
     counted = Counter(re.findall(r"[^\W\d_]+", text))
     names = tokenizer.convert_ids_to_tokens(list(words))
     return {word: counted[name.lstrip("\u0120\u2581")] for word, name in zip(words, names, strict=True)}
-
-
-def _tokens(tokenizer: Any) -> Iterator[tuple[int, str]]:
-    yield from sorted((number, token) for token, number in tokenizer.get_vocab().items())
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:

@@ -1,7 +1,7 @@
-"""What a shared folder says about its parts: which there are, which files each consists of, which have failed.
+"""What a shared folder records about its parts: which there are, their files, and their failures.
 
-A study that runs as a worker lists the parts of each of its stages here, so that anybody can count them without the
-model. All files lie in one folder of the run (`SHARED`); each is written once, by whoever comes first.
+A study that runs as a worker lists the parts of each stage here, so that they can be counted without the model. All
+files lie in one folder of the run (`SHARED`); each is written once, by the first worker to come.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ...._errors import AbbeError
-from ...._files import CHECKED, checked, is_unfinished, read_json, write_json_once
+from ...._files import checked, is_unfinished, read_json, write_json_once
 from ...._workers import CLAIMS, SHARED, WORKERS, here
 
-ATTEMPTS = 3  # a part that failed so often is left out
-_ASKED, _STAGES, _REMEMBERED, _FAILED = "asked.json", "stages", "remembered", "failed"
+ATTEMPTS = 3  # a part that failed this often is left out
+_REQUEST, _STAGES, _REMEMBERED, _FAILED = "asked.json", "stages", "remembered", "failed"
 _FOLDERS = (_STAGES, _REMEMBERED, _FAILED, CLAIMS, WORKERS)
 _OURS = re.compile(
-    rf"{re.escape(_ASKED)}|{_STAGES}/[0-9a-f]{{16}}\.json|{_REMEMBERED}/run[^/]*\.json|{_FAILED}/[^/]+-[1-{ATTEMPTS}]\.json"
+    rf"{re.escape(_REQUEST)}|{_STAGES}/[0-9a-f]{{16}}\.json|{_REMEMBERED}/run[^/]*\.json|{_FAILED}/[^/]+-[1-{ATTEMPTS}]\.json"
     rf"|(?:{CLAIMS}|{WORKERS})/[^/]+\.json"
 )
 
@@ -71,24 +71,23 @@ class Failure:
 
 
 class Board:
-    """What workers keep in a run folder beside its parts."""
+    """What workers keep in a run folder next to its parts."""
 
     def __init__(self, run: Path) -> None:
         self.run, self.folder = run, run / SHARED
 
-    def asked(self) -> dict[str, Any] | None:
+    def request(self) -> dict[str, Any] | None:
         """Which study with which arguments; None if no worker has begun one."""
-        path = self.folder / _ASKED
-        return checked(path, read_json(path)) if path.is_file() else None
+        return _read(self.folder / _REQUEST)
 
-    def ask(self, asked: Mapping[str, Any]) -> None:
-        """Written by the first worker that knows that the folder is that of its run."""
-        self._write(self.folder / _ASKED, asked)
+    def set_request(self, request: Mapping[str, Any]) -> None:
+        """Written by the first worker that knows that the folder belongs to its run."""
+        _write(self.folder / _REQUEST, request)
 
     def list_stage(self, units: Sequence[Unit]) -> None:
         listed = {unit.name: [str(file.relative_to(self.run)) for file in unit.files] for unit in units}
         name = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
-        self._write(self.folder / _STAGES / f"{name}.json", listed)
+        _write(self.folder / _STAGES / f"{name}.json", listed)
 
     def units(self) -> list[Unit]:
         """Of all stages that a worker has reached."""
@@ -100,47 +99,43 @@ class Board:
         return [Unit(name, some) for name, some in files.items()]
 
     def remember(self, folder: Path, content: Mapping[str, Any]) -> None:
-        """What a run in the folder needs beside its parts to be merged without its model."""
-        self._write(self._remembered(folder), content)
+        """What a run in the folder needs, apart from its parts, to be merged without its model."""
+        _write(self._remembered(folder), content)
 
     def remembered(self, folder: Path) -> dict[str, Any] | None:
-        path = self._remembered(folder)
-        return checked(path, read_json(path)) if path.is_file() else None
+        return _read(self._remembered(folder))
 
     def fail(self, unit: Unit, reason: str, worker: str) -> None:
-        content = here() | {"part": unit.name, "reason": reason, "worker": worker, "when": _now()}
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        content = here() | {"part": unit.name, "reason": reason, "worker": worker, "when": now}
         for attempt in range(1, ATTEMPTS + 1):
-            if self._write(self._failure(unit, attempt), content):
+            if _write(self._failure(unit, attempt), content):
                 return
 
     def failure(self, unit: Unit) -> Failure | None:
-        """The last one, of a part that is not there."""
+        """The last one of a missing part."""
         last: Failure | None = None
         for attempt in range(1, ATTEMPTS + 1):
             path = self._failure(unit, attempt)
             if not path.is_file():
                 break
             with suppress(AbbeError):
-                content = {key: value for key, value in read_json(path).items() if key != CHECKED}
+                content = read_json(path)
                 workers = (*(last.workers if last is not None else ()), str(content.get("worker")))
                 last = Failure(unit.name, str(content.get("reason")), str(content.get("host")), attempt, workers)
         return last
 
     def failed_names(self) -> set[str]:
-        """Of parts with a failure; they may be there by now."""
-        names = set()
-        for path in (self.folder / _FAILED).glob("*.json"):
-            with suppress(AbbeError):
-                names.add(str(read_json(path).get("part")))
-        return names
+        """Of parts with a failure; they may have been made since."""
+        return {str(content.get("part")) for _, content in self._failures()}
 
     def has_given_up(self, unit: Unit) -> bool:
         return self._failure(unit, ATTEMPTS).is_file()
 
     def left(self, units: Sequence[Unit], needed: bool = False) -> list[Unit]:
-        """Parts that are not there, and not given up unless they are needed, by lists of their folders.
+        """Missing parts, except those that were given up and are not needed, by listing their folders.
 
-        NFS may remember for a while that it has not found a file; a list of the folder is asked for anew.
+        NFS may remember for a while that a file was not found; a list of the folder is always fresh.
         """
         names: dict[Path, set[str]] = {}
 
@@ -161,12 +156,10 @@ class Board:
                 self._failure(unit, attempt).unlink()
 
     def set_aside(self, living: Collection[str]) -> int:
-        """Give fresh attempts to parts that failed in earlier calls: none of who tried lives. How many parts."""
+        """Give fresh attempts to parts that failed in earlier calls, whose workers are all gone; returns how many."""
         parts: dict[str, list[tuple[Path, object]]] = {}
-        for path in sorted((self.folder / _FAILED).glob("*.json")):
-            with suppress(AbbeError):
-                content = read_json(path)
-                parts.setdefault(str(content.get("part")), []).append((path, content.get("worker")))
+        for path, content in self._failures():
+            parts.setdefault(str(content.get("part")), []).append((path, content.get("worker")))
         earlier = [tries for tries in parts.values() if not any(worker in living for _, worker in tries)]
         for path, _ in (one for tries in earlier for one in reversed(tries)):
             with suppress(OSError):
@@ -174,7 +167,7 @@ class Board:
         return len(earlier)
 
     def clear(self) -> None:
-        """Everything is in the finished run: only its parts stay, and what others have put here."""
+        """The run is finished: remove everything but its parts and foreign files."""
         places = [self.folder, *(self.folder / name for name in _FOLDERS)]
         if self.folder.is_symlink():
             return
@@ -183,8 +176,13 @@ class Board:
                 with suppress(OSError):
                     path.unlink()
         for place in reversed(places):
-            with suppress(OSError):  # where something is in it
+            with suppress(OSError):  # not empty
                 place.rmdir()
+
+    def _failures(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        for path in sorted((self.folder / _FAILED).glob("*.json")):
+            with suppress(AbbeError):
+                yield path, read_json(path)
 
     def _remembered(self, folder: Path) -> Path:
         within = Path(os.path.realpath(folder)).relative_to(self.run)
@@ -193,16 +191,27 @@ class Board:
     def _failure(self, unit: Unit, attempt: int) -> Path:
         return self.folder / _FAILED / f"{unit.name.replace('/', '+')}-{attempt}.json"
 
-    def _write(self, path: Path, content: Mapping[str, Any]) -> bool:
-        if path.is_file():
-            return False
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        return write_json_once(path, content)
+
+def _read(path: Path) -> dict[str, Any] | None:
+    return checked(path, read_json(path)) if path.is_file() else None
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> bool:
+    if path.is_file():
+        return False
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return write_json_once(path, content)
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, with its type unless it is an `AbbeError`."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, AbbeError) else f"{type(error).__name__}: {text}"
 
 
 def is_of_workers(path: Path) -> bool:
-    """Whether a file, as seen from its run folder, is one that workers write beside the parts: it may be removed."""
+    """Whether workers write this file, relative to its run folder, next to the parts: it may be removed."""
     if path.parts[0] != SHARED or len(path.parts) > 3:
         return False
     within = path.relative_to(SHARED)
@@ -212,27 +221,21 @@ def is_of_workers(path: Path) -> bool:
 
 
 def failures(board: Board, units: Iterable[Unit]) -> tuple[Failure, ...]:
-    """Of parts that are not there."""
-    all_units = [(unit, board.failure(unit)) for unit in units if not unit.is_there]
-    return tuple(failure for _, failure in all_units if failure is not None)
+    missing = (board.failure(unit) for unit in units if not unit.is_there)
+    return tuple(failure for failure in missing if failure is not None)
 
 
 def refuse_all_failed(failed: Sequence[Failure], parts: str) -> NoReturn:
-    """Nothing is left to make a result of."""
     raise AbbeError(
-        f"all {parts} failed, so there is nothing to merge; the first: {failed[0]}; mend that, then --shard any tries "
-        "them afresh, or the same command without --shard shows why"
+        f"all {parts} failed, so there is nothing to merge; the first: {failed[0]}; fix that, then --shard any tries "
+        "them again, or the same command without --shard shows why"
     )
 
 
 def _names_in(folder: Path) -> set[str]:
-    """Of the files in a folder; none if it is not there."""
+    """Files in a folder, which may be missing."""
     try:
         with os.scandir(folder) as entries:
             return {entry.name for entry in entries if entry.is_file()}  # a folder may stand in the way
     except OSError:
         return set()
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

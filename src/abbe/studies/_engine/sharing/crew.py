@@ -1,8 +1,8 @@
-"""The two ways in which a study goes through the parts of a shared folder: as one of its workers, or to merge them.
+"""How a study goes through the parts of a shared folder: as one of its workers, or to merge them.
 
 A study calls `share` with the parts of a stage before it goes through them as usual, and `leave_to_merge` before it
-makes its tables. In a plain run both do nothing. A worker makes what falls to it, and leaves the study (`Enough`) where
-a stage is not complete, or where only tables remain. Who merges refuses parts that are missing, and goes on.
+makes its tables. In a plain run both do nothing. A worker makes its share, and leaves the study (`Enough`) if a stage
+is incomplete or only tables remain. A merger refuses missing parts, and continues.
 """
 
 from __future__ import annotations
@@ -10,24 +10,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, TypeVar
 
 from ...._errors import AbbeError
 from ...._files import CannotWrite
 from ...._workers import Alive, expires_after
+from ....words.numbers import many
 from ..watch import Watch
-from .board import ATTEMPTS, Board, Failure, Unit
+from .board import ATTEMPTS, Board, Failure, Unit, one_line
 from .shard import Shard
 
 _POLL = 0.5  # seconds between two looks at parts that other workers have claimed, or that failed here
-_PATIENCE = 10  # times a claim lasts: so long a part that failed here is left to workers that may be busy elsewhere
-_ROW = 5  # parts that fail one after the other before one is made: it is the machine, not the parts
+_PATIENCE = 10  # claim lifetimes: how long a part that failed here is left to workers that may be busy elsewhere
+_ROW = 5  # parts that fail in a row before any is made: the machine is at fault, not the parts
 
 Make = Callable[[Unit], object]
-current: ContextVar[Crew | None] = ContextVar("crew", default=None)
+_T = TypeVar("_T")
 
 
 class Enough(Exception):
@@ -35,71 +36,76 @@ class Enough(Exception):
 
 
 class _Later(Exception):
-    """What a part builds on failed here and is left to others: the part itself comes later."""
+    """A prerequisite failed here and is left to others: the part itself is postponed."""
 
 
-class Crew(Protocol):
-    """What `share` and the others below do in a shared folder."""
+class Crew:
+    """A plain run, which shares nothing."""
 
-    board: Board
+    board: Board | None = None
 
-    def ask(self, study: str, arguments: Mapping[str, Any]) -> None:
+    def called(self, study: str, arguments: Mapping[str, Any]) -> None:
         """Called by the study with its arguments, before it begins."""
 
     def begin(self, folder: Path) -> None:
-        """A folder is known to be that of this run, or of a run in it."""
+        """The folder is known to belong to this run, or to a run in it."""
 
     def share(self, units: Sequence[Unit], make: Make, watch: Watch | None, needed: bool) -> dict[str, Failure]:
-        """One stage; what has to be left out, by part."""
+        """One stage; the failures to leave out, by part."""
+        return {}
 
     def need(self, units: Sequence[Unit], make: Make) -> None:
-        """What a part builds on."""
+        """Prerequisites of a part."""
 
     def leave(self) -> None:
         """Only tables remain."""
 
     def independent(self) -> None:
-        """What comes next does not depend on the stages so far."""
+        """The next stages do not depend on those so far."""
 
 
-class Worker:
+current: ContextVar[Crew] = ContextVar("crew", default=Crew())  # noqa: B039 - a plain run has no state
+
+
+class Worker(Crew):
     """Makes the parts of its share that nobody else makes."""
+
+    board: Board
 
     def __init__(self, board: Board, alive: Alive, shard: Shard | None) -> None:
         self.board, self.alive, self.shard = board, alive, shard
         self.units: list[Unit] = []
         self.made = 0
         self._at_end = False
-        self._asked: dict[str, Any] | None = None
+        self._request: dict[str, Any] | None = None
         self._place = 0  # of the next part among all that are dealt out
-        self._depends = False  # the stage to come needs those before it
+        self._depends = False  # the next stage needs those before it
         self._failed: set[str] = set()  # parts that failed here
-        self._row: dict[str, str] = {}  # those of them since the last part that was made, with the reason
-        self._depth = 0  # parts that are being made now: one may need another
-        self._set_aside = 0  # parts that failed in earlier calls and are tried afresh
+        self._row: dict[str, str] = {}  # failures since the last part that was made, with their reasons
+        self._depth = 0  # parts being made now: one may need another
+        self._set_aside = 0  # parts that failed in earlier calls and get fresh attempts
 
     @property
     def stopped(self) -> str:
-        """Why this worker makes no more parts; empty if it does."""
+        """Why this worker makes no more parts; empty while it does."""
         if self.made or len(self._row) < _ROW:
             return ""
         *_, last = self._row.values()
         return f"{len(self._row)} parts failed one after the other here, last: {last}; stopping"
 
-    def ask(self, study: str, arguments: Mapping[str, Any]) -> None:
-        if self._asked is None:  # else it is called by the study that is shared
-            self._asked = {"study": study, **arguments}
+    def called(self, study: str, arguments: Mapping[str, Any]) -> None:
+        if self._request is None:  # else called from within the shared study
+            self._request = {"study": study, **arguments}
 
     def begin(self, folder: Path) -> None:
-        if self._asked is not None and folder.resolve() == self.board.run:
-            self.board.ask(self._asked)
-            if self.shard is None:  # begun to finish all that is left
+        if self._request is not None and folder.resolve() == self.board.run:
+            self.board.set_request(self._request)
+            if self.shard is None:  # started to finish everything
                 self._set_aside = self.board.set_aside(self.alive.others() | {self.alive.name})
 
     def share(self, units: Sequence[Unit], make: Make, watch: Watch | None, needed: bool) -> dict[str, Failure]:
         if self._set_aside and watch is not None:
-            parts = "1 part" if self._set_aside == 1 else f"{self._set_aside} parts"
-            watch.announce(f"{parts} failed in earlier calls: tried afresh, up to {ATTEMPTS} times")
+            watch.announce(f"{many(self._set_aside, 'part')} failed earlier: trying again, up to {ATTEMPTS} times")
             self._set_aside = 0
         self.units += units
         self.board.list_stage(units)
@@ -134,18 +140,18 @@ class Worker:
 
     @property
     def is_complete(self) -> bool:
-        """Whether only the merging remains."""
+        """Whether only merging remains."""
         return self._at_end and all(self._is_over(unit) for unit in self.units)
 
     def _mine(self, units: Sequence[Unit]) -> list[Unit]:
-        """Dealt out in turn. A stage that needs earlier ones is for all that get so far: others have left."""
+        """Dealt out in turn. A stage that needs earlier ones is for all workers that get this far: others have left."""
         first, self._place = self._place, self._place + len(units)
         if self.shard is None or self._depends:
             return list(units)
         return [unit for place, unit in enumerate(units, first) if self.shard.has(place)]
 
     def _settle(self, units: Sequence[Unit], make: Make, watch: Watch | None) -> None:
-        """Make these, or wait for those who do. A part that failed here is left to others, while there are any."""
+        """Make these, or wait for workers that do. A part that failed here is left to other workers, if any."""
         since = time.monotonic()
         while units:
             left = [unit for unit in units if not self._is_settled(unit, make, watch)]
@@ -163,16 +169,16 @@ class Worker:
             units = left
 
     def _others(self, waited: float) -> set[str]:
-        """Who may make a part that failed here: nobody, if none of them came to it for long."""
+        """Workers that may still make a part that failed here: none, if they had long enough."""
         return self.alive.others() if waited < _PATIENCE * expires_after() else set()
 
     def _is_left_to_nobody(self, unit: Unit, others: set[str]) -> bool:
-        """Whether a part that failed here has failed with all others who are there, too."""
+        """Whether a part that failed here has failed for all other live workers, too."""
         failure = self.board.failure(unit)
         return failure is None or others <= set(failure.workers)
 
     def _is_settled(self, unit: Unit, make: Make, watch: Watch | None, again: bool = False) -> bool:
-        """Make a part that nobody has made or claimed; whether it needs no more work."""
+        """Make a part that nobody has made or claimed; True if it needs no more work."""
         is_over = self._is_over(unit)
         if not is_over:
             if unit.name in self._failed and not again:
@@ -204,8 +210,7 @@ class Worker:
         except _Later:
             return
         except Exception as error:
-            said = " ".join(str(error).split())
-            self._fail(unit, said if isinstance(error, AbbeError) else f"{type(error).__name__}: {said}")
+            self._fail(unit, one_line(error))
             return
         finally:
             self._depth -= 1
@@ -224,72 +229,68 @@ class Worker:
 
 
 def refuse_without(failure: Failure) -> NoReturn:
-    """A part that failed, and that nothing can be made without."""
+    """Refuse to continue without a part that everything else needs."""
     raise AbbeError(f"{failure}; the rest needs it: the same command without --shard tries it again, and shows why")
 
 
 def share(units: Sequence[Unit], make: Make, watch: Watch | None = None, needed: bool = True) -> dict[str, Failure]:
-    """In a shared folder: make these parts together with other workers. What is left out, by part.
+    """In a shared folder: make these parts together with other workers. Returns the failures to leave out, by part.
 
-    If they are `needed`, a worker ends where one of them has failed too often, and they cannot be merged.
+    If the parts are `needed`, a worker ends once one of them has failed too often, and merging is refused.
     """
-    crew = current.get()
-    return {} if crew is None else crew.share(units, make, watch, needed)
+    return current.get().share(units, make, watch, needed)
 
 
 def need(units: Sequence[Unit], make: Make) -> None:
-    """In a shared folder: what other parts build on is made by whoever comes first, and the others wait for it."""
-    crew = current.get()
-    if crew is not None:
-        crew.need(units, make)
+    """In a shared folder: prerequisites are made by the first worker to come, and the others wait for them."""
+    current.get().need(units, make)
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """A whole study that is one part of another: within, it is a plain run."""
-    before = current.set(None)
+def temporarily(variable: ContextVar[_T], value: _T) -> Iterator[None]:
+    before = variable.set(value)
     try:
         yield
     finally:
-        current.reset(before)
+        variable.reset(before)
+
+
+def alone() -> AbstractContextManager[None]:
+    """For a whole study that is one part of another: within, it is a plain run."""
+    return temporarily(current, Crew())
 
 
 def unit_in(folder: Path, part: str, files: Sequence[Path]) -> Unit:
-    """A part of a run folder, which may lie in that of the study that is shared."""
-    crew = current.get()
-    inner = Path(os.path.realpath(folder))
-    within = inner.relative_to(crew.board.run) if crew is not None else Path()
+    """A part of a run folder, which may lie within the folder of the shared study."""
+    board, inner = current.get().board, Path(os.path.realpath(folder))
+    within = Path() if board is None else inner.relative_to(board.run)
     return Unit((within / part).as_posix(), tuple(Path(os.path.realpath(file.parent)) / file.name for file in files))
 
 
 def remember(folder: Path, content: Mapping[str, Any]) -> None:
-    """A worker writes down what only the model says, for who merges."""
+    """A worker records what only the model knows, for the merger."""
     crew = current.get()
     if isinstance(crew, Worker):
         crew.board.remember(folder, content)
 
 
 def leave_to_merge() -> None:
-    """A worker ends here: all parts are there, and tables are made by who merges."""
-    crew = current.get()
-    if crew is not None:
-        crew.leave()
+    """A worker ends here: all parts are there, and the merger makes the tables."""
+    current.get().leave()
 
 
 @contextmanager
 def independently() -> Iterator[None]:
-    """A worker that has to leave a part of a study goes on behind it."""
-    crew = current.get()
+    """A worker that has to leave this part of a study continues after it."""
     try:
         yield
     except Enough:
-        if crew is not None:
-            crew.independent()
+        current.get().independent()
 
 
 def is_shared() -> bool:
-    """Whether parts are made by workers: by this process, or by those whose parts it merges."""
-    return current.get() is not None
+    """Whether workers make the parts: this process, or those whose parts it merges."""
+    return current.get().board is not None
 
 
 def is_worker() -> bool:

@@ -1,4 +1,4 @@
-"""A run whose windows workers have measured, made without its model."""
+"""A run made from the windows that workers have measured, without the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .board import Board, Unit, refuse_all_failed
 
 @dataclass(frozen=True)
 class MergedRun:
-    """The run, and what else may be made from its folder; `cut` are all windows, also those that failed."""
+    """The run, and what a report needs of its folder; `cut` are all windows, including failed ones."""
 
     run: Run
     kept: RunFolder
@@ -30,13 +30,13 @@ class MergedRun:
 
 
 def merged_run(folder: Path, board: Board, study: str, say: Callable[[str], object]) -> MergedRun | None:
-    """None if a worker has not written down all that is needed, or a part is damaged: then the model is."""
+    """None if a worker's record is incomplete or a part is damaged: then the model is needed."""
     started, memory = time.perf_counter(), PeakMemory()
     remembered = board.remembered(folder)
     if remembered is None:
         return None
     facts = remembered["facts"]
-    identity = identity_of(facts["model"], facts["text"], facts["settings"])  # with the versions that are here
+    identity = identity_of(facts["model"], facts["text"], facts["settings"])  # with the versions installed here
     kept, settings = RunFolder(folder, identity, say, study), Settings.from_json(facts["settings"])
     cut = [Window(tokens=torch.empty(0, dtype=torch.long), **place) for place in remembered["windows"]]
     there = [window for window in cut if window in kept]

@@ -1,4 +1,4 @@
-"""Which share of the parts a worker makes: I of N, or whatever nobody else has claimed."""
+"""Which share of the parts a worker makes: I of N, or any that nobody else has claimed."""
 
 from __future__ import annotations
 
@@ -27,17 +27,15 @@ class Shard:
         return f"{self.number}/{self.count}"
 
 
-def as_shard(given: object) -> Shard | None:
-    """None or "any" for all that is left, a `Shard`, "I/N", or "slurm" for a task of a job array."""
-    if given is None or given == ANY:
+def as_shard(shard: object) -> Shard | None:
+    """None or "any" for all that is left, "I/N", or "slurm" for a task of a job array."""
+    if shard is None or shard == ANY:
         return None
-    if isinstance(given, Shard):
-        return given
-    if given == SLURM:
+    if shard == SLURM:
         return _of_slurm()
-    parts = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", given) if isinstance(given, str) else None
+    parts = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", shard) if isinstance(shard, str) else None
     if parts is None:
-        raise AbbeError(f"shard is {shown(given)}, but must be I/N, such as 3/16, {SLURM} or {ANY}")
+        raise AbbeError(f"shard is {shown(shard)}, but must be I/N, such as 3/16, {SLURM} or {ANY}")
     number, count = int(parts[1]), int(parts[2])
     if count < 1:
         raise AbbeError(f"shard is {number}/{count}, but N of I/N must be at least 1, such as 1/1")
@@ -47,7 +45,7 @@ def as_shard(given: object) -> Shard | None:
 
 
 def _of_slurm() -> Shard:
-    """Tasks need not begin at 1, but they have to be without gaps."""
+    """Tasks need not start at 1, but must have no gaps."""
     number, count = _variable(_ID), _variable(_COUNT)
     first = _variable(_MIN) if _MIN in os.environ else 1
     if not first <= number < first + count:
@@ -59,8 +57,8 @@ def _of_slurm() -> Shard:
 
 
 def _variable(name: str) -> int:
-    given = os.environ.get(name, "")
-    if not given.isdecimal():
-        said = f"{name} is {shown(given)}" if given else f"{name} is not set"
-        raise AbbeError(f"shard is {SLURM}, but {said}: start it by sbatch --array=1-16, or give I/N")
-    return int(given)
+    value = os.environ.get(name, "")
+    if not value.isdecimal():
+        problem = f"{name} is {shown(value)}" if value else f"{name} is not set"
+        raise AbbeError(f"shard is {SLURM}, but {problem}: start it with sbatch --array=1-16, or give I/N")
+    return int(value)

@@ -1,1 +1,1 @@
-"""What a swap costs and how sensitive it is, beside the baseline."""
+"""What a swap costs and how sensitive it is, compared with the baseline."""

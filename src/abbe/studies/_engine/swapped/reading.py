@@ -1,4 +1,4 @@
-"""Windows through a swapped model: the loss of each, and whatever a study reads of the swapped weights meanwhile."""
+"""Windows through a swapped model: the loss of each, and what a study reads from the swapped weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Noted = TypeVar("Noted")
 
 
 class SwapReading(ABC, Generic[Noted]):
-    """Listens to a swap while it reads; a study says what it notes of a layer, and what that amounts to."""
+    """Listens to a swap while it reads; a study defines what it notes per layer, and how to average that."""
 
     def __init__(self, model: LoadedModel, swapped: Swap, settings: Settings) -> None:
         self._model, self._settings = model, settings
@@ -28,7 +28,7 @@ class SwapReading(ABC, Generic[Noted]):
 
     @torch.no_grad()
     def read(self, window: Window) -> dict[str, float]:
-        """The loss, and what was noted of the layers."""
+        """The loss, and the means over the layers."""
         self._window, self._noted = window, []
         try:
             loss = float(next_token_losses(self._model, window.tokens).mean())
@@ -37,7 +37,6 @@ class SwapReading(ABC, Generic[Noted]):
         return {"loss": loss} | self._means(self._noted)
 
     def read_all(self, windows: Sequence[Window], on_window: Callable[[], object]) -> dict[str, list[float]]:
-        """By window."""
         by_window: dict[str, list[float]] = {}
         for window in windows:
             for name, value in self.read(window).items():
@@ -54,7 +53,7 @@ class SwapReading(ABC, Generic[Noted]):
     def _note(
         self, call: AttentionCall, window: Window, positions: Tensor, weights_of: Callable[[Tensor], Tensor]
     ) -> Noted:
-        """What a layer shows at these queries."""
+        """What to note of a layer at these queries."""
 
     @abstractmethod
     def _means(self, noted: Sequence[Noted]) -> dict[str, float]:

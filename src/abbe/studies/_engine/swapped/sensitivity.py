@@ -1,8 +1,8 @@
 """Sensitivity at equal selectivity: each head at the temperature at which it is as selective as the baseline.
 
-What is special: a normalizer can always be made calm by making it flat. So each head's temperature is chosen, on the
-logits of the baseline, so that its mean effective number of tokens is that of the baseline's softmax, and only then the
-Jacobians are compared. A learned sink counts as one more key, for both.
+What is special: any normalizer becomes insensitive if it is made flat. So each head's temperature is chosen, on the
+logits of the baseline, to match the mean effective number of tokens of the baseline's softmax, and only then are the
+Jacobians compared. A learned sink counts as one more key, for both.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ..settings import Settings
 from ..window import query_positions, seeded
 
 WINDOWS, QUERIES = 8, 8
-_HOTTEST, _GRID = 1e3, 25  # temperatures from 1/hottest on; an odd number, so that 1 is among them
+_HOTTEST, _GRID = 1e3, 25  # temperatures from 1/hottest to hottest; an odd number, to include 1
 _STEPS = 11  # of a bisection: a step of the grid, ln T = 0.58, is narrowed to 0.0003, far below the tolerance
-_TOLERANCE = 0.02  # of the effective number: farther off it jumps there, and the head is not matched
+_TOLERANCE = 0.02  # of the effective number: beyond it, the number jumps there, and the head is not matched
 _THEORY = {"softmax": "softmax", "sparsemax": "sparsemax", "entmax:alpha=1.5": "entmax15"}
 
 Logits = dict[str, Tensor]  # by path of the layer: (head, window, query, key)
@@ -36,7 +36,7 @@ Brackets = tuple[Tensor, Tensor, Tensor, Tensor]  # low and high ln T, sign at t
 
 @torch.no_grad()
 def baseline_logits(model: LoadedModel, windows: Sequence[Window], settings: Settings) -> Logits:
-    """Of some queries of some windows, layer by layer."""
+    """Of a sample of queries and windows, layer by layer."""
     by_layer: dict[str, list[Tensor]] = {}
     sampled = replace(settings, queries=QUERIES)
     for window in spread(windows, WINDOWS):
@@ -52,7 +52,7 @@ def baseline_logits(model: LoadedModel, windows: Sequence[Window], settings: Set
 
 
 def spread(windows: Sequence[Window], most: int) -> list[Window]:
-    """At most so many, evenly over the text, in whose order they stand."""
+    """At most this many windows, evenly over the text, in its order."""
     count = min(most, len(windows))
     return [windows[round(place * (len(windows) - 1) / max(count - 1, 1))] for place in range(count)]
 
@@ -60,7 +60,7 @@ def spread(windows: Sequence[Window], most: int) -> list[Window]:
 def at_equal_selectivity(
     logits: Logits, groups_of: Mapping[str, Sequence[HeadGroup]], settings: Settings, window: Window
 ) -> dict[str, Any]:
-    """Mean sensitivity in the worst direction by window, of alternative and baseline, over the heads that match.
+    """Mean worst-direction sensitivity per window, of alternative and baseline, over the matched heads.
 
     Heads that are not swapped do not count.
     """
@@ -73,12 +73,12 @@ def at_equal_selectivity(
         for group in groups_of[path]
         if group.normalizer is not None
     ]
-    for of_heads, made in swapped:
-        temperature, matched = matched_temperatures(made, of_heads, effective_tokens(softmax, of_heads))
-        calm = torch.ones_like(temperature)
-        of_made = _sensitivities(made, of_heads, temperature, generator)
-        of_softmax = _sensitivities(softmax, of_heads, calm, generator)
-        groups.append((temperature, matched, of_made, of_softmax))
+    for of_heads, other in swapped:
+        temperature, matched = matched_temperatures(other, of_heads, effective_tokens(softmax, of_heads))
+        # The alternative first: both draw from the same generator.
+        by_other = _sensitivities(other, of_heads, temperature, generator)
+        by_softmax = _sensitivities(softmax, of_heads, torch.ones_like(temperature), generator)
+        groups.append((temperature, matched, by_other, by_softmax))
     temperature, matched, alternative, baseline = (torch.cat(column) for column in zip(*groups, strict=True))
     chosen = temperature[matched]
     return {
@@ -87,48 +87,48 @@ def at_equal_selectivity(
         "temperature": float(chosen.log().mean().exp()) if len(chosen) else None,
         "alternative": alternative[matched].mean(0).tolist() if len(chosen) else [],
         "baseline": baseline[matched].mean(0).tolist() if len(chosen) else [],
-        "jumps": any(not made.continuous for _, made in swapped),
+        "jumps": any(not other.continuous for _, other in swapped),
     }
 
 
 @torch.no_grad()
-def effective_tokens(made: Normalizer, logits: Tensor, temperature: Tensor | None = None) -> Tensor:
-    """Mean over rows of (sum w)^2 / sum w^2 for each head, (head,); rows without weight count nowhere."""
+def effective_tokens(rule: Normalizer, logits: Tensor, temperature: Tensor | None = None) -> Tensor:
+    """Mean over rows of (sum w)^2 / sum w^2 per head, (head,); rows without weight do not count."""
     if temperature is not None:
         logits = logits / temperature[:, None, None, None].to(logits.dtype)
-    weights = _weights(made, logits).double()
+    weights = _weights(rule, logits).double()
     squares = (weights**2).sum(-1)
     effective = weights.sum(-1) ** 2 / torch.where(squares > 0, squares, torch.nan)
     return effective.flatten(1).nanmean(1)
 
 
-def matched_temperatures(made: Normalizer, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """For every head the temperature of these logits at which the effective number is the target, and whether it is.
+def matched_temperatures(rule: Normalizer, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Per head, the temperature at which the effective number of these logits is the target, and whether it matches.
 
-    The effective number need not rise with the temperature: of several roots the one nearest T = 1 is taken, as far as
-    a coarse grid of ln T shows them. A head is not matched where the grid shows none, or where the number jumps there.
+    The effective number need not rise with the temperature: of the roots that a coarse grid of ln T shows, the one
+    nearest T = 1 is taken. A head does not match if the grid shows none, or if the number jumps there.
     """
-    low, high, sign, there = _nearest_brackets(made, logits, target)
+    low, high, sign, there = _nearest_brackets(rule, logits, target)
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        beyond = _above(made, logits, middle, target) * sign <= 0
+        beyond = _above(rule, logits, middle, target) * sign <= 0
         low, high = torch.where(beyond, low, middle), torch.where(beyond, middle, high)
     log_temperature = (low + high) / 2
-    return log_temperature.exp(), there & ((_above(made, logits, log_temperature, target) / target).abs() <= _TOLERANCE)
+    return log_temperature.exp(), there & ((_above(rule, logits, log_temperature, target) / target).abs() <= _TOLERANCE)
 
 
-def _above(made: Normalizer, logits: Tensor, log_temperature: Tensor, target: Tensor) -> Tensor:
-    return effective_tokens(made, logits, log_temperature.exp()) - target
+def _above(rule: Normalizer, logits: Tensor, log_temperature: Tensor, target: Tensor) -> Tensor:
+    return effective_tokens(rule, logits, log_temperature.exp()) - target
 
 
-def _nearest_brackets(made: Normalizer, logits: Tensor, target: Tensor) -> Brackets:
+def _nearest_brackets(rule: Normalizer, logits: Tensor, target: Tensor) -> Brackets:
     """From ln T = 0 outwards, until every head has one or the grid ends."""
     grid = torch.linspace(-math.log(_HOTTEST), math.log(_HOTTEST), _GRID, dtype=target.dtype)
     above = torch.full((_GRID, len(target)), torch.nan, dtype=target.dtype)
     brackets = _brackets(grid, above)
     for step in range(_GRID // 2 + 1):
         for place in {_GRID // 2 - step, _GRID // 2 + step}:
-            above[place] = _above(made, logits, grid[place].expand_as(target), target)
+            above[place] = _above(rule, logits, grid[place].expand_as(target), target)
         brackets = _brackets(grid, above)
         if brackets[-1].all():
             break
@@ -136,11 +136,10 @@ def _nearest_brackets(made: Normalizer, logits: Tensor, target: Tensor) -> Brack
 
 
 def _brackets(grid: Tensor, above: Tensor) -> Brackets:
-    """Of the steps of the grid that hold a root, those with the one nearest 0.
+    """Per head, the step of the grid with the root nearest 0.
 
-    above: (place, head), the effective number less the target; NaN where it is not known. Both steps beside 0 may hold
-    a root: straight lines tell which is nearer. A head that is as selective already at T = 1, or has no
-    root, stays there.
+    above: (place, head), the effective number minus the target; NaN if unknown. Both steps next to 0 may hold a root:
+    linear interpolation tells which is nearer. A head that matches at T = 1 already, or has no root, stays there.
     """
     left, right = above[:-1], above[1:]
     share = (left / (left - right)).nan_to_num(0.0)
@@ -154,23 +153,23 @@ def _brackets(grid: Tensor, above: Tensor) -> Brackets:
 
 
 @torch.no_grad()
-def _sensitivities(made: Normalizer, logits: Tensor, temperature: Tensor, generator: torch.Generator) -> Tensor:
-    """(head, window): the mean over queries of the spectral norm of the Jacobian of l -> made(l/T)."""
+def _sensitivities(rule: Normalizer, logits: Tensor, temperature: Tensor, generator: torch.Generator) -> Tensor:
+    """(head, window): the mean over queries of the spectral norm of the Jacobian of l -> weights(l/T)."""
     heads, windows, queries, keys = logits.shape
     divided = (logits / temperature[:, None, None, None].to(logits.dtype)).reshape(heads, windows * queries, keys)
-    rows = Rows(divided, made(divided), divided.new_zeros(1, keys, 1), softmax=str(made) == "softmax")
-    reading = sensitivity(rows, made, (1.0,), generator)["sensitivity_worst"]
+    rows = Rows(divided, rule(divided), divided.new_zeros(1, keys, 1), softmax=str(rule) == "softmax")
+    reading = sensitivity(rows, rule, (1.0,), generator)["sensitivity_worst"]
     worst = torch.where(reading.defined, reading.value.double(), torch.nan).view(heads, windows, queries)
     return worst.nanmean(-1) / temperature[:, None]
 
 
-def _weights(made: Normalizer, logits: Tensor) -> Tensor:
-    """Of (head, window, query, key); a normalizer with a value for each head wants the heads third from the end."""
-    weights: Tensor = made(logits.flatten(1, 2))
+def _weights(rule: Normalizer, logits: Tensor) -> Tensor:
+    """Of (head, window, query, key); a normalizer with a value per head needs the heads third from the end."""
+    weights: Tensor = rule(logits.flatten(1, 2))
     return weights.view(logits.shape)
 
 
 def theory(spec: str, keys: int) -> float | None:
-    """What is proved for one key with a weight of 0.9 among `keys`, at a margin of 1; None where nothing is."""
+    """The proved value for one key with a weight of 0.9 among `keys`, at a margin of 1; None if there is none."""
     name = _THEORY.get(str(normalizer(spec)))
     return None if name is None or keys < 3 else float(bounds.sensitivity_at_equal_selectivity(name, keys))

@@ -1,4 +1,4 @@
-"""What a normalizer costs: the time of a forward pass beside the baseline's, and the memory that it needs beside."""
+"""What a normalizer costs: time of a forward pass and peak memory of its tensors, to compare with the baseline's."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ....models import LoadedModel, swap
 
 Rules = Any  # what `swap` takes
 
-ROUNDS = 5  # the best of them is taken: what disturbs a pass only makes it slower
+ROUNDS = 5  # the best one counts: disturbances only slow a pass down
 
 
 @torch.no_grad()
 def costs(
     model: LoadedModel, tokens: Tensor, contenders: Mapping[str, Rules | None], on_pass: Callable[[], object]
 ) -> dict[str, dict[str, Any]]:
-    """Best time of a forward pass, and largest memory of its tensors in MB, of each: what to swap by name, or None.
+    """Best time of a forward pass and peak memory of its tensors in MB, for each named swap (None: no swap).
 
-    Rounds take all in turn, so that a machine that is busy for a while is busy for all of them.
+    Every round takes all in turn, so that a machine that is busy for a while slows down all of them.
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     memory: dict[str, float | None] = {}
@@ -47,7 +47,7 @@ def _forward(model: LoadedModel, tokens: Tensor) -> None:
 
 
 def peak_megabytes(work: Callable[[], object]) -> float | None:
-    """Most that the tensors made meanwhile took together, in MB; None where the machine does not tell."""
+    """Peak memory of the tensors created by `work`, in MB; None if unknown."""
     try:
         with _quiet_profiler(), torch.autograd.profiler.profile(profile_memory=True) as seen:
             work()
@@ -71,7 +71,5 @@ def _quiet_profiler() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        os.environ.pop(name)
+        os.environ.update({} if before is None else {name: before})

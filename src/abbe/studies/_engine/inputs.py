@@ -1,4 +1,4 @@
-"""The model and the text that a study is given: by name, or in memory already."""
+"""The model, text and folder of a study: given by name, or already in memory."""
 
 from __future__ import annotations
 
@@ -16,66 +16,45 @@ from torch import nn
 from ... import models
 from ..._arguments import shown
 from ..._errors import AbbeError
-from ...models import (
-    DeviceLike,
-    DeviceMap,
-    DtypeLike,
-    LoadedModel,
-    Text,
-    Window,
-    Windows,
-    as_device,
-    as_dtype,
-    load,
-    read_text,
-    unwrapped,
-    wrap,
-)
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, Windows, as_device, as_dtype
 from .watch import watching
 
 ModelLike = str | os.PathLike[str] | LoadedModel | nn.Module
 TextLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text
-_LONG_TOKEN = 32  # characters: a text with more for each token is not counted beforehand
+_LONG_TOKEN = 32  # characters: a text with more per token is not counted beforehand
 
 FolderLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Where and in which precision a model is to be loaded; None for what is usual, or as it is."""
+    """Where and in which precision to load a model; None for the default, or as it is in memory."""
 
     device: DeviceLike | None = None
     dtype: DtypeLike | None = None
     device_map: DeviceMap | None = None
 
 
-def given(
-    model: ModelLike,
-    text: TextLike | None,
-    folder: FolderLike | None,
-    tokenizer: Any,
-    progress: bool,
-    placed: Placed = Placed(),  # noqa: B008 - frozen
+_USUAL = Placed()
+
+
+def load_inputs(
+    model: ModelLike, text: TextLike | None, folder: FolderLike | None, tokenizer: Any, progress: bool, placed: Placed
 ) -> tuple[Path | None, Text, LoadedModel]:
-    """Where to keep a study, its text and its model; the model is loaded last, after the quick refusals."""
+    """The folder of a study, its text and its model; the model is loaded last, after the quick refusals."""
     place, source = as_folder(folder), as_text(text)
     return place, source, as_model(model, tokenizer, progress, placed)
 
 
-def as_model(
-    model: ModelLike,
-    tokenizer: Any,
-    progress: bool = False,
-    placed: Placed = Placed(),  # noqa: B008 - frozen
-) -> LoadedModel:
-    """Load by name, or take what is in memory, without what torch.compile or a parallel wrapper put around it."""
+def as_model(model: ModelLike, tokenizer: Any, progress: bool = False, placed: Placed = _USUAL) -> LoadedModel:
+    """Load by name, or take the model in memory, without wrappers of torch.compile or parallel training."""
     if isinstance(model, LoadedModel):
-        inner = unwrapped(model.network)
+        inner = models.unwrapped(model.network)
         return _as_it_is(model if inner is model.network else dataclasses.replace(model, network=inner), placed)
     if isinstance(model, nn.Module):
         if tokenizer is None:
             raise AbbeError("a network comes without its tokenizer: give tokenizer=...")
-        return _as_it_is(wrap(model, tokenizer), placed)
+        return _as_it_is(models.wrap(model, tokenizer), placed)
     if not isinstance(model, str | os.PathLike) or not isinstance(os.fspath(model), str):
         raise AbbeError(
             f"the model is {shown(model)}, but must be a name, a folder, what abbe.load gave, or a transformers model"
@@ -84,17 +63,17 @@ def as_model(
         raise AbbeError("the model has no name: give embedded, smollm2, a folder, a .gguf file or a hub id")
     with watching(progress) as watch:
         watch.part = f"loading {os.fspath(model)}"
-        return load(model, **vars(placed))
+        return models.load(model, **vars(placed))
 
 
 def _as_it_is(model: LoadedModel, placed: Placed) -> LoadedModel:
-    """A network in memory is never moved or converted: another place or precision than it has is refused."""
+    """A network in memory is never moved or converted: another device or precision is refused."""
     if placed.device_map is not None:
         raise AbbeError(f"device_map is for models by name: {model.name} is in memory already, on {model.devices}")
     if placed.device is not None:
         wanted = as_device(placed.device)
-        there = [torch.device(one) for one in model.devices.split("+")]
-        if any(one.type != wanted.type or wanted.index not in (None, one.index) for one in there):
+        devices = [torch.device(one) for one in model.devices.split("+")]
+        if any(one.type != wanted.type or wanted.index not in (None, one.index) for one in devices):
             raise AbbeError(
                 f"device is {wanted}, but {model.name} is in memory already, on {model.devices}, and stays there: "
                 "leave device out, or move the network first"
@@ -110,26 +89,25 @@ def _as_it_is(model: LoadedModel, placed: Placed) -> LoadedModel:
 
 
 def as_text(text: TextLike | None) -> Text:
-    return text if isinstance(text, Text) else read_text(text)
+    return text if isinstance(text, Text) else models.read_text(text)
 
 
 def as_folder(folder: FolderLike | None) -> Path | None:
-    """Where a study keeps what it measures, or None."""
     if folder is None:
         return None
     if not isinstance(folder, str | os.PathLike) or not isinstance(os.fspath(folder), str) or not os.fspath(folder):
         raise AbbeError(f"folder is {shown(folder)}, but must be the path of a folder")
     if "\0" in os.fspath(folder):
-        raise AbbeError(f"folder is {shown(folder)}, which no system takes as a path")
+        raise AbbeError(f"folder is {shown(folder)}, which no system accepts as a path")
     path = Path(folder)
-    # Before a model is loaded: what cannot be kept need not be measured.
+    # Checked before a model is loaded: there is no point in measuring what cannot be kept.
     if blocked := next((above for above in path.parents if os.path.isfile(above)), None):
         raise AbbeError(f"cannot make the run folder {path}: {blocked} is a file")
     return path
 
 
 def room_for(model: LoadedModel, text: Text, shortest: int) -> int | None:
-    """The longest window: the model's context, or a text that is shorter than the shortest usual window, as a whole."""
+    """The longest window: the model's context, or all of a text that is shorter than the shortest default window."""
     if len(text.content) > shortest * _LONG_TOKEN or not callable(model.tokenizer):
         return model.context
     tokens = len(model.tokenizer(text.content, truncation=False, padding=False, verbose=False)["input_ids"])
@@ -137,14 +115,14 @@ def room_for(model: LoadedModel, text: Text, shortest: int) -> int | None:
 
 
 def windows_for(model: LoadedModel, text: Text, lengths: Sequence[int], count: int, seed: int) -> Windows:
-    """Windows of the text in the model's tokens; refuses tokens that the network does not know."""
+    """Windows of the text in the model's tokens; refuses tokens beyond the network's vocabulary."""
     cut = models.windows(text, lengths, count, seed, tokenizer=model.tokenizer, context=model.context)
     check_vocabulary(model, cut)
     return cut
 
 
 def check_vocabulary(model: LoadedModel, windows: Sequence[Window]) -> None:
-    """A token beyond the embedding would fail deep in the network, or on some devices read foreign memory."""
+    """A token beyond the embedding would fail deep in the network, or on some devices read out of bounds."""
     network: Any = model.network
     embedding = None
     with suppress(NotImplementedError):  # of two towers, for example

@@ -1,4 +1,4 @@
-"""The arguments of a shared study as its folder keeps them, so that `merge` can call it again."""
+"""Calls of a study: plain, by an engine, or by workers, which store the arguments so that `merge` can call it again."""
 
 from __future__ import annotations
 
@@ -6,84 +6,95 @@ import functools
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 
 from ...._arguments import plain
 from ....models import FILE_PREFIX, Text
-from ..given import as_text
-from .crew import current
-from .engine import current_engine
+from ....results import Result
+from ..inputs import as_text
+from .crew import current, is_shared, temporarily
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_HERE = ("folder", "progress")  # are those of the call that merges
+_HERE = ("folder", "progress")  # come from the call that merges
 _MODEL, _TEXT, _ARGUMENTS, _ABSENT, _SPELLED = "model", "text", "arguments", "absent", "spelled"
 _spelling: ContextVar[Mapping[str, str]] = ContextVar("spelling", default=MappingProxyType({}))
 
 
+class Outcome(Protocol):
+    """Of one of several studies."""
+
+    error: str  # why there is no result, in one line; else empty
+
+
+class Engine(Protocol):
+    """Runs a study elsewhere, such as on a cluster, and returns its result."""
+
+    def run(self, study: str, arguments: Mapping[str, Any]) -> Result: ...
+
+    def run_all(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> Sequence[Outcome]:
+        """Several studies, side by side."""
+
+
+current_engine: ContextVar[Engine | None] = ContextVar("engine", default=None)
+
+
 def shareable(study: Callable[_P, _R]) -> Callable[_P, _R]:
-    """A study that workers can share: the first one writes its arguments down."""
+    """A study that workers can share: the first one stores its arguments."""
     signature = inspect.signature(study)
 
     @functools.wraps(study)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        crew, engine = current.get(), current_engine.get()
-        if crew is None and engine is not None:
-            given = signature.bind(*args, **kwargs).arguments
-            text = {_TEXT: read_once(given[_TEXT])} if _TEXT in given else {}
-            return cast(_R, engine.run(study.__name__, given | text))
-        if crew is None:
+        engine = None if is_shared() else current_engine.get()
+        if engine is None and not is_shared():
             return study(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         if _TEXT in bound.arguments:
             bound.arguments[_TEXT] = read_once(bound.arguments[_TEXT])
-        crew.ask(study.__name__, written_down(bound.arguments))
+        if engine is not None:
+            return cast(_R, engine.run(study.__name__, bound.arguments))
+        current.get().called(study.__name__, call_as_json(bound.arguments))
         return study(*bound.args, **bound.kwargs)
 
     return called
 
 
-def arguments_of(asked: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """What `shareable` wrote down, and the names of arguments that cannot be written down, such as a network."""
-    arguments = dict(asked[_ARGUMENTS])
+def call_from_json(request: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The arguments that `shareable` stored, and the names of those that cannot be stored, such as a network."""
+    arguments = dict(request[_ARGUMENTS])
     if isinstance(arguments.get(_TEXT), dict):
         arguments[_TEXT] = Text(**arguments[_TEXT])
-    return arguments, list(asked[_ABSENT])
+    return arguments, list(request[_ABSENT])
 
 
 def read_once(text: Any) -> Any:
-    """Standard input, which can be read only once, as its text; else what was given."""
+    """Standard input, which can be read only once, as its text; anything else unchanged."""
     from_input = text == "-" or (isinstance(text, (list, tuple)) and "-" in text)
     return as_text(text) if from_input else text
 
 
-@contextmanager
-def spelled_as_asked(asked: Mapping[str, Any]) -> Iterator[None]:
-    """Within, files are shown as the workers were given them, though they are found in any folder."""
-    before = _spelling.set(asked.get(_SPELLED, {}))
-    try:
-        yield
-    finally:
-        _spelling.reset(before)
+def spelled_as_called(request: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Within, files have the names that the workers were given, although they are found from any folder."""
+    return temporarily(_spelling, request.get(_SPELLED, {}))
 
 
 def spelled(spec: str) -> str:
-    """The name of a file as it was given to the workers: a run is known by it, too."""
+    """The name of a file as the workers were given it: it is part of the identity of a run."""
     return _spelling.get().get(spec, spec)
 
 
-def written_down(given: Mapping[str, Any]) -> dict[str, Any]:
+def call_as_json(call: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments as JSON, and the names of those that have no such form."""
     arguments, absent = {}, []
     spelling: dict[str, str] = {}
-    for name, value in given.items():
+    for name, value in call.items():
         if name in _HERE:
             continue
         try:
@@ -104,7 +115,7 @@ def _plain(name: str, value: Any, spelling: dict[str, str]) -> Any:
 
 
 def _with_places(value: Any, spelling: dict[str, str]) -> Any:
-    """The same with paths that stay right in other folders, also those of saved swaps ("file:PATH")."""
+    """The same with absolute paths, including those of saved swaps ("file:PATH")."""
     if isinstance(value, Mapping):
         return {key: _with_places(one, spelling) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -118,12 +129,12 @@ def _with_places(value: Any, spelling: dict[str, str]) -> Any:
     return value
 
 
-def _place(given: Any) -> Any:
-    """A path that stays right in other folders; a name, or a text itself, as it is."""
-    if isinstance(given, str | os.PathLike):
-        try:
-            path = Path(given).expanduser()
-            return str(path.resolve()) if path.exists() else os.fspath(given)
-        except (OSError, ValueError, RuntimeError):  # a text that is too long for a path
-            return os.fspath(given)
-    return given
+def _place(value: Any) -> Any:
+    """An existing path as an absolute one; a name, or a text itself, unchanged."""
+    if not isinstance(value, str | os.PathLike):
+        return value
+    with suppress(OSError, ValueError, RuntimeError):  # a text that is too long for a path
+        path = Path(value).expanduser()
+        if path.exists():
+            return str(path.resolve())
+    return os.fspath(value)
