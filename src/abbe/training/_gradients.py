@@ -1,8 +1,9 @@
-"""Gradient norms of queries, keys and values by head, seen by tensor hooks that change nothing."""
+"""Gradient norms of queries, keys and values by head, read by tensor hooks that change nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +19,8 @@ PARTS = ("query", "key", "value")
 class Gradients:
     """Sums of squares over all sequences, positions and micro-batches of one step.
 
-    A layer that runs again in the backward pass hooks its tensors again. Only one of both graphs is walked: without
-    reentrance the first one, with it the second (the first pass has no graph then), so nothing counts twice.
+    A layer that runs again in the backward pass hooks its tensors again. Only one of the two graphs is walked (without
+    reentrance the first; with it the second, since the first pass has no graph then), so nothing counts twice.
     """
 
     def __init__(self, guard: Callable[[Callable[[], None]], None]) -> None:
@@ -31,21 +32,16 @@ class Gradients:
         for part in PARTS:
             tensor: Any = getattr(call, part)
             if tensor.requires_grad:
-                tensor.register_hook(self._hook(call.layer, part, heads))
+                add = partial(self._add, call.layer, part, heads)
+                tensor.register_hook(lambda gradient, add=add: self._guard(lambda: add(gradient.detach())))
 
     def of_layer(self, layer: int) -> State:
         return self._squares.get(layer, {})
 
-    def _hook(self, layer: int, part: str, heads: int) -> Callable[[Tensor], None]:
-        def add(gradient: Tensor) -> None:
-            self._guard(lambda: self._add(layer, part, heads, gradient.detach()))
-
-        return add
-
     @torch.no_grad()
     def _add(self, layer: int, part: str, heads: int, gradient: Tensor) -> None:
         norms = where_double(torch.linalg.vector_norm(gradient, dim=(0, 2, 3), dtype=torch.float32)).double()
-        # Heads that share keys and values share their gradient, too.
+        # Heads that share keys and values also share their gradient.
         squares = norms.square().repeat_interleave(heads // len(norms))
         sums, name = self._squares.setdefault(layer, {}), f"{part}_gradient/squares"
         sums[name] = sums[name] + squares if name in sums else squares

@@ -1,7 +1,8 @@
-"""One step that is read: its micro-batches' rows, gradients and inputs, as sums by layer."""
+"""One step that is read: sums by layer over the rows and gradients of its micro-batches, and its loss."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,37 +18,26 @@ from ._update import Update, no_change
 
 
 class StepReading:
-    """Listens to the passes of one step; the first error ends the reading, not the step.
-
-    Attributes:
-        failure: the first error, or None.
-        losses: the losses that the model itself computed, and whether they are parts of one sum.
-        error: the largest difference that the self-check found, None where it could not be done.
-    """
+    """Listens to the passes of one step; the first error ends the reading, not the step."""
 
     def __init__(self, step: int, *, rows: int, sizes: tuple[int, ...], seed: int, keep: bool, check: bool) -> None:
         self.step, self.wanted, self.sizes, self.seed = step, rows, sizes, seed
-        self.failure: Exception | None = None
-        self.interrupted = False  # a pass ended by an exception of the model, which the loop may have handled
-        self.losses: list[Tensor] = []
-        self.summed = False
-        self.error: float | None = None
-        self.seconds = 0.0  # that the rows took
+        self.failure: Exception | None = None  # the first error
+        self.interrupted = False  # a pass ended with an exception of the model, which the loop may have handled
+        self.losses: list[Tensor] = []  # computed by the model itself
+        self.summed = False  # whether these are parts of one sum
+        self.error: float | None = None  # the largest of the self-check, None if it could not be done
+        self.passes = 0  # forward passes that were read
+        self.seconds = 0.0  # spent on reading
         self._keep, self._check = keep, check
         self._states: dict[int, State] = {}
         self._heads: dict[int, int] = {}
         self._gradients, self._update = Gradients(self._guarded), Update()
-        self._passes = 0
-        self._real: Tensor | None = None
+        self._real: Tensor | None = None  # tokens that are not padding
         self._positions: dict[int, Tensor] = {}
 
-    @property
-    def passes(self) -> int:
-        """Forward passes that were read."""
-        return self._passes
-
     def begin_pass(self, inputs: Mapping[str, Any]) -> None:
-        self._passes += 1
+        self.passes += 1
         self._positions = {}
         mask = inputs.get("attention_mask")
         self._real = mask.detach().bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
@@ -75,6 +65,15 @@ class StepReading:
             for layer, state in sorted(self._states.items())
         }
 
+    def loss(self, reported: Any) -> float | None:
+        """What the loop reported, else what the model computed: parts of one sum, or the mean over micro-batches."""
+        if reported is not None:
+            return float(reported.detach() if isinstance(reported, Tensor) else reported)
+        if not self.losses:
+            return None
+        total = math.fsum(float(loss) for loss in self.losses)
+        return total if self.summed else total / len(self.losses)
+
     def _guarded(self, work: Callable[[], None]) -> None:
         if self.failure is not None:
             return
@@ -94,7 +93,7 @@ class StepReading:
             state = read_rows(call, positions, self._real_rows(call), self.sizes, self.seed, self.step)
             self._states[call.layer] = merge(self._states.get(call.layer, {}), state)
             self._heads[call.layer] = call.query.shape[1]
-            if self._passes == 1:
+            if self.passes == 1:
                 if self._check and (error := self_check(call, positions)) is not None:
                     self.error = max(error, self.error or 0.0)
                 if self._keep:
@@ -103,12 +102,31 @@ class StepReading:
     def _of_length(self, length: int) -> Tensor:
         """The same positions in every layer and sequence of a pass."""
         if length not in self._positions:
-            generator = seeded(self.seed, self.step, f"rows of pass {self._passes}, length {length}")
+            generator = seeded(self.seed, self.step, f"rows of pass {self.passes}, length {length}")
             self._positions[length] = query_positions(length, self.wanted, generator)
         return self._positions[length]
 
     def _real_rows(self, call: HeardCall) -> Tensor | None:
-        """Which queries are real tokens; a layer of another length than the mask has rows that it does not speak of."""
+        """Which queries are real tokens; the mask says nothing about a layer of another length."""
         if self._real is None or self._real.shape != (call.query.shape[0], call.query.shape[-2]):
             return None
         return self._real
+
+
+class RunningLoss:
+    """The mean loss since the last step that was read; its sum is fetched from the device on such steps only."""
+
+    def __init__(self) -> None:
+        self._sum: Any = 0.0
+        self._steps = 0
+
+    def add(self, loss: Any) -> None:
+        if loss is not None:
+            self._sum = self._sum + (loss.detach() if isinstance(loss, Tensor) else float(loss))
+            self._steps += 1
+
+    def take(self, otherwise: float | None) -> float | None:
+        """The mean so far, or `otherwise` if no step had a loss; then it starts again."""
+        mean = float(self._sum) / self._steps if self._steps else otherwise
+        self._sum, self._steps = 0.0, 0
+        return mean

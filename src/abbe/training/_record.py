@@ -1,7 +1,7 @@
 """The run folder of a monitor: a manifest, and one line per step that was read.
 
-What is special: a line is appended and flushed as soon as its step is over, so a killed run keeps what was measured. A
-run that goes on from a checkpoint keeps the lines up to it, and replaces those after it.
+What is special: a line is appended and flushed as soon as its step is over, so a killed run keeps its measurements. A
+run that resumes from a checkpoint keeps the lines up to it, and replaces those after it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _PACKAGES = ("abbe", "torch", "transformers", "numba", "polars")
 
 
 def manifest_of(network: Any, settings: Mapping[str, Any], skipped: list[str]) -> dict[str, Any]:
-    """What a run is: its model by class and configuration, how it is read, and with which versions."""
+    """The identity of a run: class and configuration of its model, settings, and versions."""
     configuration = network.config.to_diff_dict()
-    for changing in ("transformers_version", "dtype", "_name_or_path"):
-        configuration.pop(changing, None)
+    for irrelevant in ("transformers_version", "dtype", "_name_or_path"):
+        configuration.pop(irrelevant, None)
     digest = hashlib.sha256(json.dumps(configuration, sort_keys=True, default=str).encode()).hexdigest()
     name = getattr(network.config, "_name_or_path", "") or type(network).__name__
     return {
         "format": FORMAT,
         "study": Training.study,
-        "finished": True,  # of what is in it: it can be opened at any time
+        "finished": True,  # it can be opened at any time
         "identity": {"model": type(network).__name__, "configuration": digest, "settings": dict(settings)},
         "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
         "machine": {"system": platform.platform(terse=True), "threads": torch.get_num_threads()},
@@ -76,7 +76,7 @@ class Record:
             self._open = undo.pop_all()
 
     def add(self, record: dict[str, Any]) -> None:
-        """Keep one step; a line that cannot be written is an error of the disk."""
+        """Append one step."""
         self.records.append(record)
         if self.path is None:
             return
@@ -97,23 +97,21 @@ class Record:
             write_json(self.path / MANIFEST, self.manifest)
 
     def close(self) -> None:
-        """Give the folder free."""
+        """Release the folder."""
         self._open.close()
 
     def result(self) -> Training:
         return Training(list(self.records), dict(self.manifest))
 
     def _take(self, path: Path, resume: int) -> None:
-        """Begin or go on in a folder that is held."""
-        there = [one for one in path.iterdir() if one.name != LOCK and not is_unfinished(one)]
-        if there:
+        """Start or resume in a folder whose lock is held."""
+        if any(file.name != LOCK and not is_unfinished(file) for file in path.iterdir()):
             known = _check_same(path, self.manifest["identity"])
             before = decoded_steps(path / STEPS)
             if before and not resume:
-                last = before[-1]["step"]
                 raise AbbeError(
-                    f"{path} holds a run up to step {last:,}: go on with it by resume=STEP, the step of the "
-                    "checkpoint, or name another folder"
+                    f"{path} holds a run up to step {before[-1]['step']:,}: resume it with resume=STEP, the step of "
+                    "the checkpoint, or name another folder"
                 )
             self.records = kept_until(before, resume)
             self.manifest |= {name: known[name] for name in ("made", "layers", "self_check") if name in known}
@@ -122,7 +120,7 @@ class Record:
 
 
 def _check_same(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest of a folder that belongs to this run; refused in one line otherwise."""
+    """The manifest of a folder that belongs to this run; an error for any other folder."""
     if not (path / MANIFEST).is_file():
         raise AbbeError(f"{path} is not empty and holds no run: name a new folder")
     manifest = checked_manifest(path / MANIFEST, read_json(path / MANIFEST))
@@ -146,5 +144,5 @@ def free_folder(parent: Path) -> Path:
 
 def last_folder(parent: Path) -> Path | None:
     """The newest of these folders that holds a run."""
-    runs = [one for one in parent.glob("abbe*") if (one / STEPS).is_file()]
-    return max(runs, key=lambda one: (one / STEPS).stat().st_mtime, default=None)
+    runs = [folder for folder in parent.glob("abbe*") if (folder / STEPS).is_file()]
+    return max(runs, key=lambda folder: (folder / STEPS).stat().st_mtime, default=None)
