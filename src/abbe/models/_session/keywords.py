@@ -1,22 +1,22 @@
-"""What transformers passes to an attention function besides q, k, v and the mask: honoured, harmless, or refused.
+"""One call of an attention function in transformers' signature: read and checked once, for sessions and for names.
 
-What is special: no keyword is ignored because it is unknown. One that might change the weights and that abbe does not
-know ends the run with its name, since a wrong capture would look like any other.
+What is special: no keyword is ignored because it is unknown. One that abbe does not know and that might change the
+weights ends the run with its name, since a wrong capture would look like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..._errors import AbbeError
 
-# Of no effect on the weights where transformers computes with SDPA or eagerly: bookkeeping of the model's outputs and
-# losses, positions (already in q and k), and what only flash attention reads.
+# Without effect on the weights where transformers computes with SDPA or eagerly: bookkeeping of the model's outputs and
+# losses, positions (already in q and k), and options of flash attention.
 HARMLESS = frozenset(
     {
         "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "deterministic", "logits_to_keep", "max_length_k",
@@ -39,14 +39,47 @@ class Keywords:
     window: int | None = None
 
 
-def read_keywords(where: str, query: Tensor, given: Mapping[str, Any]) -> Keywords:
-    """Take what is known from the keywords of one call; `where` names model and layer in errors."""
-    # None is an option that the model leaves open.
-    rest = {name: value for name, value in given.items() if value is not None and name not in HARMLESS}
+class RawCall(NamedTuple):
+    """One call of the attention function, read and checked; `where` names model and layer in errors."""
+
+    where: str
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    causal: bool
+    options: Keywords
+
+
+Attend = Callable[[RawCall], Tensor]
+IsCausal = Callable[[nn.Module, Tensor, Tensor | None, Keywords], bool]  # of a call's module, query, mask and options
+
+
+def attention_function(
+    where: Callable[[nn.Module], str], is_causal: IsCausal, attend: Attend
+) -> Callable[..., tuple[Tensor, None]]:
+    """The function that transformers calls, with the signature that it expects."""
+
+    def attention(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **keywords: Any
+    ) -> tuple[Tensor, None]:
+        name = where(module)
+        options, mask = read_keywords(name, query, keywords), checked_mask(name, attention_mask)
+        causal = is_causal(module, query, mask, options)
+        return attend(RawCall(name, module, query, key, value, mask, causal, options)), None
+
+    return attention
+
+
+def read_keywords(where: str, query: Tensor, keywords: Mapping[str, Any]) -> Keywords:
+    """The keywords of one call that shape the weights; `where` names model and layer in errors."""
+    # None means that the model leaves an option open.
+    rest = {name: value for name, value in keywords.items() if value is not None and name not in HARMLESS}
     refuse_weights(where, rest.pop("output_attentions", False))
     scale, softcap = rest.pop("scaling", query.shape[-1] ** -0.5), rest.pop("softcap", None)
     causal, window = rest.pop("is_causal", None), rest.pop("sliding_window", None)
-    known = Keywords(
+    options = Keywords(
         scale=_number(where, "scaling", scale),
         dropout=float(rest.pop("dropout", 0.0)),
         is_causal=None if causal is None else bool(causal),
@@ -56,27 +89,24 @@ def read_keywords(where: str, query: Tensor, given: Mapping[str, Any]) -> Keywor
         window=None if window is None else int(_number(where, "sliding_window", window)),
     )
     for name, value in rest.items():
-        # What is switched off changes nothing.
-        if value is not False:
+        if value is not False:  # an option that is switched off changes nothing
             raise AbbeError(f"unsupported: {where} passes {name!r} to its attention, which abbe does not know")
-    return known
+    return options
 
 
 def checked_mask(where: str, mask: object) -> Tensor | None:
-    """The model's mask as it is, if it is one that abbe can read."""
-    if mask is None or (isinstance(mask, Tensor) and mask.dim() == 4 and _is_mask_dtype(mask)):
+    """The model's mask, if abbe can read it."""
+    if mask is None:
+        return None
+    if isinstance(mask, Tensor) and mask.dim() == 4 and (mask.dtype == torch.bool or mask.is_floating_point()):
         return mask
     what = f"{mask.dtype} of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
     raise AbbeError(f"unsupported: {where} has a mask that is not bool or floating with four dims; got {what}")
 
 
-def _is_mask_dtype(mask: Tensor) -> bool:
-    return mask.dtype == torch.bool or mask.is_floating_point()
-
-
-def refuse_weights(where: str, asked: object) -> None:
-    """transformers would give an empty tuple for output_attentions, without a word."""
-    if asked:
+def refuse_weights(where: str, requested: object) -> None:
+    """For output_attentions transformers would silently return an empty tuple."""
+    if requested:
         raise AbbeError(
             f"{where} was asked for output_attentions, but no attention matrix is formed under a tap or swap; leave it "
             "out, and `listen` for the rows that you need"

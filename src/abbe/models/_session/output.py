@@ -1,39 +1,36 @@
-"""The output of a tapped or swapped layer, in lean memory, with gradients."""
+"""The output of a tapped or swapped layer, with little memory, and with gradients."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..._attention.attend import attention
 from ...normalizers import Normalizer
 from .call import HIDDEN
-from .keywords import Keywords
+from .keywords import RawCall
 
 
-def model_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, options: Keywords
-) -> Tensor:
+def model_attention(call: RawCall) -> Tensor:
     """(batch, queries, heads, value width): the model's own softmax, as transformers' SDPA function computes it."""
+    options = call.options
     if options.softcap is not None or options.sink is not None:  # transformers' function has neither
-        return normalized_attention("softmax", query, key, value, mask, causal, options)
+        return normalized_attention("softmax", call)
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     output: Tensor = sdpa_attention_forward(
-        module, query, key, value, mask, dropout=options.dropout, scaling=options.scale, is_causal=causal,
-        position_bias=options.position_bias,
+        call.module, call.query, call.key, call.value, call.mask, dropout=options.dropout, scaling=options.scale,
+        is_causal=call.causal, position_bias=options.position_bias,
     )[0]  # fmt: skip
     return output
 
 
-def normalized_attention(
-    normalizer: str | Normalizer, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool,
-    options: Keywords,
-) -> Tensor:  # fmt: skip
-    """(batch, queries, heads, value width) with this normalizer and all else that the model asks for."""
+def normalized_attention(normalizer: str | Normalizer, call: RawCall) -> Tensor:
+    """(batch, queries, heads, value width) with this normalizer and all options of the call."""
+    _, _, query, key, value, mask, causal, options = call
     bias = options.position_bias
     if causal:
-        # The first query sits at the first key, whatever follows in a static cache; abbe.attention aligns the last.
+        # The first query sits at the first key, also with a static cache; abbe.attention aligns the last.
         length = query.shape[-2]
         key, value, bias = key[:, :, :length], value[:, :, :length], None if bias is None else bias[..., :length]
     if mask is not None and mask.dtype != torch.bool:

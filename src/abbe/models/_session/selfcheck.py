@@ -1,7 +1,7 @@
-"""The tap's proof: attention rebuilt from what was captured must give the model's own output.
+"""The tap's proof: attention rebuilt from the captured inputs must give the model's own output.
 
-What is special: the rebuilt attention uses nothing but AttentionCall.weights and value, in blocks of queries, so what
-is proved is exactly what consumers read.
+What is special: the rebuilt attention uses nothing but AttentionCall.weights and value, in blocks of queries, so the
+proof covers exactly what consumers read.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..._attention.scores import fold_heads, unfold_heads
 from ..._errors import AbbeError
 from ..._float64 import where_double
 from .call import AttentionCall
+from .layers import LayerKey, Layers, ProjectionFinder
 from .modules import use_text_part
 
 # Rounding differs between kernels and grows from layer to layer: 1e-5 in a trained model of six layers in float32, 0.02
@@ -41,6 +42,24 @@ def own_attention(call: AttentionCall) -> Tensor:
     return out
 
 
+class Trial:
+    """The forward pass of a self-check: which layers were called; also learns their output projections."""
+
+    def __init__(self, network: Any, layers: Layers) -> None:
+        self.called: set[str] = set()
+        self.dtypes: set[torch.dtype] = set()
+        self.most_keys = 0
+        self.finder = ProjectionFinder(network, layers)
+
+    def see(self, layer: LayerKey, call: AttentionCall, output: Tensor) -> None:
+        """A layer was called and has returned this output."""
+        check_finite(call)
+        self.called.add(call.name)
+        self.dtypes.add(call.query.dtype)
+        self.most_keys = max(self.most_keys, call.key.shape[-2])
+        self.finder.expect(layer, output)
+
+
 def check_ready(network: Any, inputs: dict[str, Any]) -> None:
     """Refuse a model or inputs for which two runs would differ for other reasons."""
     if network.training:
@@ -60,22 +79,19 @@ def check_complete(network: Any, modules: Iterable[str], called: Iterable[str], 
             f"{use_text_part(network) or '; tap the part that runs'}"
         )
     if most_keys < 2:
-        # One key has the weight 1, whatever its logit.
+        # A single key has weight 1, whatever its logit.
         raise AbbeError("check needs a text of at least 2 tokens: one token alone proves nothing about attention")
 
 
 def check_finite(call: AttentionCall) -> None:
     """Refuse a layer whose queries, keys or values hold NaN or infinities."""
     for part in ("query", "key", "value"):
-        if not _all_finite(getattr(call, part)):
+        states: Tensor = getattr(call, part)
+        # The sum is cheap, and finite only if all are; that of large states may overflow.
+        if not (bool(states.sum().isfinite()) or bool(states.isfinite().all())):
             raise AbbeError(
                 f"{call.name} (layer {call.layer}): its {part} states hold NaN or infinities; nothing was measured"
             )
-
-
-def _all_finite(states: Tensor) -> bool:
-    # The sum is cheap, and finite only if all are; of large states it may overflow.
-    return bool(states.sum().isfinite()) or bool(states.isfinite().all())
 
 
 def main_output(result: Any) -> Tensor:
@@ -92,8 +108,8 @@ def main_output(result: Any) -> Tensor:
 def relative_error(plain: Tensor, own: Tensor, kept: object = None) -> float:
     """Largest difference over the standard deviation of the plain output.
 
-    `kept` is the mask that the model was given: where it is (batch, position), padding is left out, since a query that
-    sees no key may give anything.
+    `kept` is the model's mask: where it is (batch, position), padding is left out, since the output of a query that
+    sees no key is arbitrary.
     """
     if isinstance(kept, Tensor) and kept.shape == plain.shape[:2]:
         plain, own = plain[kept.bool()], own[kept.bool()]

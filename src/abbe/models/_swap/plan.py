@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
-from .._session.modules import attention_modules, checked_network
+from .._session.modules import attention_modules
+from .._unwrap import checked_network
 from .file import read_groups, write_groups
 from .groups import Groups, HeadGroup, What, make_groups
 from .layers import layers_of
@@ -42,7 +43,7 @@ def plan(model: object, what: What) -> Plan:
 
 
 class Plan(Mapping[str, tuple[HeadGroup, ...]]):
-    """Of every layer path the groups of heads with their normalizers, in the order of the network.
+    """The groups of heads with their normalizers by layer path, in the order of the network.
 
     A group whose normalizer is None keeps the model's own attention.
 
@@ -84,7 +85,7 @@ class Plan(Mapping[str, tuple[HeadGroup, ...]]):
         return len(self._by_path)
 
     def __repr__(self) -> str:
-        """A table; neighbouring layers that are treated alike share their rows."""
+        """A table; neighbouring layers with the same groups share their rows."""
         rows = [_HEADER, *self._rows()]
         widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -92,9 +93,9 @@ class Plan(Mapping[str, tuple[HeadGroup, ...]]):
         return "\n".join([f"Plan for {self._model}, {count}", *lines])
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
-        shown = [(layer.number, tuple(map(_cells, groups))) for layer, groups in self.by_layer.items()]
-        for groups, alike in groupby(shown, key=lambda entry: entry[1]):
-            numbers = _spans([number for number, _ in alike])
+        layers = [(layer.number, tuple(map(_cells, groups))) for layer, groups in self.by_layer.items()]
+        for groups, same in groupby(layers, key=lambda entry: entry[1]):
+            numbers = _spans([number for number, _ in same])
             yield from ((numbers, *cells) for cells in groups)
 
 
@@ -106,12 +107,11 @@ def _read(network: object, what: What) -> Groups:
 
 
 def _cells(group: HeadGroup) -> tuple[str, str, str]:
-    made = _UNCHANGED if group.normalizer is None else str(group.normalizer)
-    return _spans(sorted(group.heads)), made, group.pattern
+    return _spans(sorted(group.heads)), str(group.normalizer or _UNCHANGED), group.pattern
 
 
 def _spans(numbers: list[int]) -> str:
     """Rising numbers as "0,2,5-7"."""
-    # Neighbours have the same difference to their place.
+    # Consecutive numbers have the same difference to their place.
     runs = ([n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]))
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
