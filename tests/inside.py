@@ -92,7 +92,7 @@ NAMES = {
     "abbe.measures._spectral": "largest_eigenvalue rank_one_norms",
     "abbe.models._export.fresh": "Forbidden fresh_answer=answer",
     "abbe.models._export.fold": "fold_changes=fold",
-    "abbe.models._export.scales": "plan_scales=scales",
+    "abbe.models._export.plans": "plan_scales=scales",
     "abbe.models._load.gguf_header": "read_settings",
     "abbe.models._load.quiet": "quiet",
     "abbe.models._session.keywords": "HARMLESS Keywords RawCall checked_mask read_keywords",

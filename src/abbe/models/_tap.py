@@ -1,4 +1,4 @@
-"""tap(model): hand every attention layer's queries, keys and values to consumers while the model runs as it is.
+"""tap(model): pass every attention layer's queries, keys and values to consumers while the model runs as always.
 
 What is special: the model computes with SDPA as before, no attention matrix is formed, and nothing is kept after a
 layer. The tap is a named attention function for this one model, registered with transformers only while the tap is
@@ -32,9 +32,9 @@ _FAILURE = (
 
 
 def tap(model: object) -> Tap:
-    """A tap on the attention of a model, to be used in a `with` statement: it hands every layer's inputs to listeners.
+    """A tap on the attention of a model, for a `with` statement: it passes every layer's inputs to listeners.
 
-    The model computes as it is; no attention matrix is formed, and nothing is kept after a layer.
+    The model computes as always; no attention matrix is formed, and nothing is kept after a layer.
 
     Args:
         model: a transformers model, or what `load` returns.
@@ -64,7 +64,7 @@ class Tap:
 
     Attributes:
         network: the transformers model.
-        skipped: attention modules that cannot be read, each with the reason; they compute as ever.
+        skipped: attention modules that cannot be read, each with the reason; they compute as always.
 
     Examples:
         >>> model = abbe.load("embedded")
@@ -94,7 +94,7 @@ class Tap:
         """Call a consumer with an AttentionCall, layer by layer, in every later forward pass.
 
         Args:
-            consumer: a function of an `AttentionCall`; what it returns is dropped.
+            consumer: a function of an `AttentionCall`; its result is ignored.
         """
         self._consumers.append(consumer)
 
@@ -109,7 +109,7 @@ class Tap:
 
     @torch.no_grad()
     def check(self, **inputs: Any) -> float:
-        """Prove on these inputs that what the tap captures gives the model's output; also learns the layers.
+        """Prove on these inputs that the captured calls give the model's output; also learns the layers.
 
         Consumers are not called.
 
@@ -117,7 +117,7 @@ class Tap:
             inputs: those of the model's forward pass.
 
         Returns:
-            The largest difference, as `Swap.check` gives it; an `AbbeError` where rounding does not explain it.
+            The largest difference, as in `Swap.check`; an `AbbeError` if rounding does not explain it.
         """
         if not self._session.is_open:
             raise AbbeError("the tap is not open: use it as `with tap(model) as t:`")

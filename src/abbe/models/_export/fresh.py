@@ -1,6 +1,6 @@
-"""Run by `check` in a process of its own, as a script: what a folder computes there. It knows nothing of abbe.
+"""Run by `check` as a script in a separate process: the outputs of a folder there. It does not use abbe.
 
-A job comes as JSON on standard input. Where the folder must do without abbe, importing it is an error.
+A job comes as JSON on standard input. If the folder must work without abbe, importing it is an error.
 """
 
 import json

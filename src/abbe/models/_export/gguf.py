@@ -1,4 +1,4 @@
-"""A GGUF file that was made of an export, read back: abbe writes none, since llama.cpp's script knows each layout."""
+"""A GGUF file of an export, read back: abbe writes none, since llama.cpp's script knows each layout."""
 
 from __future__ import annotations
 

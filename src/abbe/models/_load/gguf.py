@@ -1,6 +1,6 @@
 """GGUF files: the weights are dequantised into a plain transformers model.
 
-transformers' own entry asks for the accelerate package, which only matters for device maps; its reader does not.
+transformers' public entry needs the accelerate package, which only matters for device maps; its reader does not.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ CAUSAL = "AutoModelForCausalLM"
 def gguf_folder(path: Path) -> Path | None:
     """A folder in the cache with this file's network in float32 and its tokenizer; None if it cannot be kept there."""
     with one_line(f"cannot read {path} as GGUF"):
-        read_settings(path)  # says that a file is truncated, before its hash is asked for
+        read_settings(path)  # refuses a truncated file before it is hashed
     return converted_folder(path, lambda folder: _convert(path, folder))
 
 
 def _convert(path: Path, folder: Path) -> bool:
-    """Write the model as transformers does; False if its tokenizer would not be the same when read from there."""
+    """Write the model as transformers does; False if its tokenizer does not survive the round trip."""
     from transformers import AutoTokenizer
 
     network, tokenizer = read_gguf(path, torch.float32)
@@ -49,10 +49,10 @@ def read_gguf(path: Path, dtype: torch.dtype) -> tuple[nn.Module, Any]:
 
 
 def gguf_network(path: Path, dtype: torch.dtype) -> nn.Module:
-    """Build the model from the file's own settings, then fill every weight; a weight that is missing is an error."""
+    """Build the model from the file's settings, then fill every weight; a missing weight is an error."""
     transformers = import_module("transformers")
     read = import_module("transformers.modeling_gguf_pytorch_utils").load_gguf_checkpoint
-    # The reader draws a bar that no setting of transformers turns off.
+    # The reader shows a progress bar that no setting of transformers turns off.
     with redirect_stderr(io.StringIO()), torch.random.fork_rng(devices=[]):
         config = transformers.AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
         network = getattr(transformers, CAUSAL).from_config(config, dtype=dtype)
@@ -67,20 +67,17 @@ def gguf_network(path: Path, dtype: torch.dtype) -> nn.Module:
 
 
 def gguf_tokenizer(path: Path, settings: Mapping[str, Any]) -> Any:
-    """The tokenizer of the file, which puts a begin token first if the file asks for one."""
+    """The tokenizer of the file, with a begin token if the file asks for one."""
     from transformers import AutoTokenizer
 
     with redirect_stderr(io.StringIO()):
         tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-    if _wants_begin_token(settings) and tokenizer.bos_token is not None:
+    # As llama.cpp reads it: the file's setting, else yes for sentencepiece vocabularies only.
+    setting = settings.get("tokenizer.ggml.add_bos_token")
+    wanted = bool(setting) if setting is not None else settings.get("tokenizer.ggml.model") == "llama"
+    if wanted and tokenizer.bos_token is not None:
         _begin_with(tokenizer, tokenizer.bos_token)
     return tokenizer
-
-
-def _wants_begin_token(settings: Mapping[str, Any]) -> bool:
-    """As llama.cpp reads it: the file's word, else yes for sentencepiece vocabularies only."""
-    word = settings.get("tokenizer.ggml.add_bos_token")
-    return bool(word) if word is not None else settings.get("tokenizer.ggml.model") == "llama"
 
 
 def _begin_with(tokenizer: Any, begin: str) -> None:

@@ -1,7 +1,7 @@
-"""What two passes of a model are compared by: its output, or, where that is large, its last states and some logits.
+"""How two passes of a model are compared: by its output, or, if that is large, by its last states and some logits.
 
 What is special: logits of a vocabulary of 262,144 words take a megabyte per token. Beyond a limit only those of the
-last tokens are made, and the last hidden states, from which logits are computed token by token, are compared for all.
+last tokens are computed, and the last hidden states, from which all logits follow, are compared for every token.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from .._head import makes_some_logits
 from .selfcheck import main_output, relative_error
 
-MOST_LOGITS = 1 << 23  # 32 MiB in float32: what a common vocabulary gives for the 128 tokens of a check
+MOST_LOGITS = 1 << 23  # 32 MiB in float32: the 128 tokens of a check with a common vocabulary
 
 
 class Output(NamedTuple):
@@ -24,7 +24,6 @@ class Output(NamedTuple):
 
 
 def checked_output(network: Any, inputs: dict[str, Any]) -> Output:
-    """Run the model."""
     last = last_tokens(network, inputs)
     if last is None:
         return Output(main_output(network(**inputs)))
@@ -34,44 +33,42 @@ def checked_output(network: Any, inputs: dict[str, Any]) -> Output:
         main = main_output(network(**inputs, logits_to_keep=last))
     finally:
         hook.remove()
-    # A model whose body is not called through its hooks shows no states: all logits then.
+    # A model that calls its body without hooks shows no states: all logits then.
     return Output(main, seen[-1]) if seen else Output(main_output(network(**inputs)))
 
 
 def last_tokens(network: Any, inputs: dict[str, Any]) -> int | None:
-    """The logits of how many tokens are few enough; None for all of them, or where the model makes no choice."""
-    given = inputs.get("input_ids")
-    if not isinstance(given, Tensor) or "logits_to_keep" in inputs or not _can_choose(network):
+    """For how many of the last tokens logits are computed; None for all of them, or if the model cannot choose."""
+    tokens = inputs.get("input_ids")
+    if not isinstance(tokens, Tensor) or "logits_to_keep" in inputs or not _can_choose(network):
         return None
-    a_token = len(given) * _vocabulary(network)
-    return None if given.shape[-1] * a_token <= MOST_LOGITS else max(1, MOST_LOGITS // a_token)
+    per_token = len(tokens) * _vocabulary(network)
+    return None if tokens.shape[-1] * per_token <= MOST_LOGITS else max(1, MOST_LOGITS // per_token)
 
 
 def checked_logits(network: Any, tokens: int) -> int:
-    """How many numbers the outputs have that the check of one row of tokens compares.
+    """How many numbers the check of one row of tokens compares.
 
     Args:
         network: a transformers model.
         tokens: >= 1.
 
     Returns:
-        How many numbers.
+        The number of logits and states.
 
     Examples:
         >>> model = abbe.load("embedded")
         >>> abbe.models.checked_logits(model.network, 16) == 16 * model.network.config.vocab_size
         True
     """
-    all_logits = tokens * _vocabulary(network)
-    if all_logits <= MOST_LOGITS or not _can_choose(network):
-        return all_logits
-    return MOST_LOGITS // _vocabulary(network) * _vocabulary(network) + tokens * int(
-        network.config.get_text_config().hidden_size
-    )
+    vocabulary = _vocabulary(network)
+    if tokens * vocabulary <= MOST_LOGITS or not _can_choose(network):
+        return tokens * vocabulary
+    return MOST_LOGITS // vocabulary * vocabulary + tokens * int(network.config.get_text_config().hidden_size)
 
 
 def _can_choose(network: Any) -> bool:
-    """Whether the model can leave out logits, and shows the states that they are made of."""
+    """Whether the model can skip logits, and shows the states behind them."""
     return makes_some_logits(network) and network.base_model is not network and _vocabulary(network) > 0
 
 
@@ -82,7 +79,7 @@ def _vocabulary(network: Any) -> int:
 
 
 def output_error(network: Any, plain: Output, own: Output, inputs: dict[str, Any]) -> float:
-    """How far two outputs of a model for the same inputs are apart, padding left out."""
+    """The difference between two outputs of a model for the same inputs, without padding."""
     kept = inputs.get("decoder_attention_mask" if network.config.is_encoder_decoder else "attention_mask")
     if plain.states is None or own.states is None:
         return relative_error(plain.main, own.main, kept)

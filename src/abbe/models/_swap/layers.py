@@ -12,7 +12,7 @@ from ..._errors import AbbeError
 from .._load.places import place_of
 from .._session.masks import is_causal
 
-# What modules call their number of query heads; those that say nothing follow their config.
+# Names for the number of query heads in modules; a module without one follows its config.
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 
 
@@ -24,7 +24,7 @@ class Layer:
         number: place among the attention modules, in the order in which the network holds them.
         path: of the module in the network, such as "model.layers.3.self_attn".
         heads: number of query heads.
-        causal: whether its queries see no later keys, as far as the module says.
+        causal: whether its queries see no later keys, as the module declares it.
     """
 
     number: int
@@ -35,7 +35,6 @@ class Layer:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
         return place_of(self.module) or torch.device("cpu")
 
 
@@ -48,9 +47,8 @@ def layers_of(network: Any, modules: dict[nn.Module, str]) -> list[Layer]:
 
 
 def _heads(network: Any, module: nn.Module, path: str) -> int:
-    configs = [getattr(module, "config", None), network.config.get_text_config()]
-    for owner, name in ((owner, name) for owner in (module, *configs) for name in _HEADS):
-        heads = getattr(owner, name, None)
-        if isinstance(heads, int):
-            return heads
+    for owner in (module, getattr(module, "config", None), network.config.get_text_config()):
+        for name in _HEADS:
+            if isinstance(heads := getattr(owner, name, None), int):
+                return heads
     raise AbbeError(f"unsupported: {type(network).__name__} ({path}) does not say how many heads it has")

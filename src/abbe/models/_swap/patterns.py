@@ -10,7 +10,7 @@ from ..._errors import AbbeError
 from .layers import Layer
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
-_SHOWN = 8  # layers that an error lists
+_LISTED = 8  # layers that an error lists
 EVERY = "*"
 FILE_PREFIX = "file:"  # of a swap that was saved
 
@@ -54,8 +54,13 @@ def matches(pattern: str, layers: Sequence[Layer]) -> dict[Layer, tuple[int, ...
         return {layer: tuple(range(layer.heads)) for layer in _layers(pattern, pattern.strip(), layers)}
     if not _NUMBERS.fullmatch(heads):
         raise AbbeError(f"pattern {pattern!r}: heads must be numbers such as 0,4 or 2-5; got {heads!r}")
-    chosen = _numbers(pattern, heads)
-    return {layer: _heads(pattern, chosen, layer) for layer in _layers(pattern, where, layers)}
+    chosen = tuple(_numbers(pattern, heads))
+    matched = _layers(pattern, where, layers)
+    for layer in matched:
+        if chosen[-1] >= layer.heads:
+            head = next(head for head in chosen if head >= layer.heads)
+            raise AbbeError(f"pattern {pattern!r}: {layer.path} has no head {head}; its heads are 0-{layer.heads - 1}")
+    return dict.fromkeys(matched, chosen)
 
 
 def _layers(pattern: str, where: str, layers: Sequence[Layer]) -> list[Layer]:
@@ -64,22 +69,15 @@ def _layers(pattern: str, where: str, layers: Sequence[Layer]) -> list[Layer]:
         chosen = _numbers(pattern, numbers)
         for number in chosen:
             if number >= len(layers):
-                raise AbbeError(f"pattern {pattern!r}: there is no layer {number}; {listed(layers)}")
+                raise AbbeError(f"pattern {pattern!r}: there is no layer {number}; {_listed(layers)}")
         return [layers[number] for number in chosen]
     named = [layer for layer in layers if fnmatchcase(layer.path, where)]
     if not named:
         raise AbbeError(
             f"pattern {pattern!r} matches no layer; write '*', 'layers.3', 'layers.0,2,5-7' or a glob of a path, "
-            f"then .heads.0,4 for some heads; {listed(layers)}"
+            f"then .heads.0,4 for some heads; {_listed(layers)}"
         )
     return named
-
-
-def _heads(pattern: str, chosen: Sequence[int], layer: Layer) -> tuple[int, ...]:
-    for head in chosen:
-        if head >= layer.heads:
-            raise AbbeError(f"pattern {pattern!r}: {layer.path} has no head {head}; its heads are 0-{layer.heads - 1}")
-    return tuple(chosen)
 
 
 def _numbers(pattern: str, text: str) -> list[int]:
@@ -93,9 +91,8 @@ def _numbers(pattern: str, text: str) -> list[int]:
     return sorted(numbers)
 
 
-def listed(layers: Sequence[Layer]) -> str:
-    """What exists, for an error."""
-    shown = [f"{layer.number} {layer.path}" for layer in layers]
-    if len(shown) > _SHOWN:
-        shown[_SHOWN - 2 : -1] = ["..."]
-    return f"layers: {', '.join(shown)}"
+def _listed(layers: Sequence[Layer]) -> str:
+    names = [f"{layer.number} {layer.path}" for layer in layers]
+    if len(names) > _LISTED:
+        names[_LISTED - 2 : -1] = ["..."]
+    return f"layers: {', '.join(names)}"

@@ -49,8 +49,8 @@ def swap(model: object, what: What) -> Swap:
 
     Args:
         model: a transformers model, or what `load` returns.
-        what: a spec; a Normalizer, which all layers share; "file:PATH" of what `Swap.save` wrote; or a mapping from
-            patterns to specs or Normalizers, of which the first that names a head wins; in one line it is
+        what: a spec; a Normalizer, which all layers share; "file:PATH" of a file that `Swap.save` wrote; or a mapping
+            from patterns to specs or Normalizers, of which the first that names a head wins, in one line
             "PATTERN=SPEC; PATTERN=SPEC".
 
     Returns:
@@ -100,7 +100,7 @@ class Swap:
 
     @property
     def error(self) -> float | None:
-        """What `check` measured, None before: a small number means that the swap changes nothing but the normalizer."""
+        """The result of `check`, None before: a small number means that the swap changes nothing but the normalizer."""
         return self._session.error
 
     @property
@@ -110,15 +110,15 @@ class Swap:
 
     @property
     def normalizers(self) -> dict[str, tuple[HeadGroup, ...]]:
-        """Of every layer path, the groups of heads with their normalizers."""
+        """The groups of heads with their normalizers, by layer path."""
         return dict(self._plan)
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """What the normalizers learn, each once."""
+        """The learnable parameters of the normalizers, each once."""
         return as_module(self._plan.by_layer).parameters()
 
     def restore(self) -> None:
-        """Give the model its own attention back; once is enough, more do no harm."""
+        """Give the model its own attention back; restoring twice does no harm."""
         self._session.close()
 
     def __enter__(self) -> Self:
@@ -150,7 +150,7 @@ class Swap:
 
     @torch.no_grad()
     def check(self, **inputs: Any) -> float:
-        """Prove on these inputs that with softmax swapped in everywhere the model's own output comes out.
+        """Prove on these inputs that with softmax swapped in everywhere the model's own output results.
 
         Listeners are not called. Also learns the output projections, for later calls of listeners.
 
