@@ -19,8 +19,8 @@ from ._session.selfcheck import self_check_tolerance
 from ._session.selfcheck_output import checked_logits
 from ._shape import Shape, built, configuration, llama_configuration, shape_of
 from ._swap.groups import HeadGroup
+from ._swap.layers import FILE_PREFIX, rules_in
 from ._swap.named import attention_names, register_attention_names
-from ._swap.patterns import FILE_PREFIX, rules_in
 from ._swap.plan import Plan, plan
 from ._swap.swap import Swap, swap
 from ._tap import Tap, tap

@@ -63,8 +63,6 @@ def makes_some_logits(network: Any) -> bool:
 
 
 class _StandIn(nn.Module):
-    """Returns the result of another module."""
-
     def __init__(self, result: Any) -> None:
         super().__init__()
         self._result = result

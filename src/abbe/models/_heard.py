@@ -25,7 +25,7 @@ class HeardCall:
         name: path of the attention module in the model.
         kind: "self" or "cross".
         module: the attention module.
-        inputs: the arguments of its own forward.
+        inputs: the arguments of its forward.
         query: (batch, heads, queries, width).
         key: (batch, key heads, keys, width).
         value: (batch, key heads, keys, value width).
@@ -72,8 +72,7 @@ class HeardCall:
 
     @cached_property
     def _options(self) -> Keywords:
-        known = {name: value for name, value in self.keywords.items() if name != "output_attentions"}
-        return read_keywords(self.name, self.query, known)
+        return read_keywords(self.name, self.query, {**self.keywords, "output_attentions": None})
 
     def _row_mask(self, positions: Tensor, part: slice) -> Tensor | None:
         """Which keys these rows see. Flash attention gets padding as (batch, key), and all else from flags."""

@@ -137,32 +137,32 @@ def configuration(model: str | os.PathLike[str]) -> Any:
         >>> abbe.models.configuration("embedded").model_type
         'gpt2'
     """
-    given = os.fspath(model)
-    if not given.strip():
+    name = os.fspath(model)
+    if not name.strip():
         raise AbbeError("the model has no name: give embedded, smollm2, a folder, a config.json or a hub id")
-    path = Path(given).expanduser()
+    path = Path(name).expanduser()
     with quiet():
         if path.suffix == ".gguf":
-            raise AbbeError(f"{given} has no config.json: give the folder of the model, or its shape")
-        folder = _folder(given, path)
+            raise AbbeError(f"{name} has no config.json: give the folder of the model, or its shape")
+        folder = _folder(name, path)
         if not (folder / "config.json").is_file():
             raise AbbeError(f"{folder} has no config.json: it is no model in the Hugging Face layout")
         with one_line(f"cannot read the configuration in {folder}"):
             return import_module("transformers").AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
-def _folder(given: str, path: Path) -> Path:
-    if given in (EMBEDDED, _embedded.NAME):
+def _folder(name: str, path: Path) -> Path:
+    if name in (EMBEDDED, _embedded.NAME):
         return _embedded.embedded_folder()
-    if given in PULLABLE:
-        pulled_facts(given)  # says how to pull it
-        return pulled_folder(given)
+    if name in PULLABLE:
+        pulled_facts(name)  # says how to pull it
+        return pulled_folder(name)
     if path.exists():
         return path.parent if path.name == "config.json" else path
-    if (folder := cached_folder(given)) is not None:
+    if (folder := cached_folder(name)) is not None:
         return folder
     names = ", ".join(NAMES)
-    raise AbbeError(f"there is no folder {given!r}, and no such model in the hub's cache; abbe knows {names}")
+    raise AbbeError(f"there is no folder {name!r}, and no such model in the hub's cache; abbe knows {names}")
 
 
 def llama_configuration(shape: Mapping[str, Any]) -> Any:

@@ -123,7 +123,7 @@ class Alerts:
         Args:
             step: of the optimizer.
             values: what was measured, by name.
-            loss: of the step, None if it is not known.
+            loss: of the step, None if unknown.
 
         Returns:
             New alerts.

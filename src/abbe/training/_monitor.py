@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .._arguments import several, shown, whole, yes_or_no
 from .._errors import AbbeError
-from ..measures import checked_grid
+from ..measures import State, checked_grid
 from ..models import Listener, is_compiled
 from ..results import Training
 from ._alerts import Alert, Alerts, summary
@@ -56,7 +56,7 @@ class Monitor(TrainerEvents):
 
     Attributes:
         steps_done: optimizer steps so far.
-        should_stop: whether an alert asked to stop.
+        should_stop: whether an alert wants training to stop.
         silent: why measuring has stopped, or None.
 
     Examples:
@@ -98,7 +98,8 @@ class Monitor(TrainerEvents):
         self._reporters: list[Tracker] = []  # of a Trainer
         self._spread = False  # whether the loss that the model computes is over the tokens of all ranks
         self.steps_done = 0 if resume is None else whole("resume", resume, least=0)
-        self.should_stop, self.silent = False, None
+        self.should_stop = False
+        self.silent: str | None = None
         self._listener: Listener | None = None
         self._record: Record | None = None
         self._reading: StepReading | None = None
@@ -109,8 +110,6 @@ class Monitor(TrainerEvents):
         if model is not None:
             self._begin(model, self.steps_done, folder)
             self._prepare()
-
-    silent: str | None
 
     def step(self, loss: Tensor | float | None = None, lr: float | None = None) -> None:
         """An optimizer step was done; call it after `optimizer.step()`.
@@ -211,13 +210,17 @@ class Monitor(TrainerEvents):
         finally:
             if self._listener is not None:
                 self._listener.close()
-        self._act_on(events)
+        if events and self._on_alert == "stop":
+            self.should_stop = True
+        elif callable(self._on_alert) and rank() == 0:
+            for event in events:
+                self._on_alert(event)
 
     def _numbers_of(self, reading: StepReading, loss: Any, lr: float | None) -> list[Alert]:
         assert self._listener is not None
         assert self._record is not None
         begun = time.perf_counter()
-        states = None
+        states: dict[int, State] | None = None
         try:
             states = reading.finish(self._listener)
             if reading.passes == 0:
@@ -248,17 +251,15 @@ class Monitor(TrainerEvents):
                 "alerts": [event.as_json() for event in events],
             }
             self._record.add(record)
-            self._record.update(layers=list(self._listener.names), **self._self_check(reading.error))
+            facts: dict[str, Any] = {"layers": list(self._listener.names)}
+            if not self._checked and reading.error is None:
+                facts["self_check"] = {"error": None, "why": "dropout of the weights makes outputs random"}
+            elif not self._checked:
+                facts["self_check"] = {"error": float(f"{reading.error:.3g}")}
+            self._checked = True
+            self._record.update(**facts)
             self._log(values, events)
         return events
-
-    def _self_check(self, error: float | None) -> dict[str, Any]:
-        if self._checked:
-            return {}
-        self._checked = True
-        if error is None:
-            return {"self_check": {"error": None, "why": "dropout of the weights makes outputs random"}}
-        return {"self_check": {"error": float(f"{error:.3g}")}}
 
     def _log(self, values: Values, events: list[Alert]) -> None:
         for line in summary(events):
@@ -266,15 +267,6 @@ class Monitor(TrainerEvents):
         metrics = tracker_metrics(values)
         self._trackers = log_to(self._trackers, metrics, self.steps_done, self._say)
         self._reporters = log_to(self._reporters, metrics, self.steps_done, self._say)
-
-    def _act_on(self, events: list[Alert]) -> None:
-        if not events:
-            return
-        if self._on_alert == "stop":
-            self.should_stop = True
-        elif callable(self._on_alert) and rank() == 0:
-            for event in events:
-                self._on_alert(event)
 
     def _silence(self, error: Exception) -> None:
         """Report the error once, and let the training run continue without a monitor."""

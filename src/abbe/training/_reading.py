@@ -90,7 +90,10 @@ class StepReading:
         kind = call.query.device.type
         with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else torch.no_grad():
             positions = self._of_length(call.query.shape[-2])
-            state = read_rows(call, positions, self._real_rows(call), self.sizes, self.seed, self.step)
+            shape = call.query.shape[0], call.query.shape[-2]
+            # The mask of the inputs says nothing about a layer of another length.
+            real = self._real if self._real is not None and self._real.shape == shape else None
+            state = read_rows(call, positions, real, self.sizes, self.seed, self.step)
             self._states[call.layer] = merge(self._states.get(call.layer, {}), state)
             self._heads[call.layer] = call.query.shape[1]
             if self.passes == 1:
@@ -105,12 +108,6 @@ class StepReading:
             generator = seeded(self.seed, self.step, f"rows of pass {self.passes}, length {length}")
             self._positions[length] = query_positions(length, self.wanted, generator)
         return self._positions[length]
-
-    def _real_rows(self, call: HeardCall) -> Tensor | None:
-        """Which queries are real tokens; the mask says nothing about a layer of another length."""
-        if self._real is None or self._real.shape != (call.query.shape[0], call.query.shape[-2]):
-            return None
-        return self._real
 
 
 class RunningLoss:

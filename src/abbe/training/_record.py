@@ -62,8 +62,6 @@ def manifest_of(network: Any, settings: Mapping[str, Any], skipped: list[str]) -
 
 
 class Record:
-    """Records of a run, in a folder or in memory only."""
-
     def __init__(self, folder: str | os.PathLike[str] | None, manifest: dict[str, Any], resume: int) -> None:
         self.manifest, self.path = manifest, None if folder is None else Path(folder)
         self.records: list[dict[str, Any]] = []
@@ -76,7 +74,6 @@ class Record:
             self._open = undo.pop_all()
 
     def add(self, record: dict[str, Any]) -> None:
-        """Append one step."""
         self.records.append(record)
         if self.path is None:
             return
@@ -89,7 +86,6 @@ class Record:
             raise AbbeError(f"cannot write {self.path / STEPS}: {error.strerror or error}") from None
 
     def update(self, **facts: Any) -> None:
-        """Change the manifest."""
         if all(self.manifest.get(name) == value for name, value in facts.items()):
             return
         self.manifest |= facts
@@ -97,7 +93,6 @@ class Record:
             write_json(self.path / MANIFEST, self.manifest)
 
     def close(self) -> None:
-        """Release the folder."""
         self._open.close()
 
     def result(self) -> Training:
@@ -106,7 +101,7 @@ class Record:
     def _take(self, path: Path, resume: int) -> None:
         """Start or resume in a folder whose lock is held."""
         if any(file.name != LOCK and not is_unfinished(file) for file in path.iterdir()):
-            known = _check_same(path, self.manifest["identity"])
+            stored = _check_same(path, self.manifest["identity"])
             before = decoded_steps(path / STEPS)
             if before and not resume:
                 raise AbbeError(
@@ -114,7 +109,7 @@ class Record:
                     "the checkpoint, or name another folder"
                 )
             self.records = kept_until(before, resume)
-            self.manifest |= {name: known[name] for name in ("made", "layers", "self_check") if name in known}
+            self.manifest |= {name: stored[name] for name in ("made", "layers", "self_check") if name in stored}
         write_whole(path / STEPS, "".join(encoded_step(record) for record in self.records))
         write_json(path / MANIFEST, self.manifest)
 
@@ -126,11 +121,11 @@ def _check_same(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     manifest = checked_manifest(path / MANIFEST, read_json(path / MANIFEST))
     if manifest.get("study") != Training.study:
         raise AbbeError(f"{path} is a folder of `abbe {manifest.get('study')}`: name a new folder")
-    known = manifest.get("identity") or {}
+    stored = manifest.get("identity") or {}
     plain = json.loads(json.dumps(identity))
-    different = [key for key in ("model", "configuration") if known.get(key) != plain[key]]
-    before = known.get("settings") or {}
-    different += [key for key, value in plain["settings"].items() if before.get(key) != value]
+    different = [key for key in ("model", "configuration") if stored.get(key) != plain[key]]
+    settings = stored.get("settings") or {}
+    different += [key for key, value in plain["settings"].items() if settings.get(key) != value]
     if different:
         raise AbbeError(f"{path} holds another run (different: {', '.join(different)}): name a new folder")
     return manifest

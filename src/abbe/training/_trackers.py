@@ -22,7 +22,6 @@ _IN_A_BAR = {
 
 
 def make_trackers(trackers: object) -> list[Tracker]:
-    """One function per tracker."""
     if trackers is None:
         return []
     return [_tracker(one) for one in (trackers if isinstance(trackers, (list, tuple)) else [trackers])]
@@ -90,7 +89,6 @@ def _to_writer(writer: Any) -> Tracker:
 
 
 def _postfix(metrics: Mapping[str, float]) -> dict[str, str]:
-    """A few numbers for a progress bar."""
     return {short: f"{metrics[name]:.3g}" for name, short in _IN_A_BAR.items() if name in metrics}
 
 

@@ -88,11 +88,7 @@ def _all_callbacks() -> list[Any]:
 
 
 def lightning_callback(monitor: TrainerEvents) -> Any:
-    """A `Callback` of Lightning that drives the monitor."""
-
     class MonitorCallback(_lightning_base()):  # type: ignore[misc]
-        """Reads on the optimizer steps that Lightning counts."""
-
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             monitor._begin(pl_module, trainer.global_step, monitor.folder)
             monitor._reporters = [_logger(logger) for logger in trainer.loggers]

@@ -7,7 +7,7 @@ that is read; after the update the module's forward runs on them up to the call 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ class _Kept:
     kwargs: dict[str, Any]
     positions: Tensor
     logits: Tensor  # (head, row, key) before the update
-    autocast: tuple[str, bool, torch.dtype] | None
+    autocast: torch.dtype | None
 
 
 class Update:
@@ -40,7 +40,10 @@ class Update:
         args = tuple(_first(value, batch) for value in call.inputs[0])
         kwargs = {name: _first(value, batch) for name, value in call.inputs[1].items()}
         logits = call.rows(positions, 0, 1).logits(torch.arange(len(positions)))[0]
-        self._kept[call.layer] = _Kept(call.module, args, kwargs, positions, logits, _autocast(call.query))
+        kind = logits.device.type
+        active = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+        autocast = torch.get_autocast_dtype(kind) if active else None
+        self._kept[call.layer] = _Kept(call.module, args, kwargs, positions, logits, autocast)
 
     def changes(self, listener: Listener) -> dict[int, State]:
         """Squares, number and largest size of the changes of every layer that was kept, by head."""
@@ -72,7 +75,9 @@ def no_change(heads: int) -> State:
 @torch.no_grad()
 def _change(listener: Listener, kept: _Kept) -> State:
     before = kept.logits
-    with _in_autocast(kept.autocast):
+    # Without its cache: weights that autocast cast before the update must not be reused.
+    autocast = torch.autocast(before.device.type, dtype=kept.autocast, cache_enabled=False) if kept.autocast else None
+    with autocast or nullcontext():
         call = listener.capture(kept.module, kept.args, kept.kwargs)
     if call is None or call.key.shape[-2] != before.shape[-1]:
         return no_change(len(before))
@@ -101,17 +106,3 @@ def _first(value: Any, batch: int) -> Any:
     if isinstance(value, tuple):
         return tuple(_first(part, batch) for part in value)
     return None if "Cache" in type(value).__name__ else value
-
-
-def _autocast(query: Tensor) -> tuple[str, bool, torch.dtype] | None:
-    kind = query.device.type
-    if not torch.amp.is_autocast_available(kind):
-        return None
-    return kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-
-
-def _in_autocast(state: tuple[str, bool, torch.dtype] | None) -> AbstractContextManager[Any]:
-    if state is None or not state[1]:
-        return nullcontext()
-    # Weights that autocast cast before the update must not be reused.
-    return torch.autocast(state[0], dtype=state[2], enabled=True, cache_enabled=False)

@@ -79,7 +79,6 @@ def allowed(dtype: torch.dtype) -> float:
 
 @torch.no_grad()
 def outcome(network: Any, trial: Trial) -> Outcome:
-    """The results of the network as it is now, in this process."""
     output = main_output(network(**trial.inputs))
     if not network.can_generate():
         return Outcome(output.cpu(), None)

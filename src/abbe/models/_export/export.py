@@ -22,7 +22,7 @@ from .._load.quiet import quiet
 from .._session.modules import CARRIED_FILE
 from .._swap.file import installed_version
 from .._swap.groups import What
-from .._swap.patterns import FILE_PREFIX
+from .._swap.layers import FILE_PREFIX
 from .._swap.plan import Plan
 from .._swap.swap import Swap
 from .._text import Text, read_text
@@ -87,7 +87,10 @@ def export(
         (True, True)
     """
     target = Path(folder).expanduser()
-    check_target(target)
+    if target.exists() and not target.is_dir():
+        raise AbbeError(f"{target} is a file: name a folder for the export")
+    if target.is_dir() and any(target.iterdir()):
+        raise AbbeError(f"{target} is not empty: name a new folder for the export")
     loaded = model if isinstance(model, LoadedModel) else _load(model)
     network: Any = loaded.network
     if network.dtype not in (torch.float32, torch.float64):
@@ -124,14 +127,6 @@ def export(
                 target.rmdir()  # empty, as was checked
             written.rename(target)
     return Export(target, changes is not None, float(facts["error"]), facts)
-
-
-def check_target(target: Path) -> None:
-    """Refuse a folder that is not empty."""
-    if target.exists() and not target.is_dir():
-        raise AbbeError(f"{target} is a file: name a folder for the export")
-    if target.is_dir() and any(target.iterdir()):
-        raise AbbeError(f"{target} is not empty: name a new folder for the export")
 
 
 def trial_on(model: LoadedModel, text: Text) -> Trial:

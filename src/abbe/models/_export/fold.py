@@ -58,7 +58,7 @@ def _fold_layer(changes: Changes, layer: Layer, factors: Tensor, seen: Seen) -> 
     if seen.sink:
         sinks = getattr(module, "sinks", None)
         if not isinstance(sinks, nn.Parameter) or sinks.numel() != layer.heads:
-            raise AbbeError(f"cannot fold: the sink of {layer.path} is no weight of its own that could be scaled along")
+            raise AbbeError(f"cannot fold: the sink of {layer.path} is no separate weight that could be scaled along")
         changes.scale(layer.path, sinks, factors.view(sinks.shape))
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 
 class Forbidden:
-    """Refuses to import abbe."""
-
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name.partition(".")[0] == "abbe":
             raise ImportError("abbe is forbidden here")

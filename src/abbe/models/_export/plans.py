@@ -12,8 +12,7 @@ from torch import Tensor
 from ..._errors import AbbeError
 from ...normalizers import Normalizer, Softmax
 from .._swap.groups import What
-from .._swap.layers import Layer
-from .._swap.patterns import FILE_PREFIX
+from .._swap.layers import FILE_PREFIX, Layer
 from .._swap.plan import Plan
 
 # In a run's folder, the most finished first.
@@ -84,7 +83,7 @@ def _factor(normalizer: Normalizer) -> tuple[float, ...] | None:
 
 def _exponentials(logarithms: object) -> tuple[float, ...]:
     several = logarithms if isinstance(logarithms, tuple) else (logarithms,)
-    return tuple(math.exp(float(one)) for one in several)  # type: ignore[arg-type]
+    return tuple(math.exp(float(one)) for one in several)
 
 
 def _repeated(numbers: tuple[float, ...], most: int) -> tuple[float, ...]:

@@ -96,7 +96,6 @@ def _unknown(where: str, module: nn.Module, why: str) -> AbbeError:
 
 
 def query_norm(module: nn.Module) -> tuple[str, nn.Module] | None:
-    """The norm of the queries of an attention module, if it has one."""
     for name in _NORMS:
         norm = getattr(module, name, None)
         if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity):

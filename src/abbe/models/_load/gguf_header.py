@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import struct
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,49 +31,38 @@ def read_settings(path: Path) -> dict[str, Any]:
 
     Anything but a GGUF file of a known version has no settings here: its reader says what is wrong.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        if not _MAGIC.startswith(file.read(len(_MAGIC))):
-            return {}
-        if size < len(_MAGIC) + _U32.size:
-            raise _truncated(path, f"it has {size} bytes")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _walk(path, _Cursor(data, len(_MAGIC)))
+    return _read(path)[0]
 
 
 def count_weights(path: Path) -> int:
-    """How many numbers the weights of a GGUF file are once unpacked; 0 if it cannot be read."""
-    with (
-        path.open("rb") as file,
-        suppress(_CutOffError, ValueError),
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-    ):
-        cursor = _Cursor(data, len(_MAGIC))
-        if data[: len(_MAGIC)] == _MAGIC and cursor.number(_U32) in _VERSIONS:
-            tensors, count = cursor.number(_U64), cursor.number(_U64)
-            for _ in range(count):
-                cursor.setting()
-            return sum(cursor.weight()[0] for _ in range(tensors))
-    return 0
+    """How many numbers the weights of a GGUF file are once unpacked."""
+    return _read(path)[1]
 
 
-def _walk(path: Path, cursor: _Cursor) -> dict[str, Any]:
-    size, part = len(cursor.data), "header"
-    if cursor.number(_U32) not in _VERSIONS:
-        return {}
-    try:
-        tensors, count = cursor.number(_U64), cursor.number(_U64)
-        part = "settings"
-        settings = dict(cursor.setting() for _ in range(count))
-        part = "list of weights"
-        ends = [cursor.weight()[1] for _ in range(tensors)]
-    except _CutOffError:
-        raise _truncated(path, f"it ends after {size:,} bytes, within its {part}") from None
+def _read(path: Path) -> tuple[dict[str, Any], int]:
+    size, part = path.stat().st_size, "header"
+    with path.open("rb") as file:
+        if not _MAGIC.startswith(file.read(len(_MAGIC))):
+            return {}, 0
+        if size < len(_MAGIC) + _U32.size:
+            raise _truncated(path, f"it has {size} bytes")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            cursor = _Cursor(data, len(_MAGIC))
+            if cursor.number(_U32) not in _VERSIONS:
+                return {}, 0
+            try:
+                tensors, count = cursor.number(_U64), cursor.number(_U64)
+                part = "settings"
+                settings = dict(cursor.setting() for _ in range(count))
+                part = "list of weights"
+                weights = [cursor.weight() for _ in range(tensors)]
+            except _CutOffError:
+                raise _truncated(path, f"it ends after {size:,} bytes, within its {part}") from None
     alignment = int(settings.get("general.alignment") or _ALIGNMENT)
-    needed = -(-cursor.at // alignment) * alignment + max(ends, default=0)
-    if ends and needed > size:
+    needed = -(-cursor.at // alignment) * alignment + max((end for _, end in weights), default=0)
+    if weights and needed > size:
         raise _truncated(path, f"its weights end at byte {needed:,}, but it has {size:,} bytes")
-    return settings
+    return settings, sum(numbers for numbers, _ in weights)
 
 
 def _truncated(path: Path, how: str) -> AbbeError:

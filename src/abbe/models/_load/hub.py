@@ -10,22 +10,11 @@ from .quiet import first_line
 
 # The files of a text model, by exact name: "*.json" would also match the folders of other frameworks.
 FILES = [
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "model-?????-of-?????.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-]
+    "config.json", "generation_config.json",
+    "model.safetensors", "model.safetensors.index.json", "model-?????-of-?????.safetensors",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
+]  # fmt: skip
 
 
 def looks_like_hub_id(name: str) -> bool:
@@ -35,35 +24,26 @@ def looks_like_hub_id(name: str) -> bool:
 
 
 def hub_folder(name: str, revision: str | None) -> Path:
-    """The local snapshot of a hub model: fetched if there is a network, else taken from the cache."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    """The local snapshot of a hub model: fetched if there is a network, else from the cache."""
+    from huggingface_hub import errors, snapshot_download
 
     at = f" at revision {revision!r}" if revision else ""
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
-    except LocalEntryNotFoundError as error:
+    except errors.LocalEntryNotFoundError as error:
         if cached := cached_folder(name, revision):
             return cached
         cause = error.__cause__
-        offline = isinstance(cause, OfflineModeIsEnabled)
+        offline = isinstance(cause, errors.OfflineModeIsEnabled)
         why = "HF_HUB_OFFLINE is set" if offline else f"the hub cannot be reached ({first_line(cause or error)})"
         raise AbbeError(f"model {name!r}{at} is not a folder here and not in the offline cache, and {why}") from error
-    except GatedRepoError as error:
+    except errors.GatedRepoError as error:
         raise AbbeError(f"model {name!r} is gated on the hub: accept its terms there and log in, then retry") from error
-    except RevisionNotFoundError as error:
+    except errors.RevisionNotFoundError as error:
         raise AbbeError(f"model {name!r} has no revision {revision!r} on the hub") from error
-    except RepositoryNotFoundError as error:
+    except errors.RepositoryNotFoundError as error:
         raise AbbeError(f"model {name!r} is not known to abbe, not a folder here, and not on the hub") from error
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
+    except (errors.HfHubHTTPError, errors.HFValidationError, OSError) as error:
         raise AbbeError(f"cannot fetch {name!r}{at} from the hub: {first_line(error)}") from error
 
 

@@ -151,24 +151,23 @@ def load(
         >>> model.name, model.kind, model.context, model.precision
         ('abbe-gpt2-5M', 'decoder', 1024, 'float32')
     """
-    given = os.fspath(name)
+    name = os.fspath(name)
     placed = placement(device, dtype, device_map)
-    path = Path(given).expanduser()
-    from_hub = given not in (*NAMES, _embedded.NAME) and not path.exists()
-    if revision is not None and not from_hub:
-        raise AbbeError(f"revision={revision!r} is for hub ids only, and {given!r} is none")
+    path = Path(name).expanduser()
+    if revision is not None and (name in (*NAMES, _embedded.NAME) or path.exists()):
+        raise AbbeError(f"revision={revision!r} is for hub ids only, and {name!r} is none")
     with quiet():
-        if given in (EMBEDDED, _embedded.NAME):
+        if name in (EMBEDDED, _embedded.NAME):
             folder, about = _embedded.embedded_folder(), _embedded.embedded_about()
             return _from_folder(_embedded.NAME, folder, placed, source=EMBEDDED, about=about)
-        if given in PULLABLE:
-            return _from_folder(given, pulled_folder(given), placed, about=str(pulled_facts(given)["what"]))
+        if name in PULLABLE:
+            return _from_folder(name, pulled_folder(name), placed, about=str(pulled_facts(name)["what"]))
         if path.suffix == ".gguf":
-            return _from_gguf(given, path, placed)
+            return _from_gguf(name, path, placed)
         if path.exists():
-            return _from_folder(given, path, placed)
-        _refuse_unless_hub_id(given)
-        return _from_folder(given, hub_folder(given, revision), placed, source=f"{given}@{revision or 'main'}")
+            return _from_folder(name, path, placed)
+        _refuse_unless_hub_id(name)
+        return _from_folder(name, hub_folder(name, revision), placed, source=f"{name}@{revision or 'main'}")
 
 
 def _from_gguf(name: str, path: Path, placed: Placement) -> LoadedModel:

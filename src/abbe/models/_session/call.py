@@ -168,7 +168,6 @@ class AttentionCall:
 
 
 def _rows(table: Tensor, queries: Tensor) -> Tensor:
-    """The rows of these queries; a single row holds for all."""
     return table if table.shape[-2] == 1 else table[..., queries, :]
 
 

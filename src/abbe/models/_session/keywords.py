@@ -95,7 +95,6 @@ def read_keywords(where: str, query: Tensor, keywords: Mapping[str, Any]) -> Key
 
 
 def checked_mask(where: str, mask: object) -> Tensor | None:
-    """The model's mask, if abbe can read it."""
     if mask is None:
         return None
     if isinstance(mask, Tensor) and mask.dim() == 4 and (mask.dtype == torch.bool or mask.is_floating_point()):

@@ -60,7 +60,6 @@ def readable_modules(network: nn.Module) -> tuple[dict[nn.Module, str], dict[nn.
 
 
 def skipped_lines(unread: dict[nn.Module, str]) -> list[str]:
-    """One line for each module that cannot be read."""
     reason = "its attention does not go through transformers' attention interface"
     return [f"{path} ({type(module).__name__}): {reason}" for module, path in unread.items()]
 
@@ -96,13 +95,11 @@ def _is_other_attention(module: nn.Module, routed: dict[nn.Module, str]) -> bool
 
 
 def attention_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """The states that an attention module was called with."""
     candidates = (*args, *(kwargs.get(name) for name in ("hidden_states", "hidden_state", "x")))
     return next((value.detach() for value in candidates if isinstance(value, Tensor)), None)
 
 
 def attention_kind(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Literal["self", "cross"]:
-    """ "cross" if this call attends to the states of another module."""
     named = dict(zip(inspect.signature(module.forward).parameters, args, strict=False)) | kwargs
     cross = getattr(module, "is_cross_attention", False) or any(named.get(name) is not None for name in _CROSS_INPUTS)
     return "cross" if cross else "self"
@@ -189,7 +186,6 @@ def configs_within(network: nn.Module) -> list[Any]:
 
 
 def _with_parts(config: Any) -> Iterator[Any]:
-    """A config and the configs within it."""
     yield config
     for key in config.sub_configs:
         part = getattr(config, key, None)

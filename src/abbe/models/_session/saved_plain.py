@@ -28,28 +28,22 @@ def save_as_plain(
 
     `added` is a part that the first of them has only temporarily.
     """
+
+    def reduced(model: nn.Module, protocol: Any) -> Any:
+        with _silent(models), configs.removed(), _without_hooks(models[0]), _without(models[0], added):
+            # deepcopy treats everything in its memory as copied, so tensors are shared.
+            plain = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+        return plain.__reduce_ex__(protocol)
+
+    def copied(model: nn.Module, memory: dict[int, Any]) -> Any:
+        # A full copy, which a swap refuses by name: it must not silently compute with softmax.
+        with _silent(models):
+            return copy.deepcopy(model, memory)
+
     for model in models:
-        for name, answer in zip(_ANSWERS, (_reduced, _copied), strict=True):
-            model.__dict__[name] = partial(answer, model, models, configs, added)
+        for name, answer in zip(_ANSWERS, (reduced, copied), strict=True):
+            model.__dict__[name] = partial(answer, model)
             undo.callback(model.__dict__.pop, name, None)
-
-
-def _reduced(
-    model: nn.Module, models: Sequence[nn.Module], configs: PrivateConfigs, added: str | None, protocol: Any
-) -> Any:
-    """The answer to pickle, of a plain copy with the same tensors."""
-    with _silent(models), configs.removed(), _without_hooks(models[0]), _without(models[0], added):
-        # deepcopy treats everything in its memory as copied, so tensors are shared.
-        plain = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
-    return plain.__reduce_ex__(protocol)
-
-
-def _copied(
-    model: nn.Module, models: Sequence[nn.Module], configs: PrivateConfigs, added: str | None, memory: dict[int, Any]
-) -> Any:
-    """A full copy, which a swap refuses by name: it must not silently compute with softmax."""
-    with _silent(models):
-        return copy.deepcopy(model, memory)
 
 
 @contextmanager

@@ -84,7 +84,6 @@ def check_complete(network: Any, modules: Iterable[str], called: Iterable[str], 
 
 
 def check_finite(call: AttentionCall) -> None:
-    """Refuse a layer whose queries, keys or values hold NaN or infinities."""
     for part in ("query", "key", "value"):
         states: Tensor = getattr(call, part)
         # The sum is cheap, and finite only if all are; that of large states may overflow.

@@ -50,13 +50,9 @@ class Session:
         return self._undo is not None
 
     def open(
-        self,
-        attend: Attend,
-        modules: dict[nn.Module, str],
-        *,
-        watch: bool = False,
+        self, attend: Attend, modules: dict[nn.Module, str], *, watch: bool = False,
         part: tuple[str, nn.Module] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Change the model: these attention modules (with their paths) call `attend`.
 
         `watch` calls `watch` at once. `part` is a module that the network holds, under that name, meanwhile.

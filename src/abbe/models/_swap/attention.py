@@ -23,7 +23,6 @@ KERNELS_FROM = 1 << 11
 
 
 def swapped_attention(call: RawCall, groups: Sequence[HeadGroup]) -> Tensor:
-    """(batch, queries, heads, value width)."""
     if len(groups) == 1 and groups[0].normalizer is not None:
         if _is_plain_step(call):
             return _one_query(groups[0].normalizer, call.query, call.key, call.value, call.mask, call.options.scale)

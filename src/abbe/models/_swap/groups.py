@@ -15,8 +15,7 @@ from torch import nn
 
 from ..._errors import AbbeError
 from ...normalizers import Normalizer, normalizer, parse_spec
-from .layers import Layer
-from .patterns import EVERY, matches, rules_in
+from .layers import EVERY, Layer, matches, rules_in
 
 What = str | Normalizer | Mapping[str, str | Normalizer]
 
@@ -71,20 +70,19 @@ def _normalizer(wanted: str | Normalizer, heads: Sequence[int], layer: Layer) ->
 
 def for_heads(spec: str, heads: int) -> Normalizer:
     """The normalizer of a spec; parameters that learn get a value per head, unless the spec says heads=."""
-    plain, (name, given) = normalizer(spec), parse_spec(spec)
+    plain, (name, settings) = normalizer(spec), parse_spec(spec)
     options = {option.name: option for option in plain.options}
     filled: dict[str, Any] = {
-        key: for_heads(given.get(key, option.default), heads)
+        key: for_heads(settings.get(key, option.default), heads)
         for key, option in options.items()
         if option.kind == "normalizer"
     }
-    if "heads" in options and "heads" not in given and (plain.always_learns or plain._given.get("learn")):
+    if "heads" in options and "heads" not in settings and (plain.always_learns or plain._given.get("learn")):
         filled["heads"] = heads
-    return normalizer(name, **(given | filled)) if filled else plain
+    return normalizer(name, **(settings | filled)) if filled else plain
 
 
 def check_fits(whole: Normalizer, heads: Sequence[int], layer: Layer) -> None:
-    """Refuse a normalizer that cannot work for these heads."""
     for part in _parts(whole):
         if part._given.get("heads", 1) not in (1, len(heads)):
             raise AbbeError(

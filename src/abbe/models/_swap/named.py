@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..._errors import AbbeError
 from ...normalizers import kernels_from, normalizer, usual_specs
-from .._session.keywords import Attend, Keywords, RawCall, attention_function
+from .._session.keywords import Attend, RawCall, attention_function
 from .._session.masks import MaskPolicy, is_causal, is_lower_triangle
 from .._session.modules import CARRIED_NAME, LOADED_PREFIX
 from .attention import KERNELS_FROM, swapped_attention
@@ -51,17 +51,16 @@ def register_attention_names() -> None:
 
     attends = {name: _attend_with(spec) for name, spec in attention_names().items()}
     for name, attend in (attends | {CARRIED_NAME: _attend_with_plan}).items():
-        function = attention_function(lambda module: type(module).__name__, _is_causal, attend)
+        function = attention_function(
+            lambda module: type(module).__name__,
+            lambda module, query, mask, options: mask is not None and is_lower_triangle(mask),
+            attend,
+        )
         AttentionInterface.register(name, function)
         AttentionMaskInterface.register(name, _full_mask)
 
 
-def _is_causal(module: nn.Module, query: Tensor, mask: Tensor | None, options: Keywords) -> bool:
-    return mask is not None and is_lower_triangle(mask)
-
-
 def _attend_with(spec: str) -> Attend:
-    """Attention with the normalizer of a spec."""
     return lambda call: _attend(call, (HeadGroup("*", tuple(range(call.query.shape[1])), _normalizer(spec)),))
 
 

@@ -9,9 +9,8 @@ from itertools import groupby
 from .._session.modules import attention_modules
 from .._unwrap import checked_network
 from .file import read_groups, write_groups
-from .groups import Groups, HeadGroup, What, make_groups
-from .layers import layers_of
-from .patterns import FILE_PREFIX
+from .groups import HeadGroup, What, make_groups
+from .layers import FILE_PREFIX, layers_of
 
 _HEADER = ("layers", "heads", "normalizer", "pattern")
 _UNCHANGED = "unchanged"  # heads that keep the model's attention
@@ -59,7 +58,11 @@ class Plan(Mapping[str, tuple[HeadGroup, ...]]):
 
     def __init__(self, network: object, what: What) -> None:
         self._model = type(network).__name__
-        self.by_layer = _read(network, what)
+        layers = layers_of(network, attention_modules(checked_network(network, "plan")))
+        if isinstance(what, str) and what.startswith(FILE_PREFIX):
+            self.by_layer = read_groups(what.removeprefix(FILE_PREFIX), layers, self._model)
+        else:
+            self.by_layer = make_groups(what, layers)
         self._by_path = {layer.path: groups for layer, groups in self.by_layer.items()}
 
     @property
@@ -97,13 +100,6 @@ class Plan(Mapping[str, tuple[HeadGroup, ...]]):
         for groups, same in groupby(layers, key=lambda entry: entry[1]):
             numbers = _spans([number for number, _ in same])
             yield from ((numbers, *cells) for cells in groups)
-
-
-def _read(network: object, what: What) -> Groups:
-    layers = layers_of(network, attention_modules(checked_network(network, "plan")))
-    if isinstance(what, str) and what.startswith(FILE_PREFIX):
-        return read_groups(what.removeprefix(FILE_PREFIX), layers, type(network).__name__)
-    return make_groups(what, layers)
 
 
 def _cells(group: HeadGroup) -> tuple[str, str, str]:
