@@ -95,7 +95,7 @@ NAMES = {
     "abbe.models._export.plans": "plan_scales=scales",
     "abbe.models._load.gguf_header": "read_settings",
     "abbe.models._load.quiet": "quiet",
-    "abbe.models._session.keywords": "HARMLESS Keywords RawCall checked_mask read_keywords",
+    "abbe.models._session.raw_call": "HARMLESS Keywords RawCall checked_mask read_keywords",
     "abbe.models._session.selfcheck": "check_finite main_output own_attention relative_error",
     "abbe.models._swap.attention": "swapped_attention",
     "abbe.models._swap.groups": "for_heads",

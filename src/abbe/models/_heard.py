@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ._session.call import AttentionCall
-from ._session.keywords import Keywords, checked_mask, read_keywords
 from ._session.masks import causal_flag
+from ._session.raw_call import Keywords, checked_mask, read_keywords
 from ._session.reader import detached
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from .._errors import AbbeError
 from ._session.modules import configs_within, refuse_if_in_use
+from ._session.reader import register
 
 _numbers = count(1)
 
@@ -68,7 +69,7 @@ class OwnFunctions:
 
     def replace(self, replacement: Callable[[str], Callable[..., Any]], undo: ExitStack) -> None:
         """Give the model's functions private names, which lead to their replacements until `undo` closes."""
-        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers import AttentionMaskInterface
 
         refuse_if_in_use(self._network)
         names: dict[str, OwnName] = {}
@@ -77,13 +78,10 @@ class OwnFunctions:
             if own is None or isinstance(own, OwnName):
                 continue
             if own not in names:
-                names[own] = name = OwnName(own)
-                AttentionInterface.register(name, replacement(own))
-                undo.callback(AttentionInterface._global_mapping.pop, name, None)  # there is no public way
-                if own in AttentionMaskInterface._global_mapping:  # else transformers makes no mask
-                    make_mask: Any = AttentionMaskInterface._global_mapping[own]
-                    AttentionMaskInterface.register(name, make_mask)
-                    undo.callback(AttentionMaskInterface._global_mapping.pop, name, None)
+                names[own] = OwnName(own)
+                # Without a mask function transformers makes no mask.
+                make_mask = AttentionMaskInterface._global_mapping.get(own)
+                register(names[own], replacement(own), make_mask, undo)
             # The public setter would also set the parts, and some of them have other settings.
             undo.callback(setattr, config, "_attn_implementation_internal", own)
             config._attn_implementation_internal = names[own]

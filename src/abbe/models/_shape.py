@@ -146,7 +146,7 @@ def configuration(model: str | os.PathLike[str]) -> Any:
             raise AbbeError(f"{name} has no config.json: give the folder of the model, or its shape")
         folder = _folder(name, path)
         if not (folder / "config.json").is_file():
-            raise AbbeError(f"{folder} has no config.json: it is no model in the Hugging Face layout")
+            raise AbbeError(f"{folder} has no config.json: it is not a model in the Hugging Face layout")
         with one_line(f"cannot read the configuration in {folder}"):
             return import_module("transformers").AutoConfig.from_pretrained(folder, trust_remote_code=False)
 

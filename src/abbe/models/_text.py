@@ -60,10 +60,10 @@ class Text:
 def read_text(source: PathLike | Sequence[PathLike] | None = None) -> Text:
     """Read the text to measure on: files, standard input, the text itself, or the sample that comes with abbe.
 
-    A string that is no path of a file is the text itself if it has a space or a line break, unless it is one line that
-    looks like a path: it begins with /, ./, ../ or ~/, or ends in a suffix such as .txt. `Text(name, content)` takes
-    any string. Files are UTF-8; a byte order mark is dropped, all else is kept as it is, so that character spans fit
-    the file.
+    A string that is not the path of a file is the text itself if it has a space or a line break, unless it is one line
+    that looks like a path: it begins with /, ./, ../ or ~/, or ends in a suffix such as .txt. `Text(name, content)`
+    takes any string. Files are UTF-8; a byte order mark is dropped, all else is kept, so that character spans fit the
+    file.
 
     Args:
         source: one file or several (joined by a newline), "-" for standard input, None for the embedded sample.
@@ -126,7 +126,7 @@ def _read(source: PathLike) -> Text:
     except OSError as error:
         raise AbbeError(f"cannot read {name}: {error.strerror}; {_AS_TEXT}") from error
     except (ValueError, RuntimeError) as error:  # a zero byte; the home of an unknown user
-        raise AbbeError(f"{shown(name)} is no path: {error}; {_AS_TEXT}") from error
+        raise AbbeError(f"{shown(name)} is not a path: {error}; {_AS_TEXT}") from error
     return Text(path.name, _decode(content, name))
 
 

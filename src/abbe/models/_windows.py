@@ -190,12 +190,12 @@ def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
 def _check_room(text: Text, tokens: _Tokens, lengths: Sequence[int]) -> None:
     shortest, special = min(lengths), tokens.special
     if shortest <= special:
-        raise AbbeError(f"window length {shortest} has no room for text beside {special} special tokens")
+        raise AbbeError(f"window length {shortest} has no room for text next to {special} special tokens")
     if len(tokens.ids) < shortest - special:
-        beside = f" beside {special} special ones" if special else ""
+        extra = f" besides {special} special ones" if special else ""
         raise AbbeError(
             f"{text.name} has {len(tokens.ids)} tokens, too few for the shortest window: "
-            f"length {shortest} needs {shortest - special}{beside}"
+            f"length {shortest} needs {shortest - special}{extra}"
         )
 
 

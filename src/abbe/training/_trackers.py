@@ -38,7 +38,7 @@ def _tracker(target: Any) -> Tracker:
         return lambda metrics, step: target.log(dict(metrics), step=step)
     if callable(target):
         return lambda metrics, step: target(dict(metrics), step)
-    raise AbbeError(f"trackers: {shown(target)} is no tracker; allowed are {_ALLOWED}")
+    raise AbbeError(f"trackers: {shown(target)} is not a tracker; allowed are {_ALLOWED}")
 
 
 def _named(name: str) -> Tracker:

@@ -30,7 +30,7 @@ class Changes:
                 "cannot be scaled for each of them; leave these layers as they are"
             )
         if not parameter.is_floating_point():
-            raise AbbeError(f"cannot fold: weights of {where} are {parameter.dtype}, no floating-point numbers")
+            raise AbbeError(f"cannot fold: weights of {where} are {parameter.dtype}, not floating-point numbers")
         self._tensors[parameter] = where, value
 
     def set(self, owner: Any, name: str, value: object) -> None:

@@ -58,12 +58,13 @@ def _fold_layer(changes: Changes, layer: Layer, factors: Tensor, seen: Seen) -> 
     if seen.sink:
         sinks = getattr(module, "sinks", None)
         if not isinstance(sinks, nn.Parameter) or sinks.numel() != layer.heads:
-            raise AbbeError(f"cannot fold: the sink of {layer.path} is no separate weight that could be scaled along")
+            raise AbbeError(f"cannot fold: the sink of {layer.path} is not a separate weight that could be scaled")
         changes.scale(layer.path, sinks, factors.view(sinks.shape))
 
 
 def _fold_caps(changes: Changes, network: Any, factors_of: Mapping[Layer, Tensor], seen: Mapping[str, Seen]) -> None:
-    capped = {layer: factors for layer, factors in factors_of.items() if _of(seen, layer, "softcap") is not None}
+    called = {layer: factors for layer, factors in factors_of.items() if layer.path in seen}
+    capped = {layer: factors for layer, factors in called.items() if seen[layer.path].softcap is not None}
     if not capped:
         return
     every = torch.cat(list(capped.values()))
@@ -88,7 +89,7 @@ def _fold_biases(changes: Changes, factors_of: Mapping[Layer, Tensor], seen: Map
     readers: dict[Layer, list[Layer]] = {}
     owner: Layer | None = None
     for layer in factors_of:
-        if not _of(seen, layer, "bias"):
+        if layer.path not in seen or not seen[layer.path].bias:
             continue
         if isinstance(getattr(layer.module, "relative_attention_bias", None), nn.Embedding):
             owner = layer
@@ -113,10 +114,6 @@ def _fold_biases(changes: Changes, factors_of: Mapping[Layer, Tensor], seen: Map
 def _stack(path: str) -> str:
     """The path up to the number of the layer: the encoder, or the decoder."""
     return ".".join(takewhile(lambda part: not part.isdigit(), path.split(".")))
-
-
-def _of(seen: Mapping[str, Seen], layer: Layer, what: str) -> Any:
-    return getattr(seen[layer.path], what) if layer.path in seen else None
 
 
 @torch.no_grad()

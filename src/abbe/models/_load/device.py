@@ -31,9 +31,6 @@ class Placement:
     dtype: torch.dtype
     device_map: DeviceMap | None = None
 
-    def __str__(self) -> str:
-        return str(self.device) if self.device_map is None else "all devices"
-
 
 def placement(device: DeviceLike | None, dtype: DtypeLike | None, device_map: DeviceMap | None) -> Placement:
     """By default the CPU and float32; anything unavailable is refused before a file is read."""
@@ -43,7 +40,7 @@ def placement(device: DeviceLike | None, dtype: DtypeLike | None, device_map: De
         check_has_dtype(place, wanted)
         return Placement(place, wanted)
     if device is not None:
-        raise AbbeError(f"device is {shown(str(device))} and device_map is given, too: give one of them")
+        raise AbbeError(f"device is {shown(str(device))} and device_map is given as well: give one of them")
     return Placement(torch.device(CPU), wanted, _as_map(device_map))
 
 

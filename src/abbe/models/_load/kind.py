@@ -38,7 +38,7 @@ def choose(config: Any, where: str | Path, saved: str | None = None) -> Choice:
     elif kind in causal:
         names = (causal[kind],) if isinstance(causal[kind], str) else causal[kind]
         return Choice("AutoModelForCausalLM" if saved in (None, *names) else "AutoModel", "decoder")
-    raise AbbeError(f"{where} holds a {saved or kind}, which is no text model that abbe can load")
+    raise AbbeError(f"{where} holds a {saved or kind}, which is not a text model that abbe can load")
 
 
 def longest_input(config: Any, network: Any) -> int | None:

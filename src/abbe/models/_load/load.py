@@ -155,7 +155,7 @@ def load(
     placed = placement(device, dtype, device_map)
     path = Path(name).expanduser()
     if revision is not None and (name in (*NAMES, _embedded.NAME) or path.exists()):
-        raise AbbeError(f"revision={revision!r} is for hub ids only, and {name!r} is none")
+        raise AbbeError(f"revision={revision!r} is for hub ids only, and {name!r} is not one")
     with quiet():
         if name in (EMBEDDED, _embedded.NAME):
             folder, about = _embedded.embedded_folder(), _embedded.embedded_about()
@@ -211,7 +211,7 @@ def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise AbbeError(f"{folder} is a file: give the folder that it lies in, or a .gguf file")
     if not (folder / "config.json").is_file():
-        raise AbbeError(f"{folder} has no config.json: it is no model in the Hugging Face layout")
+        raise AbbeError(f"{folder} has no config.json: it is not a model in the Hugging Face layout")
     if any(folder.glob("*.safetensors")):
         return
     pickles = sorted(path.name for ending in ("bin", "pt", "pth", "ckpt") for path in folder.glob(f"*.{ending}"))
@@ -268,4 +268,4 @@ def _refuse_unless_hub_id(name: str) -> None:
     if close and "/" not in name:
         raise AbbeError(f"unknown model {name!r}. Did you mean {close[0]!r}?")
     if not looks_like_hub_id(name):
-        raise AbbeError(f"there is no folder {name!r}, and it is no hub id; abbe knows {', '.join(NAMES)}")
+        raise AbbeError(f"there is no folder {name!r}, and it is not a hub id; abbe knows {', '.join(NAMES)}")

@@ -27,7 +27,7 @@ def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedM
         The network with its tokenizer.
 
     Raises:
-        AbbeError: it is no transformers model, or reads images or sound.
+        AbbeError: it is not a transformers model, or reads images or sound.
 
     Examples:
         >>> loaded = abbe.load("embedded")
@@ -37,7 +37,7 @@ def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedM
     network = unwrapped(network)
     config: Any = getattr(network, "config", None)
     if config is None or not hasattr(config, "get_text_config"):
-        raise AbbeError(f"{type(network).__name__} is no transformers model: it has no config")
+        raise AbbeError(f"{type(network).__name__} is not a transformers model: it has no config")
     label = name or getattr(config, "name_or_path", "") or type(network).__name__
     # A model of images or sound names its input.
     if (main := getattr(network, "main_input_name", "input_ids")) != "input_ids":

@@ -73,7 +73,7 @@ def pull(name: str, progress: Step = lambda what: None) -> Path:
 def _make(recipe: _Recipe, folder: Path, progress: Step) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     if folder.exists():
-        raise AbbeError(f"{folder} is in the way, and it is no pulled model: move it elsewhere")
+        raise AbbeError(f"{folder} is in the way, and it is not a pulled model: move it elsewhere")
     free, needed = shutil.disk_usage(folder.parent).free, recipe.bytes_needed
     if free < needed:
         left = f"{folder.parent} has {free / 1e6:.0f} MB left, {needed / 1e6:.0f} MB are needed"

@@ -14,24 +14,23 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from .call import AttentionCall
-from .keywords import RawCall, refuse_weights
 from .layers import LayerKey, Layers
 from .modules import PrivateConfigs, attention_input, attention_kind
+from .raw_call import RawCall, refuse_weights
 
 # Held while a model's settings, hooks and registered names change.
 lock = threading.Lock()
 
 
-def register(
-    name: str, attend: Callable[..., tuple[Tensor, None]], make_mask: Callable[..., Tensor | None], undo: ExitStack
-) -> None:
-    """Register an attention function and its mask function with transformers until `undo` closes."""
+def register(name: str, attend: Callable[..., Any], make_mask: Any, undo: ExitStack) -> None:
+    """Register an attention function, and its mask function if any, with transformers until `undo` closes."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     for interface, function in ((AttentionInterface, attend), (AttentionMaskInterface, make_mask)):
-        interface.register(name, function)
-        # There is no public way to unregister.
-        undo.callback(interface._global_mapping.pop, name, None)
+        if function is not None:
+            interface.register(name, function)
+            # There is no public way to unregister.
+            undo.callback(interface._global_mapping.pop, name, None)
 
 
 class CallReader:

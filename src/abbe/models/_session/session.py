@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from .keywords import Attend, Keywords, attention_function
 from .masks import MaskPolicy
 from .modules import PrivateConfigs, use_text_part
+from .raw_call import Attend, Keywords, attention_function
 from .reader import CallReader, lock, models_within, refuse_requests_for_weights, register
 from .saved_plain import save_as_plain
 from .selfcheck import Trial, check_complete, check_ready, self_check_tolerance

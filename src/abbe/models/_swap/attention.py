@@ -14,8 +14,7 @@ from torch import Tensor
 from ..._errors import AbbeError
 from ...normalizers import Normalizer, Softmax, step_attention
 from .._session.call import AttentionCall
-from .._session.keywords import RawCall
-from .._session.output import model_attention, normalized_attention
+from .._session.raw_call import RawCall, model_attention, normalized_attention
 from .groups import HeadGroup, needs_order
 
 # One token has this many logits in a text of some hundred, and generation calls often: loading the kernels pays off.

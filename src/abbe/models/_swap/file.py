@@ -107,7 +107,7 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
             text = (file.metadata() or {}).get(_KEY)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except Exception as error:
-        raise AbbeError(f"{path} is no safetensors file: {error}") from None
+        raise AbbeError(f"{path} is not a safetensors file: {error}") from None
     if text is None:
         raise AbbeError(f"{path} was not written by Swap.save: it does not say which normalizers it holds")
     return _facts(path, text), tensors
@@ -117,9 +117,9 @@ def _facts(path: str, text: str) -> dict[str, Any]:
     try:
         facts = json.loads(text)
     except (ValueError, RecursionError):
-        raise AbbeError(f"{path} is damaged: what it says of its normalizers is no JSON") from None
+        raise AbbeError(f"{path} is damaged: its metadata is not JSON") from None
     if not isinstance(facts, dict):
-        raise AbbeError(f"{path} is damaged: what it says of its normalizers is no JSON object")
+        raise AbbeError(f"{path} is damaged: its metadata is not a JSON object")
     if facts.get("format") != _FORMAT:
         raise AbbeError(f"{path} was written by abbe {facts.get('abbe')}, in a format that this abbe cannot read")
     return facts
@@ -146,14 +146,14 @@ def _check_tensors(path: str, tensors: dict[str, Tensor], specs: int) -> None:
         if name.partition(".")[0] not in known:
             raise AbbeError(f"{path} is damaged: its tensor {name!r} belongs to none of its {specs} normalizers")
         if not tensor.is_floating_point():
-            raise AbbeError(f"{path} is damaged: its tensor {name!r} holds {tensor.dtype}, no floating-point numbers")
+            raise AbbeError(f"{path} is damaged: its tensor {name!r} holds {tensor.dtype}, not floating-point numbers")
 
 
 def _loaded(path: str, number: int, spec: str, tensors: dict[str, Tensor]) -> Normalizer:
     try:
         loaded = normalizer(spec)
     except (AbbeError, RuntimeError, MemoryError) as error:  # more heads than memory can hold are a RuntimeError
-        raise AbbeError(f"{path} is damaged: it holds {spec!r}, which cannot be made: {error}") from None
+        raise AbbeError(f"{path} is damaged: it holds {spec!r}, which cannot be created: {error}") from None
     own = {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{number}.")}
     try:
         loaded.load_state_dict(own)
@@ -169,12 +169,12 @@ def _check_facts(path: str, facts: dict[str, Any]) -> None:
     """Refuse metadata in which an entry is missing or of another type: the file may come from anywhere."""
     _check(path, isinstance(facts.get("model"), str), "it does not name the model's class")
     specs, layers = facts.get("specs"), facts.get("layers")
-    _check(path, _all_are(specs, str), "its specs are no list of texts")
-    _check(path, _all_are(layers, dict), "its layers are no list of objects")
+    _check(path, _all_are(specs, str), "its specs are not a list of strings")
+    _check(path, _all_are(layers, dict), "its layers are not a list of objects")
     for number, layer in enumerate(layers or ()):
         complete = isinstance(layer.get("path"), str) and is_whole(layer.get("heads"))
         _check(path, complete, f"its layer {number} has no path or no number of heads")
-        _check(path, _all_are(layer.get("groups"), dict), f"the groups of its layer {number} are no list of objects")
+        _check(path, _all_are(layer.get("groups"), dict), f"the groups of its layer {number} are not a list of objects")
 
 
 def _check_groups(path: str, groups: list[dict[str, Any]], layer: Layer, specs: int) -> None:

@@ -74,7 +74,7 @@ def rules_in(text: str) -> str | dict[str, str]:
         Specs by pattern, or the text.
 
     Raises:
-        AbbeError: a part is no PATTERN=SPEC, or a pattern is given twice.
+        AbbeError: a part is not PATTERN=SPEC, or a pattern is given twice.
 
     Examples:
         >>> abbe.models.rules_in("layers.10-29=softmax:temperature=0.8; *.heads.0=sparsemax")
@@ -87,7 +87,7 @@ def rules_in(text: str) -> str | dict[str, str]:
     for part in text.strip().removesuffix(";").split(";"):
         pattern, equals, spec = (piece.strip() for piece in part.partition("="))
         if not (pattern and equals and spec) or ":" in pattern:
-            raise AbbeError(f"{part.strip()!r} is no PATTERN=SPEC: write 'layers.3=topk:k=32; *=softmax'")
+            raise AbbeError(f"{part.strip()!r} is not PATTERN=SPEC: write 'layers.3=topk:k=32; *=softmax'")
         if pattern in rules:
             raise AbbeError(f"pattern {pattern!r} is given twice")
         rules[pattern] = spec

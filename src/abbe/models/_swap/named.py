@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..._errors import AbbeError
 from ...normalizers import kernels_from, normalizer, usual_specs
-from .._session.keywords import Attend, RawCall, attention_function
 from .._session.masks import MaskPolicy, is_causal, is_lower_triangle
 from .._session.modules import CARRIED_NAME, LOADED_PREFIX
+from .._session.raw_call import Attend, RawCall, attention_function
 from .attention import KERNELS_FROM, swapped_attention
 from .groups import HeadGroup, needs_order
 

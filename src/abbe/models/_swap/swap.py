@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from ..._errors import AbbeError
 from ...normalizers import Softmax, kernels_from
 from .._session.call import AttentionCall
-from .._session.keywords import RawCall
 from .._session.modules import SWAP_PREFIX
+from .._session.raw_call import RawCall
 from .._session.session import Session
 from .._unwrap import checked_network
 from .attention import KERNELS_FROM, check_order, swapped_attention, swapped_weights
@@ -191,7 +191,7 @@ class Swap:
         groups = (self._groups if self._session.trial is None else self._trial_groups).get(raw.module)
         where, heads = raw.where, raw.query.shape[1]
         if groups is None:
-            raise AbbeError(f"{where} is no part of the model that was swapped, but a copy of it; swap the copy itself")
+            raise AbbeError(f"{where} is not part of the swapped model, but of a copy; swap the copy itself")
         expected = sum(len(group.heads) for group in groups)
         if heads != expected:
             raise AbbeError(f"unsupported: {where} says that it has {expected} heads, but attends with {heads}")

@@ -1,4 +1,4 @@
-"""One call of an attention function in transformers' signature: read and checked once, for sessions and for names.
+"""One call of an attention function in transformers' signature: its arguments, read and checked once, and its output.
 
 What is special: no keyword is ignored because it is unknown. One that abbe does not know and that might change the
 weights ends the run with its name, since a wrong capture would look like any other.
@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..._attention.attend import attention
 from ..._errors import AbbeError
+from ...normalizers import Normalizer
+from .call import HIDDEN
 
 # Without effect on the weights where transformers computes with SDPA or eagerly: bookkeeping of the model's outputs and
 # losses, positions (already in q and k), and options of flash attention.
@@ -61,7 +64,7 @@ def attention_function(
 ) -> Callable[..., tuple[Tensor, None]]:
     """The function that transformers calls, with the signature that it expects."""
 
-    def attention(
+    def function(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **keywords: Any
     ) -> tuple[Tensor, None]:
         name = where(module)
@@ -69,7 +72,7 @@ def attention_function(
         causal = is_causal(module, query, mask, options)
         return attend(RawCall(name, module, query, key, value, mask, causal, options)), None
 
-    return attention
+    return function
 
 
 def read_keywords(where: str, query: Tensor, keywords: Mapping[str, Any]) -> Keywords:
@@ -136,3 +139,34 @@ def _position_bias(where: str, bias: object) -> Tensor | None:
     if not isinstance(bias, Tensor) or bias.dim() != 4 or not bias.is_floating_point():
         raise AbbeError(f"unsupported: {where} passes 'position_bias' that is not a floating tensor with four dims")
     return bias
+
+
+def model_attention(call: RawCall) -> Tensor:
+    """(batch, queries, heads, value width): the model's own softmax, as transformers' SDPA function computes it."""
+    options = call.options
+    if options.softcap is not None or options.sink is not None:  # transformers' function has neither
+        return normalized_attention("softmax", call)
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    output: Tensor = sdpa_attention_forward(
+        call.module, call.query, call.key, call.value, call.mask, dropout=options.dropout, scaling=options.scale,
+        is_causal=call.causal, position_bias=options.position_bias,
+    )[0]  # fmt: skip
+    return output
+
+
+def normalized_attention(normalizer: str | Normalizer, call: RawCall) -> Tensor:
+    """(batch, queries, heads, value width) with this normalizer and all options of the call."""
+    _, _, query, key, value, mask, causal, options = call
+    bias = options.position_bias
+    if causal:
+        # The first query sits at the first key, also with a static cache; abbe.attention aligns the last.
+        length = query.shape[-2]
+        key, value, bias = key[:, :, :length], value[:, :, :length], None if bias is None else bias[..., :length]
+    if mask is not None and mask.dtype != torch.bool:
+        bias, mask = mask if bias is None else bias + mask, mask > HIDDEN
+    output = attention(
+        query, key, value, normalizer, mask=mask, causal=causal, scale=options.scale, softcap=options.softcap,
+        sink=options.sink, position_bias=bias, dropout=options.dropout,
+    )  # fmt: skip
+    return output.transpose(1, 2).contiguous()
