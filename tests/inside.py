@@ -36,7 +36,7 @@ MODULES = {
     "pull_minilm": "abbe.models._pull.minilm",
     "pull_module": "abbe.models._pull.pull",
     "pull_smollm2": "abbe.models._pull.smollm2",
-    "session_selfcheck_output": "abbe.models._session.selfcheck_output",
+    "session_selfcheck": "abbe.models._session.selfcheck",
     "session_module": "abbe.models._session.session",
     "swap_attention": "abbe.models._swap.attention",
     "swap_module": "abbe.models._swap.swap",

@@ -82,13 +82,7 @@ class _Tokens:
 
 
 def windows(
-    text: Text | str,
-    lengths: int | Sequence[int],
-    count: int,
-    seed: int,
-    *,
-    tokenizer: Any,
-    context: int | None = None,
+    text: Text | str, lengths: int | Sequence[int], count: int, seed: int, *, tokenizer: Any, context: int | None = None
 ) -> Windows:
     """Cut a text into windows of tokens that do not overlap, drawn by a seed from all over the text.
 

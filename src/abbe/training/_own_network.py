@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..measures import State, update
 from ..normalizers import Normalizer
-from ._gradients import PARTS
+from ._reading import PARTS
 from ._rows import row_readings, seeded
 from ._update import no_change
 from ._values import Values, values_of

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..measures import State, compute
 from ..results import packed, unpacked
-from ._gradients import PARTS
 from ._quantities import QUANTITIES, tracker_name
+from ._reading import PARTS
 
 Grid = list[list[float]]  # by layer and head; NaN where nothing was measured
 

@@ -1,14 +1,22 @@
-"""GGUF files: the weights are dequantised into a plain transformers model.
+"""GGUF files: the weights are dequantised into a plain transformers model, which is kept in the user's cache.
 
-transformers' public entry needs the accelerate package, which only matters for device maps; its reader does not.
+transformers' public entry needs the accelerate package, which only matters for device maps; its reader does not. The
+cache goes by the sha256 of the file; a folder there is complete or absent, and checked when read. Dequantising 270
+million weights and building a vocabulary of 262,144 words takes a minute, reading the result seconds.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
+import os
+import shutil
+import tempfile
 from collections.abc import Mapping
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +24,69 @@ import torch
 from torch import nn
 
 from ..._errors import AbbeError
-from .gguf_cache import converted_folder
+from .._pull.cache import ABOUT, cache_folder
 from .gguf_header import read_settings
 from .quiet import one_line
 
 CAUSAL = "AutoModelForCausalLM"
+FORMAT = 1  # raised whenever abbe converts the same file differently
+_CONVERTERS = ("transformers", "gguf")
 
 
 def gguf_folder(path: Path) -> Path | None:
-    """A folder in the cache with this file's network in float32 and its tokenizer; None if it cannot be kept there."""
+    """A folder in the cache with this file's network in float32 and its tokenizer; None if it cannot be kept there.
+
+    A folder that is damaged, or was converted by other versions of the packages, is replaced.
+    """
+    from safetensors import SafetensorError
+
     with one_line(f"cannot read {path} as GGUF"):
         read_settings(path)  # refuses a truncated file before it is hashed
-    return converted_folder(path, lambda folder: _convert(path, folder))
+    digest = _sha256(path)
+    folder = cache_folder() / "gguf" / digest
+    facts = {"format": FORMAT, "sha256": digest} | {name: version(name) for name in _CONVERTERS}
+    if _is_intact(folder, facts):
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{digest[:8]}-", dir=folder.parent) as work:
+            new = Path(work) / "model"
+            new.mkdir()
+            if not _convert(path, new):
+                return None
+            files = {file.name: _sha256(file) for file in sorted(new.iterdir())}
+            (new / ABOUT).write_text(json.dumps(facts | {"files": files}, indent=1) + "\n", encoding="utf-8")
+            _put(new, folder, Path(work) / "old")
+    except (OSError, SafetensorError):  # read-only or full: the model can still be read without a cache
+        return None
+    return folder if _is_intact(folder, facts) else None
+
+
+def _put(new: Path, folder: Path, aside: Path) -> None:
+    """By renaming, so that the folder is complete or absent; another process may do the same at any moment."""
+    with suppress(FileNotFoundError):
+        os.rename(folder, aside)
+    try:
+        os.rename(new, folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _is_intact(folder: Path, facts: dict[str, Any]) -> bool:
+    """Whether the folder has these facts, and every file is as it was written."""
+    try:
+        stored = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        files = stored.pop("files")
+        return bool(stored == facts and files) and all(_sha256(folder / name) == files[name] for name in files)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        return False
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _convert(path: Path, folder: Path) -> bool:

@@ -118,13 +118,12 @@ class PrivateConfigs:
             if isinstance(value, PreTrainedConfig)
         ]
         refuse_if_in_use(network)
-        self._copies: dict[int, Any] = {}  # deepcopy's memory, by the identity of the original
         self._names: dict[int, tuple[Any, str | None]] = {}
 
     def install(self, name: str) -> None:
+        copies: dict[int, Any] = {}  # one memory for all: a config that several modules share stays one object
         for module, key, config in self._held:
-            # One memory for all: a config that several modules share stays one object.
-            module.__dict__[key] = private = copy.deepcopy(config, self._copies)
+            module.__dict__[key] = private = copy.deepcopy(config, copies)
             for one in _with_parts(private):
                 self._names.setdefault(id(one), (one, one._attn_implementation))
         for one, _ in self._names.values():

@@ -19,8 +19,7 @@ from .modules import PrivateConfigs, use_text_part
 from .raw_call import Attend, Keywords, attention_function
 from .reader import CallReader, lock, models_within, refuse_requests_for_weights, register
 from .saved_plain import save_as_plain
-from .selfcheck import Trial, check_complete, check_ready, self_check_tolerance
-from .selfcheck_output import Output, checked_output, output_error
+from .selfcheck import Output, Trial, check_complete, check_ready, checked_output, output_error, self_check_tolerance
 
 _numbers = count(1)
 
