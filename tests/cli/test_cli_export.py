@@ -51,4 +51,4 @@ def test_a_file_of_llama_cpp_is_read_back(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_file_of_llama_cpp_needs_a_folder(model: str, tmp_path: Path) -> None:
     (tmp_path / "some.gguf").touch()
     given = ("--plan", "softmax:temperature=0.5", "--out", str(tmp_path), "--gguf", str(tmp_path / "some.gguf"))
-    assert "is no folder that `abbe export` wrote" in str(run("export", model, *given).exception)
+    assert "was not written by `abbe export`" in str(run("export", model, *given).exception)

@@ -83,7 +83,7 @@ def options(*given: str) -> Callable[[Place], Arguments]:
 EVERYWHERE: dict[str, tuple[Callable[[Place], Arguments], str]] = {
     "typing error in a model's name": (model("embeded"), "unknown model 'embeded'. Did you mean 'embedded'?"),
     "no name": (model(" "), "the model has no name"),
-    "no such folder": (model("./nowhere"), "there is no folder './nowhere', and it is no hub id"),
+    "no such folder": (model("./nowhere"), "there is no folder './nowhere', and it is not a hub id"),
     "no such GGUF file": (model("nowhere.gguf"), "there is no file nowhere.gguf"),
     "not pulled": (model("smollm2"), "run `abbe pull smollm2` first"),
     "hub id without network": (model("acme/small"), "not in the offline cache, and HF_HUB_OFFLINE is set"),

@@ -78,14 +78,14 @@ def plain_weights() -> dict[str, torch.Tensor]:
 def test_an_error_of_its_own_is_said_once_and_the_result_is_the_same(
     place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Any
 ) -> None:
-    from abbe.training import _alerts, _gradients, _record, _rows, _update
+    from abbe.training import _alerts, _reading, _record, _rows, _update
 
     def broken(*args: Any, **kwargs: Any) -> None:
         raise OSError("planted")
 
     owner, name = {
         "rows": (_rows, "geometry"),
-        "gradients": (_gradients.Gradients, "_add"),
+        "gradients": (_reading.Gradients, "_add"),
         "update": (_update, "_change"),
         "alerts": (_alerts.Alerts, "check"),
         "disk": (_record, "encoded_step"),

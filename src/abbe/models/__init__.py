@@ -15,12 +15,11 @@ from ._load.wrap import wrap
 from ._pull.cache import PULLABLE, cache_folder, is_pulled, pulled_facts, pulled_folder
 from ._pull.pull import pull
 from ._session.call import AttentionCall
-from ._session.selfcheck import self_check_tolerance
-from ._session.selfcheck_output import checked_logits
+from ._session.selfcheck import checked_logits, self_check_tolerance
 from ._shape import Shape, built, configuration, llama_configuration, shape_of
 from ._swap.groups import HeadGroup
+from ._swap.layers import FILE_PREFIX, rules_in
 from ._swap.named import attention_names, register_attention_names
-from ._swap.patterns import FILE_PREFIX, rules_in
 from ._swap.plan import Plan, plan
 from ._swap.swap import Swap, swap
 from ._tap import Tap, tap

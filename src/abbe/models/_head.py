@@ -1,4 +1,4 @@
-"""The logits of a causal language model some tokens at a time: those of all may be larger than the model itself."""
+"""The logits of a causal language model in pieces: those of all tokens may be larger than the model itself."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def logits_in_pieces(network: Any, tokens: Tensor, most: int, first: int = 0) ->
     """The logits of one row of tokens in pieces: those of all may be larger than the model itself.
 
     The body of the model runs once. For each piece the model runs again with a stand-in for its body, which returns the
-    states of these tokens: so the model itself makes logits of them, with all that it does beside the head's product.
+    states of these tokens: so the model itself computes their logits, with everything that it does besides the head.
 
     Args:
         network: a causal language model of transformers.
         tokens: ids, (tokens,).
-        most: numbers in a piece, about.
+        most: approximate number of logits in a piece.
         first: number of the first token whose logits are wanted.
 
     Yields:
@@ -35,44 +35,37 @@ def logits_in_pieces(network: Any, tokens: Tensor, most: int, first: int = 0) ->
     """
     batch = tokens[None].to(input_device(network))
     head, body = network.get_output_embeddings(), network.base_model_prefix
-    # Packed weights of a quantised head have other shapes than the logits.
+    # The packed weights of a quantised head do not have the shape of the logits.
     vocabulary = getattr(head, "out_features", None) or len(head.weight)
     rows, wanted = max(1, most // vocabulary), len(tokens) - first
     if rows >= wanted or not isinstance(network._modules.get(body), nn.Module):
         some = {"logits_to_keep": wanted} if first and makes_some_logits(network) else {}
         yield network(input_ids=batch, use_cache=False, **some).logits[0, -wanted:]
         return
-    kept = network._modules[body]
-    result = kept(input_ids=batch, use_cache=False)
+    original = network._modules[body]
+    result = original(input_ids=batch, use_cache=False)
     states = result.last_hidden_state
     try:
-        network._modules[body] = stand_in = _StandIn(result)
+        network._modules[body] = _StandIn(result)
         for start in range(first, len(tokens), rows):
             result.last_hidden_state = states[:, start : start + rows]
             logits = network(input_ids=batch, use_cache=False).logits[0]
-            if len(logits) != len(stand_in.states[0]):
-                raise AbbeError(f"unsupported: {type(network).__name__} does not make one row of logits per token")
+            if len(logits) != result.last_hidden_state.shape[1]:
+                raise AbbeError(f"unsupported: {type(network).__name__} does not give one row of logits per token")
             yield logits
     finally:
-        network._modules[body] = kept
+        network._modules[body] = original
 
 
 def makes_some_logits(network: Any) -> bool:
-    """Whether the model can leave out the logits of earlier tokens."""
+    """Whether the model can skip the logits of earlier tokens."""
     return "logits_to_keep" in inspect.signature(network.forward).parameters
 
 
 class _StandIn(nn.Module):
-    """Returns what another module has returned."""
-
     def __init__(self, result: Any) -> None:
         super().__init__()
         self._result = result
-
-    @property
-    def states(self) -> Tensor:
-        states: Tensor = self._result.last_hidden_state
-        return states
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._result

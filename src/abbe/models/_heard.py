@@ -1,4 +1,4 @@
-"""What a listener hears: one call of an attention function in a training step, and the rows of some of its queries."""
+"""One call of an attention function in a training step, as a listener hears it, and the rows of some of its queries."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ._session.call import AttentionCall
-from ._session.keywords import Keywords, checked_mask, read_keywords
 from ._session.masks import causal_flag
+from ._session.raw_call import Keywords, checked_mask, read_keywords
+from ._session.reader import detached
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,14 +25,14 @@ class HeardCall:
         name: path of the attention module in the model.
         kind: "self" or "cross".
         module: the attention module.
-        inputs: the arguments of its own forward.
+        inputs: the arguments of its forward.
         query: (batch, heads, queries, width).
         key: (batch, key heads, keys, width).
         value: (batch, key heads, keys, value width).
-        mask: what its attention function got.
-        keywords: what its attention function got beside.
+        mask: argument of its attention function.
+        keywords: the other arguments of its attention function.
         eager: whether that function is transformers' plain one.
-        output: what that function gave.
+        output: of that function.
     """
 
     layer: int
@@ -63,28 +64,26 @@ class HeardCall:
         positions, part = positions.to(self.query.device), slice(start, stop)
         query = self.query.detach()[part][:, :, positions]
         options = self._options
+        bias = _cut(detached(options.position_bias), positions, part)
         return AttentionCall(
             self.layer, self.name, self.kind, query, self.key.detach()[part], self.value.detach()[part], options.scale,
-            options.softcap, None if options.sink is None else options.sink.detach(),
-            _cut(None if options.position_bias is None else options.position_bias.detach(), positions, part),
-            options.window, self._row_mask(positions, part),
+            options.softcap, detached(options.sink), bias, options.window, self._row_mask(positions, part),
         )  # fmt: skip
 
     @cached_property
     def _options(self) -> Keywords:
-        known = {name: value for name, value in self.keywords.items() if name != "output_attentions"}
-        return read_keywords(self.name, self.query, known)
+        return read_keywords(self.name, self.query, {**self.keywords, "output_attentions": None})
 
     def _row_mask(self, positions: Tensor, part: slice) -> Tensor | None:
-        """Which keys these rows see. Flash attention gets padding as (batch, key), and the rest from flags."""
+        """Which keys these rows see. Flash attention gets padding as (batch, key), and all else from flags."""
         if isinstance(self.mask, Tensor) and self.mask.dim() == 4:
             return _cut(checked_mask(self.name, self.mask.detach()), positions, part)
         keys = torch.arange(self.key.shape[-2], device=positions.device)
         seen = torch.ones(1, 1, len(positions), len(keys), dtype=torch.bool, device=positions.device)
         if self._is_causal:
             seen &= keys <= positions[:, None]
-        if self._options.window is not None and self._is_causal:
-            seen &= keys > positions[:, None] - self._options.window
+            if self._options.window is not None:
+                seen &= keys > positions[:, None] - self._options.window
         if isinstance(self.mask, Tensor) and self.mask.dim() == 2:
             seen = seen & self.mask.detach()[part, None, None, : len(keys)].bool()
         elif self.mask is not None:
@@ -93,11 +92,11 @@ class HeardCall:
 
     @property
     def _is_causal(self) -> bool:
-        """Of a call without a mask of four dims; eager attention hides keys by its mask alone."""
+        """Whether later keys are hidden without a mask of four dims; eager attention hides keys by its mask alone."""
         if self.eager or self.query.shape[-2] == 1:
             return False
-        asked = self._options.is_causal
-        return causal_flag(self.module) is not False if asked is None else asked
+        requested = self._options.is_causal
+        return causal_flag(self.module) is not False if requested is None else requested
 
 
 def _cut(table: Tensor | None, positions: Tensor, part: slice) -> Tensor | None:

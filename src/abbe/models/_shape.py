@@ -1,7 +1,7 @@
 """The shape of a network: how many operations and bytes it takes, read off its modules; weights are never needed.
 
-A network on torch's meta device has modules and shapes but no memory: that of a model of 70 billion parameters is
-built from its configuration in a second.
+A network on torch's meta device has modules and shapes but no memory: one of 70 billion parameters is built from its
+configuration in a second.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from ._load.load import EMBEDDED, NAMES, LoadedModel
 from ._load.quiet import one_line, quiet
 from ._pull.cache import PULLABLE, pulled_facts, pulled_folder
 
-_ASKED = ("layers", "heads", "width", "mlp", "vocabulary")  # of a shape; the others have defaults
-_DEFAULTS = ("kv_heads", "head_width")
+_REQUIRED, _OPTIONAL = ("layers", "heads", "width", "mlp", "vocabulary"), ("kv_heads", "head_width")  # of a shape
 
 
 @dataclass(frozen=True)
@@ -40,25 +39,25 @@ class Shape:
         width: of the hidden states.
         mlp: width within the feed-forward part.
         vocabulary: logits per token, 0 without a head.
-        parameters: all weights; those that are tied count once.
+        parameters: all weights; tied ones count once.
         linear: weights that every token is multiplied with, without embeddings and language-model head.
         causal: whether a query sees no later keys.
         reach: of a sliding window, 0 without one.
     """
 
     layers: int
-    heads: int  # of a layer
+    heads: int
     head_width: int
     width: int
     mlp: int
     vocabulary: int
     parameters: int
-    linear: float  # weights that every token is multiplied with, without embeddings and language-model head
+    linear: float
     causal: bool
-    reach: int  # of a sliding window, 0 without one
+    reach: int
 
     def operations(self, length: float, head: bool = False) -> float:
-        """Operations of a pass, beside attention: linear in the length.
+        """Operations of a pass without attention: linear in the length.
 
         Args:
             length: in tokens.
@@ -67,7 +66,7 @@ class Shape:
         return 2.0 * length * (self.linear + head * self.width * self.vocabulary)
 
     def attention(self, length: float) -> float:
-        """Operations of scores and mixing in a pass, which grow with the square; keys ahead of a query are left out.
+        """Operations of scores and mixing in a pass, which grow with the square; keys after a query do not count.
 
         Args:
             length: in tokens.
@@ -91,10 +90,9 @@ def shape_of(network: nn.Module, kind: Kind) -> Shape:
         >>> shape.layers, shape.heads, shape.width
         (6, 8, 256)
     """
-    made: Any = network
-    config = made.config.get_text_config()
+    model: Any = network
+    config = model.config.get_text_config()
     heads, width = int(config.num_attention_heads), int(config.hidden_size)
-    parameters = {id(one): one for one in made.parameters()}.values()  # those that are tied count once
     return Shape(
         layers=int(config.num_hidden_layers),
         heads=heads,
@@ -102,22 +100,21 @@ def shape_of(network: nn.Module, kind: Kind) -> Shape:
         width=width,
         mlp=int(_first(config, "intermediate_size", "n_inner") or 4 * width),
         vocabulary=_first(config, "vocab_size") or 0,
-        parameters=sum(one.numel() for one in parameters),
-        linear=_linear(made, config),
+        parameters=sum(one.numel() for one in model.parameters()),
+        linear=_linear(model, config),
         causal=kind == "decoder",
         reach=int(getattr(config, "sliding_window", None) or 0),
     )
 
 
 def _linear(network: Any, config: Any) -> float:
-    """Matrices beside the embeddings; of a mixture of experts only those that a token meets."""
+    """Weights of matrices other than embeddings; of a mixture of experts only the share that a token uses."""
     skipped = {id(one.weight) for one in network.modules() if isinstance(one, nn.Embedding)}
-    output = network.get_output_embeddings()
-    skipped |= set() if output is None else {id(output.weight)}
+    skipped.add(id(getattr(network.get_output_embeddings(), "weight", None)))
     experts = _first(config, "num_local_experts", "num_experts", "n_routed_experts") or 1
-    met = (_first(config, "num_experts_per_tok") or experts) / experts
+    used = (_first(config, "num_experts_per_tok") or experts) / experts
     weights = [one for one in network.parameters() if id(one) not in skipped]
-    return float(sum(one.numel() * (met if one.dim() == 3 else 1) for one in weights if one.dim() in (2, 3)))
+    return float(sum(one.numel() * (used if one.dim() == 3 else 1) for one in weights if one.dim() in (2, 3)))
 
 
 def _first(config: Any, *names: str) -> int | None:
@@ -140,32 +137,32 @@ def configuration(model: str | os.PathLike[str]) -> Any:
         >>> abbe.models.configuration("embedded").model_type
         'gpt2'
     """
-    given = os.fspath(model)
-    if not given.strip():
+    name = os.fspath(model)
+    if not name.strip():
         raise AbbeError("the model has no name: give embedded, smollm2, a folder, a config.json or a hub id")
-    path = Path(given).expanduser()
+    path = Path(name).expanduser()
     with quiet():
         if path.suffix == ".gguf":
-            raise AbbeError(f"{given} has no config.json: give the folder of the model, or its shape")
-        folder = _folder(given, path)
+            raise AbbeError(f"{name} has no config.json: give the folder of the model, or its shape")
+        folder = _folder(name, path)
         if not (folder / "config.json").is_file():
-            raise AbbeError(f"{folder} has no config.json: it is no model in the Hugging Face layout")
+            raise AbbeError(f"{folder} has no config.json: it is not a model in the Hugging Face layout")
         with one_line(f"cannot read the configuration in {folder}"):
             return import_module("transformers").AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
-def _folder(given: str, path: Path) -> Path:
-    if given in (EMBEDDED, _embedded.NAME):
+def _folder(name: str, path: Path) -> Path:
+    if name in (EMBEDDED, _embedded.NAME):
         return _embedded.embedded_folder()
-    if given in PULLABLE:
-        pulled_facts(given)  # says how to pull it
-        return pulled_folder(given)
+    if name in PULLABLE:
+        pulled_facts(name)  # says how to pull it
+        return pulled_folder(name)
     if path.exists():
         return path.parent if path.name == "config.json" else path
-    if (folder := cached_folder(given)) is not None:
+    if (folder := cached_folder(name)) is not None:
         return folder
-    known = ", ".join(NAMES)
-    raise AbbeError(f"there is no folder {given!r}, and no such model in the hub's cache; abbe knows {known}")
+    names = ", ".join(NAMES)
+    raise AbbeError(f"there is no folder {name!r}, and no such model in the hub's cache; abbe knows {names}")
 
 
 def llama_configuration(shape: Mapping[str, Any]) -> Any:
@@ -185,9 +182,9 @@ def llama_configuration(shape: Mapping[str, Any]) -> Any:
         >>> abbe.models.llama_configuration(sizes).head_dim
         16
     """
-    if unknown := sorted(set(map(str, shape)) - {*_ASKED, *_DEFAULTS}):
-        raise AbbeError(f"shape has no {unknown[0]!r}: it has {', '.join((*_ASKED, *_DEFAULTS))}")
-    if missing := [name for name in _ASKED if name not in shape]:
+    if unknown := sorted(set(map(str, shape)) - {*_REQUIRED, *_OPTIONAL}):
+        raise AbbeError(f"shape has no {unknown[0]!r}: it has {', '.join((*_REQUIRED, *_OPTIONAL))}")
+    if missing := [name for name in _REQUIRED if name not in shape]:
         raise AbbeError(f"shape lacks {', '.join(missing)}: give for example layers=32,heads=32,width=4096,...")
     size = {name: whole(name, value, least=1) for name, value in shape.items()}
     heads, kv_heads = size["heads"], size.get("kv_heads", size["heads"])
@@ -203,7 +200,7 @@ def llama_configuration(shape: Mapping[str, Any]) -> Any:
         head_dim=size.get("head_width", size["width"] // heads),
         intermediate_size=size["mlp"],
         vocab_size=size["vocabulary"],
-        max_position_embeddings=1 << 20,  # rotary positions take no memory: any length can be estimated
+        max_position_embeddings=1 << 20,  # rotary positions take no memory, so any length can be estimated
         tie_word_embeddings=False,
     )
 
@@ -214,7 +211,7 @@ def built(config: Any, *, name: str, hollow: bool = False) -> LoadedModel:
     Args:
         config: of transformers.
         name: shown in tables.
-        hollow: on the meta device: it has shapes, and no memory for its weights.
+        hollow: on the meta device: shapes, but no memory for the weights.
 
     Returns:
         The network.

@@ -1,9 +1,9 @@
-"""tap(model): hand every attention layer's queries, keys and values to consumers while the model runs as it is.
+"""tap(model): pass every attention layer's queries, keys and values to consumers while the model runs as always.
 
 What is special: the model computes with SDPA as before, no attention matrix is formed, and nothing is kept after a
-layer. The tap is a named attention function of its own for this one model, known to transformers only while the tap
-is open; no module of transformers is patched. Before any number counts, `check` rebuilds the model's output from what
-the tap captures.
+layer. The tap is a named attention function for this one model, registered with transformers only while the tap is
+open; no module of transformers is patched. Before any number counts, `check` rebuilds the model's output from what the
+tap captures.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from torch import Tensor
 
 from .._errors import AbbeError
 from ._session.call import AttentionCall
-from ._session.given import Given
-from ._session.modules import TAP_PREFIX, checked_network, readable_modules
-from ._session.output import model_attention
+from ._session.modules import TAP_PREFIX, readable_modules, skipped_lines
+from ._session.raw_call import RawCall, model_attention
 from ._session.selfcheck import check_finite, own_attention
 from ._session.session import Session
+from ._unwrap import checked_network
 
 Consumer = Callable[[AttentionCall], object]
 
-_UNREAD = "its attention does not go through transformers' attention interface"
 _FAILURE = (
     "self-check failed: attention rebuilt from the tap changes the output of {model} by {error} of its standard "
     "deviation (allowed {limit}); nothing was measured"
@@ -32,9 +31,9 @@ _FAILURE = (
 
 
 def tap(model: object) -> Tap:
-    """A tap on the attention of a model, to be used in a `with` statement: it hands every layer's inputs to listeners.
+    """A tap on the attention of a model, for a `with` statement: it passes every layer's inputs to listeners.
 
-    The model computes as it is; no attention matrix is formed, and nothing is kept after a layer.
+    The model computes as always; no attention matrix is formed, and nothing is kept after a layer.
 
     Args:
         model: a transformers model, or what `load` returns.
@@ -64,7 +63,7 @@ class Tap:
 
     Attributes:
         network: the transformers model.
-        skipped: attention modules that cannot be read, each with the reason; they compute as ever.
+        skipped: attention modules that cannot be read, each with the reason; they compute as always.
 
     Examples:
         >>> model = abbe.load("embedded")
@@ -94,14 +93,14 @@ class Tap:
         """Call a consumer with an AttentionCall, layer by layer, in every later forward pass.
 
         Args:
-            consumer: a function of an `AttentionCall`; what it returns is dropped.
+            consumer: a function of an `AttentionCall`; its result is ignored.
         """
         self._consumers.append(consumer)
 
     def __enter__(self) -> Self:
         modules, unread = readable_modules(self.network)
         self._session.open(self._attend, modules, watch=True)
-        self.skipped = [f"{path} ({type(module).__name__}): {_UNREAD}" for module, path in unread.items()]
+        self.skipped = skipped_lines(unread)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -109,7 +108,7 @@ class Tap:
 
     @torch.no_grad()
     def check(self, **inputs: Any) -> float:
-        """Prove on these inputs that what the tap captures gives the model's output; also learns the layers.
+        """Prove on these inputs that the captured calls give the model's output; also learns the layers.
 
         Consumers are not called.
 
@@ -117,15 +116,15 @@ class Tap:
             inputs: those of the model's forward pass.
 
         Returns:
-            The largest difference, as `Swap.check` gives it; an `AbbeError` where rounding does not explain it.
+            The largest difference, as in `Swap.check`; an `AbbeError` if rounding does not explain it.
         """
         if not self._session.is_open:
             raise AbbeError("the tap is not open: use it as `with tap(model) as t:`")
         return self._session.check(inputs, _FAILURE)
 
-    def _attend(self, given: Given) -> Tensor:
-        """The model's own attention; during the check, attention from nothing but what is captured."""
-        layer, call = self._session.read(given)
+    def _attend(self, raw: RawCall) -> Tensor:
+        """The model's own attention; during the check, attention rebuilt from the captured inputs alone."""
+        layer, call = self._session.reader.read(raw)
         if self._session.trial is not None:
             output = own_attention(call)
             self._session.trial.see(layer, call, output)
@@ -135,6 +134,4 @@ class Tap:
             call = call.for_measures()
         for consumer in self._consumers:
             consumer(call)
-        return model_attention(
-            given.module, given.query, given.key, given.value, given.mask, given.causal, given.options
-        )
+        return model_attention(raw)

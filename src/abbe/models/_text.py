@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from .._arguments import shown
 from .._errors import AbbeError
@@ -21,16 +22,16 @@ PathLike = str | os.PathLike[str]
 _LONGEST = 200  # characters of a path that a message repeats
 _AS_TEXT = "a string with a space or a line break, or abbe.Text(name, content), is taken as the text itself"
 
-# One line that begins like a path or ends in a suffix such as .txt names a file, also one that is not there.
+# One line that begins like a path or ends in a suffix such as .txt names a file, even if there is none.
 _FILE_NAME = re.compile(r"(~|\.{0,2})/.*|.*\.[A-Za-z]\w{0,4}")
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text with a name to show: what `read_text` gives, or any text of yours.
+    """A text with a name: what `read_text` returns, or any text of yours.
 
-    Every function that takes a text takes this, too. The name stands in tables and manifests; the content alone decides
-    what is measured.
+    Every function that takes a text also takes this. The name appears in tables and manifests; only the content affects
+    the measurements.
 
     Attributes:
         name: shown in tables and manifests.
@@ -59,10 +60,10 @@ class Text:
 def read_text(source: PathLike | Sequence[PathLike] | None = None) -> Text:
     """Read the text to measure on: files, standard input, the text itself, or the sample that comes with abbe.
 
-    A string that is no path of a file is the text itself if it has a space or a line break, unless it is one line that
-    looks like a path: it begins with /, ./, ../ or ~/, or ends in a suffix such as .txt. `Text(name, content)` takes
-    any string. Files are UTF-8; a byte order mark is dropped, all else is kept as it is, so that character spans fit
-    the file.
+    A string that is not the path of a file is the text itself if it has a space or a line break, unless it is one line
+    that looks like a path: it begins with /, ./, ../ or ~/, or ends in a suffix such as .txt. `Text(name, content)`
+    takes any string. Files are UTF-8; a byte order mark is dropped, all else is kept, so that character spans fit the
+    file.
 
     Args:
         source: one file or several (joined by a newline), "-" for standard input, None for the embedded sample.
@@ -86,20 +87,17 @@ def read_text(source: PathLike | Sequence[PathLike] | None = None) -> Text:
 
 
 def _sources(source: object) -> list[PathLike]:
-    """Each path or text."""
-    several: Iterable[object] = [source]
+    sources: list[Any] = [source]
     if isinstance(source, Iterable) and not isinstance(source, (str, bytes, os.PathLike, Mapping)):
-        several = list(source)
-    if not several:
+        sources = list(source)
+    if not sources:
         raise AbbeError("no text was named: give a file, '-' for standard input, or nothing for the embedded sample")
-    sources: list[PathLike] = []
-    for one in several:
+    for one in sources:
         if not isinstance(one, str | os.PathLike) or not isinstance(os.fspath(one), str):
             raise AbbeError(
                 f"text is {shown(one)}, but must be a file, the text itself (a string with a space or a line break), "
                 "an abbe.Text, or None for the embedded sample"
             )
-        sources.append(one)
     return sources
 
 
@@ -127,15 +125,15 @@ def _read(source: PathLike) -> Text:
         raise AbbeError(f"{name} is a folder: name the text files in it") from error
     except OSError as error:
         raise AbbeError(f"cannot read {name}: {error.strerror}; {_AS_TEXT}") from error
-    except (ValueError, RuntimeError) as error:  # a zero byte; the home of nobody
-        raise AbbeError(f"{shown(name)} is no path: {error}; {_AS_TEXT}") from error
+    except (ValueError, RuntimeError) as error:  # a zero byte; the home of an unknown user
+        raise AbbeError(f"{shown(name)} is not a path: {error}; {_AS_TEXT}") from error
     return Text(path.name, _decode(content, name))
 
 
 def _is_text_itself(source: str) -> bool:
     if not source.strip():
         return True
-    with suppress(OSError, ValueError, RuntimeError):  # too long for a path, a zero byte, or the home of nobody
+    with suppress(OSError, ValueError, RuntimeError):  # too long for a path, a zero byte, an unknown user's home
         if Path(source).expanduser().exists():
             return False
     line = source.strip()

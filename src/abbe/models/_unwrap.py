@@ -1,4 +1,4 @@
-"""The network itself, without what training and compilation put around it."""
+"""The network itself, without the wrappers of training and compilation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._errors import AbbeError
 
 
 def unwrapped(model: Any) -> Any:
-    """What `torch.compile`, DistributedDataParallel or DataParallel were given, one around the other too.
+    """The network inside `torch.compile`, DistributedDataParallel or DataParallel, also if they are nested.
 
     Args:
         model: wrapped or not.
@@ -37,14 +37,17 @@ def unwrapped(model: Any) -> Any:
     return model
 
 
-def network_in(model: object, who: str) -> Any:
-    """The transformers model: `model`, what it wraps, or the only one within it."""
+def checked_network(model: object, who: str, search: bool = False) -> Any:
+    """The transformers model: `model` or its `network`, unwrapped; with `search`, also the only one within it.
+
+    `who` needs it, for the error.
+    """
     from transformers import PreTrainedModel
 
     network = unwrapped(model)
     if not isinstance(network, PreTrainedModel):
         network = unwrapped(getattr(network, "network", network))
-    if isinstance(network, nn.Module) and not isinstance(network, PreTrainedModel):
+    if search and isinstance(network, nn.Module) and not isinstance(network, PreTrainedModel):
         inner = list(_outermost(network, PreTrainedModel))
         network = inner[0] if len(inner) == 1 else network
     if not isinstance(network, PreTrainedModel):
@@ -76,19 +79,18 @@ def is_compiled(model: Any) -> bool:
     while isinstance(model, nn.Module):
         if getattr(model, "_orig_mod", None) is not None:
             return True
-        inner = getattr(model, "module", None)
         if not isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             return False
-        model = inner
+        model = model.module
     return False
 
 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """The network in evaluation mode, not compiled; then every part is put back into the mode that it had.
+    """The network in evaluation mode, not compiled; afterwards every part is back in its previous mode.
 
-    The flags are set one by one: `eval()` may do more in a module that overrides it, and `train()` would put parts into
-    training mode that were not.
+    The flags are set one by one: `eval()` may do more in a module that overrides it, and `train()` would put all parts
+    into training mode.
 
     Args:
         network: any module.

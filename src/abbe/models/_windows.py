@@ -38,7 +38,7 @@ class Windows(list[Window]):
     """A list of windows that knows which lengths the text was too short for.
 
     Args:
-        windows: of which the list is made.
+        windows: the items of the list.
         too_short: one line per length that has fewer windows than wanted.
 
     Examples:
@@ -58,13 +58,13 @@ class Windows(list[Window]):
         return tuple(self._too_short.values())
 
     def of_lengths(self, lengths: Collection[int]) -> Windows:
-        """Those of some lengths only.
+        """The windows of some lengths only.
 
         Args:
             lengths: in tokens.
         """
-        why = {length: line for length, line in self._too_short.items() if length in lengths}
-        return Windows((window for window in self if window.length in lengths), why)
+        too_short = {length: line for length, line in self._too_short.items() if length in lengths}
+        return Windows((window for window in self if window.length in lengths), too_short)
 
 
 @dataclass(frozen=True)
@@ -82,20 +82,14 @@ class _Tokens:
 
 
 def windows(
-    text: Text | str,
-    lengths: int | Sequence[int],
-    count: int,
-    seed: int,
-    *,
-    tokenizer: Any,
-    context: int | None = None,
+    text: Text | str, lengths: int | Sequence[int], count: int, seed: int, *, tokenizer: Any, context: int | None = None
 ) -> Windows:
     """Cut a text into windows of tokens that do not overlap, drawn by a seed from all over the text.
 
     The text is tokenised once. Windows of one length share no token; where they lie depends on the seed, the length,
-    the count and the text only, so another length changes nothing. Special tokens that the tokenizer adds by itself (a
-    begin token, [CLS] and [SEP]) stand in every window and count in its length. A text with room for fewer gives fewer,
-    and `skipped` of the result says so. Where a token is only part of a character, its span is the whole one.
+    the count and the text only, so adding a length changes nothing. Special tokens that the tokenizer adds (a begin
+    token, [CLS] and [SEP]) are in every window and count in its length. A text with room for fewer windows gives fewer,
+    and `skipped` of the result says so. If a token is only part of a character, its span is the whole character.
 
     Args:
         text: a `Text`, or the text itself.
@@ -103,7 +97,7 @@ def windows(
         count: windows of every length, >= 1.
         seed: of where they lie, >= 0.
         tokenizer: a fast one of transformers.
-        context: the longest that the model takes, in tokens; longer windows are an error.
+        context: the longest input of the model, in tokens; longer windows are an error.
 
     Returns:
         Windows, ordered by length as given, then by place.
@@ -118,9 +112,10 @@ def windows(
         text = Text("text", text)
     if not isinstance(text, Text):
         raise AbbeError(f"text is {shown(text)}, but must be an abbe.Text or a string: `abbe.read_text` reads files")
-    lengths, count = _lengths(lengths), whole("count", count)
-    seed = whole("seed", seed)
-    _check_request(lengths, count, context)
+    count, seed = whole("count", count), whole("seed", seed)
+    lengths = _checked_lengths(lengths, context)
+    if count < 1:
+        raise AbbeError(f"count is {count}, but at least 1 window of each length is needed")
     tokens = _tokenise(text, tokenizer)
     _check_room(text, tokens, lengths)
     drawn: list[Window] = []
@@ -129,28 +124,24 @@ def windows(
         body = length - tokens.special
         possible = min(count, len(tokens.ids) // body)
         if possible < count:
-            too_short[length] = _too_short(text, tokens, length, possible, count)
+            fit = f"only {possible} of {count}" if possible else f"none of {count}"
+            too_short[length] = f"length {length}: {fit} windows, because {text.name} has only {len(tokens.ids)} tokens"
         starts = _draw(len(tokens.ids), body, possible, seed, length)
         drawn += [_cut(tokens, length, index, start) for index, start in enumerate(starts)]
     return Windows(drawn, too_short)
 
 
-def _lengths(given: int | Sequence[int]) -> tuple[int, ...]:
+def _checked_lengths(given: int | Sequence[int], context: int | None) -> tuple[int, ...]:
     lengths = window_lengths(given)
     if not lengths:
         raise AbbeError(f"lengths is {shown(given)}, but must be a list of window lengths, such as [256, 1024]")
-    return lengths
-
-
-def _check_request(lengths: Sequence[int], count: int, context: int | None) -> None:
     if min(lengths) < 2:
         raise AbbeError(f"window length {min(lengths)} is too short: attention needs at least 2 tokens")
     if len(set(lengths)) < len(lengths):
         raise AbbeError(f"lengths has duplicates: {list(lengths)}")
-    if count < 1:
-        raise AbbeError(f"count is {count}, but at least 1 window of each length is needed")
     if context is not None and max(lengths) > context:
         raise AbbeError(f"window length {max(lengths)} is above the model's context of {context} tokens")
+    return lengths
 
 
 def _tokenise(text: Text, tokenizer: Any) -> _Tokens:
@@ -163,21 +154,15 @@ def _tokenise(text: Text, tokenizer: Any) -> _Tokens:
     if not getattr(tokenizer, "is_fast", False):
         raise AbbeError(f"tokenizer {type(tokenizer).__name__} cannot give character spans: a fast one is needed")
     encoded = tokenizer(
-        text.content,
-        add_special_tokens=False,
-        return_offsets_mapping=True,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        truncation=False,
-        padding=False,
-        verbose=False,
-    )
+        text.content, add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False,
+        return_token_type_ids=False, truncation=False, padding=False, verbose=False,
+    )  # fmt: skip
     before, after = special_tokens(tokenizer)
     return _Tokens(torch.tensor(encoded["input_ids"], dtype=torch.int64), encoded["offset_mapping"], before, after)
 
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """What a tokenizer puts before and after a text by itself.
+    """The special tokens that a tokenizer adds before and after a text.
 
     Args:
         tokenizer: of transformers.
@@ -199,23 +184,18 @@ def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
 def _check_room(text: Text, tokens: _Tokens, lengths: Sequence[int]) -> None:
     shortest, special = min(lengths), tokens.special
     if shortest <= special:
-        raise AbbeError(f"window length {shortest} has no room for text beside {special} special tokens")
+        raise AbbeError(f"window length {shortest} has no room for text next to {special} special tokens")
     if len(tokens.ids) < shortest - special:
-        beside = f" beside {special} special ones" if special else ""
+        extra = f" besides {special} special ones" if special else ""
         raise AbbeError(
             f"{text.name} has {len(tokens.ids)} tokens, too few for the shortest window: "
-            f"length {shortest} needs {shortest - special}{beside}"
+            f"length {shortest} needs {shortest - special}{extra}"
         )
 
 
-def _too_short(text: Text, tokens: _Tokens, length: int, possible: int, count: int) -> str:
-    fit = f"only {possible}" if possible else "none"
-    return f"length {length}: {fit} of {count} windows, because {text.name} has only {len(tokens.ids)} tokens"
-
-
 def _draw(total: int, body: int, count: int, seed: int, length: int) -> list[int]:
-    """Starts in rising order: the free tokens between the windows are drawn, so no two windows can overlap."""
-    # Only seeding and random() are promised to stay the same in all versions of Python.
+    """Starts in rising order: the gaps between the windows are drawn, so no two windows can overlap."""
+    # Only seeding and random() are guaranteed to be the same in all versions of Python.
     generator = random.Random(f"abbe windows, seed {seed}, length {length}")
     free = total - count * body
     gaps = sorted(int(generator.random() * (free + 1)) for _ in range(count))

@@ -1,4 +1,4 @@
-"""Alerts: stated rules on what was measured, each raised once per event and armed again only after recovery.
+"""Alerts: fixed rules on the measured values, each raised once per event and re-armed only after recovery.
 
 Sources of the thresholds: entropy collapse arXiv 2303.06296 (no number is given there: ours); logits 2507.20534
 (clipped at 100) and 2309.14322 (1e3 hurts, every run above 1e4 diverged); jumps `abbe train temperature` (idea:
@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._values import Values, finite_of
 
 COLLAPSED, RECOVERED = 0.05, 0.10  # entropy as a share of its ceiling ln n
 UNIFORM, NOT_UNIFORM, SELECTIVE = 0.98, 0.95, 0.90  # the same; uniform counts only for a head that was selective
 JUMP, NO_JUMP = 80.0, 40.0  # change of the logits by one update, root mean square: 5 % false alarms in the lab
-LOGITS, LOGITS_BACK = (1e2, 1e3, 1e4), 0.5  # largest logit; armed again below this share of the level
+LOGITS, LOGITS_BACK = (1e2, 1e3, 1e4), 0.5  # largest logit; re-armed below this share of the level
 SINK, NO_SINK, SINK_CHANCE = 0.3, 0.2, 0.1  # weight on the first key; counts only where a uniform head has less
 DEAD, ALIVE = 1e-3, 1e-2  # gradient of queries and keys, as a share of the median over all heads
 
@@ -28,9 +28,9 @@ class Rule:
     """A rule of the alerts in words, for documents and pages.
 
     Attributes:
-        name: by which alerts call it.
-        fires: when it does.
-        again: when it is armed again.
+        name: the `rule` of its alerts.
+        fires: when it fires.
+        again: when it is re-armed.
         source: of its threshold.
     """
 
@@ -58,7 +58,7 @@ RULES = (
 
 
 def list_rules() -> tuple[Rule, ...]:
-    """The rules of the alerts: when each fires, and when it is armed again.
+    """The rules of the alerts: when each fires, and when it is re-armed.
 
     Returns:
         One entry each.
@@ -102,7 +102,7 @@ class Alert:
 
 
 class Alerts:
-    """The state of all rules over a run: each fires once per event, and is armed again only after recovery.
+    """The state of all rules over a run: each fires once per event, and is re-armed only after recovery.
 
     Examples:
         >>> values = {"max_logit": abbe.training.Measured([[500.0, 3.0]])}
@@ -123,21 +123,17 @@ class Alerts:
         Args:
             step: of the optimizer.
             values: what was measured, by name.
-            loss: of the step, None if it is not known.
+            loss: of the step, None if unknown.
 
         Returns:
             New alerts.
         """
-        events = [
-            event for rule in (_entropy, _logits, _jump, _sink, _dead, _non_finite) for event in rule(self, values)
-        ]
         lost = loss is not None and not math.isfinite(loss)
-        events.append(_Event("non_finite", None, None, None, None, lost, not lost))
-        return [
-            Alert(step, event.rule, event.layer, event.head, event.value, event.threshold)
-            for event in events
-            if self._is_new(event)
+        events = [
+            *(event for rule in (_entropy, _logits, _jump, _sink, _dead, _non_finite) for event in rule(self, values)),
+            _Event("non_finite", None, None, None, None, lost, not lost),
         ]
+        return [Alert(step, *event[:5]) for event in events if self._is_new(event)]
 
     def _is_new(self, event: _Event) -> bool:
         place = event.rule, event.layer, event.head
@@ -160,9 +156,8 @@ class Alerts:
         return head in self._selective
 
 
-@dataclass(frozen=True)
-class _Event:
-    """A rule held against one head: whether it fires now, and whether the head has recovered."""
+class _Event(NamedTuple):
+    """A rule applied to one head: whether it fires now, and whether the head has recovered."""
 
     rule: str
     layer: int | None
@@ -173,11 +168,8 @@ class _Event:
     recovered: bool
 
 
-_Check = Callable[[Alerts, Values], Iterable[_Event]]
-
-
 def _heads(values: Values, name: str) -> Iterable[tuple[int, int, float]]:
-    """Layer, head and value, as far as it is finite."""
+    """Layer, head and value, where it is finite."""
     grid = values[name].value if name in values else []
     return [(i, j, x) for i, heads in enumerate(grid) for j, x in enumerate(heads) if math.isfinite(x)]
 
@@ -234,11 +226,9 @@ def _non_finite(alerts: Alerts, values: Values) -> Iterable[_Event]:
 
 
 def summary(alerts: list[Alert]) -> list[str]:
-    """One line per rule for people: which heads, and the most extreme value."""
-    by_rule: dict[str, list[Alert]] = {}
-    for alert in alerts:
-        by_rule.setdefault(alert.rule, []).append(alert)
-    return [_line(rule, same) for rule, same in by_rule.items()]
+    """One line per rule: which heads, and the range of values."""
+    rules = dict.fromkeys(alert.rule for alert in alerts)
+    return [_line(rule, [alert for alert in alerts if alert.rule == rule]) for rule in rules]
 
 
 def _line(rule: str, same: list[Alert]) -> str:

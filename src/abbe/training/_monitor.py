@@ -1,8 +1,8 @@
 """Monitor: the attention of a model while it is trained, read from the real batches.
 
-What is special: on the steps that are read, the forward and backward passes in progress are listened to, with the
-attention functions that the model was configured with; on all others the model is as if there were no monitor. The
-training result is the same with and without, bit by bit, and no error of the monitor ends a run.
+What is special: on the steps that are read, the monitor listens to the forward and backward passes in progress, with
+the attention functions that the model was configured with; on all others the model is as if there were no monitor.
+Training gives the same result with and without, bit by bit, and no error of the monitor ends a run.
 """
 
 from __future__ import annotations
@@ -12,28 +12,25 @@ import os
 import time
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from torch import Tensor
 
 from .._arguments import several, shown, whole, yes_or_no
 from .._errors import AbbeError
-from ..measures import checked_grid
+from ..measures import State, checked_grid
 from ..models import Listener, is_compiled
 from ..results import Training
 from ._alerts import Alert, Alerts, summary
-from ._huggingface import TrainerEvents
-from ._losses import RunningLoss, loss_of
-from ._packed import values_as_json, values_from_json
 from ._ranks import Interrupted, over_ranks, rank, world
-from ._reading import StepReading
+from ._reading import RunningLoss, StepReading
 from ._record import Record, manifest_of
 from ._trackers import OwnWriter, Tracker, log_to, make_trackers
-from ._values import Values, tracker_metrics, values_of
+from ._trainers import TrainerEvents, lightning_callback
+from ._values import Values, tracker_metrics, values_as_json, values_from_json, values_of
 
 _log = logging.getLogger("abbe")
-# Of each network the monitor that reads it; neither is kept alive by this.
+# The monitor of each network; this keeps neither alive.
 _monitored: weakref.WeakKeyDictionary[Any, weakref.ref[Monitor]] = weakref.WeakKeyDictionary()
 
 
@@ -41,26 +38,26 @@ class Monitor(TrainerEvents):
     """Reads the attention of a model on every `every`-th training step (and on the first).
 
     Give it to transformers' Trainer as a callback, to Lightning's as `monitor.lightning()`, or call `step` after every
-    optimizer step of a loop. In a distributed run every rank makes one; rank 0 writes.
+    optimizer step of a loop. In a distributed run every rank creates one; rank 0 writes.
 
     Args:
         model: the model; a Trainer brings its own.
         every: steps from one reading to the next, >= 1.
-        folder: where the run is kept, for `abbe.open`; without one a plain loop keeps it in memory, and Trainer in
+        folder: where the run is kept, for `abbe.open`; by default a plain loop keeps it in memory, and Trainer in
             `abbe` within its output folder.
         rows: query rows of every sequence that are read, >= 1.
         sizes: sizes N of the selected sets whose separability is measured.
         alerts: whether rules are checked (`abbe.training.list_rules()`).
-        on_alert: "stop", or a function that is called with each `Alert` on rank 0; what it raises is raised.
-        trackers: where the numbers go, too: a SummaryWriter, a run of wandb or trackio, a tqdm bar, a function of
-            (metrics, step), "tensorboard:DIR", "wandb" or "trackio"; or a list of such.
+        on_alert: "stop", or a function that is called with each `Alert` on rank 0; its exceptions are passed on.
+        trackers: where else the numbers go: a SummaryWriter, a run of wandb or trackio, a tqdm bar, a function of
+            (metrics, step), "tensorboard:DIR", "wandb" or "trackio"; or a list of these.
         seed: of the rows and random sets; no global random number is ever drawn.
-        resume: the step of the checkpoint that a loop goes on from. Trainer knows it.
+        resume: the step of the checkpoint from which a loop resumes. Trainer knows it.
 
     Attributes:
         steps_done: optimizer steps so far.
-        should_stop: whether an alert asked to stop.
-        silent: why nothing is measured any more, or None.
+        should_stop: whether an alert wants training to stop.
+        silent: why measuring has stopped, or None.
 
     Examples:
         >>> model = abbe.load("embedded").network.train().requires_grad_(True)
@@ -101,7 +98,8 @@ class Monitor(TrainerEvents):
         self._reporters: list[Tracker] = []  # of a Trainer
         self._spread = False  # whether the loss that the model computes is over the tokens of all ranks
         self.steps_done = 0 if resume is None else whole("resume", resume, least=0)
-        self.should_stop, self.silent = False, None
+        self.should_stop = False
+        self.silent: str | None = None
         self._listener: Listener | None = None
         self._record: Record | None = None
         self._reading: StepReading | None = None
@@ -113,8 +111,6 @@ class Monitor(TrainerEvents):
             self._begin(model, self.steps_done, folder)
             self._prepare()
 
-    silent: str | None
-
     def step(self, loss: Tensor | float | None = None, lr: float | None = None) -> None:
         """An optimizer step was done; call it after `optimizer.step()`.
 
@@ -123,7 +119,7 @@ class Monitor(TrainerEvents):
             lr: learning rate of the step.
         """
         if self._listener is None and self.silent is None:
-            raise AbbeError("this monitor has no model: make it with one, Monitor(model, ...)")
+            raise AbbeError("this monitor has no model: create it with one, Monitor(model, ...)")
         self._finish(loss, lr)
         self._prepare()
 
@@ -139,12 +135,10 @@ class Monitor(TrainerEvents):
 
     def lightning(self) -> Any:
         """This monitor as a callback of Lightning's Trainer."""
-        from ._lightning import lightning_callback
-
         return lightning_callback(self)
 
     def close(self) -> None:
-        """Leave the model and the folder; more than once does no harm."""
+        """Release the model and the folder; closing twice does no harm."""
         if self._listener is not None:
             self._when_dropped()
             _monitored.pop(self._listener.network, None)
@@ -158,13 +152,11 @@ class Monitor(TrainerEvents):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self, model: Any, done: int, folder: str | os.PathLike[str] | None) -> None:
-        """Attach to a model that has this many steps behind it; what is wrong is said here, before training."""
+    def _begin(self, model: Any, done: int, folder: str | os.PathLike[str] | None, will_compile: bool = False) -> None:
+        """Attach to a model that has this many steps behind it; errors of the user are raised here, before training."""
         self.close()
         listener = Listener(model)
         other = _monitored.get(listener.network)
@@ -173,27 +165,21 @@ class Monitor(TrainerEvents):
         self.steps_done, self.should_stop, self.silent = done, False, None
         settings = {"every": self.every, "rows": self.rows, "sizes": list(self.sizes), "seed": self.seed}
         manifest = manifest_of(listener.network, settings, listener.skipped)
-        manifest["settings"]["alerts"] = self._wants_alerts  # not of the identity: a resumed run may change it
+        manifest["settings"]["alerts"] = self._wants_alerts  # not in the identity: a resumed run may change it
         self._record = Record(folder if rank() == 0 else None, manifest, done)
         self._listener, self._started = listener, time.perf_counter()
         _monitored[listener.network] = weakref.ref(self)
-        # A monitor that is forgotten leaves the model plain.
+        # A monitor that is garbage-collected leaves the model plain.
         self._when_dropped = weakref.finalize(self, listener.close)
         self._when_dropped.atexit = False
         self._alerts = Alerts()
-        for record in self._record.records:  # so that an event before a checkpoint is not raised again
+        for record in self._record.records:  # so that events before a checkpoint are not raised again
             self._alerts.check(record["step"], values_from_json(record), record["loss"])
-        if is_compiled(model) or listener.compiled:
-            self._say_compiled()
-
-    def _say_compiled(self) -> None:
-        self._say("the model is compiled: on the steps that are read it runs eagerly, whose rounding may differ")
-
-    def _report_to(self, trackers: list[Tracker]) -> None:
-        self._reporters = trackers
+        if will_compile or is_compiled(model) or listener.compiled:
+            self._say("the model is compiled: on the steps that are read it runs eagerly, whose rounding may differ")
 
     def _prepare(self) -> None:
-        """Listen, if the next step is one that is read."""
+        """Listen if the next step is to be read."""
         if self._listener is None or self.silent is not None or self._reading is not None:
             return
         step = self.steps_done + 1
@@ -208,7 +194,7 @@ class Monitor(TrainerEvents):
                 self._silence(error)
 
     def _finish(self, loss: Any, lr: float | None) -> None:
-        """A step is over; if it was read, its numbers are made, judged, kept and logged."""
+        """A step is over; if it was read, its numbers are computed, checked for alerts, recorded and logged."""
         self.steps_done += 1
         self._loss.add(loss)
         if self._reading is None:
@@ -217,19 +203,24 @@ class Monitor(TrainerEvents):
         try:
             events = self._numbers_of(reading, loss, lr)
         except Interrupted:
-            return  # the loop has handled what happened: the next step that is due is read again
+            return  # the loop has handled the exception: the next step that is due is read again
         except Exception as error:
             self._silence(reading.failure or error)
             return
         finally:
             if self._listener is not None:
                 self._listener.close()
-        self._act_on(events)
+        if events and self._on_alert == "stop":
+            self.should_stop = True
+        elif callable(self._on_alert) and rank() == 0:
+            for event in events:
+                self._on_alert(event)
 
     def _numbers_of(self, reading: StepReading, loss: Any, lr: float | None) -> list[Alert]:
         assert self._listener is not None
         assert self._record is not None
-        begun, states = time.perf_counter(), None
+        begun = time.perf_counter()
+        states: dict[int, State] | None = None
         try:
             states = reading.finish(self._listener)
             if reading.passes == 0:
@@ -240,61 +231,45 @@ class Monitor(TrainerEvents):
             reading.failure = reading.failure or error
             states = None
         device = next(self._listener.network.parameters()).device
-        own = loss_of(reading, loss)
-        if own is not None and loss is None and reading.summed and self._spread:
-            own *= world()  # each rank's loss is its part of one sum
-        # Every rank comes here, also one whose reading failed.
-        states, joined = over_ranks(states, own, device, reading.interrupted)
+        own_loss = reading.loss(loss)
+        if own_loss is not None and loss is None and reading.summed and self._spread:
+            own_loss *= world()  # each rank's loss is its part of one sum
+        # Every rank comes here, even one whose reading failed.
+        states, mean_loss = over_ranks(states, own_loss, device, reading.interrupted)
         values = values_of(states)
-        events = self._alerts.check(self.steps_done, values, joined) if self._wants_alerts else []
+        events = self._alerts.check(self.steps_done, values, mean_loss) if self._wants_alerts else []
         if rank() == 0:
-            self._keep(reading, values, joined, lr, events, begun)
+            now = time.perf_counter()
+            record = {
+                "step": self.steps_done,
+                "loss": mean_loss,
+                "loss_mean": self._loss.take(mean_loss),
+                "learning_rate": None if lr is None else float(lr),
+                "seconds": round(now - self._started, 3),
+                "read_seconds": round(now - begun + reading.seconds, 4),
+                **values_as_json(values),
+                "alerts": [event.as_json() for event in events],
+            }
+            self._record.add(record)
+            facts: dict[str, Any] = {"layers": list(self._listener.names)}
+            if not self._checked and reading.error is None:
+                facts["self_check"] = {"error": None, "why": "dropout of the weights makes outputs random"}
+            elif not self._checked:
+                facts["self_check"] = {"error": float(f"{reading.error:.3g}")}
+            self._checked = True
+            self._record.update(**facts)
+            self._log(values, events)
         return events
 
-    def _keep(
-        self, reading: StepReading, values: Values, loss: float | None, lr: float | None, events: list[Alert],
-        begun: float,
-    ) -> None:  # fmt: skip
-        assert self._listener is not None
-        assert self._record is not None
-        now = time.perf_counter()
-        record = {
-            "step": self.steps_done,
-            "loss": loss,
-            "loss_mean": self._loss.take(loss),
-            "learning_rate": None if lr is None else float(lr),
-            "seconds": round(now - self._started, 3),
-            "read_seconds": round(now - begun + reading.seconds, 4),
-            **values_as_json(values),
-            "alerts": [event.as_json() for event in events],
-        }
-        self._record.add(record)
-        self._record.update(layers=list(self._listener.names), **self._self_check(reading))
+    def _log(self, values: Values, events: list[Alert]) -> None:
         for line in summary(events):
             self._say(line)
         metrics = tracker_metrics(values)
         self._trackers = log_to(self._trackers, metrics, self.steps_done, self._say)
         self._reporters = log_to(self._reporters, metrics, self.steps_done, self._say)
 
-    def _self_check(self, reading: StepReading) -> dict[str, Any]:
-        if self._checked:
-            return {}
-        self._checked = True
-        if reading.error is None:
-            return {"self_check": {"error": None, "why": "dropout of the weights makes outputs random"}}
-        return {"self_check": {"error": float(f"{reading.error:.3g}")}}
-
-    def _act_on(self, events: list[Alert]) -> None:
-        if not events:
-            return
-        if self._on_alert == "stop":
-            self.should_stop = True
-        elif callable(self._on_alert) and rank() == 0:
-            for event in events:
-                self._on_alert(event)
-
     def _silence(self, error: Exception) -> None:
-        """Say once what went wrong, and let the training run go on without a monitor."""
+        """Report the error once, and let the training run continue without a monitor."""
         why = " ".join(str(error).split()) or type(error).__name__
         self.silent = why if isinstance(error, AbbeError) else f"{type(error).__name__}: {why}"
         self._say(f"the monitor stopped measuring at step {self.steps_done:,}: {self.silent}; training goes on")
@@ -305,7 +280,7 @@ class Monitor(TrainerEvents):
                 skipped = [*self._record.manifest["skipped"], f"from step {self.steps_done:,} on: {self.silent}"]
                 self._record.update(skipped=skipped)
         except Exception:  # a full disk may be the very reason
-            self._say("nor could the reason be written to the run folder")
+            self._say("the reason could not be written to the run folder either")
 
     def _say(self, line: str) -> None:
         if rank() == 0:

@@ -1,4 +1,4 @@
-"""The quantities and alerts of a monitor for a network that gives its logits, values and gradients itself."""
+"""The quantities of a monitor for a network that provides its logits, values and gradients itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..measures import State, update
 from ..normalizers import Normalizer
-from ._gradients import PARTS
+from ._reading import PARTS
 from ._rows import row_readings, seeded
 from ._update import no_change
 from ._values import Values, values_of
@@ -18,12 +18,12 @@ from ._values import Values, values_of
 
 @dataclass(frozen=True, eq=False)
 class LayerRows:
-    """What is known of one attention layer at one step.
+    """One attention layer at one step.
 
     Attributes:
         logits: (batch, head, query, key), -inf for hidden keys, any temperature included.
         values: (batch, head, key, feature).
-        normalizer: what makes weights of the logits.
+        normalizer: maps logits to weights.
         gradients: of "query", "key" and "value", each (batch, head, position, feature), as far as known.
         after: the logits of the same rows after the update, if known.
     """
@@ -39,7 +39,7 @@ class LayerRows:
 def measure_layers(
     layers: Sequence[LayerRows], *, sizes: tuple[int, ...], seed: int = 0, step: int = 0, alike: int = 1
 ) -> Values:
-    """What a `Monitor` would measure of a network that gives its logits, values and gradients itself.
+    """What a `Monitor` would measure, for a network that provides its logits, values and gradients itself.
 
     `list_quantities` says what high and low mean.
 
@@ -48,8 +48,8 @@ def measure_layers(
         sizes: sizes N of the selected sets whose separability is measured, rising.
         seed: of the random sets, >= 0.
         step: of the optimizer, which the random sets depend on.
-        alike: heads that are so many networks side by side get the same random sets, so that none depends on its
-            neighbours.
+        alike: number of networks that the heads belong to, side by side; all get the same random sets, so that none
+            depends on its neighbours.
 
     Returns:
         Every measure by name, with values by layer and head.
@@ -71,18 +71,15 @@ def _state(number: int, layer: LayerRows, sizes: tuple[int, ...], seed: int, ste
         queries, heads // alike, min(sizes[-1], keys), dtype=torch.float64,
         generator=seeded(seed, step, f"random sets of layer {number}"),
     ).repeat(1, alike, 1)  # fmt: skip
-    values = layer.values.float()
-    readings = row_readings(layer.logits.float(), values, None, sizes, chance, normalizer=layer.normalizer)
-    return update({}, readings) | _gradients(layer) | _change(layer)
-
-
-def _gradients(layer: LayerRows) -> State:
+    logits, values = layer.logits.float(), layer.values.float()
+    readings = row_readings(logits, values, None, sizes, chance, normalizer=layer.normalizer)
     known = {part: layer.gradients[part] for part in PARTS if part in layer.gradients}
-    return {f"{part}_gradient/squares": x.double().square().sum((0, 2, 3)) for part, x in known.items()}
+    squares = {f"{part}_gradient/squares": x.double().square().sum((0, 2, 3)) for part, x in known.items()}
+    return update({}, readings) | squares | _change(layer)
 
 
 def _change(layer: LayerRows) -> State:
-    """Of the logits of visible keys, by head."""
+    """The change of the logits of visible keys, by head."""
     if layer.after is None:
         return no_change(layer.logits.shape[1])
     seen = layer.logits != -torch.inf

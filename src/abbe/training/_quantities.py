@@ -1,10 +1,10 @@
-"""What a monitor measures: names, units, what high and low mean. Tables of the documents and pages are made from it."""
+"""What a monitor measures: names, units, what high and low mean. Tables in documents and pages come from here."""
 
 from __future__ import annotations
 
 from ..words.training import Quantity
 
-SATURATED = 0.99  # a row with a larger weight than this is saturated: softmax's derivative is below 0.01 there
+SATURATED = 0.99  # a row with a larger weight is saturated: softmax's derivative is below 0.01 there
 
 QUANTITIES = (
     Quantity("entropy", "entropy", "nats", "high means that the weight is spread over many keys, low that few hold it",
@@ -60,5 +60,5 @@ def list_quantities() -> tuple[Quantity, ...]:
 
 
 def tracker_name(measure: str) -> str:
-    """A measure in the keys of trackers: "separability@N=20" is "separability_20" there."""
+    """A measure as trackers name it: "separability_20" for "separability@N=20"."""
     return measure.replace("@N=", "_")

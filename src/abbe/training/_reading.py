@@ -1,53 +1,77 @@
-"""One step that is read: its micro-batches' rows, gradients and inputs, as sums by layer."""
+"""One step that is read: sums by layer over the rows and gradients of its micro-batches, and its loss."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._float64 import where_double
 from ..measures import State, merge
 from ..models import HeardCall, Listener
-from ._gradients import Gradients
 from ._rows import query_positions, read_rows, seeded, self_check
 from ._update import Update, no_change
 
+PARTS = ("query", "key", "value")
+
+
+class Gradients:
+    """Squares of the gradients of queries, keys and values by head, summed over one step by hooks on tensors.
+
+    A layer that runs again in the backward pass hooks its tensors again. Only one of the two graphs is walked (without
+    reentrance the first; with it the second, since the first pass has no graph then), so nothing counts twice.
+    """
+
+    def __init__(self, guard: Callable[[Callable[[], None]], None]) -> None:
+        self._guard = guard
+        self._squares: dict[int, State] = {}
+
+    def watch(self, call: HeardCall) -> None:
+        heads = call.query.shape[1]
+        for part in PARTS:
+            tensor: Any = getattr(call, part)
+            if tensor.requires_grad:
+                add = partial(self._add, call.layer, part, heads)
+                tensor.register_hook(lambda gradient, add=add: self._guard(lambda: add(gradient.detach())))
+
+    def of_layer(self, layer: int) -> State:
+        return self._squares.get(layer, {})
+
+    @torch.no_grad()
+    def _add(self, layer: int, part: str, heads: int, gradient: Tensor) -> None:
+        norms = where_double(torch.linalg.vector_norm(gradient, dim=(0, 2, 3), dtype=torch.float32)).double()
+        # Heads that share keys and values also share their gradient.
+        squares = norms.square().repeat_interleave(heads // len(norms))
+        sums, name = self._squares.setdefault(layer, {}), f"{part}_gradient/squares"
+        sums[name] = sums[name] + squares if name in sums else squares
+
 
 class StepReading:
-    """Listens to the passes of one step; the first error ends the reading, not the step.
-
-    Attributes:
-        failure: the first error, or None.
-        losses: the losses that the model itself computed, and whether they are parts of one sum.
-        error: the largest difference that the self-check found, None where it could not be done.
-    """
+    """Listens to the passes of one step; the first error ends the reading, not the step."""
 
     def __init__(self, step: int, *, rows: int, sizes: tuple[int, ...], seed: int, keep: bool, check: bool) -> None:
         self.step, self.wanted, self.sizes, self.seed = step, rows, sizes, seed
-        self.failure: Exception | None = None
-        self.interrupted = False  # a pass ended by an exception of the model, which the loop may have handled
-        self.losses: list[Tensor] = []
-        self.summed = False
-        self.error: float | None = None
-        self.seconds = 0.0  # that the rows took
+        self.failure: Exception | None = None  # the first error
+        self.interrupted = False  # a pass ended with an exception of the model, which the loop may have handled
+        self.losses: list[Tensor] = []  # computed by the model itself
+        self.summed = False  # whether these are parts of one sum
+        self.error: float | None = None  # the largest of the self-check, None if it could not be done
+        self.passes = 0  # forward passes that were read
+        self.seconds = 0.0  # spent on reading
         self._keep, self._check = keep, check
         self._states: dict[int, State] = {}
         self._heads: dict[int, int] = {}
         self._gradients, self._update = Gradients(self._guarded), Update()
-        self._passes = 0
-        self._real: Tensor | None = None
+        self._real: Tensor | None = None  # tokens that are not padding
         self._positions: dict[int, Tensor] = {}
 
-    @property
-    def passes(self) -> int:
-        """Forward passes that were read."""
-        return self._passes
-
     def begin_pass(self, inputs: Mapping[str, Any]) -> None:
-        self._passes += 1
+        self.passes += 1
         self._positions = {}
         mask = inputs.get("attention_mask")
         self._real = mask.detach().bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
@@ -75,6 +99,15 @@ class StepReading:
             for layer, state in sorted(self._states.items())
         }
 
+    def loss(self, reported: Any) -> float | None:
+        """What the loop reported, else what the model computed: parts of one sum, or the mean over micro-batches."""
+        if reported is not None:
+            return float(reported.detach() if isinstance(reported, Tensor) else reported)
+        if not self.losses:
+            return None
+        total = math.fsum(float(loss) for loss in self.losses)
+        return total if self.summed else total / len(self.losses)
+
     def _guarded(self, work: Callable[[], None]) -> None:
         if self.failure is not None:
             return
@@ -91,10 +124,13 @@ class StepReading:
         kind = call.query.device.type
         with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else torch.no_grad():
             positions = self._of_length(call.query.shape[-2])
-            state = read_rows(call, positions, self._real_rows(call), self.sizes, self.seed, self.step)
+            shape = call.query.shape[0], call.query.shape[-2]
+            # The mask of the inputs says nothing about a layer of another length.
+            real = self._real if self._real is not None and self._real.shape == shape else None
+            state = read_rows(call, positions, real, self.sizes, self.seed, self.step)
             self._states[call.layer] = merge(self._states.get(call.layer, {}), state)
             self._heads[call.layer] = call.query.shape[1]
-            if self._passes == 1:
+            if self.passes == 1:
                 if self._check and (error := self_check(call, positions)) is not None:
                     self.error = max(error, self.error or 0.0)
                 if self._keep:
@@ -103,12 +139,25 @@ class StepReading:
     def _of_length(self, length: int) -> Tensor:
         """The same positions in every layer and sequence of a pass."""
         if length not in self._positions:
-            generator = seeded(self.seed, self.step, f"rows of pass {self._passes}, length {length}")
+            generator = seeded(self.seed, self.step, f"rows of pass {self.passes}, length {length}")
             self._positions[length] = query_positions(length, self.wanted, generator)
         return self._positions[length]
 
-    def _real_rows(self, call: HeardCall) -> Tensor | None:
-        """Which queries are real tokens; a layer of another length than the mask has rows that it does not speak of."""
-        if self._real is None or self._real.shape != (call.query.shape[0], call.query.shape[-2]):
-            return None
-        return self._real
+
+class RunningLoss:
+    """The mean loss since the last step that was read; its sum is fetched from the device on such steps only."""
+
+    def __init__(self) -> None:
+        self._sum: Any = 0.0
+        self._steps = 0
+
+    def add(self, loss: Any) -> None:
+        if loss is not None:
+            self._sum = self._sum + (loss.detach() if isinstance(loss, Tensor) else float(loss))
+            self._steps += 1
+
+    def take(self, otherwise: float | None) -> float | None:
+        """The mean so far, or `otherwise` if no step had a loss; then it starts again."""
+        mean = float(self._sum) / self._steps if self._steps else otherwise
+        self._sum, self._steps = 0.0, 0
+        return mean

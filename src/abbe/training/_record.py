@@ -1,7 +1,7 @@
 """The run folder of a monitor: a manifest, and one line per step that was read.
 
-What is special: a line is appended and flushed as soon as its step is over, so a killed run keeps what was measured. A
-run that goes on from a checkpoint keeps the lines up to it, and replaces those after it.
+What is special: a line is appended and flushed as soon as its step is over, so a killed run keeps its measurements. A
+run that resumes from a checkpoint keeps the lines up to it, and replaces those after it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _PACKAGES = ("abbe", "torch", "transformers", "numba", "polars")
 
 
 def manifest_of(network: Any, settings: Mapping[str, Any], skipped: list[str]) -> dict[str, Any]:
-    """What a run is: its model by class and configuration, how it is read, and with which versions."""
+    """The identity of a run: class and configuration of its model, settings, and versions."""
     configuration = network.config.to_diff_dict()
-    for changing in ("transformers_version", "dtype", "_name_or_path"):
-        configuration.pop(changing, None)
+    for irrelevant in ("transformers_version", "dtype", "_name_or_path"):
+        configuration.pop(irrelevant, None)
     digest = hashlib.sha256(json.dumps(configuration, sort_keys=True, default=str).encode()).hexdigest()
     name = getattr(network.config, "_name_or_path", "") or type(network).__name__
     return {
         "format": FORMAT,
         "study": Training.study,
-        "finished": True,  # of what is in it: it can be opened at any time
+        "finished": True,  # it can be opened at any time
         "identity": {"model": type(network).__name__, "configuration": digest, "settings": dict(settings)},
         "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
         "machine": {"system": platform.platform(terse=True), "threads": torch.get_num_threads()},
@@ -62,8 +62,6 @@ def manifest_of(network: Any, settings: Mapping[str, Any], skipped: list[str]) -
 
 
 class Record:
-    """Records of a run, in a folder or in memory only."""
-
     def __init__(self, folder: str | os.PathLike[str] | None, manifest: dict[str, Any], resume: int) -> None:
         self.manifest, self.path = manifest, None if folder is None else Path(folder)
         self.records: list[dict[str, Any]] = []
@@ -76,7 +74,6 @@ class Record:
             self._open = undo.pop_all()
 
     def add(self, record: dict[str, Any]) -> None:
-        """Keep one step; a line that cannot be written is an error of the disk."""
         self.records.append(record)
         if self.path is None:
             return
@@ -89,7 +86,6 @@ class Record:
             raise AbbeError(f"cannot write {self.path / STEPS}: {error.strerror or error}") from None
 
     def update(self, **facts: Any) -> None:
-        """Change the manifest."""
         if all(self.manifest.get(name) == value for name, value in facts.items()):
             return
         self.manifest |= facts
@@ -97,42 +93,39 @@ class Record:
             write_json(self.path / MANIFEST, self.manifest)
 
     def close(self) -> None:
-        """Give the folder free."""
         self._open.close()
 
     def result(self) -> Training:
         return Training(list(self.records), dict(self.manifest))
 
     def _take(self, path: Path, resume: int) -> None:
-        """Begin or go on in a folder that is held."""
-        there = [one for one in path.iterdir() if one.name != LOCK and not is_unfinished(one)]
-        if there:
-            known = _check_same(path, self.manifest["identity"])
+        """Start or resume in a folder whose lock is held."""
+        if any(file.name != LOCK and not is_unfinished(file) for file in path.iterdir()):
+            stored = _check_same(path, self.manifest["identity"])
             before = decoded_steps(path / STEPS)
             if before and not resume:
-                last = before[-1]["step"]
                 raise AbbeError(
-                    f"{path} holds a run up to step {last:,}: go on with it by resume=STEP, the step of the "
-                    "checkpoint, or name another folder"
+                    f"{path} holds a run up to step {before[-1]['step']:,}: resume it with resume=STEP, the step of "
+                    "the checkpoint, or name another folder"
                 )
             self.records = kept_until(before, resume)
-            self.manifest |= {name: known[name] for name in ("made", "layers", "self_check") if name in known}
+            self.manifest |= {name: stored[name] for name in ("made", "layers", "self_check") if name in stored}
         write_whole(path / STEPS, "".join(encoded_step(record) for record in self.records))
         write_json(path / MANIFEST, self.manifest)
 
 
 def _check_same(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest of a folder that belongs to this run; refused in one line otherwise."""
+    """The manifest of a folder that belongs to this run; an error for any other folder."""
     if not (path / MANIFEST).is_file():
         raise AbbeError(f"{path} is not empty and holds no run: name a new folder")
     manifest = checked_manifest(path / MANIFEST, read_json(path / MANIFEST))
     if manifest.get("study") != Training.study:
         raise AbbeError(f"{path} is a folder of `abbe {manifest.get('study')}`: name a new folder")
-    known = manifest.get("identity") or {}
+    stored = manifest.get("identity") or {}
     plain = json.loads(json.dumps(identity))
-    different = [key for key in ("model", "configuration") if known.get(key) != plain[key]]
-    before = known.get("settings") or {}
-    different += [key for key, value in plain["settings"].items() if before.get(key) != value]
+    different = [key for key in ("model", "configuration") if stored.get(key) != plain[key]]
+    settings = stored.get("settings") or {}
+    different += [key for key, value in plain["settings"].items() if settings.get(key) != value]
     if different:
         raise AbbeError(f"{path} holds another run (different: {', '.join(different)}): name a new folder")
     return manifest
@@ -146,5 +139,5 @@ def free_folder(parent: Path) -> Path:
 
 def last_folder(parent: Path) -> Path | None:
     """The newest of these folders that holds a run."""
-    runs = [one for one in parent.glob("abbe*") if (one / STEPS).is_file()]
-    return max(runs, key=lambda one: (one / STEPS).stat().st_mtime, default=None)
+    runs = [folder for folder in parent.glob("abbe*") if (folder / STEPS).is_file()]
+    return max(runs, key=lambda folder: (folder / STEPS).stat().st_mtime, default=None)

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import normalizers
 from .._errors import AbbeError
 from .._float64 import where_double
 from .._seeding import generator_named
 from ..measures import Reading, Rows, Sets, State, dispersion, geometry, random_order, sensitivity, update
-from ..models import AttentionCall, HeardCall, self_check_tolerance
-from ..normalizers import Normalizer
+from ..models import HeardCall, self_check_tolerance
+from ..normalizers import Normalizer, Softmax
 from ._quantities import SATURATED
 
-_BLOCK = 1 << 20  # logits that are measured at once; the measures need some hundred bytes for each
+_BLOCK = 1 << 20  # logits measured at once; the measures need some hundred bytes for each
 _OF_WEIGHTS = ("entropy", "effective_tokens", "max_weight", "sink_mass")
 
 
@@ -56,7 +55,7 @@ class Largest:
 def read_rows(
     heard: HeardCall, positions: Tensor, real: Tensor | None, sizes: tuple[int, ...], seed: int, step: int
 ) -> State:
-    """Sums over these rows of all sequences, by head; `real` (batch, length) leaves padding out."""
+    """Sums over these rows of all sequences, by head; `real` (batch, length) is False for padding."""
     batch, heads, keys = heard.query.shape[0], heard.query.shape[1], heard.key.shape[-2]
     at_once = max(1, _BLOCK // (heads * len(positions) * keys))
     chance = torch.rand(
@@ -65,20 +64,14 @@ def read_rows(
     )  # fmt: skip
     state: State = {}
     for start in range(0, batch, at_once):
-        stop = min(batch, start + at_once)
-        call = heard.rows(positions, start, stop)
-        kept = None if real is None else real[start:stop].to(call.query.device)[:, positions.to(call.query.device)]
-        state = update(state, _readings(call, kept, sizes, chance))
+        call = heard.rows(positions, start, start + at_once)
+        device = call.query.device
+        logits, values = call.logits(torch.arange(len(positions))).float(), call.value.float()
+        sink = None if call.sink is None else where_double(call.sink.float())
+        kept = None if real is None else real[start : start + at_once].to(device)[:, positions.to(device)]
+        kept = None if kept is None else where_double(kept)
+        state = update(state, row_readings(where_double(logits), where_double(values), kept, sizes, chance, sink=sink))
     return state
-
-
-def _readings(
-    call: AttentionCall, real: Tensor | None, sizes: tuple[int, ...], chance: Tensor
-) -> dict[str, Reading | Largest]:
-    queries = call.query.shape[2]
-    logits, values = where_double(call.logits(torch.arange(queries)).float()), where_double(call.value.float())
-    sink = None if call.sink is None else where_double(call.sink.float())
-    return row_readings(logits, values, None if real is None else where_double(real), sizes, chance, sink=sink)
 
 
 def row_readings(
@@ -87,13 +80,13 @@ def row_readings(
 ) -> dict[str, Reading | Largest]:  # fmt: skip
     """Measures of logits (batch, head, query, key), -inf for hidden keys, and values (batch, key head, key, feature).
 
-    `real` (batch, query) leaves padding out; `chance` (query, head, size) draws the random sets; the normalizer is
-    softmax unless one is given, with `sink` (head,) its learned logits.
+    `real` (batch, query) is False for padding; `chance` (query, head, size) draws the random sets; the normalizer is
+    softmax by default, with the learned logits `sink` (head,).
     """
     batch, heads, queries = logits.shape[:3]
     some = torch.ones(batch, 1, queries, dtype=torch.bool, device=logits.device) if real is None else real[:, None]
     bad = _nonfinite(logits, values)
-    if bool(bad.any()):  # such rows are counted, and measured nowhere
+    if bool(bad.any()):  # these rows are counted, but not measured
         logits = torch.where(bad[..., None] & (logits != -torch.inf), 0.0, logits)
         values = torch.nan_to_num(values, 0.0, 0.0, 0.0)
     rows = _rows(logits, values, sink, normalizer)
@@ -105,19 +98,18 @@ def row_readings(
     counted = some.expand(batch, heads, queries).flatten(0, 1)
     used = counted & ~bad.flatten(0, 1)
 
-    def reading(given: Reading, place: int | None = None) -> Reading:
-        parts = (given.value, given.defined, given.limit, given.control)
-        value, defined, limit, control = (
-            None if part is None else by_head(part if place is None else part[..., place]) for part in parts
-        )
-        assert value is not None
-        assert defined is not None
-        return Reading(value, defined & by_head(used), limit, control)
+    def reading(measure: Reading, place: int | None = None) -> Reading:
+        def part(x: Tensor) -> Tensor:
+            return by_head(x if place is None else x[..., place])
+
+        limit = None if measure.limit is None else part(measure.limit)
+        control = None if measure.control is None else part(measure.control)
+        return Reading(part(measure.value), part(measure.defined) & by_head(used), limit, control)
 
     of_weights = dispersion(rows)
-    map_of_rows = normalizers.normalizer("softmax") if normalizer is None else normalizer
-    # The random direction that `sensitivity` also measures is not reported, so its seed is of no effect.
-    worst = sensitivity(rows, map_of_rows, (1.0,), torch.Generator().manual_seed(0))["sensitivity_worst"]
+    # The random direction that `sensitivity` also measures is not reported, so its seed has no effect.
+    generator = torch.Generator().manual_seed(0)
+    worst = sensitivity(rows, normalizer or Softmax(), (1.0,), generator)["sensitivity_worst"]
     draws = chance.transpose(0, 1).repeat(batch, 1, 1).to(logits.device)
     sets = Sets(sizes, rows.order(sizes[-1]), random_order(rows, draws))
     separability = geometry(rows, sets)["separability"]
@@ -136,7 +128,7 @@ def row_readings(
 
 
 def _nonfinite(logits: Tensor, values: Tensor) -> Tensor:
-    """(batch, head, query): NaN or +inf among the logits, or a value that is not finite; -inf hides a key."""
+    """(batch, head, query): whether a logit is NaN or +inf (-inf hides a key), or a value is not finite."""
     of_values = ~values.isfinite().flatten(2).all(-1)
     of_values = of_values.repeat_interleave(logits.shape[1] // values.shape[1], 1)
     return ~(logits.amax(-1) < torch.inf) | of_values[..., None]  # the comparison is false for NaN, too
@@ -149,7 +141,7 @@ def _rows(logits: Tensor, values: Tensor, sink: Tensor | None, normalizer: Norma
         is_softmax = str(normalizer) == "softmax"
         return Rows(flat, normalizer(logits).flatten(0, 1).contiguous(), vectors, softmax=is_softmax)
     if sink is None:
-        return Rows(flat, normalizers.normalizer("softmax")(flat), vectors, softmax=True)
+        return Rows(flat, Softmax()(flat), vectors, softmax=True)
     sinks = sink.repeat(len(logits))
     with_sink = torch.cat([flat, sinks[:, None, None].expand(-1, flat.shape[1], 1)], -1)
     weights = torch.softmax(with_sink, -1)[..., :-1].contiguous()
@@ -157,10 +149,10 @@ def _rows(logits: Tensor, values: Tensor, sink: Tensor | None, normalizer: Norma
 
 
 def self_check(heard: HeardCall, positions: Tensor) -> float | None:
-    """How far the attention of the first sequence's rows, rebuilt from what was read, is from what the model computed.
+    """How far the attention of the first sequence's rows, rebuilt from the reading, is from what the model computed.
 
     Relative to the standard deviation of the output; None with dropout, which makes the output random. Too large a
-    difference is an AbbeError: the numbers would not be those of the model.
+    difference is an AbbeError: the reading would not describe the model.
     """
     output = heard.output
     if output is None or heard.dropout > 0:
@@ -169,13 +161,13 @@ def self_check(heard: HeardCall, positions: Tensor) -> float | None:
     weights, values = call.weights(torch.arange(len(positions))).float(), call.value.float()
     values = values.repeat_interleave(weights.shape[1] // values.shape[1], 1)
     rebuilt = (weights @ values).transpose(1, 2)[0]
-    own = output.detach()[0].float()
-    if own.shape[1:] != rebuilt.shape[1:] or not bool(own.isfinite().all()):
+    computed = output.detach()[0].float()
+    if computed.shape[1:] != rebuilt.shape[1:] or not bool(computed.isfinite().all()):
         return None
     seen = call.visible(torch.arange(len(positions))).any(-1).any(1)[0]
-    chosen = own[positions.to(own.device)]
-    # Outputs that are all alike have no spread to be relative to: any difference from them is then too large.
-    error = float((chosen - rebuilt)[seen].abs().max() / own.std().clamp(min=1e-12)) if bool(seen.any()) else 0.0
+    differences = (computed[positions.to(computed.device)] - rebuilt)[seen].abs()
+    # Outputs that are all equal have no spread to be relative to: any difference from them is then too large.
+    error = float(differences.max() / computed.std().clamp(min=1e-12)) if bool(seen.any()) else 0.0
     allowed = max(self_check_tolerance(x.dtype) for x in (heard.query, heard.value, output))
     if not error <= allowed:
         raise AbbeError(

@@ -14,29 +14,31 @@ _ALLOWED = (
     "a SummaryWriter, a run of wandb or trackio, a tqdm bar, a function of (metrics, step), 'tensorboard:DIR', 'wandb' "
     "or 'trackio'"
 )
-_IN_A_BAR = {"entropy_min": "H_min", "max_logit_max": "logit", "sink_mass_max": "sink"}
+_IN_A_BAR = {
+    "abbe/global/entropy_min": "H_min",
+    "abbe/global/max_logit_max": "logit",
+    "abbe/global/sink_mass_max": "sink",
+}
 
 
-def make_trackers(given: object) -> list[Tracker]:
-    """One function per tracker; one that is not installed or not known is refused in one line."""
-    if given is None:
+def make_trackers(trackers: object) -> list[Tracker]:
+    if trackers is None:
         return []
-    several = given if isinstance(given, (list, tuple)) else [given]
-    return [_tracker(one) for one in several]
+    return [_tracker(one) for one in (trackers if isinstance(trackers, (list, tuple)) else [trackers])]
 
 
-def _tracker(given: Any) -> Tracker:
-    if isinstance(given, str):
-        return _named(given)
-    if callable(getattr(given, "add_scalar", None)):
-        return _to_writer(given)
-    if callable(getattr(given, "set_postfix", None)):
-        return lambda metrics, step: given.set_postfix(postfix(metrics), refresh=False)
-    if callable(getattr(given, "log", None)):
-        return lambda metrics, step: given.log(dict(metrics), step=step)
-    if callable(given):
-        return lambda metrics, step: given(dict(metrics), step)
-    raise AbbeError(f"trackers: {shown(given)} is no tracker; allowed are {_ALLOWED}")
+def _tracker(target: Any) -> Tracker:
+    if isinstance(target, str):
+        return _named(target)
+    if callable(getattr(target, "add_scalar", None)):
+        return _to_writer(target)
+    if callable(getattr(target, "set_postfix", None)):
+        return lambda metrics, step: target.set_postfix(_postfix(metrics), refresh=False)
+    if callable(getattr(target, "log", None)):
+        return lambda metrics, step: target.log(dict(metrics), step=step)
+    if callable(target):
+        return lambda metrics, step: target(dict(metrics), step)
+    raise AbbeError(f"trackers: {shown(target)} is not a tracker; allowed are {_ALLOWED}")
 
 
 def _named(name: str) -> Tracker:
@@ -47,7 +49,7 @@ def _named(name: str) -> Tracker:
     if kind in ("wandb", "trackio") and not colon:
         module = _import(kind)
         return lambda metrics, step: module.log(dict(metrics), step=step)
-    raise AbbeError(f"trackers: {name!r} is not known; allowed are {_ALLOWED}")
+    raise AbbeError(f"trackers: unknown {name!r}; allowed are {_ALLOWED}")
 
 
 def _import(name: str) -> Any:
@@ -58,7 +60,7 @@ def _import(name: str) -> Any:
 
 
 class OwnWriter:
-    """Event files of TensorBoard that the monitor itself writes, from its first numbers until it is closed."""
+    """TensorBoard event files that the monitor writes itself, from its first numbers until it is closed."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -86,19 +88,14 @@ def _to_writer(writer: Any) -> Tracker:
     return log
 
 
-def postfix(metrics: Mapping[str, float]) -> dict[str, str]:
-    """A few numbers for a progress bar."""
-    return {
-        short: f"{metrics[f'abbe/global/{name}']:.3g}"
-        for name, short in _IN_A_BAR.items()
-        if f"abbe/global/{name}" in metrics
-    }
+def _postfix(metrics: Mapping[str, float]) -> dict[str, str]:
+    return {short: f"{metrics[name]:.3g}" for name, short in _IN_A_BAR.items() if name in metrics}
 
 
 def log_to(
     trackers: Iterable[Tracker], metrics: Mapping[str, float], step: int, say: Callable[[str], object]
 ) -> list[Tracker]:
-    """Hand the metrics to every tracker; those that fail are named once and left out from then on."""
+    """Pass the metrics to every tracker; one that fails is reported once and dropped."""
     working = []
     for tracker in trackers:
         try:

@@ -1,13 +1,13 @@
 """How far one update moves the logits: the same rows of the same inputs, before and after the optimizer's step.
 
 What is special: no second forward pass. The inputs of every attention module are kept for the first sequence of a step
-that is read; after the update the module's own forward runs on them up to the call of its attention function.
+that is read; after the update the module's forward runs on them up to the call of its attention function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ class _Kept:
     kwargs: dict[str, Any]
     positions: Tensor
     logits: Tensor  # (head, row, key) before the update
-    autocast: tuple[str, bool, torch.dtype] | None
+    autocast: torch.dtype | None
 
 
 class Update:
@@ -40,31 +40,31 @@ class Update:
         args = tuple(_first(value, batch) for value in call.inputs[0])
         kwargs = {name: _first(value, batch) for name, value in call.inputs[1].items()}
         logits = call.rows(positions, 0, 1).logits(torch.arange(len(positions)))[0]
-        self._kept[call.layer] = _Kept(call.module, args, kwargs, positions, logits, _autocast(call.query))
+        kind = logits.device.type
+        active = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+        autocast = torch.get_autocast_dtype(kind) if active else None
+        self._kept[call.layer] = _Kept(call.module, args, kwargs, positions, logits, autocast)
 
     def changes(self, listener: Listener) -> dict[int, State]:
-        """Of every layer that was kept: squares, entries and the largest size of the changes, by head."""
+        """Squares, number and largest size of the changes of every layer that was kept, by head."""
         # Nothing before the attention function is known to draw random numbers; if it does, training must not notice.
-        with _random_numbers_kept({kept.logits.device for kept in self._kept.values()}):
+        with _random_states_kept({kept.logits.device for kept in self._kept.values()}):
             return {layer: _change(listener, kept) for layer, kept in self._kept.items()}
 
 
-def _random_numbers_kept(devices: Iterable[torch.device]) -> ExitStack:
-    """The generators of the CPU and of these devices are as they were after the block."""
-    of_kinds: dict[str, list[torch.device]] = {}
+def _random_states_kept(devices: Iterable[torch.device]) -> ExitStack:
+    """Restores the generators of the CPU and of these devices after the block."""
+    restore = ExitStack()
+    restore.enter_context(torch.random.fork_rng(devices=[]))
     for device in devices:
-        # A kind of device that has but one generator, as Apple's, cannot be asked for that of a device.
+        # A kind of device with a single generator, such as Apple's, cannot be asked for the one of a device.
         if hasattr(getattr(torch, device.type, None), "device_count") and device.type not in ("cpu", "mps"):
-            of_kinds.setdefault(device.type, []).append(device)
-    kept = ExitStack()
-    kept.enter_context(torch.random.fork_rng(devices=[]))
-    for kind, of_kind in of_kinds.items():
-        kept.enter_context(torch.random.fork_rng(of_kind, device_type=kind))
-    return kept
+            restore.enter_context(torch.random.fork_rng([device], device_type=device.type))
+    return restore
 
 
 def no_change(heads: int) -> State:
-    """Of a rank or layer for which no inputs were kept."""
+    """For a rank or layer whose inputs were not kept."""
     return {
         "logit_change/squares": torch.zeros(heads, dtype=torch.float64),
         "logit_change/entries": torch.zeros(heads, dtype=torch.float64),
@@ -75,18 +75,20 @@ def no_change(heads: int) -> State:
 @torch.no_grad()
 def _change(listener: Listener, kept: _Kept) -> State:
     before = kept.logits
-    with _in_autocast(kept.autocast):
+    # Without its cache: weights that autocast cast before the update must not be reused.
+    autocast = torch.autocast(before.device.type, dtype=kept.autocast, cache_enabled=False) if kept.autocast else None
+    with autocast or nullcontext():
         call = listener.capture(kept.module, kept.args, kept.kwargs)
     if call is None or call.key.shape[-2] != before.shape[-1]:
         return no_change(len(before))
     after = call.rows(kept.positions).logits(torch.arange(len(kept.positions)))[0]
     before, after = where_double(before), where_double(after)
-    shown = before.isfinite() & after.isfinite()
-    change = torch.where(shown, after - before, 0.0).double().flatten(1)
+    finite = (before.isfinite() & after.isfinite()).flatten(1)
+    change = torch.where(finite, (after - before).flatten(1), 0.0).double()
     return {
         "logit_change/squares": change.square().sum(1),
-        "logit_change/entries": shown.flatten(1).sum(1).double(),
-        "logit_change/largest": torch.where(shown.flatten(1).any(1), change.abs().amax(1), -torch.inf),
+        "logit_change/entries": finite.sum(1).double(),
+        "logit_change/largest": torch.where(finite.any(1), change.abs().amax(1), -torch.inf),
     }
 
 
@@ -96,25 +98,11 @@ def _batch(call: HeardCall) -> int:
 
 
 def _first(value: Any, batch: int) -> Any:
-    """The first sequence of what a module was given; a cache of keys must not be written again."""
+    """The first sequence of an input of a module; a key cache is left out, since it must not be written again."""
     if isinstance(value, Tensor):
-        one = value.detach()[:1] if value.dim() > 1 and len(value) == batch else value.detach()
-        # States of the stream may be written over in place; masks and positions are not, and are large.
-        return one.clone() if one.dim() == 3 and one.is_floating_point() else one
+        first = value.detach()[:1] if value.dim() > 1 and len(value) == batch else value.detach()
+        # The residual stream may be overwritten in place; masks and positions are not, and are large.
+        return first.clone() if first.dim() == 3 and first.is_floating_point() else first
     if isinstance(value, tuple):
         return tuple(_first(part, batch) for part in value)
     return None if "Cache" in type(value).__name__ else value
-
-
-def _autocast(query: Tensor) -> tuple[str, bool, torch.dtype] | None:
-    kind = query.device.type
-    if not torch.amp.is_autocast_available(kind):
-        return None
-    return kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-
-
-def _in_autocast(state: tuple[str, bool, torch.dtype] | None) -> AbstractContextManager[Any]:
-    if state is None or not state[1]:
-        return nullcontext()
-    # Weights that autocast has cast before the update must not be used again.
-    return torch.autocast(state[0], dtype=state[2], enabled=True, cache_enabled=False)

@@ -28,7 +28,7 @@ def test_a_file_of_the_folded_model_is_read_back(tmp_path: Path, monkeypatch: py
         gguf_error(written, source)
     with pytest.raises(AbbeError, match=r"is written; abbe makes no GGUF itself: run llama\.cpp's `python convert_hf_"):
         gguf_error(written, tmp_path / "none.gguf")
-    with pytest.raises(AbbeError, match="is no folder that `abbe export` wrote"):
+    with pytest.raises(AbbeError, match="was not written by `abbe export`"):
         read_export(tmp_path)
     sparse = abbe.export(source, "sparsemax", tmp_path / "sparse")
     with pytest.raises(AbbeError, match=r"needs abbe, so llama\.cpp cannot run it"):

@@ -229,7 +229,7 @@ def test_a_missing_pooler_is_harmless_and_reproducible(tmp_path: Path) -> None:
 def test_models_of_images_are_refused_by_name(tmp_path: Path) -> None:
     config = transformers.ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
     save(transformers.ViTModel(config), tmp_path)
-    assert "holds a ViTModel, which is no text model" in refusal(tmp_path)
+    assert "holds a ViTModel, which is not a text model" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_auto_is_an_accelerator_if_there_is_one(monkeypatch: pytest.MonkeyPatch)
         ({"dtype": torch.float8_e4m3fn}, "which torch stores but cannot compute with"),
         ({"device_map": "autp"}, "unknown device_map 'autp': choose one of auto"),
         ({"device_map": 3}, "device_map is 3, but must be one of auto"),
-        ({"device": "cpu", "device_map": "auto"}, "device is 'cpu' and device_map is given, too"),
+        ({"device": "cpu", "device_map": "auto"}, "device is 'cpu' and device_map is given as well"),
         ({"device_map": {"": "cuda:0"}}, "cuda:0 is not available here; there is: cpu"),
     ],
 )

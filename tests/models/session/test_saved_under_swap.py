@@ -105,5 +105,5 @@ def test_a_copy_is_still_refused_by_name() -> None:
     network = tiny_models.gpt2()
     with abbe.swap(network, "sparsemax"):
         twin = copy.deepcopy(network)
-        with pytest.raises(abbe.AbbeError, match="but a copy of it; swap the copy itself"):
+        with pytest.raises(abbe.AbbeError, match="but of a copy; swap the copy itself"):
             twin(**tiny_models.text())

@@ -11,7 +11,7 @@ import pytest
 import torch
 from inside import check_finite, main_output, relative_error
 from inside import models_tap as _tap
-from inside import session_selfcheck_output as _selfcheck_output
+from inside import session_selfcheck as _selfcheck
 from tiny_models import FAMILIES, SMALL, bert, gemma2, gpt2, gpt_oss, llama, make, mistral, t5, text_pair, tokens
 from torch import Tensor
 
@@ -64,7 +64,7 @@ def test_a_broken_capture_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.fixture
 def few_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that can choose make the logits of the last token only, as with a large vocabulary."""
-    monkeypatch.setattr(_selfcheck_output, "MOST_LOGITS", 100)
+    monkeypatch.setattr(_selfcheck, "MOST_LOGITS", 100)
 
 
 ONE_LAYER = {

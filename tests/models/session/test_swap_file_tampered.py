@@ -78,12 +78,12 @@ def test_the_file_that_nobody_changed_is_read(path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "no JSON", "[" * 100_000])
 def test_no_json(path: Path, text: str) -> None:
-    assert refusal(path, text, contents(path)[1]).endswith("what it says of its normalizers is no JSON")
+    assert refusal(path, text, contents(path)[1]).endswith("its metadata is not JSON")
 
 
 @pytest.mark.parametrize("text", ["[]", "1", "null", '"text"'])
 def test_json_of_another_kind(path: Path, text: str) -> None:
-    assert refusal(path, text, contents(path)[1]).endswith("is no JSON object")
+    assert refusal(path, text, contents(path)[1]).endswith("is not a JSON object")
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_json_of_another_kind(path: Path, text: str) -> None:
     [
         ("model", None, "does not name the model's class"),
         ("model", 7, "does not name the model's class"),
-        ("specs", None, "its specs are no list of texts"),
-        ("specs", "sparsemax", "its specs are no list of texts"),
-        ("specs", ["sparsemax", 3], "its specs are no list of texts"),
-        ("layers", None, "its layers are no list of objects"),
-        ("layers", {"0": {}}, "its layers are no list of objects"),
-        ("layers", [1, 2], "its layers are no list of objects"),
+        ("specs", None, "its specs are not a list of strings"),
+        ("specs", "sparsemax", "its specs are not a list of strings"),
+        ("specs", ["sparsemax", 3], "its specs are not a list of strings"),
+        ("layers", None, "its layers are not a list of objects"),
+        ("layers", {"0": {}}, "its layers are not a list of objects"),
+        ("layers", [1, 2], "its layers are not a list of objects"),
     ],
 )
 def test_facts_of_another_kind(path: Path, name: str, value: object, message: str) -> None:
@@ -113,8 +113,8 @@ def test_facts_of_another_kind(path: Path, name: str, value: object, message: st
         ("heads", "4", "its layer 0 has no path or no number of heads"),
         ("heads", 4.0, "its layer 0 has no path or no number of heads"),
         ("heads", True, "its layer 0 has no path or no number of heads"),
-        ("groups", {}, "the groups of its layer 0 are no list of objects"),
-        ("groups", [[0]], "the groups of its layer 0 are no list of objects"),
+        ("groups", {}, "the groups of its layer 0 are not a list of objects"),
+        ("groups", [[0]], "the groups of its layer 0 are not a list of objects"),
     ],
 )
 def test_layers_of_another_kind(path: Path, name: str, value: object, message: str) -> None:
@@ -166,7 +166,7 @@ def test_groups_that_lack_something(path: Path, name: str) -> None:
 def test_specs_that_make_nothing(path: Path, spec: str) -> None:
     facts, tensors = contents(path)
     facts["specs"][0] = spec
-    assert f"it holds {spec!r}, which cannot be made" in refusal(path, json.dumps(facts), tensors)
+    assert f"it holds {spec!r}, which cannot be created" in refusal(path, json.dumps(facts), tensors)
 
 
 def without(tensors: Tensors) -> None:
@@ -190,8 +190,8 @@ def with_value(value: float, dtype: torch.dtype = torch.float32) -> Callable[[Te
         (lambda tensors: tensors.update({"2.learned.alpha.raw": torch.zeros(1)}), "belongs to none of its 2"),
         (lambda tensors: tensors.update({"-1.learned.alpha.raw": torch.zeros(1)}), "belongs to none of its 2"),
         (lambda tensors: tensors.update({"weight": torch.zeros(1)}), "'weight' belongs to none of its 2"),
-        (with_value(1, torch.int64), f"{RAW!r} holds torch.int64, no floating-point numbers"),
-        (with_value(1, torch.bool), f"{RAW!r} holds torch.bool, no floating-point numbers"),
+        (with_value(1, torch.int64), f"{RAW!r} holds torch.int64, not floating-point numbers"),
+        (with_value(1, torch.bool), f"{RAW!r} holds torch.bool, not floating-point numbers"),
         (with_value(float("nan")), f"{RAW!r} is not finite"),
         (with_value(float("inf")), f"{RAW!r} is not finite"),
         (with_value(1e300, torch.float64), f"{RAW!r} is not finite"),

@@ -198,7 +198,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(AbbeError, match=r"there is no file .*nowhere\.safetensors"):
         swap(llama(), f"file:{tmp_path}/nowhere.safetensors")
     (tmp_path / "text").write_text("no tensors")
-    with pytest.raises(AbbeError, match="is no safetensors file"):
+    with pytest.raises(AbbeError, match="is not a safetensors file"):
         swap(llama(), f"file:{tmp_path}/text")
     save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(AbbeError, match=r"was not written by Swap\.save"):

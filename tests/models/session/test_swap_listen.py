@@ -120,7 +120,7 @@ def test_check_finds_rounding_alone(name: str) -> None:
 
 def test_check_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     network = llama()
-    wrong = lambda module, groups, query, *rest: swapped_attention(module, groups, 1.1 * query, *rest)  # noqa: E731
+    wrong = lambda call, groups: swapped_attention(call._replace(query=1.1 * call.query), groups)  # noqa: E731
     monkeypatch.setattr(_swap, "swapped_attention", wrong)
     expected = "check failed: softmax swapped in changes the output of LlamaForCausalLM"
     with swap(network, "sparsemax") as swapped, pytest.raises(AbbeError, match=expected):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inside import Keywords, swapped_attention
+from inside import Keywords, RawCall, swapped_attention
 from inside import kernels_threads as _threads
 from inside import normalizers_dispatch as _dispatch
 from inside import normalizers_step as _step
@@ -71,7 +71,8 @@ def states(keys: int, batch: int = 2, heads: int = 4, key_heads: int = 2, width:
 def attend(made: Normalizer, inputs: States, mask: Tensor | None = None, scale: float = 0.125) -> Tensor:
     group = HeadGroup("*", tuple(range(inputs[0].shape[1])), made)
     with _dispatch.kernels_from(1):
-        return swapped_attention(torch.nn.Module(), [group], *inputs, mask, False, Keywords(scale=scale))
+        call = RawCall("test", torch.nn.Module(), *inputs, mask, False, Keywords(scale=scale))
+        return swapped_attention(call, [group])
 
 
 def longer_way(made: Normalizer, inputs: States) -> Tensor:

@@ -77,7 +77,7 @@ def test_another_file_of_the_same_name_is_another_comparison(tmp_path: Path) -> 
     ("alternatives", "message"),
     [
         (["layers.0=sparsmax"], r"unknown normalizer 'sparsmax'"),
-        (["layers.0=sparsemax;;"], r"'' is no PATTERN=SPEC"),
+        (["layers.0=sparsemax;;"], r"'' is not PATTERN=SPEC"),
         (["layers.9=sparsemax"], r"pattern 'layers\.9': there is no layer 9; layers: 0 "),
         (["file:absent.safetensors"], r"absent\.safetensors cannot be read: No such file"),
         ([{}], r"spec '' has no name"),

@@ -170,7 +170,7 @@ def test_network_without_tokenizer() -> None:
 
 
 def test_not_a_transformers_model() -> None:
-    with pytest.raises(abbe.AbbeError, match="Linear is no transformers model"):
+    with pytest.raises(abbe.AbbeError, match="Linear is not a transformers model"):
         abbe.diagnose(torch.nn.Linear(2, 2), TEXT, tokenizer=tiny_models.byte_tokenizer())
 
 

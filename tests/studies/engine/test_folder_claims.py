@@ -45,7 +45,7 @@ def alternatives(tmp_path: Path) -> dict[str, str]:
         handle.save(tmp_path / "llama.safetensors")
     tiny_models.llama(vocab_size=256).save_pretrained(tmp_path / "weights")  # type: ignore[operator]
     return {
-        f"file:{tmp_path / 'text.txt'}": "is no safetensors file",
+        f"file:{tmp_path / 'text.txt'}": "is not a safetensors file",
         f"file:{tmp_path / 'llama.safetensors'}": "is for a LlamaForCausalLM",
         f"file:{tmp_path / 'weights' / 'model.safetensors'}": "was not written by Swap.save",
         "layers.99=sparsemax": "layers.99",

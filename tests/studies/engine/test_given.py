@@ -213,7 +213,7 @@ def two_towers() -> nn.Module:
     [
         (image_model, "ViTModel reads pixel_values, not tokens of a text"),
         (two_towers, "does not run on input_ids alone; use its `text_model`"),
-        (lambda: nn.Linear(3, 3), "Linear is no transformers model"),
+        (lambda: nn.Linear(3, 3), "Linear is not a transformers model"),
     ],
 )
 def test_models_that_do_not_read_text(build: Callable[[], nn.Module], message: str) -> None:

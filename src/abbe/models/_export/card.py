@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+_LIFT = "lift.json"  # next to the plan of a lift: its findings and its judged table
+_ENDS = ("_low", "_high")
 _FRONT = "---\nlibrary_name: transformers\ntags:\n- abbe\n---\n"
 
 _PLAIN = """Temperatures of softmax were folded into the weights of the query projections. This is a plain checkpoint:
@@ -39,7 +43,7 @@ of the swapped model by {error:.1e} of their standard deviation at most
 
 
 def card(facts: dict[str, Any], table: str, judged: str = "") -> str:
-    """Markdown; `table` is the plan's, `judged` what a lift measured on text that it had not seen."""
+    """Markdown; `table` shows the plan, `judged` the results of a lift on text that it had not seen."""
     body = (_PLAIN if facts["kind"] == "folded" else _CARRIED).format(**facts)
     how = "in which abbe cannot be imported" if facts["kind"] == "folded" else "in which abbe is imported"
     generated = f", and {facts['new_tokens']} tokens of greedy text are the same" if facts["new_tokens"] else ""
@@ -54,3 +58,32 @@ def card(facts: dict[str, Any], table: str, judged: str = "") -> str:
         f"model with sha256 `{facts['fingerprint'][:16]}…` over its weights.\n",
     ]
     return "\n".join(sections)
+
+
+def judged_by_lift(plan: Path | None) -> str:
+    """The results of the lift that wrote this plan, on the judged part of its text, as Markdown; empty for others."""
+    summary = plan.parent / _LIFT if plan is not None else None
+    if summary is None or not summary.is_file():
+        return ""
+    try:
+        content = json.loads(summary.read_text("utf-8"))
+        sentence, rows = str(content["findings"][0]["sentence"]), list(content["table"])
+        return f"{sentence}\n\n{_markdown(rows)}"
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return ""  # no lift that this version can read: the card does without
+
+
+def _markdown(rows: list[dict[str, Any]]) -> str:
+    """A table of the columns that are not empty; a number and its interval share a column."""
+    names = [name for name in rows[0] if not name.endswith(_ENDS) and any(row.get(name) is not None for row in rows)]
+    lines = [names, ["---"] * len(names), *([_cell(row, name) for name in names] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    value, ends = row.get(name), [row.get(name + end) for end in _ENDS]
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return str(value).replace("|", "\\|")
+    return f"{value:.4g}" if None in ends else f"{value:.4g} ({ends[0]:.4g} to {ends[1]:.4g})"

@@ -1,8 +1,8 @@
 """A folder that carries its plan: `AutoModelForCausalLM.from_pretrained(folder)` after `import abbe` computes with it.
 
-What is special: its config names the model type "abbe" and an architecture of abbe's, so that whatever does not know
-abbe refuses the folder instead of computing with softmax. Type and architecture of the model itself stand within, and
-are what the loaded config has, so transformers treats the network as it always does. The plan lies beside the weights.
+What is special: its config names the model type "abbe" and an architecture of abbe, so that software without abbe
+refuses the folder instead of computing with softmax. Type and architecture of the model itself are within, and the
+loaded config has them, so transformers treats the network as always. The plan lies beside the weights.
 """
 
 from __future__ import annotations
@@ -23,38 +23,28 @@ from .._swap.layers import layers_of
 from .._swap.named import GROUPS
 from .._swap.plan import Plan
 
-PREFIX, ENTRY = "Abbe", "abbe"
-PLAN_FILE = CARRIED_FILE
-_FORMAT = 1
-_AUTO = (
-    "AutoModelForCausalLM",
-    "AutoModelForSeq2SeqLM",
-    "AutoModelForMaskedLM",
-    "AutoModelForTextEncoding",
-    "AutoModel",
-)
+_PREFIX, _ENTRY, _FORMAT = "Abbe", "abbe", 1
+_AUTO = ("CausalLM", "Seq2SeqLM", "MaskedLM", "TextEncoding")
 
 
-def marked(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a model as a folder with a plan states them."""
-    architectures = list(settings.get("architectures") or ())
-    entry = {
-        "format": _FORMAT, "model_type": settings["model_type"], "architectures": architectures, "plan": PLAN_FILE,
-    }  # fmt: skip
-    names = [PREFIX + name for name in architectures]
-    return settings | {ENTRY: entry, "model_type": MODEL_TYPE, "architectures": names}
+def _marked(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a model as config.json has them in a folder with a plan."""
+    own = {"model_type": settings["model_type"], "architectures": list(settings.get("architectures") or ())}
+    entry = {"format": _FORMAT} | own | {"plan": CARRIED_FILE}
+    names = [_PREFIX + name for name in own["architectures"]]
+    return settings | {_ENTRY: entry, "model_type": MODEL_TYPE, "architectures": names}
 
 
 def write_carried(network: Any, plan: Plan, folder: Path) -> None:
     """Weights and settings of the network, and the plan beside them."""
     network.save_pretrained(folder)
     path = folder / "config.json"
-    path.write_text(json.dumps(marked(json.loads(path.read_text("utf-8"))), indent=2) + "\n", encoding="utf-8")
-    plan.save(folder / PLAN_FILE)
+    path.write_text(json.dumps(_marked(json.loads(path.read_text("utf-8"))), indent=2) + "\n", encoding="utf-8")
+    plan.save(folder / CARRIED_FILE)
 
 
 def carried_config(settings: dict[str, Any], **options: Any) -> Any:
-    """What AutoConfig gives for the model type "abbe", that of an export with a plan: the settings that are within.
+    """The result of AutoConfig for the model type "abbe", an export with a plan: the settings of the model itself.
 
     Args:
         settings: of its config.json.
@@ -64,7 +54,7 @@ def carried_config(settings: dict[str, Any], **options: Any) -> Any:
         The configuration of the model itself.
 
     Raises:
-        AbbeError: the folder is damaged, or of another format.
+        AbbeError: the folder is damaged, or has another format.
 
     Examples:
         >>> abbe.models.carried_config({"model_type": "abbe"})
@@ -73,29 +63,28 @@ def carried_config(settings: dict[str, Any], **options: Any) -> Any:
         abbe._errors.AbbeError: config.json has no plan that this abbe can read; export the model again
     """
     settings = dict(settings)
-    entry = settings.pop(ENTRY, None)
-    if not isinstance(entry, dict) or entry.get("format") != _FORMAT or entry.get("plan") != PLAN_FILE:
+    entry = settings.pop(_ENTRY, None)
+    if not isinstance(entry, dict) or entry.get("format") != _FORMAT or entry.get("plan") != CARRIED_FILE:
         raise AbbeError("config.json has no plan that this abbe can read; export the model again")
-    asked = options.pop("attn_implementation", None)
-    if asked not in (None, CARRIED_NAME):
+    requested = options.pop("attn_implementation", None)
+    if requested not in (None, CARRIED_NAME):
         raise AbbeError(
-            f"this folder computes with the normalizers of its plan, not with attn_implementation={asked!r}; "
+            f"this folder computes with the normalizers of its plan, not with attn_implementation={requested!r}; "
             "for softmax, load it without and call set_attn_implementation('sdpa')"
         )
     kind, architectures = entry.get("model_type"), entry.get("architectures")
     if not isinstance(kind, str) or not isinstance(architectures, list) or not architectures:
         raise AbbeError("config.json is damaged: its entry 'abbe' does not name the model's type and architecture")
-    within = settings | {"model_type": kind, "architectures": architectures}
-    config = config_class(kind, str(architectures[0]))
-    return config.from_dict(within | {"attn_implementation": CARRIED_NAME}, **options)
+    own = {"model_type": kind, "architectures": architectures, "attn_implementation": CARRIED_NAME}
+    return _config_class(kind, str(architectures[0])).from_dict(settings | own, **options)
 
 
 class _Config:
-    """Mixed into a config class: what is written says that there is a plan."""
+    """Mixed into a config class: config.json says that there is a plan."""
 
     def to_json_string(self, use_diff: bool = True) -> str:
         written: str = super().to_json_string(use_diff)  # type: ignore[misc]
-        return json.dumps(marked(json.loads(written)), indent=2, sort_keys=True) + "\n"
+        return json.dumps(_marked(json.loads(written)), indent=2, sort_keys=True) + "\n"
 
 
 class _Model:
@@ -103,10 +92,9 @@ class _Model:
 
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike[str], *args: Any, **options: Any) -> Any:
-        made = super().from_pretrained(name, *args, **options)  # type: ignore[misc]
-        network = made[0] if isinstance(made, tuple) else made
-        attach(network, _plan_file(name, options))
-        return made
+        result = super().from_pretrained(name, *args, **options)  # type: ignore[misc]
+        _attach(result[0] if isinstance(result, tuple) else result, _plan_file(name, options))
+        return result
 
     def save_pretrained(self, folder: str | os.PathLike[str], *args: Any, **options: Any) -> None:
         super().save_pretrained(folder, *args, **options)  # type: ignore[misc]
@@ -115,11 +103,11 @@ class _Model:
         groups = {layer: getattr(layer.module, GROUPS, None) for layer in layers}
         if any(one is None for one in groups.values()):
             raise AbbeError("this model has no plan: load it with from_pretrained, from the folder of an export")
-        write_groups(Path(folder) / PLAN_FILE, groups, type(self).__name__)  # type: ignore[arg-type]
+        write_groups(Path(folder) / CARRIED_FILE, groups, type(self).__name__)  # type: ignore[arg-type]
 
 
-def attach(network: nn.Module, path: str) -> None:
-    """Give every attention module the normalizers of its heads; they stay out of its parameters and its state."""
+def _attach(network: nn.Module, path: str) -> None:
+    """Give every attention module the normalizers of its heads; they do not join its parameters or state."""
     for layer, groups in Plan(network, f"file:{path}").by_layer.items():
         for group in groups:
             if group.normalizer is not None:
@@ -128,20 +116,18 @@ def attach(network: nn.Module, path: str) -> None:
 
 
 def _plan_file(name: str | os.PathLike[str], options: dict[str, Any]) -> str:
-    """In the folder, or fetched from where the weights came from."""
-    local = Path(name, options.get("subfolder") or "", PLAN_FILE)
+    """In the folder, or from the same place on the hub as the weights."""
     if Path(name).is_dir():
-        return str(local)
+        return str(Path(name, options.get("subfolder") or "", CARRIED_FILE))
     from transformers.utils.hub import cached_file
 
     hub = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
-    path = cached_file(str(name), PLAN_FILE, **{key: options[key] for key in hub if key in options})
-    return str(path)
+    return str(cached_file(str(name), CARRIED_FILE, **{key: options[key] for key in hub if key in options}))
 
 
 @lru_cache(maxsize=64)
-def config_class(kind: str, architecture: str) -> Any:
-    """The config class of a model type, in the variant that carries a plan, known to transformers' auto classes."""
+def _config_class(kind: str, architecture: str) -> Any:
+    """The config class of a model type in the variant that carries a plan, registered with the auto classes."""
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -151,12 +137,9 @@ def config_class(kind: str, architecture: str) -> Any:
     # Names as in transformers: losses, conversions and tokenizers are looked up by them.
     config: Any = type(base.__name__, (_Config, base), {"__module__": __name__})
     model: Any = type(network.__name__, (_Model, network), {"__module__": __name__, "config_class": config})
-    for name in _AUTO:
+    for name in (*(f"AutoModelFor{task}" for task in _AUTO), "AutoModel"):
         auto = getattr(transformers, name)
-        if base in auto._model_mapping and _is_among(network, auto._model_mapping[base]):
+        known = auto._model_mapping.get(base, ())
+        if network in (known if isinstance(known, (tuple, list)) else (known,)):
             auto.register(config, model, exist_ok=True)
     return config
-
-
-def _is_among(network: type, known: Any) -> bool:
-    return network in known if isinstance(known, (tuple, list)) else network is known

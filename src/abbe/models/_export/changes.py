@@ -1,4 +1,4 @@
-"""New values for some parameters and settings of a network: held beside it, and put in for a time."""
+"""New values for some parameters and settings of a network: kept apart from it, and applied for a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..._errors import AbbeError
 
 
 class Changes:
-    """What a fold changes; a parameter that two layers share is refused, since it would be changed twice."""
+    """The changes of a fold; a parameter that two layers share is refused, since it would be changed twice."""
 
     def __init__(self) -> None:
         self._tensors: dict[nn.Parameter, tuple[str, Tensor]] = {}
@@ -30,7 +30,7 @@ class Changes:
                 "cannot be scaled for each of them; leave these layers as they are"
             )
         if not parameter.is_floating_point():
-            raise AbbeError(f"cannot fold: weights of {where} are {parameter.dtype}, no floating-point numbers")
+            raise AbbeError(f"cannot fold: weights of {where} are {parameter.dtype}, not floating-point numbers")
         self._tensors[parameter] = where, value
 
     def set(self, owner: Any, name: str, value: object) -> None:
@@ -38,7 +38,7 @@ class Changes:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The network with the new values; then every parameter and setting is what it was."""
+        """The network with the new values; afterwards every parameter and setting is restored."""
         with ExitStack() as undo:
             for parameter, (_, value) in self._tensors.items():
                 undo.callback(setattr, parameter, "data", parameter.data)

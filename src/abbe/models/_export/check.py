@@ -1,4 +1,4 @@
-"""What an exported folder computes in a fresh process, compared with the swapped model."""
+"""The outputs of an exported folder in a fresh process, compared with the swapped model."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..._errors import AbbeError
+from .._load.device import dtype_name
 from .._load.kind import Choice
 from .._load.load import LoadedModel
 from .._session.selfcheck import main_output, relative_error
@@ -25,14 +25,13 @@ SCRIPT = Path(__file__).with_name("fresh.py")
 CLOSE = 1e-5  # of the standard deviation of the outputs
 NEW_TOKENS = 24
 _PROMPT = 16
-# Both sides compute in float64, where only what the fold rounded is left: float32 adds 1e-5 in six layers by itself.
-# Where that cannot be, they compute in the model's dtype, and may differ by what its rounding explains.
+# Both sides compute in float64, where only the rounding of the fold is left: float32 alone adds 1e-5 in six layers.
+# Where this is impossible, they compute in the model's dtype, and may differ by as much as its rounding explains.
 LARGE, CLOSE_OTHERWISE = 2e9, 1e-4
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What both sides are given."""
+class Trial(NamedTuple):
+    """The inputs of both sides."""
 
     inputs: dict[str, Tensor]
     text: str
@@ -42,9 +41,8 @@ class Trial:
         return self.inputs["input_ids"][:, :_PROMPT]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one side gave: logits or hidden states, and tokens that were generated greedily."""
+class Outcome(NamedTuple):
+    """The results of one side: logits or hidden states, and greedily generated tokens."""
 
     output: Tensor
     generated: Tensor | None
@@ -52,7 +50,7 @@ class Outcome:
 
 @contextmanager
 def in_dtype(network: Any, dtype: torch.dtype) -> Iterator[None]:
-    """The network in the dtype of the check; every number of float32 comes back from float64 as it was."""
+    """The network in the dtype of the check; float32 numbers survive the way to float64 and back."""
     before = network.dtype
     try:
         network.to(dtype)
@@ -63,7 +61,7 @@ def in_dtype(network: Any, dtype: torch.dtype) -> Iterator[None]:
 
 @torch.no_grad()
 def checked_dtype(network: Any, trial: Trial) -> torch.dtype:
-    """float64, unless the model is too large for it or has a part that cannot compute in it, such as mixed experts."""
+    """float64, unless the model is too large for it or has a part without it, such as a mixture of experts."""
     own: torch.dtype = network.dtype
     if sum(parameter.numel() for parameter in network.parameters()) > LARGE:
         return own
@@ -81,27 +79,25 @@ def allowed(dtype: torch.dtype) -> float:
 
 @torch.no_grad()
 def outcome(network: Any, trial: Trial) -> Outcome:
-    """Of the network as it is now, in this process."""
     output = main_output(network(**trial.inputs))
     if not network.can_generate():
         return Outcome(output.cpu(), None)
-    kept = torch.ones_like(trial.prompt)
     options = {"do_sample": False, "max_new_tokens": NEW_TOKENS, "use_cache": True}
-    generated: Tensor = network.generate(trial.prompt, attention_mask=kept, **options)
+    generated: Tensor = network.generate(trial.prompt, attention_mask=torch.ones_like(trial.prompt), **options)
     return Outcome(output.cpu(), generated.cpu())
 
 
 def check(
     folder: Path, wanted: Outcome, trial: Trial, model: LoadedModel, choice: Choice, dtype: torch.dtype, plain: bool
 ) -> float:
-    """The largest difference of the outputs over their standard deviation; too large a one is an error.
+    """The largest difference of the outputs over their standard deviation; an error if it is too large.
 
     `plain` folders are loaded where abbe cannot be imported.
     """
     with tempfile.TemporaryDirectory(prefix="abbe-export-") as work:
         answer = Path(work) / "answer.safetensors"
         job = {
-            "without_abbe": plain, "auto": choice.auto, "dtype": str(dtype).removeprefix("torch."),
+            "without_abbe": plain, "auto": choice.auto, "dtype": dtype_name(dtype),
             "folder": str(folder.resolve()), "answer": str(answer), "threads": torch.get_num_threads(),
             "inputs": {name: ids.tolist() for name, ids in trial.inputs.items()}, "prompt": trial.prompt.tolist(),
             "new_tokens": 0 if wanted.generated is None else NEW_TOKENS, "text": trial.text,
@@ -121,7 +117,7 @@ def check(
 def _run(job: dict[str, Any], answer: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
-    # -P: the folder of the script is no place to import from.
+    # -P: nothing is imported from the folder of the script.
     run = subprocess.run(
         [sys.executable, "-P", str(SCRIPT)], input=json.dumps(job), capture_output=True, text=True,
         env=os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}, check=False,

@@ -1,4 +1,4 @@
-"""export(model, plan, folder): a swapped model as a folder that others can load, checked before it is called done."""
+"""export(model, plan, folder): a swapped model as a folder that others can load, checked before it gets its name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,24 @@ import torch
 
 from ..._errors import AbbeError
 from ..._files import finite
+from .._load.device import dtype_name
 from .._load.kind import Choice, choose
 from .._load.load import LoadedModel, load
 from .._load.quiet import quiet
+from .._session.modules import CARRIED_FILE
+from .._swap.file import installed_version
 from .._swap.groups import What
-from .._swap.patterns import FILE_PREFIX
+from .._swap.layers import FILE_PREFIX
 from .._swap.plan import Plan
 from .._swap.swap import Swap
 from .._text import Text, read_text
 from .._unwrap import evaluating
 from .._windows import windows
-from .card import card
-from .carried import PLAN_FILE, write_carried
+from .card import card, judged_by_lift
+from .carried import write_carried
 from .check import NEW_TOKENS, Outcome, Trial, allowed, check, checked_dtype, in_dtype, outcome
 from .fold import fold
-from .given import judged_in, plan_given
-from .scales import not_foldable, scales
+from .plans import as_swapped, not_foldable, plan_path, scales
 
 FACTS, CARD = "abbe_export.json", "README.md"
 _TOKENS = 128  # of real text, on which outputs are compared
@@ -86,15 +87,18 @@ def export(
         (True, True)
     """
     target = Path(folder).expanduser()
-    check_target(target)
+    if target.exists() and not target.is_dir():
+        raise AbbeError(f"{target} is a file: name a folder for the export")
+    if target.is_dir() and any(target.iterdir()):
+        raise AbbeError(f"{target} is not empty: name a new folder for the export")
     loaded = model if isinstance(model, LoadedModel) else _load(model)
     network: Any = loaded.network
     if network.dtype not in (torch.float32, torch.float64):
         raise AbbeError(f"the model is in {network.dtype}, too coarse to check an export: load it in float32")
-    what = plan_given(plan)
-    made = Plan(network, what)
+    what = as_swapped(plan)
+    planned = Plan(network, what)
     choice = choose(network.config, loaded.name, saved=type(network).__name__)
-    factors = scales(made)
+    factors = scales(planned)
     if factors is not None and not any(bool((one != 1).any()) for one in factors.values()):
         raise AbbeError("the plan changes nothing: every head keeps softmax at temperature 1")
     content = text if isinstance(text, Text) else read_text(text)
@@ -110,31 +114,23 @@ def export(
                 with changes.applied():
                     network.save_pretrained(written)
             else:
-                write_carried(network, made, written)
+                write_carried(network, planned, written)
             loaded.tokenizer.save_pretrained(written)
             facts = _checked(written, target, wanted, trial, loaded, choice, dtype, changes is not None)
             facts |= {
-                "plan": repr(made).splitlines(), "carried": not_foldable(made), "text": content.name,
+                "plan": repr(planned).splitlines(), "carried": not_foldable(planned), "text": content.name,
                 "command": _command(loaded, plan, target),
             }  # fmt: skip
             (written / FACTS).write_text(json.dumps(finite(facts), indent=1) + "\n", encoding="utf-8")
-            (written / CARD).write_text(card(facts, repr(made), judged_in(plan)), encoding="utf-8")
+            (written / CARD).write_text(card(facts, repr(planned), judged_by_lift(plan_path(plan))), encoding="utf-8")
             if target.is_dir():
                 target.rmdir()  # empty, as was checked
             written.rename(target)
     return Export(target, changes is not None, float(facts["error"]), facts)
 
 
-def check_target(target: Path) -> None:
-    """Refuse a folder in which something is already."""
-    if target.exists() and not target.is_dir():
-        raise AbbeError(f"{target} is a file: name a folder for the export")
-    if target.is_dir() and any(target.iterdir()):
-        raise AbbeError(f"{target} is not empty: name a new folder for the export")
-
-
 def trial_on(model: LoadedModel, text: Text) -> Trial:
-    """A window of real tokens, as inputs of the model, and the text that it comes from."""
+    """A window of real tokens as inputs of the model, and its text."""
     length = min(_TOKENS, model.context or _TOKENS)
     window = windows(text, length, 1, 0, tokenizer=model.tokenizer, context=model.context)[0]
     network: Any = model.network
@@ -162,16 +158,10 @@ def _parent(target: Path) -> Path:
 
 
 def _checked(
-    written: Path,
-    target: Path,
-    wanted: Outcome,
-    trial: Trial,
-    model: LoadedModel,
-    choice: Choice,
-    dtype: torch.dtype,
-    plain: bool,
-) -> dict[str, Any]:
-    """Facts about the folder, if it computes what it should."""
+    written: Path, target: Path, wanted: Outcome, trial: Trial, model: LoadedModel, choice: Choice,
+    dtype: torch.dtype, plain: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Facts about the folder, if its outputs are right."""
     try:
         error = check(written, wanted, trial, model, choice, dtype, plain)
     except AbbeError as failed:
@@ -179,34 +169,27 @@ def _checked(
     network: Any = model.network
     return {
         "format": 1, "kind": "folded" if plain else "carried", "model": _without_folders(model.name),
-        "fingerprint": model.fingerprint, "architecture": type(network).__name__, "auto": choice.auto,
-        "error": error, "allowed": allowed(dtype),
-        "dtype": str(dtype).removeprefix("torch."), "tokens": trial.inputs["input_ids"].shape[1],
-        "new_tokens": NEW_TOKENS if wanted.generated is not None else 0, "plan_file": PLAN_FILE,
-        "abbe": _version("abbe"), "transformers": _version("transformers"), "torch": _version("torch"),
-    }  # fmt: skip
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:  # run from its sources
-        return "unknown"
+        "fingerprint": model.fingerprint, "architecture": type(network).__name__, "auto": choice.auto, "error": error,
+        "allowed": allowed(dtype), "dtype": dtype_name(dtype), "tokens": trial.inputs["input_ids"].shape[1],
+        "new_tokens": NEW_TOKENS if wanted.generated is not None else 0, "plan_file": CARRIED_FILE,
+    } | {package: installed_version(package) for package in ("abbe", "transformers", "torch")}  # fmt: skip
 
 
 def _command(model: LoadedModel, plan: object, target: Path) -> str:
     if isinstance(plan, (str, os.PathLike)):
-        shown = _without_folders(os.fspath(plan))
-    elif isinstance(plan, Mapping) and not isinstance(plan, Plan):
-        shown = "; ".join(f"{pattern}={made}" for pattern, made in plan.items())
+        option = _without_folders(os.fspath(plan))
+    elif isinstance(plan, Plan):
+        option = f"{FILE_PREFIX}PLAN"
+    elif isinstance(plan, Mapping):
+        option = "; ".join(f"{pattern}={spec}" for pattern, spec in plan.items())
     else:
-        shown = str(plan) if not isinstance(plan, Plan) else f"{FILE_PREFIX}PLAN"
+        option = str(plan)
     source = _without_folders(model.source)
-    return shlex.join(["abbe", "export", source, "--plan", shown, "--out", _without_folders(str(target))])
+    return shlex.join(["abbe", "export", source, "--plan", option, "--out", _without_folders(str(target))])
 
 
 def _without_folders(path: str) -> str:
-    """The card is passed on: where things lie on this machine stays out of it."""
+    """The card is shared, so it must not name the folders of this machine."""
     prefix = FILE_PREFIX if path.startswith(FILE_PREFIX) else ""
     bare = Path(path.removeprefix(prefix))
     return prefix + (bare.name if bare.is_absolute() else str(bare))

@@ -1,15 +1,15 @@
-"""Temperatures of softmax as plain weights: what must change in each layer so that its logits are scaled.
+"""Temperatures of softmax as plain weights: the changes in each layer that scale its logits.
 
-What is special: what the scores go through is seen in a pass of the model, not looked up by architecture. Sinks are
-scaled along; a soft cap c of scores s is kept by f c tanh(f s / (f c)), which needs one factor everywhere; a bias of
-positions is scaled in its table, which all layers that share it must agree on. What cannot be exact is refused.
+What is special: the path of the scores is observed in a pass of the model, not looked up by architecture. Sinks are
+scaled along; a soft cap c of scores s is kept by f c tanh(f s / (f c)), which needs one factor everywhere; a position
+bias is scaled in its table, on which all layers that share it must agree. A fold that cannot be exact is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +19,13 @@ from .._session.call import HIDDEN, AttentionCall
 from .._swap.layers import Layer
 from .._tap import Tap
 from .changes import Changes
-from .norms import fold_into_norm, query_norm
-from .queries import QueryShape, fold_into_queries
+from .queries import QueryShape, fold_into_norm, fold_into_queries, query_norm
 
-_CAPS = ("attn_logit_softcapping",)  # what settings call the bound of the scores
+_CAP = "attn_logit_softcapping"  # the setting that bounds the scores
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What one layer was seen to do with its scores."""
+class Seen(NamedTuple):
+    """What one layer does with its scores."""
 
     shape: QueryShape
     sink: bool
@@ -60,12 +58,13 @@ def _fold_layer(changes: Changes, layer: Layer, factors: Tensor, seen: Seen) -> 
     if seen.sink:
         sinks = getattr(module, "sinks", None)
         if not isinstance(sinks, nn.Parameter) or sinks.numel() != layer.heads:
-            raise AbbeError(f"cannot fold: the sink of {layer.path} is no weight of its own that could be scaled along")
+            raise AbbeError(f"cannot fold: the sink of {layer.path} is not a separate weight that could be scaled")
         changes.scale(layer.path, sinks, factors.view(sinks.shape))
 
 
 def _fold_caps(changes: Changes, network: Any, factors_of: Mapping[Layer, Tensor], seen: Mapping[str, Seen]) -> None:
-    capped = {layer: factors for layer, factors in factors_of.items() if _of(seen, layer, "softcap") is not None}
+    called = {layer: factors for layer, factors in factors_of.items() if layer.path in seen}
+    capped = {layer: factors for layer, factors in called.items() if seen[layer.path].softcap is not None}
     if not capped:
         return
     every = torch.cat(list(capped.values()))
@@ -76,14 +75,13 @@ def _fold_caps(changes: Changes, network: Any, factors_of: Mapping[Layer, Tensor
             "scaled along; give all heads of all layers the same temperature"
         )
     config = network.config.get_text_config()
-    name = next((name for name in _CAPS if getattr(config, name, None) == seen[first.path].softcap), None)
-    if name is None:
+    if getattr(config, _CAP, None) != seen[first.path].softcap:
         raise AbbeError(f"cannot fold: where the soft cap of {first.path} is set is not known")
-    cap = float(getattr(config, name)) * float(every[0])
-    changes.set(config, name, cap)
+    cap = float(getattr(config, _CAP)) * float(every[0])
+    changes.set(config, _CAP, cap)
     for layer in capped:
-        if hasattr(layer.module, name):
-            changes.set(layer.module, name, cap)
+        if hasattr(layer.module, _CAP):
+            changes.set(layer.module, _CAP, cap)
 
 
 def _fold_biases(changes: Changes, factors_of: Mapping[Layer, Tensor], seen: Mapping[str, Seen]) -> None:
@@ -91,7 +89,7 @@ def _fold_biases(changes: Changes, factors_of: Mapping[Layer, Tensor], seen: Map
     readers: dict[Layer, list[Layer]] = {}
     owner: Layer | None = None
     for layer in factors_of:
-        if not _of(seen, layer, "bias"):
+        if layer.path not in seen or not seen[layer.path].bias:
             continue
         if isinstance(getattr(layer.module, "relative_attention_bias", None), nn.Embedding):
             owner = layer
@@ -114,13 +112,8 @@ def _fold_biases(changes: Changes, factors_of: Mapping[Layer, Tensor], seen: Map
 
 
 def _stack(path: str) -> str:
-    """What comes before the number of the layer: the encoder, or the decoder."""
-    parts = path.split(".")
-    return ".".join(parts[: next((place for place, part in enumerate(parts) if part.isdigit()), len(parts))])
-
-
-def _of(seen: Mapping[str, Seen], layer: Layer, what: str) -> Any:
-    return getattr(seen[layer.path], what) if layer.path in seen else None
+    """The path up to the number of the layer: the encoder, or the decoder."""
+    return ".".join(takewhile(lambda part: not part.isdigit(), path.split(".")))
 
 
 @torch.no_grad()
@@ -129,9 +122,8 @@ def _see(network: Any, inputs: dict[str, Tensor]) -> dict[str, Seen]:
     seen: dict[str, Seen] = {}
 
     def look(call: AttentionCall) -> None:
-        seen[call.name] = Seen(
-            QueryShape(call.query.shape[1], call.query.shape[-1]), call.sink is not None, call.softcap, _biased(call)
-        )
+        shape = QueryShape(call.query.shape[1], call.query.shape[-1])
+        seen[call.name] = Seen(shape, call.sink is not None, call.softcap, _biased(call))
 
     with Tap(network) as tap:
         tap.listen(look)

@@ -1,6 +1,6 @@
-"""Run by `check` in a process of its own, as a script: what a folder computes there. It knows nothing of abbe.
+"""Run by `check` as a script in a separate process: the outputs of a folder there. It does not use abbe.
 
-A job comes as JSON on standard input. Where the folder must do without abbe, importing it is an error.
+A job comes as JSON on standard input. If the folder must work without abbe, importing it is an error.
 """
 
 import json
@@ -9,8 +9,6 @@ from typing import Any
 
 
 class Forbidden:
-    """Refuses to import abbe."""
-
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name.partition(".")[0] == "abbe":
             raise ImportError("abbe is forbidden here")

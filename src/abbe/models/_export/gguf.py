@@ -1,4 +1,4 @@
-"""A GGUF file that was made of an export, read back: abbe writes none, since llama.cpp's script knows each layout."""
+"""A GGUF file of an export, read back: abbe writes none, since llama.cpp's script knows each layout."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def read_export(folder: str | os.PathLike[str]) -> Export:
         What is in it.
 
     Raises:
-        AbbeError: it is no such folder.
+        AbbeError: it is not such a folder.
 
     Examples:
         >>> abbe.models.read_export("elsewhere")
         Traceback (most recent call last):
         ...
-        abbe._errors.AbbeError: elsewhere is no folder that `abbe export` wrote: it has no abbe_export.json
+        abbe._errors.AbbeError: elsewhere was not written by `abbe export`: it has no abbe_export.json
     """
     path = Path(folder)
     try:
         facts = json.loads((path / FACTS).read_text("utf-8"))
         return Export(path, facts["kind"] == "folded", float(facts["error"]), facts)
     except (OSError, ValueError, KeyError, TypeError):
-        raise AbbeError(f"{path} is no folder that `abbe export` wrote: it has no {FACTS}") from None
+        raise AbbeError(f"{path} was not written by `abbe export`: it has no {FACTS}") from None
 
 
 def gguf_error(

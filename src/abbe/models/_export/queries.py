@@ -1,13 +1,15 @@
-"""Where the query projection of an attention module lies, and the fold of factors per head into it.
+"""The fold of one factor per head into the queries of an attention module: into their projection, or their norm.
 
 What is special: a factor of the logits is a factor of the query, whatever linear map (rotary positions) comes between
-and however many query heads share a key. A layout is used only where it is known; all else is refused by name.
+and however many query heads share a key. A layout must be known; any other is refused by name. A norm of the queries
+(QK-norm) would undo any factor before it; how it uses its weight (w, or 1 + w in Gemma) is not looked up but tried: the
+norm with the new weight must give the scaled output.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import copy
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from ..._errors import AbbeError
 from .changes import Changes, per_output
 
-# Projections to queries alone, head by head. `q_b_proj` is the second half of a low-rank one.
+# Projections to queries alone, head by head. `q_b_proj` is the second half of a low-rank projection.
 _SEPARATE = ("q_b_proj", "q_proj", "query", "q", "q_lin", "q_attn")
 # Projections to queries, keys and values together, by the class of the attention module.
 _FIRST, _BY_HEAD = "first", "by head"
@@ -28,17 +30,20 @@ _TOGETHER = {
 }
 
 
-@dataclass(frozen=True)
-class QueryShape:
-    """What a call of the module has shown."""
+_NORMS = ("q_norm", "q_layernorm", "query_layernorm", "q_ln", "query_norm", "qk_norm", "qk_layernorm")
+_CLOSE = 1e-5  # of two float32 results of the same formula
 
+
+class QueryShape(NamedTuple):
     heads: int
     width: int
 
 
 def fold_into_queries(changes: Changes, where: str, module: nn.Module, shape: QueryShape, factors: Tensor) -> None:
     """Multiply the rows of the query projection, and its bias, by the factors of their heads."""
-    _refuse_clipping(where, module)
+    clip = getattr(getattr(module, "config", None), "clip_qkv", None)
+    if clip is not None:
+        raise AbbeError(f"cannot fold: {where} clips its queries (clip_qkv={clip}), which no scaled projection repeats")
     name, outputs = _layout(where, module, shape, factors)
     projection = getattr(module, name)
     weight, bias = projection.weight, getattr(projection, "bias", None)
@@ -71,7 +76,7 @@ def _layout(where: str, module: nn.Module, shape: QueryShape, factors: Tensor) -
 
 
 def _is_transposed(projection: Any) -> bool:
-    """nn.Linear holds (output, input); Conv1D, GPT-2's linear layer, (input, output)."""
+    """nn.Linear holds (output, input); Conv1D, the linear layer of GPT-2, (input, output)."""
     return type(projection).__name__ == "Conv1D"
 
 
@@ -86,11 +91,63 @@ def _check_linear(where: str, module: nn.Module, name: str) -> None:
         raise _unknown(where, module, f"its {name} is a {kind}; merge adapters into the weights, or dequantise it")
 
 
-def _refuse_clipping(where: str, module: nn.Module) -> None:
-    clip = getattr(getattr(module, "config", None), "clip_qkv", None)
-    if clip is not None:
-        raise AbbeError(f"cannot fold: {where} clips its queries (clip_qkv={clip}), which no scaled projection repeats")
-
-
 def _unknown(where: str, module: nn.Module, why: str) -> AbbeError:
     return AbbeError(f"cannot fold into {type(module).__name__} ({where}): {why}")
+
+
+def query_norm(module: nn.Module) -> tuple[str, nn.Module] | None:
+    for name in _NORMS:
+        norm = getattr(module, name, None)
+        if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity):
+            return name, norm
+    return None
+
+
+def fold_into_norm(
+    changes: Changes, where: str, name: str, norm: nn.Module, shape: QueryShape, factors: Tensor
+) -> None:
+    """Multiply the output of the norm; heads that share its weight need the same factor."""
+    parameters = dict(norm.named_parameters())
+    weight = parameters.get("weight")
+    if weight is None or not parameters.keys() <= {"weight", "bias"} or name.startswith("qk"):
+        raise AbbeError(
+            f"cannot fold: the queries of {where} go through {name} ({type(norm).__name__}), which undoes any factor "
+            "before it and has no weight of theirs alone behind it"
+        )
+    factor = _per_weight(where, name, weight, shape, factors)
+    width = shape.width if weight.numel() == shape.width or weight.dim() == 2 else shape.heads * shape.width
+    inputs = torch.randn(2, shape.heads * shape.width // width, width, generator=torch.Generator().manual_seed(0))
+    wanted = _outcome(norm, inputs) * factor
+    for offset in (0.0, 1.0):  # w, or 1 + w
+        values = {"weight": ((weight.detach().double() + offset) * factor - offset).to(weight.dtype)}
+        if "bias" in parameters:
+            values["bias"] = (parameters["bias"].detach().double() * factor).to(weight.dtype)
+        trial = copy.deepcopy(norm)
+        with torch.no_grad():
+            for key, value in values.items():
+                dict(trial.named_parameters())[key].copy_(value)
+        if torch.allclose(_outcome(trial, inputs), wanted, rtol=_CLOSE, atol=_CLOSE):
+            for key, value in values.items():
+                changes.put(where, parameters[key], value)
+            return
+    raise AbbeError(f"cannot fold: how {name} ({type(norm).__name__}) of {where} uses its weight is not known")
+
+
+def _outcome(norm: nn.Module, inputs: Tensor) -> Tensor:
+    with torch.no_grad():
+        outcome: Tensor = norm(inputs.to(next(norm.parameters())))
+    return outcome.double().cpu()
+
+
+def _per_weight(where: str, name: str, weight: Tensor, shape: QueryShape, factors: Tensor) -> Tensor:
+    """The factor of each entry of the norm's weight."""
+    if weight.numel() == shape.heads * shape.width and shape.heads > 1:
+        return per_output(factors, shape.width).view(weight.shape)
+    if weight.numel() != shape.width:
+        raise AbbeError(f"cannot fold: {name} of {where} has {weight.numel()} weights for heads of width {shape.width}")
+    if not bool((factors == factors[0]).all()):
+        raise AbbeError(
+            f"cannot fold temperatures per head: the queries of {where} go through {name}, whose weight all heads "
+            "share; give all heads of a layer the same temperature"
+        )
+    return factors[0].repeat(shape.width).view(weight.shape)

@@ -1,4 +1,4 @@
-"""Devices and precisions by name: torch's own, or one line that says what there is here."""
+"""Devices and precisions by name: those of torch, or an error that lists what is available here."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DtypeLike = str | torch.dtype
 DeviceMap = str | Mapping[str, Any]
 
 AUTO, CPU = "auto", "cpu"
-DTYPES = {str(one).removeprefix("torch."): one for one in (torch.float32, torch.bfloat16, torch.float16, torch.float64)}
-SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # maps that accelerate makes by itself
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # maps that accelerate works out itself
 _ACCELERATORS = ("cuda", "xpu", "mps")  # in the order in which `auto` looks for them
 _KNOWN = (AUTO, CPU, *_ACCELERATORS)
 
@@ -31,19 +31,16 @@ class Placement:
     dtype: torch.dtype
     device_map: DeviceMap | None = None
 
-    def __str__(self) -> str:
-        return str(self.device) if self.device_map is None else "all devices"
-
 
 def placement(device: DeviceLike | None, dtype: DtypeLike | None, device_map: DeviceMap | None) -> Placement:
-    """Checked, by default the CPU and float32: what is not there is refused before any file is read."""
+    """By default the CPU and float32; anything unavailable is refused before a file is read."""
     wanted = as_dtype(torch.float32 if dtype is None else dtype)
     if device_map is None:
         place = as_device(CPU if device is None else device)
         check_has_dtype(place, wanted)
         return Placement(place, wanted)
     if device is not None:
-        raise AbbeError(f"device is {shown(str(device))} and device_map is given, too: give one of them")
+        raise AbbeError(f"device is {shown(str(device))} and device_map is given as well: give one of them")
     return Placement(torch.device(CPU), wanted, _as_map(device_map))
 
 
@@ -107,6 +104,10 @@ def as_dtype(given: DtypeLike) -> torch.dtype:
     return given
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def available() -> list[str]:
     """The CPU, and every accelerator that torch sees here."""
     return [CPU, *_accelerators()]
@@ -118,7 +119,7 @@ def check_has_dtype(device: torch.device, dtype: torch.dtype) -> None:
         one = torch.ones(1, 1, dtype=dtype, device=device)
         one @ one
     except (RuntimeError, TypeError, NotImplementedError):
-        name = str(dtype).removeprefix("torch.")
+        name = dtype_name(dtype)
         others = " or ".join(other for other in ("float32", "float16") if other != name)
         raise AbbeError(f"{device} cannot compute in {name}: choose {others}, or another device") from None
 
@@ -128,7 +129,7 @@ def _accelerators() -> Iterator[str]:
         backend = getattr(torch, kind, None)
         if backend is None or not backend.is_available():
             continue
-        if kind == "mps":  # there is at most one
+        if kind == "mps":  # at most one
             yield kind
         else:
             yield from (f"{kind}:{number}" for number in range(backend.device_count()))
@@ -136,9 +137,9 @@ def _accelerators() -> Iterator[str]:
 
 def _can_compute(device: torch.device) -> bool:
     if device.type in _KNOWN:
-        there = available()  # "cuda" stands for the one that is in use
-        return str(device) in (*there, *(name.partition(":")[0] for name in there))
-    try:  # a backend that registered itself with torch; "meta" has no numbers to give
+        names = available()  # "cuda" stands for the current one
+        return str(device) in (*names, *(name.partition(":")[0] for name in names))
+    try:  # a backend that registered itself with torch; "meta" holds no numbers
         return float(torch.ones(1, device=device).sum()) == 1
     except (RuntimeError, TypeError, NotImplementedError, AssertionError):
         return False

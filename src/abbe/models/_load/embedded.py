@@ -1,4 +1,4 @@
-"""The model that comes with abbe: a small GPT-2 trained on public-domain texts; its MODEL_CARD.md says all."""
+"""The model that comes with abbe: a small GPT-2 trained on public-domain texts; see its MODEL_CARD.md."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from ..._errors import AbbeError
 from .quiet import one_line
 
-NAME = "abbe-gpt2-5M"  # as it is shown; `load("embedded")` loads it
+NAME = "abbe-gpt2-5M"  # in tables; `load("embedded")` loads it
 FOLDER = Path(str(resources.files("abbe").joinpath("embedded")))
 FACTS = "facts.json"  # written by the training script
 EMBEDDED_FILES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", FACTS)
 
 
 def embedded_folder() -> Path:
-    """Where the files of the embedded model are; a missing one is no reason to go on with something else.
+    """The folder of the embedded model; a missing file is an error.
 
     Returns:
         The folder.

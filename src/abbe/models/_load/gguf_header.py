@@ -1,14 +1,13 @@
 """The header of a GGUF file: its plain settings, and the proof that nothing is cut off behind it.
 
-What is special: lists, such as a vocabulary of 262,144 words, are stepped over and not read. A file that a stopped
-download left is found here, before any reader trips over it with words of its own.
+What is special: lists, such as a vocabulary of 262,144 words, are skipped. A file that an interrupted download left is
+refused here, before a reader fails on it with a message that does not say so.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ from ..._errors import AbbeError
 
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-# By the format's number of a type of value: uint8 .. int32, float32, bool, and, after text and list, 64 bits.
+# By the format's number of a type: uint8 .. int32, float32, bool, and, after text and list, the types of 64 bits.
 _NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _SCALARS = {kind: struct.Struct(form) for kind, form in _NUMBERS.items()}
 _TEXT, _LIST = 8, 9
-_ALIGNMENT = 32  # of the weights, where the file says nothing
+_ALIGNMENT = 32  # of the weights, by default
 
 
 class _CutOffError(Exception):
@@ -30,51 +29,40 @@ class _CutOffError(Exception):
 def read_settings(path: Path) -> dict[str, Any]:
     """The numbers and texts among the settings of a GGUF file; AbbeError if the file is truncated.
 
-    What is no GGUF of a known version has no settings here: its reader says what is wrong with it.
+    Anything but a GGUF file of a known version has no settings here: its reader says what is wrong.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        if not _MAGIC.startswith(file.read(len(_MAGIC))):
-            return {}
-        if size < len(_MAGIC) + _U32.size:
-            raise _truncated(path, f"it has {size} bytes")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _walk(path, _Cursor(data, len(_MAGIC)))
+    return _read(path)[0]
 
 
 def count_weights(path: Path) -> int:
-    """How many numbers the weights of a GGUF file are, once they are unpacked; 0 if it cannot be read."""
-    with (
-        path.open("rb") as file,
-        suppress(_CutOffError, ValueError),
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-    ):
-        cursor = _Cursor(data, len(_MAGIC))
-        if data[: len(_MAGIC)] == _MAGIC and cursor.number(_U32) in _VERSIONS:
-            tensors, count = cursor.number(_U64), cursor.number(_U64)
-            for _ in range(count):
-                cursor.setting()
-            return sum(cursor.weight()[0] for _ in range(tensors))
-    return 0
+    """How many numbers the weights of a GGUF file are once unpacked."""
+    return _read(path)[1]
 
 
-def _walk(path: Path, cursor: _Cursor) -> dict[str, Any]:
-    size, part = len(cursor.data), "header"
-    if cursor.number(_U32) not in _VERSIONS:
-        return {}
-    try:
-        tensors, count = cursor.number(_U64), cursor.number(_U64)
-        part = "settings"
-        settings = dict(cursor.setting() for _ in range(count))
-        part = "list of weights"
-        ends = [cursor.weight()[1] for _ in range(tensors)]
-    except _CutOffError:
-        raise _truncated(path, f"it ends after {size:,} bytes, within its {part}") from None
+def _read(path: Path) -> tuple[dict[str, Any], int]:
+    size, part = path.stat().st_size, "header"
+    with path.open("rb") as file:
+        if not _MAGIC.startswith(file.read(len(_MAGIC))):
+            return {}, 0
+        if size < len(_MAGIC) + _U32.size:
+            raise _truncated(path, f"it has {size} bytes")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            cursor = _Cursor(data, len(_MAGIC))
+            if cursor.number(_U32) not in _VERSIONS:
+                return {}, 0
+            try:
+                tensors, count = cursor.number(_U64), cursor.number(_U64)
+                part = "settings"
+                settings = dict(cursor.setting() for _ in range(count))
+                part = "list of weights"
+                weights = [cursor.weight() for _ in range(tensors)]
+            except _CutOffError:
+                raise _truncated(path, f"it ends after {size:,} bytes, within its {part}") from None
     alignment = int(settings.get("general.alignment") or _ALIGNMENT)
-    needed = -(-cursor.at // alignment) * alignment + max(ends, default=0)
-    if ends and needed > size:
+    needed = -(-cursor.at // alignment) * alignment + max((end for _, end in weights), default=0)
+    if weights and needed > size:
         raise _truncated(path, f"its weights end at byte {needed:,}, but it has {size:,} bytes")
-    return settings
+    return settings, sum(numbers for numbers, _ in weights)
 
 
 def _truncated(path: Path, how: str) -> AbbeError:
@@ -82,7 +70,7 @@ def _truncated(path: Path, how: str) -> AbbeError:
 
 
 class _Cursor:
-    """A place in the file that moves over what is read; never beyond the end."""
+    """A position in the file that advances with each read, never beyond the end."""
 
     def __init__(self, data: mmap.mmap, at: int) -> None:
         self.data, self.at = data, at
@@ -92,7 +80,7 @@ class _Cursor:
         return name.decode(errors="replace"), self.value(self.number(_U32))
 
     def weight(self) -> tuple[int, int]:
-        """How many numbers the weight has, and where it ends, counted from the first one."""
+        """How many numbers the weight has, and where it ends, counted from the start of the first one."""
         from gguf.constants import GGML_QUANT_SIZES
 
         self.text()
@@ -100,11 +88,11 @@ class _Cursor:
         for _ in range(self.number(_U32)):
             elements *= self.number(_U64)
         kind, start = self.number(_U32), self.number(_U64)
-        block, size = GGML_QUANT_SIZES.get(kind, (1, 0))  # the reader refuses a kind that it does not know
+        block, size = GGML_QUANT_SIZES.get(kind, (1, 0))  # the reader refuses an unknown kind
         return elements, int(start + elements // block * size)
 
     def value(self, kind: int) -> Any:
-        """A number or text; None for a list, which is stepped over."""
+        """A number or text; None for a list, which is skipped."""
         if kind == _TEXT:
             return self.text().decode(errors="replace")
         if kind != _LIST:

@@ -20,7 +20,7 @@ class Choice:
 
 
 def choose(config: Any, where: str | Path, saved: str | None = None) -> Choice:
-    """From the class that the weights were saved as; a head that the weights lack is never made up."""
+    """From the class that the weights were saved as; a head that the weights lack is never initialised."""
     from transformers.models.auto import modeling_auto as auto
 
     kind = str(config.model_type)
@@ -31,22 +31,14 @@ def choose(config: Any, where: str | Path, saved: str | None = None) -> Choice:
     if saved is not None and saved.endswith("EncoderModel") and kind in auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
         return Choice("AutoModelForTextEncoding", "encoder")
     if getattr(config, "is_encoder_decoder", False):
-        if kind not in pairs:
-            raise AbbeError(_unknown(saved, kind, where))
-        return Choice("AutoModelForSeq2SeqLM" if saved in (None, pairs[kind]) else "AutoModel", "encoder-decoder")
-    if kind in masked and not getattr(config, "is_decoder", False):
+        if kind in pairs:
+            return Choice("AutoModelForSeq2SeqLM" if saved in (None, pairs[kind]) else "AutoModel", "encoder-decoder")
+    elif kind in masked and not getattr(config, "is_decoder", False):
         return Choice("AutoModelForMaskedLM" if saved == masked[kind] else "AutoModel", "encoder")
-    if kind in causal:
-        return Choice("AutoModelForCausalLM" if saved in (None, *_names(causal[kind])) else "AutoModel", "decoder")
-    raise AbbeError(_unknown(saved, kind, where))
-
-
-def _names(entry: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (entry,) if isinstance(entry, str) else tuple(entry)
-
-
-def _unknown(saved: str | None, kind: str, where: str | Path) -> str:
-    return f"{where} holds a {saved or kind}, which is no text model that abbe can load"
+    elif kind in causal:
+        names = (causal[kind],) if isinstance(causal[kind], str) else causal[kind]
+        return Choice("AutoModelForCausalLM" if saved in (None, *names) else "AutoModel", "decoder")
+    raise AbbeError(f"{where} holds a {saved or kind}, which is not a text model that abbe can load")
 
 
 def longest_input(config: Any, network: Any) -> int | None:
@@ -54,7 +46,7 @@ def longest_input(config: Any, network: Any) -> int | None:
     limit = getattr(config.get_text_config(), "max_position_embeddings", None)
     if not isinstance(limit, int) or limit <= 0:
         return None
-    # RoBERTa and its kin begin to count positions after the padding index.
+    # RoBERTa and its relatives count positions from after the padding index.
     for name, module in network.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             return limit - int(module.padding_idx) - 1

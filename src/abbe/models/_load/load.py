@@ -33,16 +33,16 @@ _NOT_SETTINGS = ("_name_or_path", "transformers_version", "dtype", "torch_dtype"
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A network in evaluation mode with its tokenizer, and what is known about it.
+    """A network in evaluation mode with its tokenizer, and facts about it.
 
-    It can be called, and asked to `generate`, as the network itself.
+    It can be called, and `generate` used, as with the network itself.
 
     Attributes:
         name: shown in tables and manifests.
         network: the transformers model.
         tokenizer: of transformers; None for a network that was `built`.
         kind: "decoder", "encoder" or "encoder-decoder".
-        context: the longest input in tokens, None where there is no limit.
+        context: the longest input in tokens, None without a limit.
         about: one line on its shape.
         source: where it was loaded from.
     """
@@ -75,7 +75,7 @@ class LoadedModel:
         return self.network(*args, **kwargs)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """The network's `generate`: token ids that go on with a text.
+        """The network's `generate`: token ids that continue a text.
 
         Args:
             args: as for the network's own.
@@ -111,7 +111,7 @@ class LoadedModel:
 
     @cached_property
     def configuration(self) -> str:
-        """sha256 over what else decides the numbers: settings, buffers and tokenizer."""
+        """sha256 over all else that affects the numbers: settings, buffers and tokenizer."""
         network: Any = self.network
         settings = {key: value for key, value in network.config.to_dict().items() if key not in _NOT_SETTINGS}
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
@@ -130,7 +130,7 @@ def load(
 ) -> LoadedModel:  # fmt: skip
     """Load a model by name, ready to be measured; refused before its weights are read if they do not fit.
 
-    Only a hub id may touch the network. Pickles and foreign code never run.
+    Only a hub id may use the network. Pickles and remote code never run.
 
     Args:
         name: `embedded`, a pulled model (`smollm2`, `minilm`), a folder with safetensors, a `.gguf` file, or a hub id.
@@ -151,35 +151,30 @@ def load(
         >>> model.name, model.kind, model.context, model.precision
         ('abbe-gpt2-5M', 'decoder', 1024, 'float32')
     """
-    given = os.fspath(name)
+    name = os.fspath(name)
     placed = placement(device, dtype, device_map)
-    path = Path(given).expanduser()
-    from_hub = given not in (*NAMES, _embedded.NAME) and not path.exists()
-    if revision is not None and not from_hub:
-        raise AbbeError(f"revision={revision!r} is for hub ids only, and {given!r} is none")
+    path = Path(name).expanduser()
+    if revision is not None and (name in (*NAMES, _embedded.NAME) or path.exists()):
+        raise AbbeError(f"revision={revision!r} is for hub ids only, and {name!r} is not one")
     with quiet():
-        if given in (EMBEDDED, _embedded.NAME):
-            return _embedded_model(placed)
-        if given in PULLABLE:
-            return _from_folder(given, pulled_folder(given), placed, about=str(pulled_facts(given)["what"]))
+        if name in (EMBEDDED, _embedded.NAME):
+            folder, about = _embedded.embedded_folder(), _embedded.embedded_about()
+            return _from_folder(_embedded.NAME, folder, placed, source=EMBEDDED, about=about)
+        if name in PULLABLE:
+            return _from_folder(name, pulled_folder(name), placed, about=str(pulled_facts(name)["what"]))
         if path.suffix == ".gguf":
-            return _from_gguf(given, path, placed)
+            return _from_gguf(name, path, placed)
         if path.exists():
-            return _from_folder(given, path, placed)
-        _refuse_unless_hub_id(given)
-        return _from_folder(given, hub_folder(given, revision), placed, source=f"{given}@{revision or 'main'}")
-
-
-def _embedded_model(placed: Placement) -> LoadedModel:
-    folder = _embedded.embedded_folder()
-    return _from_folder(_embedded.NAME, folder, placed, source=EMBEDDED, about=_embedded.embedded_about())
+            return _from_folder(name, path, placed)
+        _refuse_unless_hub_id(name)
+        return _from_folder(name, hub_folder(name, revision), placed, source=f"{name}@{revision or 'main'}")
 
 
 def _from_gguf(name: str, path: Path, placed: Placement) -> LoadedModel:
     if not path.is_file():
         raise AbbeError(f"there is no file {path}")
     with one_line(f"cannot read {path} as GGUF"):
-        # It is unpacked in float32 at first, in memory.
+        # It is first unpacked in memory, in float32.
         check_room(name, 4.0 * count_weights(path), Placement(torch.device("cpu"), torch.float32))
     folder = gguf_folder(path)
     if folder is not None:
@@ -189,7 +184,7 @@ def _from_gguf(name: str, path: Path, placed: Placement) -> LoadedModel:
         network, tokenizer = read_gguf(path, placed.dtype)
         network.to(placed.device)
     else:
-        raise AbbeError(f"{path} cannot be kept in the cache, from which alone device_map can spread it: free its disk")
+        raise AbbeError(f"{path} cannot be cached, and device_map spreads only cached models: free some disk space")
     return _loaded(name, network, tokenizer, "decoder", source=str(path), about=_shape_line(network) + ", from GGUF")
 
 
@@ -212,11 +207,11 @@ def _from_folder(
 
 
 def _check_folder(folder: Path) -> None:
-    """Settings and safetensors must be there; files that would have to be unpickled do not count."""
+    """Settings and safetensors must be there; pickles do not count."""
     if not folder.is_dir():
         raise AbbeError(f"{folder} is a file: give the folder that it lies in, or a .gguf file")
     if not (folder / "config.json").is_file():
-        raise AbbeError(f"{folder} has no config.json: it is no model in the Hugging Face layout")
+        raise AbbeError(f"{folder} has no config.json: it is not a model in the Hugging Face layout")
     if any(folder.glob("*.safetensors")):
         return
     pickles = sorted(path.name for ending in ("bin", "pt", "pth", "ckpt") for path in folder.glob(f"*.{ending}"))
@@ -226,10 +221,10 @@ def _check_folder(folder: Path) -> None:
 
 
 def _read_network(folder: Path, auto: str, placed: Placement) -> nn.Module:
-    """The weights of the folder; transformers would draw missing ones at random, here they are an error."""
+    """The weights of the folder; transformers would initialise missing ones at random, here they are an error."""
     import transformers
 
-    # A pooler that the file lacks is drawn, but no attention depends on it: fork, so that it is always the same one.
+    # A missing pooler is drawn at random, but no attention depends on it: fork, so that it is always the same.
     with one_line(f"cannot read the model in {folder}"), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network, report = getattr(transformers, auto).from_pretrained(
@@ -268,9 +263,9 @@ def _shape_line(network: nn.Module) -> str:
 
 
 def _refuse_unless_hub_id(name: str) -> None:
-    """A typing error in a known name must not become a question to the hub."""
+    """A typo in a known name must not become a request to the hub."""
     close = difflib.get_close_matches(name.lower(), NAMES, n=1, cutoff=0.75)
     if close and "/" not in name:
         raise AbbeError(f"unknown model {name!r}. Did you mean {close[0]!r}?")
     if not looks_like_hub_id(name):
-        raise AbbeError(f"there is no folder {name!r}, and it is no hub id; abbe knows {', '.join(NAMES)}")
+        raise AbbeError(f"there is no folder {name!r}, and it is not a hub id; abbe knows {', '.join(NAMES)}")

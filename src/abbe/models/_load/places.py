@@ -1,7 +1,7 @@
-"""Where a network that is in memory computes, and in which precision: read off its weights, which stay as they are.
+"""Where a network in memory computes, and in which precision: read off its weights.
 
-What is special: accelerate spreads a network by hooks. The weights of a part that it has put aside (in memory or on
-disk) lie on no device until that part runs; its hook says where it will.
+What is special: accelerate spreads a network by hooks. The weights of a part that it has offloaded (to memory or disk)
+lie on no device until that part runs; its hook says where it will.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-_PACKED = (torch.int8, torch.uint8, torch.int32)  # quantised weights; other whole numbers are places of tokens
+from .device import dtype_name
+
+_PACKED = (torch.int8, torch.uint8, torch.int32)  # quantised weights; other integers are positions of tokens
 
 
 def place_of(module: nn.Module) -> torch.device | None:
@@ -49,18 +51,16 @@ def input_device(network: Any) -> torch.device:
 
 
 def devices_of(network: nn.Module) -> str:
-    """All devices that it computes on, such as "cpu" or "cuda:0+cuda:1"."""
     holding = (part for part in network.modules() if next(part.parameters(recurse=False), None) is not None)
     return "+".join(sorted({str(place) for part in holding if (place := place_of(part)) is not None})) or "cpu"
 
 
 def dtypes_of(network: nn.Module) -> str:
-    """The dtypes of its weights, such as "float32" or "float16+int8"."""
-    packed = (one.dtype for one in network.buffers() if one.dim() > 1 and one.dtype in _PACKED)
-    dtypes = {str(one).removeprefix("torch.") for one in (*(one.dtype for one in network.parameters()), *packed)}
-    how = quantised_by(network)
-    # Some packages show their packed weights as numbers of the dtype that they unpack them to.
-    return "+".join(sorted(dtypes)) + (f" ({how})" if how else "")
+    packed = (one for one in network.buffers() if one.dim() > 1 and one.dtype in _PACKED)
+    dtypes = {dtype_name(one.dtype) for one in (*network.parameters(), *packed)}
+    method = quantised_by(network)
+    # Some packages show their packed weights with the dtype that they unpack them to.
+    return "+".join(sorted(dtypes)) + (f" ({method})" if method else "")
 
 
 def quantised_by(network: Any) -> str:
@@ -71,29 +71,27 @@ def quantised_by(network: Any) -> str:
 
 
 def weights_in_memory(part: nn.Module) -> AbstractContextManager[object]:
-    """Inside, the weights of this module that accelerate has put aside are in memory."""
+    """Inside, the weights of this module that accelerate has offloaded are in memory."""
     if not any(one.is_meta for one in part.parameters(recurse=False)):
         return nullcontext()
-    accelerate: Any = import_module("accelerate.utils")  # its hooks are there, so it is
+    accelerate: Any = import_module("accelerate.utils")  # installed, since its hooks are there
     context: AbstractContextManager[object] = accelerate.align_module_device(part, "cpu")
     return context
 
 
 def stored_bytes(tensor: Tensor) -> Iterator[memoryview]:
-    """The bytes of a tensor; of a quantised one, which holds others, those of all within."""
+    """The bytes of a tensor; of a quantised one, which holds others, the bytes of these."""
     holder: Any = tensor
     if is_traceable_wrapper_subclass(holder):
         for name in holder.__tensor_flatten__()[0]:
             yield from stored_bytes(getattr(tensor, name))
         return
-    plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    yield plain.numpy().data
+    yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _runs_on(part: nn.Module) -> torch.device | None:
     hook = getattr(part, "_hf_hook", None)
     for one in (hook, *getattr(hook, "hooks", ())):
-        named = getattr(one, "execution_device", None)
-        if named is not None:
-            return torch.device(named)
+        if (device := getattr(one, "execution_device", None)) is not None:
+            return torch.device(device)
     return None

@@ -12,28 +12,28 @@ from typing import Any
 import torch
 
 from ..._errors import AbbeError
-from .device import CPU, Placement, available
+from .device import CPU, Placement, available, dtype_name
 
 _MEMINFO, _GROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
 _LARGEST_HEADER = 100 << 20  # bytes; the format allows no more
-_FLOATS = ("F64", "F32", "F16", "BF16")  # read in the dtype that was asked for; all others stay as they are
+_FLOATS = ("F64", "F32", "F16", "BF16")  # read in the requested dtype; all others stay as they are
 _BITS = {"F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16}
 
 
 def check_room(name: str, weights: float | None, placed: Placement) -> None:
-    """Refuse a model whose weights cannot fit, before they are read; what is not known is no reason."""
+    """Refuse a model whose weights cannot fit, before they are read; None, or an unknown limit, passes."""
     if weights is None:
         return
-    # What goes to an accelerator is read into memory first.
+    # Weights for an accelerator are read into memory first.
     through = [torch.device(CPU)] if placed.device_map is None and placed.device.type != CPU else []
     for device in (placed.device, *through):
         free = free_everywhere() if placed.device_map is not None else free_memory(device)
         if free is not None and weights > free:
             where = "over all devices" if placed.device_map is not None else f"on {device}"
             raise AbbeError(
-                f"{name} needs {megabytes(weights)} for its weights in {_named(placed.dtype)}, but {megabytes(free)} "
-                f"are free {where}: {_advice(weights, placed)}"
+                f"{name} needs {megabytes(weights)} for its weights in {dtype_name(placed.dtype)}, but "
+                f"{megabytes(free)} are free {where}: {_advice(weights, placed)}"
             )
 
 
@@ -53,10 +53,6 @@ def megabytes(count: float) -> str:
     return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.3g} GB"
 
 
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _advice(weights: float, placed: Placement) -> str:
     half = weights * 2 / placed.dtype.itemsize
     ways = [f"choose dtype bfloat16 ({megabytes(half)})"] if placed.dtype.itemsize > 2 else []
@@ -65,7 +61,7 @@ def _advice(weights: float, placed: Placement) -> str:
 
 
 def weight_bytes(folder: Path, dtype: torch.dtype) -> float | None:
-    """Of the safetensors in a folder, once they are read in this dtype; None if a header cannot be read."""
+    """Size of the safetensors in a folder, read in this dtype; None if a header cannot be read."""
     total = 0.0
     for file in _weight_files(folder):
         header = _header(file)
@@ -78,7 +74,7 @@ def weight_bytes(folder: Path, dtype: torch.dtype) -> float | None:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Those that are read: beside them may lie the same weights once more, such as consolidated.safetensors."""
+    """The files that are read; others may hold the same weights again, such as consolidated.safetensors."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
         if names := sorted({str(name) for name in index["weight_map"].values()}):
@@ -88,20 +84,20 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _header(file: Path) -> dict[str, dict[str, Any]] | None:
-    """Names, dtypes and shapes; a file that is damaged is the reader's to refuse."""
+    """Names, dtypes and shapes; None for a damaged file, which its reader refuses."""
     try:
         with file.open("rb") as opened:
             length = struct.unpack("<Q", opened.read(8))[0]
             header = json.loads(opened.read(min(length, _LARGEST_HEADER)))
         header.pop("__metadata__", None)
-        whole = all(isinstance(entry["dtype"], str) and math.prod(entry["shape"]) >= 0 for entry in header.values())
+        valid = all(isinstance(entry["dtype"], str) and math.prod(entry["shape"]) >= 0 for entry in header.values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError):
         return None
-    return header if whole else None
+    return header if valid else None
 
 
 def free_everywhere() -> float | None:
-    """Of memory and all accelerators together; None where one does not say."""
+    """Free bytes of memory and all accelerators together; None if one is unknown."""
     free = [free_memory(torch.device(name)) for name in available()]
     return None if None in free else float(sum(one for one in free if one is not None))
 
@@ -113,7 +109,7 @@ def free_memory(device: torch.device) -> float | None:
         device: the CPU or an accelerator.
 
     Returns:
-        Bytes; None where nobody says.
+        Bytes; None if unknown.
 
     Examples:
         >>> free = abbe.models.free_memory(torch.device("cpu"))
@@ -128,13 +124,13 @@ def free_memory(device: torch.device) -> float | None:
         if device.type == "mps":
             return float(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
         free = backend.mem_get_info(device)[0]
-        # What torch holds in reserve is free for torch, though the driver counts it as taken.
+        # Memory that torch reserves is free for torch, though the driver counts it as used.
         return float(free + backend.memory_reserved(device) - backend.memory_allocated(device))
     return None
 
 
 def _available() -> float | None:
-    """What the system says can be taken without swapping."""
+    """What can be allocated without swapping, according to the system."""
     with suppress(OSError, ValueError, IndexError):
         for line in _MEMINFO.read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("MemAvailable:"):
@@ -143,18 +139,18 @@ def _available() -> float | None:
 
 
 def _left_of_group() -> float | None:
-    """What the limits of a container leave, its own and those of the groups around it; None without any."""
+    """What the limits of a container and of the groups around it leave; None without a limit."""
     group = Path()
     with suppress(OSError, ValueError, IndexError):
         group = Path(_GROUP.read_text(encoding="utf-8").splitlines()[-1].split(":")[2].lstrip("/"))
-    if ".." in group.parts:  # outside of what is seen here: inside a container its own group is the root
+    if ".." in group.parts:  # outside of this view: inside a container its own group is the root
         group = Path()
     left = [_left_of(_GROUPS / one) for one in (group, *group.parents)]
     return min((one for one in left if one is not None), default=None)
 
 
 def _left_of(folder: Path) -> float | None:
-    """Of one group; None if it has no limit. Files that are only cached do not count as taken."""
+    """What the limit of one group leaves; None without a limit. Cached files do not count as used."""
     with suppress(OSError, ValueError, KeyError):
         limit = int((folder / "memory.max").read_text())  # "max" is no number
         entries = (line.split() for line in (folder / "memory.stat").read_text().splitlines())

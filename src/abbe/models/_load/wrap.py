@@ -1,4 +1,4 @@
-"""A user's own network as a LoadedModel, left as it is."""
+"""A network of the user as a LoadedModel, unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .load import LoadedModel
 def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedModel:
     """What `load` returns, for a transformers network that is in memory already; it is not changed.
 
-    What torch.compile or a parallel wrapper put around it is left out.
+    Wrappers of torch.compile or parallel training are left out.
 
     Args:
         network: a transformers model of text.
@@ -27,7 +27,7 @@ def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedM
         The network with its tokenizer.
 
     Raises:
-        AbbeError: it is no transformers model, or reads images or sound.
+        AbbeError: it is not a transformers model, or reads images or sound.
 
     Examples:
         >>> loaded = abbe.load("embedded")
@@ -37,22 +37,17 @@ def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedM
     network = unwrapped(network)
     config: Any = getattr(network, "config", None)
     if config is None or not hasattr(config, "get_text_config"):
-        raise AbbeError(f"{type(network).__name__} is no transformers model: it has no config")
+        raise AbbeError(f"{type(network).__name__} is not a transformers model: it has no config")
     label = name or getattr(config, "name_or_path", "") or type(network).__name__
-    _check_reads_text(network)
+    # A model of images or sound names its input.
+    if (main := getattr(network, "main_input_name", "input_ids")) != "input_ids":
+        raise AbbeError(
+            f"{type(network).__name__} reads {main}, not tokens of a text: give a text model, or a part that is one"
+        )
     shape = config.get_text_config()
     layers, heads = (getattr(shape, what, "?") for what in ("num_hidden_layers", "num_attention_heads"))
     about = f"{type(network).__name__}, {layers} layers x {heads} heads"
     return LoadedModel(label, network, tokenizer, _kind(network, config), longest_input(config, network), about, label)
-
-
-def _check_reads_text(network: nn.Module) -> None:
-    """Refuse a model of images or sound, which says what it is to be given."""
-    main = getattr(network, "main_input_name", "input_ids")
-    if main != "input_ids":
-        raise AbbeError(
-            f"{type(network).__name__} reads {main}, not tokens of a text: give a text model, or a part that is one"
-        )
 
 
 def _kind(network: nn.Module, config: Any) -> Kind:

@@ -1,4 +1,4 @@
-"""Where pulled models lie in the user's cache, and which names can be pulled."""
+"""The folders of pulled models in the user's cache, and the names that can be pulled."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def is_pulled(name: str) -> bool:
 
 
 def pulled_facts(name: str) -> dict[str, Any]:
-    """What is known about a pulled model: what it is, where it came from, its hash and its licence.
+    """Facts about a pulled model: what it is, its source, hash and licence.
 
     Args:
         name: "smollm2" or "minilm".
@@ -83,5 +83,5 @@ def pulled_facts(name: str) -> dict[str, Any]:
     path = pulled_folder(name) / ABOUT
     if not path.is_file():
         raise AbbeError(f"model {name!r} is not in {path.parent}: run `abbe pull {name}` first")
-    known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return known
+    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return facts

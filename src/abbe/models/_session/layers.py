@@ -2,7 +2,7 @@
 
 What is special: layers are numbered in the order of their first call, so a module that a model calls several times in
 one pass (ALBERT) counts as several layers, and a decoder keeps its numbers when its encoder does not run. The output
-projection is the linear map that reads the very memory that the attention function returned: no list of names.
+projection is the linear map that reads the very memory that the attention function returned; no names are needed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Layers:
             del self._calls[call]
 
     def enter(self, name: str, kind: Literal["self", "cross"]) -> tuple[LayerKey, int]:
-        """Count a call, and say which layer it is."""
+        """Count a call, and return its layer and the number of the layer."""
         key = LayerKey(name, kind, self._calls[name, kind])
         self._calls[name, kind] += 1
         if key not in self._numbers:
@@ -49,7 +49,7 @@ class Layers:
 
 
 class ProjectionFinder:
-    """Watches the linear maps of a model for the one that reads an attention output first."""
+    """Finds the linear map that reads an attention output first."""
 
     def __init__(self, network: nn.Module, layers: Layers) -> None:
         from transformers.pytorch_utils import Conv1D
@@ -75,13 +75,9 @@ class ProjectionFinder:
     def _see(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._pending is None or not args or not isinstance(args[0], Tensor):
             return
-        key, output = self._pending
-        if _same_numbers(args[0], output):
+        (key, output), states = self._pending, args[0]
+        # The attention output with its heads side by side, in the same memory.
+        same_memory = states.data_ptr() == output.data_ptr() and states.numel() == output.numel()
+        if same_memory and states.shape[-1] == output.shape[-2] * output.shape[-1] and states.is_contiguous():
             self._layers.projections[key] = module
             self._pending = None
-
-
-def _same_numbers(given: Tensor, output: Tensor) -> bool:
-    """Whether `given` is the attention output with its heads side by side, in the same memory."""
-    same_memory = given.data_ptr() == output.data_ptr() and given.numel() == output.numel()
-    return same_memory and given.shape[-1] == output.shape[-2] * output.shape[-1] and given.is_contiguous()

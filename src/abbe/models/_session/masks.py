@@ -1,8 +1,8 @@
-"""Which keys a query may see: when a tapped model needs a mask, what the absence of one means, and who is causal.
+"""Which keys a query may see: when a tapped model needs a mask, and what a missing mask means.
 
-What is special: a plain causal model gets no L x L mask, exactly as under SDPA. transformers leaves the mask out where
-SDPA's own flag says the same, and that flag is read from the module. A model that was loaded to compute eagerly
-always had a mask, so for it the flag is trusted only where all its modules agree.
+What is special: a plain causal model gets no L x L mask, exactly as under SDPA. transformers leaves the mask out if
+SDPA's flag says the same, and that flag is read from the module. A model that was loaded to compute eagerly always had
+a mask, so for it the flag is trusted only if all its modules agree.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from torch import Tensor, nn
 
 
 def causal_flag(module: nn.Module) -> bool | None:
-    """What a module says of itself: whether its queries see no later keys; None if it says nothing."""
+    """Whether a module declares that its queries see no later keys; None if it declares nothing."""
     return bool(module.is_causal) if hasattr(module, "is_causal") else None
 
 
 def is_causal(module: nn.Module) -> bool:
-    """Whether keys stand in causal order for an attention module: by its flag, its config and its kind."""
-    asked = getattr(getattr(module, "config", None), "is_causal", None)
+    """Whether an attention module has its keys in causal order: by its flag, its config and its kind."""
+    setting = getattr(getattr(module, "config", None), "is_causal", None)
     cross = getattr(module, "is_cross_attention", False)
-    return causal_flag(module) is not False and asked is not False and not cross
+    return causal_flag(module) is not False and setting is not False and not cross
 
 
 def is_lower_triangle(mask: Tensor) -> bool:
-    """Whether a mask says causal and no more, for which attention() does half the work."""
+    """Whether a mask is causal and nothing else, for which attention() does half the work."""
     queries, keys = mask.shape[-2:]
     if mask.dtype != torch.bool or queries != keys or queries == 1:
         return False
@@ -46,7 +46,7 @@ class MaskPolicy:
     def make_mask(
         self, *, allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False, **options: Any
     ) -> Tensor | None:
-        """transformers' mask function for SDPA; the signature is transformers' own."""
+        """transformers' mask function for SDPA, with the signature that transformers expects."""
         from transformers.masking_utils import sdpa_mask
 
         mask: Tensor | None = sdpa_mask(
@@ -56,10 +56,10 @@ class MaskPolicy:
         )
         return mask
 
-    def is_causal(self, module: nn.Module, asked: bool | None, queries: int) -> bool:
+    def is_causal(self, module: nn.Module, requested: bool | None, queries: int) -> bool:
         """Whether a call without a mask hides later keys; one query alone sees all keys."""
         if queries == 1:
             return False
         if not self._as_sdpa:
             return self._skip_causal
-        return causal_flag(module) is not False if asked is None else asked
+        return causal_flag(module) is not False if requested is None else requested

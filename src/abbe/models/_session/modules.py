@@ -1,26 +1,22 @@
 """The attention modules of a transformers model, and private copies of its settings while it is tapped or swapped.
 
-What is special: a module that routes its attention through transformers' interface is known by its forward, which
-names the interface; no list of architectures is kept. The settings (config objects) are copied for the time of the
-tap or swap, so that a model that shares them with another one does not disturb it.
+What is special: a module that routes its attention through transformers' interface is recognised by its forward, which
+names the interface; no list of architectures is kept. The settings (config objects) are copied for the duration of the
+tap or swap, so that another model that shares them is not affected.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from .._unwrap import unwrapped
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 TAP_PREFIX, SWAP_PREFIX, LOADED_PREFIX = "abbe-tap-", "abbe-swap-", "abbe:"
 CARRIED_NAME = "abbe:plan"  # of a model that was loaded with its plan
@@ -34,27 +30,15 @@ _IN_USE = {
     LOADED_PREFIX: "computes with attn_implementation={name!r}; call set_attn_implementation('sdpa') on it first",
 }
 
-# Linear attention has no logits that compete: such layers are left out, and a model may have them beside others.
+# Linear attention has no logits that compete: its layers are skipped, and a model may have them along with others.
 _NOT_SOFTMAX = ("Linear", "Lightning")
 # Where multi-modal models keep what reads text.
 _TEXT_PARTS = ("model.language_model", "language_model", "model.text_model", "text_model")
 _CROSS_INPUTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
 
-def checked_network(model: object, who: str) -> PreTrainedModel:
-    """The transformers model to tap: `model` itself, or its `network`, unwrapped; `who` asks for it."""
-    from transformers import PreTrainedModel
-
-    network = unwrapped(model)
-    if not isinstance(network, PreTrainedModel):
-        network = unwrapped(getattr(network, "network", network))
-    if not isinstance(network, PreTrainedModel):
-        raise AbbeError(f"{who} needs a transformers model (PreTrainedModel); got {type(network).__name__}")
-    return network
-
-
 def attention_modules(network: nn.Module) -> dict[nn.Module, str]:
-    """Every module that routes its attention through the interface, with its path; refuses a model that has others."""
+    """Every module that routes its attention through the interface, with its path; refuses a model with others."""
     routed, other = readable_modules(network)
     if other:
         raise _unrouted(network, next(iter(other)))
@@ -62,8 +46,8 @@ def attention_modules(network: nn.Module) -> dict[nn.Module, str]:
 
 
 def readable_modules(network: nn.Module) -> tuple[dict[nn.Module, str], dict[nn.Module, str]]:
-    """The modules that route their attention through the interface, with their paths, and those beside the layers that
-    do not, such as a pooling head. A layer that does not is refused: a table of some of the layers would mislead.
+    """The modules that route their attention through the interface, with their paths, and those outside of the layers
+    that do not, such as a pooling head. A layer that does not is refused: a table of some of the layers would mislead.
     """
     named = dict(network.named_modules())
     routed = {module: name for name, module in named.items() if _routes(type(module))}
@@ -71,7 +55,13 @@ def readable_modules(network: nn.Module) -> tuple[dict[nn.Module, str], dict[nn.
     layers = [module for module, name in other.items() if any(part.isdigit() for part in name.split("."))]
     if layers or not routed:
         raise _unrouted(network, next(iter(layers or other), None))
-    return routed, {module: name for module, name in other.items() if not _lies_in(name, other.values())}
+    inner = {name for name in other.values() for outer in other.values() if name.startswith(f"{outer}.")}
+    return routed, {module: name for module, name in other.items() if name not in inner}
+
+
+def skipped_lines(unread: dict[nn.Module, str]) -> list[str]:
+    reason = "its attention does not go through transformers' attention interface"
+    return [f"{path} ({type(module).__name__}): {reason}" for module, path in unread.items()]
 
 
 def _unrouted(network: nn.Module, module: nn.Module | None) -> AbbeError:
@@ -83,7 +73,7 @@ def _unrouted(network: nn.Module, module: nn.Module | None) -> AbbeError:
 
 
 def use_text_part(network: nn.Module) -> str:
-    """Advice to be added to an error: the part that reads text, of a model that reads images or sound, too."""
+    """Advice at the end of an error: the part that reads text, of a model that also reads images or sound."""
     from transformers import PreTrainedModel
 
     parts = dict(network.named_modules())
@@ -91,18 +81,13 @@ def use_text_part(network: nn.Module) -> str:
     return f"; use its `{paths[0]}`, which reads text" if paths else ""
 
 
-def _lies_in(path: str, others: Iterable[str]) -> bool:
-    return any(path.startswith(f"{other}.") for other in others)
-
-
 def _routes(kind: type[nn.Module]) -> bool:
     code = getattr(inspect.unwrap(kind.forward), "__code__", None)
-    # The code itself says it: a list of models would always be too short.
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
 
 def _is_other_attention(module: nn.Module, routed: dict[nn.Module, str]) -> bool:
-    """Whether this looks like attention of its own making: neither routed, nor around a module that is."""
+    """Whether this looks like a custom attention: neither routed, nor around a module that is."""
     name = type(module).__name__
     if "Attention" not in name or any(word in name for word in _NOT_SOFTMAX):
         return False
@@ -110,13 +95,11 @@ def _is_other_attention(module: nn.Module, routed: dict[nn.Module, str]) -> bool
 
 
 def attention_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """The states that an attention module was called with."""
-    given = (*args, *(kwargs.get(name) for name in ("hidden_states", "hidden_state", "x")))
-    return next((value.detach() for value in given if isinstance(value, Tensor)), None)
+    candidates = (*args, *(kwargs.get(name) for name in ("hidden_states", "hidden_state", "x")))
+    return next((value.detach() for value in candidates if isinstance(value, Tensor)), None)
 
 
 def attention_kind(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Literal["self", "cross"]:
-    """Whether this call attends to other states than its own."""
     named = dict(zip(inspect.signature(module.forward).parameters, args, strict=False)) | kwargs
     cross = getattr(module, "is_cross_attention", False) or any(named.get(name) is not None for name in _CROSS_INPUTS)
     return "cross" if cross else "self"
@@ -134,19 +117,18 @@ class PrivateConfigs:
             for key, value in vars(module).items()
             if isinstance(value, PreTrainedConfig)
         ]
-        for _, _, config in self._held:
-            for one in _with_parts(config):
-                refuse_if_in_use(network, one._attn_implementation or "")
-        self._copies: dict[int, Any] = {}  # by the identity of what was copied: deepcopy's memory
+        refuse_if_in_use(network)
         self._names: dict[int, tuple[Any, str | None]] = {}
 
     def install(self, name: str) -> None:
+        copies: dict[int, Any] = {}  # one memory for all: a config that several modules share stays one object
         for module, key, config in self._held:
-            # One memory for all: a config that several modules share stays one object.
-            module.__dict__[key] = private = copy.deepcopy(config, self._copies)
+            module.__dict__[key] = private = copy.deepcopy(config, copies)
             for one in _with_parts(private):
                 self._names.setdefault(id(one), (one, one._attn_implementation))
-        self._set(name)
+        for one, _ in self._names.values():
+            # The public setter would also set the parts, and some of them have other settings.
+            one._attn_implementation_internal = name
 
     def restore(self) -> None:
         for module, key, config in self._held:
@@ -166,32 +148,29 @@ class PrivateConfigs:
     @contextmanager
     def original(self) -> Iterator[None]:
         """Give the model its own attention for a while."""
-        given = {id(one): one._attn_implementation for one, _ in self._names.values()}
+        private = [(one, one._attn_implementation) for one, _ in self._names.values()]
         try:
             for one, name in self._names.values():
                 one._attn_implementation_internal = name
             yield
         finally:
-            for one, _ in self._names.values():
-                one._attn_implementation_internal = given[id(one)]
+            for one, name in private:
+                one._attn_implementation_internal = name
 
     def implementations(self) -> set[str | None]:
-        """The attention functions that the model had."""
+        """The attention functions that the model was configured with."""
         return {name for _, name in self._names.values()}
 
     def asks_for_weights(self) -> bool:
         return any(getattr(one, "output_attentions", False) for one, _ in self._names.values())
 
-    def _set(self, name: str) -> None:
-        for one, _ in self._names.values():
-            # The public setter would set the parts too, and some of them have settings of their own.
-            one._attn_implementation_internal = name
 
-
-def refuse_if_in_use(network: nn.Module, name: str) -> None:
-    """Refuse a network whose attention has this name, if it is one of abbe's; the first name that fits says why."""
-    for prefix, why in _IN_USE.items():
-        if name.startswith(prefix):
+def refuse_if_in_use(network: nn.Module) -> None:
+    """Refuse a network whose attention is one of abbe's; the first prefix that matches gives the reason."""
+    for config in configs_within(network):
+        name = config._attn_implementation or ""
+        why = next((why for prefix, why in _IN_USE.items() if name.startswith(prefix)), None)
+        if why is not None:
             plan = Path(getattr(network, "name_or_path", "") or "FOLDER", CARRIED_FILE)
             raise AbbeError(f"this {type(network).__name__} {why.format(name=name, plan=plan)}")
 
@@ -201,12 +180,11 @@ def configs_within(network: nn.Module) -> list[Any]:
     from transformers import PreTrainedConfig
 
     held = (value for module in network.modules() for value in vars(module).values())
-    whole = {id(one): one for one in held if isinstance(one, PreTrainedConfig)}
-    return list({id(part): part for one in whole.values() for part in _with_parts(one)}.values())
+    configs = (one for one in held if isinstance(one, PreTrainedConfig))
+    return list({id(part): part for config in configs for part in _with_parts(config)}.values())
 
 
 def _with_parts(config: Any) -> Iterator[Any]:
-    """A config and the configs within it."""
     yield config
     for key in config.sub_configs:
         part = getattr(config, key, None)

@@ -1,7 +1,7 @@
-"""From what transformers hands to an attention function to an AttentionCall, and the registries that lead there.
+"""From the arguments of an attention function to an AttentionCall, and the registration of such a function.
 
-What is special: shared by `tap` and `swap`. A function is known to transformers under a private name, for one model and
-for a time; kind and input of a layer are seen by hooks, since the attention function itself does not get them.
+What is special: a function is registered with transformers under a private name, for one model and for a time; hooks
+see kind and input of a layer, since the attention function does not get them.
 """
 
 from __future__ import annotations
@@ -14,28 +14,27 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from .call import AttentionCall
-from .keywords import Keywords, refuse_weights
 from .layers import LayerKey, Layers
 from .modules import PrivateConfigs, attention_input, attention_kind
+from .raw_call import RawCall, refuse_weights
 
 # Held while a model's settings, hooks and registered names change.
 lock = threading.Lock()
 
 
-def register(
-    name: str, attend: Callable[..., tuple[Tensor, None]], make_mask: Callable[..., Tensor | None], undo: ExitStack
-) -> None:
-    """Make an attention function and its mask function known to transformers until `undo` closes."""
+def register(name: str, attend: Callable[..., Any], make_mask: Any, undo: ExitStack) -> None:
+    """Register an attention function, and its mask function if any, with transformers until `undo` closes."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     for interface, function in ((AttentionInterface, attend), (AttentionMaskInterface, make_mask)):
-        interface.register(name, function)
-        # There is no public way to unregister.
-        undo.callback(interface._global_mapping.pop, name, None)
+        if function is not None:
+            interface.register(name, function)
+            # There is no public way to unregister.
+            undo.callback(interface._global_mapping.pop, name, None)
 
 
 class CallReader:
-    """Numbers the layers of one model and makes an AttentionCall of each call."""
+    """Numbers the layers of one model and turns each call into an AttentionCall."""
 
     def __init__(self, network: nn.Module) -> None:
         self.layers = Layers()
@@ -44,7 +43,7 @@ class CallReader:
         self._inputs: dict[nn.Module, tuple[Tensor | None, Literal["self", "cross"]]] = {}
 
     def watch(self, modules: dict[nn.Module, str], undo: ExitStack) -> None:
-        """See what these attention modules (with their paths) are given, and where a forward pass begins."""
+        """See the inputs of these attention modules (with their paths), and where a forward pass begins."""
         self._modules = modules
         undo.callback(self._inputs.clear)
         for module in modules:
@@ -52,19 +51,16 @@ class CallReader:
         for name, part in models_within(self._network):
             undo.callback(part.register_forward_pre_hook(self._begin(name)).remove)
 
-    def read(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool,
-        options: Keywords,
-    ) -> tuple[LayerKey, AttentionCall]:  # fmt: skip
-        """The layer that this call belongs to, and what it was given, without gradients."""
-        name = self._modules.get(module, type(module).__name__)
-        # Taken out: kept, the states of every layer would live until its next call.
-        hidden, kind = self._inputs.pop(module, (None, "self"))
+    def read(self, raw: RawCall) -> tuple[LayerKey, AttentionCall]:
+        """The layer that this call belongs to, and its inputs without gradients."""
+        name, options = self._modules.get(raw.module, type(raw.module).__name__), raw.options
+        # Removed: otherwise the states of every layer would live until its next call.
+        hidden, kind = self._inputs.pop(raw.module, (None, "self"))
         layer, number = self.layers.enter(name, kind)
         call = AttentionCall(
-            number, name, kind, query.detach(), key.detach(), value.detach(), options.scale, options.softcap,
-            _detached(options.sink), _detached(options.position_bias), options.window, _detached(mask), causal,
-            hidden, self.layers.projections.get(layer),
+            number, name, kind, raw.query.detach(), raw.key.detach(), raw.value.detach(), options.scale,
+            options.softcap, detached(options.sink), detached(options.position_bias), options.window,
+            detached(raw.mask), raw.causal, hidden, self.layers.projections.get(layer),
         )  # fmt: skip
         return layer, call
 
@@ -76,7 +72,7 @@ class CallReader:
 
 
 def refuse_requests_for_weights(network: nn.Module, configs: PrivateConfigs, undo: ExitStack) -> None:
-    """Refuse output_attentions, asked for by keyword or by the model's settings."""
+    """Refuse output_attentions, whether requested by keyword or by the model's settings."""
 
     def refuse(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         refuse_weights(type(part).__name__, kwargs.get("output_attentions") or configs.asks_for_weights())
@@ -91,5 +87,5 @@ def models_within(network: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(name, part) for name, part in network.named_modules() if isinstance(part, PreTrainedModel)]
 
 
-def _detached(tensor: Tensor | None) -> Tensor | None:
+def detached(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.detach()

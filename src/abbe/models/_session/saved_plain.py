@@ -1,8 +1,8 @@
 """torch.save, pickle and deepcopy of a model that is tapped or swapped at the moment.
 
-What is special: what is written is the model as it was before and will be after, so nobody needs abbe to read it.
-pickle asks the object itself how it is to be written, so the network answers for as long as the tap or swap lasts: with
-a copy that shares all tensors, but has the settings, hooks and parts of the plain model.
+What is special: the file holds the model as it was before and will be after, so reading it does not need abbe. pickle
+asks the object itself how to write it, so for the duration of the tap or swap the network answers with a copy that
+shares all tensors, but has the settings, hooks and parts of the plain model.
 """
 
 from __future__ import annotations
@@ -26,31 +26,24 @@ def save_as_plain(
 ) -> None:
     """Let these models (a network and those within it) be written as they were, until `undo` closes.
 
-    `added` is a part that the first of them has only for the time being.
+    `added` is a part that the first of them has only temporarily.
     """
+
+    def reduced(model: nn.Module, protocol: Any) -> Any:
+        with _silent(models), configs.removed(), _without_hooks(models[0]), _without(models[0], added):
+            # deepcopy treats everything in its memory as copied, so tensors are shared.
+            plain = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+        return plain.__reduce_ex__(protocol)
+
+    def copied(model: nn.Module, memory: dict[int, Any]) -> Any:
+        # A full copy, which a swap refuses by name: it must not silently compute with softmax.
+        with _silent(models):
+            return copy.deepcopy(model, memory)
+
     for model in models:
-        for name, answer in zip(_ANSWERS, (_reduced, _copied), strict=True):
-            model.__dict__[name] = partial(answer, model, models, configs, added)
+        for name, answer in zip(_ANSWERS, (reduced, copied), strict=True):
+            model.__dict__[name] = partial(answer, model)
             undo.callback(model.__dict__.pop, name, None)
-
-
-def _reduced(
-    model: nn.Module, models: Sequence[nn.Module], configs: PrivateConfigs, added: str | None, protocol: Any
-) -> Any:
-    """What pickle wants to know: of a plain copy with the same tensors."""
-    with _silent(models), configs.removed(), _without_hooks(models[0]), _without(models[0], added):
-        tensors = (*model.parameters(), *model.buffers())
-        # deepcopy takes what its memory holds as done: tensors are shared, not copied.
-        plain = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
-    return plain.__reduce_ex__(protocol)
-
-
-def _copied(
-    model: nn.Module, models: Sequence[nn.Module], configs: PrivateConfigs, added: str | None, memory: dict[int, Any]
-) -> Any:
-    """A copy with everything, which a swap refuses by name: it must not compute with softmax silently."""
-    with _silent(models):
-        return copy.deepcopy(model, memory)
 
 
 @contextmanager
@@ -65,7 +58,7 @@ def _silent(models: Sequence[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def _without_hooks(network: nn.Module) -> Iterator[None]:
-    """Without those of abbe. The dictionaries themselves are put back: handles that remove a hook know them."""
+    """Without abbe's hooks. The dictionaries themselves are restored: handles that remove a hook refer to them."""
     held = [(module, name, getattr(module, name)) for module in network.modules() for name in _HOOKS]
     ours = {
         number
@@ -76,8 +69,7 @@ def _without_hooks(network: nn.Module) -> Iterator[None]:
     }
     try:
         for module, name, hooks in held:
-            kept = type(hooks)((number, hook) for number, hook in hooks.items() if number not in ours)
-            module.__dict__[name] = kept
+            module.__dict__[name] = type(hooks)((key, hook) for key, hook in hooks.items() if key not in ours)
         yield
     finally:
         for module, name, hooks in held:

@@ -1,14 +1,15 @@
-"""The tap's proof: attention rebuilt from what was captured must give the model's own output.
+"""The tap's proof: attention rebuilt from the captured inputs must give the model's own output.
 
-What is special: the rebuilt attention uses nothing but AttentionCall.weights and value, in blocks of queries, so what
-is proved is exactly what consumers read.
+What is special: the rebuilt attention uses nothing but AttentionCall.weights and value, in blocks of queries, so the
+proof covers exactly what consumers read. Logits of a vocabulary of 262,144 words take a megabyte per token: beyond a
+limit only those of the last tokens are compared, and the last hidden states, from which all logits follow.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,12 +18,15 @@ from ..._attention.blocks import BLOCK_BYTES, compute_dtype, full_precision
 from ..._attention.scores import fold_heads, unfold_heads
 from ..._errors import AbbeError
 from ..._float64 import where_double
+from .._head import makes_some_logits
 from .call import AttentionCall
+from .layers import LayerKey, Layers, ProjectionFinder
 from .modules import use_text_part
 
 # Rounding differs between kernels and grows from layer to layer: 1e-5 in a trained model of six layers in float32, 0.02
 # in float16, 0.12 in bfloat16. A dropped mask, scale, cap or sink gives far more.
 _TOLERANCE, _ROUNDINGS = 1e-3, 50
+MOST_LOGITS = 1 << 23  # 32 MiB in float32: the 128 tokens of a check with a common vocabulary
 _PIECE = 1 << 20  # outputs compared at once: a vocabulary is large
 
 
@@ -39,6 +43,24 @@ def own_attention(call: AttentionCall) -> Tensor:
             rows = unfold_heads(fold_heads(weights, values.shape[1]) @ values, heads)
             out[:, block] = rows.transpose(1, 2).to(out.dtype)
     return out
+
+
+class Trial:
+    """The forward pass of a self-check: which layers were called; also learns their output projections."""
+
+    def __init__(self, network: Any, layers: Layers) -> None:
+        self.called: set[str] = set()
+        self.dtypes: set[torch.dtype] = set()
+        self.most_keys = 0
+        self.finder = ProjectionFinder(network, layers)
+
+    def see(self, layer: LayerKey, call: AttentionCall, output: Tensor) -> None:
+        """A layer was called and has returned this output."""
+        check_finite(call)
+        self.called.add(call.name)
+        self.dtypes.add(call.query.dtype)
+        self.most_keys = max(self.most_keys, call.key.shape[-2])
+        self.finder.expect(layer, output)
 
 
 def check_ready(network: Any, inputs: dict[str, Any]) -> None:
@@ -60,22 +82,18 @@ def check_complete(network: Any, modules: Iterable[str], called: Iterable[str], 
             f"{use_text_part(network) or '; tap the part that runs'}"
         )
     if most_keys < 2:
-        # One key has the weight 1, whatever its logit.
+        # A single key has weight 1, whatever its logit.
         raise AbbeError("check needs a text of at least 2 tokens: one token alone proves nothing about attention")
 
 
 def check_finite(call: AttentionCall) -> None:
-    """Refuse a layer whose queries, keys or values hold NaN or infinities."""
     for part in ("query", "key", "value"):
-        if not _all_finite(getattr(call, part)):
+        states: Tensor = getattr(call, part)
+        # The sum is cheap, and finite only if all are; that of large states may overflow.
+        if not (bool(states.sum().isfinite()) or bool(states.isfinite().all())):
             raise AbbeError(
                 f"{call.name} (layer {call.layer}): its {part} states hold NaN or infinities; nothing was measured"
             )
-
-
-def _all_finite(states: Tensor) -> bool:
-    # The sum is cheap, and finite only if all are; of large states it may overflow.
-    return bool(states.sum().isfinite()) or bool(states.isfinite().all())
 
 
 def main_output(result: Any) -> Tensor:
@@ -92,8 +110,8 @@ def main_output(result: Any) -> Tensor:
 def relative_error(plain: Tensor, own: Tensor, kept: object = None) -> float:
     """Largest difference over the standard deviation of the plain output.
 
-    `kept` is the mask that the model was given: where it is (batch, position), padding is left out, since a query that
-    sees no key may give anything.
+    `kept` is the model's mask: where it is (batch, position), padding is left out, since the output of a query that
+    sees no key is arbitrary.
     """
     if isinstance(kept, Tensor) and kept.shape == plain.shape[:2]:
         plain, own = plain[kept.bool()], own[kept.bool()]
@@ -147,3 +165,74 @@ def self_check_tolerance(dtype: torch.dtype) -> float:
         True
     """
     return max(_TOLERANCE, _ROUNDINGS * torch.finfo(dtype).eps)
+
+
+class Output(NamedTuple):
+    """Logits or states of all tokens; or logits of the last ones, and the last hidden states of all."""
+
+    main: Tensor
+    states: Tensor | None = None
+
+
+def checked_output(network: Any, inputs: dict[str, Any]) -> Output:
+    last = last_tokens(network, inputs)
+    if last is None:
+        return Output(main_output(network(**inputs)))
+    seen: list[Tensor] = []
+    hook = network.base_model.register_forward_hook(lambda part, args, result: seen.append(main_output(result)))
+    try:
+        main = main_output(network(**inputs, logits_to_keep=last))
+    finally:
+        hook.remove()
+    # A model that calls its body without hooks shows no states: all logits then.
+    return Output(main, seen[-1]) if seen else Output(main_output(network(**inputs)))
+
+
+def last_tokens(network: Any, inputs: dict[str, Any]) -> int | None:
+    """For how many of the last tokens logits are computed; None for all of them, or if the model cannot choose."""
+    tokens = inputs.get("input_ids")
+    if not isinstance(tokens, Tensor) or "logits_to_keep" in inputs or not _can_choose(network):
+        return None
+    per_token = len(tokens) * _vocabulary(network)
+    return None if tokens.shape[-1] * per_token <= MOST_LOGITS else max(1, MOST_LOGITS // per_token)
+
+
+def checked_logits(network: Any, tokens: int) -> int:
+    """How many numbers the check of one row of tokens compares.
+
+    Args:
+        network: a transformers model.
+        tokens: >= 1.
+
+    Returns:
+        The number of logits and states.
+
+    Examples:
+        >>> model = abbe.load("embedded")
+        >>> abbe.models.checked_logits(model.network, 16) == 16 * model.network.config.vocab_size
+        True
+    """
+    vocabulary = _vocabulary(network)
+    if tokens * vocabulary <= MOST_LOGITS or not _can_choose(network):
+        return tokens * vocabulary
+    return MOST_LOGITS // vocabulary * vocabulary + tokens * int(network.config.get_text_config().hidden_size)
+
+
+def _can_choose(network: Any) -> bool:
+    """Whether the model can skip logits, and shows the states behind them."""
+    return makes_some_logits(network) and network.base_model is not network and _vocabulary(network) > 0
+
+
+def _vocabulary(network: Any) -> int:
+    """Logits per token, 0 without a head."""
+    weight = getattr(network.get_output_embeddings(), "weight", None)
+    return len(weight) if isinstance(weight, Tensor) else 0
+
+
+def output_error(network: Any, plain: Output, own: Output, inputs: dict[str, Any]) -> float:
+    """The difference between two outputs of a model for the same inputs, without padding."""
+    kept = inputs.get("decoder_attention_mask" if network.config.is_encoder_decoder else "attention_mask")
+    if plain.states is None or own.states is None:
+        return relative_error(plain.main, own.main, kept)
+    of_last = kept[:, -plain.main.shape[1] :] if isinstance(kept, Tensor) and kept.dim() == 2 else None
+    return max(relative_error(plain.states, own.states, kept), relative_error(plain.main, own.main, of_last))

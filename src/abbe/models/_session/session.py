@@ -1,8 +1,8 @@
-"""One model with another attention function for a time: what `tap` and `swap` both stand on.
+"""One model with another attention function for a time: the base of `tap` and `swap`.
 
-What is special: the function is known to transformers under a private name, for this one model and only while the
-session is open; no module of transformers is patched. Settings, registries, hooks and parts are put back by one stack
-of undo steps, also when opening fails half-way.
+What is special: the function is registered with transformers under a private name, for this one model and only while
+the session is open; no module of transformers is patched. Settings, registries, hooks and parts are restored by one
+stack of undo steps, also when opening fails half-way.
 """
 
 from __future__ import annotations
@@ -14,17 +14,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from .call import AttentionCall
-from .given import Attend, Given, attention_function
-from .keywords import Keywords
-from .layers import LayerKey
 from .masks import MaskPolicy
 from .modules import PrivateConfigs, use_text_part
+from .raw_call import Attend, Keywords, attention_function
 from .reader import CallReader, lock, models_within, refuse_requests_for_weights, register
 from .saved_plain import save_as_plain
-from .selfcheck import check_complete, check_ready, self_check_tolerance
-from .selfcheck_output import Output, checked_output, output_error
-from .trial import Trial
+from .selfcheck import Output, Trial, check_complete, check_ready, checked_output, output_error, self_check_tolerance
 
 _numbers = count(1)
 
@@ -34,9 +29,9 @@ class Session:
 
     Attributes:
         modules: the attention modules with their paths.
-        reader: numbers layers and makes AttentionCalls.
-        trial: what a check in progress has seen, None otherwise.
-        error: what the last check found, also one that failed.
+        reader: numbers layers and builds AttentionCalls.
+        trial: the forward pass of a check in progress, None otherwise.
+        error: of the last check, even if it failed.
     """
 
     def __init__(self, network: Any, prefix: str) -> None:
@@ -54,16 +49,12 @@ class Session:
         return self._undo is not None
 
     def open(
-        self,
-        attend: Attend,
-        modules: dict[nn.Module, str],
-        *,
-        watch: bool = False,
+        self, attend: Attend, modules: dict[nn.Module, str], *, watch: bool = False,
         part: tuple[str, nn.Module] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Change the model: these attention modules (with their paths) call `attend`.
 
-        `watch` is what `watch` does. `part` is a module that the network holds, under that name, meanwhile.
+        `watch` calls `watch` at once. `part` is a module that the network holds, under that name, meanwhile.
         """
         with ExitStack() as undo, lock:
             self._configs = PrivateConfigs(self.network)
@@ -81,34 +72,28 @@ class Session:
                 undo.callback(delattr, self.network, part[0])
             models = [model for _, model in models_within(self.network)]
             save_as_plain(models, self._configs, undo, None if part is None else part[0])
-            # Only now: until here an error undoes everything itself.
+            # Only now: an error before this point undoes everything.
             self._undo, self._watching = undo.pop_all(), watch
 
     def close(self) -> None:
-        """Put everything back; once is enough, more do no harm."""
+        """Restore everything; closing twice does no harm."""
         if self._undo is not None:
             with lock:
                 self._undo.close()
             self._undo, self._watching = None, False
 
     def watch(self) -> None:
-        """See inputs and kinds of layers from now on: `read` needs it."""
+        """See inputs and kinds of layers from now on: `reader.read` needs them."""
         if self._undo is not None and not self._watching:
             with lock:
                 self.reader.watch(self.modules, self._undo)
             self._watching = True
 
-    def read(self, given: Given) -> tuple[LayerKey, AttentionCall]:
-        """The layer that this call belongs to, and what it was given, without gradients."""
-        return self.reader.read(
-            given.module, given.query, given.key, given.value, given.mask, given.causal, given.options
-        )
-
     def check(self, inputs: dict[str, Any], failure: str) -> float:
-        """Compare the model's plain output for these inputs with that in the session, whose calls go to `trial`.
+        """Compare the model's plain output for these inputs with its output in the session, whose calls go to `trial`.
 
-        Returns the largest difference over the standard deviation; too large a one is the error `failure`, in which
-        {model}, {error} and {limit} are filled in.
+        Returns the largest difference over the standard deviation. If it is too large, the error `failure` is raised,
+        with {model}, {error} and {limit} filled in.
         """
         check_ready(self.network, inputs)
         with self._configs.original():
@@ -117,7 +102,7 @@ class Session:
             if not self._watching:
                 self.reader.watch(self.modules, undo)
             self.trial = trial = Trial(self.network, self.reader.layers)
-            undo.callback(trial.close)
+            undo.callback(trial.finder.close)
             undo.callback(setattr, self, "trial", None)
             own = checked_output(self.network, inputs)
         check_complete(self.network, self.modules.values(), trial.called, trial.most_keys)

@@ -9,60 +9,51 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ... import normalizers
 from ..._errors import AbbeError
-from ...normalizers import Normalizer, step_attention
+from ...normalizers import Normalizer, Softmax, step_attention
 from .._session.call import AttentionCall
-from .._session.keywords import Keywords
-from .._session.output import model_attention, normalized_attention
+from .._session.raw_call import RawCall, model_attention, normalized_attention
 from .groups import HeadGroup, needs_order
 
-# One token of a text of some hundred has so many logits, and who generates calls often: loading the kernels pays.
+# One token has this many logits in a text of some hundred, and generation calls often: loading the kernels pays off.
 KERNELS_FROM = 1 << 11
 
 
-def swapped_attention(
-    module: nn.Module, groups: Sequence[HeadGroup], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-    causal: bool, options: Keywords,
-) -> Tensor:  # fmt: skip
-    """(batch, queries, heads, value width)."""
+def swapped_attention(call: RawCall, groups: Sequence[HeadGroup]) -> Tensor:
     if len(groups) == 1 and groups[0].normalizer is not None:
-        if _is_plain_step(query, mask, options):
-            return _one_query(groups[0].normalizer, query, key, value, mask, options.scale)
-        return normalized_attention(groups[0].normalizer, query, key, value, mask, causal, options)
+        if _is_plain_step(call):
+            return _one_query(groups[0].normalizer, call.query, call.key, call.value, call.mask, call.options.scale)
+        return normalized_attention(groups[0].normalizer, call)
     own: Tensor | None = None
     if any(group.normalizer is None for group in groups):
-        # All heads, as the model does it: what it gives for some heads alone would be rounded otherwise.
-        own = model_attention(module, query, key, value, mask, causal, options)
+        # All heads, as in the model: the result for some heads alone would be rounded differently.
+        own = model_attention(call)
         if len(groups) == 1:
             return own
-    parts = [_of_group(group, own, query, key, value, mask, causal, options) for group in groups]
+    parts = [_of_group(call, group, own) for group in groups]
     order = [head for group in groups for head in group.heads]
     together = torch.cat(parts, 2)
     return together if order == sorted(order) else together[:, :, _once(_inverse, tuple(order))]
 
 
-def _of_group(
-    group: HeadGroup, own: Tensor | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-    causal: bool, options: Keywords,
-) -> Tensor:  # fmt: skip
+def _of_group(call: RawCall, group: HeadGroup, own: Tensor | None) -> Tensor:
+    where, module, query, key, value, mask, causal, options = call
     heads = group.heads
     if group.normalizer is None and own is not None:
         return _take(own, heads, 2)
     shared = _once(key_heads, heads, query.shape[1] // key.shape[1])
-    some = replace(
-        options,
-        sink=None if options.sink is None else _take(options.sink, heads, 0),
-        position_bias=_of_heads(options.position_bias, heads),
-    )
     query, key, value = _take(query, heads, 1), _take(key, shared, 1), _take(value, shared, 1)
-    return normalized_attention(group.normalizer or "softmax", query, key, value, _of_heads(mask, heads), causal, some)
+    sink = None if options.sink is None else _take(options.sink, heads, 0)
+    options = replace(options, sink=sink, position_bias=_of_heads(options.position_bias, heads))
+    part = RawCall(where, module, query, key, value, _of_heads(mask, heads), causal, options)
+    return normalized_attention(group.normalizer or "softmax", part)
 
 
-def _is_plain_step(query: Tensor, mask: Tensor | None, options: Keywords) -> bool:
+def _is_plain_step(call: RawCall) -> bool:
     """Whether this is one token with nothing special, as in most steps of a generation."""
+    query, mask, options = call.query, call.mask, call.options
     if query.shape[-2] != 1 or query.dtype not in (torch.float32, torch.float64) or torch.is_grad_enabled():
         return False
     bare = options.softcap is None and options.sink is None and options.position_bias is None and not options.dropout
@@ -72,7 +63,7 @@ def _is_plain_step(query: Tensor, mask: Tensor | None, options: Keywords) -> boo
 def _one_query(
     normalizer: Normalizer, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:
-    """What normalized_attention gives, in a third of the calls: with one query they cost more than the numbers."""
+    """As normalized_attention, in a third of the calls: with one query they cost more than the arithmetic."""
     if mask is None and (output := step_attention(normalizer, query, key, value, scale)) is not None:
         return output
     batch, heads, _, width = query.shape
@@ -96,17 +87,17 @@ def swapped_weights(call: AttentionCall, groups: Sequence[HeadGroup], queries: T
         logits = first.logits(queries, sink=True)[0]
         weights = torch.empty_like(logits)
         for group in groups:
-            made = group.normalizer or normalizers.normalizer("softmax")
-            weights[list(group.heads)] = made(logits[list(group.heads)])
+            normalizer = group.normalizer or Softmax()
+            weights[list(group.heads)] = normalizer(logits[list(group.heads)])
         return weights[..., -call.key.shape[-2] :]
 
 
-def check_order(where: str, groups: Sequence[HeadGroup], mask: Tensor | None, causal: bool, queries: int) -> None:
-    """Refuse a normalizer that needs causal order where all queries see all keys, whatever the module said."""
-    if mask is None and not causal and queries > 1:
+def check_order(call: RawCall, groups: Sequence[HeadGroup]) -> None:
+    """Refuse a normalizer that needs causal order where all queries see all keys, whatever the module declares."""
+    if call.mask is None and not call.causal and call.query.shape[-2] > 1:
         for group in groups:
             if needs_order(group.normalizer):
-                raise AbbeError(f"{group.normalizer} needs keys in causal order, but {where} shows all keys")
+                raise AbbeError(f"{group.normalizer} needs keys in causal order, but {call.where} shows all keys")
 
 
 @lru_cache(maxsize=1024)
@@ -115,12 +106,12 @@ def _kept(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _once(function: Callable[..., Any], *args: Any) -> Any:
-    """function(*args), kept for the next call; torch.compile warns of a cache, and keeps the answer in its graph."""
+    """function(*args), cached; torch.compile warns of a cache, and keeps the result in its graph."""
     return function(*args) if torch.compiler.is_compiling() else _kept(function, *args)
 
 
 def key_heads(heads: tuple[int, ...], shared_by: int) -> tuple[int, ...]:
-    """The key heads for these query heads: each once where all of them serve equally many, else one for each."""
+    """The key heads for these query heads: each once if all serve equally many, else one per query head."""
     each = [head // shared_by for head in heads]
     distinct = sorted(set(each))
     counts = {each.count(head) for head in distinct}

@@ -1,6 +1,6 @@
 """Which normalizer each head gets: patterns and specs, resolved for one model.
 
-What is special: a spec makes one normalizer for each layer, with a value of its own for each head that learns, while a
+What is special: a spec creates one normalizer per layer, with separate parameters for each head if it learns, while a
 Normalizer instance is used as it is wherever its pattern matches. A head that no pattern names keeps the model's own
 attention.
 """
@@ -15,8 +15,7 @@ from torch import nn
 
 from ..._errors import AbbeError
 from ...normalizers import Normalizer, normalizer, parse_spec
-from .layers import Layer
-from .patterns import EVERY, matches, rules_in
+from .layers import EVERY, Layer, matches, rules_in
 
 What = str | Normalizer | Mapping[str, str | Normalizer]
 
@@ -52,62 +51,61 @@ def make_groups(what: What, layers: Sequence[Layer]) -> Groups:
         for layer, named in matches(pattern, layers).items():
             heads = tuple(head for head in named if head in free[layer])
             if heads:
-                groups[layer].append(HeadGroup(pattern, heads, _made(wanted, heads, layer)))
+                groups[layer].append(HeadGroup(pattern, heads, _normalizer(wanted, heads, layer)))
                 free[layer].difference_update(heads)
                 used = True
         if not used and pattern != EVERY:
             raise AbbeError(f"pattern {pattern!r} has no effect: those before it name all of its heads; put it first")
-    return {layer: (*groups[layer], *_own(free[layer])) for layer in layers}
+    for layer in layers:
+        if free[layer]:
+            groups[layer].append(HeadGroup("", tuple(sorted(free[layer])), None))
+    return {layer: tuple(groups[layer]) for layer in layers}
 
 
-def _own(heads: set[int]) -> tuple[HeadGroup, ...]:
-    return (HeadGroup("", tuple(sorted(heads)), None),) if heads else ()
-
-
-def _made(wanted: str | Normalizer, heads: Sequence[int], layer: Layer) -> Normalizer:
-    made = normalizer(wanted) if not isinstance(wanted, str) else for_heads(wanted, len(heads)).to(layer.device)
-    check_fits(made, heads, layer)
-    return made
+def _normalizer(wanted: str | Normalizer, heads: Sequence[int], layer: Layer) -> Normalizer:
+    chosen = normalizer(wanted) if not isinstance(wanted, str) else for_heads(wanted, len(heads)).to(layer.device)
+    check_fits(chosen, heads, layer)
+    return chosen
 
 
 def for_heads(spec: str, heads: int) -> Normalizer:
-    """The normalizer of a spec; what learns gets a value for each head, unless the spec says heads=."""
-    plain, (name, given) = normalizer(spec), parse_spec(spec)
+    """The normalizer of a spec; parameters that learn get a value per head, unless the spec says heads=."""
+    plain, (name, settings) = normalizer(spec), parse_spec(spec)
     options = {option.name: option for option in plain.options}
     filled: dict[str, Any] = {
-        key: for_heads(given.get(key, option.default), heads)
+        key: for_heads(settings.get(key, option.default), heads)
         for key, option in options.items()
         if option.kind == "normalizer"
     }
-    if "heads" in options and "heads" not in given and (plain.always_learns or plain._given.get("learn")):
+    if "heads" in options and "heads" not in settings and (plain.always_learns or plain._given.get("learn")):
         filled["heads"] = heads
-    return normalizer(name, **(given | filled)) if filled else plain
+    return normalizer(name, **(settings | filled)) if filled else plain
 
 
-def check_fits(made: Normalizer, heads: Sequence[int], layer: Layer) -> None:
-    """Refuse a normalizer that cannot work for these heads."""
-    for part in _parts(made):
+def check_fits(whole: Normalizer, heads: Sequence[int], layer: Layer) -> None:
+    for part in _parts(whole):
         if part._given.get("heads", 1) not in (1, len(heads)):
             raise AbbeError(
-                f"{made} is made for {part._given['heads']} heads, but is to serve {len(heads)} heads of {layer.path}; "
-                "leave heads= out"
+                f"{whole} is made for {part._given['heads']} heads, but is to serve {len(heads)} heads of "
+                f"{layer.path}; leave heads= out"
             )
         if part.needs_order and not layer.causal:
             raise AbbeError(
-                f"{made} needs keys in causal order, and {layer.path} has none: it is an encoder's or a cross attention"
+                f"{whole} needs keys in causal order, and {layer.path} has none: "
+                "it is an encoder's or a cross attention"
             )
 
 
-def needs_order(made: Normalizer | None) -> bool:
-    return made is not None and any(part.needs_order for part in _parts(made))
+def needs_order(whole: Normalizer | None) -> bool:
+    return whole is not None and any(part.needs_order for part in _parts(whole))
 
 
-def _parts(made: Normalizer) -> Iterable[Normalizer]:
-    return (part for part in made.modules() if isinstance(part, Normalizer))
+def _parts(whole: Normalizer) -> Iterable[Normalizer]:
+    return (part for part in whole.modules() if isinstance(part, Normalizer))
 
 
 def as_module(groups_of: Groups) -> nn.ModuleDict:
-    """All normalizers, by the number of their layer: what the network holds during the swap."""
+    """All normalizers by the number of their layer, as the network holds them during the swap."""
     return nn.ModuleDict(
         {
             str(layer.number): nn.ModuleList([group.normalizer for group in groups if group.normalizer is not None])

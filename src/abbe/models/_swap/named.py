@@ -1,22 +1,21 @@
-"""The attention functions behind names such as "abbe:entmax-1.5": fixed normalizers, for any model that asks by name.
+"""The attention functions behind names such as "abbe:entmax-1.5": fixed normalizers, for any model.
 
-What is special: transformers looks a name up when it makes a model, so names must be registered before, and there is a
-finite number of them. Such a function knows its module but not its model, so it trusts no flag: the mask is always
-built, and a call without one that should have had one is refused.
+What is special: transformers looks a name up when it creates a model, so names must be registered before, and their
+number is finite. Such a function knows its module but not its model, so it trusts no flag: the mask is always built,
+and a call that lacks one is refused.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..._errors import AbbeError
-from ...normalizers import Normalizer, kernels_from, normalizer, usual_specs
-from .._session.given import Given, attention_function
-from .._session.keywords import Keywords
+from ...normalizers import kernels_from, normalizer, usual_specs
 from .._session.masks import MaskPolicy, is_causal, is_lower_triangle
 from .._session.modules import CARRIED_NAME, LOADED_PREFIX
+from .._session.raw_call import Attend, RawCall, attention_function
 from .attention import KERNELS_FROM, swapped_attention
 from .groups import HeadGroup, needs_order
 
@@ -50,52 +49,47 @@ def register_attention_names() -> None:
     from transformers.masking_utils import AttentionMaskInterface
     from transformers.modeling_utils import AttentionInterface
 
-    attends = {name: partial(_attend_with, spec) for name, spec in attention_names().items()}
+    attends = {name: _attend_with(spec) for name, spec in attention_names().items()}
     for name, attend in (attends | {CARRIED_NAME: _attend_with_plan}).items():
-        function = attention_function(lambda module: type(module).__name__, _is_causal, attend)
+        function = attention_function(
+            lambda module: type(module).__name__,
+            lambda module, query, mask, options: mask is not None and is_lower_triangle(mask),
+            attend,
+        )
         AttentionInterface.register(name, function)
         AttentionMaskInterface.register(name, _full_mask)
 
 
-def _is_causal(module: nn.Module, query: Tensor, mask: Tensor | None, options: Keywords) -> bool:
-    return mask is not None and is_lower_triangle(mask)
+def _attend_with(spec: str) -> Attend:
+    return lambda call: _attend(call, (HeadGroup("*", tuple(range(call.query.shape[1])), _normalizer(spec)),))
 
 
-def _attend_with(spec: str, given: Given) -> Tensor:
-    """Attention with the normalizer of a spec."""
-    return _attend_by(given, (HeadGroup("*", tuple(range(given.query.shape[1])), _made(spec)),))
-
-
-def _attend_with_plan(given: Given) -> Tensor:
+def _attend_with_plan(call: RawCall) -> Tensor:
     """Attention with the normalizers that the module was loaded with."""
-    groups = given.module.__dict__.get(GROUPS)
+    groups = call.module.__dict__.get(GROUPS)
     if groups is None:
         raise AbbeError(
-            f"{given.where} has no plan: load the model with from_pretrained, from the folder that `abbe export` wrote"
+            f"{call.where} has no plan: load the model with from_pretrained, from the folder that `abbe export` wrote"
         )
     for group in groups:
         if group.normalizer is not None:
-            group.normalizer.to(given.query.device)  # they are no part of the network, which may have moved
-    return _attend_by(given, groups)
+            group.normalizer.to(call.query.device)  # normalizers are no part of the network, which may have moved
+    return _attend(call, groups)
 
 
-def _attend_by(given: Given, groups: tuple[HeadGroup, ...]) -> Tensor:
+def _attend(call: RawCall, groups: tuple[HeadGroup, ...]) -> Tensor:
+    causal = is_causal(call.module)
     for group in groups:
-        if needs_order(group.normalizer) and not is_causal(given.module):
+        if needs_order(group.normalizer) and not causal:
             raise AbbeError(
-                f"{group.normalizer} needs keys in causal order, and {given.where} is an encoder's or a cross attention"
+                f"{group.normalizer} needs keys in causal order, and {call.where} is an encoder's or a cross attention"
             )
-    if given.mask is None and given.query.shape[-2] > 1 and is_causal(given.module):
+    if call.mask is None and call.query.shape[-2] > 1 and causal:
         raise AbbeError(
-            f"unsupported: {given.where} came without a mask, so later keys would be seen; use abbe.swap instead"
+            f"unsupported: {call.where} came without a mask, so later keys would be seen; use abbe.swap instead"
         )
-    mask = None if given.causal else given.mask
     with kernels_from(KERNELS_FROM):
-        return swapped_attention(
-            given.module, groups, given.query, given.key, given.value, mask, given.causal, given.options
-        )
+        return swapped_attention(call._replace(mask=None) if call.causal else call, groups)
 
 
-@lru_cache(maxsize=256)
-def _made(spec: str) -> Normalizer:
-    return normalizer(spec)
+_normalizer = lru_cache(maxsize=256)(normalizer)

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
-from .._session.modules import attention_modules, checked_network
+from .._session.modules import attention_modules
+from .._unwrap import checked_network
 from .file import read_groups, write_groups
-from .groups import Groups, HeadGroup, What, make_groups
-from .layers import layers_of
-from .patterns import FILE_PREFIX
+from .groups import HeadGroup, What, make_groups
+from .layers import FILE_PREFIX, layers_of
 
 _HEADER = ("layers", "heads", "normalizer", "pattern")
 _UNCHANGED = "unchanged"  # heads that keep the model's attention
@@ -42,7 +42,7 @@ def plan(model: object, what: What) -> Plan:
 
 
 class Plan(Mapping[str, tuple[HeadGroup, ...]]):
-    """Of every layer path the groups of heads with their normalizers, in the order of the network.
+    """The groups of heads with their normalizers by layer path, in the order of the network.
 
     A group whose normalizer is None keeps the model's own attention.
 
@@ -58,7 +58,11 @@ class Plan(Mapping[str, tuple[HeadGroup, ...]]):
 
     def __init__(self, network: object, what: What) -> None:
         self._model = type(network).__name__
-        self.by_layer = _read(network, what)
+        layers = layers_of(network, attention_modules(checked_network(network, "plan")))
+        if isinstance(what, str) and what.startswith(FILE_PREFIX):
+            self.by_layer = read_groups(what.removeprefix(FILE_PREFIX), layers, self._model)
+        else:
+            self.by_layer = make_groups(what, layers)
         self._by_path = {layer.path: groups for layer, groups in self.by_layer.items()}
 
     @property
@@ -84,7 +88,7 @@ class Plan(Mapping[str, tuple[HeadGroup, ...]]):
         return len(self._by_path)
 
     def __repr__(self) -> str:
-        """A table; neighbouring layers that are treated alike share their rows."""
+        """A table; neighbouring layers with the same groups share their rows."""
         rows = [_HEADER, *self._rows()]
         widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -92,26 +96,18 @@ class Plan(Mapping[str, tuple[HeadGroup, ...]]):
         return "\n".join([f"Plan for {self._model}, {count}", *lines])
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
-        shown = [(layer.number, tuple(map(_cells, groups))) for layer, groups in self.by_layer.items()]
-        for groups, alike in groupby(shown, key=lambda entry: entry[1]):
-            numbers = _spans([number for number, _ in alike])
+        layers = [(layer.number, tuple(map(_cells, groups))) for layer, groups in self.by_layer.items()]
+        for groups, same in groupby(layers, key=lambda entry: entry[1]):
+            numbers = _spans([number for number, _ in same])
             yield from ((numbers, *cells) for cells in groups)
 
 
-def _read(network: object, what: What) -> Groups:
-    layers = layers_of(network, attention_modules(checked_network(network, "plan")))
-    if isinstance(what, str) and what.startswith(FILE_PREFIX):
-        return read_groups(what.removeprefix(FILE_PREFIX), layers, type(network).__name__)
-    return make_groups(what, layers)
-
-
 def _cells(group: HeadGroup) -> tuple[str, str, str]:
-    made = _UNCHANGED if group.normalizer is None else str(group.normalizer)
-    return _spans(sorted(group.heads)), made, group.pattern
+    return _spans(sorted(group.heads)), str(group.normalizer or _UNCHANGED), group.pattern
 
 
 def _spans(numbers: list[int]) -> str:
     """Rising numbers as "0,2,5-7"."""
-    # Neighbours have the same difference to their place.
+    # Consecutive numbers have the same difference to their place.
     runs = ([n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]))
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

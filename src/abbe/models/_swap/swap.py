@@ -1,8 +1,8 @@
 """swap(model, what): another normalizer in a real model, for a time.
 
-What is special: the model computes as before but for the map from logits to weights; masks, windows, soft caps, sinks
-and biases stay as they are, and a cache works. The swap is a named attention function of its own for this one model,
-known to transformers only while the swap lasts; no module of transformers is patched.
+What is special: only the map from logits to weights changes; masks, windows, soft caps, sinks and biases stay as they
+are, and a cache works. The swap is a named attention function for this one model, registered with transformers only
+while the swap lasts; no module of transformers is patched.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from torch import Tensor, nn
 from ..._errors import AbbeError
 from ...normalizers import Softmax, kernels_from
 from .._session.call import AttentionCall
-from .._session.given import Given
-from .._session.modules import SWAP_PREFIX, checked_network
+from .._session.modules import SWAP_PREFIX
+from .._session.raw_call import RawCall
 from .._session.session import Session
+from .._unwrap import checked_network
 from .attention import KERNELS_FROM, check_order, swapped_attention, swapped_weights
 from .groups import HeadGroup, What, as_module, make_groups
 from .plan import Plan
 
 Listener = Callable[[AttentionCall, Callable[[Tensor], Tensor]], object]
 
-ATTRIBUTE = "abbe_normalizers"  # of the network, holds the normalizers during the swap
+ATTRIBUTE = "abbe_normalizers"  # of the network; holds the normalizers during the swap
 
 _FAILURE = (
     "check failed: softmax swapped in changes the output of {model} by {error} of its standard deviation "
@@ -36,7 +37,7 @@ _FAILURE = (
 
 
 class _AsAnyOther(Softmax):
-    """Softmax that attention() computes as it does any normalizer: for Softmax itself it calls torch's kernel."""
+    """Softmax that attention() computes like any other normalizer; for Softmax itself it calls torch's kernel."""
 
 
 def swap(model: object, what: What) -> Swap:
@@ -48,8 +49,8 @@ def swap(model: object, what: What) -> Swap:
 
     Args:
         model: a transformers model, or what `load` returns.
-        what: a spec; a Normalizer, which all layers share; "file:PATH" of what `Swap.save` wrote; or a mapping from
-            patterns to specs or Normalizers, of which the first that names a head wins; in one line it is
+        what: a spec; a Normalizer, which all layers share; "file:PATH" of a file that `Swap.save` wrote; or a mapping
+            from patterns to specs or Normalizers, of which the first that names a head wins, in one line
             "PATTERN=SPEC; PATTERN=SPEC".
 
     Returns:
@@ -99,7 +100,7 @@ class Swap:
 
     @property
     def error(self) -> float | None:
-        """What `check` measured, None before: a small number means that the swap changes nothing but the normalizer."""
+        """The result of `check`, None before: a small number means that the swap changes nothing but the normalizer."""
         return self._session.error
 
     @property
@@ -109,15 +110,15 @@ class Swap:
 
     @property
     def normalizers(self) -> dict[str, tuple[HeadGroup, ...]]:
-        """Of every layer path, the groups of heads with their normalizers."""
+        """The groups of heads with their normalizers, by layer path."""
         return dict(self._plan)
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """What the normalizers learn, each once."""
+        """The learnable parameters of the normalizers, each once."""
         return as_module(self._plan.by_layer).parameters()
 
     def restore(self) -> None:
-        """Give the model its own attention back; once is enough, more do no harm."""
+        """Give the model its own attention back; restoring twice does no harm."""
         self._session.close()
 
     def __enter__(self) -> Self:
@@ -149,7 +150,7 @@ class Swap:
 
     @torch.no_grad()
     def check(self, **inputs: Any) -> float:
-        """Prove on these inputs that with softmax swapped in everywhere the model's own output comes out.
+        """Prove on these inputs that with softmax swapped in everywhere the model's own output results.
 
         Listeners are not called. Also learns the output projections, for later calls of listeners.
 
@@ -171,27 +172,26 @@ class Swap:
         if not self._session.is_open:
             raise AbbeError("this swap was restored already; call swap again")
 
-    def _attend(self, given: Given) -> Tensor:
+    def _attend(self, raw: RawCall) -> Tensor:
         """The layer's attention with the normalizers of its heads; during the check with softmax in all of them."""
-        where, module, query, key, value, mask, causal, options = given
         trial = self._session.trial
-        groups = self._groups_of(module, where, query.shape[1])
-        check_order(where, groups, mask, causal, query.shape[-2])
+        groups = self._groups_of(raw)
+        check_order(raw, groups)
         if self._listeners and trial is None:
-            _, call = self._session.read(given)
+            _, call = self._session.reader.read(raw)
             for listener in self._listeners:
                 listener(call.for_measures(), partial(swapped_weights, call, groups))
         with kernels_from(KERNELS_FROM):
-            output = swapped_attention(module, groups, query, key, value, mask, causal, options)
+            output = swapped_attention(raw, groups)
         if trial is not None:
-            layer, call = self._session.read(given)
-            trial.see(layer, call, output)
+            trial.see(*self._session.reader.read(raw), output)
         return output
 
-    def _groups_of(self, module: nn.Module, where: str, heads: int) -> tuple[HeadGroup, ...]:
-        groups = (self._groups if self._session.trial is None else self._trial_groups).get(module)
+    def _groups_of(self, raw: RawCall) -> tuple[HeadGroup, ...]:
+        groups = (self._groups if self._session.trial is None else self._trial_groups).get(raw.module)
+        where, heads = raw.where, raw.query.shape[1]
         if groups is None:
-            raise AbbeError(f"{where} is no part of the model that was swapped, but a copy of it; swap the copy itself")
+            raise AbbeError(f"{where} is not part of the swapped model, but of a copy; swap the copy itself")
         expected = sum(len(group.heads) for group in groups)
         if heads != expected:
             raise AbbeError(f"unsupported: {where} says that it has {expected} heads, but attends with {heads}")

@@ -1,0 +1,124 @@
+"""The events of transformers' Trainer and of Lightning's, which drive a monitor.
+
+What is special: transformers' Trainer hands its callbacks neither the trainer nor the other callbacks, and runs
+reporters before the user's callbacks, so numbers added to `logs` reach no tracker. The monitor therefore finds the
+reporters through the handler that calls it, and passes its numbers to their `on_log`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from transformers.trainer_callback import CallbackHandler, TrainerCallback
+
+from .._errors import AbbeError
+from ._record import free_folder, last_folder
+from ._trackers import Tracker
+
+_LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
+
+
+class TrainerEvents(TrainerCallback):
+    """What transformers' Trainer calls; `Monitor` does the work."""
+
+    folder: Any
+    steps_done: int
+    should_stop: bool
+    close: Callable[[], None]
+    _begin: Callable[..., None]
+    _prepare: Callable[[], None]
+    _finish: Callable[[Any, float | None], None]
+    _reporters: list[Tracker]
+    _spread: bool
+    _rate: float | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        folder = self.folder
+        if folder is None:
+            output = Path(args.output_dir)
+            folder = (state.global_step and last_folder(output)) or free_folder(output)
+        self._begin(kwargs["model"], state.global_step, folder, bool(getattr(args, "torch_compile", False)))
+        self._spread = bool(getattr(args, "average_tokens_across_devices", False))
+        self._reporters = _reporters(args, state, control, kwargs)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._prepare()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # The scheduler has moved on when the step ends: this is the rate that the step uses.
+        groups = getattr(kwargs.get("optimizer"), "param_groups", None)
+        self._rate = float(groups[0]["lr"]) if groups else None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        self._finish(None, self._rate)
+        if self.should_stop:
+            control.should_training_stop = True
+        return control
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.close()
+
+
+def _reporters(args: Any, state: Any, control: Any, kwargs: Mapping[str, Any]) -> list[Tracker]:
+    """Trainer's own trackers: the callbacks that transformers keeps among its integrations."""
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+    kinds = tuple(kind for kind in INTEGRATION_TO_CALLBACK.values() if isinstance(kind, type))
+    context = {name: kwargs.get(name) for name in ("model", "processing_class")}
+
+    def tracker(callback: Any) -> Tracker:
+        return lambda metrics, step: callback.on_log(args, state, control, logs=dict(metrics), **context)
+
+    return [tracker(callback) for callback in _all_callbacks() if isinstance(callback, kinds)]
+
+
+def _all_callbacks() -> list[Any]:
+    """The callbacks of the handler that is calling now; none if something else calls."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if isinstance(handler := frame.f_locals.get("self"), CallbackHandler):
+            return list(handler.callbacks)
+        frame = frame.f_back
+    return []
+
+
+def lightning_callback(monitor: TrainerEvents) -> Any:
+    class MonitorCallback(_lightning_base()):  # type: ignore[misc]
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            monitor._begin(pl_module, trainer.global_step, monitor.folder)
+            monitor._reporters = [_logger(logger) for logger in trainer.loggers]
+            monitor._prepare()
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.global_step > monitor.steps_done:  # else gradients are still being accumulated
+                loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+                rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else None
+                monitor._finish(loss, rate)
+                monitor._prepare()
+            trainer.should_stop = trainer.should_stop or monitor.should_stop
+
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            monitor.close()
+
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            monitor.close()
+
+    return MonitorCallback()
+
+
+def _lightning_base() -> Any:
+    for name in _LIGHTNING:
+        try:
+            return importlib.import_module(name).Callback
+        except ImportError:
+            continue
+    raise AbbeError("Monitor.lightning needs Lightning: pip install lightning")
+
+
+def _logger(logger: Any) -> Tracker:
+    return lambda metrics, step: logger.log_metrics(dict(metrics), step=step)
