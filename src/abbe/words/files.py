@@ -88,7 +88,7 @@ _FILES: dict[str, dict[str, str]] = {
             "the page: the scan as a map, all plans in one picture, the judged table, the commands that repeat it"
         ),
         "plan.safetensors": 'the plan, for `abbe.swap(model, "file:...")` and `abbe compare --with file:...`',
-        "softmax.safetensors": "its control, softmax tuned alike, for the same",
+        "softmax.safetensors": "its control (softmax, tuned the same way), for the same",
         "table.csv": "the judged table",
         "scan.csv": "each group of layers alone",
         "plans.csv": "every plan that was tried",

@@ -142,7 +142,7 @@ _CALIBRATE_TABLES = (
 
 _RISE = column("rise", "relative rise of the loss over the baseline's", interval=True)
 _LIFT_TABLES = (
-    Table("lift", "table", "the judged part: the baseline, softmax tuned alike, and the plan", (
+    Table("lift", "table", "the judged part: the baseline; softmax, tuned the same way; the plan", (
         column("contender", "which of the three"), column("loss", "in nats per token"),
         column("longer_loss", "the same on the longest windows that are judged (goal retrieval)"), _ZEROS,
         column("active", "keys with a weight above 0"), _EFFECTIVE,
