@@ -65,18 +65,19 @@ def _decay(sides: _Sides, settings: Settings) -> tuple[list[Columns], list[str]]
     # With one window left out, the slope of a head may be undefined: the mean is then over the other heads.
     spared = _exponents(sums, torch.ones(count, count, dtype=torch.float64) - torch.eye(count, dtype=torch.float64))
     together = [[x.flatten(1).nanmean(1) for x in sides] for sides in (of_heads, drawn, spared)]
-    single = _decay_rows(of_heads, drawn, spared, settings, of_heads=True)
-    return [single, _decay_rows(*together, settings, of_heads=False)], []
+    return [
+        _decay_rows((of_heads, drawn, spared), settings, of_heads=True),
+        _decay_rows(together, settings, of_heads=False),
+    ], []
 
 
 def _exponents(sums: Sequence[Mapping[str, Tensor]], counts: Tensor) -> list[Tensor]:
     return [weighted_decay_exponents(side, counts) for side in sums]
 
 
-def _decay_rows(
-    once: Sequence[Tensor], drawn: Sequence[Tensor], spared: Sequence[Tensor], settings: Settings, *, of_heads: bool
-) -> Columns:
-    """Exponents of both sides: (1, ...), (resample, ...) and (window left out, ...)."""
+def _decay_rows(exponents: Sequence[Sequence[Tensor]], settings: Settings, *, of_heads: bool) -> Columns:
+    """From exponents of both sides: (1, ...), (resample, ...) and (window left out, ...)."""
+    once, drawn, spared = exponents
     first, second = (x[0] for x in once)
     difference, windows = second - first, len(spared[0])
     again = (drawn[1] - drawn[0]).flatten(1) if of_heads else (drawn[1] - drawn[0])[:, None]

@@ -113,10 +113,10 @@ def _rows_of(
     # A window counts where both sides have a number.
     absent = a.isnan() | b.isnan()
     a, b = (x.masked_fill(absent, torch.nan) for x in (a, b))
-    means = [x.flatten(1, 2).nanmean(1) for x in (a, b)]
+    first_mean, second_mean = (x.flatten(1, 2).nanmean(1) for x in (a, b))
     return [
         _rows(name, length, a, b, settings, of_heads=True),
-        _rows(name, length, *means, settings, of_heads=False),
+        _rows(name, length, first_mean, second_mean, settings, of_heads=False),
     ]
 
 

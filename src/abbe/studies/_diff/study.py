@@ -54,20 +54,20 @@ def diff(
         other: the second side.
         text: as for `diagnose`; leave it out for finished runs, which have theirs.
         lengths: of windows in tokens; by default 256, or the model's context if less.
-        windows: how many windows of each length; intervals come from resampling them.
-        queries: how many queries per window, one from each of as many equal stretches, or "all".
+        windows: per length; intervals come from resampling them.
+        queries: per window, one from each of as many equal stretches, or "all".
         sizes: sizes N of the selected set; by default 1, 2, 5, 10, 20, 50 and 100.
         vectors: token vectors of the geometry: "value", "output", "hidden" or "embedding", as for `diagnose`.
-        seed: of all that is drawn: the same seed gives the same numbers.
-        level: of intervals; a change counts where its q value (Benjamini and Hochberg over all heads and measures) is
-            at most 1 - level.
+        seed: random seed: the same seed gives the same numbers.
+        level: of intervals; a change counts if its q value (Benjamini and Hochberg over all heads and measures) is at
+            most 1 - level.
         resamples: of the bootstrap, >= 1.
-        folder: keep the runs there; an interrupted study is resumed.
+        folder: for the runs; an interrupted study is resumed.
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
     Returns:
         A row for each head and measure with both values and their difference, the largest changes first. A small
-        `q_value` says that a difference is beyond chance.
+        `q_value` means that a difference is beyond chance.
 
     Raises:
         AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.

@@ -43,7 +43,7 @@ class Judging:
         self.model, self.settings, self.contenders = model, settings, contenders
         self.records, self.watch = records, watch
         self.windows = windows_of(model, portion, settings)
-        self.longer = {length: longer_windows(model, portion, settings, [length]) for length in longer}
+        self.longer = {length: longer_windows(model, portion, settings, length) for length in longer}
         maker = PromptMaker(model.tokenizer, portion.text, portion.seed)
         self.prompts: list[Prompt] = maker.make(settings.needle_lengths, settings.prompts)
         self.keys: list[PassKey] = pass_keys(model.tokenizer, portion, settings.lengths, settings.prompts)
@@ -114,7 +114,7 @@ class Judging:
         losses, zeros = (of[name] for of in (judged.losses, judged.zeros))
         row: dict[str, Any] = {"contender": name, "loss": mean(losses)}
         row |= {key: mean(with_nan(record[key])) for key in _READ}
-        by_kind = {kind: of_kind(judged, kind) for kind in _KINDS.values()}
+        by_kind: dict[str, Mapping[str, Sequence[bool]]] = {kind: of_kind(judged, kind) for kind in _KINDS.values()}
         row |= {kind: mean(right[name]) for kind, right in by_kind.items()}
         for of_length in judged.longer.values():
             row["longer_loss"] = mean(of_length[name])
@@ -126,10 +126,8 @@ class Judging:
             row |= with_ends("zeros_gain", paired_mean(torch.tensor(pairs, dtype=torch.float64), self.settings))
             for of_length in judged.longer.values():
                 row |= with_ends("longer_rise", relative_rise(of_length[name], of_length[BASELINE], self.settings))
-            answered = {f"{kind}_gain": right for kind, right in by_kind.items()}
-            answered |= {"needle_gain": judged.needles, "key_gain": judged.keys}
-            for column, right in answered.items():
-                row |= with_ends(column, gain_in_answers(right, name, BASELINE, self.settings.level))
+            for kind, right in (by_kind | {"needle": judged.needles, "key": judged.keys}).items():
+                row |= with_ends(f"{kind}_gain", gain_in_answers(right, name, BASELINE, self.settings.level))
         return without_nan(row)
 
     def _keys_table(self, records: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:

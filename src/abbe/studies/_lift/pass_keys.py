@@ -84,14 +84,14 @@ class _Maker:
 
     def haystack(self, length: int, number: int, count: int) -> Haystack | None:
         chance = random.Random(f"abbe haystack, seed {self._seed}, {length} {number}")
-        planted, asked = self._sentences(chance)
-        hay = self._drawn(chance, length - max(len(tokens) for tokens, _ in asked), planted)
+        planted, questions = self._sentences(chance)
+        hay = self._drawn(chance, length - max(len(tokens) for tokens, _ in questions), planted)
         if hay is None:
             return None
         depths = [(place + (number + 0.5) / count) / len(planted) for place in range(len(planted))]
         chance.shuffle(depths)
-        questions = tuple((torch.tensor(tokens), answer) for tokens, answer in asked)
-        return Haystack(torch.tensor(self._buried(hay, depths, planted)), questions, tuple(depths))
+        tensors = tuple((torch.tensor(tokens), answer) for tokens, answer in questions)
+        return Haystack(torch.tensor(self._buried(hay, depths, planted)), tensors, tuple(depths))
 
     def _sentences(self, chance: random.Random) -> tuple[list[list[int]], list[tuple[list[int], int]]]:
         """The planted sentences, the needle first; for each, question and answer, and the number of answer tokens."""

@@ -83,7 +83,7 @@ def decide(judged: Judged, settings: LiftSettings) -> Decision:
         for kind in dict.fromkeys(judged.kinds)
     }
     least = WORTH if settings.goal == SPARSE else 0.0
-    failed = []
+    failed: list[str] = []
     needed, counts = enough_windows(settings.level), {n: len(of[PLAN]) for n, of in judged.longer.items()}
     if len(judged.losses[PLAN]) < needed:
         failed.append(f"fewer than {needed} windows")
@@ -140,7 +140,6 @@ def relative_rise(losses: Sequence[float], baseline: Sequence[float], settings: 
 
 
 def paired_mean(differences: Tensor, settings: LiftSettings) -> Estimate:
-    """Mean over windows with its interval."""
     drawn = resampled_means(differences, settings.resamples, settings.seed)
     return _with_ends(differences.mean(), drawn, len(differences), settings)
 

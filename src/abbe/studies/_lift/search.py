@@ -195,7 +195,6 @@ class Search:
     # -- Plans --------------------------------------------------------------------------------------------------------
 
     def _is_cut(self, plan: Plan, steps: int) -> bool:
-        """Whether the budget ended before this plan."""
         return self._time_is_up(_part(plan, steps), f"{plan.name} with {steps} steps of tuning")
 
     def _time_is_up(self, part: str, what: str, cut: str = "cut", share: float = 1.0) -> bool:

@@ -176,14 +176,16 @@ class _Job:
             )
             self.records = Records(parts, self.watch)
             self.fits = Fits(self.model, self.settings, parts, self.watch)
-            schedule, a_pass = self._scheduled(load, first)
+            # Fixed by the first call together with the seconds of a pass, which vary from call to call.
+            scheduled = self.records.get("schedule") or first or self._first_schedule(load)
+            schedule, a_pass = Schedule(**scheduled["schedule"]), scheduled["a_pass"]
             self.watch.say_checked(self.model.name, error, allowed_error(self.model))
             self._say_cost(schedule, load, a_pass)
             begun = time.perf_counter()
             self.fits.make(self.fit)
             self.records.spent += time.perf_counter() - begun
             if self.records.get("schedule") is None:  # only now, since the fits do not depend on it
-                self.records.keep("schedule", {"schedule": vars(schedule), "a_pass": a_pass})
+                self.records.keep("schedule", scheduled)
             search = Search(
                 self.model, self.settings, self.fits, schedule, self.records, self.watch, fit=self.fit,
                 choose=self.choose, fit_keys=self.fit_keys, choose_keys=self.choose_keys, haystacks=self.haystacks,
@@ -212,11 +214,6 @@ class _Job:
     def _first_schedule(self, load: Load) -> dict[str, Any]:
         a_pass = _seconds_of_a_pass(self.model, self.choose[0])
         return {"schedule": vars(fitting(load, a_pass, self.settings.budget)), "a_pass": a_pass}
-
-    def _scheduled(self, load: Load, first: dict[str, Any] | None) -> tuple[Schedule, float]:
-        """Fixed by the first call together with the seconds of a pass, which vary from call to call."""
-        record = self.records.get("schedule") or first or self._first_schedule(load)
-        return Schedule(**record["schedule"]), record["a_pass"]
 
     def _say_cost(self, schedule: Schedule, load: Load, a_pass: float) -> None:
         s = self.settings
@@ -274,10 +271,10 @@ class _Job:
         }
         sentences = findings(decision, winner.name, table, tables["scan"], self.settings, self.rule, cuts)
         manifest = finished_manifest(facts, self.records.parts, {"total": time.perf_counter() - self.started})
-        file = None if self.folder is None else self.folder / PLAN_FILE
         result = Lift(
-            decision.lifted, winner.name, table, **tables, keys=keys, findings=sentences, manifest=manifest, file=file
-        )
+            decision.lifted, winner.name, table, **tables, keys=keys, findings=sentences, manifest=manifest,
+            file=None if self.folder is None else self.folder / PLAN_FILE,
+        )  # fmt: skip
         if self.folder is not None:
             result.save(self.folder)
         return result

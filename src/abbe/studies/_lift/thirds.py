@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..._errors import AbbeError
@@ -97,20 +96,17 @@ def _no_room(model: LoadedModel, choose: Portion, settings: LiftSettings, length
     if model.context is not None and length > model.context:
         return f"the model's context is {model.context:,} tokens"
     needed = enough_windows(settings.level)
-    try:
-        room = len(windows_for(model, choose.text, (length,), settings.windows, choose.seed))
-    except AbbeError:  # not one window has room
-        room = 0
+    room = len(longer_windows(model, choose, settings, length))
     why = f"{choose.text.name}, which is as long as the judged one, has room for {room} windows of {needed} needed"
     return why if room < needed else ""
 
 
-def longer_windows(model: LoadedModel, portion: Portion, settings: LiftSettings, lengths: Sequence[int]) -> Windows:
-    """Windows of the opened part; too few make the rule fail, since it names these lengths already."""
+def longer_windows(model: LoadedModel, portion: Portion, settings: LiftSettings, length: int) -> Windows:
+    """Windows of a length that may not fit; too few to judge on make the rule fail, since it names the length."""
     try:
-        return windows_for(model, portion.text, tuple(lengths), settings.windows, portion.seed)
-    except AbbeError as error:
-        return Windows([], dict.fromkeys(lengths, str(error)))
+        return windows_for(model, portion.text, (length,), settings.windows, portion.seed)
+    except AbbeError as error:  # not one fits
+        return Windows([], {length: str(error)})
 
 
 def windows_of(model: LoadedModel, portion: Portion, settings: LiftSettings) -> Windows:

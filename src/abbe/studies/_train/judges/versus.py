@@ -1,4 +1,4 @@
-"""train_recall and train_text, judged: is any normalizer better than softmax, each at its own best rate?"""
+"""train_recall and train_text, judged: is any normalizer better than softmax, each at its best rate?"""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def judge_loss(tables: Tables, level: float) -> tuple[Finding, ...]:
 
 
 def _judge(tables: Tables, level: float, measure: str) -> tuple[Finding, ...]:
-    made: list[Finding] = []
+    findings: list[Finding] = []
     for more, rows in by_optimizer(tables):
-        made += [_versus(rows, more, measure, level), _pace(rows, more), *rate_finding(rows, more, level)]
-    return tuple(made)
+        findings += [_versus(rows, more, measure, level), _pace(rows, more), *rate_finding(rows, more, level)]
+    return tuple(findings)
 
 
 def _versus(table: pl.DataFrame, more: str, measure: str, level: float) -> Finding:
@@ -63,7 +63,7 @@ def _versus(table: pl.DataFrame, more: str, measure: str, level: float) -> Findi
 
 
 def _pace(table: pl.DataFrame, more: str) -> Finding:
-    """Steps to half the first loss, which still differ where all reach the same end."""
+    """Steps to half the first loss: they differ even if all reach the same final loss."""
     steps: dict[str, Fact] = {}
     for name, rows in at_best_rate(table).items():
         halves = by_seed(rows, "half_step")
