@@ -25,12 +25,12 @@ def findings(
     cut: Sequence[str],
 ) -> tuple[Finding, ...]:  # fmt: skip
     rows = {row["contender"]: row for row in table.to_dicts()}
-    found = [_verdict(decision, plan, rows, settings, rule), _beside(rows, settings), *_scan(scan)]
+    sentences = [_verdict(decision, plan, rows, settings, rule), _beside(rows, settings), *_scan(scan)]
     if cut:
         more = f"; and {len(cut) - 3} more" if len(cut) > 3 else ""
         words = f"The budget cut the search short: {'; '.join(cut[:3])}{more}."
-        found.append(Finding("budget", words, _BUDGET_RULE))
-    return tuple(found)
+        sentences.append(Finding("budget", words, _BUDGET_RULE))
+    return tuple(sentences)
 
 
 def _verdict(

@@ -7,7 +7,6 @@ gradients, (iii) rising entropy and (iv) falling N_s/N warn early, (v) N_s/N of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ import polars as pl
 
 from ...words.finding import Fact, Finding
 from ...words.numbers import percent
-from .judges.paired import Gain
+from .judges.paired import BETTER, Gain
 from .tables import Tables, best_run, mean_interval
 from .temperature import temperature
 
@@ -56,16 +55,19 @@ class _Change(Gain):
         return lost or (self.slower is not None and self.slower > SLOW)
 
     def __str__(self) -> str:
-        ends = "" if self.low is None else f" ({_points(self.low)} to {_points(self.high)})"
         slower = self.slower if self.slower is not None else 0.0
         times = "the loss never halves" if slower == math.inf else f"{slower:.1f} times the steps to half loss"
         pace = f" and {times}" if slower > SLOW else ""
-        return f"{_points(self.mean)} points{ends}{pace}"
+        return f"{_points(self.mean)} points{_ends(self)}{pace}"
 
 
-def _points(x: float | None) -> str:
+def _points(x: float) -> str:
     """A change in percentage points; one that rounds to 0 has no sign."""
-    return "" if x is None else f"{round(100 * x):+d}" if round(100 * x) else "0"
+    return f"{round(100 * x):+d}" if round(100 * x) else "0"
+
+
+def _ends(gain: Gain) -> str:
+    return "" if gain.low is None or gain.high is None else f" ({_points(gain.low)} to {_points(gain.high)})"
 
 
 def _optimizers(table: pl.DataFrame) -> list[str]:
@@ -156,16 +158,16 @@ def _normed(table: pl.DataFrame, low: str, level: float) -> list[Finding]:
 
 def _decoupled(table: pl.DataFrame, low: str, level: float) -> list[Finding]:
     """(ii): does another normalizer lose less accuracy at low temperature than softmax does?"""
-    others = [one for one in table["normalizer"].unique(maintain_order=True) if one != _SOFTMAX]
     holds, numbers, parts = [], dict[str, Fact](), []
-    for normalizer in others:
-        gains = [gain for optimizer in _optimizers(table) for gain in _gains(table, normalizer, optimizer, low)]
-        mean, least, most = mean_interval(_by_seed(gains), level, (-2.0, 2.0))
-        numbers |= {normalizer: mean, f"{normalizer}_low": least, f"{normalizer}_high": most}
-        ends = "" if least is None else f" ({_points(least)} to {_points(most)})"
-        parts.append(f"{normalizer} {_points(mean)}{ends}")
-        if least is not None and least > 0:
-            holds.append(normalizer)
+    for normalizer in table["normalizer"].unique(maintain_order=True):
+        if normalizer == _SOFTMAX:
+            continue
+        gains = [_gains(table, normalizer, optimizer, low) for optimizer in _optimizers(table)]
+        means = [math.fsum(gain[seed] for gain in gains) / len(gains) for seed in gains[0]]
+        gain = Gain(*mean_interval(means, level, (-2.0, 2.0)))
+        numbers |= gain.numbers(normalizer)
+        parts.append(f"{normalizer} {_points(gain.mean)}{_ends(gain)}")
+        holds += [normalizer] if gain.verdict == BETTER else []
     if not parts:
         return []
     verdict = f"holds for {', '.join(holds)}" if holds else "does not hold"
@@ -181,21 +183,16 @@ def _decoupled(table: pl.DataFrame, low: str, level: float) -> list[Finding]:
     return [Finding("(ii) other normalizers", sentence, rule, numbers | {"verdict": verdict})]
 
 
-def _gains(table: pl.DataFrame, normalizer: str, optimizer: str, low: str) -> Iterable[tuple[int, float]]:
+def _gains(table: pl.DataFrame, normalizer: str, optimizer: str, low: str) -> dict[int, float]:
+    """By seed: the change of accuracy at low temperature, minus that of softmax."""
+
     def change(spec: str) -> dict[int, float]:
         some = _of(table, normalizer=spec, optimizer=optimizer, compensated=False)
         here, there = (_accuracies(_best(some.filter(temperature=t))) for t in (low, "1"))
         return {seed: here[seed] - there[seed] for seed in here}
 
     of_softmax = change(_SOFTMAX)
-    return [(seed, x - of_softmax[seed]) for seed, x in change(normalizer).items()]
-
-
-def _by_seed(gains: Sequence[tuple[int, float]]) -> list[float]:
-    sums: dict[int, list[float]] = {}
-    for seed, gain in gains:
-        sums.setdefault(seed, []).append(gain)
-    return [math.fsum(some) / len(some) for some in sums.values()]
+    return {seed: x - of_softmax[seed] for seed, x in change(normalizer).items()}
 
 
 def _warning(warnings: pl.DataFrame, topic: str, quantity: str, direction: str, words: str) -> list[Finding]:

@@ -82,8 +82,7 @@ class Worker:
             raise AbbeError(answer["refused"])
         if "failed" in answer:
             raise RuntimeError(f"{choice.label}: {answer['failed']}")
-        content: dict[str, Any] = answer["content"]
-        return content
+        return cast(dict[str, Any], answer["content"])
 
     def close(self) -> None:
         self._process.kill()

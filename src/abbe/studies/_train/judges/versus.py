@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 
 import polars as pl
 
@@ -12,19 +13,14 @@ from ..tables import Tables, mean_interval
 from .paired import BETTER, WORSE, at_best_rate, baseline_of, by_optimizer, by_seed, gain, rate_finding
 
 
-def judge_accuracy(tables: Tables, level: float) -> tuple[Finding, ...]:
-    return _judge(tables, level, "accuracy")
-
-
-def judge_loss(tables: Tables, level: float) -> tuple[Finding, ...]:
-    return _judge(tables, level, "loss")
-
-
 def _judge(tables: Tables, level: float, measure: str) -> tuple[Finding, ...]:
     findings: list[Finding] = []
     for more, rows in by_optimizer(tables):
         findings += [_versus(rows, more, measure, level), _pace(rows, more), *rate_finding(rows, more, level)]
     return tuple(findings)
+
+
+judge_accuracy, judge_loss = partial(_judge, measure="accuracy"), partial(_judge, measure="loss")
 
 
 def _versus(table: pl.DataFrame, more: str, measure: str, level: float) -> Finding:
