@@ -115,8 +115,8 @@ class Search:
                 if self._time_is_up(f"head-{plan.number}-{layer}-{head}", f"head {head} of layer {layer} alone"):
                     return None
                 others = tuple(other for other in heads if other != head)
-                if not others or self._head_keys(plan, f"{layer}-{head}", {layer: others}) <= whole:
-                    helping[layer] += (head,)
+                without = self._head_keys(plan, f"{layer}-{head}", {layer: others}) if others else -math.inf
+                helping[layer] += (head,) if without <= whole else ()
         if all(len(heads) == self.fits.heads[layer] for layer, heads in helping.items()):
             return None
         recipe = {layer: spec for layer, spec in plan.recipe.items() if helping[layer]}
