@@ -102,8 +102,8 @@ def test_help_says_what_each_answers_and_how_long_it_takes() -> None:
     [
         (["--task", "juggling"], "there is no task 'juggling': choose one of recall, mqar, maximum, text"),
         (["--optimizer", "lion"], "there is no optimizer 'lion': choose one of sgd, adamw, muon"),
-        (["--temperatures", "1,0"], "temperature '0' is none: a number > 0, learned"),
-        (["--temperatures", "stepwise:1:0.1"], "temperature 'stepwise:1:0.1' is none: a number > 0"),
+        (["--temperatures", "1,0"], "temperature is '0', but must be a number > 0, learned"),
+        (["--temperatures", "stepwise:1:0.1"], "temperature is 'stepwise:1:0.1', but must be a number > 0"),
         (["--with", "entmx"], "'entmx'"),
         (["--rates", "0"], "rates must be numbers > 0"),
         (["--decay", "-1"], "--decay is -1, but must be a number >= 0"),

@@ -89,7 +89,7 @@ def test_critical_n_moves_as_planted() -> None:
     row, why = critical(distances(4), distances(2, seed=1))
     assert (row["first"], row["second"], row["difference"], row["length"]) == (4, 2, -2, 64)
     assert row["low"] <= row["high"] < 0
-    assert why == ["The decay exponent is not compared: these runs did not keep what it is fitted to."]
+    assert why == ["The decay exponent is not compared: these runs did not keep the sums that it is fitted to."]
     same, _ = critical(distances(4), distances(4))
     assert (same["difference"], same["low"], same["high"]) == (0, 0, 0)
 

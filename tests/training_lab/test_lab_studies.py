@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def test_usual_normalizers_of_train_length_are_those_of_the_issue() -> None:
 
 def test_text_learns_some_and_is_judged_by_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "_TIMED", 1)
-    monkeypatch.setattr(text_study, "USUAL", text_study.USUAL.quick(readings=2, test_size=8))
+    monkeypatch.setattr(text_study, "USUAL", dataclasses.replace(text_study.USUAL, readings=2, test_size=8))
     text = abbe.Text("cycle", CYCLE)
     result = abbe.train_text(text, normalizers="softmax", rates=0.003, seeds=1, steps=10, **QUIET)
     assert result.experiment == "text"

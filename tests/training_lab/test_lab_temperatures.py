@@ -93,6 +93,6 @@ def test_steps_that_are_read(steps: int, readings: int) -> None:
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "nan", "inf", "1e-40", "hot", "linear:1", "geometric:1:0", "learned:1:2"])
 def test_what_is_no_temperature_is_refused(wrong: str) -> None:
-    with pytest.raises(abbe.AbbeError, match=r"is none: a number > 0, learned.*linear, geometric, cosine") as refused:
+    with pytest.raises(abbe.AbbeError, match=r"must be a number > 0, learned.*linear, geometric, cosine") as refused:
         temperature(wrong)
     assert "\n" not in str(refused.value)

@@ -83,7 +83,7 @@ _FILES: dict[str, dict[str, str]] = {
     "lift": {
         "lift.html": "the page: the scan as a map, all plans in one picture, the judged table, commands to repeat it",
         "plan.safetensors": 'the plan, for `abbe.swap(model, "file:...")` and `abbe compare --with file:...`',
-        "softmax.safetensors": "its control, softmax with the same tuning, used the same way",
+        "softmax.safetensors": "its control (softmax, tuned the same way), used the same way",
         "table.csv": "the judged table",
         "scan.csv": "each group of layers alone",
         "plans.csv": "every plan that was tried",

@@ -123,7 +123,7 @@ def test_what_is_measured_alike_in_runs(sharper: abbe.Difference, tmp_path: Path
     with pytest.raises(AbbeError, match=r"a and c were measured with different settings \(seed\)"):
         abbe.diff(tmp_path / "a", tmp_path / "c")
     (tmp_path / "b" / "windows" / "24-3.safetensors").unlink()
-    with pytest.raises(AbbeError, match="has not all of its windows"):
+    with pytest.raises(AbbeError, match="lacks some of its windows"):
         abbe.diff(tmp_path / "a", tmp_path / "b")
     with pytest.raises(AbbeError, match="is a folder of `abbe diff`"):
         abbe.diff(tmp_path / "a", tmp_path / "diff")
@@ -158,7 +158,7 @@ def test_mistakes(tmp_path: Path) -> None:
     model = tiny_runs.model()
     for first, second, error in (
         (model, None, "there is only one model"),
-        (str(tmp_path), None, "is no model, no run, and holds no checkpoints"),
+        (str(tmp_path), None, "is neither a model nor a run, and holds no checkpoints"),
         (f"{tmp_path}/*", None, "matches no folder of a model or of a run"),
         (model, wrap(tiny_models.gpt2(vocab_size=256, n_layer=3), tiny_models.byte_tokenizer(), "deep"),
          "tiny gpt2 has 2 layers of 4 heads, deep has 3 layers of 4: diff compares head by head"),

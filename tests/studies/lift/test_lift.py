@@ -185,7 +185,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "share in words": ({"max_loss": "half"}, r"max_loss is 'half', but must be a share"),
     "whole share": ({"max_loss": "100%"}, r"max_loss is '100%', but must be a share"),
     "budget": ({"budget": "soon"}, r"budget is 'soon', but must be a time such as 90s, 20m or 1\.5h"),
-    "pattern": ({"normalizers": "layers.0=sparsemax"}, r"lift chooses the layers, give a spec alone"),
+    "pattern": ({"normalizers": "layers.0=sparsemax"}, r"lift chooses the layers, give only a spec"),
     "twice": ({"normalizers": ["sparsemax", "sparsemax"]}, r"sparsemax is given twice"),
     "none": ({"normalizers": []}, r"there is nothing to try"),
     "lengths": ({"lengths": [512]}, r"lengths are those of the pass keys: give goal='retrieval'"),

@@ -13,8 +13,8 @@ from inside import (
     best,
     cut,
     fitting,
+    for_next_round,
     full,
-    going_on,
     layer_groups,
     nested_recipes,
     passes,
@@ -68,15 +68,15 @@ def tried(name: str, rise: float, gain: float, high: float | None = None) -> Tri
 
 def test_the_ladder_keeps_a_plan_that_is_affordable_now_and_one_that_may_become_so() -> None:
     plans = [tried("safe", 0.003, 0.3), tried("bold", 0.04, 0.9), tried("bad", 0.5, 0.95), tried("small", 0.0, 0.1)]
-    assert [one.name for one in going_on(plans, 2, SETTINGS, 16.0)] == ["safe", "bold"]
+    assert [one.name for one in for_next_round(plans, 2, SETTINGS, 16.0)] == ["safe", "bold"]
 
 
 def test_for_the_loss_large_plans_come_into_the_first_round_of_tuning() -> None:
     recipes = {"one": ((0, "a"),), "two": ((0, "a"), (1, "a")), "both": ((0, "b"), (1, "b"))}
     plans = [Tried(name, recipes[name], 0, rise, rise, -rise) for name, rise in zip(recipes, (0, 2, 1), strict=True)]
-    assert [one.name for one in going_on(plans, 2, for_goal("loss"), 16.0)] == ["both", "one"]
+    assert [one.name for one in for_next_round(plans, 2, for_goal("loss"), 16.0)] == ["both", "one"]
     tuned = [dataclasses.replace(plan, steps=8) for plan in plans]
-    assert [one.name for one in going_on(tuned, 2, for_goal("loss"), 4.0)] == ["one", "both"]
+    assert [one.name for one in for_next_round(tuned, 2, for_goal("loss"), 4.0)] == ["one", "both"]
 
 
 def test_chosen_is_the_largest_gain_within_the_loss_else_the_nearest() -> None:
@@ -121,7 +121,7 @@ def test_the_parts_of_a_text_share_nothing_and_draw_apart() -> None:
 def test_the_judged_part_opens_once() -> None:
     sealed = Sealed(cut(abbe.Text("words", "a b c d " * 50), 0)["judge"])
     assert sealed.open().text.content
-    with pytest.raises(abbe.AbbeError, match="it is read once"):
+    with pytest.raises(abbe.AbbeError, match="it can be read only once"):
         sealed.open()
 
 

@@ -45,7 +45,7 @@ def test_zeros_at_no_loss_lift() -> None:
     ("case", "failed"),
     [
         (judged(plan=shifted(0.03)), "the loss may rise by more than 0.5 %"),
-        (judged(zeros=0.03), "no shown gain over the baseline"),
+        (judged(zeros=0.03), "no clear gain over the baseline"),
         (
             judged(needles={"baseline": [True] * 20, CONTROL: [True] * 20, PLAN: [False] * 20}),
             "fewer needles are found",
@@ -68,7 +68,7 @@ def test_a_lower_loss_must_be_lower_than_that_of_softmax_tuned_alike() -> None:
     lower = shifted(-0.05)
     assert decide(judged(plan=lower), for_goal("loss")).lifted
     decision = decide(judged(plan=lower, control=lower), for_goal("loss"))
-    assert decision.failed == (f"no shown gain over {CONTROL}",)
+    assert decision.failed == (f"no clear gain over {CONTROL}",)
 
 
 def test_pass_keys_count_in_pairs() -> None:

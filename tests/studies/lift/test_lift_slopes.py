@@ -11,11 +11,12 @@ import planted_slopes
 import pytest
 import torch
 from inside import (
-    Asked,
     Fits,
+    Haystack,
     LiftPlan,
     Parts,
     Portion,
+    ReadHaystack,
     SlopeLearner,
     engine_watch,
     haystacks,
@@ -40,6 +41,10 @@ def portion() -> Portion:
     return Portion("fit", PROSE, 0, 0)
 
 
+def log_probabilities(read: ReadHaystack, haystack: Haystack) -> torch.Tensor:
+    return torch.stack([read.log_probability(*question) for question in haystack.questions])
+
+
 def test_a_haystack_has_a_question_for_each_sentence_at_depths_spread_evenly() -> None:
     tokenizer = compare_runs.word_model().tokenizer
     some = haystacks(tokenizer, portion(), 128, 4)
@@ -59,15 +64,15 @@ def test_a_question_on_top_of_the_cache_is_that_of_a_plain_pass() -> None:
     model = compare_runs.word_model()
     (haystack,) = haystacks(model.tokenizer, portion(), 64, 1)
     with torch.no_grad(), abbe.swap(model, "logn:trained=10,slope=2,beyond=true"):
-        asked = Asked(model, haystack)
-        cached = asked.log_probabilities()
-        again = asked.log_probabilities()  # the cache is as it was
+        read = ReadHaystack(model, haystack)
+        cached = log_probabilities(read, haystack)
+        again = log_probabilities(read, haystack)  # the cache is as it was
         whole = []
         for tokens, width in haystack.questions:
             logits = model.network(input_ids=torch.cat([haystack.body, tokens])[None]).logits[0].log_softmax(-1)
             whole.append(logits[-width - 1 : -1].gather(-1, tokens[-width:, None]).sum())
-    assert asked.is_cached
-    assert asked.bytes > 0
+    assert read.is_cached
+    assert read.bytes > 0
     torch.testing.assert_close(cached, torch.stack(whole), rtol=1e-4, atol=1e-4)
     assert torch.equal(cached, again)
 
@@ -76,17 +81,17 @@ def test_a_model_without_a_cache_reads_the_whole_text(monkeypatch: pytest.Monkey
     model = compare_runs.word_model()
     (haystack,) = haystacks(model.tokenizer, portion(), 64, 1)
     with torch.no_grad():
-        cached = Asked(model, haystack).log_probabilities()
+        cached = log_probabilities(ReadHaystack(model, haystack), haystack)
         monkeypatch.setattr("abbe.studies._lift.questions._cache_after", lambda *_: None)
-        asked = Asked(model, haystack)
-        torch.testing.assert_close(asked.log_probabilities(), cached, rtol=1e-4, atol=1e-4)
-    assert not asked.is_cached
+        read = ReadHaystack(model, haystack)
+        torch.testing.assert_close(log_probabilities(read, haystack), cached, rtol=1e-4, atol=1e-4)
+    assert not read.is_cached
 
 
 def test_only_as_many_texts_are_kept_as_there_is_room_for() -> None:
     model = compare_runs.word_model()
     some = haystacks(model.tokenizer, portion(), 64, 3)
-    each = Asked(model, some[0]).bytes
+    each = ReadHaystack(model, some[0]).bytes
     assert len(read_all(model, some, 2 * each + 1000)) == 2
     assert len(read_all(model, some, 1)) == 1
 
@@ -144,7 +149,9 @@ def test_the_head_whose_slope_is_the_cure_is_learned() -> None:
     @torch.no_grad()
     def answered(what: Any) -> float:
         with abbe.swap(model, what):
-            return float(torch.stack([Asked(model, one).log_probabilities().mean() for one in others]).mean())
+            return float(
+                torch.stack([log_probabilities(ReadHaystack(model, one), one).mean() for one in others]).mean()
+            )
 
     # On other texts about as good as the cure itself, by true passes over each of them.
     baseline, cured = answered("softmax"), answered(planted_slopes.cure())

@@ -14,12 +14,12 @@ from ...words.numbers import heads_of, interval, many, number, percent, sentence
 from .fitted import CRITICAL, DECAY
 from .paired import LOSS
 
-MAIN = (  # what a first look needs
+MAIN = (  # measures for a first look
     "effective_tokens", "max_weight", "separability", "top_mass", "sink_mass", "previous_token", "induction",
     "sensitivity_worst_mean",
 )  # fmt: skip
-_SHOWN = 3
-_BARE = ("weight", "share", "exponent")  # units that the label says already
+_MOST_HEADS = 3  # among the largest changes
+_BARE = ("weight", "share", "exponent")  # units that the label already says
 
 
 def findings(table: pl.DataFrame, names: Sequence[str], size: int | None, level: float, windows: int) -> list[Finding]:
@@ -49,29 +49,29 @@ def _rule(level: float) -> str:
 def _how_much(single: pl.DataFrame, names: Sequence[str], level: float, windows: int) -> Finding:
     heads = single.select("layer", "head").unique().height
     changed = single.filter("changed")
-    count, measures = changed.select("layer", "head").unique().height, single["measure"].n_unique()
-    largest = single["difference"].abs().max()
+    places = changed.select("layer", "head").unique().sort("layer", "head").rows()
+    count = len(places)
     facts: dict[str, Fact] = {
         "heads": heads, "changed heads": count, "rows": len(single), "changed rows": len(changed), "windows": windows,
     }  # fmt: skip
-    if largest == 0:
+    if single["difference"].abs().max() == 0:
         words = f"{names[0]} and {names[-1]} are the same: all {len(single):,} numbers agree to the last bit"
     elif not count:
         words = (
-            f"Nothing changed beyond chance and rounding: no head of {heads}, in {many(measures, 'measure')} "
-            f"on {many(windows, 'window')}"
+            f"Nothing changed beyond chance and rounding: no head of {heads}, in "
+            f"{many(single['measure'].n_unique(), 'measure')} on {many(windows, 'window')}"
         )
     else:
         words = (
             f"From {names[0]} to {names[-1]} {heads_of(count, heads, 'changes', 'change')} beyond chance: "
             f"{percent(len(changed) / len(single))} of {len(single):,} numbers"
         )
-    return Finding("what changed", f"{words}.", _rule(level), facts, _places(changed))
+    return Finding("what changed", f"{words}.", _rule(level), facts, tuple(places))
 
 
 def _loss(together: pl.DataFrame) -> list[Finding]:
-    """Of the next token, where both sides predict it."""
-    rule = "paired over windows; changed if the interval of the difference does not hold 0"
+    """The loss of the next token, if both sides predict it."""
+    rule = "paired over windows; changed if the interval of the difference does not contain 0"
     findings = []
     for row in together.filter(pl.col("measure") == LOSS).to_dicts():
         same = row["low"] is None or row["low"] <= 0 <= row["high"]
@@ -81,15 +81,15 @@ def _loss(together: pl.DataFrame) -> list[Finding]:
 
 
 def fitted_findings(table: pl.DataFrame, left_out: Sequence[str]) -> list[Finding]:
-    """The mean decay exponent and critical N at the largest length, and why one of them is not compared."""
+    """The mean decay exponent and critical N at the largest length, or why they are not compared."""
     together = table.filter(pl.col("head").is_null() & pl.col("measure").is_in((DECAY, CRITICAL)))
     last = {row["measure"]: row for row in together.sort("length", nulls_last=False).to_dicts()}
     rule = (
         "the decay exponent is fitted over all windows of all lengths, critical N over all heads at the largest length "
         "that has one; both sides are resampled by the same draws; changed if the interval of the difference does not "
-        "hold 0"
+        "contain 0"
     )
-    said = []
+    compared = []
     for name in (DECAY, CRITICAL):
         if (row := last.get(name)) is None:
             continue
@@ -98,8 +98,8 @@ def fitted_findings(table: pl.DataFrame, left_out: Sequence[str]) -> list[Findin
         how = "has no interval" if row["low"] is None and row["difference"] != 0 else how
         at = "" if row["length"] is None else f" at {row['length']:,} tokens"
         words = f"{sentence(_label(row))}{at} {how}: {_moved(row).removeprefix(f'{_label(row)}, ')}"
-        said.append(Finding("over lengths", f"{words}.", rule, _facts(row)))
-    return said + [Finding("not compared", line, rule) for line in left_out]
+        compared.append(Finding("over lengths", f"{words}.", rule, _facts(row)))
+    return compared + [Finding("not compared", line, rule) for line in left_out]
 
 
 def _largest(single: pl.DataFrame, level: float) -> list[Finding]:
@@ -107,12 +107,14 @@ def _largest(single: pl.DataFrame, level: float) -> list[Finding]:
     changed = single.filter("changed").sort(pl.col("effect").abs(), descending=True, nulls_last=True)
     main = changed.filter(pl.col("measure").is_in(MAIN))
     changed = main if len(main) else changed
-    rows = changed.unique(["layer", "head"], keep="first", maintain_order=True).head(_SHOWN).to_dicts()
-    rule = f"{_rule(level)}; the largest by difference over the standard deviation of the measure over heads"
-    return [
-        Finding("largest changes", f"{_where(row)}: {_moved(row)}.", rule, _facts(row), ((row["layer"], row["head"]),))
-        for row in rows
-    ]
+    rows = changed.unique(["layer", "head"], keep="first", maintain_order=True).head(_MOST_HEADS).to_dicts()
+    rule = f"{_rule(level)}; ranked by difference over the standard deviation of the measure over heads"
+    findings = []
+    for row in rows:
+        layer, head = row["layer"], row["head"]
+        words = f"Layer {layer}, head {head}: {_moved(row)}."
+        findings.append(Finding("largest changes", words, rule, _facts(row), ((layer, head),)))
+    return findings
 
 
 def _layers(single: pl.DataFrame, level: float) -> list[Finding]:
@@ -158,23 +160,14 @@ def _label(row: Mapping[str, Any]) -> str:
     return label + ("" if row["n"] is None else f", N = {row['n']}")
 
 
-def _where(row: Mapping[str, Any]) -> str:
-    return f"Layer {row['layer']}, head {row['head']}"
-
-
 def _facts(row: Mapping[str, Any]) -> dict[str, Fact]:
-    named = {"first": "first", "second": "second", "difference": "difference", "low": "interval from", "high": "to"}
-    return {words: row[key] for key, words in named.items()} | {"q value": row["q_value"], "length": row["length"]}
-
-
-def _places(changed: pl.DataFrame) -> tuple[tuple[int, int], ...]:
-    return tuple(changed.select("layer", "head").unique().sort("layer", "head").iter_rows())
+    facts = {name: row[name] for name in ("first", "second", "difference")}
+    return facts | {"interval from": row["low"], "to": row["high"], "q value": row["q_value"], "length": row["length"]}
 
 
 def _spans(numbers: Sequence[int]) -> str:
     """ "layer 3", "layers 0-2 and 5"."""
     # Neighbours have the same difference to their place.
     runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
-    shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    listed = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-    return f"layer{'' if len(numbers) == 1 else 's'} {listed}"
+    *before, last = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return f"layer{'' if len(numbers) == 1 else 's'} {', '.join(before)}{' and ' if before else ''}{last}"

@@ -1,8 +1,8 @@
-"""What needs all windows at once, on two sides: the decay exponent of heads, and critical N.
+"""Differences of numbers that need all windows at once: the decay exponent of heads, and critical N.
 
 What is special: both sides are resampled by the same draws, so the interval of a difference is paired although these
-numbers are no means over windows. The p value of an exponent is that of a t test over jackknife pseudo-values, which
-for a mean would be the paired t test itself. Critical N is a step of a grid and gets an interval alone.
+numbers are not means over windows. The p value of an exponent comes from a t test over jackknife pseudo-values, which
+for a mean would be the paired t test itself. Critical N is a step of a grid, so it has an interval but no p value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def fitted_rows(
     rows, left_out = _decay(every, settings)
     for length in lengths:
         more, why = _critical(length, (first[length], second[length]), names, settings)
-        rows, left_out = [*rows, *more], [*left_out, *why]
+        rows += more
+        left_out += why
     return rows, left_out
 
 
@@ -46,7 +47,7 @@ def fitted_rows(
 def _decay(sides: _Sides, settings: Settings) -> tuple[list[Columns], list[str]]:
     keys = [key for key in sides[0][0] if key.startswith(_SUMS)]
     if not keys or any(key not in record for key in keys for side in sides for record in side):
-        return [], ["The decay exponent is not compared: these runs did not keep what it is fitted to."]
+        return [], ["The decay exponent is not compared: these runs did not keep the sums that it is fitted to."]
     sums = [
         {key.removeprefix(_SUMS): torch.stack([record[key] for record in side]).double() for key in keys}
         for side in sides
@@ -61,33 +62,31 @@ def _decay(sides: _Sides, settings: Settings) -> tuple[list[Columns], list[str]]
         why = "all queries see the same number of keys; measure several lengths (--lengths 64,128,256)"
         return [], [f"The decay exponent is not compared: {why}."]
     drawn = _exponents(sums, resampled_counts(count, settings.resamples, settings.seed))
-    # Without a window the slope may be undefined: the others speak for it.
+    # With one window left out, the slope of a head may be undefined: the mean is then over the other heads.
     spared = _exponents(sums, torch.ones(count, count, dtype=torch.float64) - torch.eye(count, dtype=torch.float64))
-    together = [[_over_heads(x) for x in one] for one in (of_heads, drawn, spared)]
-    single = _decay_rows(of_heads, drawn, spared, settings, of_heads=True)
-    return [single, _decay_rows(together[0], together[1], together[2], settings, of_heads=False)], []
+    together = [[x.flatten(1).nanmean(1) for x in sides] for sides in (of_heads, drawn, spared)]
+    return [
+        _decay_rows((of_heads, drawn, spared), settings, of_heads=True),
+        _decay_rows(together, settings, of_heads=False),
+    ], []
 
 
 def _exponents(sums: Sequence[Mapping[str, Tensor]], counts: Tensor) -> list[Tensor]:
     return [weighted_decay_exponents(side, counts) for side in sums]
 
 
-def _over_heads(exponents: Tensor) -> Tensor:
-    return exponents.flatten(1).nanmean(1)
-
-
-def _decay_rows(
-    once: Sequence[Tensor], drawn: Sequence[Tensor], spared: Sequence[Tensor], settings: Settings, *, of_heads: bool
-) -> Columns:
-    """Exponents of both sides: (1, ...), (resample, ...) and (window left out, ...)."""
+def _decay_rows(exponents: Sequence[Sequence[Tensor]], settings: Settings, *, of_heads: bool) -> Columns:
+    """From exponents of both sides: (1, ...), (resample, ...) and (window left out, ...)."""
+    once, drawn, spared = exponents
     first, second = (x[0] for x in once)
     difference, windows = second - first, len(spared[0])
     again = (drawn[1] - drawn[0]).flatten(1) if of_heads else (drawn[1] - drawn[0])[:, None]
     low, high = (end.view(difference.shape) for end in interval_ends(again, settings.level, windows))
     pseudo = windows * difference - (windows - 1) * (spared[1] - spared[0])
-    few = torch.full_like(difference, torch.nan)
-    ends = (low, high) if windows > 1 else (few, few)
-    return columns_of(DECAY, None, first, second, difference, ends, paired_p(pseudo), settings, of_heads=of_heads)
+    if windows < 2:
+        low = high = torch.full_like(difference, torch.nan)
+    p = paired_p(pseudo)
+    return columns_of(DECAY, None, first, second, difference, (low, high), p, settings, of_heads=of_heads)
 
 
 # -- Critical N --------------------------------------------------------------------------------------------------------
@@ -97,7 +96,7 @@ def _critical(length: int, sides: _Sides, names: Sequence[str], settings: Settin
     """One row of all heads at one length."""
     start = f"Critical N at {length:,} tokens is not compared"
     if any(key not in record for key in _DISTANCE for side in sides for record in side):
-        return [], [f"{start}: these runs did not keep the distances that it is tested on."]
+        return [], [f"{start}: these runs did not keep the distances that it tests."]
     means = [[torch.stack([record[key] for record in side]) for key in _DISTANCE] for side in sides]
     usable = [
         place
@@ -114,17 +113,15 @@ def _critical(length: int, sides: _Sides, names: Sequence[str], settings: Settin
     if any(value is None for value in values):
         which = " and ".join(name for name, value in zip((names[0], names[-1]), values, strict=True) if value is None)
         return [], [f"{start}: on {which} every selection up to N = {grid[-1]} differs from random."]
-    low, high = _critical_ends(means, usable, grid, settings, len(sides[0]))
-    a, b = (torch.tensor(float(value), dtype=torch.float64) for value in values if value is not None)
-    ends = torch.tensor(low, dtype=torch.float64), torch.tensor(high, dtype=torch.float64)
-    nothing = torch.tensor(torch.nan, dtype=torch.float64)
-    return [columns_of(CRITICAL, length, a, b, b - a, ends, nothing, settings, of_heads=False)], []
+    ends = _critical_ends(means, usable, grid, settings, len(sides[0]))
+    a, b, low, high, p = torch.tensor([*values, *ends, math.nan], dtype=torch.float64).unbind()
+    return [columns_of(CRITICAL, length, a, b, b - a, (low, high), p, settings, of_heads=False)], []
 
 
 def _critical_ends(
     means: Sequence[Sequence[Tensor]], usable: Sequence[int], grid: Sequence[int], settings: Settings, windows: int
 ) -> tuple[float, float]:
-    """Of the difference; NaN where some resample has no critical N. A tenth of the resamples, as in a run's table."""
+    """Interval of the difference; NaN if a resample has no critical N. A tenth of the resamples, as in the table."""
     count = settings.resamples // 10 or 1
     drawn = [zip(*(resampled_means(x, count, settings.seed) for x in side), strict=True) for side in means]
     differences = []

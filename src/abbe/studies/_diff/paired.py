@@ -2,8 +2,8 @@
 
 What is special: text differs more from window to window than models differ from each other, so each window is compared
 with itself. p values are those of Student's t over the windows' differences; since a table has thousands of them, a
-change counts only at a q value of Benjamini and Hochberg, within the family of all heads and measures: of the changes
-that are called one, a share of at most 1 - level is expected to be chance.
+change is decided by its q value (Benjamini and Hochberg) within the family of all heads and measures: a share of at
+most 1 - level of the reported changes is expected to be chance.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ SCHEMA: dict[str, Any] = {
     "first": pl.Float64, "second": pl.Float64, "difference": pl.Float64, "low": pl.Float64, "high": pl.Float64,
     "effect": pl.Float64, "p_value": pl.Float64, "q_value": pl.Float64, "changed": pl.Boolean,
 }  # fmt: skip
-# A smaller difference is one of rounding, however regular it is: of the larger value, and of the largest of a measure,
-# some of whose values are nothing but rounding (the imbalance within a set of one).
+# Smaller differences are rounding, however regular they are: relative to the larger value, and to the largest value of
+# the measure, since some values are nothing but rounding (the imbalance within a set of one).
 ROUNDING, ROUNDING_OF_LARGEST = 1e-5, 1e-6
 _VALUE = "/value"
 _PLACES = {info.name: place for place, info in enumerate(list_measures())}
-LOSS = "loss"  # of the next token, beside the measures of all heads together
+LOSS = "loss"  # of the next token; in the rows of all heads together
 Records = Mapping[int, Sequence[Record]]  # by length, in the order of the windows
-Losses = Mapping[int, Tensor]  # by length: one of each window
+Losses = Mapping[int, Tensor]  # by length: one per window
 Columns = dict[str, np.ndarray]
 
 
@@ -41,7 +41,7 @@ def difference_table(
 ) -> pl.DataFrame:
     """All measures of all heads, the largest changes first; rows of all heads together have null as layer and head.
 
-    `losses` are those of both sides, where both predict the next token; `fitted` are rows of what needs all windows.
+    `losses` holds both sides, if both predict the next token; `fitted` are rows of numbers that need all windows.
     """
     parts = [
         part
@@ -50,9 +50,8 @@ def difference_table(
         for part in _rows_of(name, length, records, second[length], settings)
     ]
     if losses:
-        parts += [
-            _rows(LOSS, length, a, losses[1][length], settings, of_heads=False) for length, a in losses[0].items()
-        ]
+        first_losses, second_losses = losses
+        parts += [_rows(LOSS, n, x, second_losses[n], settings, of_heads=False) for n, x in first_losses.items()]
     parts += fitted
     if not parts:
         return pl.DataFrame(schema=SCHEMA)
@@ -101,7 +100,7 @@ def paired_p(differences: Tensor) -> Tensor:
 
 
 def _measures(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
-    """In the order of the registry: records that were read from files have another."""
+    """In the order of the registry, which records from files do not keep."""
     keys = [key for key in first[0] if key.endswith(_VALUE) and all(key in record for record in (*first, *second))]
     names = [key.removesuffix(_VALUE) for key in keys]
     return sorted(names, key=lambda name: (_PLACES[name.partition("@")[0]], name))
@@ -114,13 +113,15 @@ def _rows_of(
     # A window counts where both sides have a number.
     absent = a.isnan() | b.isnan()
     a, b = (x.masked_fill(absent, torch.nan) for x in (a, b))
-    first_of_all, second_of_all = (x.flatten(1, 2).nanmean(1) for x in (a, b))
-    of_all = _rows(name, length, first_of_all, second_of_all, settings, of_heads=False)
-    return [_rows(name, length, a, b, settings), of_all]
+    first_mean, second_mean = (x.flatten(1, 2).nanmean(1) for x in (a, b))
+    return [
+        _rows(name, length, a, b, settings, of_heads=True),
+        _rows(name, length, first_mean, second_mean, settings, of_heads=False),
+    ]
 
 
-def _rows(name: str, length: int, a: Tensor, b: Tensor, settings: Settings, *, of_heads: bool = True) -> Columns:
-    """Of numbers (window, layer, head) or (window, layer, head, N), without layer and head if they are of all heads."""
+def _rows(name: str, length: int, a: Tensor, b: Tensor, settings: Settings, *, of_heads: bool) -> Columns:
+    """From numbers (window, layer, head) or (window, layer, head, N); without layer and head for all heads together."""
     difference = b - a
     ends = bootstrap_interval(difference, level=settings.level, resamples=settings.resamples, seed=settings.seed)
     first, second, mean = (x.nanmean(0) for x in (a, b, difference))
@@ -131,7 +132,7 @@ def columns_of(
     name: str, length: int | None, first: Tensor, second: Tensor, mean: Tensor, ends: tuple[Tensor, Tensor], p: Tensor,
     settings: Settings, *, of_heads: bool,
 ) -> Columns:  # fmt: skip
-    """Rows of numbers (layer, head) or (layer, head, N), without layer and head if they are of all heads."""
+    """From numbers (layer, head) or (layer, head, N); without layer and head for all heads together."""
     places = np.indices(mean.shape).reshape(mean.dim(), mean.numel())
     nothing = np.full(mean.numel(), np.nan)
     layer, head, sizes = (*places[:2], places[2:]) if of_heads else (nothing, nothing, places)
@@ -147,7 +148,7 @@ def columns_of(
 
 
 def _spread(first: Tensor, second: Tensor) -> Tensor:
-    """The standard deviation of a measure over all heads of both sides, for each N: what a change is large beside."""
+    """Standard deviation of a measure over all heads of both sides, for each N: the unit of an effect."""
     both = torch.cat([first, second], 1).flatten(0, 1)
     spread = (both - both.nanmean(0)).square().nanmean(0).sqrt()
     return torch.where(spread > 0, spread, torch.nan)

@@ -1,4 +1,4 @@
-"""What `diff` gives: every measure of every head on both sides, with the difference and its paired interval."""
+"""The result of `diff`: every measure of every head on both sides, with the difference and its paired interval."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ CURVE_SCHEMA: dict[str, Any] = {"side": pl.Int32, **results.SCHEMA}
 
 @dataclass(frozen=True, eq=False)
 class Difference(Result):
-    """What `diff` measured between the first and the last side.
+    """The result of `diff`: the differences between the first and the last side.
 
     Attributes:
         table: a row for each layer, head, window length, set size n and measure: value on the first and on the last
             side (means over windows), their difference with its paired interval, the difference over the spread of the
-            heads (`effect`), p value, q value, and whether it counts as changed. The largest changes come first. What
-            holds for all heads together has null as layer and head.
+            heads (`effect`), p value, q value, and whether it counts as changed. The largest changes come first. Rows
+            of all heads together have null as layer and head.
         curves: rows of all sides, as `diagnose` gives them, with the number of the side: of all heads together, and
             of single heads for the main measures.
         findings: what changed, in sentences with their rules.
@@ -47,7 +47,7 @@ class Difference(Result):
 
     @property
     def names(self) -> list[str]:
-        """Of the sides, in order."""
+        """Names of the sides, in order."""
         return [str(one["name"]) for one in self.manifest["models"]]
 
     @property
@@ -62,7 +62,7 @@ class Difference(Result):
 
     @property
     def heads(self) -> int:
-        """How many heads were compared."""
+        """Number of heads that were compared."""
         return self.of_heads.select("layer", "head").unique().height
 
     def as_json(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Difference(Result):
 
 
 def opened_difference(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Difference:
-    """From a folder whose manifest was read; `stored` is it with its checksums."""
+    """From a folder; `stored` is its manifest with checksums."""
     findings = findings_from(read_content(folder / FINDINGS, stored)["findings"])
     table = read_table(folder / TABLE, stored, SCHEMA)
     return Difference(table, read_table(folder / CURVES, stored, CURVE_SCHEMA), findings, manifest)

@@ -1,4 +1,4 @@
-"""diff: two models, checkpoints of a training run, or runs that were measured before, head by head."""
+"""diff: two models, checkpoints of a training run, or finished runs, head by head."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from typing import Any
 
 import polars as pl
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..._errors import AbbeError
 from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, evaluating
 from ...results import Run, open_run
-from ...words.manifest import without_folder
 from ...words.measures import usual_size
 from .._engine.folder import RunFolder, claim_without_model
 from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, as_folder, as_model, as_text, room_for
 from .._engine.loss import check_causal, window_losses
-from .._engine.measuring import finished_manifest, manifest_facts, measure_run, study_facts, window_places, windows_of
+from .._engine.measuring import finished_manifest, measure_run, study_facts, windows_of
 from .._engine.parts import Parts
 from .._engine.settings import Settings, settings_for
 from .._engine.tables import Record
@@ -31,10 +30,10 @@ from .findings import MAIN, findings, fitted_findings
 from .fitted import fitted_rows
 from .paired import difference_table
 from .result import CURVE_SCHEMA, Difference
-from .sources import check_alike, check_shapes, is_run, read_run, sources
+from .sources import check_shapes, check_tokens, is_run, model_shape, names_of, provisional_id, read_runs, sources
 
 LENGTH = 256
-_RUNS = "runs"  # folder of the runs beside
+_RUNS = "runs"  # folder with one run per side
 
 
 def diff(
@@ -53,22 +52,22 @@ def diff(
             a glob of checkpoints, or a list of models, stands for several sides: first and last are compared, and all
             of them give curves.
         other: the second side.
-        text: as for `diagnose`; of runs that were measured before it is known.
+        text: as for `diagnose`; leave it out for finished runs, which have theirs.
         lengths: of windows in tokens; by default 256, or the model's context if less.
-        windows: how many windows of each length; intervals come from resampling them.
-        queries: how many queries per window, one from each of as many equal stretches, or "all".
+        windows: per length; intervals come from resampling them.
+        queries: per window, one from each of as many equal stretches, or "all".
         sizes: sizes N of the selected set; by default 1, 2, 5, 10, 20, 50 and 100.
         vectors: token vectors of the geometry: "value", "output", "hidden" or "embedding", as for `diagnose`.
-        seed: of all that is drawn: the same seed gives the same numbers.
-        level: of intervals; a change counts where its q value (Benjamini and Hochberg over all heads and measures) is
-            at most 1 - level.
+        seed: random seed: the same seed gives the same numbers.
+        level: of intervals; a change counts if its q value (Benjamini and Hochberg over all heads and measures) is at
+            most 1 - level.
         resamples: of the bootstrap, >= 1.
-        folder: keep the runs there; an interrupted study is resumed.
+        folder: for the runs; an interrupted study is resumed.
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
     Returns:
         A row for each head and measure with both values and their difference, the largest changes first. A small
-        `q_value` says that a difference is beyond chance.
+        `q_value` means that a difference is beyond chance.
 
     Raises:
         AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
@@ -79,17 +78,17 @@ def diff(
         >>> diff.heads, len(diff.names)
         (48, 2)
     """
-    place, listed, placed = as_folder(folder), sources(model, other), Placed(device, dtype, device_map)
-    runs = [is_run(one) for one in listed]
+    place, side_sources, placed = as_folder(folder), sources(model, other), Placed(device, dtype, device_map)
+    runs = [is_run(source) for source in side_sources]
     if any(runs):
         if not all(runs):
             raise AbbeError("a run cannot be compared with a model: give two models, or two runs")
         if text is not None:
             raise AbbeError("runs were measured on a text already: leave the text out")
-        return _of_runs([os.fspath(one) for one in listed], place)  # type: ignore[arg-type]
+        return _of_runs([os.fspath(run) for run in side_sources], place)  # type: ignore[arg-type]
     source = as_text(text)
-    # The first two at once, so that what does not fit is refused before anything is measured; others one by one.
-    loaded = [as_model(one, tokenizer, progress, placed) for one in listed[:2]]
+    # The first two are loaded together, so that a misfit is refused before anything is measured; others one by one.
+    loaded = [as_model(one, tokenizer, progress, placed) for one in side_sources[:2]]
     context = room_for(loaded[0], source, LENGTH)
     settings = settings_for(
         context, lengths=min(LENGTH, context or LENGTH) if lengths is None else lengths, windows=windows,
@@ -97,11 +96,7 @@ def diff(
         resamples=resamples,
     )  # fmt: skip
     with held(place), watching(progress) as watch:
-        study = _Study(source, settings, place, watch, tokenizer, placed)
-        result = study.run(loaded, listed[2:])
-        if place is not None:
-            result.save(place)
-    return result
+        return _Study(source, settings, place, watch, tokenizer, placed).run(loaded, side_sources[2:])
 
 
 @dataclass(frozen=True)
@@ -110,7 +105,7 @@ class _Side:
 
     run: Run
     records: dict[int, list[Record]]
-    losses: dict[int, Tensor]  # empty where the model does not predict the next token, or they were not measured
+    losses: dict[int, Tensor]  # empty if the model does not predict the next token, or for finished runs
 
 
 @dataclass(frozen=True)
@@ -126,45 +121,34 @@ class _Study:
 
     def run(self, loaded: list[LoadedModel], more: Sequence[ModelLike]) -> Difference:
         started = time.perf_counter()
-        names = _names([*loaded, *more])
-        check_shapes(names[: len(loaded)], [_shape(model) for model in loaded])
-        cut = [windows_of(model, self.text, self.settings) for model in loaded]
-        _check_tokens(names[: len(loaded)], cut)
+        names = names_of([*loaded, *more])
+        cut = windows_of(loaded[0], self.text, self.settings)
+        self._check(names[:2], loaded, cut)
         facts = {
             "models": [[model.fingerprint, model.configuration] for model in loaded],
-            "more": [_known(one) for one in more],
+            "more": [provisional_id(model) for model in more],
             "text": self.text.fingerprint,
         }
         parts = claim_without_model(self.place, Difference.study, facts, self.settings.as_json(), self.watch.announce)
-        begun = study_facts(Difference.study, self.settings.as_json())
-        sides, models = [], []
-        for number, (model, name) in enumerate(zip([*loaded, *more], names, strict=True)):
-            side = model if isinstance(model, LoadedModel) else as_model(model, self.tokenizer, placed=self.placed)
+        sides = []
+        for number, (source, name) in enumerate(zip([*loaded, *more], names, strict=True)):
+            model = source if isinstance(source, LoadedModel) else as_model(source, self.tokenizer, placed=self.placed)
             if number >= len(loaded):
-                check_shapes([names[0], name], [_shape(loaded[0]), _shape(side)])
-                _check_tokens([names[0], name], [cut[0], windows_of(side, self.text, self.settings)])
-            sides.append(self._measured(side, number, name, cut[0], parts))
-            measured = manifest_facts(Difference.study, side, self.text, {})["model"]
-            models.append({key: measured[key] for key in measured if key != "source"} | {"name": name})
-        runs = [side.run for side in sides]
-        manifest = begun | {
-            "model": {"name": f"{names[0]} and {names[-1]}", "about": models[0]["about"]},
-            "models": models,
-            "text": runs[0].manifest["text"],
-            "layers": runs[0].manifest["layers"],
-            "self_check": {"error": max(run.manifest["self_check"]["error"] for run in runs)},
-            "windows": window_places(cut[0]),
-            "skipped": list(dict.fromkeys(why for run in runs for why in run.manifest["skipped"])),
-        }
-        again = [line for run in runs for line in run.manifest["measured_again"]]
-        manifest = finished_manifest(manifest, parts, {"total": time.perf_counter() - started}, again)
-        return _result(sides, self.settings, manifest)
+                self._check([names[0], name], [loaded[0], model], cut)
+            sides.append(self._measure(model, number, name, cut, parts))
+        again = [line for side in sides for line in side.run.manifest["measured_again"]]
+        return _result(sides, names, self.settings, parts, self.place, started, again)
 
-    def _measured(self, model: LoadedModel, number: int, name: str, cut: Windows, parts: Parts) -> _Side:
-        kept: list[RunFolder] = []
+    def _check(self, names: Sequence[str], models: Sequence[LoadedModel], cut: Windows) -> None:
+        """Refuse a second model that has another shape or other tokens than the first."""
+        check_shapes(names, [model_shape(model) for model in models])
+        check_tokens(names, [cut, windows_of(models[1], self.text, self.settings)])
 
-        def beside(_: Any, run: RunFolder) -> tuple[()]:
-            kept.append(run)
+    def _measure(self, model: LoadedModel, number: int, name: str, cut: Windows, parts: Parts) -> _Side:
+        run_folders: list[RunFolder] = []
+
+        def beside(_: Any, run_folder: RunFolder) -> tuple[()]:
+            run_folders.append(run_folder)
             return ()
 
         folder = None if self.place is None else self.place / _RUNS / str(number)
@@ -176,14 +160,14 @@ class _Study:
             losses = _losses(model, cut, parts, f"losses/{number}")
         records: dict[int, list[Record]] = {}
         for window in cut:
-            record = kept[0].record(window)
+            record = run_folders[0].record(window)
             assert record is not None, window
             records.setdefault(window.length, []).append(record)
         return _Side(run, records, losses)
 
 
 def _losses(model: LoadedModel, cut: Windows, parts: Parts, name: str) -> dict[int, Tensor]:
-    """Mean loss of the next token in every window, by length, kept in the folder."""
+    """Mean next-token loss of every window, by length, kept in the folder."""
     try:
         check_causal(model, "a loss")
     except AbbeError:
@@ -199,45 +183,30 @@ def _losses(model: LoadedModel, cut: Windows, parts: Parts, name: str) -> dict[i
 
 
 def _of_runs(folders: Sequence[str], place: Path | None) -> Difference:
-    """Of runs that were measured before; nothing is measured again."""
+    """The difference of finished runs: nothing is measured."""
     started = time.perf_counter()
-    read = [read_run(folder) for folder in folders]
-    names = [Path(folder).name for folder in folders]
-    names = names if len(set(names)) == len(names) else [str(Path(folder)) for folder in folders]
-    manifests = [manifest for manifest, _ in read]
-    check_shapes(names, [_recorded_shape(records) for _, records in read])
-    check_alike(names, manifests)
-    settings = _settings(manifests[0]["settings"])
-    sides = [_Side(open_run(folder), records, {}) for folder, (_, records) in zip(folders, read, strict=True)]
-    facts = {"models": [manifest["model"]["fingerprint"] for manifest in manifests]}
-    facts |= {"text": manifests[0]["text"]["fingerprint"]}
+    names, records = read_runs(folders)
+    sides = [_Side(open_run(folder), of_run, {}) for folder, of_run in zip(folders, records, strict=True)]
+    manifests = [side.run.manifest for side in sides]
+    settings = Settings.from_json(manifests[0]["settings"])
+    facts = {
+        "models": [manifest["model"]["fingerprint"] for manifest in manifests],
+        "text": manifests[0]["text"]["fingerprint"],
+    }
     with held(place):
         parts = claim_without_model(place, Difference.study, facts, settings.as_json())
-        models = [
-            {key: value for key, value in manifest["model"].items() if key != "source"} | {"name": name}
-            for manifest, name in zip(manifests, names, strict=True)
-        ]
-        manifest = study_facts(Difference.study, settings.as_json()) | {
-            "model": {"name": f"{names[0]} and {names[-1]}", "about": models[0].get("about", "")},
-            "models": models,
-            **{key: manifests[0][key] for key in ("text", "layers", "windows")},
-            "self_check": {"error": max(manifest["self_check"]["error"] for manifest in manifests)},
-            "skipped": list(dict.fromkeys(why for manifest in manifests for why in manifest["skipped"])),
-        }
-        manifest = finished_manifest(manifest, parts, {"total": time.perf_counter() - started})
-        result = _result(sides, settings, manifest)
-        if place is not None:
-            result.save(place)
-    return result
+        return _result(sides, names, settings, parts, place, started)
 
 
-def _result(sides: Sequence[_Side], settings: Settings, manifest: dict[str, Any]) -> Difference:
-    losses = [sides[0].losses, sides[-1].losses] if sides[0].losses and sides[-1].losses else []
-    names = [str(model["name"]) for model in manifest["models"]]
-    fitted, left_out = fitted_rows(sides[0].records, sides[-1].records, names, settings)
-    table = difference_table(sides[0].records, sides[-1].records, settings, losses, fitted)
-    size = usual_size(sides[0].run.table)
-    count = max(len(records) for records in sides[0].records.values())
+def _result(
+    sides: Sequence[_Side], names: Sequence[str], settings: Settings, parts: Parts, place: Path | None, started: float,
+    again: Sequence[str] = (),
+) -> Difference:  # fmt: skip
+    first, last = sides[0], sides[-1]
+    fitted, left_out = fitted_rows(first.records, last.records, names, settings)
+    losses = [first.losses, last.losses] if first.losses and last.losses else []
+    table = difference_table(first.records, last.records, settings, losses, fitted)
+    size = usual_size(first.run.table)
     main = pl.col("head").is_null() | (
         pl.col("measure").is_in(MAIN) & (pl.col("n").is_null() | (pl.col("n") == (size or 0)))
     )
@@ -245,61 +214,26 @@ def _result(sides: Sequence[_Side], settings: Settings, manifest: dict[str, Any]
         side.run.table.filter(main).select(pl.lit(number, pl.Int32).alias("side"), *side.run.table.columns)
         for number, side in enumerate(sides)
     ]
-    sentences = [*findings(table, names, size, settings.level, count), *fitted_findings(table, left_out)]
-    return Difference(table, pl.concat(curves).cast(CURVE_SCHEMA), tuple(sentences), manifest)  # type: ignore[arg-type]
+    windows = max(len(records) for records in first.records.values())
+    sentences = [*findings(table, names, size, settings.level, windows), *fitted_findings(table, left_out)]
+    manifest = _manifest(sides, names, settings)
+    manifest = finished_manifest(manifest, parts, {"total": time.perf_counter() - started}, again)
+    result = Difference(table, pl.concat(curves).cast(CURVE_SCHEMA), tuple(sentences), manifest)  # type: ignore[arg-type]
+    if place is not None:
+        result.save(place)
+    return result
 
 
-def _settings(stored: dict[str, Any]) -> Settings:
-    """Of a run, from its manifest."""
-    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
-    return Settings(**(plain | {"queries": None if stored["queries"] == "all" else stored["queries"]}))
-
-
-def _names(models: Sequence[ModelLike]) -> list[str]:
-    """As they are shown: without folders of this machine; where two are the same, by dtype or number."""
-    names = [_name(model) for model in models]
-    if len(set(names)) == len(names):
-        return names
-    by_dtype = [f"{name} ({_dtype(model)})" for name, model in zip(names, models, strict=True)]
-    if len(set(by_dtype)) == len(by_dtype):
-        return by_dtype
-    return [f"{name} ({number})" for number, name in enumerate(names, 1)]
-
-
-def _name(model: ModelLike) -> str:
-    if isinstance(model, nn.Module):
-        return type(model).__name__
-    name = model.name if isinstance(model, LoadedModel) else os.fspath(model)
-    return Path(name).name if Path(name).exists() else without_folder(name)
-
-
-def _dtype(model: ModelLike) -> str:
-    network: Any = model.network if isinstance(model, LoadedModel) else model
-    return str(getattr(network, "dtype", "")).removeprefix("torch.")
-
-
-def _known(model: ModelLike) -> str:
-    """What a folder remembers of a model that is not loaded yet: the run of each is checked again by its weights."""
-    return model.fingerprint if isinstance(model, LoadedModel) else _name(model)
-
-
-def _shape(model: LoadedModel) -> tuple[int, ...]:
-    network: Any = model.network
-    config = network.config.get_text_config()
-    return tuple(getattr(config, what, 0) for what in ("num_hidden_layers", "num_attention_heads"))
-
-
-def _recorded_shape(records: dict[int, list[Record]]) -> tuple[int, ...]:
-    any_record = next(iter(records.values()))[0]
-    return tuple(next(x for key, x in any_record.items() if key.endswith("/value")).shape[:2])
-
-
-def _check_tokens(names: Sequence[str], cut: Sequence[Windows]) -> None:
-    """Windows are compared in pairs: they must hold the same tokens."""
-    first = [window.tokens.tolist() for window in cut[0]]
-    for name, windows in zip(names[1:], cut[1:], strict=True):
-        if [window.tokens.tolist() for window in windows] != first:
-            raise AbbeError(
-                f"{names[0]} and {name} cut the text into different tokens, so their windows cannot be paired: "
-                "give models with one tokenizer"
-            )
+def _manifest(sides: Sequence[_Side], names: Sequence[str], settings: Settings) -> dict[str, Any]:
+    manifests = [side.run.manifest for side in sides]
+    models = [
+        {key: value for key, value in manifest["model"].items() if key != "source"} | {"name": name}
+        for manifest, name in zip(manifests, names, strict=True)
+    ]
+    return study_facts(Difference.study, settings.as_json()) | {
+        "model": {"name": f"{names[0]} and {names[-1]}", "about": models[0].get("about", "")},
+        "models": models,
+        **{key: manifests[0][key] for key in ("text", "layers", "windows")},
+        "self_check": {"error": max(manifest["self_check"]["error"] for manifest in manifests)},
+        "skipped": list(dict.fromkeys(why for manifest in manifests for why in manifest["skipped"])),
+    }

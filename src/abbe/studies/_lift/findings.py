@@ -14,27 +14,23 @@ from ...words.numbers import percent, with_interval
 from .rule import CONTROL, PLAN, Decision
 from .settings import LOSS, RETRIEVAL, SPARSE, LiftSettings
 
+_BUDGET_RULE = (
+    "The size of the search is fixed before it starts, from the time of one pass; when time is up, no further plan is "
+    "tried."
+)
+
 
 def findings(
     decision: Decision, plan: str, table: pl.DataFrame, scan: pl.DataFrame, settings: LiftSettings, rule: str,
     cut: Sequence[str],
 ) -> tuple[Finding, ...]:  # fmt: skip
     rows = {row["contender"]: row for row in table.to_dicts()}
-    said = [_verdict(decision, plan, rows, settings, rule), _beside(rows, settings), _scan(scan, settings)]
+    sentences = [_verdict(decision, plan, rows, settings, rule), _beside(rows, settings), *_scan(scan)]
     if cut:
-        said.append(
-            Finding("budget", f"The budget cut the search short: {'; '.join(cut[:3])}{_more(cut)}.", _BUDGET_RULE)
-        )
-    return tuple(one for one in said if one is not None)
-
-
-_BUDGET_RULE = (
-    "What fits is fixed from the time of a pass before the search starts; when time is up, no further plan is tried."
-)
-
-
-def _more(lines: Sequence[str]) -> str:
-    return f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
+        more = f"; and {len(cut) - 3} more" if len(cut) > 3 else ""
+        words = f"The budget cut the search short: {'; '.join(cut[:3])}{more}."
+        sentences.append(Finding("budget", words, _BUDGET_RULE))
+    return tuple(sentences)
 
 
 def _verdict(
@@ -44,14 +40,14 @@ def _verdict(
     more = [f"{with_interval(*one, _signed)} at {n:,}" for n, one in decision.longer.items() if math.isfinite(one[0])]
     if more:
         rise += f" at {settings.length:,} tokens and {', '.join(more)}"
-    did = f"{_what(rows, decision, settings)}, {rise}"
+    effect = f"{_effect(rows, decision, settings)}, {rise}"
     if decision.lifted:
-        return Finding("lifted", f"Lifted: {plan} {did}.", rule, _numbers(decision))
-    words = f"Nothing tried here helps this model. Nearest came {plan}, which {did}: {', '.join(decision.failed)}."
+        return Finding("lifted", f"Lifted: {plan} {effect}.", rule, _numbers(decision))
+    words = f"Nothing tried here helps this model. Nearest came {plan}, which {effect}: {', '.join(decision.failed)}."
     return Finding("not lifted", words, rule, _numbers(decision))
 
 
-def _what(rows: Mapping[str, Mapping[str, Any]], decision: Decision, settings: LiftSettings) -> str:
+def _effect(rows: Mapping[str, Mapping[str, Any]], decision: Decision, settings: LiftSettings) -> str:
     mine, baseline = rows[PLAN], rows[BASELINE]
     if settings.goal == SPARSE:
         zeros, before = percent(mine["zeros"]), percent(baseline["zeros"])
@@ -59,7 +55,7 @@ def _what(rows: Mapping[str, Mapping[str, Any]], decision: Decision, settings: L
     if settings.goal == LOSS:
         return f"has a loss of {mine['loss']:.3f} nats (baseline {baseline['loss']:.3f})"
     if mine["pass_keys"] is None:
-        return "had no pass key with room in the judged part"
+        return "was tested on no pass key, since the judged part is too short"
     share, before = percent(mine["pass_keys"]), percent(baseline["pass_keys"])
     return f"finds {share} of the pass keys (baseline {before}, {with_interval(*decision.gains[BASELINE], _signed)})"
 
@@ -72,12 +68,12 @@ def _beside(rows: Mapping[str, Mapping[str, Any]], settings: LiftSettings) -> Fi
         control = rows[CONTROL]
         rise = with_interval(control["rise"], control["rise_low"], control["rise_high"], _signed)
         over = _signed(mine["loss"] / control["loss"] - 1)
-        name = "Softmax at one temperature" if settings.goal == RETRIEVAL else "Softmax tuned alike"
-        words.append(f"{name} changes the loss by {rise}, and beside it the plan's is {over}")
+        name = "Softmax at one temperature" if settings.goal == RETRIEVAL else "Softmax, tuned the same way,"
+        words.append(f"{name} changes the loss by {rise}, and compared with it the plan's is {over}")
     else:
         words.append("The plan is softmax at other temperatures, so there is no other softmax to compare with")
     words.append(
-        f"of the needle test the plan answers {_needles(mine, baseline, 'lists')} and "
+        f"in the needle test the plan answers {_needles(mine, baseline, 'lists')} and "
         f"{_needles(mine, baseline, 'sentences')}"
     )
     if mine["sensitivity_ratio"] is not None:
@@ -102,16 +98,16 @@ def _needles(mine: Mapping[str, Any], baseline: Mapping[str, Any], kind: str) ->
     return f"{_share(mine[kind])} of the {kind} (baseline {_share(baseline[kind])}, {how})"
 
 
-def _scan(scan: pl.DataFrame, settings: LiftSettings) -> Finding | None:
-    some = scan.filter(pl.col("harm").is_finite())
-    if some.is_empty():
-        return None
-    worst, best = (some.sort("harm", "normalizer", descending=[way, False]).row(0, named=True) for way in (True, False))
+def _scan(scan: pl.DataFrame) -> list[Finding]:
+    rows = scan.filter(pl.col("harm").is_finite())
+    if rows.is_empty():
+        return []
+    worst, best = (rows.sort("harm", "normalizer", descending=[way, False]).row(0, named=True) for way in (True, False))
     words = (
         f"Alone, {worst['normalizer']} in {_where(worst)} costs most ({_signed(worst['harm'])} of the loss), "
         f"{best['normalizer']} in {_where(best)} least ({_signed(best['harm'])})."
     )
-    return Finding("scan", words, "Relative rise of the loss on some windows of the part to choose on.")
+    return [Finding("scan", words, "Relative rise of the loss on some windows of the part to choose on.")]
 
 
 def _where(row: Mapping[str, Any]) -> str:

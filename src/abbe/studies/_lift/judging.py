@@ -1,10 +1,10 @@
-"""The one look at the judged part: the baseline, softmax tuned alike, and the plan, on the same windows and prompts."""
+"""Judging, once: baseline, control (softmax, tuned the same way) and plan on the same windows and prompts."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -13,55 +13,52 @@ import torch
 from ...models import LoadedModel, Window, plan, swap
 from ...words.names import BASELINE
 from .._engine.loss import window_losses
-from .._engine.needles.gain import paired_gain, wilson
+from .._engine.needles.gain import wilson
 from .._engine.needles.margins import margins
 from .._engine.needles.prompts import KINDS, Prompt, PromptMaker
 from .._engine.swapped.sensitivity import at_equal_selectivity, baseline_logits
 from .._engine.swapped.speed import ROUNDS, costs
 from .._engine.watch import Watch
-from .estimates import Estimate, ends, mean, with_nan, without_nan
-from .kept import Kept
 from .pass_keys import PassKey, answers, pass_keys
 from .reading import SparsityReader
+from .records import Records, mean, with_ends, with_nan, without_nan
 from .result import KEYS_SCHEMA, SCHEMA
-from .rule import Judged, of_kind, paired_mean, relative_rise
+from .rule import Judged, gain_in_answers, of_kind, paired_mean, relative_rise
 from .search import What
-from .settings import LiftSettings
+from .settings import CONTROL_SPEC, LiftSettings
 from .thirds import Portion, longer_windows, windows_of
 
-_SOFTMAX = "softmax"
 _KINDS = dict(zip(KINDS, ("lists", "sentences"), strict=True))
 _READ = ("zeros", "active", "effective_tokens")
 
 
 class Judging:
-    """Made from the opened part; each contender is measured on all of it."""
+    """Measures each contender on all of the opened part."""
 
     def __init__(
         self, model: LoadedModel, settings: LiftSettings, portion: Portion, contenders: Mapping[str, What | None],
-        kept: Kept, watch: Watch, longer: Sequence[int] = (),
+        records: Records, watch: Watch, longer: Sequence[int],
     ) -> None:  # fmt: skip
-        """`longer` are lengths at which the loss is judged beside that of the settings."""
-        self.model, self.settings, self.contenders, self.kept, self.watch = model, settings, contenders, kept, watch
-        self.windows: Sequence[Window] = windows_of(model, portion, settings)
-        self.longer = {length: longer_windows(model, portion, settings, [length]) for length in longer}
+        """`longer` are further lengths at which the loss is judged."""
+        self.model, self.settings, self.contenders = model, settings, contenders
+        self.records, self.watch = records, watch
+        self.windows = windows_of(model, portion, settings)
+        self.longer = {length: longer_windows(model, portion, settings, length) for length in longer}
         maker = PromptMaker(model.tokenizer, portion.text, portion.seed)
         self.prompts: list[Prompt] = maker.make(settings.needle_lengths, settings.prompts)
         self.keys: list[PassKey] = pass_keys(model.tokenizer, portion, settings.lengths, settings.prompts)
         more = [line for windows in self.longer.values() for line in windows.skipped]
-        self.skipped = [*getattr(self.windows, "skipped", ()), *more, *maker.skipped]
+        self.skipped = [*self.windows.skipped, *more, *maker.skipped]
 
     def run(self) -> tuple[Judged, pl.DataFrame, pl.DataFrame]:
-        """For the rule, the table, and the pass keys by length and depth."""
+        """Numbers for the rule, the table, and the pass keys by length and depth."""
+        windows = len(self.windows) + sum(map(len, self.longer.values()))
         records = {
-            name: self.kept.part(
-                f"judged-{place}", lambda n=name, w=what: self._record(n, w),  # type: ignore[misc]
-                lambda n=name: self._kept_steps(n),  # type: ignore[misc]
-            )
+            name: self.records.get_or_make(f"judged-{place}", partial(self._record, name, what), _step(name), windows)
             for place, (name, what) in enumerate(self.contenders.items())
-        }  # fmt: skip
-        sensitivity = self.kept.part("judged-sensitivity", self._sensitivities, lambda: None)
-        speed = self.kept.part("judged-speed", self._speed, lambda: None)["best"]
+        }
+        sensitivity = self.records.get_or_make("judged-sensitivity", self._sensitivities)
+        speed = self.records.get_or_make("judged-speed", self._speed)["best"]
         judged = Judged(
             {name: with_nan(record["loss"]) for name, record in records.items()},
             {name: with_nan(record["zeros"]) for name, record in records.items()},
@@ -77,10 +74,10 @@ class Judging:
         return judged, pl.DataFrame(rows, schema=SCHEMA, orient="row"), self._keys_table(records)
 
     def _record(self, name: str, what: What | None) -> dict[str, Any]:
-        """By window and by prompt; the loss of the baseline is that of the model as it is."""
-        with swap(self.model, _SOFTMAX if what is None else what) as running:
+        """By window and by prompt; the loss of the baseline is measured without a swap."""
+        with swap(self.model, CONTROL_SPEC if what is None else what) as running:
             reader = SparsityReader(self.model, running, self.settings.reading())
-            record: dict[str, Any] = reader.read_all(self.windows, self._stepper(name))
+            record: dict[str, Any] = reader.read_all(self.windows, lambda: self.watch.step(_step(name)))
         with nullcontext() if what is None else swap(self.model, what):
             if what is None:
                 record["loss"] = window_losses(self.model, self.windows).tolist()
@@ -92,18 +89,11 @@ class Judging:
     def _losses(self, name: str, windows: Sequence[Window]) -> list[float]:
         if not windows:
             return []
-        losses: list[float] = window_losses(self.model, windows, lambda _: self._stepper(name)()).tolist()
+        losses: list[float] = window_losses(self.model, windows, lambda _: self.watch.step(_step(name))).tolist()
         return losses
 
-    def _stepper(self, name: str) -> Callable[[], None]:
-        return lambda: self.watch.step(f"judging: {name}")
-
-    def _kept_steps(self, name: str) -> None:
-        for _ in (*self.windows, *(window for windows in self.longer.values() for window in windows)):
-            self.watch.step(f"judging: {name}")
-
     def _sensitivities(self) -> dict[str, Any]:
-        """At equal selectivity, over the baseline's, on the logits of the unchanged model."""
+        """At equal selectivity, relative to the baseline, on the logits of the unchanged model."""
         logits = baseline_logits(self.model, self.windows, self.settings.reading())
         ratios: dict[str, float | None] = {}
         for name, what in self.contenders.items():
@@ -124,7 +114,7 @@ class Judging:
         losses, zeros = (of[name] for of in (judged.losses, judged.zeros))
         row: dict[str, Any] = {"contender": name, "loss": mean(losses)}
         row |= {key: mean(with_nan(record[key])) for key in _READ}
-        by_kind = {kind: of_kind(judged, kind) for kind in _KINDS.values()}
+        by_kind: dict[str, Mapping[str, Sequence[bool]]] = {kind: of_kind(judged, kind) for kind in _KINDS.values()}
         row |= {kind: mean(right[name]) for kind, right in by_kind.items()}
         for of_length in judged.longer.values():
             row["longer_loss"] = mean(of_length[name])
@@ -132,14 +122,12 @@ class Judging:
         row |= {"seconds": speed[name], "sensitivity_ratio": sensitivity["ratios"].get(name)}
         if name != BASELINE:
             pairs = [a - b for a, b in zip(zeros, judged.zeros[BASELINE], strict=True)]
-            row |= ends("rise", relative_rise(losses, judged.losses[BASELINE], self.settings))
-            row |= ends("zeros_gain", paired_mean(torch.tensor(pairs, dtype=torch.float64), self.settings))
+            row |= with_ends("rise", relative_rise(losses, judged.losses[BASELINE], self.settings))
+            row |= with_ends("zeros_gain", paired_mean(torch.tensor(pairs, dtype=torch.float64), self.settings))
             for of_length in judged.longer.values():
-                row |= ends("longer_rise", relative_rise(of_length[name], of_length[BASELINE], self.settings))
-            for kind, right in by_kind.items():
-                row |= ends(f"{kind}_gain", _gain(right, name, self.settings.level))
-            row |= ends("needle_gain", _gain(judged.needles, name, self.settings.level))
-            row |= ends("key_gain", _gain(judged.keys, name, self.settings.level))
+                row |= with_ends("longer_rise", relative_rise(of_length[name], of_length[BASELINE], self.settings))
+            for kind, right in (by_kind | {"needle": judged.needles, "key": judged.keys}).items():
+                row |= with_ends(f"{kind}_gain", gain_in_answers(right, name, BASELINE, self.settings.level))
         return without_nan(row)
 
     def _keys_table(self, records: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
@@ -155,5 +143,5 @@ class Judging:
         return pl.DataFrame(rows, schema=KEYS_SCHEMA, orient="row")
 
 
-def _gain(right: Mapping[str, Sequence[bool]], name: str, level: float) -> Estimate:
-    return paired_gain(right[BASELINE], right[name], level) if right[name] else (math.nan, None, None)
+def _step(name: str) -> str:
+    return f"judging: {name}"

@@ -1,22 +1,22 @@
-"""Pass keys in the user's text: the failure itself that a search for retrieval looks at.
+"""Pass keys in the user's text: a search for retrieval measures directly whether a model finds them.
 
-A sentence says the key of a name, others of the same form say those of other names (decoys), and the end of the prompt
-asks for one. Measured is the log-probability of the digits, and whether greedy decoding would give all of them. What is
-judged has other phrasings, names, keys and depths than what is searched, beside another part of the text.
+A sentence gives the key of a name, others of the same form give the keys of other names (decoys), and the end of the
+prompt asks for one. Measured are the log-probability of the digits, and whether greedy decoding gives all of them.
+Judging uses another part of the text than the search, and other phrasings, names, keys and depths.
 """
 
 from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...models import LoadedModel, Text, special_tokens
+from ...models import LoadedModel, special_tokens
 from .thirds import JUDGE, Portion
 
 DECOYS = 2
@@ -44,57 +44,57 @@ class PassKey:
 
 @dataclass(frozen=True, eq=False)
 class Haystack:
-    """Text with sentences in it, and for each a question: one pass over the text serves all of them."""
+    """A text with planted sentences and a question for each: one pass over the text serves all questions."""
 
     body: Tensor
-    questions: tuple[tuple[Tensor, int], ...]  # tokens that end with the answer, and how many those are
+    questions: tuple[tuple[Tensor, int], ...]  # tokens that end with the answer, and how many the answer has
     depths: tuple[float, ...]
 
 
 def pass_keys(tokenizer: Any, portion: Portion, lengths: Sequence[int], prompts: int) -> list[PassKey]:
-    """`prompts` of each length and depth; lengths that the part of the text is too short for are left out."""
-    maker = _Maker(tokenizer, portion.text, portion.seed, portion.name == JUDGE)
+    """`prompts` per length and depth; lengths for which the portion is too short are left out."""
+    maker = _Maker(tokenizer, portion)
     places = [(n, depth, number) for n in lengths for depth in _DEPTHS[maker.judged] for number in range(prompts)]
-    return [made for place in places if (made := maker.make(*place)) is not None]
+    return [prompt for place in places if (prompt := maker.pass_key(*place)) is not None]
 
 
 def haystacks(tokenizer: Any, portion: Portion, length: int, count: int) -> list[Haystack]:
-    """So many, whose sentences lie at depths that are spread evenly; none where the part of the text is too short."""
-    maker = _Maker(tokenizer, portion.text, portion.seed, portion.name == JUDGE)
-    return [made for number in range(count) if (made := maker.haystack(length, number, count)) is not None]
+    """`count` haystacks, with sentences at evenly spread depths; none if the portion is too short."""
+    maker = _Maker(tokenizer, portion)
+    return [one for number in range(count) if (one := maker.haystack(length, number, count)) is not None]
 
 
 class _Maker:
-    def __init__(self, tokenizer: Any, text: Text, seed: int, judged: bool) -> None:
-        self._tokenizer, self._seed, self.judged = tokenizer, seed, judged
+    def __init__(self, tokenizer: Any, portion: Portion) -> None:
+        self._tokenizer, self._seed, self.judged = tokenizer, portion.seed, portion.name == JUDGE
         self._before = special_tokens(tokenizer)[0]
-        self._hay = self._ids(text.content[:_READ])
+        self._hay = self._ids(portion.text.content[:_READ])
 
-    def make(self, length: int, depth: float, number: int) -> PassKey | None:
+    def pass_key(self, length: int, depth: float, number: int) -> PassKey | None:
         chance = random.Random(f"abbe pass key, seed {self._seed}, {length} {depth} {number}")
-        planted, asked = self._sentences(chance)
-        question, answer = asked[0]
+        planted, questions = self._sentences(chance)
+        question, answer = questions[0]
         hay = self._drawn(chance, length - len(question), planted)
         if hay is None:
             return None
-        # Decoys lie at drawn depths on both sides, so that the place says nothing.
+        # Decoys lie at random depths on both sides, so that the position gives nothing away.
         depths = [depth, *(chance.random() for _ in range(DECOYS))]
         tokens = torch.tensor([*self._buried(hay, depths, planted), *question])
         return PassKey(length, depth, tokens, answer)
 
     def haystack(self, length: int, number: int, count: int) -> Haystack | None:
         chance = random.Random(f"abbe haystack, seed {self._seed}, {length} {number}")
-        planted, asked = self._sentences(chance)
-        hay = self._drawn(chance, length - max(len(question) for question, _ in asked), planted)
+        planted, questions = self._sentences(chance)
+        hay = self._drawn(chance, length - max(len(tokens) for tokens, _ in questions), planted)
         if hay is None:
             return None
         depths = [(place + (number + 0.5) / count) / len(planted) for place in range(len(planted))]
         chance.shuffle(depths)
-        questions = tuple((torch.tensor(question), answer) for question, answer in asked)
-        return Haystack(torch.tensor(self._buried(hay, depths, planted)), questions, tuple(depths))
+        tensors = tuple((torch.tensor(tokens), answer) for tokens, answer in questions)
+        return Haystack(torch.tensor(self._buried(hay, depths, planted)), tensors, tuple(depths))
 
     def _sentences(self, chance: random.Random) -> tuple[list[list[int]], list[tuple[list[int], int]]]:
-        """What is planted, the needle first; and for each the question with its answer, and the answer's tokens."""
+        """The planted sentences, the needle first; for each, question and answer, and the number of answer tokens."""
         begin, end = chance.choice(JUDGED if self.judged else SEARCHED)
         names = chance.sample(_NAMES[self.judged], DECOYS + 1)
         begun = [self._ids(begin.format(name)) for name in names]
@@ -103,7 +103,7 @@ class _Maker:
         return [[*words, *key, *self._ids(end)] for words, key in pairs], [([*w, *key], len(key)) for w, key in pairs]
 
     def _drawn(self, chance: random.Random, length: int, planted: Sequence[Sequence[int]]) -> list[int] | None:
-        """Hay that fills what the sentences leave of so many tokens."""
+        """Hay that fills up `length` tokens around the sentences."""
         room = length - len(self._before) - sum(map(len, planted))
         if room < 2 * (DECOYS + 1) or room > len(self._hay):
             return None
@@ -128,15 +128,13 @@ class _Maker:
 
 
 @torch.no_grad()
-def answers(
-    model: LoadedModel, prompts: Sequence[PassKey], on_batch: Callable[[], object] = lambda: None
-) -> tuple[list[float], list[bool]]:
-    """Of each prompt the log-probability of its key, and whether greedy decoding gives it."""
+def answers(model: LoadedModel, prompts: Sequence[PassKey]) -> tuple[list[float], list[bool]]:
+    """For each prompt the log-probability of its key, and whether greedy decoding gives it."""
     network: Any = model.network
     keeps = "logits_to_keep" in inspect.signature(network.forward).parameters
     log_probabilities: list[float] = []
     right: list[bool] = []
-    for batch in batches(prompts):
+    for batch in _batches(prompts):
         width = batch[0].answer
         tokens = torch.stack([prompt.tokens for prompt in batch]).to(network.device)
         more = {"logits_to_keep": width + 1} if keeps else {}
@@ -145,18 +143,17 @@ def answers(
         of_tokens = logits.log_softmax(-1).gather(-1, wanted[..., None])[..., 0]
         log_probabilities += of_tokens.double().sum(-1).tolist()
         right += (logits.argmax(-1) == wanted).all(-1).tolist()
-        on_batch()
     return log_probabilities, right
 
 
-def batches(prompts: Sequence[PassKey]) -> list[list[PassKey]]:
-    """Neighbours of one shape, as many as fit."""
-    filled: list[list[PassKey]] = []
+def _batches(prompts: Sequence[PassKey]) -> list[list[PassKey]]:
+    """Neighbours of the same shape, as many as fit."""
+    batches: list[list[PassKey]] = []
     for prompt in prompts:
-        last = filled[-1] if filled else []
-        alike = last and (last[0].length, last[0].answer) == (prompt.length, prompt.answer)
-        if alike and (len(last) + 1) * prompt.length <= _TOKENS_AT_ONCE:
+        last = batches[-1] if batches else []
+        same = last and (last[0].length, last[0].answer) == (prompt.length, prompt.answer)
+        if same and (len(last) + 1) * prompt.length <= _TOKENS_AT_ONCE:
             last.append(prompt)
         else:
-            filled.append([prompt])
-    return filled
+            batches.append([prompt])
+    return batches

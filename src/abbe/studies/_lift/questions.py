@@ -1,4 +1,4 @@
-"""Questions on top of a text that was read once: with the cache of keys and values a step of learning is cheap."""
+"""Questions about a text that was read once: with cached keys and values, a step of learning is cheap."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ...models import LoadedModel
 from .pass_keys import Haystack
 
 
-class Asked:
-    """A haystack as the model reads it now, ready for its questions.
+class ReadHaystack:
+    """A haystack that the model has read, ready for its questions.
 
-    What is special: keys and values of the text are those of the moment when it was read, and get no gradient. A change
-    of the attention reaches the rows of the questions alone, until the text is read again.
+    What is special: keys and values of the text stay as they were when it was read, and get no gradient. A change of
+    the attention affects only the rows of the questions, until the text is read again.
     """
 
     def __init__(self, model: LoadedModel, haystack: Haystack) -> None:
@@ -26,7 +26,7 @@ class Asked:
 
     @property
     def is_cached(self) -> bool:
-        """Whether the model keeps keys and values; without, every question reads the whole text, with gradients."""
+        """Whether the model caches keys and values; if not, every question reads the whole text, with gradients."""
         return self._cache is not None
 
     @property
@@ -34,57 +34,54 @@ class Asked:
         layers = self._cache.layers if self._cache is not None else ()
         return sum(x.numel() * x.element_size() for layer in layers for x in (layer.keys, layer.values))
 
-    def log_probabilities(self) -> Tensor:
-        """Of the answer to each question, (questions,), with a gradient of what learns."""
-        return torch.stack([self._answered(*question) for question in self._haystack.questions])
-
     def learn(self) -> float:
-        """Add the gradient of minus the mean log-probability to what learns; returns the mean.
+        """Add the gradient of minus the mean log-probability to the learning parameters; returns the mean.
 
-        Question by question: the graph of each holds a copy of the cache.
+        Question by question, since each graph holds a copy of the cache.
         """
         mean = 0.0
         for question in self._haystack.questions:
-            part = self._answered(*question) / len(self._haystack.questions)
+            part = self.log_probability(*question) / len(self._haystack.questions)
             (-part).backward()  # type: ignore[no-untyped-call]
             mean += float(part.detach())
         return mean
 
-    def _answered(self, tokens: Tensor, width: int) -> Tensor:
+    def log_probability(self, tokens: Tensor, width: int) -> Tensor:
+        """Of the answer, the last `width` tokens of a question; with gradients of the learning parameters."""
         network: Any = self._model.network
-        given = tokens if self.is_cached else torch.cat([self._haystack.body, tokens])
-        given = given[None].to(self._model.device)
-        kept = {"past_key_values": _fresh(self._cache)} if self.is_cached else {}
-        logits = network(input_ids=given, use_cache=self.is_cached, **kept).logits[0, -width - 1 : -1].float()
-        each: Tensor = logits.log_softmax(-1).gather(-1, given[0, -width:, None].to(logits.device))
+        tokens = tokens if self.is_cached else torch.cat([self._haystack.body, tokens])
+        tokens = tokens[None].to(self._model.device)
+        past = {"past_key_values": _fresh(self._cache)} if self.is_cached else {}
+        logits = network(input_ids=tokens, use_cache=self.is_cached, **past).logits[0, -width - 1 : -1].float()
+        each: Tensor = logits.log_softmax(-1).gather(-1, tokens[0, -width:, None].to(logits.device))
         return each.sum()
 
 
 def read_all(
-    model: LoadedModel, some: Sequence[Haystack], most_bytes: int, on_read: Callable[[], object] = lambda: None
-) -> list[Asked]:
-    """As many as there is room for, one at least."""
-    asked: list[Asked] = []
-    for haystack in some:
-        if asked and sum(one.bytes for one in asked) + asked[-1].bytes > most_bytes:
+    model: LoadedModel, haystacks: Sequence[Haystack], most_bytes: int, on_read: Callable[[], object] = lambda: None
+) -> list[ReadHaystack]:
+    """As many as fit into memory, at least one."""
+    read: list[ReadHaystack] = []
+    for haystack in haystacks:
+        if read and sum(one.bytes for one in read) + read[-1].bytes > most_bytes:
             break
-        asked.append(Asked(model, haystack))
+        read.append(ReadHaystack(model, haystack))
         on_read()
-    return asked
+    return read
 
 
 @torch.no_grad()
 def _cache_after(model: LoadedModel, tokens: Tensor) -> Any:
-    """None from a model that keeps no keys and values by layer."""
+    """None if the model does not cache keys and values by layer."""
     body: Any = model.network.base_model  # no logits are needed
-    read = body(input_ids=tokens[None].to(model.device), use_cache=True)
-    cache = getattr(read, "past_key_values", None)
+    output = body(input_ids=tokens[None].to(model.device), use_cache=True)
+    cache = getattr(output, "past_key_values", None)
     layers = getattr(cache, "layers", None) or (None,)
     return cache if all(isinstance(getattr(layer, "keys", None), Tensor) for layer in layers) else None
 
 
 def _fresh(cache: Any) -> Any:
-    """The same cache for one question: its layers take other tensors when they grow, so that shallow copies do."""
-    one = copy.copy(cache)
-    one.layers = [copy.copy(layer) for layer in cache.layers]
-    return one
+    """The same cache for one question. Shallow copies suffice: layers take new tensors when they grow."""
+    fresh = copy.copy(cache)
+    fresh.layers = [copy.copy(layer) for layer in cache.layers]
+    return fresh

@@ -1,4 +1,4 @@
-"""One window through a swapped model: its loss, and how many keys get no weight at all."""
+"""One window through a swapped model: its loss, and how many keys get exactly no weight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MEANS = ("zeros", "active", "effective_tokens")
 
 
 class SparsityReader(SwapReading[Tensor]):
-    """Listens to a swap; `read` gives the loss of a window, and means over all queries of all heads."""
+    """Adds to the loss of a window the means over all queries of all heads."""
 
     def _note(
         self, call: AttentionCall, window: Window, positions: Tensor, weights_of: Callable[[Tensor], Tensor]

@@ -1,4 +1,4 @@
-"""From the scan to plans: nested sets of layers in the order of harm per gain, and which of them to go on with."""
+"""From the scan to plans: nested sets of layers in the order of harm per gain, and which of them to tune further."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .settings import LOSS, LiftSettings
 
 Layers = tuple[int, ...]
 _LEAST_GAIN = 1e-6  # below, harm over gain would be noise over noise
-_MARGIN = 0.5  # of the allowed loss: what the upper end on the part to choose on should keep to
+_MARGIN = 0.5  # of the allowed loss: the upper end on the part to choose on should stay below
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One candidate in one group of layers alone."""
+    """One candidate in a single group of layers."""
 
     layers: Layers
     spec: str
@@ -26,7 +26,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Tried:
-    """A plan as it was measured on the part to choose on."""
+    """A plan with its numbers on the part to choose on."""
 
     name: str
     recipe: tuple[tuple[int, str], ...]
@@ -37,14 +37,14 @@ class Tried:
 
 
 def layer_groups(layers: int, most: int) -> list[Layers]:
-    """Neighbouring layers, in at most so many groups that are as equal as can be."""
+    """At most so many groups of neighbouring layers, as equal in size as possible."""
     count = min(layers, most)
     edges = [round(place * layers / count) for place in range(count + 1)]
     return [tuple(range(first, last)) for first, last in pairwise(edges)]
 
 
 def price(cell: Cell, goal: str) -> float:
-    """Harm per gain: the less, the earlier. For the loss the harm alone."""
+    """Harm per gain, the cheapest first; if the goal is the loss, only the harm."""
     if goal == LOSS:
         return cell.harm
     if cell.gain <= _LEAST_GAIN:
@@ -54,7 +54,7 @@ def price(cell: Cell, goal: str) -> float:
 
 
 def nested_recipes(cells: Sequence[Cell], goal: str) -> list[dict[int, str]]:
-    """For each candidate the cheapest group, the cheapest two, ...; then the same with the cheapest of all in each."""
+    """For each candidate the cheapest group, the cheapest two, ...; then the same with each group's best candidate."""
     specs = list(dict.fromkeys(cell.spec for cell in cells))
     rows = [[cell for cell in cells if cell.spec == spec] for spec in specs]
     if len(specs) > 1:
@@ -81,11 +81,11 @@ def thinned(recipes: Sequence[dict[int, str]], most: int) -> list[dict[int, str]
     return [recipes[round((place + 0.5) * len(recipes) / most - 0.5)] for place in range(most)]
 
 
-def going_on(tried: Sequence[Tried], count: int, settings: LiftSettings, slack: float) -> list[Tried]:
+def for_next_round(tried: Sequence[Tried], count: int, settings: LiftSettings, slack: float) -> list[Tried]:
     """So many plans for the next round.
 
-    Tuning regains a part of the loss, and nobody knows beforehand how much. So there is a ladder of allowed rises, from
-    what is allowed at the end to `slack` times that, and from each rung comes the plan of largest gain.
+    Tuning regains part of the loss, and nobody knows beforehand how much. So there is a ladder of allowed rises, from
+    the final limit to `slack` times that limit, and each rung sends the plan of largest gain.
     """
     if settings.goal == LOSS:
         return _lowest(tried, count)
@@ -102,7 +102,7 @@ def going_on(tried: Sequence[Tried], count: int, settings: LiftSettings, slack: 
 
 
 def _lowest(tried: Sequence[Tried], count: int) -> list[Tried]:
-    """Of least loss; before the first tuning half of them of most layers, where there is most to tune."""
+    """Those of least loss; before the first tuning, half of them with the most layers, where there is most to tune."""
     lowest = sorted(tried, key=lambda one: (one.rise, one.name))
     if any(one.steps for one in tried):
         return lowest[:count]
@@ -111,15 +111,12 @@ def _lowest(tried: Sequence[Tried], count: int) -> list[Tried]:
 
 
 def best(tried: Sequence[Tried], settings: LiftSettings) -> Tried:
-    """The one to judge: of those within the allowed loss the one of largest gain, else the one of least loss."""
+    """The plan to judge: the largest gain within the allowed loss, else the least loss."""
     if settings.goal == LOSS:
         return min(tried, key=lambda one: (one.rise, one.name))
     gaining = [one for one in tried if one.gain > 0 and one.rise <= settings.max_loss]
     # The best of many looks better than it is: a plan at the very edge would not hold on other text.
-    for allowed in (_MARGIN * settings.max_loss, settings.max_loss):
-        surely = [one for one in gaining if one.rise_high <= allowed]
-        if surely:
-            return max(surely, key=lambda one: (one.gain, -one.rise))
-    if gaining:
-        return max(gaining, key=lambda one: (one.gain, -one.rise))
+    for allowed in (_MARGIN * settings.max_loss, settings.max_loss, math.inf):
+        if affordable := [one for one in gaining if one.rise_high <= allowed]:
+            return max(affordable, key=lambda one: (one.gain, -one.rise))
     return min(tried, key=lambda one: (one.rise, one.name))

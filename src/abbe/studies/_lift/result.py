@@ -1,4 +1,4 @@
-"""What a search consists of: the scan, the plans that were tried, and the one that was judged."""
+"""The result of a search: the scan, the plans that were tried, and the one that was judged."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from ...words.finding import Finding, findings_from
 
 SUMMARY, PLAN_FILE, CONTROL_FILE = "lift.json", "plan.safetensors", "softmax.safetensors"
 _ENDS = ("", "_low", "_high")
-# Over the baseline, columns with _low and _high.
-INTERVALS = (
-    "rise", "longer_rise", "zeros_gain", "needle_gain", "lists_gain", "sentences_gain", "key_gain",
-)  # fmt: skip
+# Changes from the baseline, with columns _low and _high.
+_INTERVALS = ("rise", "longer_rise", "zeros_gain", "needle_gain", "lists_gain", "sentences_gain", "key_gain")
 _NUMBERS = (
     "loss", "longer_loss", "zeros", "active", "effective_tokens", "lists", "sentences", "pass_keys",
     "sensitivity_ratio",
@@ -25,7 +23,7 @@ _NUMBERS = (
 SCHEMA: dict[str, Any] = (
     {"contender": pl.String}
     | dict.fromkeys(_NUMBERS, pl.Float64)
-    | {f"{name}{end}": pl.Float64 for name in INTERVALS for end in _ENDS}
+    | {f"{name}{end}": pl.Float64 for name in _INTERVALS for end in _ENDS}
     | {"time_ratio": pl.Float64, "seconds": pl.Float64}
 )
 SCAN_SCHEMA: dict[str, Any] = {
@@ -53,15 +51,15 @@ class Lift(Result):
         lifted: whether the plan passed the rule on the judged part.
         plan: patterns and specs of the plan that was judged, in one line that `swap` takes; `file` holds what was
             fitted.
-        table: the judged part: a row for the baseline, for softmax tuned alike and for the plan, with paired intervals
-            of their changes over the baseline. `longer_loss` is the loss in windows of `loss_lengths[-1]` tokens of the
-            manifest, for retrieval where the text and the context have room for them.
-        scan: each group of layers alone under each candidate: harm (relative rise of the loss), gain and zeros.
-        plans: every plan that was measured on the part to choose on, after so many steps of tuning.
-        keys: pass keys found by length and depth; empty but for retrieval.
+        table: the judged part: rows for the baseline, the control (softmax, tuned the same way) and the plan, with
+            paired intervals of their changes over the baseline. `longer_loss` is the loss in windows of
+            `loss_lengths[-1]` tokens (in the manifest), for retrieval if text and context have room for them.
+        scan: each candidate in each group of layers separately: harm (relative rise of the loss), gain and zeros.
+        plans: every plan that was measured on the part to choose on, with its steps of tuning.
+        keys: pass keys found by length and depth; empty unless the goal is retrieval.
         findings: what it means; the first says whether the model was lifted, with the rule.
         manifest: on what, how, how long, the rule, what the budget cut, and what was skipped.
-        file: the plan as it was judged, for `swap(model, "file:...")`, or None without a folder.
+        file: the judged plan, for `swap(model, "file:...")`, or None without a folder.
     """
 
     study: ClassVar[str] = "lift"

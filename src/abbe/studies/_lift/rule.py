@@ -1,4 +1,4 @@
-"""The rule by which a plan is called lifted: fixed before the judged part is read, a pure function of its numbers."""
+"""The rule that decides whether a plan lifts the model: fixed before the judged part is read."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from ...measures import enough_windows, interval_ends, resampled_means
 from ...words.names import BASELINE
 from ...words.numbers import percent
 from .._engine.needles.gain import paired_gain
-from .estimates import Estimate
+from .records import Estimate
 from .settings import LOSS, RETRIEVAL, SPARSE, LiftSettings
 
-CONTROL, PLAN = "softmax tuned alike", "plan"
+CONTROL, PLAN = "softmax, tuned the same way", "plan"
 WORTH = 0.05  # of the visible keys: a smaller share of zeros is real, but nobody would notice
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What was measured on the judged part, by contender: losses and zeros by window, right answers by prompt."""
+    """Numbers of the judged part by contender: losses and zeros by window, right answers by prompt."""
 
     losses: Mapping[str, Sequence[float]]
     zeros: Mapping[str, Sequence[float]]
     needles: Mapping[str, Sequence[bool]]
-    keys: Mapping[str, Sequence[bool]]  # pass keys; empty but for retrieval
+    keys: Mapping[str, Sequence[bool]]  # pass keys; empty unless the goal is retrieval
     kinds: Sequence[str] = ()  # of the needles: lists or sentences
     longer: Mapping[int, Mapping[str, Sequence[float]]] = field(default_factory=dict)  # losses at longer lengths
 
 
 @dataclass(frozen=True)
 class Decision:
-    """`lifted`, and what it rests on: the rise of the loss, the gain over each of the others, the needle gain."""
+    """`lifted`, and the reasons: the rise of the loss, the gain over each other contender, the needle gain."""
 
     lifted: bool
     rise: Estimate
-    gains: Mapping[str, Estimate]  # over the baseline, and over the control where there is one
+    gains: Mapping[str, Estimate]  # over the baseline, and over the control if there is one
     needles: Estimate
-    failed: tuple[str, ...]  # what the rule asks for and the plan does not do
+    failed: tuple[str, ...]  # conditions of the rule that the plan does not meet
     longer: Mapping[int, Estimate] = field(default_factory=dict)  # rise of the loss at longer lengths
     by_kind: Mapping[str, Estimate] = field(default_factory=dict)  # needle gain of lists and of sentences
 
@@ -77,10 +77,13 @@ def decide(judged: Judged, settings: LiftSettings) -> Decision:
     rise = relative_rise(judged.losses[PLAN], judged.losses[BASELINE], settings)
     gains = {name: _gain(judged, name, settings) for name in others}
     longer = {n: relative_rise(of[PLAN], of[BASELINE], settings) for n, of in judged.longer.items()}
-    needles = _paired(judged.needles, BASELINE, settings.level)
-    by_kind = {kind: _paired(of_kind(judged, kind), BASELINE, settings.level) for kind in dict.fromkeys(judged.kinds)}
+    needles = gain_in_answers(judged.needles, PLAN, BASELINE, settings.level)
+    by_kind = {
+        kind: gain_in_answers(of_kind(judged, kind), PLAN, BASELINE, settings.level)
+        for kind in dict.fromkeys(judged.kinds)
+    }
     least = WORTH if settings.goal == SPARSE else 0.0
-    failed = []
+    failed: list[str] = []
     needed, counts = enough_windows(settings.level), {n: len(of[PLAN]) for n, of in judged.longer.items()}
     if len(judged.losses[PLAN]) < needed:
         failed.append(f"fewer than {needed} windows")
@@ -92,7 +95,8 @@ def decide(judged: Judged, settings: LiftSettings) -> Decision:
         for n, estimate in longer.items()
         if counts[n] >= needed and not _at_most(estimate[2], settings.max_loss)
     ]
-    failed += [f"no shown gain over {_named(name)}" for name, gain in gains.items() if not _above(gain[1], least)]
+    named = {BASELINE: f"the {BASELINE}", CONTROL: CONTROL}
+    failed += [f"no clear gain over {named[name]}" for name, gain in gains.items() if not _above(gain[1], least)]
     worse = [kind for kind, estimate in by_kind.items() if _is_worse(estimate)]
     failed += [f"fewer {kind} are answered" for kind in worse]
     if _is_worse(needles) and not worse:
@@ -112,26 +116,21 @@ def _is_worse(gain: Estimate) -> bool:
     return gain[2] is not None and gain[2] < 0
 
 
-def _named(contender: str) -> str:
-    return f"the {contender}" if contender == BASELINE else contender
-
-
 def _gain(judged: Judged, other: str, settings: LiftSettings) -> Estimate:
-    """What the goal wants more of, over another contender."""
+    """Gain in what the goal wants more of, over another contender."""
     if settings.goal == RETRIEVAL:
-        return _paired(judged.keys, other, settings.level)
+        return gain_in_answers(judged.keys, PLAN, other, settings.level)
     numbers, sign = (judged.losses, -1.0) if settings.goal == LOSS else (judged.zeros, 1.0)
     return paired_mean(sign * (_tensor(numbers[PLAN]) - _tensor(numbers[other])), settings)
 
 
-def _paired(right: Mapping[str, Sequence[bool]], other: str, level: float) -> Estimate:
-    if not right.get(PLAN):
-        return math.nan, None, None
-    return paired_gain(right[other], right[PLAN], level)
+def gain_in_answers(right: Mapping[str, Sequence[bool]], name: str, other: str, level: float) -> Estimate:
+    """How many more right answers one contender gives than another, as a share; NaN without prompts."""
+    return paired_gain(right[other], right[name], level) if right.get(name) else (math.nan, None, None)
 
 
 def relative_rise(losses: Sequence[float], baseline: Sequence[float], settings: LiftSettings) -> Estimate:
-    """Of the mean loss, with the interval over the same windows in pairs."""
+    """Relative rise of the mean loss, with an interval over the same windows in pairs."""
     now, before = _tensor(losses), _tensor(baseline)
     if not len(now):
         return math.nan, None, None
@@ -146,7 +145,7 @@ def paired_mean(differences: Tensor, settings: LiftSettings) -> Estimate:
 
 
 def _with_ends(value: Tensor, resampled: Tensor, windows: int, settings: LiftSettings) -> Estimate:
-    """There is no interval from a single window, or around what is not finite."""
+    """A single window, or a value that is not finite, has no interval."""
     if windows < 2 or not math.isfinite(value):
         return float(value), None, None
     low, high = interval_ends(resampled[:, None], settings.level, windows)

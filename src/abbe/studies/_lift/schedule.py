@@ -1,60 +1,58 @@
-"""How much of the full search a budget of time has room for, from the time of one pass; fixed before it starts."""
+"""How much of the full search fits into the budget, from the time of one pass; fixed before the search starts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from ..._errors import AbbeError
 from ...words.numbers import about
 
 MOST_GROUPS, SCAN_WINDOWS, TUNED, CONTENDERS = 12, 4, 4, 3
 TUNING_PASSES = 4  # a step of tuning takes about as long as so many forward passes
-_SWAPPED = 1.6  # a pass under a swap with a reader, over a plain one
+SWAPPED = 1.6  # time of a pass under a swap with a reader, over that of a plain one
 _LEAST_STEPS = 8
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is done: without a budget, all of it."""
+    """The size of a search."""
 
-    groups: int  # of layers, each scanned alone
+    groups: int  # of layers, each scanned separately
     scan_windows: int
     plans: int  # measured before any is tuned
     tuned: int
-    steps: int  # of tuning, for those that come into the last round
+    steps: int  # of tuning, for plans that reach the last round
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a model and the settings ask for: candidates, windows to choose on, and passes of the judged part."""
+    """The work that a model and the settings ask for: candidates, windows to choose on, passes of the judged part."""
 
     layers: int
     candidates: int
     windows: int
     steps: int
     fit_passes: int
-    prompt_passes: float  # of the prompts that one plan reads while it is chosen, in passes of one window
+    prompt_passes: float  # for the prompts that each plan reads during the choice, in passes of one window
     judged_passes: float
-    learned_passes: float = 0.0  # of learning from pass keys, and of measuring what was learned
+    learned_passes: float = 0.0  # for learning from pass keys, and for measuring the result
 
 
 def full(load: Load) -> Schedule:
     groups = min(load.layers, MOST_GROUPS)
     plans = (load.candidates + 1) * groups if load.candidates else 0
-    return Schedule(
-        groups=groups, scan_windows=min(SCAN_WINDOWS, load.windows), plans=plans, tuned=TUNED, steps=load.steps
-    )
+    return Schedule(groups, min(SCAN_WINDOWS, load.windows), plans, TUNED, load.steps)
 
 
 def passes(schedule: Schedule, load: Load) -> float:
     """In plain passes over one window."""
     scan = schedule.groups * load.candidates * (schedule.scan_windows + load.prompt_passes)
     plans = (schedule.plans + schedule.tuned + 2) * (load.windows + load.prompt_passes)
-    # Half of the steps for all, the other half for two of them, and the whole for the control.
+    # Half of the steps for all plans, the other half for two of them, and all steps for the control.
     tuning = TUNING_PASSES * schedule.steps * (schedule.tuned / 2 + 1 + 1)
     measured = scan + plans + tuning + load.judged_passes + load.learned_passes
-    return load.fit_passes + load.windows + _SWAPPED * measured
+    return load.fit_passes + load.windows + SWAPPED * measured
 
 
 _CUTS: tuple[Callable[[Schedule, Load], Schedule], ...] = (
@@ -68,17 +66,16 @@ _CUTS: tuple[Callable[[Schedule, Load], Schedule], ...] = (
 
 
 def fitting(load: Load, a_pass: float, budget: float | None) -> Schedule:
-    """The largest search that the budget has room for; refused if there is none."""
+    """The largest search that fits into the budget; refused if none does."""
     schedule = full(load)
     if budget is None:
         return schedule
-    for _ in range(4):
-        for shorter in _CUTS:
-            if passes(schedule, load) * a_pass <= budget:
-                return schedule
-            cut = shorter(schedule, load)
-            groups, windows = min(cut.groups, load.layers), min(cut.scan_windows, load.windows)
-            schedule = replace(cut, groups=groups, scan_windows=windows)
+    for shorter in 4 * _CUTS:
+        if passes(schedule, load) * a_pass <= budget:
+            return schedule
+        cut = shorter(schedule, load)
+        groups, windows = min(cut.groups, load.layers), min(cut.scan_windows, load.windows)
+        schedule = replace(cut, groups=groups, scan_windows=windows)
     needed = passes(schedule, load) * a_pass
     if needed <= budget:
         return schedule
@@ -89,8 +86,8 @@ def fitting(load: Load, a_pass: float, budget: float | None) -> Schedule:
 
 
 def what_was_cut(schedule: Schedule, load: Load) -> list[str]:
-    """A line for each part that the budget made smaller."""
-    whole, done = asdict(full(load)), asdict(schedule)
+    """A line for each part of the search that the budget made smaller."""
+    whole, done = vars(full(load)), vars(schedule)
     names = {
         "groups": "groups of layers", "scan_windows": "windows of the scan", "plans": "plans", "tuned": "tuned plans",
         "steps": "steps of tuning",

@@ -8,17 +8,17 @@ from typing import Any
 
 import polars as pl
 
-from ...models import LoadedModel, Swap, Window, swap
+from ...models import LoadedModel, Window, swap
 from ...normalizers import Normalizer, normalizer
+from ...results import tables_from
 from .._engine.loss import window_losses
 from .._engine.swapped.sensitivity import spread
 from .._engine.watch import Watch
-from .estimates import ends, mean, with_nan, without_nan
 from .fits import Fits, Heads, spans
-from .kept import Kept
 from .pass_keys import Haystack, PassKey, answers
 from .reading import SparsityReader
-from .recipes import Cell, Layers, Tried, best, going_on, layer_groups, nested_recipes, thinned
+from .recipes import Cell, Layers, Tried, best, for_next_round, layer_groups, nested_recipes, thinned
+from .records import Records, mean, with_ends, with_nan, without_nan
 from .result import PLANS_SCHEMA, SCAN_SCHEMA
 from .rule import relative_rise
 from .schedule import Schedule
@@ -29,9 +29,8 @@ from .tuning import Plan, Tuner
 _SLACKS = (16.0, 4.0)  # of the allowed loss, before the first and before the second round of tuning
 _FINAL = 2  # plans in the last round
 _SCAN_CUT, _FOR_THE_SCAN = "scan-cut", 0.6  # share of the budget after which nothing more is scanned
-
 _LEARN_CUT, _FOR_LEARNING = "learn-cut", 0.5
-_CONTROL_NUMBER, _HEADS_NUMBER, _LEARNED_NUMBER = 1000, 2000, 3000  # added to that of the plan
+_CONTROL_NUMBER, _HEADS_NUMBER, _LEARNED_NUMBER = 1000, 2000, 3000  # added to the number of a plan
 _TEMPERATURES = (0.7, 0.8, 0.9, 1.1)
 
 What = str | Mapping[str, str | Normalizer]
@@ -41,51 +40,52 @@ class Search:
     """Measures on the parts to fit and to choose on; knows nothing of the judged one."""
 
     def __init__(
-        self, model: LoadedModel, settings: LiftSettings, fits: Fits, schedule: Schedule, kept: Kept, watch: Watch, *,
-        fit: Sequence[Window], choose: Sequence[Window], fit_keys: Sequence[PassKey], choose_keys: Sequence[PassKey],
-        haystacks: Sequence[Haystack], reserve: float,
+        self, model: LoadedModel, settings: LiftSettings, fits: Fits, schedule: Schedule, records: Records,
+        watch: Watch, *, fit: Sequence[Window], choose: Sequence[Window], fit_keys: Sequence[PassKey],
+        choose_keys: Sequence[PassKey], haystacks: Sequence[Haystack], reserve: float,
     ) -> None:  # fmt: skip
-        self.model, self.settings, self.fits, self.schedule, self.kept = model, settings, fits, schedule, kept
+        self.model, self.settings, self.fits, self.schedule, self.records = model, settings, fits, schedule, records
         self.watch, self.choose = watch, choose
         self.fit_keys, self.choose_keys = fit_keys, choose_keys
         self._reserve = reserve  # seconds that judging takes
         self.cut: list[str] = []
         self.scan: list[dict[str, Any]] = []
         self.plans: list[dict[str, Any]] = []
-        self._tuner = Tuner(model, fits, schedule.steps, kept.parts, watch, fit)
+        self._tuner = Tuner(model, fits, schedule.steps, records.parts, watch, fit)
         self._haystacks = haystacks
-        self._learner = SlopeLearner(model, fits, kept.parts, watch, haystacks, max(settings.lengths, default=0))
+        self._learner = SlopeLearner(model, fits, records.parts, watch, haystacks, max(settings.lengths, default=0))
 
     def run(self) -> tuple[Tried, Plan]:
-        """The plan to judge, as it was measured, and its number."""
-        self._baseline = self._measured_baseline()
+        """The plan to judge, with its numbers so far."""
+        self._baseline = self._measure_baseline()
         learned = self._learned_plans()
-        recipes = thinned(nested_recipes(self._scanned(bool(learned)), self.settings.goal), self.schedule.plans)
+        cells = self._scan(may_be_empty=bool(learned))
+        recipes = thinned(nested_recipes(cells, self.settings.goal), self.schedule.plans)
         if not recipes and not learned:  # nothing gains anything: the least harmful cell stands for all
             least = min(self.scan, key=lambda row: (row["harm"], row["normalizer"]))
             recipes = [dict.fromkeys(range(least["first"], least["last"] + 1), least["normalizer"])]
-        made = [Plan(number, recipe) for number, recipe in enumerate(recipes)]
-        plans = {plan.name: plan for plan in (*made, *(plan for plan, _ in learned))}
-        # One is always measured, however little time there is.
-        always = made[0] if made and not learned else None
-        tried = [self._tried(plan, 0) for plan in made if plan is always or not self._is_cut(plan, 0)]
+        scanned = [Plan(number, recipe) for number, recipe in enumerate(recipes)]
+        plans = {plan.name: plan for plan in (*scanned, *(plan for plan, _ in learned))}
+        # One plan is always measured, however little time there is.
+        always = scanned[0] if scanned and not learned else None
+        tried = [self._try(plan, 0) for plan in scanned if plan is always or not self._is_cut(plan, 0)]
         rounds = [steps for steps in (self.schedule.steps // 2, self.schedule.steps) if steps]
         last = tried
         for steps, slack, count in zip(rounds, _SLACKS, (self.schedule.tuned, _FINAL), strict=False):
-            chosen = [plans[one.name] for one in going_on(last, count, self.settings, slack)]
-            last = [self._tried(plan, steps) for plan in chosen if not self._is_cut(plan, steps)] or last
+            chosen = [plans[one.name] for one in for_next_round(last, count, self.settings, slack)]
+            last = [self._try(plan, steps) for plan in chosen if not self._is_cut(plan, steps)] or last
             tried += [one for one in last if one.steps == steps]
         tried += [one for _, one in learned]
         if self.settings.goal == RETRIEVAL and (refined := self._without_heads(plans[best(tried, self.settings).name])):
             plans[refined.name] = refined
-            tried.append(self._tried(refined, 0))
+            tried.append(self._try(refined, 0))
         winner = best(tried, self.settings)
         for row in self.plans:
             row["chosen"] = (row["plan"], row["steps"]) == (winner.name, winner.steps)
         return winner, plans[winner.name]
 
     def _learned_plans(self) -> list[tuple[Plan, Tried]]:
-        """Candidates with numbers to learn, for all layers and heads at once, measured after each round."""
+        """Candidates with free parameters, learned for all layers and heads at once and measured after each round."""
         measured: list[tuple[Plan, Tried]] = []
         if self.settings.goal != RETRIEVAL or not self._haystacks:
             return measured
@@ -96,64 +96,61 @@ class Search:
                 what = f"{plan.name} with {steps} steps of learning"
                 if measured and self._time_is_up(_part(plan, steps), what, _LEARN_CUT, _FOR_LEARNING):
                     break
-                measured.append((plan, self._tried(plan, steps)))
+                measured.append((plan, self._try(plan, steps)))
         return measured
 
     def _without_heads(self, plan: Plan) -> Plan | None:
-        """The plan without the heads that the pass keys of the part to fit on are found better without.
+        """The plan without the heads that make the pass keys of the part to fit on harder to find.
 
-        What was learned has its own number for each head, and nothing is left out of it.
+        A learned plan has its own parameter for each head, so nothing is left out of it.
         """
         if plan.number >= _LEARNED_NUMBER:
             return None
-        kept: dict[int, tuple[int, ...]] = {}
+        helping: dict[int, tuple[int, ...]] = {}
         whole = self._head_keys(plan, "all", {})
         for layer in sorted(plan.recipe):
             heads = tuple(range(self.fits.heads[layer]))
-            helping = []
+            helping[layer] = ()
             for head in heads:
                 if self._time_is_up(f"head-{plan.number}-{layer}-{head}", f"head {head} of layer {layer} alone"):
                     return None
-                left = tuple(other for other in heads if other != head)
-                without = self._head_keys(plan, f"{layer}-{head}", {layer: left}) if left else -math.inf
-                helping += [head] if without <= whole else []
-            kept[layer] = tuple(helping)
-        if all(len(heads) == self.fits.heads[layer] for layer, heads in kept.items()):
+                others = tuple(other for other in heads if other != head)
+                without = self._head_keys(plan, f"{layer}-{head}", {layer: others}) if others else -math.inf
+                helping[layer] += (head,) if without <= whole else ()
+        if all(len(heads) == self.fits.heads[layer] for layer, heads in helping.items()):
             return None
-        recipe = {layer: spec for layer, spec in plan.recipe.items() if kept[layer]}
-        return Plan(_HEADS_NUMBER + plan.number, recipe, {layer: kept[layer] for layer in recipe}) if recipe else None
+        recipe = {layer: spec for layer, spec in plan.recipe.items() if helping[layer]}
+        heads_left = {layer: helping[layer] for layer in recipe}
+        return Plan(_HEADS_NUMBER + plan.number, recipe, heads_left) if recipe else None
 
     def _head_keys(self, plan: Plan, which: str, heads: Heads) -> float:
-        """Mean log-probability of the pass keys to fit on, with these heads of one layer only."""
-        if not all(heads.values()):
-            return -math.inf
+        """Mean log-probability of the pass keys to fit on, with only these heads of one layer swapped."""
 
         def make() -> dict[str, Any]:
             with swap(self.model, self.fits.normalizers(plan.recipe, heads)):
                 return {"keys": self._log_probabilities(self.fit_keys)}
 
-        part = self.kept.part(f"head-{plan.number}-{which}", make, lambda: None)
+        record = self.records.get_or_make(f"head-{plan.number}-{which}", make)
         self.watch.step(f"heads of {plan.name}")
-        return mean(with_nan(part["keys"]))
+        return mean(with_nan(record["keys"]))
 
     # -- The scan -----------------------------------------------------------------------------------------------------
 
-    def _measured_baseline(self) -> dict[str, Any]:
+    def _measure_baseline(self) -> dict[str, Any]:
         def make() -> dict[str, Any]:
             losses = window_losses(self.model, self.choose, lambda _: self.watch.step("baseline")).tolist()
             return {"loss": losses, "fit_keys": self._log_probabilities(self.fit_keys),
                     "keys": self._log_probabilities(self.choose_keys)}  # fmt: skip
 
-        return self.kept.part("baseline", make, lambda: self._steps("baseline", len(self.choose)))
+        return self.records.get_or_make("baseline", make, "baseline", len(self.choose))
 
     def _log_probabilities(self, prompts: Sequence[PassKey]) -> list[float]:
         return answers(self.model, prompts)[0] if prompts else []
 
-    def _scanned(self, may_be_empty: bool) -> list[Cell]:
+    def _scan(self, may_be_empty: bool) -> list[Cell]:
         groups = layer_groups(len(self.fits.layers), self.schedule.groups)
         windows = spread(self.choose, self.schedule.scan_windows)
-        places = [self.choose.index(window) for window in windows]
-        before = [self._baseline["loss"][place] for place in places]
+        before = [self._baseline["loss"][self.choose.index(window)] for window in windows]
         cells: list[Cell] = []
         for number, spec in enumerate(self.settings.candidates):
             if self.settings.goal == RETRIEVAL and learns(spec):
@@ -162,36 +159,34 @@ class Search:
                 name, what = f"scan-{number}-{place}", f"{spec} in layers {spans(layers)} was scanned, and what follows"
                 if (cells or may_be_empty) and self._time_is_up(name, what, _SCAN_CUT, _FOR_THE_SCAN):
                     return cells
-                part = self._scan_cell(number, place, spec, layers, windows)
-                cells.append(self._cell(spec, layers, part, before))
+                record = self._scan_record(name, spec, layers, windows)
+                cells.append(self._cell(spec, layers, record, before))
         return cells
 
-    def _scan_cell(
-        self, number: int, place: int, spec: str, layers: Layers, windows: Sequence[Window]
-    ) -> dict[str, Any]:
-        what = f"scan: {spec} in layers {spans(layers)}"
+    def _scan_record(self, name: str, spec: str, layers: Layers, windows: Sequence[Window]) -> dict[str, Any]:
+        step = f"scan: {spec} in layers {spans(layers)}"
 
         def make() -> dict[str, Any]:
             with swap(self.model, self.fits.normalizers(dict.fromkeys(layers, spec))):
-                losses = window_losses(self.model, windows, lambda _: self.watch.step(what)).tolist()
+                losses = window_losses(self.model, windows, lambda _: self.watch.step(step)).tolist()
                 return {"loss": losses, "keys": self._log_probabilities(self.fit_keys)}
 
-        return self.kept.part(f"scan-{number}-{place}", make, lambda: self._steps(what, len(windows)))
+        return self.records.get_or_make(name, make, step, len(windows))
 
-    def _cell(self, spec: str, layers: Layers, part: Mapping[str, Any], before: Sequence[float]) -> Cell:
-        rise = relative_rise(with_nan(part["loss"]), before, self.settings)
+    def _cell(self, spec: str, layers: Layers, record: Mapping[str, Any], before: Sequence[float]) -> Cell:
+        rise = relative_rise(with_nan(record["loss"]), before, self.settings)
         facts = [self.fits.facts[layer, spec] for layer in layers]
         names = ("zeros", "effective", "effective_baseline", "sensitivity", "error")
         zeros, effective, baseline, sensitive, error = (mean([getattr(one, name) for one in facts]) for name in names)
         gain = zeros
         if self.settings.goal == RETRIEVAL:
-            gain = mean(with_nan(part["keys"])) - mean(self._baseline["fit_keys"])
+            gain = mean(with_nan(record["keys"])) - mean(self._baseline["fit_keys"])
         elif self.settings.goal == LOSS:
             gain = -rise[0]
         harm = rise[0] if math.isfinite(rise[0]) else math.inf
         self.scan.append(
             {"layers": spans(layers), "first": layers[0], "last": layers[-1], "normalizer": spec}
-            | ends("harm", rise)
+            | with_ends("harm", rise)
             | {"gain": gain, "zeros": zeros, "effective_tokens": effective, "effective_tokens_baseline": baseline,
                "sensitivity_ratio": sensitive, "output_error": error}
         )  # fmt: skip
@@ -200,49 +195,44 @@ class Search:
     # -- Plans --------------------------------------------------------------------------------------------------------
 
     def _is_cut(self, plan: Plan, steps: int) -> bool:
-        """Whether the budget ended before this one."""
         return self._time_is_up(_part(plan, steps), f"{plan.name} with {steps} steps of tuning")
 
     def _time_is_up(self, part: str, what: str, cut: str = "cut", share: float = 1.0) -> bool:
-        """Before a part that was not measured yet; what was cut stays cut when the run is repeated."""
-        if self.settings.budget is None or self.kept.json(part) is not None:
+        """Whether too little time is left for a part; a cut is stored, so that a repeated run makes the same one."""
+        if self.settings.budget is None or self.records.get(part) is not None:
             return False
-        if self.kept.json(cut) is None:
-            if self.kept.spent + self._reserve <= share * self.settings.budget:
+        if self.records.get(cut) is None:
+            if self.records.spent + self._reserve <= share * self.settings.budget:
                 return False
-            self.kept.keep(cut, {"before": part})
+            self.records.keep(cut, {"before": part})
         self.cut.append(f"time was up before {what}")
         return True
 
-    def _tried(self, plan: Plan, steps: int) -> Tried:
-        name = plan.name
+    def _try(self, plan: Plan, steps: int) -> Tried:
+        name, half = plan.name, self.schedule.steps // 2
 
         def make() -> dict[str, Any]:
             with swap(self.model, self.normalizers(plan, steps)) as running:
-                return self._read(running, name)
+                reader = SparsityReader(self.model, running, self.settings.reading())
+                read = reader.read_all(self.choose, lambda: self.watch.step(name))
+                return read | {"keys": self._log_probabilities(self.choose_keys)}
 
-        part = self.kept.part(_part(plan, steps), make, lambda: self._steps(name, len(self.choose) + self._more(steps)))
-        rise = relative_rise(with_nan(part["loss"]), self._baseline["loss"], self.settings)
-        means = {key: mean(with_nan(part[key])) for key in ("loss", "zeros", "active", "effective_tokens")}
-        gain = {LOSS: -rise[0], RETRIEVAL: mean(with_nan(part["keys"])) - mean(self._baseline["keys"])}.get(
-            self.settings.goal, means["zeros"]
-        )
+        tuned = steps - (half if steps > half else 0)  # in this round alone
+        record = self.records.get_or_make(_part(plan, steps), make, name, len(self.choose) + tuned)
+        rise = relative_rise(with_nan(record["loss"]), self._baseline["loss"], self.settings)
+        means = {key: mean(with_nan(record[key])) for key in ("loss", "zeros", "active", "effective_tokens")}
+        gain = means["zeros"]
+        if self.settings.goal == RETRIEVAL:
+            gain = mean(with_nan(record["keys"])) - mean(self._baseline["keys"])
+        elif self.settings.goal == LOSS:
+            gain = -rise[0]
         self.plans.append(
             {"plan": name, "layers": len(plan.recipe), "steps": steps, "gain": gain, "chosen": False}
-            | means | ends("rise", rise)
+            | means | with_ends("rise", rise)
         )  # fmt: skip
         finite = math.isfinite(rise[0])
         high = rise[2] if rise[2] is not None else math.inf
         return Tried(name, tuple(sorted(plan.recipe.items())), steps, rise[0] if finite else math.inf, high, gain)
-
-    def _read(self, running: Swap, name: str) -> dict[str, Any]:
-        reader = SparsityReader(self.model, running, self.settings.reading())
-        read = reader.read_all(self.choose, lambda: self.watch.step(name))
-        return read | {"keys": self._log_probabilities(self.choose_keys)}
-
-    def _more(self, steps: int) -> int:
-        """Steps of tuning that a plan has behind it beyond those of the round before."""
-        return steps - (0 if steps <= self.schedule.steps // 2 else self.schedule.steps // 2)
 
     def normalizers(self, plan: Plan, steps: int) -> dict[str, str | Normalizer]:
         """Fitted, then tuned, or learned from pass keys, for so many steps."""
@@ -252,7 +242,7 @@ class Search:
         return self._tuner.normalizers(plan, steps)
 
     def control(self, winner: Tried, plan: Plan) -> What | None:
-        """Softmax tuned in the same way, for `swap`: None if the plan is that itself.
+        """Softmax, tuned the same way, for `swap`; None if the plan is just that.
 
         For retrieval it is one temperature for all layers, the best on the prompts that the plan was chosen on.
         """
@@ -273,20 +263,13 @@ class Search:
                 with swap(self.model, spec):
                     return {"keys": self._log_probabilities(self.choose_keys)}
 
-            means[spec] = mean(with_nan(self.kept.part(f"control-{number}", make, lambda: None)["keys"]))
+            means[spec] = mean(with_nan(self.records.get_or_make(f"control-{number}", make)["keys"]))
         return max(means, key=lambda spec: means[spec])
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """The scan, and every plan that was measured."""
-        schemas = {"scan": (self.scan, SCAN_SCHEMA), "plans": (self.plans, PLANS_SCHEMA)}
-        return {
-            name: pl.DataFrame([without_nan(row) for row in rows], schema=schema, orient="row")
-            for name, (rows, schema) in schemas.items()
-        }
-
-    def _steps(self, what: str, count: int) -> None:
-        for _ in range(count):
-            self.watch.step(what)
+        rows = {"scan": list(map(without_nan, self.scan)), "plans": list(map(without_nan, self.plans))}
+        return tables_from(rows, {"scan": SCAN_SCHEMA, "plans": PLANS_SCHEMA})
 
 
 def _part(plan: Plan, steps: int) -> str:

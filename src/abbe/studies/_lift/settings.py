@@ -1,16 +1,16 @@
-"""What a search was asked for, checked."""
+"""The settings of a search, checked."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..._arguments import between, is_number, is_whole, plain, several, shown, whole
+from ..._arguments import is_number, is_whole, plain, several, shown
 from ..._errors import AbbeError
-from ...normalizers import Normalizer, normalizer
+from ...normalizers import normalizer
 from .._engine.calibrated import kept_alpha, learnable
 from .._engine.settings import Settings, plain_settings, window_settings
 
@@ -22,12 +22,12 @@ LENGTH = 512
 _NEEDLE_LENGTHS = (128, 256, 512)
 _PASS_KEY_LENGTHS = (256, 512, 1024, 2048, 4096)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_LEAST_NEEDLE = 64  # tokens: a shorter pass key has no room beside its decoys
+_LEAST_NEEDLE = 64  # tokens: a shorter prompt has no room for a pass key and its decoys
 
 
 @dataclass(frozen=True)
 class LiftSettings:
-    """Everything that decides the numbers, beside model and text."""
+    """Everything that determines the numbers, apart from model and text."""
 
     goal: str
     max_loss: float
@@ -38,17 +38,14 @@ class LiftSettings:
     queries: int
     steps: int
     needle_lengths: tuple[int, ...]
-    lengths: tuple[int, ...]  # of the pass keys; none but for retrieval
+    lengths: tuple[int, ...]  # of the pass keys; empty unless the goal is retrieval
     prompts: int  # of each kind, length and depth
     seed: int
     level: float
     resamples: int
 
     def __post_init__(self) -> None:
-        whole("windows", self.windows, least=2)
-        whole("steps", self.steps, least=0)
-        whole("prompts", self.prompts, least=1, most=10_000)
-        self.reading()  # checks the rest
+        self.reading()  # checks what all studies share
 
     def reading(self) -> Settings:
         """How windows are read."""
@@ -95,14 +92,14 @@ def seconds(what: str, given: object) -> float | None:
 
 
 def candidates_for(goal: str, given: object, lengths: Sequence[int]) -> tuple[str, ...]:
-    """The specs to try; for retrieval they are taken as they are, else their temperatures are fitted."""
+    """The specs to try; their temperatures are fitted, except for retrieval."""
     specs = _usual(goal, lengths or (LENGTH,)) if given is None else _specs(given)
     if goal == RETRIEVAL:
         return tuple(str(normalizer(spec)) for spec in specs)
-    kept = tuple(kept_alpha(spec) if goal == SPARSE else spec for spec in specs)
-    for spec in kept:
-        learnable(spec)  # refused here if there is nothing to fit
-    return kept
+    candidates = tuple(kept_alpha(spec) if goal == SPARSE else spec for spec in specs)
+    for spec in candidates:
+        learnable(spec)  # refuses a spec without anything to fit
+    return candidates
 
 
 def _usual(goal: str, lengths: Sequence[int]) -> tuple[str, ...]:
@@ -110,8 +107,8 @@ def _usual(goal: str, lengths: Sequence[int]) -> tuple[str, ...]:
         return SPARSE_CANDIDATES
     if goal == LOSS:
         return (CONTROL_SPEC, *(kept_alpha(spec) for spec in SPARSE_CANDIDATES))
-    # The temperature falls with the visible keys, from a length on at which the model still works; or everywhere.
-    # First with a slope per head that is learned: rows up to the second longest length stay as they are.
+    # The temperature falls with the visible keys, from a length at which the model still works; or it is one for all.
+    # The first has a learned slope per head: rows up to the second longest length stay as they are.
     *shorter, longest = lengths
     learned = f"logn:trained={max(2, shorter[-1] if shorter else longest // 2)},slope=0,beyond=true,learn=true"
     from_length = [f"logn:trained={max(2, longest // part)},floor=1" for part in (2, 4, 8)]
@@ -119,18 +116,18 @@ def _usual(goal: str, lengths: Sequence[int]) -> tuple[str, ...]:
 
 
 def _specs(given: object) -> tuple[str, ...]:
-    some: list[Any] = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
-    if not some:
+    specs: list[Any] = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
+    if not specs:
         raise AbbeError("there is nothing to try: name a normalizer, such as entmax:alpha=1.5")
-    for spec in some:
-        if isinstance(spec, Normalizer | Mapping) or not isinstance(spec, str):
-            raise AbbeError(f"{shown(spec)} is no spec: write a normalizer as text, such as 'entmax:alpha=1.5'")
+    for spec in specs:
+        if not isinstance(spec, str):
+            raise AbbeError(f"{shown(spec)} is not a spec: write a normalizer as text, such as 'entmax:alpha=1.5'")
         if spec.startswith("file:") or ";" in spec or "=" in spec.partition(":")[0]:
-            raise AbbeError(f"{shown(spec)} names layers or a file: lift chooses the layers, give a spec alone")
+            raise AbbeError(f"{shown(spec)} names layers or a file: lift chooses the layers, give only a spec")
         normalizer(spec)
-    if twice := next((spec for spec in some if some.count(spec) > 1), None):
+    if twice := next((spec for spec in specs if specs.count(spec) > 1), None):
         raise AbbeError(f"{twice} is given twice: name each normalizer once")
-    return tuple(some)
+    return tuple(specs)
 
 
 def needle_lengths_for(context: int | None) -> tuple[int, ...]:
@@ -138,7 +135,7 @@ def needle_lengths_for(context: int | None) -> tuple[int, ...]:
 
 
 def pass_key_lengths(goal: str, given: int | Sequence[int] | None, context: int | None) -> tuple[int, ...]:
-    """Those given, checked; else the three longest of 256 to 4096 that the context has room for."""
+    """The given ones, checked; else the three longest of 256 to 4096 that fit into the context."""
     if goal != RETRIEVAL:
         if given is not None:
             raise AbbeError("lengths are those of the pass keys: give goal='retrieval' (--goal retrieval) with them")
@@ -155,7 +152,3 @@ def pass_key_lengths(goal: str, given: int | Sequence[int] | None, context: int 
     if context is not None and lengths[-1] > context:
         raise AbbeError(f"length {lengths[-1]} is above the model's context of {context} tokens")
     return lengths
-
-
-def checked_level(level: float) -> float:
-    return between("level", level, 0, 1, 0.95)

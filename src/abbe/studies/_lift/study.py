@@ -1,7 +1,8 @@
 """lift: search for a plan that helps a model, and judge it once.
 
 text -> parts to fit, to choose and to judge on -> every candidate fitted in every layer -> scan -> nested plans ->
-rounds of tuning on the first part, measured on the second -> one plan, judged on the third beside softmax tuned alike.
+rounds of tuning on the first part, measured on the second -> one plan, judged on the third beside its control:
+softmax, tuned the same way.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..._arguments import whole
+from ..._arguments import between, whole
 from ..._errors import AbbeError
 from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, plan, swap
@@ -31,12 +31,12 @@ from .._engine.window import allowed_error, check_tokens
 from .findings import findings
 from .fits import ROWS_FROM, Fits
 from .judging import Judging
-from .kept import Kept
 from .pass_keys import haystacks, pass_keys
 from .recipes import Tried
+from .records import Records
 from .result import CONTROL_FILE, PLAN_FILE, Lift
 from .rule import CONTROL, PLAN, decide, rule_text
-from .schedule import CONTENDERS, Load, Schedule, fitting, passes, what_was_cut
+from .schedule import CONTENDERS, SWAPPED, Load, Schedule, fitting, passes, what_was_cut
 from .search import Search, What
 from .settings import (
     CONTROL_SPEC,
@@ -44,7 +44,6 @@ from .settings import (
     LiftSettings,
     candidates_for,
     checked_goal,
-    checked_level,
     needle_lengths_for,
     pass_key_lengths,
     seconds,
@@ -70,35 +69,36 @@ def lift(
 ) -> Lift:  # fmt: skip
     """Which layers of this causal language model would do better with another normalizer, if any?
 
-    The text is cut into three parts. On the first temperatures are fitted and tuned, on the second plans are chosen,
-    and one plan is judged on the third, once, beside softmax tuned alike, by a rule that was fixed before.
+    The text is cut into three parts. Temperatures are fitted and tuned on the first, plans are chosen on the second,
+    and one plan is judged on the third, once, by a rule that was fixed before. Its control is softmax, tuned the same
+    way.
 
     Args:
         model, text: as for `diagnose`.
         goal: "sparse" (exact zeros at little loss), "loss" (a lower loss), or "retrieval" (pass keys at `lengths`
             tokens).
-        max_loss: relative rise of the loss that is allowed, such as "0.5%" or 0.005.
-        budget: time that the search may take, such as "20m"; None for no bound. What it cut is in the manifest.
-        normalizers: specs to try; by default entmax, sparsemax, top-p and top-k (for retrieval temperatures, and
-            temperatures that fall with the visible keys). For retrieval what says learn=true is learned from pass
+        max_loss: allowed relative rise of the loss, such as "0.5%" or 0.005.
+        budget: time that the search may take, such as "20m"; None for no limit. The manifest lists what it cut.
+        normalizers: specs to try; by default entmax, sparsemax, top-p and top-k (for retrieval: temperatures, and
+            temperatures that fall with the visible keys). For retrieval, specs with learn=true are learned from pass
             keys, for all heads at once; the others are scanned group by group.
-        length: of the windows, in tokens; by default 512, or the model's context where it is shorter; 256 or 128 where
+        length: of the windows, in tokens; by default 512, or the model's context if that is shorter; 256 or 128 if
             the text is too short for so many windows.
         windows: how many to choose and to judge on; twice as many to fit on. Fewer than 6 never lift.
-        queries: how many of each window rows are fitted and zeros are counted on.
+        queries: how many queries per window are fitted, and used to count zeros.
         steps: of tuning, for the plans of the last round, or of learning from pass keys; 0 for none. The same steps
             give the same result.
         lengths: of the pass keys, for retrieval; by default the three longest of 256 to 4096 in the context.
-        prompts: of each kind, length and depth.
-        seed: of all that is drawn: the same seed gives the same numbers.
+        prompts: per kind, length and depth.
+        seed: random seed: the same seed gives the same numbers.
         level: of the intervals, in (0, 1).
         resamples: of the bootstrap, >= 1.
-        folder: keep what is measured there, the plan `plan.safetensors` and the page; a stopped search is resumed.
+        folder: for all measurements, the plan `plan.safetensors` and the page; an interrupted search is resumed.
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
     Returns:
         Whether the plan passed the rule, the plan, and everything that was tried. A low loss, and high shares of zeros
-        and of keys that are found, are good.
+        and of pass keys found, are good.
 
     Raises:
         AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
@@ -109,7 +109,7 @@ def lift(
         >>> result.lifted  # from two windows nothing is lifted
         False
         >>> result.table["contender"].to_list()
-        ['baseline', 'softmax tuned alike', 'plan']
+        ['baseline', 'softmax, tuned the same way', 'plan']
     """
     goal, max_loss, budget = checked_goal(goal), share("max_loss", max_loss), seconds("budget", budget)
     candidates_for(goal, normalizers, ())  # a mistake is reported before a model is loaded
@@ -121,9 +121,10 @@ def lift(
         goal=goal, max_loss=max_loss, budget=budget,
         candidates=candidates_for(goal, normalizers, key_lengths),
         length=usual_length(loaded, source, windows) if length is None else whole("length", length),
-        windows=windows, queries=whole("queries", queries, least=1), steps=whole("steps", steps),
-        needle_lengths=needle_lengths_for(loaded.context), lengths=key_lengths, prompts=whole("prompts", prompts),
-        seed=checked_seed(seed), level=checked_level(level),
+        windows=windows, queries=whole("queries", queries, least=1), steps=whole("steps", steps, least=0),
+        needle_lengths=needle_lengths_for(loaded.context), lengths=key_lengths,
+        prompts=whole("prompts", prompts, least=1, most=10_000), seed=checked_seed(seed),
+        level=between("level", level, 0, 1, 0.95),
         resamples=whole("resamples", resamples, least=1, most=MOST_RESAMPLES),
     )  # fmt: skip
     with watching(progress) as watch, evaluating(loaded.network):
@@ -155,7 +156,7 @@ class _Job:
         }
 
     def _check_learning(self) -> None:
-        """That something is left to try where nothing can be learned."""
+        """Refuse a search in which nothing can be learned and nothing else is left to try."""
         s = self.settings
         if s.goal != RETRIEVAL or (s.steps and self.haystacks) or not all(map(learns, s.candidates)):
             return
@@ -164,7 +165,8 @@ class _Job:
 
     def run(self) -> Lift:
         with held(self.folder):
-            error = self._check()
+            with swap(self.model, CONTROL_SPEC) as trial:  # must reproduce the model
+                error = trial.check(**model_inputs(self.model, check_tokens(self.model, self.choose)))
             load = self._load()
             # Before the folder is claimed: a budget that is too small leaves nothing behind.
             again = self.folder is not None and (self.folder / _SCHEDULE).exists()
@@ -172,29 +174,26 @@ class _Job:
             parts = claim_folder(
                 self.folder, Lift.study, self.model, self.text, self.facts["settings"], self.watch.announce
             )
-            self.kept = Kept(parts)
+            self.records = Records(parts, self.watch)
             self.fits = Fits(self.model, self.settings, parts, self.watch)
-            schedule, a_pass = self._scheduled(load, first)
+            # Fixed by the first call together with the seconds of a pass, which vary from call to call.
+            scheduled = self.records.get("schedule") or first or self._first_schedule(load)
+            schedule, a_pass = Schedule(**scheduled["schedule"]), scheduled["a_pass"]
             self.watch.say_checked(self.model.name, error, allowed_error(self.model))
             self._say_cost(schedule, load, a_pass)
             begun = time.perf_counter()
             self.fits.make(self.fit)
-            self.kept.spent += time.perf_counter() - begun
-            if self.kept.json("schedule") is None:  # nothing that was fitted depends on it
-                self.kept.keep("schedule", {"schedule": asdict(schedule), "a_pass": a_pass})
+            self.records.spent += time.perf_counter() - begun
+            if self.records.get("schedule") is None:  # only now, since the fits do not depend on it
+                self.records.keep("schedule", scheduled)
             search = Search(
-                self.model, self.settings, self.fits, schedule, self.kept, self.watch, fit=self.fit, choose=self.choose,
-                fit_keys=self.fit_keys, choose_keys=self.choose_keys, haystacks=self.haystacks,
-                reserve=1.6 * load.judged_passes * a_pass,
+                self.model, self.settings, self.fits, schedule, self.records, self.watch, fit=self.fit,
+                choose=self.choose, fit_keys=self.fit_keys, choose_keys=self.choose_keys, haystacks=self.haystacks,
+                reserve=SWAPPED * load.judged_passes * a_pass,
             )  # fmt: skip
             winner, which = search.run()
             contenders = self._contenders(search, winner, which)
             return self._judged(search, winner, contenders, error, [*what_was_cut(schedule, load), *search.cut])
-
-    def _check(self) -> float:
-        """That softmax swapped in is the model itself."""
-        with swap(self.model, "softmax") as trial:
-            return trial.check(**model_inputs(self.model, check_tokens(self.model, self.choose)))
 
     def _load(self) -> Load:
         s = self.settings
@@ -214,12 +213,7 @@ class _Job:
 
     def _first_schedule(self, load: Load) -> dict[str, Any]:
         a_pass = _seconds_of_a_pass(self.model, self.choose[0])
-        return {"schedule": asdict(fitting(load, a_pass, self.settings.budget)), "a_pass": a_pass}
-
-    def _scheduled(self, load: Load, first: dict[str, Any] | None) -> tuple[Schedule, float]:
-        """Fixed by the first call, with the seconds of a pass: they are others each time."""
-        kept = self.kept.json("schedule") or first or self._first_schedule(load)
-        return Schedule(**kept["schedule"]), kept["a_pass"]
+        return {"schedule": vars(fitting(load, a_pass, self.settings.budget)), "a_pass": a_pass}
 
     def _say_cost(self, schedule: Schedule, load: Load, a_pass: float) -> None:
         s = self.settings
@@ -236,17 +230,17 @@ class _Job:
         heads = 1 + sum(self.fits.heads) if s.goal == RETRIEVAL and load.candidates else 0
         rounds = learned * (ROUNDS * (load.windows + len(self.haystacks)) + s.steps)
         judged = CONTENDERS * s.windows * len(self.loss_lengths)
-        self.watch.expect(self.fits.steps + load.windows + scan + plans + tuning + heads + rounds + judged)
+        self.watch.expect(len(self.fits.layers) + load.windows + scan + plans + tuning + heads + rounds + judged)
 
     def _contenders(self, search: Search, winner: Tried, which: Plan) -> dict[str, What | None]:
-        """The plan is fixed, and with it the rule, before the judged part is opened."""
+        """Fixes the plan, and with it the rule, before the judged part is opened."""
         contenders: dict[str, What | None] = {BASELINE: None}
         control = search.control(winner, which)
         if control is not None:
             contenders[CONTROL] = control
         contenders[PLAN] = search.normalizers(which, winner.steps)
-        if self.kept.json("chosen") is None:
-            self.kept.keep("chosen", {"plan": winner.name, "steps": winner.steps, "rule": self.rule})
+        if self.records.get("chosen") is None:
+            self.records.keep("chosen", {"plan": winner.name, "steps": winner.steps, "rule": self.rule})
         return contenders
 
     def _judged(
@@ -258,7 +252,7 @@ class _Job:
                 if (what := contenders.get(name)) is not None:
                     plan(self.model, what).save(folder / file)
         judging = Judging(
-            self.model, self.settings, self.sealed.open(), contenders, self.kept, self.watch, self.loss_lengths[1:]
+            self.model, self.settings, self.sealed.open(), contenders, self.records, self.watch, self.loss_lengths[1:]
         )
         judged, table, keys = judging.run()
         decision = decide(judged, self.settings)
@@ -275,11 +269,11 @@ class _Job:
             },
             "skipped": [*self.left_out, *self.fit.skipped, *self.choose.skipped, *judging.skipped],
         }
-        said = findings(decision, winner.name, table, tables["scan"], self.settings, self.rule, cuts)
+        sentences = findings(decision, winner.name, table, tables["scan"], self.settings, self.rule, cuts)
+        manifest = finished_manifest(facts, self.records.parts, {"total": time.perf_counter() - self.started})
         result = Lift(
-            decision.lifted, winner.name, table, tables["scan"], tables["plans"], keys, said,
-            finished_manifest(facts, self.kept.parts, {"total": time.perf_counter() - self.started}),
-            None if self.folder is None else self.folder / PLAN_FILE,
+            decision.lifted, winner.name, table, **tables, keys=keys, findings=sentences, manifest=manifest,
+            file=None if self.folder is None else self.folder / PLAN_FILE,
         )  # fmt: skip
         if self.folder is not None:
             result.save(self.folder)
@@ -287,7 +281,7 @@ class _Job:
 
 
 def _seconds_of_a_pass(model: LoadedModel, window: Window) -> float:
-    """The better of two: the first one warms up."""
+    """The faster of two: the first one warms up."""
     times = []
     for _ in range(2):
         started = time.perf_counter()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..._errors import AbbeError
@@ -12,17 +11,17 @@ from .._engine.inputs import windows_for
 from .settings import LENGTH, RETRIEVAL, LiftSettings
 
 _LEAST_LENGTH = 128
-_LONGER = 4  # times the length: where the loss is judged once more, if the goal is retrieval
+_LONGER = 4  # times the length: for retrieval the loss is judged there as well
 _LONGEST_WORD = 200  # characters
 FIT, CHOOSE, JUDGE = "fit", "choose", "judge"
 _ENDS = {FIT: 0.5, CHOOSE: 0.75, JUDGE: 1.0}  # of the text, as shares of its characters
 _ADVICE = "the text is cut into a half, a quarter and a quarter; give more text or a smaller length"
-_SEEDS = {FIT: 0, CHOOSE: 1, JUDGE: 2}  # added to three times the seed: no two parts draw alike
+_SEEDS = {FIT: 0, CHOOSE: 1, JUDGE: 2}  # added to three times the seed: no two parts draw the same windows
 
 
 @dataclass(frozen=True)
 class Portion:
-    """One of the three parts; `start` is its place in the whole text, in characters."""
+    """One of the three parts; `start` is its offset in the whole text, in characters."""
 
     name: str
     text: Text
@@ -31,7 +30,7 @@ class Portion:
 
 
 class Sealed:
-    """The part to judge on: nothing of it can be read before it is opened, and it opens once."""
+    """The part to judge on: it cannot be read before it is opened, and it opens once."""
 
     def __init__(self, portion: Portion) -> None:
         self._portion: Portion | None = portion
@@ -39,7 +38,7 @@ class Sealed:
 
     def open(self) -> Portion:
         if self._portion is None:
-            raise AbbeError("the judged part of the text was read already: it is read once")
+            raise AbbeError("the judged part of the text was read already: it can be read only once")
         portion, self._portion = self._portion, None
         return portion
 
@@ -57,13 +56,13 @@ def cut(text: Text, seed: int) -> dict[str, Portion]:
 
 
 def _space_after(content: str, place: int) -> int:
-    """The next space, or the place itself where none is near."""
+    """The next space, or the place itself if none is near."""
     near = range(place, min(len(content), place + _LONGEST_WORD))
     return next((at for at in near if content[at].isspace()), place)
 
 
 def usual_length(model: LoadedModel, text: Text, windows: int) -> int:
-    """512 tokens, or the context; of a short text half, so that the part to choose on has room for all windows."""
+    """512 tokens, or the context; halved for a short text until the part to choose on has room for all windows."""
     length = min(LENGTH, model.context or LENGTH)
     content = cut(text, 0)[CHOOSE].text.content
     if len(content) > 32 * length * windows or not callable(model.tokenizer):
@@ -75,15 +74,15 @@ def usual_length(model: LoadedModel, text: Text, windows: int) -> int:
 
 
 def judged_lengths(model: LoadedModel, choose: Portion, settings: LiftSettings) -> tuple[tuple[int, ...], list[str]]:
-    """Lengths at which the loss is judged, and a line on one that is left out.
+    """Lengths at which the loss is judged, and a line for each that is left out.
 
     A temperature that depends on the visible keys may spare short windows, so retrieval is judged on long ones, too.
-    The part to choose on, which is as long, says what there is room for: the judged one stays sealed.
+    The part to choose on is as long as the judged one, which stays sealed, so it shows which lengths fit.
     """
     if settings.goal != RETRIEVAL:
         return (settings.length,), []
     lengths, left_out = [settings.length], []
-    # At the longest pass key, too: rows that a plan leaves as they are would say nothing.
+    # At the longest pass key, too: a loss over rows that a plan leaves unchanged would say nothing.
     for longer in sorted(n for n in {_LONGER * settings.length, *settings.lengths[-1:]} if n > settings.length):
         if why := _no_room(model, choose, settings, longer):
             left_out.append(f"the loss is not judged at {longer:,} tokens, because {why}")
@@ -93,30 +92,27 @@ def judged_lengths(model: LoadedModel, choose: Portion, settings: LiftSettings) 
 
 
 def _no_room(model: LoadedModel, choose: Portion, settings: LiftSettings, length: int) -> str:
-    """Why there are not enough windows of this length; "" if there are."""
+    """Why there are too few windows of this length; "" if there are enough."""
     if model.context is not None and length > model.context:
         return f"the model's context is {model.context:,} tokens"
     needed = enough_windows(settings.level)
-    try:
-        room = len(windows_for(model, choose.text, (length,), settings.windows, choose.seed))
-    except AbbeError:  # not one window has room
-        room = 0
+    room = len(longer_windows(model, choose, settings, length))
     why = f"{choose.text.name}, which is as long as the judged one, has room for {room} windows of {needed} needed"
     return why if room < needed else ""
 
 
-def longer_windows(model: LoadedModel, portion: Portion, settings: LiftSettings, lengths: Sequence[int]) -> Windows:
-    """Of the opened part; fewer than are needed make the rule fail, since it names these lengths already."""
+def longer_windows(model: LoadedModel, portion: Portion, settings: LiftSettings, length: int) -> Windows:
+    """Windows of a length that may not fit; too few to judge on make the rule fail, since it names the length."""
     try:
-        return windows_for(model, portion.text, tuple(lengths), settings.windows, portion.seed)
-    except AbbeError as error:
-        return Windows([], dict.fromkeys(lengths, str(error)))
+        return windows_for(model, portion.text, (length,), settings.windows, portion.seed)
+    except AbbeError as error:  # not one fits
+        return Windows([], {length: str(error)})
 
 
 def windows_of(model: LoadedModel, portion: Portion, settings: LiftSettings) -> Windows:
-    """Twice as many to fit on; refused where a part is too short for what it is for."""
+    """Twice as many to fit on; refused if the part is too short for its purpose."""
     count = settings.windows * (2 if portion.name == FIT else 1)
-    # Of the judged part fewer are no reason to throw the search away: the rule says that they are too few.
+    # Too few windows to judge on are no reason to throw the search away: the rule then says so.
     needed = min(settings.windows, enough_windows(settings.level)) if portion.name == CHOOSE else 1
     try:
         windows = windows_for(model, portion.text, (settings.length,), count, portion.seed)

@@ -1,4 +1,4 @@
-"""What one part of an experiment trains: all seeds of one choice of normalizer, temperature, optimizer and rate."""
+"""One run of an experiment: all seeds of one choice of normalizer, temperature, optimizer and rate."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Configuration:
     """One choice, trained with every seed.
 
     Attributes:
-        temperature: in front of the normalizer, as words ("0.1", "learned", "geometric:1:0.1").
-        compensated: the control: first values and rate of the query map undo the temperature.
-        cooldown: the rate falls linearly to 0 over this share of the run, at its end.
-        trained_with: the normalizer while training, where `normalizer` is one for inference alone; "" for the same.
+        temperature: in front of the normalizer, as text ("0.1", "learned", "geometric:1:0.1").
+        compensated: the control: initial values and rate of the query map undo the temperature.
+        cooldown: share of the run, at its end, over which the rate falls linearly to 0.
+        trained_with: the normalizer during training, if `normalizer` is for inference only; "" for the same.
         readings: how many steps of the run are read, about evenly spread.
         precision: "float32" or "float64".
     """
@@ -42,13 +42,13 @@ class Configuration:
     precision: str = "float32"
 
     def rate_at(self, step: int) -> float:
-        """Of this step, the first being 1."""
+        """The learning rate at this step, counted from 1."""
         left = (self.steps - step + 1) / (self.cooldown * self.steps + 1) if self.cooldown else 1.0
         return self.rate * min(1.0, left)
 
     @property
     def key(self) -> str:
-        """A short name that no other choice has."""
+        """The unique name of its part in the folder."""
         content = json.dumps(self.as_json(), sort_keys=True)
         return f"runs/{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
@@ -67,5 +67,5 @@ class Configuration:
 
 
 def can_be_compensated(temperature: Temperature, qk_norm: bool) -> bool:
-    """Only a fixed temperature that the query map can absorb: T = 1 needs no control, and a norm would undo it."""
+    """Whether the query map can absorb the temperature: it must be fixed. T = 1 needs no control; a norm undoes it."""
     return temperature.fixed and temperature.start != 1 and not qk_norm

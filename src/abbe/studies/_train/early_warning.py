@@ -1,11 +1,10 @@
-"""Which monitored quantity tells early that a run will fail, against false alarms in runs that do not.
+"""Which monitored quantity warns early of runs that will fail, and how often it raises false alarms in healthy runs.
 
-A run fails if its training loss ends above half of the first one. Its loss shows that, at the latest, when the slow
-ones (90 %) of the healthy runs have halved theirs, with as many steps again in reserve; earlier if it rises above the
-first loss by a twentieth. Only what a quantity did before that step counts as a warning; in a healthy run every
-crossing, at any step, is a false alarm. Controls and runs that are only too slow are left out (`not_too_slow`). That
-step is the same for nearly all failing runs, so a lead says when a quantity crosses, rather than how much earlier than
-the loss.
+A run fails if its training loss ends above half of the first one. Its loss shows this, at the latest, at twice the step
+by which 90 % of the healthy runs have halved theirs; earlier if it rises above the first loss by a twentieth. Only
+crossings before that step count as warnings; in a healthy run every crossing, at any step, is a false alarm. Controls
+and runs that are only too slow are left out (`not_too_slow`). That step is the same for nearly all failing runs, so a
+lead says when a quantity crosses, rather than how much earlier than the loss.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from ...words.lab import CHOICE
 from .result import ROC_SCHEMA, WARNING_SCHEMA
 from .tables import ROSE, best_run
 
-SLOW, RESERVE = 0.9, 2.0  # quantile of the healthy runs' half_step, and how often that is waited for
-ALLOWED = 0.05  # false alarms at the threshold that is suggested
+SLOW, RESERVE = 0.9, 2.0  # quantile of the healthy runs' half_step, and the factor by which to wait longer
+ALLOWED = 0.05  # false alarms at the suggested threshold
 _RESAMPLES, _SEED, _LEVEL = 400, 0, 0.95
 
 
@@ -37,7 +36,7 @@ class Signal:
     kind: str  # "level" or "change"
 
     def of(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """So that large means alarming; NaN where nothing was measured."""
+        """Large means alarming; NaN if nothing was measured."""
         moved = values - values[0] if self.kind == "change" else values
         return moved if self.direction == "high" else -moved
 
@@ -61,29 +60,29 @@ SIGNALS = (
 
 
 @dataclass(frozen=True)
-class _Followed:
-    """One run of one seed: its steps, whether it failed, and when its loss shows it."""
+class _SeedRun:
+    """One seed of one run."""
 
     run: int
     seed: int
     failed: bool
-    shown: float  # step; infinite for a healthy run
+    evident: float  # step at which the loss shows the failure; infinite for a healthy run
     steps: np.ndarray[Any, Any]
     values: dict[str, np.ndarray[Any, Any]]
 
     def score(self, signal: Signal) -> float:
-        """The most alarming value before the loss shows it; -inf if there is none."""
-        some = signal.of(self.values[signal.quantity])[self.steps < self.shown]
-        return float(np.nanmax(some)) if len(some) and not np.isnan(some).all() else -math.inf
+        """The most alarming value before the loss shows the failure; -inf if there is none."""
+        before = signal.of(self.values[signal.quantity])[self.steps < self.evident]
+        return float(np.nanmax(before)) if len(before) and not np.isnan(before).all() else -math.inf
 
     def first(self, signal: Signal, score: float) -> float | None:
         """The first step that reaches this score."""
         reached = self.steps[np.nan_to_num(signal.of(self.values[signal.quantity]), nan=-math.inf) >= score]
-        return float(reached[0]) if len(reached) and reached[0] < self.shown else None
+        return float(reached[0]) if len(reached) and reached[0] < self.evident else None
 
 
 def warning_table(table: pl.DataFrame, curves: pl.DataFrame, alerts: pl.DataFrame, steps: int) -> pl.DataFrame:
-    """A row for each signal with the threshold that it would need, and for each alert of the monitor as it is."""
+    """A row for each signal at its suggested threshold, and for each alert of the monitor as it is."""
     failing, healthy = _failing_and_healthy(table, curves, steps)
     if not failing or not healthy:
         return pl.DataFrame(schema=WARNING_SCHEMA)
@@ -93,7 +92,7 @@ def warning_table(table: pl.DataFrame, curves: pl.DataFrame, alerts: pl.DataFram
 
 
 def roc_table(table: pl.DataFrame, curves: pl.DataFrame, steps: int) -> pl.DataFrame:
-    """For each signal, threshold by threshold: shares of the healthy runs that it accuses and of failing ones found."""
+    """For each signal and threshold, the shares of healthy runs with an alarm and of failing runs with a warning."""
     failing, healthy = _failing_and_healthy(table, curves, steps)
     rows = []
     for signal in SIGNALS if failing and healthy else ():
@@ -108,18 +107,18 @@ def roc_table(table: pl.DataFrame, curves: pl.DataFrame, steps: int) -> pl.DataF
 def not_too_slow(table: pl.DataFrame) -> pl.DataFrame:
     """Without rates below the best one of the same choice, and without controls.
 
-    Runs of a smaller rate fail by being slow, which no quantity has to warn of. A control is the run at T = 1 once
-    more: counted again, it would make false alarms look rare.
+    Runs at a smaller rate fail because they are slow, which no quantity has to warn of. A control repeats the run at
+    T = 1: counted again, it would make false alarms look rare.
     """
-    kept = []
+    frames = []
     for rows in table.filter(~pl.col("compensated")).partition_by(*CHOICE, maintain_order=True):
         best = rows.filter(pl.col("run") == best_run(rows))["rate"][0]
-        kept.append(rows.filter(pl.col("rate") >= best))
-    return pl.concat(kept)
+        frames.append(rows.filter(pl.col("rate") >= best))
+    return pl.concat(frames)
 
 
 def shown_at(table: pl.DataFrame, steps: int) -> float:
-    """The step at which, at the latest, a failing run's loss shows that it fails."""
+    """The last step by which the loss of a failing run shows that it fails."""
     halves = table.filter(~pl.col("failed"))["half_step"].drop_nulls()
     slow = halves.quantile(SLOW, "higher") if len(halves) else None
     return min(float(steps), RESERVE * slow) if slow is not None else float(steps)
@@ -127,49 +126,42 @@ def shown_at(table: pl.DataFrame, steps: int) -> float:
 
 def _failing_and_healthy(
     table: pl.DataFrame, curves: pl.DataFrame, steps: int
-) -> tuple[list[_Followed], list[_Followed]]:
-    followed = _followed(not_too_slow(table), curves, steps)
-    return [x for x in followed if x.failed], [x for x in followed if not x.failed]
-
-
-def _followed(table: pl.DataFrame, curves: pl.DataFrame, steps: int) -> list[_Followed]:
+) -> tuple[list[_SeedRun], list[_SeedRun]]:
+    table = not_too_slow(table)
     latest = shown_at(table, steps)
     by_run = {(run, seed): rows for (run, seed), rows in curves.group_by("run", "seed", maintain_order=True)}
-    followed = []
+    runs = []
     for row in table.iter_rows(named=True):
         rows = by_run[row["run"], row["seed"]]
         step = rows["step"].to_numpy()
-        shown = math.inf
+        evident = math.inf
         if row["failed"]:
             losses = rows["loss"].fill_null(math.inf).to_numpy()
             risen = step[(losses > ROSE * row["start_loss"]) & (step > 1)]
-            shown = min([latest, *risen[:1].astype(float)])
-        values = {
-            signal.quantity: rows[signal.quantity].cast(pl.Float64).fill_null(math.nan).to_numpy() for signal in SIGNALS
-        }
-        followed.append(_Followed(row["run"], row["seed"], row["failed"], shown, step, values))
-    return followed
+            evident = min([latest, *risen[:1].astype(float)])
+        quantities = {signal.quantity for signal in SIGNALS}
+        values = {name: rows[name].cast(pl.Float64).fill_null(math.nan).to_numpy() for name in quantities}
+        runs.append(_SeedRun(row["run"], row["seed"], row["failed"], evident, step, values))
+    return [x for x in runs if x.failed], [x for x in runs if not x.failed]
 
 
-def _signal_row(signal: Signal, failing: Sequence[_Followed], healthy: Sequence[_Followed]) -> dict[str, Any]:
-    bad = np.array([x.score(signal) for x in failing])
-    good = np.array([x.score(signal) for x in healthy])
+def _signal_row(signal: Signal, failing: Sequence[_SeedRun], healthy: Sequence[_SeedRun]) -> dict[str, Any]:
+    bad, good = (np.array([x.score(signal) for x in runs]) for runs in (failing, healthy))
     least = _least_score(bad, good)
-    warned = [x.shown - first for x in failing if (first := x.first(signal, least)) is not None]
-    shares = [(x.shown - first) / x.shown for x in failing if (first := x.first(signal, least)) is not None]
+    warnings = [(first, x.evident) for x in failing if (first := x.first(signal, least)) is not None]
     low, high = _auc_interval(signal, failing, healthy)
     return {
         "quantity": signal.quantity, "direction": signal.direction, "kind": signal.kind,
         "threshold": signal.threshold(least) if math.isfinite(least) else None, "failing": len(bad),
-        "healthy": len(good), "warned": len(warned) / len(bad), "false_alarms": float((good >= least).mean()),
-        "auc": auc(bad, good), "auc_low": low, "auc_high": high, "lead": _median(warned), "lead_share": _median(shares),
+        "healthy": len(good), "false_alarms": float((good >= least).mean()),
+        "auc": auc(bad, good), "auc_low": low, "auc_high": high, **_leads(warnings, len(failing)),
     }  # fmt: skip
 
 
 def _least_score(bad: np.ndarray[Any, Any], good: np.ndarray[Any, Any]) -> float:
-    """The least score of a failing run that at most `ALLOWED` of the healthy ones reach, moved halfway to those below.
+    """The least score of a failing run that at most `ALLOWED` of the healthy runs reach; infinite if there is none.
 
-    Infinite if there is none.
+    It is moved halfway to the healthy scores below.
     """
     for candidate in np.unique(bad[np.isfinite(bad)]):
         if (good >= candidate).mean() <= ALLOWED:
@@ -179,35 +171,38 @@ def _least_score(bad: np.ndarray[Any, Any], good: np.ndarray[Any, Any]) -> float
 
 
 def _rule_row(
-    rule: str, alerts: pl.DataFrame, failing: Sequence[_Followed], healthy: Sequence[_Followed]
+    rule: str, alerts: pl.DataFrame, failing: Sequence[_SeedRun], healthy: Sequence[_SeedRun]
 ) -> dict[str, Any]:
-    """What an alert of the monitor did, as it is."""
-    raised = {
-        (run, seed): step for run, seed, step in alerts.filter(rule=rule).select("run", "seed", "step").iter_rows()
-    }
-    steps = [(raised.get((x.run, x.seed), math.inf), x.shown) for x in failing]
-    leads = [(shown - step, shown) for step, shown in steps if step < shown]
+    """How well an alert of the monitor does."""
+    rows = alerts.filter(rule=rule).select("run", "seed", "step").iter_rows()
+    raised = {(run, seed): step for run, seed, step in rows}
+    steps = [(raised.get((x.run, x.seed), math.inf), x.evident) for x in failing]
     alarms = sum((x.run, x.seed) in raised for x in healthy)
     return {
-        "quantity": rule, "direction": None, "kind": "alert", "threshold": None, "failing": len(failing),
-        "healthy": len(healthy), "warned": len(leads) / len(failing), "false_alarms": alarms / len(healthy),
-        "auc": None, "auc_low": None, "auc_high": None, "lead": _median([lead for lead, _ in leads]),
-        "lead_share": _median([lead / shown for lead, shown in leads]),
+        "quantity": rule, "kind": "alert", "failing": len(failing), "healthy": len(healthy),
+        "false_alarms": alarms / len(healthy), **_leads([pair for pair in steps if pair[0] < pair[1]], len(failing)),
     }  # fmt: skip
 
 
+def _leads(warnings: Sequence[tuple[float, float]], failing: int) -> dict[str, float | None]:
+    """From the steps of warnings, each with the step at which the loss shows the failure."""
+    leads = [evident - step for step, evident in warnings]
+    shares = [(evident - step) / evident for step, evident in warnings]
+    return {"warned": len(warnings) / failing, "lead": _median(leads), "lead_share": _median(shares)}
+
+
 def auc(bad: np.ndarray[Any, Any], good: np.ndarray[Any, Any]) -> float:
-    """How often a failing run has a higher score than a healthy one, ties counted half."""
-    # By ranks among the healthy: the intervals need it thousands of times, and scipy's test computes a p-value, too.
+    """How often a failing run has a higher score than a healthy one; ties count half."""
+    # By ranks among the healthy: intervals need it thousands of times, and scipy's test would also compute a p value.
     ranked = np.sort(good)
     below, up_to = (np.searchsorted(ranked, bad, side) for side in ("left", "right"))
     return float((below + up_to).mean()) / (2 * len(good))
 
 
 def _auc_interval(
-    signal: Signal, failing: Sequence[_Followed], healthy: Sequence[_Followed]
+    signal: Signal, failing: Sequence[_SeedRun], healthy: Sequence[_SeedRun]
 ) -> tuple[float | None, float | None]:
-    """By resampling runs: the seeds of one run are much alike, so they go together."""
+    """By resampling runs: the seeds of one run are similar, so they stay together."""
     groups: dict[int, tuple[list[float], list[float]]] = {}
     for one in (*failing, *healthy):
         groups.setdefault(one.run, ([], []))[not one.failed].append(one.score(signal))

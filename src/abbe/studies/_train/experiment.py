@@ -1,11 +1,11 @@
-"""An experiment: many runs of one task as parts of one resumable folder, then tables, judgements and a result."""
+"""An experiment: many runs of one task in one resumable folder, then tables, judgements and a result."""
 
 from __future__ import annotations
 
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,31 +35,31 @@ from .tables import Part, Tables, alert_table, curve_table, length_table, run_ta
 from .tasks import Task
 
 LEVEL = 0.95
-_TIMED, _TESTED = 12, 8  # steps and test sequences of a run that is timed before the first real one
-_PER_READING = 6  # steps that a reading takes as long as
+_TIMED, _TESTED = 12, 8  # steps and test sequences of the short runs that are timed before the first real one
+_PER_READING = 6  # time of a reading, in steps
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is trained and how it is judged. `settings` are the user's, as the manifest shows them."""
+    """What is trained and how it is judged. `settings` are those for the manifest."""
 
     experiment: str
     task: Task
     choices: Sequence[Configuration]
     settings: Mapping[str, Any]
     judge: Callable[[Tables, float], tuple[Finding, ...]]
-    skipped: Sequence[str] = field(default_factory=tuple)
+    skipped: Sequence[str] = ()
     device: torch.device = CPU
 
 
 def run_experiment(
     plan: Plan, device: DeviceLike | None, folder: FolderLike | None, workers: int | None, progress: bool
 ) -> Experiment:
-    """Train what is not finished yet, side by side, and make the result; with a folder it is saved there."""
+    """Train all unfinished runs, side by side, and make the result; with a folder it is saved there."""
     started, place = time.perf_counter(), as_folder(folder)
     plan = replace(plan, device=CPU if device is None else as_device(device))
     crew = usual_workers(plan.device) if workers is None else whole("workers", workers, least=1)
-    # Alerts are checked while a run is trained: one without a rule, or with another threshold, is another run.
+    # Alerts are checked during training: with another rule or threshold it is another run.
     rules = {rule.name: rule.fires for rule in list_rules()}
     settings = {"experiment": plan.experiment, **plan.settings, "level": LEVEL, "rules": rules}
     with held(place), watching(progress) as watch:
@@ -76,10 +76,8 @@ def run_experiment(
             "self_check": {"error": None, "why": "nothing of a given model is read"},
             "skipped": list(plan.skipped),
         }
-        seconds = {
-            "total": time.perf_counter() - started,
-            "training": sum(content["seconds"] for _, content in finished),
-        }
+        training = sum(content["seconds"] for _, content in finished)
+        seconds = {"total": time.perf_counter() - started, "training": training}
         result = Experiment(
             **vars(tables), findings=plan.judge(tables, LEVEL), manifest=finished_manifest(manifest, parts, seconds)
         )
@@ -91,10 +89,10 @@ def run_experiment(
 
 
 def _share(plan: Plan, parts: Parts, watch: Watch) -> Plan:
-    """In a shared folder every run is a part; a worker trains one at a time. The plan without those that failed."""
-    if parts.folder is None or not is_shared():
-        return plan
+    """In a shared folder workers train one run at a time. Returns the plan without the runs that failed."""
     folder = parts.folder
+    if folder is None or not is_shared():
+        return plan
     choices = {unit_in(folder, one.key, [folder / f"{one.key}{JSON}"]): one for one in plan.choices}
     by_name = {unit.name: choice for unit, choice in choices.items()}
 
@@ -111,36 +109,31 @@ def _share(plan: Plan, parts: Parts, watch: Watch) -> Plan:
 
 
 def _train(plan: Plan, parts: Parts, workers: int, watch: Watch) -> list[Part]:
-    kept = {choice.key: parts.json(choice.key) for choice in plan.choices}
-    left = [choice for choice in plan.choices if kept[choice.key] is None]
+    stored = {choice.key: parts.json(choice.key) for choice in plan.choices}
+    finished = {key: content for key, content in stored.items() if content is not None}
+    left = [choice for choice in plan.choices if choice.key not in finished]
+
+    def keep(choice: Configuration, content: dict[str, Any]) -> None:
+        parts.keep_json(choice.key, content)
+        finished[choice.key] = content
+        watch.step(choice.label)
+
     if left:
         each = _estimate(plan.task, left, plan.device)
-        seconds = sum(each[choice.normalizer] for choice in left) / min(workers, len(left))
+        at_once = min(workers, len(left))
+        seconds = sum(each[choice.normalizer] for choice in left) / at_once
         left.sort(key=lambda choice: -each[choice.normalizer])  # the slowest first: no core waits for one at the end
         runs, seeds = many(len(left), "run"), many(len(plan.choices[0].seeds), "seed")
-        at_once = min(workers, len(left))
         watch.say(f"{runs} of {seeds} on {plan.task.meaning}, {at_once} at a time: about {about(seconds)}")
     else:
         watch.say("all runs were trained before")
     watch.expect(len(left))
-
-    def keep(choice: Configuration, content: dict[str, Any]) -> None:
-        parts.keep_json(choice.key, content)
-        kept[choice.key] = content
-        watch.step(choice.label)
-
-    if left:
-        train_all(plan.task, left, workers, keep, plan.device)
-    return [(choice, _content(kept[choice.key])) for choice in plan.choices]
-
-
-def _content(content: dict[str, Any] | None) -> dict[str, Any]:
-    assert content is not None
-    return content
+    train_all(plan.task, left, workers, keep, plan.device)
+    return [(choice, finished[choice.key]) for choice in plan.choices]
 
 
 def _estimate(task: Task, left: Sequence[Configuration], device: torch.device) -> dict[str, float]:
-    """Seconds on one core of a run with each normalizer: a few steps and a short test, scaled."""
+    """Seconds per run on one core, by normalizer: scaled from a few steps and a short test."""
     without_lengths = copy.copy(task)
     without_lengths.test_lengths = ()
     each = {}
@@ -169,7 +162,7 @@ def seeds_from(seeds: int, seed: int) -> tuple[int, ...]:
 
 
 def checked_normalizers(given: str | Sequence[str], task: Task) -> tuple[str, ...]:
-    """Specs of normalizers, each tried; those that need an order only for a task whose keys have one."""
+    """Specs of normalizers, checked; some need a task whose keys are in causal order."""
     specs = (given,) if isinstance(given, str) else tuple(given)
     if not specs:
         raise AbbeError("there is no normalizer to train: name at least one, such as softmax")

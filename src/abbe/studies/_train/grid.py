@@ -1,38 +1,24 @@
-"""What the studies of one temperature train: every normalizer with every optimizer and rate."""
+"""The runs of studies with one temperature: every normalizer with every optimizer and rate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from ..._arguments import positive, whole, yes_or_no
+from ..._arguments import whole, yes_or_no
 from .configuration import Configuration
 from .experiment import checked_normalizers, seeds_from
 from .tasks import Task
-from .temperature import temperature as read_temperature
-from .temperature_study import checked_optimizers
+from .temperature import temperature as parse_temperature
+from .temperature_study import checked_optimizers, rates_for
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a user can ask of every study; None for what is usual."""
+class Defaults:
+    """What a study trains by default.
 
-    normalizers: str | Sequence[str] | None = None
-    optimizers: str | Sequence[str] = "adamw"
-    rates: float | Sequence[float] | None = None
-    seeds: int | None = None
-    steps: int | None = None
-    temperature: float | str = 1.0
-    qk_norm: bool = False
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Usual:
-    """What a study trains unless something else is asked for.
-
-    `for_inference` names, for a normalizer that is made for trained networks, the one that these are trained with.
+    `for_inference` maps normalizers that are made for trained networks to the ones that these are trained with.
     """
 
     normalizers: tuple[str, ...]
@@ -45,37 +31,33 @@ class Usual:
     test_size: int = 512
     for_inference: Mapping[str, str] = field(default_factory=dict)
 
-    def quick(self, **fewer: Any) -> Usual:
-        return replace(self, **fewer)
 
-
-def grid(task: Task, asked: Asked, usual: Usual) -> tuple[list[Configuration], dict[str, Any]]:
-    """The runs, and the settings that the manifest shows."""
-    specs = checked_normalizers(usual.normalizers if asked.normalizers is None else asked.normalizers, task)
-    names = checked_optimizers(asked.optimizers)
-    words = str(read_temperature(asked.temperature))
-    rates = {name: _rates(name, asked, usual) for name in names}
+def grid(
+    task: Task, defaults: Defaults, normalizers: str | Sequence[str] | None, optimizers: str | Sequence[str],
+    rates: float | Sequence[float] | None, seeds: int | None, steps: int | None, seed: int,
+    temperature: float | str = 1.0, qk_norm: bool = False,
+) -> tuple[list[Configuration], dict[str, Any]]:  # fmt: skip
+    """The runs, and the settings for the manifest; None stands for a default."""
+    specs = checked_normalizers(defaults.normalizers if normalizers is None else normalizers, task)
+    names = checked_optimizers(optimizers)
+    by_optimizer = {name: rates_for(name, rates, defaults.rates) for name in names}
     shared: dict[str, Any] = {
-        "steps": whole("steps", usual.steps if asked.steps is None else asked.steps, least=10), "batch": task.batch,
-        "width": task.width, "heads": task.heads, "decay": usual.decay, "cooldown": usual.cooldown,
-        "seeds": seeds_from(usual.seeds if asked.seeds is None else asked.seeds, asked.seed),
-        "qk_norm": yes_or_no("qk_norm", asked.qk_norm), "temperature": words, "readings": usual.readings,
-        "test_size": usual.test_size,
+        "steps": whole("steps", defaults.steps if steps is None else steps, least=10), "batch": task.batch,
+        "width": task.width, "heads": task.heads, "decay": defaults.decay, "cooldown": defaults.cooldown,
+        "seeds": seeds_from(defaults.seeds if seeds is None else seeds, seed),
+        "qk_norm": yes_or_no("qk_norm", qk_norm), "temperature": str(parse_temperature(temperature)),
+        "readings": defaults.readings, "test_size": defaults.test_size,
     }  # fmt: skip
     choices = [
         Configuration(
-            normalizer=spec, optimizer=name, rate=rate, trained_with=usual.for_inference.get(spec, ""), **shared
+            normalizer=spec, optimizer=name, rate=rate, trained_with=defaults.for_inference.get(spec, ""), **shared
         )
         for spec in specs
         for name in names
-        for rate in rates[name]
+        for rate in by_optimizer[name]
     ]
     settings = shared | {
         "normalizers": list(specs), "optimizers": list(names), "seeds": list(shared["seeds"]),
-        "rates": {name: list(some) for name, some in rates.items()},
+        "rates": {name: list(some) for name, some in by_optimizer.items()},
     }  # fmt: skip
     return choices, settings
-
-
-def _rates(optimizer: str, asked: Asked, usual: Usual) -> tuple[float, ...]:
-    return usual.rates[optimizer] if asked.rates is None else positive("rates", asked.rates, ", such as 0.001,0.01")

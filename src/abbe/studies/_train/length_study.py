@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..._arguments import several, whole, yes_or_no
 from ..._errors import AbbeError
@@ -10,14 +11,14 @@ from ...models import DeviceLike
 from .._engine.inputs import FolderLike
 from .._engine.sharing.calls import shareable
 from .experiment import Plan, run_experiment
-from .grid import Asked, Usual, grid
+from .grid import Defaults, grid
 from .judges import judge_length
 from .result import Experiment
 from .tasks import make_task
 from .tasks.maximum import Maximum
 
 MOST_ITEMS = 1 << 17  # of one test set: a row of logits and its features have to fit
-USUAL = Usual(
+USUAL = Defaults(
     normalizers=(
         "softmax", "adaptive-temperature", "learned-temperature", "ssmax:learn=true", "sparsemax", "entmax:alpha=1.5",
         "entmax:alpha=1.5,learn=true", "asentmax:alpha=1.5,learn=true", "topk:k=4", "hybrid:a=softmax,b=sparsemax",
@@ -31,8 +32,8 @@ USUAL = Usual(
     test_size=256,
     for_inference={"adaptive-temperature": "softmax"},
 )  # fmt: skip
-QUICK = USUAL.quick(
-    normalizers=("softmax", "adaptive-temperature", "sparsemax"), steps=500, readings=10, test_size=128,
+QUICK = replace(
+    USUAL, normalizers=("softmax", "adaptive-temperature", "sparsemax"), steps=500, readings=10, test_size=128,
     rates={"sgd": (0.1, 0.3), "adamw": (3e-3, 1e-2), "muon": (3e-3, 1e-2)},
 )  # fmt: skip
 _QUICK_LENGTHS = (16, 64, 256, 1024, 4096)
@@ -48,8 +49,8 @@ def train_length(
     """Train one head to find the item of the highest priority among up to 16, and test it on up to 16,384.
 
     The task of arXiv 2410.01104, whose row for softmax (98.6, 94.3, 81.3, 53.8, 22.6, 12.4 %) stands beside the result.
-    Each normalizer is trained at several rates and judged at its best one; accuracy at the trained length is reported
-    beside that at longer ones, since a map can fit what it is trained on and generalise to nothing. As in that paper,
+    Each normalizer is trained at several rates and judged at its best one. Accuracy is reported at the trained length
+    and at longer ones, since a map can fit its training data and generalise to nothing. As in that paper,
     adaptive-temperature is not trained: networks are trained with softmax and tested with it.
 
     Args:
@@ -57,15 +58,15 @@ def train_length(
             learned alpha), asentmax, topk and a hybrid of softmax and sparsemax.
         rates: learning rates for all optimizers; by default three. They fall linearly to 0 over the run.
         optimizers: of "sgd", "adamw" and "muon".
-        seeds: how many seeds, from `seed` on; intervals come from them.
-        steps: of each run, >= 10.
+        seeds: number of seeds, from `seed` on; intervals come from them.
+        steps: per run, >= 10.
         lengths: items per set in the tests, 16 being the longest of training.
-        quick: fewer normalizers, rates and steps: below a minute.
+        quick: fewer normalizers, rates and steps: less than a minute.
         seed, workers, device, folder, progress: as for `train_temperature`.
 
     Returns:
-        Every run of every seed, curves, what the best rates reach, and judged statements. High accuracy at long
-        lists means that selection generalises.
+        Every run of every seed, curves, the results at the best rates, and judged statements. High accuracy on long
+        sets means that selection generalises.
 
     Examples:
         >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "workers": 1, "progress": False}
@@ -73,17 +74,16 @@ def train_length(
         >>> result.lengths["length"].to_list()
         [16]
     """
-    usual = QUICK if yes_or_no("quick", quick) else USUAL
+    defaults = QUICK if yes_or_no("quick", quick) else USUAL
     tested = _lengths(lengths if lengths is not None else _QUICK_LENGTHS if quick else Maximum.test_lengths)
     task = make_task(Maximum.name, {"lengths": tested})
-    asked = Asked(normalizers, optimizers, rates, seeds, steps, seed=seed)
-    choices, settings = grid(task, asked, usual)
+    choices, settings = grid(task, defaults, normalizers, optimizers, rates, seeds, steps, seed)
     plan = Plan("length", task, choices, settings | {"lengths": list(tested)}, judge_length)
     return run_experiment(plan, device, folder, workers, progress)
 
 
 def _lengths(given: int | Sequence[int]) -> tuple[int, ...]:
-    numbers = tuple(whole("a length", one) for one in several("lengths", given))
-    if not numbers or min(numbers) < 1 or max(numbers) > MOST_ITEMS:
+    lengths = {whole("a length", length) for length in several("lengths", given)}
+    if not lengths or min(lengths) < 1 or max(lengths) > MOST_ITEMS:
         raise AbbeError(f"lengths must be whole numbers from 1 to {MOST_ITEMS:,}, such as 16,256,4096")
-    return tuple(sorted(set(numbers)))
+    return tuple(sorted(lengths))

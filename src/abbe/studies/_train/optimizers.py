@@ -1,7 +1,7 @@
 """SGD, AdamW and Muon for several seeds at once.
 
-What is special: a parameter can have a rate, an eps and a decay of its own, which the compensated control needs, and
-Muon treats the matrices (seed, in, out) of all seeds together. torch.optim has none of the two; tests compare with it.
+What is special: each parameter can have its own rate, eps and decay, which the compensated control needs, and Muon
+treats the matrices (seed, in, out) of all seeds together. torch.optim does neither; tests compare with it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..._errors import AbbeError
-
 OPTIMIZERS = ("sgd", "adamw", "muon")
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # the usual ones of Adam
 _MOMENTUM = 0.95  # of Muon, with Nesterov's look ahead
@@ -24,7 +22,7 @@ _LIKE_ADAM = 0.2  # Muon's updates get the root mean square that AdamW's have, s
 
 @dataclass(frozen=True)
 class Factors:
-    """What a parameter has beside the rate of all: rate, eps and decay times these."""
+    """Factors of one parameter for the common rate, eps and decay."""
 
     rate: float = 1.0
     eps: float = 1.0
@@ -32,11 +30,11 @@ class Factors:
 
 
 def compensation(optimizer: str, start: float) -> Factors:
-    """Of the query map at temperature T: with its first values times T, training is that at T = 1, step by step.
+    """For the query map at temperature T: with its initial values times T, training equals that at T = 1 in each step.
 
     With W' = T W the logits are those of W at T = 1, and the gradient is 1/T times that of W. SGD's step has to be T
-    times as large: rate T^2. Adam's and Muon's steps do not know the size of gradients: rate T; eps is compared with
-    gradients, and decoupled decay, rate times decay times W', has to stay the same share of W'.
+    times as large: rate T^2. Adam's and Muon's steps do not depend on the size of gradients: rate T; eps is compared
+    with gradients, and decoupled decay, rate times decay times W', has to stay the same share of W'.
     """
     if optimizer == "sgd":
         return Factors(rate=start**2, decay=start**-2)
@@ -44,16 +42,14 @@ def compensation(optimizer: str, start: float) -> Factors:
 
 
 class Optimizer:
-    """One of `OPTIMIZERS`; `rate` is given at each step."""
+    """One of `OPTIMIZERS`; each step is given its rate."""
 
     def __init__(self, name: str, parameters: Iterable[tuple[nn.Parameter, Factors, bool]], decay: float = 0.0) -> None:
-        """Parameters with their factors, and whether they are matrices within the network, which Muon orthogonalises.
+        """Parameters with their factors, and whether they are inner matrices, which Muon orthogonalises.
 
-        Muon leaves tables, output maps and vectors to AdamW, as is usual.
+        As usual, Muon leaves tables, output maps and vectors to AdamW.
         """
-        if name not in OPTIMIZERS:
-            raise AbbeError(f"there is no optimizer {name!r}: choose one of {', '.join(OPTIMIZERS)}")
-        self.name, self.decay, self.steps = name, decay, 0
+        self.decay, self.steps = decay, 0
         self._parameters = [(p, f, name if name != "muon" or inner else "adamw") for p, f, inner in parameters]
         self._first = [torch.zeros_like(p) for p, _, _ in self._parameters]
         self._second = [torch.zeros_like(p) if how == "adamw" else p for p, _, how in self._parameters]
@@ -65,24 +61,24 @@ class Optimizer:
             gradient = parameter.grad
             if gradient is None:
                 continue
-            own = rate * factors.rate
+            scaled = rate * factors.rate
             if self.decay:
-                parameter.mul_(1 - own * self.decay * factors.decay)
+                parameter.mul_(1 - scaled * self.decay * factors.decay)
             if how == "sgd":
-                parameter.add_(gradient, alpha=-own)
+                parameter.add_(gradient, alpha=-scaled)
             elif how == "adamw":
-                self._adamw(parameter, gradient, first, second, own, _EPS * factors.eps)
+                self._adamw(parameter, gradient, first, second, scaled, _EPS * factors.eps)
             else:
                 first.lerp_(gradient, 1 - _MOMENTUM)
                 update = orthogonalised(gradient.lerp(first, _MOMENTUM), eps=1e-7 * factors.eps)
-                parameter.add_(update, alpha=-own * _LIKE_ADAM * math.sqrt(max(parameter.shape[-2:])))
+                parameter.add_(update, alpha=-scaled * _LIKE_ADAM * math.sqrt(max(parameter.shape[-2:])))
 
     def _adamw(
         self, parameter: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rate: float, eps: float
     ) -> None:
         first.lerp_(gradient, 1 - _BETAS[0])
         second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
-        # Averages from zero are too small at first, by these factors.
+        # Averages that start from zero are too small at first, by these factors.
         of_first, of_second = 1 - _BETAS[0] ** self.steps, 1 - _BETAS[1] ** self.steps
         parameter.addcdiv_(first, (second / of_second).sqrt_().add_(eps), value=-rate / of_first)
 

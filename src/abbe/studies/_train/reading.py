@@ -1,4 +1,4 @@
-"""What is read of a network at one step: the quantities of the monitor, reduced over heads, for every seed."""
+"""Readings of a network at one step: the quantities of the monitor, reduced over heads, for every seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...training import Alerts, LayerRows, Measured, Values, measure_layers
 from .network.attention import Attention, Seen
 
 SIZE = 4  # of the selected sets whose separability is measured: small tasks have few keys
-_SEQUENCES, _ROWS = 4, 16  # that are read, at most
+_SEQUENCES, _ROWS = 4, 16  # read at most
 # Name in the tables: quantity of the monitor, and how heads are reduced to one number.
 QUANTITIES: dict[str, tuple[str, str]] = {
     "max_logit": ("max_logit", "max"),
@@ -43,7 +43,7 @@ def watch(network: nn.Module, on: bool) -> None:
 
 
 def snapshot(network: nn.Module) -> list[Seen]:
-    """What every attention layer saw in the forward pass that is just over."""
+    """What every attention layer computed in the last forward pass."""
     return [part.seen for part in attentions(network) if part.seen is not None]
 
 
@@ -56,7 +56,7 @@ class Reader:
         self._alerts = [Alerts() for _ in range(seeds)]
 
     def read(self, step: int, before: list[Seen], after: list[Seen], losses: list[float]) -> list[dict[str, Any]]:
-        """By seed: its quantities, and the rules that fired first at this step."""
+        """By seed: its quantities, and the rules that first fired at this step."""
         readings = []
         for seed, values in enumerate(self._values(step, before, after)):
             events = self._alerts[seed].check(step, values, losses[seed])
@@ -64,10 +64,10 @@ class Reader:
         return readings
 
     def _values(self, step: int, before: list[Seen], after: list[Seen]) -> list[Values]:
-        """Of every seed; seeds that share a normalizer are measured at once, as if they were heads."""
-        everyone = range(self._seeds)
-        shared = all(layer.normalizer_of(0) is layer.normalizer_of(seed) for layer in self._layers for seed in everyone)
-        groups = [list(everyone)] if shared else [[seed] for seed in everyone]
+        """By seed; seeds that share a normalizer are measured at once, as if they were heads."""
+        seeds = list(range(self._seeds))
+        shared = all(layer.normalizer_of(0) is layer.normalizer_of(seed) for layer in self._layers for seed in seeds)
+        groups = [seeds] if shared else [[seed] for seed in seeds]
         return [values for group in groups for values in self._of_group(group, step, before, after)]
 
     def _of_group(self, seeds: list[int], step: int, before: list[Seen], after: list[Seen]) -> list[Values]:
@@ -75,7 +75,7 @@ class Reader:
         heads = self._layers[0].settings.heads
         try:
             together = measure_layers(layers, sizes=(SIZE,), step=step, alike=len(seeds))
-        except AbbeError:  # weights that are not finite have no measures, but those of the other seeds do
+        except AbbeError:  # weights that are not finite have no measures, but the other seeds do
             if len(seeds) == 1:
                 return [{}]
             return [values for seed in seeds for values in self._of_group([seed], step, before, after)]
@@ -104,17 +104,12 @@ def _rows(layer: Attention, seeds: list[int], before: Seen, after: Seen) -> Laye
         if tensor.grad is not None
     }
     logits = as_heads(before.logits)[:, :, rows]
-    return LayerRows(
-        logits,
-        as_heads(before.value.detach()),
-        _beside(logits, layer.normalizer_of(seeds[0])),
-        gradients,
-        as_heads(after.logits)[:, :, rows],
-    )
+    normalizer = _on_same_device(layer.normalizer_of(seeds[0]), logits)
+    return LayerRows(logits, as_heads(before.value.detach()), normalizer, gradients, as_heads(after.logits)[:, :, rows])
 
 
-def _beside(logits: Tensor, normalizer: Normalizer) -> Normalizer:
-    """The normalizer where its logits are; of a device without float64, these are read on the CPU."""
+def _on_same_device(normalizer: Normalizer, logits: Tensor) -> Normalizer:
+    """The normalizer, copied if its logits are elsewhere: those of a device without float64 are read on the CPU."""
     if all(parameter.device == logits.device for parameter in (*normalizer.parameters(), *normalizer.buffers())):
         return normalizer
     return copy.deepcopy(normalizer).to(logits.device)
@@ -129,12 +124,13 @@ def _reduced(values: Values) -> dict[str, float | None]:
         entropy = values["entropy"]
         assert entropy.limit is not None
         shares = [
-            [x / most if most > 0 else math.nan for x, most in zip(heads, ceilings, strict=True)]
-            for heads, ceilings in zip(entropy.value, entropy.limit, strict=True)
+            [x / most if most > 0 else math.nan for x, most in zip(heads, limits, strict=True)]
+            for heads, limits in zip(entropy.value, entropy.limit, strict=True)
         ]
         numbers[ENTROPY] = _over_heads(shares, "mean")
-        control = values[QUANTITIES["separability"][0]].control if QUANTITIES["separability"][0] in values else None
-        numbers[CONTROL] = None if control is None else _over_heads(control, "mean")
+        separability = values.get(QUANTITIES["separability"][0])
+        if separability is not None and separability.control is not None:
+            numbers[CONTROL] = _over_heads(separability.control, "mean")
     return numbers
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..._arguments import yes_or_no
 from ..._errors import AbbeError
@@ -10,7 +11,7 @@ from ...models import DeviceLike
 from .._engine.inputs import FolderLike
 from .._engine.sharing.calls import shareable
 from .experiment import Plan, run_experiment
-from .grid import Asked, Usual, grid
+from .grid import Defaults, grid
 from .judges import judge_accuracy
 from .result import Experiment
 from .tasks import make_task
@@ -18,16 +19,16 @@ from .tasks.recall import Mqar, Recall
 from .temperature_study import NORMALIZERS, RATES
 
 USUAL = {
-    Recall.name: Usual((*NORMALIZERS, "topk:k=4"), RATES, steps=Recall.steps, seeds=5),
-    Mqar.name: Usual(
+    Recall.name: Defaults((*NORMALIZERS, "topk:k=4"), RATES, steps=Recall.steps, seeds=5),
+    Mqar.name: Defaults(
         NORMALIZERS, {"sgd": (0.1, 0.3, 1.0), "adamw": (1e-3, 3e-3, 1e-2), "muon": (1e-3, 3e-3, 1e-2)},
         steps=Mqar.steps, readings=20,
     ),
 }  # fmt: skip
 QUICK = {
-    Recall.name: USUAL[Recall.name].quick(normalizers=("softmax", "sparsemax"), steps=200, seeds=3),
-    Mqar.name: USUAL[Mqar.name].quick(
-        normalizers=("softmax", "sparsemax"), steps=100, readings=10, test_size=128,
+    Recall.name: replace(USUAL[Recall.name], normalizers=("softmax", "sparsemax"), steps=200, seeds=3),
+    Mqar.name: replace(
+        USUAL[Mqar.name], normalizers=("softmax", "sparsemax"), steps=100, readings=10, test_size=128,
         rates={"sgd": (0.3,), "adamw": (3e-3,), "muon": (3e-3,)},
     ),
 }  # fmt: skip
@@ -49,14 +50,14 @@ def train_recall(
         temperature: in front of the normalizer: a number, "learned", or a schedule such as "geometric:1:0.1".
         optimizers: of "sgd", "adamw" and "muon".
         rates: learning rates for all optimizers; by default three or four for each.
-        seeds: how many seeds, from `seed` on; intervals come from them.
-        steps: of each run, >= 10; by default that of the task.
-        qk_norm: norm queries and keys.
-        quick: fewer normalizers, seeds and steps: below a minute.
+        seeds: number of seeds, from `seed` on; intervals come from them.
+        steps: per run, >= 10; by default those of the task.
+        qk_norm: normalize queries and keys.
+        quick: fewer normalizers, seeds and steps: less than a minute.
         seed, workers, device, folder, progress: as for `train_temperature`.
 
     Returns:
-        Every run of every seed, curves, what the best rates reach, and judged statements.
+        Every run of every seed, curves, the results at the best rates, and judged statements.
 
     Examples:
         >>> result = abbe.train_recall(normalizers="softmax", rates=0.01, seeds=1, steps=20, workers=1, progress=False)
@@ -65,8 +66,9 @@ def train_recall(
     """
     if task not in USUAL:
         raise AbbeError(f"there is no recall task {task!r}: choose one of {', '.join(USUAL)}")
-    made = make_task(task)
-    usual = (QUICK if yes_or_no("quick", quick) else USUAL)[task]
-    asked = Asked(normalizers, optimizers, rates, seeds, steps, temperature, qk_norm, seed)
-    choices, settings = grid(made, asked, usual)
-    return run_experiment(Plan("recall", made, choices, settings, judge_accuracy), device, folder, workers, progress)
+    trained = make_task(task)
+    defaults = (QUICK if yes_or_no("quick", quick) else USUAL)[task]
+    choices, settings = grid(
+        trained, defaults, normalizers, optimizers, rates, seeds, steps, seed, temperature, qk_norm
+    )
+    return run_experiment(Plan("recall", trained, choices, settings, judge_accuracy), device, folder, workers, progress)

@@ -1,4 +1,4 @@
-"""What an experiment of the lab gives: every run of every seed, curves, judged statements, and which alerts warned."""
+"""The result of an experiment: every run of every seed, curves, judged statements, and how well alerts warned."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ class Experiment(TablesResult):
     Attributes:
         table: a row for each run and seed. `accuracy` and `loss` are on data that was never trained on, `train_loss`
             is the mean over the last fifth of the steps, `half_step` the first step that was read with at most half
-            of the first loss. `failed`: the training loss ended above half of the first one; `diverged`: above it by
-            more than a twentieth, or not finite. `largest_logit` is over the whole run; the monitored quantities are
-            those of the last step.
+            of the first loss. `failed`: the training loss ended above half of the first one; `diverged`: it ended more
+            than a twentieth above the first one, or not finite. `largest_logit` is over the whole run; the monitored
+            quantities are those of the last step.
         curves: loss and monitored quantities at every step that was read, by run and seed.
         lengths: accuracy at each test length, by run and seed; empty for tasks of one length.
         alerts: the first step at which each alert of the monitor was raised, by run and seed.
-        summary: a row for each choice but the rate: the best rate (by training loss) and what it reaches, with an
+        summary: a row for each choice except for the rate: the best rate (by training loss) and its results, with an
             interval over seeds, and the sensitivity to the rate (arXiv 2309.14322): the mean over rates of the
-            training loss above the best, losses cut off at the first one.
-        warnings: for each monitored quantity, how well it tells runs that will fail from healthy ones before their
-            loss does, at the threshold that gives at most 5 % false alarms, and how well the monitor's alerts do.
-        roc: for each quantity, share of failing runs found and of healthy ones accused, threshold by threshold.
+            training loss above the best, with losses capped at the first one.
+        warnings: for each monitored quantity, how well it separates runs that will fail from healthy ones before their
+            loss does, at a threshold with at most 5 % false alarms, and how well the monitor's alerts do.
+        roc: for each quantity and threshold, the shares of failing runs that are found and of false alarms.
         findings: statements, each judged by its rule.
         manifest: task, settings, versions, machine, seconds.
     """
@@ -89,7 +89,7 @@ class Experiment(TablesResult):
 
     @property
     def experiment(self) -> str:
-        """Which one: "temperature", "length", "recall" or "text"."""
+        """Its name: "temperature", "length", "recall" or "text"."""
         return str(self.manifest["settings"]["experiment"])
 
     def __repr__(self) -> str:
@@ -100,10 +100,7 @@ class Experiment(TablesResult):
         return self._content({"table": self.table} | self._tables()) | {"manifest": dict(self.manifest)}
 
     def _tables(self) -> dict[str, pl.DataFrame]:
-        return {
-            "summary": self.summary, "lengths": self.lengths, "alerts": self.alerts, "warnings": self.warnings,
-            "roc": self.roc,
-        }  # fmt: skip
+        return {name: getattr(self, name) for name in _SCHEMAS}
 
     def _files(self) -> dict[str, bytes | str]:
         tables = self._tables()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,24 +13,25 @@ import torch
 from torch import Tensor, nn
 
 from .configuration import Configuration
-from .network.attention import Attention, AttentionSettings
+from .network.attention import AttentionSettings
 from .optimizers import Factors, Optimizer, compensation
 from .reading import Reader, attentions, snapshot, watch
 from .tasks import IGNORED, Batch, Task
 from .tasks.task import stacked
 from .temperature import temperature
 
-_ITEMS_AT_ONCE = 1 << 19  # of a long test, by seed
+_ITEMS_AT_ONCE = 1 << 19  # of a long test, per seed
+_INNER = re.compile(r"\battention\.|\bperceptron\..*weight$")  # names of matrices within layers
 CPU = torch.device("cpu")
 
 
 def train(
     task: Task, choice: Configuration, alive: Callable[[], None] = lambda: None, device: torch.device = CPU
 ) -> dict[str, Any]:
-    """Train and test; gives what a part holds: steps that were read, and by seed curves, alerts and accuracy.
+    """Train and test; returns the steps that were read, and by seed curves, alerts and accuracy.
 
-    `alive` is called at every step, and may raise to end the run. First weights and data are drawn on the CPU, so that
-    they are the same on every device.
+    `alive` is called at every step, and may raise to end the run. Initial weights and data are drawn on the CPU, so
+    that they are the same on every device.
     """
     started = time.perf_counter()
     run = _Run(task, choice, alive, device)
@@ -42,17 +44,16 @@ def train(
 class _Run:
     def __init__(self, task: Task, choice: Configuration, alive: Callable[[], None], device: torch.device) -> None:
         self.task, self.choice, self.alive, self.device = task, choice, alive, device
-        dtype = getattr(torch, choice.precision)
-        self.dtype: torch.dtype = dtype
+        self.dtype: torch.dtype = getattr(torch, choice.precision)
         settings = AttentionSettings(
             choice.width, choice.heads, choice.trained_with or choice.normalizer, temperature(choice.temperature),
             choice.qk_norm, choice.compensated,
         )  # fmt: skip
-        untrained = task.network([_generator(seed, "weights") for seed in choice.seeds], settings, dtype)
-        self.network = untrained.to(device)
+        weights = [_generator(seed, "weights") for seed in choice.seeds]
+        self.network = task.network(weights, settings, self.dtype).to(device)
         self.optimizer = Optimizer(choice.optimizer, _groups(self.network, choice), choice.decay)
         self.data = [_generator(seed, "data") for seed in choice.seeds]
-        self.lengths = _generator(0, "lengths")  # the same for all seeds, whichever are trained at once
+        self.lengths = _generator(0, "lengths")  # the same for all seeds, whichever are trained together
         self.reader = Reader(self.network, len(choice.seeds))
         self.read_at = reading_steps(choice.steps, choice.readings)
         self.steps: list[int] = []
@@ -86,7 +87,7 @@ class _Run:
         means = self._mean_losses()
         self.readings.append(self.reader.read(step, before, after, means))
         self.steps.append(step)
-        self.losses.append([_kept(x) for x in means])
+        self.losses.append([_rounded(x) for x in means])
         watch(self.network, False)
 
     def _mean_losses(self) -> list[float]:
@@ -108,8 +109,7 @@ class _Run:
 
     def _losses(self, batch: Batch) -> Tensor:
         """Mean cross-entropy of each seed, in nats."""
-        asked = (batch.targets != IGNORED).flatten(1).sum(1)
-        return _lost(self.network(*batch.inputs), batch.targets) / asked
+        return _summed_losses(self.network(*batch.inputs), batch.targets) / _questions(batch.targets)
 
     def content(self) -> dict[str, Any]:
         learned = [_learned(self.network, place) for place in range(len(self.choice.seeds))]
@@ -119,17 +119,15 @@ class _Run:
         tested = self._test(None)
         seeds: list[dict[str, Any]] = []
         for place, seed in enumerate(self.choice.seeds):
-            names = self.readings[0][place]["values"]
+            values = [reading[place]["values"] for reading in self.readings]
             seeds.append(
                 {
                     "seed": seed,
                     "start": self.start[place],
                     "losses": [losses[place] for losses in self.losses],
-                    "quantities": {
-                        name: [reading[place]["values"].get(name) for reading in self.readings] for name in names
-                    },
+                    "quantities": {name: [reading.get(name) for reading in values] for name in values[0]},
                     "alerts": _first_alerts(self.steps, [reading[place]["alerts"] for reading in self.readings]),
-                    "temperature": [_kept(part.temperatures()[place]) for part in attentions(self.network)],
+                    "temperature": [_rounded(part.temperatures()[place]) for part in attentions(self.network)],
                     "learned": learned[place],
                     "accuracy": tested[place][0],
                     "loss": tested[place][1],
@@ -142,35 +140,38 @@ class _Run:
         return {"steps": self.steps, "seeds": seeds}
 
     @torch.no_grad()
-    def _test(self, length: int | None) -> list[tuple[float, float | None]]:
+    def _test(self, length: int | None) -> list[tuple[float | None, float | None]]:
         """Accuracy and loss of every seed on data that was never trained on."""
         for part in attentions(self.network):
             part.progress = 1.0
         generators = [_generator(seed, "test") for seed in self.choice.seeds]
-        right, lost, asked = torch.zeros(3, len(generators), dtype=torch.float64)
-        left = self.choice.test_size
+        right, loss, questions = torch.zeros(3, len(generators), dtype=torch.float64)
         at_once = max(1, _ITEMS_AT_ONCE // ((length or 64) * self.choice.width))
-        while left > 0:
+        for start in range(0, self.choice.test_size, at_once):
             self.alive()
-            size = min(left, at_once)
-            left -= size
+            size = min(at_once, self.choice.test_size - start)
             batch = self._typed([self.task.sample(one, size, length, held_out=True) for one in generators])
             scores, targets = self.network(*batch.inputs), batch.targets
             right += (scores.argmax(-1) == targets).flatten(1).sum(1).cpu()
-            lost += _lost(scores, targets).cpu()
-            asked += (targets != IGNORED).flatten(1).sum(1).cpu()
-        accuracies, losses = (right / asked).tolist(), (lost / asked).tolist()
-        return [(_rounded(a), _kept(b)) for a, b in zip(accuracies, losses, strict=True)]
+            loss += _summed_losses(scores, targets).cpu()
+            questions += _questions(targets).cpu()
+        accuracies, losses = (right / questions).tolist(), (loss / questions).tolist()
+        return [(_rounded(a), _rounded(b)) for a, b in zip(accuracies, losses, strict=True)]
 
 
-def _lost(scores: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy summed over all questions of a seed."""
+def _questions(targets: Tensor) -> Tensor:
+    """How many targets of each seed are scored."""
+    return (targets != IGNORED).flatten(1).sum(1)
+
+
+def _summed_losses(scores: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of each seed, summed over its questions."""
     flat = nn.functional.cross_entropy(scores.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none")
     return flat.view(len(targets), -1).sum(1)
 
 
 def reading_steps(steps: int, readings: int) -> frozenset[int]:
-    """Half of them in the first tenth of the run, where it is decided; the first and the last step always."""
+    """Half of them in the first tenth of the run, which decides it; always the first and the last step."""
     early = {round(1 + (steps / 10) * i / max(1, readings // 2)) for i in range(readings // 2)}
     late = {round(steps / 10 + 0.9 * steps * i / max(1, readings - readings // 2)) for i in range(1, readings)}
     return frozenset(min(max(1, step), steps) for step in early | late | {1, steps} if step <= steps)
@@ -179,28 +180,16 @@ def reading_steps(steps: int, readings: int) -> frozenset[int]:
 def _groups(network: nn.Module, choice: Configuration) -> list[tuple[nn.Parameter, Factors, bool]]:
     undone = compensation(choice.optimizer, temperature(choice.temperature).start) if choice.compensated else Factors()
     queries = {id(part.query.weight) for part in attentions(network)}
-    inner = {
-        id(parameter)
-        for part in network.modules()
-        if isinstance(part, Attention)
-        for parameter in part.parameters()
-        if parameter.dim() == 3
-    }
-    inner |= {
-        id(parameter)
-        for name, parameter in network.named_parameters()
-        if "perceptron" in name and parameter.dim() == 3 and name.endswith("weight")
-    }
     return [
-        (parameter, undone if id(parameter) in queries else Factors(), id(parameter) in inner)
-        for parameter in network.parameters()
+        (x, undone if id(x) in queries else Factors(), x.dim() == 3 and _INNER.search(name) is not None)
+        for name, x in network.named_parameters()
     ]
 
 
 def _generator(seed: int, use: str) -> torch.Generator:
-    """Weights, training data and test data of a seed, each from a stream of its own.
+    """Weights, training data and test data of a seed come from separate streams.
 
-    Hashed to 32 bits: torch's generator drops what is above them, so that an offset up there would change nothing.
+    Hashed to 32 bits: torch's generator drops higher bits, so that an offset up there would change nothing.
     """
     digest = hashlib.sha256(f"abbe train, seed {seed}, {use}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))
@@ -216,14 +205,10 @@ def _first_alerts(steps: list[int], rules: list[list[str]]) -> dict[str, int]:
 
 
 def _learned(network: nn.Module, seed: int) -> list[str]:
-    """The normalizers as they are now, where they have learned something."""
+    """The current normalizers of layers that learn something."""
     parts = [part.normalizer_of(seed) for part in attentions(network)]
     return [str(one) for one in parts if any(True for _ in one.parameters())]
 
 
-def _kept(x: float) -> float | None:
+def _rounded(x: float) -> float | None:
     return float(f"{x:.6g}") if math.isfinite(x) else None
-
-
-def _rounded(x: float) -> float:
-    return float(f"{x:.6g}")

@@ -1,4 +1,4 @@
-"""Runs side by side on the cores: what is finished is kept at once, so that a stopped experiment resumes."""
+"""Runs side by side on the cores; each is stored as soon as it is finished, so that a stopped experiment resumes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .run import CPU, train
 from .tasks import Task
 from .worker import Worker
 
-_SPELL = 0.2  # seconds
+_POLL = 0.2  # seconds
 Keep = Callable[[Configuration, dict[str, Any]], None]
 
 
 def train_all(
     task: Task, choices: Sequence[Configuration], workers: int, keep: Keep, device: torch.device = CPU
 ) -> None:
-    """Train each; `keep` is called as they finish, in any order, by this thread."""
+    """Train all; `keep` is called by this thread for each run that finishes, in any order."""
     if workers == 1 or len(choices) == 1:
         with one_thread():
             for choice in choices:
@@ -41,10 +41,10 @@ def train_all(
             threads.append(threading.Thread(target=_feed, args=(crew[-1], jobs, done), daemon=True))
             threads[-1].start()
         for _ in choices:
-            answer = _next(done)
-            if isinstance(answer, BaseException):
-                raise answer
-            keep(*answer)
+            result = _next(done)
+            if isinstance(result, BaseException):
+                raise result
+            keep(*result)
     finally:
         for worker in crew:
             worker.close()
@@ -53,10 +53,10 @@ def train_all(
 
 
 def _next(done: Any) -> Any:
-    """The next answer. Waits in short spells: Ctrl-C does not end a wait for a queue, but is seen between two."""
+    """The next result. Polls, since Ctrl-C does not interrupt a wait for a queue."""
     while True:
         with suppress(queue.Empty):
-            return done.get(timeout=_SPELL)
+            return done.get(timeout=_POLL)
 
 
 def _feed(worker: Worker, jobs: Any, done: Any) -> None:
@@ -71,7 +71,7 @@ def _feed(worker: Worker, jobs: Any, done: Any) -> None:
 
 
 def usual_workers(device: torch.device = CPU) -> int:
-    """One per core that this process may use; on an accelerator one, which has it to itself."""
+    """One per core that this process may use; a single one on an accelerator."""
     if device.type != CPU.type:
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -79,7 +79,7 @@ def usual_workers(device: torch.device = CPU) -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """As in a worker: sums of other numbers of threads round differently."""
+    """As in a worker: with another number of threads, sums round differently."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

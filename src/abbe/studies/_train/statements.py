@@ -1,4 +1,4 @@
-"""The paper's statements about training (arXiv 2508.17821), each judged by a rule that is fixed before any run.
+"""The paper's statements about training (arXiv 2508.17821), each judged by a rule that was fixed before any run.
 
 (i) low temperature is hard to train, (ii) sparse or length-aware normalizers decouple selectivity from the health of
 gradients, (iii) rising entropy and (iv) falling N_s/N warn early, (v) N_s/N of 70 to 80 % marks a saturated head.
@@ -7,7 +7,6 @@ gradients, (iii) rising entropy and (iv) falling N_s/N warn early, (v) N_s/N of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,43 +15,39 @@ import polars as pl
 
 from ...words.finding import Fact, Finding
 from ...words.numbers import percent
+from .judges.paired import BETTER, Gain
 from .tables import Tables, best_run, mean_interval
 from .temperature import temperature
 
 HARD = 0.05  # loss of accuracy that counts
-SLOW = 2.0  # times as many steps to half the loss, which counts, too
-LOW = 0.1  # temperatures up to this are low, as the paper has it
-WARNS = 0.5  # share of failing runs that a warning has to find at the false alarms that are allowed
-BAND, SATURATED = (0.7, 0.8), 0.5  # N_s/N of statement (v); share of saturated rows from which a head counts as such
+SLOW = 2.0  # more than this many times the steps to half the loss count, too
+LOW = 0.1  # temperatures up to this are low, as in the paper
+WARNS = 0.5  # share of failing runs that a warning has to find at the allowed false alarms
+BAND, SATURATED = (0.7, 0.8), 0.5  # N_s/N of statement (v); share of saturated rows from which a head is saturated
 _SOFTMAX = "softmax"
 _RESAMPLES, _SEED = 1000, 0
 
 
 def judge_temperature(tables: Tables, level: float) -> tuple[Finding, ...]:
-    """The five statements, as far as what was trained says something about them."""
+    """The five statements, as far as the runs can judge them."""
     table = tables.table
-    low = [t for t in table["temperature"].unique(maintain_order=True) if temperature(t).fixed and _value(t) <= LOW]
-    low = sorted(low, key=_value)
+    fixed = [(temperature(t).start, t) for t in table["temperature"].unique() if temperature(t).fixed]
+    value, low = min(fixed, default=(math.inf, ""))
     judged: list[Finding] = []
-    if low and _SOFTMAX in set(table["normalizer"]):
-        judged += [
-            _hard(table, optimizer, low[0], level) for optimizer in table["optimizer"].unique(maintain_order=True)
-        ]
-        judged += _normed(table, low[0], level)
-        judged += _decoupled(table, low[0], level)
+    if value <= LOW and _SOFTMAX in set(table["normalizer"]):
+        judged += [_hard(table, optimizer, low, level) for optimizer in _optimizers(table)]
+        judged += _normed(table, low, level)
+        judged += _decoupled(table, low, level)
     judged += _warning(tables.warnings, "(iii) rising entropy", "entropy_share", "high", "Rising entropy")
     judged += _warning(tables.warnings, "(iv) falling N_s/N", "separability", "low", "A falling N_s/N")
     return (*judged, *_marks(table, tables.curves, level))
 
 
 @dataclass(frozen=True)
-class _Change:
-    """Accuracy of one run minus that of another, over the same seeds."""
+class _Change(Gain):
+    """Difference in accuracy between two runs, over the same seeds."""
 
-    mean: float
-    low: float | None
-    high: float | None
-    slower: float | None  # steps to half the loss over those of the other; None if the other never came there
+    slower: float | None  # steps to half the loss, relative to the other run; None if that one never got there
 
     @property
     def hard(self) -> bool:
@@ -60,33 +55,36 @@ class _Change:
         return lost or (self.slower is not None and self.slower > SLOW)
 
     def __str__(self) -> str:
-        ends = "" if self.low is None else f" ({_points(self.low)} to {_points(self.high)})"
         slower = self.slower if self.slower is not None else 0.0
         times = "the loss never halves" if slower == math.inf else f"{slower:.1f} times the steps to half loss"
         pace = f" and {times}" if slower > SLOW else ""
-        return f"{_points(self.mean)} points{ends}{pace}"
+        return f"{_points(self.mean)} points{_ends(self)}{pace}"
 
 
-def _points(x: float | None) -> str:
-    """A change in percent points; one that rounds to 0 has no sign."""
-    return "" if x is None else f"{round(100 * x):+d}" if round(100 * x) else "0"
+def _points(x: float) -> str:
+    """A change in percentage points; one that rounds to 0 has no sign."""
+    return f"{round(100 * x):+d}" if round(100 * x) else "0"
 
 
-def _value(words: str) -> float:
-    return temperature(words).start
+def _ends(gain: Gain) -> str:
+    return "" if gain.low is None or gain.high is None else f" ({_points(gain.low)} to {_points(gain.high)})"
 
 
-def _of(table: pl.DataFrame, *, normalizer: str = _SOFTMAX, normed: bool = False, **chosen: object) -> pl.DataFrame:
-    same = (pl.col("normalizer") == normalizer) & (pl.col("qk_norm") == normed)
-    for name, value in chosen.items():
-        same &= pl.col(name) == value
-    return table.filter(same)
+def _optimizers(table: pl.DataFrame) -> list[str]:
+    return table["optimizer"].unique(maintain_order=True).to_list()
+
+
+def _of(table: pl.DataFrame, *, normalizer: str = _SOFTMAX, qk_norm: bool = False, **chosen: Any) -> pl.DataFrame:
+    return table.filter(normalizer=normalizer, qk_norm=qk_norm, **chosen)
+
+
+def _accuracies(rows: pl.DataFrame) -> dict[int, float]:
+    """By seed."""
+    return dict(rows.select("seed", "accuracy").iter_rows())
 
 
 def _change(rows: pl.DataFrame, baseline: pl.DataFrame, level: float) -> _Change:
-    """Of two runs, paired by seed."""
-    before = dict(baseline.select("seed", "accuracy").iter_rows())
-    after = dict(rows.select("seed", "accuracy").iter_rows())
+    before, after = _accuracies(baseline), _accuracies(rows)
     mean, low, high = mean_interval([after[seed] - before[seed] for seed in before], level, (-1.0, 1.0))
     steps = [_median(x["half_step"]) for x in (rows, baseline)]
     slower = steps[0] / steps[1] if math.isfinite(steps[1]) else None
@@ -94,23 +92,23 @@ def _change(rows: pl.DataFrame, baseline: pl.DataFrame, level: float) -> _Change
 
 
 def _median(steps: pl.Series) -> float:
-    """Infinite if half of the seeds, or more, never came there."""
+    """Infinite if at least half of the seeds never got there."""
     return float(np.median(steps.cast(pl.Float64).fill_null(math.inf).to_numpy()))
 
 
-def _run(rows: pl.DataFrame, run: int | None = None) -> pl.DataFrame:
-    return rows.filter(pl.col("run") == (best_run(rows) if run is None else run))
+def _best(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.filter(run=best_run(rows))
 
 
 def _hard(table: pl.DataFrame, optimizer: str, low: str, level: float) -> Finding:
     """(i): the same rate as at T = 1, the best rate, and the control at the same rate."""
     some = _of(table, optimizer=optimizer)
-    baseline = _run(_of(some, temperature="1"))
+    baseline = _best(_of(some, temperature="1"))
     rate = baseline["rate"][0]
     plain = _of(some, temperature=low, compensated=False)
-    control = _of(some, temperature=low, compensated=True).filter(pl.col("rate") == rate)
-    same, own = _change(plain.filter(pl.col("rate") == rate), baseline, level), _change(_run(plain), baseline, level)
-    undone = _change(control, baseline, level)
+    best = _best(plain)["rate"][0]
+    same, own = (_change(plain.filter(rate=at), baseline, level) for at in (rate, best))
+    undone = _change(_of(some, temperature=low, compensated=True, rate=rate), baseline, level)
     if baseline["failed"].any() or len(baseline) < 2:
         verdict = "cannot be judged: T = 1 was not learned" if len(baseline) > 1 else "cannot be judged by one seed"
     elif own.hard:
@@ -119,7 +117,6 @@ def _hard(table: pl.DataFrame, optimizer: str, low: str, level: float) -> Findin
         verdict = "inconclusive with these seeds"
     else:
         verdict = "holds only at an unchanged rate" if same.hard else "does not hold"
-    best = _run(plain)["rate"][0]
     sentence = (
         f"Low temperature is hard to train ({optimizer}, T = {low}): {verdict}. Against T = 1 at rate {rate:g}, "
         f"accuracy changes by {same} at the same rate, by {own} at its own best rate ({best:g}), and by {undone} in "
@@ -139,14 +136,14 @@ def _hard(table: pl.DataFrame, optimizer: str, low: str, level: float) -> Findin
 
 
 def _normed(table: pl.DataFrame, low: str, level: float) -> list[Finding]:
-    """What is left when the scale cannot be absorbed, because queries and keys are normed."""
+    """What remains if no map can absorb the scale, because queries and keys are normalized."""
     parts, numbers = [], dict[str, Fact]()
-    for optimizer in table["optimizer"].unique(maintain_order=True):
-        some = _of(table, normed=True, optimizer=optimizer)
+    for optimizer in _optimizers(table):
+        some = _of(table, qk_norm=True, optimizer=optimizer)
         if some.is_empty():
             continue
-        baseline, rows = _run(_of(some, normed=True, temperature="1")), _of(some, normed=True, temperature=low)
-        change = _change(_run(rows), baseline, level)
+        baseline, rows = (_best(some.filter(temperature=t)) for t in ("1", low))
+        change = _change(rows, baseline, level)
         parts.append(f"{optimizer} {change}")
         numbers |= {f"{optimizer}": change.mean, f"{optimizer}_hard": str(change.hard).lower()}
     if not parts:
@@ -161,28 +158,23 @@ def _normed(table: pl.DataFrame, low: str, level: float) -> list[Finding]:
 
 def _decoupled(table: pl.DataFrame, low: str, level: float) -> list[Finding]:
     """(ii): does another normalizer lose less accuracy at low temperature than softmax does?"""
-    others = [one for one in table["normalizer"].unique(maintain_order=True) if one != _SOFTMAX]
     holds, numbers, parts = [], dict[str, Fact](), []
-    for normalizer in others:
-        gains = [
-            gain
-            for optimizer in table["optimizer"].unique(maintain_order=True)
-            for gain in _gains(table, normalizer, optimizer, low)
-        ]
-        mean, least, most = mean_interval(_by_seed(gains), level, (-2.0, 2.0))
-        numbers |= {normalizer: mean, f"{normalizer}_low": least, f"{normalizer}_high": most}
-        ends = "" if least is None else f" ({_points(least)} to {_points(most)})"
-        parts.append(f"{normalizer} {_points(mean)}{ends}")
-        if least is not None and least > 0:
-            holds.append(normalizer)
+    for normalizer in table["normalizer"].unique(maintain_order=True):
+        if normalizer == _SOFTMAX:
+            continue
+        gains = [_gains(table, normalizer, optimizer, low) for optimizer in _optimizers(table)]
+        means = [math.fsum(gain[seed] for gain in gains) / len(gains) for seed in gains[0]]
+        gain = Gain(*mean_interval(means, level, (-2.0, 2.0)))
+        numbers |= gain.numbers(normalizer)
+        parts.append(f"{normalizer} {_points(gain.mean)}{_ends(gain)}")
+        holds += [normalizer] if gain.verdict == BETTER else []
     if not parts:
         return []
     verdict = f"holds for {', '.join(holds)}" if holds else "does not hold"
     sentence = (
         f"Sparse or length-aware normalizers decouple selectivity from gradient health: {verdict}. Accuracy "
         f"changes from T = 1 to {low}, each at its best rate, by so many points more than that of softmax (mean over "
-        "optimizers): "
-        f"{'; '.join(parts)}."
+        f"optimizers): {'; '.join(parts)}."
     )
     rule = (
         "By seed, the change of accuracy from T = 1 to the lowest T at each one's best rate, minus that of softmax, "
@@ -191,31 +183,21 @@ def _decoupled(table: pl.DataFrame, low: str, level: float) -> list[Finding]:
     return [Finding("(ii) other normalizers", sentence, rule, numbers | {"verdict": verdict})]
 
 
-def _gains(table: pl.DataFrame, normalizer: str, optimizer: str, low: str) -> Iterable[tuple[int, float]]:
+def _gains(table: pl.DataFrame, normalizer: str, optimizer: str, low: str) -> dict[int, float]:
+    """By seed: the change of accuracy at low temperature, minus that of softmax."""
+
     def change(spec: str) -> dict[int, float]:
         some = _of(table, normalizer=spec, optimizer=optimizer, compensated=False)
-        here, there = (
-            dict(_run(some.filter(pl.col("temperature") == t)).select("seed", "accuracy").iter_rows())
-            for t in (low, "1")
-        )
+        here, there = (_accuracies(_best(some.filter(temperature=t))) for t in (low, "1"))
         return {seed: here[seed] - there[seed] for seed in here}
 
     of_softmax = change(_SOFTMAX)
-    return [(seed, x - of_softmax[seed]) for seed, x in change(normalizer).items()]
-
-
-def _by_seed(gains: Sequence[tuple[int, float]]) -> list[float]:
-    sums: dict[int, list[float]] = {}
-    for seed, gain in gains:
-        sums.setdefault(seed, []).append(gain)
-    return [math.fsum(some) / len(some) for some in sums.values()]
+    return {seed: x - of_softmax[seed] for seed, x in change(normalizer).items()}
 
 
 def _warning(warnings: pl.DataFrame, topic: str, quantity: str, direction: str, words: str) -> list[Finding]:
     """(iii) and (iv): does the change of a quantity tell failing runs from healthy ones before the loss does?"""
-    rows = warnings.filter(
-        (pl.col("quantity") == quantity) & (pl.col("direction") == direction) & (pl.col("kind") == "change")
-    )
+    rows = warnings.filter(quantity=quantity, direction=direction, kind="change")
     if rows.is_empty():
         return []
     row = rows.row(0, named=True)
@@ -229,17 +211,15 @@ def _warning(warnings: pl.DataFrame, topic: str, quantity: str, direction: str, 
     )
     rule = (
         f"It holds if the interval of the AUC lies above 0.5 and at least {percent(WARNS)} of the failing runs are "
-        "judged with at most 5 % false alarms among the healthy ones; weakly if only the first is true."
+        "found with at most 5 % false alarms among the healthy ones; weakly if only the first is true."
     )
-    numbers: dict[str, Fact] = {
-        name: row[name] for name in ("auc", "auc_low", "auc_high", "warned", "false_alarms", "lead")
-    }
-    return [Finding(topic, sentence, rule, numbers | {"verdict": verdict})]
+    names = ("auc", "auc_low", "auc_high", "warned", "false_alarms", "lead")
+    return [Finding(topic, sentence, rule, {name: row[name] for name in names} | {"verdict": verdict})]
 
 
 def _marks(table: pl.DataFrame, curves: pl.DataFrame, level: float) -> list[Finding]:
-    """(v): of the steps read of softmax runs, how often is attention saturated inside the band, below and above it?"""
-    runs = _of(table).filter(~pl.col("compensated"))["run"].unique()
+    """(v): how often is the attention of softmax runs saturated inside the band, below it and above it?"""
+    runs = _of(table, compensated=False)["run"].unique()
     known = pl.col("separability").is_not_null() & pl.col("saturated").is_not_null()
     share = pl.col("separability")
     place = pl.when(share < BAND[0]).then(0).when(share <= BAND[1]).then(1).otherwise(2)
@@ -282,6 +262,6 @@ def _marks(table: pl.DataFrame, curves: pl.DataFrame, level: float) -> list[Find
 
 
 def _shares(counts: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float, float]:
-    """Saturated steps below, inside and above the band; NaN where there is none."""
+    """Shares of saturated steps below, inside and above the band; NaN without steps."""
     below, inside, above = (float(some / steps) if steps else math.nan for some, steps in counts)
     return below, inside, above

@@ -1,9 +1,9 @@
-"""From the parts of an experiment to its tables."""
+"""The tables of an experiment, from its finished runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,15 @@ from .configuration import Configuration
 from .reading import ALL_QUANTITIES
 from .result import ALERT_SCHEMA, CURVE_SCHEMA, LENGTH_SCHEMA, SUMMARY_SCHEMA, TABLE_SCHEMA
 
-ROSE = 1.05  # times the first loss: it has risen, beyond what batches differ by
-LAST = 0.8  # the training loss at the end is the mean over readings from this share of the run on
+ROSE = 1.05  # times the first loss: a rise beyond the differences between batches
+LAST = 0.8  # the final training loss is the mean over readings after this share of the run
+_CAPPED = pl.min_horizontal(pl.col("train_loss").fill_null(math.inf), "start_loss")
 Part = tuple[Configuration, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What a judge looks at."""
+    """The tables of an `Experiment`."""
 
     table: pl.DataFrame
     curves: pl.DataFrame
@@ -33,23 +34,22 @@ class Tables:
     roc: pl.DataFrame
 
 
+def _seeds(parts: Sequence[Part]) -> Iterator[tuple[int, Part, Mapping[str, Any]]]:
+    """Number, part and content of every seed of every run."""
+    return ((run, part, seed) for run, part in enumerate(parts) for seed in part[1]["seeds"])
+
+
 def run_table(parts: Sequence[Part]) -> pl.DataFrame:
-    rows = [
-        _row(run, choice, content["steps"], seed)
-        for run, (choice, content) in enumerate(parts)
-        for seed in content["seeds"]
-    ]
+    rows = [_row(run, choice, content["steps"], seed) for run, (choice, content), seed in _seeds(parts)]
     return pl.DataFrame(rows, schema=TABLE_SCHEMA, orient="row")
 
 
 def _row(run: int, choice: Configuration, steps: Sequence[int], seed: Mapping[str, Any]) -> dict[str, Any]:
     start, losses = seed["start"], seed["losses"]
-    last = [loss for step, loss in zip(steps, losses, strict=True) if step > LAST * choice.steps]
-    broken = any(loss is None for loss in losses) or seed["loss"] is None
-    end = None if broken else math.fsum(last) / len(last)
-    half = next(
-        (step for step, loss in zip(steps, losses, strict=True) if loss is not None and loss <= start / 2), None
-    )
+    curve = list(zip(steps, losses, strict=True))
+    last = [loss for step, loss in curve if step > LAST * choice.steps]
+    end = None if None in losses or seed["loss"] is None else math.fsum(last) / len(last)
+    half = next((step for step, loss in curve if loss is not None and loss <= start / 2), None)
     logits = [x for x in seed["quantities"]["max_logit"] if x is not None]
     return {
         "run": run, **{name: getattr(choice, name) for name in CHOICE}, "rate": choice.rate, "seed": seed["seed"],
@@ -67,8 +67,7 @@ def curve_table(parts: Sequence[Part]) -> pl.DataFrame:
             {"step": content["steps"], "loss": seed["losses"], **seed["quantities"]},
             schema={name: kind for name, kind in CURVE_SCHEMA.items() if name not in ("run", "seed")},
         ).select(pl.lit(run, pl.Int32).alias("run"), pl.lit(seed["seed"], pl.Int64).alias("seed"), pl.all())
-        for run, (_, content) in enumerate(parts)
-        for seed in content["seeds"]
+        for run, (_, content), seed in _seeds(parts)
     ]
     return pl.concat(frames)
 
@@ -76,25 +75,19 @@ def curve_table(parts: Sequence[Part]) -> pl.DataFrame:
 def length_table(parts: Sequence[Part]) -> pl.DataFrame:
     rows = [
         (run, seed["seed"], int(length), accuracy)
-        for run, (_, content) in enumerate(parts)
-        for seed in content["seeds"]
+        for run, _, seed in _seeds(parts)
         for length, accuracy in seed["lengths"].items()
     ]
     return pl.DataFrame(rows, schema=LENGTH_SCHEMA, orient="row")
 
 
 def alert_table(parts: Sequence[Part]) -> pl.DataFrame:
-    rows = [
-        (run, seed["seed"], rule, step)
-        for run, (_, content) in enumerate(parts)
-        for seed in content["seeds"]
-        for rule, step in seed["alerts"].items()
-    ]
+    rows = [(run, seed["seed"], rule, step) for run, _, seed in _seeds(parts) for rule, step in seed["alerts"].items()]
     return pl.DataFrame(rows, schema=ALERT_SCHEMA, orient="row")
 
 
 def summary_table(table: pl.DataFrame, level: float) -> pl.DataFrame:
-    """A row for each choice but the rate, in the order in which they were asked for."""
+    """A row for each choice except for the rate, in the order of the runs."""
     groups = table.partition_by(*CHOICE, maintain_order=True)
     return pl.DataFrame([_summary(group, level) for group in groups], schema=SUMMARY_SCHEMA, orient="row")
 
@@ -103,7 +96,7 @@ def _summary(rows: pl.DataFrame, level: float) -> dict[str, Any]:
     best = best_run(rows)
     chosen = rows.filter(pl.col("run") == best)
     accuracy, low, high = mean_interval(chosen["accuracy"].to_list(), level, (0.0, 1.0))
-    sensitivity = mean_interval([x for _, x in rate_sensitivities(rows)], level, (0.0, math.inf))
+    sensitivity = mean_interval(list(rate_sensitivities(rows).values()), level, (0.0, math.inf))
     return {
         **{name: rows[name][0] for name in CHOICE}, "best_rate": chosen["rate"][0], "best_run": best,
         "accuracy": accuracy, "low": low, "high": high, "loss": chosen["loss"].mean(),
@@ -115,23 +108,21 @@ def _summary(rows: pl.DataFrame, level: float) -> dict[str, Any]:
 
 
 def best_run(rows: pl.DataFrame) -> int:
-    """The rate of the lowest training loss, mean over seeds; a run that diverged counts with its first loss."""
-    capped = pl.min_horizontal(pl.col("train_loss").fill_null(math.inf), "start_loss")
-    means = rows.group_by("run", maintain_order=True).agg(capped.mean().alias("end")).sort("end", maintain_order=True)
-    return int(means["run"][0])
+    """The run with the lowest training loss on average over seeds; a run that diverged counts with its first loss."""
+    ends = rows.group_by("run", maintain_order=True).agg(_CAPPED.mean().alias("end")).sort("end", maintain_order=True)
+    return int(ends["run"][0])
 
 
-def rate_sensitivities(rows: pl.DataFrame) -> list[tuple[int, float]]:
+def rate_sensitivities(rows: pl.DataFrame) -> dict[int, float]:
     """By seed: the mean over rates of min(loss, first loss) minus the best loss (arXiv 2309.14322)."""
-    capped = pl.min_horizontal(pl.col("train_loss").fill_null(math.inf), "start_loss")
-    by_seed = rows.group_by("seed", maintain_order=True).agg((capped.mean() - capped.min()).alias("x"))
-    return [(seed, x) for seed, x in by_seed.iter_rows()]
+    by_seed = rows.group_by("seed", maintain_order=True).agg((_CAPPED.mean() - _CAPPED.min()).alias("x"))
+    return dict(by_seed.iter_rows())
 
 
 def mean_interval(
     values: Sequence[float], level: float, within: tuple[float, float] = (-math.inf, math.inf)
 ) -> tuple[float, float | None, float | None]:
-    """Mean, and Student's interval for it, cut off at what is possible; none from fewer than two values."""
+    """Mean with Student's interval, clipped to the possible range; no interval from fewer than two values."""
     mean = math.fsum(values) / len(values)
     if len(values) < 2:
         return mean, None, None

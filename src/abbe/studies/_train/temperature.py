@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..._errors import AbbeError
@@ -13,13 +14,13 @@ _KINDS: dict[str, Callable[[float, float, float], float]] = {
     "geometric": lambda a, b, done: a * (b / a) ** done,
     "cosine": lambda a, b, done: b + (a - b) * (1 + math.cos(math.pi * done)) / 2,
 }
-_LEAST = 1e-30  # logits over a smaller one overflow in float32
+_LEAST = 1e-30  # logits divided by a smaller one overflow in float32
 _ALLOWED = "a number > 0, learned, learned:0.1, or a schedule such as geometric:1:0.1 (linear, geometric, cosine)"
 
 
 @dataclass(frozen=True)
 class Temperature:
-    """`start` for all steps, or as the first value of one that is learned, or that follows a schedule to `end`."""
+    """`start` is the value for all steps, or the first one if it is learned or follows a schedule to `end`."""
 
     start: float = 1.0
     learned: bool = False
@@ -27,7 +28,7 @@ class Temperature:
     end: float = 1.0
 
     def at(self, done: float) -> float:
-        """The value when this share of the run is over."""
+        """The value after this share of the run."""
         return _KINDS[self.schedule](self.start, self.end, min(1.0, done)) if self.schedule else self.start
 
     @property
@@ -45,21 +46,14 @@ class Temperature:
 def temperature(given: str | float) -> Temperature:
     """From a number, or from words such as "learned" and "geometric:1:0.1"."""
     kind, *numbers = str(given).strip().split(":")
-    try:
-        values = [_positive(number) for number in (numbers if numbers or kind in ("learned", *_KINDS) else [kind])]
-    except ValueError:
-        raise AbbeError(f"temperature {str(given)!r} is none: {_ALLOWED}") from None
-    if kind == "learned" and len(values) <= 1:
-        return Temperature(values[0] if values else 1.0, learned=True)
-    if kind in _KINDS and len(values) == 2:
-        return Temperature(values[0], schedule=kind, end=values[1])
-    if not numbers and len(values) == 1:
-        return Temperature(values[0])
-    raise AbbeError(f"temperature {str(given)!r} is none: {_ALLOWED}")
-
-
-def _positive(number: str) -> float:
-    value = float(number)
-    if not _LEAST <= value <= 1 / _LEAST:
-        raise ValueError
-    return value
+    named = kind == "learned" or kind in _KINDS
+    with suppress(ValueError):  # not a number
+        values = [float(number) for number in (numbers if numbers or named else [kind])]
+        if all(_LEAST <= value <= 1 / _LEAST for value in values):
+            if kind == "learned" and len(values) <= 1:
+                return Temperature(values[0] if values else 1.0, learned=True)
+            if kind in _KINDS and len(values) == 2:
+                return Temperature(values[0], schedule=kind, end=values[1])
+            if not named and not numbers:
+                return Temperature(values[0])
+    raise AbbeError(f"temperature is {str(given)!r}, but must be {_ALLOWED}")

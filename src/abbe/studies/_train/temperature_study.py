@@ -1,9 +1,9 @@
-"""train_temperature: is low temperature hard to train, and what of it is left when its scale is compensated?"""
+"""train_temperature: is low temperature hard to train, and how much of that remains if its scale is compensated?"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..._arguments import is_number, positive, shown, whole, yes_or_no
@@ -21,9 +21,9 @@ from .temperature import temperature
 
 NORMALIZERS = ("softmax", "ssmax", "sparsemax", "entmax:alpha=1.5")
 TEMPERATURES = (1.0, 0.1, 0.01)
-# Half a decade apart around what trains at T = 1; the best ones differ a lot between maps and temperatures.
+# Half a decade apart around rates that train at T = 1; the best ones differ a lot between maps and temperatures.
 RATES = {"sgd": (0.1, 0.3, 1.0, 3.0), "adamw": (3e-3, 1e-2, 3e-2, 1e-1), "muon": (3e-3, 1e-2, 3e-2, 1e-1)}
-_STEPS = {"recall": 400}  # of each run; other tasks have their own number
+_STEPS = {"recall": 400}  # per run; other tasks have their own default
 _USUAL: dict[str, Any] = {
     "normalizers": NORMALIZERS, "temperatures": TEMPERATURES, "optimizers": tuple(RATES), "seeds": 5, "qk_norm": True,
 }  # fmt: skip
@@ -44,30 +44,30 @@ def train_temperature(
 ) -> Experiment:  # fmt: skip
     """Train small transformers at several temperatures, each beside its compensated control.
 
-    A temperature in front of softmax is a re-parametrisation: with the first values of the query map times T and its
-    rate times T^2 (SGD) or T (AdamW, Muon), training at T is training at T = 1, step by step. So what is hard at low
-    temperature and easy in the control is a matter of scale, not of softmax.
+    A temperature in front of softmax is a re-parametrisation: with the initial query map times T and its rate times
+    T^2 (SGD) or T (AdamW, Muon), training at T equals training at T = 1, step by step. So if low temperature is hard
+    and its control is easy, the reason is scale, not softmax.
 
     Args:
         task: "recall" (key-value recall with one head), "mqar", "maximum" or "text".
-        temperatures: fixed ones, "learned", or schedules such as "geometric:1:0.1". 1 is the baseline, and is added.
+        temperatures: numbers, "learned", or schedules such as "geometric:1:0.1". The baseline 1 is always added.
         normalizers: specs; by default softmax, ssmax, sparsemax and entmax:alpha=1.5.
         optimizers: of "sgd", "adamw" and "muon"; by default all.
         rates: learning rates for all optimizers; by default four for each.
-        seeds: how many seeds, from `seed` on; intervals come from them.
-        steps: of each run, >= 10; by default that of the task.
+        seeds: number of seeds, from `seed` on; intervals come from them.
+        steps: per run, >= 10; by default those of the task.
         qk_norm: also train softmax with normalized queries and keys, whose scale nothing can absorb; by default yes.
         decay: decoupled weight decay, >= 0.
-        text: of the task "text".
-        quick: fewer normalizers, temperatures, seeds and steps: below a minute.
-        seed: the first of the seeds.
-        workers: runs at a time, by default one per core, on an accelerator one.
+        text: for the task "text".
+        quick: fewer normalizers, temperatures, seeds and steps: less than a minute.
+        seed: the first seed.
+        workers: runs at a time; by default one per core, or one on an accelerator.
         device: where networks are trained: "cpu", "cuda", "cuda:1", "mps", "xpu" or "auto"; by default the CPU.
-        folder: keep finished runs there; a stopped experiment resumes from it.
-        progress: say the cost and show a bar on standard error.
+        folder: for finished runs; an interrupted experiment is resumed.
+        progress: report the cost and show a bar on standard error.
 
     Returns:
-        Every run of every seed, curves, what the best rates reach, and judged statements.
+        Every run of every seed, curves, the results at the best rates, and judged statements.
 
     Examples:
         >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "qk_norm": False, "workers": 1, "progress": False}
@@ -77,21 +77,21 @@ def train_temperature(
     """
     if text is not None and task != "text":
         raise AbbeError(f"text is read by the task text only, and the task is {task}: leave one of them out")
-    made = make_task(task, text=as_text(text) if task == "text" else None)
-    usual = {"steps": _STEPS.get(task, made.steps)} | (_QUICK if yes_or_no("quick", quick) else _USUAL)
+    trained = make_task(task, text=as_text(text) if task == "text" else None)
+    defaults = {"steps": _STEPS.get(task, trained.steps)} | (_QUICK if yes_or_no("quick", quick) else _USUAL)
     given = {
         "normalizers": normalizers, "temperatures": temperatures, "optimizers": optimizers, "seeds": seeds,
         "steps": steps, "qk_norm": qk_norm,
     }  # fmt: skip
-    asked = usual | {name: value for name, value in given.items() if value is not None}
-    words = _temperatures(asked["temperatures"])
-    specs, names = checked_normalizers(asked["normalizers"], made), checked_optimizers(asked["optimizers"])
-    normed = yes_or_no("qk_norm", asked["qk_norm"]) and "softmax" in specs
+    options = defaults | {name: value for name, value in given.items() if value is not None}
+    words = _temperatures(options["temperatures"])
+    specs, names = checked_normalizers(options["normalizers"], trained), checked_optimizers(options["optimizers"])
+    normed = yes_or_no("qk_norm", options["qk_norm"]) and "softmax" in specs
     shared: dict[str, Any] = {
-        "steps": whole("steps", asked["steps"], least=10), "batch": made.batch, "width": made.width,
-        "heads": made.heads, "seeds": seeds_from(asked["seeds"], seed), "decay": checked_decay(decay),
+        "steps": whole("steps", options["steps"], least=10), "batch": trained.batch, "width": trained.width,
+        "heads": trained.heads, "seeds": seeds_from(options["seeds"], seed), "decay": checked_decay(decay),
     }  # fmt: skip
-    chosen = {name: rates_for(name, rates) for name in names}
+    by_optimizer = {name: rates_for(name, rates, RATES) for name in names}
 
     def runs(spec: str, qk_norm: bool) -> list[Configuration]:
         return [
@@ -103,22 +103,21 @@ def train_temperature(
             for one in words
             for compensated in (False, True)
             if not compensated or can_be_compensated(temperature(one), qk_norm)
-            for rate in chosen[name]
+            for rate in by_optimizer[name]
         ]  # fmt: skip
 
     choices = [choice for spec in specs for choice in runs(spec, False)] + (runs("softmax", True) if normed else [])
     settings = shared | {
         "normalizers": list(specs), "temperatures": list(words), "optimizers": list(names), "qk_norm": normed,
-        "rates": {name: list(some) for name, some in chosen.items()}, "seeds": list(shared["seeds"]),
+        "rates": {name: list(some) for name, some in by_optimizer.items()}, "seeds": list(shared["seeds"]),
     }  # fmt: skip
-    plan = Plan("temperature", made, choices, settings, judge_temperature)
+    plan = Plan("temperature", trained, choices, settings, judge_temperature)
     return run_experiment(plan, device, folder, workers, progress)
 
 
 def _temperatures(given: float | str | Sequence[float | str]) -> tuple[str, ...]:
     some = (given,) if isinstance(given, str | int | float) else tuple(given)
-    words = dict.fromkeys(str(temperature(one)) for one in ("1", *some))
-    return tuple(words)
+    return tuple(dict.fromkeys(str(temperature(one)) for one in ("1", *some)))
 
 
 def checked_decay(given: object) -> float:
@@ -137,5 +136,7 @@ def checked_optimizers(given: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def rates_for(optimizer: str, given: float | Sequence[float] | None) -> tuple[float, ...]:
-    return RATES[optimizer] if given is None else positive("rates", given, ", such as 0.001,0.01")
+def rates_for(
+    optimizer: str, given: float | Sequence[float] | None, defaults: Mapping[str, tuple[float, ...]]
+) -> tuple[float, ...]:
+    return defaults[optimizer] if given is None else positive("rates", given, ", such as 0.001,0.01")

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..._arguments import yes_or_no
 from ...models import DeviceLike
 from .._engine.inputs import FolderLike, TextLike, as_text
 from .._engine.sharing.calls import shareable
 from .experiment import Plan, run_experiment
-from .grid import Asked, Usual, grid
+from .grid import Defaults, grid
 from .judges import judge_loss
 from .result import Experiment
 from .tasks import make_task
 from .tasks.text import NextCharacter
 from .temperature_study import NORMALIZERS
 
-USUAL = Usual(
+USUAL = Defaults(
     NORMALIZERS, {"sgd": (0.1, 0.3, 1.0), "adamw": (1e-3, 3e-3, 1e-2), "muon": (1e-3, 3e-3, 1e-2)},
     steps=NextCharacter.steps, readings=20, test_size=128,
 )  # fmt: skip
-QUICK = USUAL.quick(
-    normalizers=("softmax", "sparsemax"), steps=60, readings=10, test_size=32,
+QUICK = replace(
+    USUAL, normalizers=("softmax", "sparsemax"), steps=60, readings=10, test_size=32,
     rates={"sgd": (0.3,), "adamw": (3e-3,), "muon": (3e-3,)},
 )  # fmt: skip
 
@@ -41,14 +42,14 @@ def train_text(
         temperature: in front of the normalizer: a number, "learned", or a schedule such as "geometric:1:0.1".
         optimizers: of "sgd", "adamw" and "muon".
         rates: learning rates for all optimizers; by default three for each.
-        seeds: how many seeds, from `seed` on; intervals come from them.
-        steps: of each run, >= 10.
-        qk_norm: norm queries and keys.
-        quick: fewer normalizers, rates and steps: below a minute.
+        seeds: number of seeds, from `seed` on; intervals come from them.
+        steps: per run, >= 10.
+        qk_norm: normalize queries and keys.
+        quick: fewer normalizers, rates and steps: less than a minute.
         seed, workers, device, folder, progress: as for `train_temperature`.
 
     Returns:
-        Every run of every seed, curves, what the best rates reach, and judged statements. A low held-out
+        Every run of every seed, curves, the results at the best rates, and judged statements. A low held-out
         loss means that the next character is predicted well.
 
     Examples:
@@ -58,8 +59,7 @@ def train_text(
         >>> result.summary.select("normalizer", "best_rate").rows()
         [('softmax', 0.01)]
     """
-    usual = QUICK if yes_or_no("quick", quick) else USUAL
+    defaults = QUICK if yes_or_no("quick", quick) else USUAL
     task = make_task(NextCharacter.name, text=as_text(text))
-    asked = Asked(normalizers, optimizers, rates, seeds, steps, temperature, qk_norm, seed)
-    choices, settings = grid(task, asked, usual)
+    choices, settings = grid(task, defaults, normalizers, optimizers, rates, seeds, steps, seed, temperature, qk_norm)
     return run_experiment(Plan("text", task, choices, settings, judge_loss), device, folder, workers, progress)

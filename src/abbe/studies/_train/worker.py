@@ -1,7 +1,7 @@
-"""A worker: trains one configuration after the other, in a process of its own with one thread.
+"""A worker: a process with one thread that trains one configuration after the other.
 
-What is special: jobs and answers are lines of JSON on its standard input and output, so nothing of the caller's program
-runs again here, as it would with multiprocessing. A worker whose caller is gone ends by itself.
+What is special: jobs and answers are lines of JSON on its standard input and output, so the caller's program is not run
+again here, as it would be with multiprocessing. A worker whose caller is gone ends by itself.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_TH
 
 
 def main() -> None:
-    """Answer every line until there are no more; the first one says which task, and where."""
+    """Answer every line of the input; the first one names the task and the device."""
     torch.set_num_threads(1)
-    caller = int(sys.argv[1])  # not getppid(): a caller that is killed while this starts is gone already
+    caller = int(sys.argv[1])  # not getppid(): a caller that is killed while this starts would be gone already
 
     def alive() -> None:
         if os.getppid() != caller:
             os._exit(1)
 
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a library prints does not mix with the answers
+    os.dup2(2, 1)  # what libraries print must not mix with the answers
     first = json.loads(sys.stdin.readline())
-    task, device = _task(first), torch.device(first["device"])
+    text = None if first["text"] is None else Text(**first["text"])
+    task, device = make_task(first["task"], first["sizes"], text), torch.device(first["device"])
     for line in sys.stdin:
         answer: dict[str, Any]
         try:
@@ -51,18 +52,12 @@ def main() -> None:
         answers.flush()
 
 
-def described(task: Task) -> dict[str, Any]:
+def _description(task: Task) -> dict[str, Any]:
     """What another process needs to make the same task."""
-    facts = task.facts()
     text = getattr(task, "text", None)
-    sizes = {name: value for name, value in facts.items() if name not in ("task", "text")}
+    sizes = {name: value for name, value in task.facts().items() if name not in ("task", "text")}
     content = None if text is None else {"name": text.name, "content": text.content}
     return {"task": task.name, "sizes": sizes, "text": content}
-
-
-def _task(content: Mapping[str, Any]) -> Task:
-    text = None if content["text"] is None else Text(**content["text"])
-    return make_task(content["task"], content["sizes"], text)
 
 
 class Worker:
@@ -72,12 +67,12 @@ class Worker:
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env=os.environ | _ONE_THREAD, text=True, encoding="utf-8",
-            process_group=0,  # Ctrl-C is the caller's matter
+            process_group=0,  # Ctrl-C is for the caller
         )  # fmt: skip
-        self._send(described(task) | {"device": str(device)})
+        self._send(_description(task) | {"device": str(device)})
 
     def train(self, choice: Configuration) -> dict[str, Any]:
-        """What the run gives; blocks until it is over."""
+        """Blocks until the run is over."""
         self._send(choice.as_json())
         line = cast(IO[str], self._process.stdout).readline()
         if not line:
@@ -87,14 +82,13 @@ class Worker:
             raise AbbeError(answer["refused"])
         if "failed" in answer:
             raise RuntimeError(f"{choice.label}: {answer['failed']}")
-        content: dict[str, Any] = answer["content"]
-        return content
+        return cast(dict[str, Any], answer["content"])
 
     def close(self) -> None:
         self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                with suppress(OSError):  # what was still to be sent has no reader
+                with suppress(OSError):  # unsent input has no reader
                     pipe.close()
         self._process.wait()
 

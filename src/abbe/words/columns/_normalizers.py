@@ -141,7 +141,7 @@ _CALIBRATE_TABLES = (
 
 _RISE = column("rise", "relative rise of the loss over the baseline's", interval=True)
 _LIFT_TABLES = (
-    Table("lift", "table", "a contender on the judged part: the baseline, softmax with the same tuning, the plan", (
+    Table("lift", "table", "a contender on the judged part: the baseline; softmax, tuned the same way; the plan", (
         column("contender", "which of the three"), column("loss", "in nats per token"),
         column("longer_loss", "the same on the longest judged windows (goal retrieval)"), _ZEROS,
         column("active", "keys with a weight above 0"), _EFFECTIVE,

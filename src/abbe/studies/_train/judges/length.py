@@ -1,6 +1,8 @@
-"""train_length, judged: does softmax decay, what keeps more, what only fits, and what was learned?"""
+"""train_length, judged: does softmax decay, which normalizers keep more or only fit, and what was learned?"""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import polars as pl
 
@@ -12,25 +14,25 @@ from .paired import BETTER, WORSE, at_best_rate, baseline_of, by_optimizer, by_s
 
 TRAINED = 16  # items of the longest sets in training
 FITS = 0.9  # accuracy at the trained length from which a normalizer has fitted its data
-NOTHING = 2.0  # times chance: accuracy up to this is generalising to nothing
+NOTHING = 2.0  # times chance: with less accuracy, nothing generalises
 CHANCE = 0.1  # of ten classes
-_ByLength = dict[int, dict[int, float]]  # length, seed: accuracy
+_ByLength = dict[int, dict[int, float]]  # accuracy by length and seed
 
 
 def judge_length(tables: Tables, level: float) -> tuple[Finding, ...]:
-    made: list[Finding] = []
+    findings: list[Finding] = []
     for more, rows in by_optimizer(tables):
         best = at_best_rate(rows)
         by_length = {name: _by_length(tables.lengths, some["run"][0]) for name, some in best.items()}
-        made += [_decay(name, by_length[name], more, level) for name in PUBLISHED if name in by_length]
-        made += [*_against(by_length, more, level), _fit(best, by_length, more, level), *_learned(best, more)]
-        made += rate_finding(rows, more, level)
-    return tuple(made)
+        findings += [_decay(name, by_length[name], more, level) for name in PUBLISHED if name in by_length]
+        findings += [*_against(by_length, more, level), _fit(best, by_length, more, level), *_learned(best, more)]
+        findings += rate_finding(rows, more, level)
+    return tuple(findings)
 
 
 def _by_length(lengths: pl.DataFrame, run: int) -> _ByLength:
     by_length: _ByLength = {}
-    for seed, length, accuracy in lengths.filter(pl.col("run") == run).select("seed", "length", "accuracy").iter_rows():
+    for seed, length, accuracy in lengths.filter(run=run).select("seed", "length", "accuracy").iter_rows():
         by_length.setdefault(length, {})[seed] = accuracy
     return dict(sorted(by_length.items()))
 
@@ -40,11 +42,11 @@ def _shown(value: tuple[float, float | None, float | None]) -> str:
 
 
 def _decay(name: str, by_length: _ByLength, more: str, level: float) -> Finding:
-    """One row beside the published one."""
+    """Accuracy by length, next to the published numbers."""
     rows = {n: mean_interval(list(some.values()), level, (0.0, 1.0)) for n, some in by_length.items()}
     first, last = min(rows), max(rows)
     fall = gain(by_length[last], by_length[first], level)
-    falls = all(rows[a][0] >= rows[b][0] for a, b in zip(list(rows)[:-1], list(rows)[1:], strict=True))
+    falls = all(rows[a][0] >= rows[b][0] for a, b in pairwise(rows))
     halved = rows[last][0] < rows[first][0] / 2
     shared = [n for n in rows if n in PUBLISHED[name]]
     apart = sum(abs(rows[n][0] - PUBLISHED[name][n]) for n in shared) / len(shared) if shared else None
@@ -61,7 +63,7 @@ def _decay(name: str, by_length: _ByLength, more: str, level: float) -> Finding:
     rule = (
         "At the rate of the lowest training loss. It decays if accuracy at the longest sets is below that at the "
         f"shortest, paired by seed, with a {level:.0%} interval beyond 0; by more than half if it also falls at every "
-        "length and ends below half of what it begins with. How far it is from what was published is said, not judged."
+        "length and ends below half of its first value. The distance to the published numbers is reported, not judged."
     )
     numbers: dict[str, Fact] = {f"accuracy_{n}": value[0] for n, value in rows.items()}
     numbers |= {f"published_{n}": PUBLISHED[name][n] for n in shared} | fall.numbers("fall")
@@ -69,23 +71,26 @@ def _decay(name: str, by_length: _ByLength, more: str, level: float) -> Finding:
 
 
 def _against(by_length: dict[str, _ByLength], more: str, level: float) -> list[Finding]:
-    """Accuracy against that of softmax, by seed, on the longest sets and on average over all that are too long."""
+    """Accuracy against that of softmax, by seed, on the longest sets and on average over all longer than trained."""
     longer = [n for n in next(iter(by_length.values())) if n > TRAINED]
     if len(by_length) < 2 or not longer:
         return []
     last = longer[-1]
-    made = [_compared(by_length, [last], "on the longest sets", f"With {last:,} items", more, level)]
+    findings = [_compared(by_length, [last], "on the longest sets", f"With {last:,} items", more, level)]
     if len(longer) > 1:
         words = f"On average over {', '.join(f'{n:,}' for n in longer)} items"
-        made.append(_compared(by_length, longer, "on longer sets", words, more, level))
-    return made
+        findings.append(_compared(by_length, longer, "on longer sets", words, more, level))
+    return findings
 
 
 def _compared(
     by_length: dict[str, _ByLength], lengths: list[int], topic: str, words: str, more: str, level: float
 ) -> Finding:
     baseline = baseline_of(list(by_length))
-    means = {name: _mean(rows, lengths) for name, rows in by_length.items()}
+    means = {
+        name: {seed: sum(rows[n][seed] for n in lengths) / len(lengths) for seed in rows[lengths[0]]}
+        for name, rows in by_length.items()
+    }
     gains = {name: gain(some, means[baseline], level) for name, some in means.items() if name != baseline}
     higher = [name for name, one in gains.items() if one.verdict == BETTER]
     lower = [name for name, one in gains.items() if one.verdict == WORSE]
@@ -105,13 +110,8 @@ def _compared(
     return Finding(f"normalizers against {baseline} {topic}{more}", sentence, rule, numbers)
 
 
-def _mean(rows: _ByLength, lengths: list[int]) -> dict[int, float]:
-    """By seed."""
-    return {seed: sum(rows[n][seed] for n in lengths) / len(lengths) for seed in rows[lengths[0]]}
-
-
 def _fit(best: dict[str, pl.DataFrame], by_length: dict[str, _ByLength], more: str, level: float) -> Finding:
-    """Both ends for every normalizer: what is fitted is not yet generalised."""
+    """Accuracy at the shortest and the longest sets: fitting is not yet generalising."""
     last = max(next(iter(by_length.values())))
     ends = {
         name: [

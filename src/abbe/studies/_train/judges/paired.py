@@ -1,4 +1,4 @@
-"""Two choices compared seed by seed, each at its own best rate."""
+"""Normalizers compared seed by seed, each at its best rate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BETTER, WORSE, UNDECIDED = "higher", "lower", "undecided"
 
 @dataclass(frozen=True)
 class Gain:
-    """By how much one exceeds the baseline: mean over seeds, with its interval."""
+    """Mean difference to the baseline over seeds, with its interval."""
 
     mean: float
     low: float | None
@@ -25,7 +25,7 @@ class Gain:
 
     @property
     def verdict(self) -> str:
-        """Beyond 0 with the whole interval, or undecided."""
+        """Decided if the interval excludes 0."""
         if self.low is None or self.high is None:
             return UNDECIDED
         return BETTER if self.low > 0 else WORSE if self.high < 0 else UNDECIDED
@@ -34,19 +34,14 @@ class Gain:
         return {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def points(self) -> str:
-        """In points of percent: "+3.1 (1.2 to 5)"."""
-        return with_interval(100 * self.mean, _hundred(self.low), _hundred(self.high), _signed)
+        """In percentage points: "+3.1 (+1.2 to +5)"."""
+        return self._formatted(100)
 
     def plain(self) -> str:
-        return with_interval(self.mean, self.low, self.high, _signed)
+        return self._formatted(1)
 
-
-def _hundred(x: float | None) -> float | None:
-    return None if x is None else 100 * x
-
-
-def _signed(x: float) -> str:
-    return number(x, 3, signed=True)
+    def _formatted(self, factor: float) -> str:
+        return with_interval(self.mean, self.low, self.high, lambda x: number(factor * x, 3, signed=True))
 
 
 def gain(values: Mapping[int, float], baseline: Mapping[int, float], level: float) -> Gain:
@@ -55,18 +50,22 @@ def gain(values: Mapping[int, float], baseline: Mapping[int, float], level: floa
 
 
 def at_best_rate(table: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """For each normalizer, in the order in which they were asked for, the seeds of its best run."""
+    """The seeds of the best run of each normalizer, in the order of the runs."""
+    return {name: rows.filter(pl.col("run") == best_run(rows)) for name, rows in _by_normalizer(table).items()}
+
+
+def _by_normalizer(table: pl.DataFrame) -> dict[str, pl.DataFrame]:
     groups = table.partition_by("normalizer", maintain_order=True)
-    return {rows["normalizer"][0]: rows.filter(pl.col("run") == best_run(rows)) for rows in groups}
+    return {rows["normalizer"][0]: rows for rows in groups}
 
 
 def baseline_of(names: Sequence[str]) -> str:
-    """softmax, or what was asked for first."""
+    """softmax, or the first one."""
     return BASELINE if BASELINE in names else names[0]
 
 
 def by_optimizer(tables: Tables) -> list[tuple[str, pl.DataFrame]]:
-    """Each with what a topic says of it: nothing if it is the only one."""
+    """The rows of each optimizer, with a suffix for topics: empty if there is only one."""
     groups = tables.table.partition_by("optimizer", maintain_order=True)
     return [("" if len(groups) == 1 else f", {rows['optimizer'][0]}", rows) for rows in groups]
 
@@ -77,12 +76,12 @@ def by_seed(rows: pl.DataFrame, column: str) -> dict[int, float]:
 
 
 def rate_finding(table: pl.DataFrame, more: str, level: float) -> list[Finding]:
-    """How much depends on the rate, against the baseline, and whether the sweep was wide enough; none of one rate."""
+    """Sensitivity to the rate against the baseline, and whether the sweep was wide enough; nothing for one rate."""
     if table["rate"].n_unique() < 2:
         return []
-    groups = {rows["normalizer"][0]: rows for rows in table.partition_by("normalizer", maintain_order=True)}
+    groups = _by_normalizer(table)
     baseline = baseline_of(list(groups))
-    sensitive = {name: dict(rate_sensitivities(rows)) for name, rows in groups.items()}
+    sensitive = {name: rate_sensitivities(rows) for name, rows in groups.items()}
     gains = {name: gain(some, sensitive[baseline], level) for name, some in sensitive.items() if name != baseline}
     first = mean_interval(list(sensitive[baseline].values()), level)
     words = [f"{name} {one.plain()}" for name, one in gains.items()]

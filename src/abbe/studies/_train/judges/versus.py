@@ -1,8 +1,9 @@
-"""train_recall and train_text, judged: is any normalizer better than softmax, each at its own best rate?"""
+"""train_recall and train_text, judged: is any normalizer better than softmax, each at its best rate?"""
 
 from __future__ import annotations
 
 import statistics
+from functools import partial
 
 import polars as pl
 
@@ -12,19 +13,14 @@ from ..tables import Tables, mean_interval
 from .paired import BETTER, WORSE, at_best_rate, baseline_of, by_optimizer, by_seed, gain, rate_finding
 
 
-def judge_accuracy(tables: Tables, level: float) -> tuple[Finding, ...]:
-    return _judge(tables, level, "accuracy")
-
-
-def judge_loss(tables: Tables, level: float) -> tuple[Finding, ...]:
-    return _judge(tables, level, "loss")
-
-
 def _judge(tables: Tables, level: float, measure: str) -> tuple[Finding, ...]:
-    made: list[Finding] = []
+    findings: list[Finding] = []
     for more, rows in by_optimizer(tables):
-        made += [_versus(rows, more, measure, level), _pace(rows, more), *rate_finding(rows, more, level)]
-    return tuple(made)
+        findings += [_versus(rows, more, measure, level), _pace(rows, more), *rate_finding(rows, more, level)]
+    return tuple(findings)
+
+
+judge_accuracy, judge_loss = partial(_judge, measure="accuracy"), partial(_judge, measure="loss")
 
 
 def _versus(table: pl.DataFrame, more: str, measure: str, level: float) -> Finding:
@@ -63,7 +59,7 @@ def _versus(table: pl.DataFrame, more: str, measure: str, level: float) -> Findi
 
 
 def _pace(table: pl.DataFrame, more: str) -> Finding:
-    """Steps to half the first loss, which still differ where all reach the same end."""
+    """Steps to half the first loss: they differ even if all reach the same final loss."""
     steps: dict[str, Fact] = {}
     for name, rows in at_best_rate(table).items():
         halves = by_seed(rows, "half_step")

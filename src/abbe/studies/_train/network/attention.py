@@ -1,4 +1,4 @@
-"""Attention with any normalizer at any temperature, for several seeds at once; what it computed can be looked at."""
+"""Attention with any normalizer at any temperature, for several seeds at once; a watched call can be inspected."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .layers import Generators, Linear, unit_rms
 
 @dataclass(frozen=True)
 class AttentionSettings:
-    """What all layers of a network share.
+    """Settings of all layers of a network.
 
-    `compensated` starts the query map T times as large as usual, so that the logits start as they do at T = 1.
+    `compensated` starts the query map at T times its usual size, so that the logits start as they do at T = 1.
     """
 
     width: int
@@ -32,7 +32,7 @@ class AttentionSettings:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """One call: logits (seed, batch, head, query, key), -inf for hidden keys, and what they came from."""
+    """One call: logits (seed, batch, head, query, key), -inf for hidden keys, and the vectors behind them."""
 
     query: Tensor
     key: Tensor
@@ -41,25 +41,25 @@ class Seen:
 
 
 class Attention(nn.Module):
-    """Queries of one sequence over the keys and values of another (or the same), with linear maps around."""
+    """Queries of one sequence over the keys and values of another (or the same), with linear maps."""
 
     def __init__(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> None:
         super().__init__()
         self.settings = settings
-        width = settings.width
-        start = settings.temperature.start
-        gain = start if settings.compensated else 1.0
-        self.query = Linear(generators, width, width, bias=False, dtype=dtype, gain=gain)
-        self.key = Linear(generators, width, width, bias=False, dtype=dtype)
-        self.value = Linear(generators, width, width, bias=False, dtype=dtype)
-        self.out = Linear(generators, width, width, bias=False, dtype=dtype)
+        width, start = settings.width, settings.temperature.start
+
+        def linear(gain: float = 1.0) -> Linear:
+            return Linear(generators, width, width, bias=False, dtype=dtype, gain=gain)
+
+        self.query = linear(gain=start if settings.compensated else 1.0)
+        self.key, self.value, self.out = linear(), linear(), linear()
         seeds = len(generators)
         self.log_temperature = (
             nn.Parameter(torch.full((seeds, 1, 1, 1, 1), start, dtype=torch.float64).log().to(dtype))
             if settings.temperature.learned
             else None
         )
-        # A normalizer that learns has numbers for each seed; one that does not serves all.
+        # A normalizer that learns has parameters for each seed; one that does not serves all seeds.
         one = normalizers.normalizer(settings.normalizer)
         learns = any(True for _ in one.parameters())
         more = [normalizers.normalizer(settings.normalizer) for _ in range(seeds - 1)] if learns else []
@@ -69,7 +69,6 @@ class Attention(nn.Module):
         self.progress = 0.0  # of the run, for a scheduled temperature
 
     def normalizer_of(self, seed: int) -> Normalizer:
-        """The one that this seed uses."""
         return cast(Normalizer, self.normalizers[seed if len(self.normalizers) > 1 else 0])
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -85,7 +84,7 @@ class Attention(nn.Module):
                     part.retain_grad()
             self.seen = Seen(q, k, v, logits.detach())
         if logits is None or supported:
-            # Read or not, the same numbers. A temperature may be that of a seed, so it goes to the queries.
+            # The numbers must not depend on being watched. Temperatures may differ by seed, so queries are scaled.
             read: Tensor = attention(q / self._temperature(), k, v, self.normalizer_of(0), mask=visible)
         else:
             read = self._weights(logits) @ v
@@ -97,18 +96,18 @@ class Attention(nn.Module):
         return logits if visible is None else logits.masked_fill(~visible, -torch.inf)
 
     def folded(self, x: Tensor, hidden: Tensor, items: Linear) -> Tensor:
-        """forward(x, y, y) of y = items(hidden) for few queries and many keys, which has no need of y.
+        """forward(x, y, y) of y = items(hidden) for few queries and many keys, without computing y.
 
-        The maps of keys and values meet the one query and the weighted mean instead of every key. `x` (seed, 1, query,
-        width) is the same in the whole batch.
+        The maps of keys and values are applied to the query and the weighted mean instead of every key. `x` (seed, 1,
+        query, width) is the same in the whole batch.
         """
         seeds, batch, keys = hidden.shape[:3]
         heads = self.settings.heads
         q = self._by_head(self.query(x))[:, 0]  # (seed, head, query, feature)
         to_keys = q @ self.key.weight.view(seeds, -1, heads, q.shape[-1]).permute(0, 2, 3, 1)
-        asked = (to_keys @ items.weight.transpose(1, 2)[:, None]).flatten(1, 2)  # (seed, head * query, hidden)
+        to_hidden = (to_keys @ items.weight.transpose(1, 2)[:, None]).flatten(1, 2)  # (seed, head * query, hidden)
         # One product per seed: torch's batched one is slow where the result has few columns.
-        logits = torch.stack([rows.flatten(0, 1) @ one.T for rows, one in zip(hidden, asked, strict=True)])
+        logits = torch.stack([rows.flatten(0, 1) @ one.T for rows, one in zip(hidden, to_hidden, strict=True)])
         logits = logits.view(seeds, batch, keys, heads, -1).permute(0, 1, 3, 4, 2)
         bias = 0.0 if items.bias is None else (to_keys @ items.bias.transpose(1, 2)[:, None])[:, None]
         weights = self._weights((logits + bias) * q.shape[-1] ** -0.5 / self._temperature())
@@ -121,12 +120,12 @@ class Attention(nn.Module):
         return read
 
     def use(self, normalizer: str) -> None:
-        """Another normalizer, with nothing learned, from now on."""
+        """Switch to another normalizer, untrained."""
         weight = self.query.weight
         self.normalizers = nn.ModuleList([normalizers.normalizer(normalizer)]).to(weight.device, weight.dtype)
 
     def _has_support(self, query: Tensor) -> bool:
-        """Whether weights are exactly 0 by a map of which `attention` reads and differentiates the support alone."""
+        """Whether the map gives exact zeros, and `attention` reads and differentiates only its support."""
         if len(self.normalizers) > 1 or query.dtype != torch.float32 or query.device.type != "cpu":
             return False
         return support_map(self.normalizer_of(0), query, with_sink=False) is not None
@@ -135,11 +134,11 @@ class Attention(nn.Module):
         if len(self.normalizers) == 1:
             weights: Tensor = self.normalizers[0](logits)
             return weights
-        each = [made(of_seed) for made, of_seed in zip(self.normalizers, logits.unbind(0), strict=True)]
+        each = [normalizer(rows) for normalizer, rows in zip(self.normalizers, logits.unbind(0), strict=True)]
         return torch.stack(each)
 
     def temperatures(self) -> list[float]:
-        """Of each seed, now."""
+        """The current temperature of each seed."""
         if self.log_temperature is not None:
             return [float(x) for x in self.log_temperature.detach().cpu().double().exp().flatten()]
         return [self.settings.temperature.at(self.progress)] * self.query.weight.shape[0]

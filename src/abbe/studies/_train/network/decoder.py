@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -11,27 +9,20 @@ from .attention import Attention, AttentionSettings
 from .layers import Embedding, Generators, Linear, Perceptron, unit_rms
 
 
-@dataclass(frozen=True)
-class DecoderShape:
-    tokens: int
-    context: int
-    layers: int = 2
-    perceptron: int = 4  # hidden features over width; 0 for layers of attention alone
-
-
 class Decoder(nn.Module):
-    """Pre-norm, without biases in attention; norms have no gains, so that every scale lies in a map."""
+    """Pre-norm, without biases in attention; norms have no gains, so that only maps have a scale."""
 
     def __init__(
-        self, generators: Generators, settings: AttentionSettings, shape: DecoderShape, dtype: torch.dtype
-    ) -> None:
+        self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype, *,
+        tokens: int, context: int, layers: int, hidden: int,
+    ) -> None:  # fmt: skip
+        """`hidden` features in each perceptron."""
         super().__init__()
         width = settings.width
-        self.tokens = Embedding(generators, shape.tokens, width, dtype=dtype, scale=0.5)
-        self.positions = Embedding(generators, shape.context, width, dtype=dtype, scale=0.5)
-        hidden = shape.perceptron * width
-        self.layers = nn.ModuleList(_Layer(generators, settings, hidden, dtype) for _ in range(shape.layers))
-        self.scores = Linear(generators, width, shape.tokens, bias=False, dtype=dtype)
+        self.tokens = Embedding(generators, tokens, width, dtype=dtype, scale=0.5)
+        self.positions = Embedding(generators, context, width, dtype=dtype, scale=0.5)
+        self.layers = nn.ModuleList(_Layer(generators, settings, hidden, dtype) for _ in range(layers))
+        self.scores = Linear(generators, width, tokens, bias=False, dtype=dtype)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Scores of the next token, (seed, batch, position, token)."""
@@ -49,10 +40,10 @@ class _Layer(nn.Module):
     def __init__(self, generators: Generators, settings: AttentionSettings, hidden: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.attention = Attention(generators, settings, dtype)
-        width = settings.width
-        self.perceptron = Perceptron(generators, width, hidden, width, dtype=dtype) if hidden else None
+        self.perceptron = Perceptron(generators, settings.width, hidden, settings.width, dtype=dtype)
 
     def forward(self, x: Tensor, visible: Tensor) -> Tensor:
         inner = unit_rms(x)
         x = x + self.attention(inner, inner, inner, visible)
-        return x if self.perceptron is None else x + self.perceptron(unit_rms(x))
+        y: Tensor = x + self.perceptron(unit_rms(x))
+        return y

@@ -1,7 +1,7 @@
 """Linear maps, embeddings and a two-layer perceptron for several seeds at once.
 
-What is special: parameters are (seed, ...), so that one matrix product serves all seeds, and a seed's numbers are drawn
-from a generator of its own. No operation mixes seeds: the gradient of a sum of losses is that of each seed alone.
+What is special: parameters are (seed, ...), so that one matrix product serves all seeds, and each seed draws from its
+own generator. No operation mixes seeds, so the gradient of the summed loss is, for each seed, that of its own loss.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Generators = Sequence[torch.Generator]
 
 
 def drawn(generators: Generators, *shape: int, scale: float, dtype: torch.dtype) -> nn.Parameter:
-    """Standard normal numbers times a scale, each seed's from its own generator (always in float64, then rounded)."""
+    """Scaled standard normal numbers, for each seed from its own generator (drawn in float64, then rounded)."""
     each = [torch.randn(*shape, generator=one, dtype=torch.float64) * scale for one in generators]
     return nn.Parameter(torch.stack(each).to(dtype))
 
 
 class Linear(nn.Module):
-    """x W (+ b); W (seed, in, out) has entries of variance 1/in, so outputs are as large as inputs."""
+    """x W (+ b); the entries of W (seed, in, out) have variance 1/in, so outputs are as large as inputs."""
 
     def __init__(
         self, generators: Generators, inputs: int, outputs: int, *, bias: bool, dtype: torch.dtype, gain: float = 1.0
@@ -46,7 +46,7 @@ class Embedding(nn.Module):
         self.weight = drawn(generators, symbols, width, scale=scale, dtype=dtype)
 
     def forward(self, symbols: Tensor) -> Tensor:
-        """(seed, ...) whole numbers to (seed, ..., feature)."""
+        """From whole numbers (seed, ...) to (seed, ..., feature)."""
         seeds, count, width = self.weight.shape
         offsets = torch.arange(seeds, device=symbols.device).view(-1, *[1] * (symbols.dim() - 1)) * count
         return nn.functional.embedding(symbols + offsets, self.weight.view(seeds * count, width))
@@ -66,5 +66,5 @@ class Perceptron(nn.Module):
 
 
 def unit_rms(x: Tensor) -> Tensor:
-    """Every vector scaled to entries of mean square 1; without a gain, so that no parameter can undo it."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)  # the usual addend: a vector of zeros stays so
+    """Every vector scaled to a mean square of 1; without a gain, so that no parameter can undo it."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)  # the usual epsilon: a vector of zeros stays zero

@@ -12,7 +12,7 @@ from .layers import Embedding, Generators, Linear, Perceptron
 class SymbolReader(nn.Module):
     """Key-value recall: items and questions are symbols, each looked up in a table, then one attention layer.
 
-    Width is that of head and tables alike, so `keys` (the table of questions and keys), maps and `symbols` suffice.
+    Head and tables have the same width, so `keys` (the table of questions and keys), maps and `symbols` suffice.
     """
 
     def __init__(self, generators: Generators, settings: AttentionSettings, symbols: int, dtype: torch.dtype) -> None:
@@ -30,7 +30,7 @@ class SymbolReader(nn.Module):
 
 
 class SetReader(nn.Module):
-    """Maximum retrieval: items are vectors, passed through a perceptron; a constant asks; a perceptron answers.
+    """Maximum retrieval: a perceptron encodes the items, a constant is the question, a perceptron answers.
 
     The architecture of arXiv 2410.01104, with a learned constant in place of its random question.
     """
@@ -48,11 +48,11 @@ class SetReader(nn.Module):
     def forward(self, items: Tensor) -> Tensor:
         """Scores of all classes, (seed, batch, 1, class)."""
         seeds, batch = items.shape[:2]
-        asked = self.question(torch.zeros(seeds, 1, 1, dtype=torch.long, device=items.device))
+        question = self.question(torch.zeros(seeds, 1, 1, dtype=torch.long, device=items.device))
         if torch.is_grad_enabled() or self.attention.watched or self.attention.settings.qk_norm:
             inner = self.items(items)
-            read = self.attention(asked.expand(-1, batch, -1, -1), inner, inner)
+            read = self.attention(question.expand(-1, batch, -1, -1), inner, inner)
         else:  # long tests, 20 times faster
-            read = self.attention.folded(asked, nn.functional.gelu(self.items.first(items)), self.items.second)
+            read = self.attention.folded(question, nn.functional.gelu(self.items.first(items)), self.items.second)
         scores: Tensor = self.answer(read)
         return scores

@@ -11,11 +11,11 @@ from torch import nn
 from ..network.attention import AttentionSettings
 from ..network.layers import Generators
 from ..network.reader import SetReader
-from .task import Batch, Task, describe
+from .task import Batch, Task
 
 
 class Maximum(Task):
-    """Items of a priority in (0, 1) and one of ten classes; trained on up to 16 items, tested on many more."""
+    """Items with a priority in (0, 1) and one of ten classes; trained on up to 16 items, tested on many more."""
 
     name = "maximum"
     steps, batch, width, heads = 3000, 128, 32, 1
@@ -43,4 +43,5 @@ class Maximum(Task):
         return Batch((torch.cat([priority[..., None], one_hot], -1),), kind.gather(1, best))
 
     def facts(self) -> dict[str, Any]:
-        return describe(self, {"longest": self.longest, "classes": self.classes, "lengths": list(self.test_lengths)})
+        lengths = list(self.test_lengths)
+        return {"task": self.name, "longest": self.longest, "classes": self.classes, "lengths": lengths}

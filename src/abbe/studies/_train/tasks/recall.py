@@ -1,4 +1,4 @@
-"""Key-value recall: which value stood beside this key? For one head, and (MQAR) for a transformer that reads tokens."""
+"""Key-value recall: which value belongs to this key? For one head, and (MQAR) for a transformer that reads tokens."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from ..network.attention import AttentionSettings
-from ..network.decoder import Decoder, DecoderShape
+from ..network.decoder import Decoder
 from ..network.layers import Generators
 from ..network.reader import SymbolReader
-from .task import IGNORED, Batch, Task, describe
+from .task import IGNORED, Batch, Task
 
 
 class Recall(Task):
@@ -40,14 +40,14 @@ class Recall(Task):
         return Batch((keys.gather(1, order), keys, values), values.gather(1, order))
 
     def facts(self) -> dict[str, Any]:
-        return describe(self, {"pairs": self.pairs, "symbols": self.symbols})
+        return {"task": self.name, "pairs": self.pairs, "symbols": self.symbols}
 
 
 class Mqar(Task):
-    """Multi-query associative recall (arXiv 2312.04927): k v k v ... then blanks, among them keys that are asked again.
+    """Multi-query associative recall (arXiv 2312.04927): k v k v ... then blanks, with the keys again among them.
 
-    The answer is due at the position of the key. The first half of the symbols are keys, the second values; the last
-    one is the blank.
+    The answer is due at the position of the repeated key. The first half of the symbols are keys, the second values;
+    the last one is the blank.
     """
 
     name = "mqar"
@@ -58,11 +58,11 @@ class Mqar(Task):
     def __init__(self, pairs: int = 4, symbols: int = 64, length: int = 32, layers: int = 2) -> None:
         self.pairs, self.symbols, self.length, self.layers = pairs, symbols, length, layers
         self.kinds = (symbols - 1) // 2  # as many keys as values, and a blank
-        self.chance = 1 / pairs  # who copies any value of the sequence
+        self.chance = 1 / pairs  # by copying any value of the sequence
 
     def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:
-        shape = DecoderShape(self.symbols, self.length, self.layers, perceptron=2)
-        return Decoder(generators, settings, shape, dtype)
+        sizes = {"tokens": self.symbols, "context": self.length, "layers": self.layers}
+        return Decoder(generators, settings, dtype, **sizes, hidden=2 * settings.width)
 
     def sample(self, generator: torch.Generator, size: int, length: int | None = None, *, held_out: bool) -> Batch:
         pairs, whole = self.pairs, length or self.length
@@ -76,7 +76,7 @@ class Mqar(Task):
 
     def facts(self) -> dict[str, Any]:
         sizes = {"pairs": self.pairs, "symbols": self.symbols, "length": self.length, "layers": self.layers}
-        return describe(self, sizes)
+        return {"task": self.name, **sizes}
 
 
 def _distinct(generator: torch.Generator, size: int, of: int, count: int) -> torch.Tensor:

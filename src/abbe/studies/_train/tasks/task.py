@@ -1,9 +1,9 @@
-"""What a task is: batches without end from a generator, a network that can solve it, and what chance would get."""
+"""A task: endless batches from a generator, a network that can solve it, and the accuracy of guessing."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,9 +30,9 @@ class Task(ABC):
     Attributes:
         steps, batch: a usual training run.
         width, heads: of a usual network.
-        chance: accuracy of who always guesses.
+        chance: accuracy of guessing.
         test_lengths: lengths at which accuracy is also measured, if the task has any.
-        ordered: its keys stand in causal order.
+        ordered: whether its keys are in causal order.
     """
 
     name: ClassVar[str]
@@ -47,26 +47,22 @@ class Task(ABC):
 
     @abstractmethod
     def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:
-        """A network with the attention that was asked for, untrained."""
+        """An untrained network with this attention."""
 
     @abstractmethod
     def sample(self, generator: torch.Generator, size: int, length: int | None = None, *, held_out: bool) -> Batch:
-        """So many sequences, the same for the same state of the generator; `length` for tasks that have several."""
+        """`size` sequences, determined by the state of the generator; `length` for tasks with several lengths."""
 
     def training_length(self, generator: torch.Generator) -> int | None:
-        """Of the next batch, for a task of several lengths."""
+        """Length of the next batch, for tasks with several lengths."""
         return None
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """Sizes and, for a text, its fingerprint: what a run must share to be the same."""
+        """Sizes and, for a text, its fingerprint: they identify the task of a run."""
 
 
 def stacked(batches: Sequence[Batch]) -> Batch:
     """The batches of all seeds as one, (seed, batch, ...)."""
     parts = zip(*(one.inputs for one in batches), strict=True)
     return Batch(tuple(torch.stack(part) for part in parts), torch.stack([one.targets for one in batches]))
-
-
-def describe(task: Task, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    return {"task": task.name, **sizes}

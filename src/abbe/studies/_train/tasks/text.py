@@ -11,12 +11,12 @@ from torch import nn
 from ...._errors import AbbeError
 from ....models import Text
 from ..network.attention import AttentionSettings
-from ..network.decoder import Decoder, DecoderShape
+from ..network.decoder import Decoder
 from ..network.layers import Generators
-from .task import Batch, Task, describe
+from .task import Batch, Task
 
 _HELD_OUT = 0.1
-_MOST = 256  # characters with a symbol of their own; rarer ones share one
+_MOST = 256  # symbols; the rarest characters share one
 
 
 class NextCharacter(Task):
@@ -29,10 +29,10 @@ class NextCharacter(Task):
 
     def __init__(self, text: Text, length: int = 96, layers: int = 2) -> None:
         self.text, self.length, self.layers = text, length, layers
-        common = [one for one, _ in Counter(text.content).most_common(_MOST - 1)]
-        place = {one: number for number, one in enumerate(sorted(common), 1)}  # 0: all others
-        self.symbols = len(place) + 1
-        codes = torch.tensor([place.get(one, 0) for one in text.content])
+        common = [character for character, _ in Counter(text.content).most_common(_MOST - 1)]
+        code = {character: number for number, character in enumerate(sorted(common), 1)}  # 0: all others
+        self.symbols = len(code) + 1
+        codes = torch.tensor([code.get(character, 0) for character in text.content])
         cut = len(codes) - int(_HELD_OUT * len(codes))
         self.parts = {False: codes[:cut], True: codes[cut:]}
         if len(self.parts[True]) < 2 * (length + 1):
@@ -41,10 +41,11 @@ class NextCharacter(Task):
                 f"{text.name} has {len(codes):,} characters, too few for windows of {length}: give at least {least:,}"
             )
         counts = torch.bincount(self.parts[True])
-        self.chance = float(counts.max() / counts.sum())  # who always says the most common character
+        self.chance = float(counts.max() / counts.sum())  # by always guessing the most common character
 
     def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:
-        return Decoder(generators, settings, DecoderShape(self.symbols, self.length, self.layers), dtype)
+        sizes = {"tokens": self.symbols, "context": self.length, "layers": self.layers}
+        return Decoder(generators, settings, dtype, **sizes, hidden=4 * settings.width)
 
     def sample(self, generator: torch.Generator, size: int, length: int | None = None, *, held_out: bool) -> Batch:
         codes, window = self.parts[held_out], length or self.length
@@ -53,5 +54,4 @@ class NextCharacter(Task):
         return Batch((windows[:, :-1],), windows[:, 1:])
 
     def facts(self) -> dict[str, Any]:
-        sizes = {"length": self.length, "layers": self.layers, "text": self.text.fingerprint}
-        return describe(self, sizes)
+        return {"task": self.name, "length": self.length, "layers": self.layers, "text": self.text.fingerprint}
