@@ -99,6 +99,19 @@ def test_gradients_are_those_of_autograd() -> None:
         assert value(result, "gradient_ratio", 1, 1, head) == pytest.approx(math.hypot(query, key) / values, rel=1e-4)
 
 
+def test_logits_that_no_update_moves_do_not_change_under_autocast() -> None:
+    """Both passes are rounded to bfloat16: a difference of precisions would count as a change."""
+    network, inputs = gpt2(dropout=0.0), next(batches(1))
+    with abbe.Monitor(network, every=1, rows=ALL) as monitor:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = network(**inputs).loss
+        loss.backward()
+        monitor.step()
+        changes = monitor.result().table.filter(measure="logit_change_max")
+    assert len(changes) > 0
+    assert changes["value"].to_list() == [0.0] * len(changes)
+
+
 @pytest.mark.parametrize("half", [False, True])
 def test_change_of_logits_is_that_of_two_passes(half: bool) -> None:
     """The first layer's inputs do not depend on the attention weights that are trained here."""

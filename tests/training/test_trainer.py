@@ -58,6 +58,14 @@ def test_weights_are_bit_identical_and_the_run_is_kept(tmp_path: Path) -> None:
     assert result.steps["learning_rate"][1] < 1e-2
 
 
+def test_a_monitor_checks_itself_in_every_run(tmp_path: Path) -> None:
+    monitor = abbe.Monitor(every=2)
+    for name in ("first", "second"):
+        trained(tmp_path / name, [monitor], max_steps=2)
+    first, second = (abbe.open(tmp_path / name / "abbe").manifest["self_check"] for name in ("first", "second"))
+    assert first == second
+
+
 def test_trainers_own_tensorboard_gets_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "events"))
     monitor = abbe.Monitor(every=2)

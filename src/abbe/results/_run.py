@@ -96,7 +96,7 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
         >>> abbe.open_run(folder)
         Run(abbe-gpt2-5M on embedded sample, lengths [32], ... rows)
     """
-    source = Path(folder)
+    source = Path(folder).expanduser()
     manifest, stored = read_manifest(source)
     if manifest.get("study", Run.study) not in (Run.study, "report"):
         raise AbbeError(f"{source} is a folder of `abbe {manifest['study']}`: open it with `abbe.open`")

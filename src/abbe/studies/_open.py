@@ -53,7 +53,7 @@ def open(folder: str | os.PathLike[str]) -> Result:
         >>> abbe.open(abbe.diagnose(lengths=32, windows=2, queries=4, progress=False).save("run"))
         Run(abbe-gpt2-5M on embedded sample, lengths [32], ... rows)
     """
-    source = Path(folder)
+    source = Path(folder).expanduser()
     manifest, stored = read_manifest(source)
     study = manifest.get("study") or _of_older_format(source)
     if study not in _OPENERS:

@@ -162,7 +162,7 @@ class Monitor(TrainerEvents):
         other = _monitored.get(listener.network)
         if other is not None and other() is not None:
             raise AbbeError(f"this {type(listener.network).__name__} has a monitor already: close it first")
-        self.steps_done, self.should_stop, self.silent = done, False, None
+        self.steps_done, self.should_stop, self.silent, self._checked = done, False, None, False
         settings = {"every": self.every, "rows": self.rows, "sizes": list(self.sizes), "seed": self.seed}
         manifest = manifest_of(listener.network, settings, listener.skipped)
         manifest["settings"]["alerts"] = self._wants_alerts  # not in the identity: a resumed run may change it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -122,7 +123,9 @@ class StepReading:
     def _hear(self, call: HeardCall) -> None:
         self._gradients.watch(call)
         kind = call.query.device.type
-        with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else torch.no_grad():
+        casts = torch.amp.is_autocast_available(kind)
+        half = torch.get_autocast_dtype(kind) if casts and torch.is_autocast_enabled(kind) else None
+        with torch.autocast(kind, enabled=False) if casts else nullcontext():
             positions = self._of_length(call.query.shape[-2])
             shape = call.query.shape[0], call.query.shape[-2]
             # The mask of the inputs says nothing about a layer of another length.
@@ -134,7 +137,7 @@ class StepReading:
                 if self._check and (error := self_check(call, positions)) is not None:
                     self.error = max(error, self.error or 0.0)
                 if self._keep:
-                    self._update.keep(call, positions)
+                    self._update.keep(call, positions, half)
 
     def _of_length(self, length: int) -> Tensor:
         """The same positions in every layer and sequence of a pass."""

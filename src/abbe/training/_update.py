@@ -35,14 +35,12 @@ class Update:
     def __init__(self) -> None:
         self._kept: dict[int, _Kept] = {}
 
-    def keep(self, call: HeardCall, positions: Tensor) -> None:
+    def keep(self, call: HeardCall, positions: Tensor, autocast: torch.dtype | None) -> None:
+        """`autocast` is the type that training computes in: the logits after the update must be rounded like these."""
         batch = _batch(call)
         args = tuple(_first(value, batch) for value in call.inputs[0])
         kwargs = {name: _first(value, batch) for name, value in call.inputs[1].items()}
         logits = call.rows(positions, 0, 1).logits(torch.arange(len(positions)))[0]
-        kind = logits.device.type
-        active = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-        autocast = torch.get_autocast_dtype(kind) if active else None
         self._kept[call.layer] = _Kept(call.module, args, kwargs, positions, logits, autocast)
 
     def changes(self, listener: Listener) -> dict[int, State]:
