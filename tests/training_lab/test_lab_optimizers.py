@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from lab_cases import choice, small, untrained
 from torch import nn
 
 from abbe.studies._train.optimizers import Factors, Optimizer, compensation, orthogonalised
+from abbe.studies._train.run import _groups
 
 RATE, STEPS = 0.05, 12
 Make = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
@@ -71,6 +73,20 @@ def test_muon_leaves_what_is_no_inner_matrix_to_adamw() -> None:
         Optimizer(name, [(parameter, Factors(), False)]).step(RATE)
         ends.append(parameter.detach())
     assert torch.equal(*ends)
+
+
+def test_muon_leaves_what_a_normalizer_learns_to_adamw() -> None:
+    network = untrained(small("mqar"), 16, heads=2, normalizer="learned-temperature:heads=2")
+    inner = {
+        name
+        for (name, _), (_, _, is_inner) in zip(
+            network.named_parameters(), _groups(network, choice("mqar", optimizer="muon")), strict=True
+        )
+        if is_inner
+    }
+    assert any("normalizers" in name for name, x in network.named_parameters() if x.dim() == 3)
+    assert len(inner) >= 4
+    assert all(name.endswith("weight") and "normalizers" not in name for name in inner)
 
 
 def test_orthogonalised_has_singular_values_near_one() -> None:

@@ -21,7 +21,7 @@ from .tasks.task import stacked
 from .temperature import temperature
 
 _ITEMS_AT_ONCE = 1 << 19  # of a long test, per seed
-_INNER = re.compile(r"\battention\.|\bperceptron\..*weight$")  # names of matrices within layers
+_INNER = re.compile(r"\b(attention|perceptron)\..*weight$")  # matrices within layers, not what a normalizer learns
 CPU = torch.device("cpu")
 
 
