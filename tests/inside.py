@@ -195,8 +195,9 @@ NAMES = {
     "abbe.studies._train.run": "lab_train=train",
     "abbe.studies._train.tasks": "TASKS make_task",
     "abbe.views._compare.charts": "frontier looks_of short_names",
-    "abbe.views._compare.page": "compare_charts",
+    "abbe.views._compare.page": "compare_charts compare_page",
     "abbe.views._compare.words": "BY_NAME COLUMNS compare_interval=interval value_text",
+    "abbe.views._diagnosis": "summary",
     "abbe.views._lift.charts": "plans_chart scan_chart",
     "abbe.views._normalizers": "bar",
     "abbe.views._report.charts": "chart_specifications report_shown_size=shown_size",
@@ -206,9 +207,9 @@ NAMES = {
     "abbe.views._report.charts_head": "report_KINDS=KINDS",
     "abbe.views._report.charts_table": "FAINT_HEADS",
     "abbe.views._report.figures": "ball_data figures telling_ball telling_head",
-    "abbe.views._report.page": "measured_line report_SCRIPTS=SCRIPTS report_facts=facts",
+    "abbe.views._report.page": "measured_line report_page report_SCRIPTS=SCRIPTS report_facts=facts",
     "abbe.views._reproduce.figures": "drawings for_xml",
-    "abbe.views._reproduce.page": "count reproduce_facts=facts",
+    "abbe.views._reproduce.page": "count reproduce_facts=facts reproduction_page",
     "abbe.views._reproduce.words": "WORDS settings_line",
     "abbe.views._shared.data": "both_themes packed packed_table plain_value",
     "abbe.views._shared.labels": "place_names",
@@ -218,7 +219,7 @@ NAMES = {
     "abbe.views._shared.theme": "DARK LIGHT THEMES Theme ThemeName",
     "abbe.views._watch.charts": "watch_chart",
     "abbe.views._watch.kept": "kept_of kept_places",
-    "abbe.views._watch.page": "watch_SCRIPTS=SCRIPTS",
+    "abbe.views._watch.page": "watch_page watch_SCRIPTS=SCRIPTS",
 }
 
 PLACES = {

@@ -15,5 +15,17 @@ if TYPE_CHECKING:
 
 
 def save_diagnosis_figures(run: Run, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw the map of the heads and their growth over the length, as PNG and SVG, light and dark."""
+    """Draw the map of the heads and their growth over the length as PNG and SVG, light and dark.
+
+    Dark cells of the map attend to many tokens, or separate many of the selected ones.
+
+    Args:
+        run: from `abbe.diagnose`.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> run = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False)
+        >>> abbe.views.save_diagnosis_figures(run, "figures")[0].name
+        'map.png'
+    """
     return save_drawings(folder, lambda theme: {"map": map_chart(run, theme), "growth": growth_chart(run, theme)})

@@ -21,7 +21,19 @@ _WIDTH = 20  # of a bar for weight 1
 
 
 def normalizers_table(infos: Sequence[NormalizerInfo]) -> RenderableType:
-    """One entry each: what high and low mean, parameters with defaults and ranges, paper, and a spec to try."""
+    """Which normalizers are there, and what do they take?
+
+    One entry each: what high and low parameters mean, defaults and ranges, the paper, and a spec to try.
+
+    Args:
+        infos: from `abbe.list_normalizers`.
+
+    Examples:
+        >>> from rich import print
+        >>> print(abbe.views.normalizers_table(abbe.list_normalizers()[:1]))
+        normalizer ...
+        1 normalizers. See what they do: abbe normalizers softmax entmax:alpha=1.5
+    """
     table = new_table(show_lines=True)
     table.add_column("normalizer", no_wrap=True)
     table.add_column("meaning, parameters with defaults, paper, example", overflow="fold")
@@ -39,7 +51,21 @@ def _about(info: NormalizerInfo) -> Text:
 
 
 def trials_table(trials: Sequence[NormalizerTrial]) -> RenderableType:
-    """For each normalizer a bar for every weight, then zeros, row sum and Lipschitz constant."""
+    """What do normalizers make of one row of logits?
+
+    Per normalizer a bar for every weight, then zeros, row sum and Lipschitz constant. A large constant means that a
+    small change of the logits can move the weights a lot.
+
+    Args:
+        trials: from `abbe.studies.try_normalizers`.
+
+    Examples:
+        >>> trials = abbe.studies.try_normalizers(["sparsemax"], [3, 2, 1])
+        >>> from rich import print
+        >>> print(abbe.views.trials_table(trials))
+        sparsemax ...
+        2 of 3 are exactly 0; row sum 1; ...
+    """
     return Group(*(part for trial in trials for part in (_heading(trial), _bars(trial), _footing(trial))))
 
 

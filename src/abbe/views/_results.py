@@ -44,7 +44,21 @@ _MOST_ROWS = 60  # of a table on a card
 
 
 def page_of(result: Result) -> str:
-    """The page of any result."""
+    """The page of any result: one self-contained HTML file that works offline.
+
+    `Result.to_html` writes it.
+
+    Args:
+        result: of any study.
+
+    Returns:
+        The text of the file.
+
+    Examples:
+        >>> run = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False)
+        >>> abbe.views.page_of(run)[:15]
+        '<!doctype html>'
+    """
     pages: dict[str, Callable[[Any], str]] = {
         "report": report_page,
         "report --each": reports_page,
@@ -64,7 +78,21 @@ def page_of(result: Result) -> str:
 
 
 def card_of(result: Result) -> str:
-    """What a notebook shows of a result: what was measured on what, sentences, charts without a script, the table."""
+    """What a notebook shows of a result.
+
+    What was measured on what, findings, charts as SVG without a script, and the main table.
+
+    Args:
+        result: of any study.
+
+    Returns:
+        HTML to be put into a page.
+
+    Examples:
+        >>> run = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False)
+        >>> abbe.views.card_of(run)[:4]
+        '<div'
+    """
     cards: dict[str, Any] = {
         "diagnose": run_html,
         "report": report_html,

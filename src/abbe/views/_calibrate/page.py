@@ -28,5 +28,18 @@ def calibration_page(calibration: Calibration) -> str:
 
 
 def save_calibration_figures(calibration: Calibration, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw a calibration as PNG and SVG, light and dark."""
+    """Draw the chart of a calibration as PNG and SVG, light and dark.
+
+    `calibration_chart` says what it shows.
+
+    Args:
+        calibration: from `abbe.calibrate`.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> small = {"length": 32, "windows": 2, "held_out": 2, "steps": 2, "progress": False}
+        >>> calibration = abbe.calibrate(normalizer="topk:k=8", **small)
+        >>> abbe.views.save_calibration_figures(calibration, "figures")[0].name
+        'calibration.png'
+    """
     return save_drawings(folder, lambda theme: {"calibration": calibration_chart(calibration, theme)})

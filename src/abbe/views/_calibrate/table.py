@@ -18,7 +18,22 @@ if TYPE_CHECKING:
 
 
 def calibration_table(calibration: Calibration) -> RenderableType:
-    """A calibration on a terminal: losses stage by stage, and errors of the layers; from 80 columns on."""
+    """What did the swap cost, and what did calibration regain?
+
+    Losses stage by stage, then errors and exact zeros per layer. A loss over the baseline above 0 and a large error are
+    costs.
+
+    Args:
+        calibration: from `abbe.calibrate`.
+
+    Examples:
+        >>> small = {"length": 32, "windows": 2, "held_out": 2, "steps": 2, "progress": False}
+        >>> calibration = abbe.calibrate(normalizer="topk:k=8", **small)
+        >>> from rich import print
+        >>> print(abbe.views.calibration_table(calibration))
+        abbe-gpt2-5M with topk:k=8
+        ...
+    """
     parts: list[RenderableType] = [Text(plain(calibration_question(calibration)), style="bold")]
     for table in calibration_tables(calibration):
         drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title, title_justify="left")

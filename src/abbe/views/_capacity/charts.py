@@ -26,10 +26,24 @@ _DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3))
 
 @unchecked
 def capacity_chart(study: Capacity, theme: ThemeName = "light") -> Spec:
-    """All panels as one Vega-Lite chart, two in a row: a curve for each way, growth, layers for each way.
+    """How many tokens does the model need?
 
-    Growth of the model stands beside that of the layers; where there is none, it comes last, so that the two ways stay
-    side by side.
+    One panel per way with the loss against the kept keys N, then N* against the length, and the layers where they were
+    measured. A curve that falls early needs few keys; one that stays high reads widely. Growth of the model stands
+    beside that of the layers; without the latter it comes last, so that the two ways stay side by side.
+
+    Args:
+        study: from `abbe.capacity`.
+        theme: "light" or "dark".
+
+    Returns:
+        The Vega-Lite specification; `altair.Chart.from_dict` takes it.
+
+    Examples:
+        >>> small = {"lengths": 32, "windows": 2, "grid": "coarse", "layers": False, "progress": False}
+        >>> study = abbe.capacity("embedded", tau=0.05, way="renormalised", **small)
+        >>> [panel["title"] for panel in abbe.views.capacity_chart(study)["concat"]]
+        ['truncated, renormalised']
     """
     colours = THEMES[theme]
     rises = [_rises(study, way, colours) for way in study.manifest["settings"]["ways"]]

@@ -24,5 +24,18 @@ def capacity_page(study: Capacity) -> str:
 
 
 def save_capacity_figures(study: Capacity, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw a study of capacity as PNG and SVG, light and dark."""
+    """Draw the chart of a capacity study as PNG and SVG, light and dark.
+
+    `capacity_chart` says what it shows.
+
+    Args:
+        study: from `abbe.capacity`.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> small = {"lengths": 32, "windows": 2, "grid": "coarse", "layers": False, "progress": False}
+        >>> study = abbe.capacity("embedded", tau=0.05, way="renormalised", **small)
+        >>> abbe.views.save_capacity_figures(study, "figures")[0].name
+        'capacity.png'
+    """
     return save_drawings(folder, lambda theme: {"capacity": capacity_chart(study, theme)})

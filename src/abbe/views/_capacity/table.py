@@ -23,7 +23,21 @@ _WHOLE = ("way", "interval", "separability")  # single words, or numbers that ar
 
 
 def capacity_table(study: Capacity) -> RenderableType:
-    """Capacities on a terminal: of the model, and of its layers; from 80 columns on."""
+    """How many keys per query does the model need?
+
+    N* by length, by layer, its growth, and what they mean. A small N* means that few keys do the work.
+
+    Args:
+        study: from `abbe.capacity`.
+
+    Examples:
+        >>> small = {"lengths": 32, "windows": 2, "grid": "coarse", "layers": False, "progress": False}
+        >>> study = abbe.capacity("embedded", tau=0.05, way="renormalised", **small)
+        >>> from rich import print
+        >>> print(abbe.views.capacity_table(study))
+        How many tokens does abbe-gpt2-5M need?
+        ...
+    """
     question, *about = capacity_lines(study)
     parts: list[RenderableType] = [Text(plain(question), style="bold"), *(Text(plain(x), style="dim") for x in about)]
     for table in capacity_tables(study):

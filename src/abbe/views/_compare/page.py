@@ -67,7 +67,21 @@ def compare_charts(comparison: Comparison, theme: ThemeName) -> dict[str, Spec]:
 
 
 def save_compare_figures(comparison: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw every chart of a comparison as PNG and SVG, light and dark."""
+    """Draw every chart of a comparison as PNG and SVG, light and dark.
+
+    What each alternative costs against what it gains, and the needles found over depth.
+
+    Args:
+        comparison: from `abbe.compare`.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> comparison = abbe.compare(
+        ...     normalizers="topk:k=8", length=32, windows=2, queries=4, needle_lengths=64, prompts=1, progress=False
+        ... )
+        >>> abbe.views.save_compare_figures(comparison, "figures")[0].name
+        'compare-pareto.png'
+    """
     return save_drawings(
         folder,
         lambda theme: {f"compare-{name}": chart for name, chart in compare_charts(comparison, theme).items()},

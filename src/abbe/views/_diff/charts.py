@@ -36,8 +36,25 @@ _CELL, _NARROW = 26, 232
 
 
 @unchecked
-def diff_charts(diff: Difference, theme: ThemeName) -> dict[str, Spec]:
-    """Charts of a difference by name: a map of each chosen measure, and the curves if there are more than two sides."""
+def diff_charts(diff: Difference, theme: ThemeName = "light") -> dict[str, Spec]:
+    """Which heads changed from one model to the other?
+
+    A map of the heads per chosen measure, for both models and for the difference, where a strong colour is a large
+    change and a dot marks one beyond chance. With more than two models also the measures over all of them, as `curves`.
+
+    Args:
+        diff: from `abbe.diff`.
+        theme: "light" or "dark".
+
+    Returns:
+        Vega-Lite specifications by name.
+
+    Examples:
+        >>> half = abbe.load("embedded", dtype="bfloat16")
+        >>> diff = abbe.diff("embedded", half, lengths=32, windows=2, queries=4, sizes=5, progress=False)
+        >>> list(abbe.views.diff_charts(diff))
+        [...'dispersion', 'separability']
+    """
     charts = {}
     for measure, size in _chosen(diff):
         chart = _map(diff, measure, size, theme)

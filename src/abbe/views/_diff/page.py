@@ -24,5 +24,18 @@ def diff_page(diff: Difference) -> str:
 
 
 def save_diff_figures(diff: Difference, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw a difference as PNG and SVG, light and dark."""
+    """Draw every chart of a difference as PNG and SVG, light and dark.
+
+    `diff_charts` says what they show.
+
+    Args:
+        diff: from `abbe.diff`.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> half = abbe.load("embedded", dtype="bfloat16")
+        >>> diff = abbe.diff("embedded", half, lengths=32, windows=2, queries=4, sizes=5, progress=False)
+        >>> abbe.views.save_diff_figures(diff, "figures")[0].name
+        'dispersion.png'
+    """
     return save_drawings(folder, lambda theme: diff_charts(diff, theme))

@@ -28,7 +28,21 @@ _OF_HEAD = (
 
 
 def diff_table(diff: Difference) -> RenderableType:
-    """A difference on a terminal: what changed, the largest changes first; from 80 columns on."""
+    """What changed from one model to the other?
+
+    The largest changes of single heads, then the means over all heads. A small q value marks a change beyond chance.
+
+    Args:
+        diff: from `abbe.diff`.
+
+    Examples:
+        >>> half = abbe.load("embedded", dtype="bfloat16")
+        >>> diff = abbe.diff("embedded", half, lengths=32, windows=2, queries=4, sizes=5, progress=False)
+        >>> from rich import print
+        >>> print(abbe.views.diff_table(diff))
+        What changes from ...?
+        ...
+    """
     question, *about = diff_lines(diff)
     parts: list[RenderableType] = [Text(plain(question), style="bold"), *(Text(plain(x), style="dim") for x in about)]
     for table in diff_tables(diff, _IN_TERMINAL):

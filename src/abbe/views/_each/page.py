@@ -31,5 +31,18 @@ def _linked(row: dict[str, Any]) -> str:
 
 
 def save_reports_figures(reports: Reports, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw the numbers of many reports as PNG and SVG, light and dark."""
+    """Draw the key numbers of many reports as PNG and SVG, light and dark.
+
+    One panel per number, one point per model with its interval.
+
+    Args:
+        reports: from `abbe.report_each`.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> small = {"lengths": 32, "windows": 2, "queries": 4, "progress": False}
+        >>> reports = abbe.report_each(["embedded"], folder="each", **small)
+        >>> abbe.views.save_reports_figures(reports, "figures")[0].name
+        'models.png'
+    """
     return save_drawings(folder, lambda theme: {"models": reports_chart(reports, theme)})

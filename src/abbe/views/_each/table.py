@@ -31,7 +31,22 @@ def reports_question(reports: Reports) -> str:
 
 
 def reports_table(reports: Reports) -> RenderableType:
-    """Many reports on a terminal: the answer of every model, then their numbers; from 80 columns on."""
+    """How selective is each of many models?
+
+    The answer per model, then its key numbers with intervals. Many effective tokens mean that attention is dispersed; a
+    high separability, that the selected tokens stand apart from the rest.
+
+    Args:
+        reports: from `abbe.report_each`.
+
+    Examples:
+        >>> small = {"lengths": 32, "windows": 2, "queries": 4, "progress": False}
+        >>> reports = abbe.report_each(["embedded"], folder="each", **small)
+        >>> from rich import print
+        >>> print(abbe.views.reports_table(reports))
+        How selective is the attention of 1 model?
+        ...
+    """
     table = reports_rows(reports)
     drawn = new_table(*table.columns[1:-1], first=table.columns[0])
     for row in table.rows:

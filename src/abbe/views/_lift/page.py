@@ -29,5 +29,18 @@ def lift_page(result: Lift) -> str:
 
 
 def save_lift_figures(result: Lift, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw a search for a lift as PNG and SVG, light and dark."""
+    """Draw every chart of a search as PNG and SVG, light and dark.
+
+    What each normalizer does in each layer, what the plans cost and gain, and the pass keys found.
+
+    Args:
+        result: from `abbe.lift`.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> small = {"length": 64, "windows": 2, "queries": 4, "steps": 0, "prompts": 1, "progress": False}
+        >>> result = abbe.lift("embedded", normalizers="topk:k=16", **small)
+        >>> abbe.views.save_lift_figures(result, "figures")[0].name
+        'scan.png'
+    """
     return save_drawings(folder, lambda theme: lift_charts(result, theme))

@@ -24,7 +24,22 @@ _LOSSES, _LISTS = "zeros", "lists"  # columns with which a new table begins, so 
 
 
 def lift_table(result: Lift) -> RenderableType:
-    """A search for a lift on a terminal: the verdict, the judged part, the plans; from 80 columns on."""
+    """Can the model reach the goal with another normalizer?
+
+    The contenders that were judged, then the findings. A rise of the loss above 0 is a cost; high shares of zeros and
+    of found answers are gains.
+
+    Args:
+        result: from `abbe.lift`.
+
+    Examples:
+        >>> small = {"length": 64, "windows": 2, "queries": 4, "steps": 0, "prompts": 1, "progress": False}
+        >>> result = abbe.lift("embedded", normalizers="topk:k=16", **small)
+        >>> from rich import print
+        >>> print(abbe.views.lift_table(result))
+        Can abbe-gpt2-5M be made sparse with another normalizer?
+        ...
+    """
     parts: list[RenderableType] = [Text(plain(lift_question(result)), style="bold")]
     judged = _judged(result)
     lists = judged.columns.index(_LISTS)

@@ -31,7 +31,19 @@ _SHOWN_TOKEN = 24  # letters
 
 
 def save_report_figures(report: Report, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw every chart of a report as PNG and SVG, light and dark."""
+    """Draw every chart of a report as PNG and SVG, light and dark.
+
+    Charts of one head show the head of median separability.
+
+    Args:
+        report: from `abbe.report`.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> report = abbe.report(lengths=32, windows=2, queries=4, progress=False)
+        >>> abbe.views.save_report_figures(report, "figures")[0].name
+        'map.png'
+    """
     return save_drawings(folder, lambda theme: figures(report, theme))
 
 

@@ -26,7 +26,20 @@ if TYPE_CHECKING:
 
 
 def report_table(report: Report) -> RenderableType:
-    """A report on a terminal: the answer, what to do, the five numbers, the verdicts; from 80 columns on."""
+    """How selective is the attention of a model?
+
+    The answer, what to do next, the five key numbers each with what high and low mean, the verdicts, and advice.
+
+    Args:
+        report: from `abbe.report`.
+
+    Examples:
+        >>> report = abbe.report(lengths=32, windows=2, queries=4, progress=False)
+        >>> from rich import print
+        >>> print(abbe.views.report_table(report))
+        How selective is the attention of abbe-gpt2-5M?
+        ...
+    """
     parts: list[RenderableType] = [
         Text(f"How selective is the attention of {plain(model_name(report.run.manifest))}?", style="bold"),
         Text(plain(" ".join([measured_line(report), precision_of(report.run.manifest)]).strip()), style="dim"),

@@ -37,7 +37,23 @@ _PANELS: dict[str, Callable[[Figure, Theme], list[Panel]]] = {
 
 @unchecked
 def figure_chart(figure: Figure, theme: ThemeName = "light") -> alt.ConcatChart:
-    """A figure of the paper in one theme, with a title that asks its question and a subtitle with the settings."""
+    """A figure of the paper as this model gives it.
+
+    Its title asks the question, its subtitle holds the settings; measured curves stand beside random sets and what the
+    paper states. What a high or low curve means differs by figure: the page of the reproduction says it.
+
+    Args:
+        figure: one of `abbe.Reproduction.figures`.
+        theme: "light" or "dark".
+
+    Returns:
+        The chart, which `save` writes as PNG, SVG or HTML.
+
+    Examples:
+        >>> reproduction = abbe.reproduce(figures="2b", quick=True, windows=1, queries=4, progress=False)
+        >>> abbe.views.figure_chart(reproduction.figures["2b"], "dark").title.text
+        'Does selecting more tokens increase the distance?'
+    """
     if figure.name not in _PANELS:
         raise AbbeError(f"no chart for figure {figure.name!r}; there are charts for {', '.join(_PANELS)}")
     colours = THEMES[theme]

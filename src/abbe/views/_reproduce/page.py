@@ -27,7 +27,19 @@ _SHOWN_ROWS = 200  # a longer table is for the run folder, not for a page
 
 
 def save_reproduction_figures(reproduction: Reproduction, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw every figure of a reproduction as PNG and SVG, light and dark."""
+    """Draw every figure of a reproduction as PNG and SVG, light and dark.
+
+    `figure_chart` says what they show.
+
+    Args:
+        reproduction: from `abbe.reproduce`.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> reproduction = abbe.reproduce(figures="2b", quick=True, windows=1, queries=4, progress=False)
+        >>> abbe.views.save_reproduction_figures(reproduction, "figures")[0].name
+        'figure-2b.png'
+    """
     shown = _ordered(reproduction)
     return save_drawings(
         folder, lambda theme: {f"figure-{figure.name}": specification(figure, theme) for figure in shown}

@@ -17,7 +17,24 @@ if TYPE_CHECKING:
 
 @unchecked
 def train_charts(experiment: Experiment, theme: ThemeName = "light") -> dict[str, Spec]:
-    """What there is to see of an experiment; a chart without data is left out."""
+    """All charts of an experiment of the training lab.
+
+    What each choice reaches at its best rate, how much the rate matters, curves over the steps, and what warned before
+    a failure. High accuracy and low loss are good; a signal with a high AUC warns reliably.
+
+    Args:
+        experiment: from `abbe.train_temperature`, `train_length`, `train_recall` or `train_text`.
+        theme: "light" or "dark".
+
+    Returns:
+        Vega-Lite specifications by name; a chart without data is left out.
+
+    Examples:
+        >>> small = {"rates": 0.01, "seeds": 1, "steps": 20, "workers": 1, "progress": False}
+        >>> experiment = abbe.train_recall(normalizers="softmax", **small)
+        >>> list(abbe.views.train_charts(experiment))
+        ['best', 'rates', 'curves']
+    """
     charts: dict[str, Spec | None]
     if experiment.experiment == "temperature":
         charts = {"accuracy": accuracy_chart(experiment, theme), "rates": rates_chart(experiment, theme)}

@@ -25,5 +25,18 @@ def train_page(experiment: Experiment) -> str:
 
 
 def save_train_figures(experiment: Experiment, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw an experiment as PNG and SVG, light and dark."""
+    """Draw every chart of an experiment as PNG and SVG, light and dark.
+
+    `train_charts` says what they show.
+
+    Args:
+        experiment: from `abbe.train_temperature`, `train_length`, `train_recall` or `train_text`.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> small = {"rates": 0.01, "seeds": 1, "steps": 20, "workers": 1, "progress": False}
+        >>> experiment = abbe.train_recall(normalizers="softmax", **small)
+        >>> abbe.views.save_train_figures(experiment, "figures")[0].name
+        'best.png'
+    """
     return save_drawings(folder, lambda theme: train_charts(experiment, theme))

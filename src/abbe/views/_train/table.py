@@ -30,7 +30,22 @@ _WARNED = (
 
 
 def train_table(experiment: Experiment) -> RenderableType:
-    """An experiment on a terminal: the statements first, then what the best rates reach; from 80 columns on."""
+    """What did the runs of an experiment learn?
+
+    The judged statements, what each choice reaches at its best rate, and what warned before a failure. High accuracy
+    and low loss are good; many failed runs mean that a choice is hard to train.
+
+    Args:
+        experiment: from `abbe.train_temperature`, `train_length`, `train_recall` or `train_text`.
+
+    Examples:
+        >>> small = {"rates": 0.01, "seeds": 1, "steps": 20, "workers": 1, "progress": False}
+        >>> experiment = abbe.train_recall(normalizers="softmax", **small)
+        >>> from rich import print
+        >>> print(abbe.views.train_table(experiment))
+        Which normalizer learns to recall?
+        ...
+    """
     heading = [Text(plain(question_of(experiment)), style="bold")]
     about = [Text(plain(line), style="dim") for line in about_lines(experiment)]
     parts: list[RenderableType] = [*heading, *about, *bullets(experiment.findings)]

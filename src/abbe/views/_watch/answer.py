@@ -147,7 +147,23 @@ def about_line(training: Training) -> list[str]:
 
 
 def watch_summary(training: Training) -> dict[str, Any]:
-    """What `abbe watch --json` prints: without the table of all heads, which `abbe.open(folder).table` has."""
+    """What `abbe watch --json` prints of a training run.
+
+    Without the table of all heads, which `abbe.open(folder).table` has.
+
+    Args:
+        training: from `abbe.open` of a folder that `abbe.Monitor` writes.
+
+    Returns:
+        Sentence and grade ("good", "look" or "bad"), values at the last step, alerts, losses, the manifest.
+
+    Examples:
+        >>> with abbe.Monitor(abbe.load("embedded").network, folder="run"):
+        ...     pass
+        >>> training = abbe.open("run")
+        >>> abbe.views.watch_summary(training)["grade"]
+        'look'
+    """
     steps = [record["step"] for record in training.records]
     return {
         "sentence": answer_of(training).sentence,

@@ -61,12 +61,41 @@ def watch_page(training: Training, reload: int | None = None) -> str:
 
 
 def write_watch_page(training: Training, path: Path, reload: int | None = None) -> None:
-    """Write the page of a training run as a file that is never seen half written."""
+    """Write the page of a training run; a reader never sees a half-written file.
+
+    Args:
+        training: from `abbe.open` of a folder that `abbe.Monitor` writes.
+        path: of the file.
+        reload: seconds after which an open page loads itself again, >= 1; None: never.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> with abbe.Monitor(abbe.load("embedded").network, folder="run"):
+        ...     pass
+        >>> training = abbe.open("run")
+        >>> abbe.views.write_watch_page(training, Path("run.html"), reload=5)
+        >>> Path("run.html").read_text("utf-8")[:15]
+        '<!doctype html>'
+    """
     write_whole(path, watch_page(training, reload), durable=False)
 
 
 def save_watch_figures(training: Training, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw a training run as PNG and SVG, light and dark."""
+    """Draw the curves of a training run as PNG and SVG, light and dark.
+
+    The loss and every measure over the steps; vertical lines mark alerts.
+
+    Args:
+        training: from `abbe.open` of a folder that `abbe.Monitor` writes.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> with abbe.Monitor(abbe.load("embedded").network, folder="run"):
+        ...     pass
+        >>> training = abbe.open("run")
+        >>> abbe.views.save_watch_figures(training, "figures")[0].name
+        'watch.png'
+    """
     return save_drawings(folder, lambda theme: {"watch": watch_chart(training, theme)})
 
 

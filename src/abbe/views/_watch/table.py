@@ -21,7 +21,23 @@ _MOST = 12  # alerts in the terminal
 
 
 def watch_table(training: Training) -> RenderableType:
-    """A training run on a terminal: the sentence, the alerts and the last values."""
+    """Is a training run healthy?
+
+    One sentence, the latest alerts, and every measure over all heads at the last step, beside its limit. A high largest
+    logit and a low entropy warn of attention that collapses.
+
+    Args:
+        training: from `abbe.open` of a folder that `abbe.Monitor` writes.
+
+    Examples:
+        >>> with abbe.Monitor(abbe.load("embedded").network, folder="run"):
+        ...     pass
+        >>> training = abbe.open("run")
+        >>> from rich import print
+        >>> print(abbe.views.watch_table(training))
+        No step was read yet.
+        ...
+    """
     about = ", ".join([model_name(training.manifest), *about_line(training)])
     parts: list[RenderableType] = [
         Text(plain(answer_of(training).sentence), style="bold"), Text(plain(about), style="dim"),
