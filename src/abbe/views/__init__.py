@@ -11,24 +11,21 @@ import typing as _typing
 from .._lazy import later as _on_first_use
 
 if _typing.TYPE_CHECKING:
-    from ._calibrate.charts import calibration_chart
-    from ._calibrate.page import save_calibration_figures
+    from ._calibrate.charts import calibration_chart, save_calibration_figures
     from ._calibrate.table import calibration_table
-    from ._capacity.charts import capacity_chart
-    from ._capacity.page import save_capacity_figures
+    from ._capacity.charts import capacity_chart, save_capacity_figures
     from ._capacity.table import capacity_table
     from ._compare.page import save_compare_figures
     from ._compare.table import compare_table
     from ._cost import cost_table
     from ._diagnosis import diagnosis_table
     from ._diagnosis_figures import save_diagnosis_figures
-    from ._diff.charts import diff_charts
-    from ._diff.page import save_diff_figures
+    from ._diff.charts import diff_charts, save_diff_figures
     from ._diff.table import diff_table
     from ._doctor import doctor_table
-    from ._each.page import save_reports_figures
+    from ._each.charts import save_reports_figures
     from ._each.table import reports_table
-    from ._lift.page import save_lift_figures
+    from ._lift.charts import save_lift_figures
     from ._lift.table import lift_table
     from ._normalizers import normalizers_table, trials_table
     from ._report.figures import save_report_figures
@@ -38,8 +35,7 @@ if _typing.TYPE_CHECKING:
     from ._reproduce.table import reproduction_table
     from ._results import card_of, page_of
     from ._shared.charts import equal_selectivity_chart
-    from ._train.charts import train_charts
-    from ._train.page import save_train_figures
+    from ._train.charts import save_train_figures, train_charts
     from ._train.table import train_table
     from ._verify import verify_page, verify_summary, verify_table
     from ._watch.answer import watch_summary
@@ -106,25 +102,21 @@ _NAMES = {
     },
     "report": {"._shared.charts": ("equal_selectivity_chart",), "._verify": ("verify_page",)},
     "all": {
-        "._calibrate.charts": ("calibration_chart",),
-        "._calibrate.page": ("save_calibration_figures",),
-        "._capacity.charts": ("capacity_chart",),
-        "._capacity.page": ("save_capacity_figures",),
+        "._calibrate.charts": ("calibration_chart", "save_calibration_figures"),
+        "._capacity.charts": ("capacity_chart", "save_capacity_figures"),
         "._compare.page": ("save_compare_figures",),
         "._compare.table": ("compare_table",),
         "._diagnosis_figures": ("save_diagnosis_figures",),
-        "._each.page": ("save_reports_figures",),
-        "._lift.page": ("save_lift_figures",),
-        "._diff.charts": ("diff_charts",),
-        "._diff.page": ("save_diff_figures",),
+        "._each.charts": ("save_reports_figures",),
+        "._lift.charts": ("save_lift_figures",),
+        "._diff.charts": ("diff_charts", "save_diff_figures"),
         "._report.figures": ("save_report_figures",),
         "._report.table": ("report_table",),
         "._reproduce.figures": ("figure_chart",),
         "._reproduce.page": ("save_reproduction_figures",),
         "._reproduce.table": ("reproduction_table",),
         "._results": ("card_of", "page_of"),
-        "._train.charts": ("train_charts",),
-        "._train.page": ("save_train_figures",),
+        "._train.charts": ("train_charts", "save_train_figures"),
         "._watch.answer": ("watch_summary",),
         "._watch.page": ("save_watch_figures", "write_watch_page"),
         "._watch.table": ("watch_table",),

@@ -27,9 +27,9 @@ def cost_table(costs: Costs) -> RenderableType:
 
     Examples:
         >>> costs = abbe.cost("embedded", lengths=[64, 256], flops=1e12, bandwidth=1e11, progress=False)
-        >>> from rich import print
-        >>> print(abbe.views.cost_table(costs))
-        tokens ...
+        >>> from rich.console import Console
+        >>> Console(width=100).print(abbe.views.cost_table(costs))
+        tokens      pass ...
         ...
     """
     table = new_table(*_COLUMNS, first="tokens")

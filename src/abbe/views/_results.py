@@ -10,19 +10,15 @@ import polars as pl
 from markupsafe import Markup
 
 from ..words.manifest import model_name, text_name
-from ._calibrate.charts import calibration_chart
-from ._calibrate.page import calibration_page
-from ._capacity.charts import capacity_chart
-from ._capacity.page import capacity_page
+from ._calibrate.charts import calibration_chart, calibration_page
+from ._capacity.charts import capacity_chart, capacity_page
 from ._compare.charts import pareto_chart
 from ._compare.page import compare_page
-from ._diff.charts import diff_charts
-from ._diff.page import diff_page
+from ._diff.charts import diff_charts, diff_page
 from ._diff.table import diff_tables
-from ._each.page import reports_page
+from ._each.charts import reports_page
 from ._each.table import reports_rows
-from ._lift.charts import plans_chart
-from ._lift.page import lift_page
+from ._lift.charts import lift_page, plans_chart
 from ._lift.table import lift_tables
 from ._notebook import card, finding_list, report_html, run_html, svg, table_of
 from ._report.page import report_page
@@ -30,8 +26,7 @@ from ._reproduce.figures import specification
 from ._reproduce.page import reproduction_page
 from ._shared.page import render
 from ._shared.text_table import TextTable
-from ._train.charts import train_charts
-from ._train.page import train_page
+from ._train.charts import train_charts, train_page
 from ._train.table import main_tables, warning_tables
 from ._watch.answer import about_line, answer_of
 from ._watch.page import watch_page

@@ -1,8 +1,10 @@
-"""A calibration as charts: the loss stage by stage, and what the swap changed in every layer."""
+"""A calibration as charts and page: the loss stage by stage, and what the swap changed in every layer."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import altair as alt
@@ -10,10 +12,13 @@ import altair as alt
 from ...words.manifest import model_name, part_of, text_name
 from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from ...words.numbers import percent
+from .._reproduce.figures import save_drawings
 from .._shared.panels import Look, Row, numbers, renamed, rows_of, series_style, tip, value_axis
 from .._shared.series import Spec, finished, panel, source, unchecked
 from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
+from .._study_page import study_page
+from .table import calibration_question, calibration_tables
 
 if TYPE_CHECKING:
     from ...studies import Calibration
@@ -42,7 +47,7 @@ def calibration_chart(calibration: Calibration, theme: ThemeName = "light") -> S
         >>> small = {"length": 32, "windows": 2, "held_out": 2, "steps": 2, "progress": False}
         >>> calibration = abbe.calibrate(normalizer="topk:k=8", **small)
         >>> [panel["title"] for panel in abbe.views.calibration_chart(calibration)["concat"]]
-        ['loss on held-out windows', 'change of each layer\'s outputs', 'exact zeros in each layer']
+        ['loss on held-out windows', "change of each layer's outputs", 'exact zeros in each layer']
     """
     looks, layers = _looks(THEMES[theme]), rows_of(calibration.layers)
     panels = [
@@ -130,3 +135,30 @@ def _by_layer(layers: Sequence[Row], what: str, axis: str, title: str, looks: di
     lines = source(rows).mark_line().encode(x, y, tooltip=tips, **style)
     points = source(rows).mark_point(filled=True, size=34, opacity=1).encode(x, y, style["color"], tooltip=tips)
     return panel([lines, points], title)
+
+
+def calibration_page(calibration: Calibration) -> str:
+    windows, held_out = (len(calibration.manifest.get(name) or ()) for name in ("windows", "held_out"))
+    length = part_of(calibration.manifest, "settings").get("length")
+    about = f"on {text_name(calibration.manifest)}: fitted on {windows} windows of {length} tokens, {held_out} held out"
+    charts = {theme: {"calibration": calibration_chart(calibration, theme)} for theme in THEMES}
+    question, tables = calibration_question(calibration), calibration_tables(calibration)
+    return study_page(calibration, question, [about], calibration.findings, tables, charts)
+
+
+def save_calibration_figures(calibration: Calibration, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw the chart of a calibration as PNG and SVG, light and dark.
+
+    `calibration_chart` says what it shows.
+
+    Args:
+        calibration: from `abbe.calibrate`.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> small = {"length": 32, "windows": 2, "held_out": 2, "steps": 2, "progress": False}
+        >>> calibration = abbe.calibrate(normalizer="topk:k=8", **small)
+        >>> abbe.views.save_calibration_figures(calibration, "figures")[0].name
+        'calibration.png'
+    """
+    return save_drawings(folder, lambda theme: {"calibration": calibration_chart(calibration, theme)})

@@ -1,8 +1,10 @@
-"""Capacity as charts: loss against kept keys, N* against the length; then the panels of the layers."""
+"""Capacity as charts and page: loss against kept keys, N* against the length; then the panels of the layers."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import altair as alt
@@ -11,11 +13,14 @@ import polars as pl
 from ...words.manifest import model_name, text_name
 from ...words.numbers import percent
 from ...words.paper import PAPER_CRITICAL_SHARE
+from .._reproduce.figures import save_drawings
 from .._shared.panels import INTERVAL_TIPS, Look, Row, data, numbers, places_axis, renamed, rows_of, series_style, tip
 from .._shared.series import Spec, finished, log_axis, panel, unchecked
 from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
+from .._study_page import study_page
 from .layer_charts import layer_growth, layer_panels
+from .table import capacity_lines, capacity_tables
 
 if TYPE_CHECKING:
     from ...studies import Capacity
@@ -43,7 +48,7 @@ def capacity_chart(study: Capacity, theme: ThemeName = "light") -> Spec:
         >>> small = {"lengths": 32, "windows": 2, "grid": "coarse", "layers": False, "progress": False}
         >>> study = abbe.capacity("embedded", tau=0.05, way="renormalised", **small)
         >>> [panel["title"] for panel in abbe.views.capacity_chart(study)["concat"]]
-        ['truncated, renormalised']
+        ['truncated, renormalised', 'growth with the length']
     """
     colours = THEMES[theme]
     rises = [_rises(study, way, colours) for way in study.manifest["settings"]["ways"]]
@@ -142,3 +147,27 @@ def _looks(study: Capacity, theme: Theme) -> dict[str, Look]:
         for place, tau in enumerate(settings["taus"])
     }
     return series | {"paper": Look(f"{percent(PAPER_CRITICAL_SHARE)} of L, the paper's", theme.claim, (3, 3), 1.5)}
+
+
+def capacity_page(study: Capacity) -> str:
+    question, *about = capacity_lines(study)
+    charts = {theme: {"capacity": capacity_chart(study, theme)} for theme in THEMES}
+    return study_page(study, question, about, study.findings, capacity_tables(study), charts)
+
+
+def save_capacity_figures(study: Capacity, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw the chart of a capacity study as PNG and SVG, light and dark.
+
+    `capacity_chart` says what it shows.
+
+    Args:
+        study: from `abbe.capacity`.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> small = {"lengths": 32, "windows": 2, "grid": "coarse", "layers": False, "progress": False}
+        >>> study = abbe.capacity("embedded", tau=0.05, way="renormalised", **small)
+        >>> abbe.views.save_capacity_figures(study, "figures")[0].name
+        'capacity.png'
+    """
+    return save_drawings(folder, lambda theme: {"capacity": capacity_chart(study, theme)})

@@ -1,8 +1,10 @@
-"""Both maps of the heads and the map of their differences; curves over checkpoints."""
+"""A diff as charts and page: maps of the heads of both models and of their differences, curves over checkpoints."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import altair as alt
@@ -10,9 +12,12 @@ import polars as pl
 
 from ...words.measures import measure_words, usual_size
 from ...words.numbers import sentence
+from .._reproduce.figures import save_drawings
 from .._shared.panels import WIDTH, Row, numbers, rows_of, tip
 from .._shared.series import Spec, finished, panel, source, unchecked
 from .._shared.theme import THEMES, ThemeName
+from .._study_page import study_page
+from .table import diff_lines, diff_tables, head_table
 
 if TYPE_CHECKING:
     from ...studies import Difference
@@ -53,7 +58,7 @@ def diff_charts(diff: Difference, theme: ThemeName = "light") -> dict[str, Spec]
         >>> half = abbe.load("embedded", dtype="bfloat16")
         >>> diff = abbe.diff("embedded", half, lengths=32, windows=2, queries=4, sizes=5, progress=False)
         >>> list(abbe.views.diff_charts(diff))
-        [...'dispersion', 'separability']
+        ['largest', 'dispersion', 'separability']
     """
     charts = {}
     for measure, size in _chosen(diff):
@@ -180,3 +185,27 @@ def _curve(table: pl.DataFrame, measure: str, size: int | None, names: Sequence[
         line.encode(x=x, y=y, tooltip=tips),
     ]
     return panel(layers, words.label, WIDTH - 30)
+
+
+def diff_page(diff: Difference) -> str:
+    question, *about = diff_lines(diff)
+    charts = {theme: diff_charts(diff, theme) for theme in THEMES}
+    return study_page(diff, question, about, diff.findings, [head_table(diff), *diff_tables(diff)], charts)
+
+
+def save_diff_figures(diff: Difference, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw every chart of a difference as PNG and SVG, light and dark.
+
+    `diff_charts` says what they show.
+
+    Args:
+        diff: from `abbe.diff`.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> half = abbe.load("embedded", dtype="bfloat16")
+        >>> diff = abbe.diff("embedded", half, lengths=32, windows=2, queries=4, sizes=5, progress=False)
+        >>> abbe.views.save_diff_figures(diff, "figures")[0].name
+        'largest.png'
+    """
+    return save_drawings(folder, lambda theme: diff_charts(diff, theme))

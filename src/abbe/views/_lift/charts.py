@@ -1,18 +1,23 @@
-"""A search as charts: the scan as a map of layers and normalizers, the plans, and pass keys over the depth."""
+"""A search as charts and page: the scan as a map of layers and normalizers, the plans, and pass keys over the depth."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
 from ...words.manifest import model_name, part_of, text_name
 from ...words.names import BASELINE
+from .._reproduce.figures import save_drawings
 from .._shared.panels import HEIGHT, WIDTH, Look, Row, numbers, renamed, rows_of, series_style, share_axis, tip
 from .._shared.series import Spec, finished, panel, source, unchecked
 from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
+from .._study_page import study_page
+from .table import lift_question, lift_tables
 from .words import GAINS, MIXED, kind_of, short_spec
 
 if TYPE_CHECKING:
@@ -161,3 +166,31 @@ def _percent(share: float | None) -> float | None:
 
 def _about(result: Lift) -> list[str]:
     return [plain(f"{model_name(result.manifest)} on {text_name(result.manifest)}")]
+
+
+def lift_page(result: Lift) -> str:
+    windows = part_of(result.manifest, "windows")
+    counts = ", ".join(f"{len(windows.get(name) or ())} to {name} on" for name in ("fit", "choose", "judge"))
+    length, longer = part_of(result.manifest, "settings").get("length"), (result.manifest.get("loss_lengths") or ())[1:]
+    counts += "".join(f", and of {n:,} tokens to judge the loss once more" for n in longer)
+    about = [f"on {text_name(result.manifest)}: windows of {length} tokens, {counts}", f"plan: {result.plan}"]
+    charts = {theme: lift_charts(result, theme) for theme in THEMES}
+    return study_page(result, lift_question(result), about, result.findings, lift_tables(result), charts)
+
+
+def save_lift_figures(result: Lift, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw every chart of a search as PNG and SVG, light and dark.
+
+    What each normalizer does in each layer, what the plans cost and gain, and the pass keys found.
+
+    Args:
+        result: from `abbe.lift`.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> small = {"length": 64, "windows": 2, "queries": 4, "steps": 0, "prompts": 1, "progress": False}
+        >>> result = abbe.lift("embedded", normalizers="topk:k=16", **small)
+        >>> abbe.views.save_lift_figures(result, "figures")[0].name
+        'scan.png'
+    """
+    return save_drawings(folder, lambda theme: lift_charts(result, theme))

@@ -1,15 +1,21 @@
-"""All charts of an experiment, by name, in the order of the page."""
+"""All charts of an experiment by name, in the order of its page, and that page."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._reproduce.figures import save_drawings
 from .._shared.series import Spec, unchecked
-from .._shared.theme import ThemeName
+from .._shared.theme import THEMES, ThemeName
+from .._study_page import study_page
 from .choice_charts import best_chart, length_chart, rate_chart
 from .curve_charts import choice_curves, temperature_curves
+from .table import train_tables
 from .temperature_charts import accuracy_chart, rates_chart, sensitivity_chart
 from .warning_charts import warning_chart
+from .words import about_lines, question_of
 
 if TYPE_CHECKING:
     from ...studies import Experiment
@@ -49,3 +55,27 @@ def train_charts(experiment: Experiment, theme: ThemeName = "light") -> dict[str
         }  # fmt: skip
     charts["warning"] = warning_chart(experiment, theme)
     return {name: chart for name, chart in charts.items() if chart is not None}
+
+
+def train_page(experiment: Experiment) -> str:
+    charts = {theme: train_charts(experiment, theme) for theme in THEMES}
+    question, about = question_of(experiment), about_lines(experiment)
+    return study_page(experiment, question, about, experiment.findings, train_tables(experiment), charts)
+
+
+def save_train_figures(experiment: Experiment, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw every chart of an experiment as PNG and SVG, light and dark.
+
+    `train_charts` says what they show.
+
+    Args:
+        experiment: from `abbe.train_temperature`, `train_length`, `train_recall` or `train_text`.
+        folder: for the files; made if it is missing.
+
+    Examples:
+        >>> small = {"rates": 0.01, "seeds": 1, "steps": 20, "workers": 1, "progress": False}
+        >>> experiment = abbe.train_recall(normalizers="softmax", **small)
+        >>> abbe.views.save_train_figures(experiment, "figures")[0].name
+        'best.png'
+    """
+    return save_drawings(folder, lambda theme: train_charts(experiment, theme))
