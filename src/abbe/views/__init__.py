@@ -19,7 +19,6 @@ if _typing.TYPE_CHECKING:
     from ._compare.table import compare_table
     from ._cost import cost_table
     from ._diagnosis import diagnosis_table
-    from ._diagnosis_figures import save_diagnosis_figures
     from ._diff.charts import diff_charts, save_diff_figures
     from ._diff.table import diff_table
     from ._doctor import doctor_table
@@ -28,7 +27,7 @@ if _typing.TYPE_CHECKING:
     from ._lift.charts import save_lift_figures
     from ._lift.table import lift_table
     from ._normalizers import normalizers_table, trials_table
-    from ._report.figures import save_report_figures
+    from ._report.figures import save_diagnosis_figures, save_report_figures
     from ._report.table import report_table
     from ._reproduce.figures import figure_chart
     from ._reproduce.page import save_reproduction_figures
@@ -106,11 +105,10 @@ _NAMES = {
         "._capacity.charts": ("capacity_chart", "save_capacity_figures"),
         "._compare.page": ("save_compare_figures",),
         "._compare.table": ("compare_table",),
-        "._diagnosis_figures": ("save_diagnosis_figures",),
         "._each.charts": ("save_reports_figures",),
         "._lift.charts": ("save_lift_figures",),
         "._diff.charts": ("diff_charts", "save_diff_figures"),
-        "._report.figures": ("save_report_figures",),
+        "._report.figures": ("save_diagnosis_figures", "save_report_figures"),
         "._report.table": ("report_table",),
         "._reproduce.figures": ("figure_chart",),
         "._reproduce.page": ("save_reproduction_figures",),

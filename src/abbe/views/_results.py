@@ -25,7 +25,7 @@ from ._report.page import report_page
 from ._reproduce.figures import specification
 from ._reproduce.page import reproduction_page
 from ._shared.page import render
-from ._shared.text_table import TextTable
+from ._shared.terminal import TextTable
 from ._train.charts import train_charts, train_page
 from ._train.table import main_tables, warning_tables
 from ._watch.answer import about_line, answer_of

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..words.finding import Finding
 from ..words.manifest import for_others, part_of
 from ..words.numbers import duration
-from ._report.page import numbers_of
 from ._shared.data import both_themes
-from ._shared.page import as_json, render, script, vega
+from ._shared.page import as_json, manifest_parts, numbers_of, render, script, vega
 from ._shared.series import Spec
-from ._shared.text_table import TextTable
+from ._shared.terminal import TextTable
 from ._shared.theme import ThemeName
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ def study_page(
 ) -> str:  # fmt: skip
     """The question as its title, then sentences, charts in both themes, tables, manifest."""
     manifest = for_others(result.manifest)
-    page = render(
+    return render(
         "study.html.jinja",
         scripts=[*([vega()] if charts else []), *map(script, _SCRIPTS)],
         study=result.study,
@@ -52,8 +50,6 @@ def study_page(
         findings=[(finding, numbers_of(finding.numbers)) for finding in findings],
         charts_shown=_shown(charts),
         tables=tables,
-        skipped=[str(why) for why in manifest.get("skipped") or ()],
-        manifest=json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
+        **manifest_parts(manifest),
         charts=as_json(both_themes(charts) if charts else {}),
     )
-    return page.encode("utf-8", "replace").decode("utf-8")  # half a character in some text would break the file

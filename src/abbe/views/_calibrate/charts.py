@@ -56,10 +56,10 @@ def calibration_chart(calibration: Calibration, theme: ThemeName = "light") -> S
         _by_layer(layers, "zeros", "weights of exactly 0 (%)", "exact zeros in each layer", looks),
     ]
     question = "What did the swap cost, and what did calibration regain?"
-    chart = finished(panels, question, _about(calibration), theme, columns=len(panels))
-    chart["config"]["legend"]["columns"] = len(looks)
-    apart = dict.fromkeys(("color", "strokeDash", "strokeWidth", "x", "y"), "independent")
-    return chart | {"resolve": {"scale": apart}}
+    return finished(
+        panels, question, _about(calibration), theme, columns=len(panels), legend_columns=len(looks),
+        independent=("color", "strokeDash", "strokeWidth", "x", "y"),
+    )  # fmt: skip
 
 
 def _about(calibration: Calibration) -> list[str]:

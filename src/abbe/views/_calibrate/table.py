@@ -10,8 +10,7 @@ from rich.text import Text
 from ...words.manifest import model_name
 from ...words.names import FINETUNED, FITTED, SWAPPED
 from ...words.numbers import percent, with_interval
-from .._shared.terminal import bullets, new_table, plain, skipped_lines
-from .._shared.text_table import TextTable
+from .._shared.terminal import TextTable, bullets, draw, plain, skipped_lines
 
 if TYPE_CHECKING:
     from ...studies import Calibration, Interval
@@ -35,11 +34,7 @@ def calibration_table(calibration: Calibration) -> RenderableType:
         ...
     """
     parts: list[RenderableType] = [Text(plain(calibration_question(calibration)), style="bold")]
-    for table in calibration_tables(calibration):
-        drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title, title_justify="left")
-        for row in table.rows:
-            drawn.add_row(*(Text(cell.replace(" (", "\n(")) for cell in row))  # the interval below its number
-        parts.append(drawn)
+    parts += [draw(table, "(") for table in calibration_tables(calibration)]  # the interval below its number
     return Group(*parts, *bullets(calibration.findings), *skipped_lines(calibration.manifest))
 
 

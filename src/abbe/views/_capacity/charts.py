@@ -55,9 +55,8 @@ def capacity_chart(study: Capacity, theme: ThemeName = "light") -> Spec:
     growth, of_layers = _over_length(study, colours), layer_panels(study, colours)
     beside = layer_growth(study, colours)
     panels = [*rises, *of_layers, growth] if beside is None else [*rises, growth, beside, *of_layers]
-    chart = finished(panels, "How many tokens does the model need?", _about(study), theme)
-    apart = dict.fromkeys(("color", "strokeDash", "strokeWidth", "x", "y"), "independent")
-    return chart | {"resolve": {"scale": apart}}
+    scales = ("color", "strokeDash", "strokeWidth", "x", "y")
+    return finished(panels, "How many tokens does the model need?", _about(study), theme, independent=scales)
 
 
 def _about(study: Capacity) -> list[str]:
@@ -85,7 +84,8 @@ def _rises(study: Capacity, way: str, theme: Theme) -> Spec:
     x = places_axis("n", "kept keys N", numbers(rows, "n"), every=False)
     y = log_axis("rise", "rise of the loss (%)", [*numbers(rows, "rise"), *numbers(taus, "rise")], _DECADES)
     lengths = sorted({row["length"] for row in rows})
-    scale = alt.Scale(domain=[f"L = {length:,}" for length in lengths], range=_between(*theme.ramp, len(lengths)))
+    shades = theme.shades(len(lengths)) if len(lengths) > 1 else theme.ramp[1:]
+    scale = alt.Scale(domain=[f"L = {length:,}" for length in lengths], range=shades)
     colour = alt.Color("shown:N", title=None, scale=scale, legend=alt.Legend(symbolType="stroke", columns=4))
     tips = [tip("length", "length L"), tip("n", "kept keys N"), tip("rise", "rise (%)"), *INTERVAL_TIPS]
     drawn, banded = alt.Chart(data(rows)), [row for row in rows if row["low"] is not None]
@@ -106,13 +106,6 @@ def _levels(taus: Sequence[Row], y: alt.Y, theme: Theme) -> list[alt.Chart]:
             x=alt.value("width"), y=y, text=alt.Text("shown:N")
         ),
     ]
-
-
-def _between(first: str, last: str, count: int) -> list[str]:
-    """So many colours from one to the other."""
-    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (first, last)]
-    parts = [i / max(1, count - 1) for i in range(count)] if count > 1 else [1.0]
-    return ["#" + "".join(f"{round(a + (b - a) * part):02x}" for a, b in zip(*ends, strict=True)) for part in parts]
 
 
 def _over_length(study: Capacity, theme: Theme) -> Spec:

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from ...words.manifest import model_name, text_name
 from ...words.numbers import interval, number, percent
-from .._shared.terminal import bullets, new_table, plain, skipped_lines
-from .._shared.text_table import TextTable
+from .._shared.terminal import TextTable, bullets, new_table, note_lines, plain, skipped_lines
 
 if TYPE_CHECKING:
     from ...studies import Capacity
@@ -41,7 +40,7 @@ def capacity_table(study: Capacity) -> RenderableType:
     question, *about = capacity_lines(study)
     parts: list[RenderableType] = [Text(plain(question), style="bold"), *(Text(plain(x), style="dim") for x in about)]
     for table in capacity_tables(study):
-        parts += [_drawn(table), *([Text(f"{table.note}\n", style="dim")] if table.note else [])]
+        parts += [_drawn(table), *note_lines(table)]
     parts.append(Text("What it means", style="bold"))
     return Group(*parts, *bullets(study.findings), *skipped_lines(study.manifest))
 

@@ -14,7 +14,7 @@ from ...words.manifest import model_name, part_of, text_name
 from ...words.names import BASELINE, CALIBRATED, JUMPS
 from .._shared.labels import Box, Point, place_names
 from .._shared.panels import HEIGHT, WIDTH, Look, Row, numbers, renamed, rows_of, tip
-from .._shared.series import Spec, finished, panel, source, unchecked, x_of
+from .._shared.series import Spec, finished, panel, source, unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
 from .words import name_of
 
@@ -130,7 +130,7 @@ def _panel(rows: Sequence[Row], field: str, title: str, colour: alt.Color, theme
     points = source(there[::-1]).mark_point(filled=True, size=90, opacity=1)
     layers = [
         *_frontier(there, field, x, y, theme),
-        *_bars(there, low, high, lambda bars: bars.encode(x=x_of(x, low), x2=f"{high}:Q", y=y, color=colour)),
+        *_bars(there, low, high, lambda bars: bars.encode(x=renamed(x, low), x2=f"{high}:Q", y=y, color=colour)),
         *_bars(there, "paired_low", "paired_high",
                lambda bars: bars.encode(x=x, y=renamed(y, "paired_low"), y2="paired_high:Q", color=colour)),
         points.encode(x=x, y=y, color=colour, tooltip=tips),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +13,9 @@ import polars as pl
 from ...words.manifest import for_others, model_name, part_of
 from ...words.names import JUMPS
 from ...words.numbers import number
-from .._report.page import numbers_of
 from .._reproduce.figures import save_drawings
 from .._shared.data import both_themes
-from .._shared.page import as_json, render, script, vega
+from .._shared.page import as_json, manifest_parts, numbers_of, render, script, vega
 from .._shared.series import Spec
 from .._shared.theme import THEMES, ThemeName
 from .charts import pareto_chart
@@ -35,7 +33,7 @@ def compare_page(comparison: Comparison) -> str:
     """The page of a comparison."""
     manifest = for_others(comparison.manifest)
     finding = comparison.recommendation
-    page = render(
+    return render(
         "compare.html.jinja",
         scripts=[vega(), *map(script, SCRIPTS)],
         model=model_name(manifest),
@@ -54,11 +52,9 @@ def compare_page(comparison: Comparison) -> str:
         given=1 + int(part_of(manifest, "settings").get("needle_decoys") or 0),
         chance=_chances(comparison.needle),
         glossary=[(column.label, column.name, _meaning(column.meaning, manifest)) for column in COLUMNS],
-        skipped=[str(why) for why in manifest.get("skipped") or ()],
-        manifest=json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
+        **manifest_parts(manifest),
         charts=as_json(both_themes({theme: compare_charts(comparison, theme) for theme in THEMES})),
     )
-    return page.encode("utf-8", "replace").decode("utf-8")  # half a character in some text would break the file
 
 
 def compare_charts(comparison: Comparison, theme: ThemeName) -> dict[str, Spec]:

@@ -22,16 +22,8 @@ from .table import diff_lines, diff_tables, head_table
 if TYPE_CHECKING:
     from ...studies import Difference
 
-_NAMES = {
-    "effective_tokens": "dispersion",
-    "separability": "separability",
-}  # maps; any other: "largest"
-_MAPPED = tuple(_NAMES)
+_MAPPED = {"effective_tokens": "dispersion", "separability": "separability"}  # names of maps; any other: "largest"
 _CURVES = ("effective_tokens", "max_weight", "separability", "sink_mass", "previous_token", "induction")
-_RAMPS: dict[ThemeName, tuple[str, str, str]] = {
-    "light": ("#e3eef7", "#5a9bc8", "#08306b"),
-    "dark": ("#1b2c3f", "#4a8fc4", "#e2f3ff"),
-}
 # Blue is less, vermillion more; the middle is the background, so that what stays is not seen.
 _BOTH_WAYS: dict[ThemeName, tuple[str, str, str]] = {
     "light": ("#0b5a94", "#f6f7f8", "#b84a00"),
@@ -64,7 +56,7 @@ def diff_charts(diff: Difference, theme: ThemeName = "light") -> dict[str, Spec]
     for measure, size in _chosen(diff):
         chart = _map(diff, measure, size, theme)
         if chart is not None:
-            charts[_NAMES.get(measure, "largest")] = chart
+            charts[_MAPPED.get(measure, "largest")] = chart
     if len(diff.names) > 2:
         charts["curves"] = _curves(diff, theme)
     return charts
@@ -96,24 +88,19 @@ def _map(diff: Difference, measure: str, size: int | None, theme: ThemeName) -> 
     label = sentence(words.label) + ("" if size is None else f", N = {size}")
     names = diff.names[0], diff.names[-1]
     ends = _ends(numbers(rows, "first", "second"))
-    panels = [
-        _cells(rows, column, name, alt.Color(
-            f"{column}:Q", title=words.unit or words.label, legend=_legend(theme, words.unit or words.label),
-            scale=alt.Scale(domain=[ends[0], sum(ends) / 2, ends[1]], range=list(_RAMPS[theme]), interpolate="lab"),
-        ), theme)
-        for column, name in zip(("first", "second"), names, strict=True)
-    ]  # fmt: skip
+    unit, panels = words.unit or words.label, []
+    scale = alt.Scale(domain=[ends[0], sum(ends) / 2, ends[1]], range=list(THEMES[theme].heat), interpolate="lab")
+    for column, name in zip(("first", "second"), names, strict=True):
+        colour = alt.Color(f"{column}:Q", title=unit, legend=_legend(theme, unit), scale=scale)
+        panels.append(_cells(rows, column, name, colour, theme))
     most = max((abs(x) for x in numbers(rows, "difference")), default=0.0) or 1.0
-    colour = alt.Color(
-        "difference:Q", title="difference", legend=_legend(theme, "difference"),
-        scale=alt.Scale(domain=[-most, 0, most], range=list(_BOTH_WAYS[theme]), interpolate="lab"),
-    )  # fmt: skip
+    scale = alt.Scale(domain=[-most, 0, most], range=list(_BOTH_WAYS[theme]), interpolate="lab")
+    colour = alt.Color("difference:Q", title="difference", legend=_legend(theme, "difference"), scale=scale)
     panels.append(_cells(rows, "difference", "difference (dot: beyond chance)", colour, theme, dots=True))
     count = sum(bool(row["changed"]) for row in rows)
     at = f"L\u00a0=\u00a0{rows[0]['length']}" if rows[0]["length"] else "over all lengths"
     about = [f"{count} of {len(rows)} heads change beyond chance; {at}"]
-    chart = finished(panels, label, about, theme, columns=3)
-    return chart | {"resolve": {"scale": {"color": "independent"}}}
+    return finished(panels, label, about, theme, columns=3, independent=["color"])
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:
@@ -124,13 +111,9 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
 
 def _legend(theme: ThemeName, title: str) -> alt.Legend:
     return alt.Legend(
-        title=title,
-        titleColor=THEMES[theme].ink,
-        titleFontWeight="normal",
-        gradientLength=160,
-        format=".3~g",
+        title=title, titleColor=THEMES[theme].ink, titleFontWeight="normal", gradientLength=160, format=".3~g",
         tickCount=4,
-    )
+    )  # fmt: skip
 
 
 def _cells(

@@ -12,8 +12,7 @@ from rich.text import Text
 from ...words.manifest import text_name
 from ...words.measures import measure_words, usual_size
 from ...words.numbers import interval, many, number
-from .._shared.terminal import bullets, new_table, plain, skipped_lines
-from .._shared.text_table import TextTable
+from .._shared.terminal import TextTable, bullets, new_table, note_lines, plain, skipped_lines
 
 if TYPE_CHECKING:
     from ...studies import Difference
@@ -51,7 +50,7 @@ def diff_table(diff: Difference) -> RenderableType:
             drawn.add_column(name, justify="left" if name in _LEFT else "right")
         for row in table.rows:
             drawn.add_row(*map(plain, row))
-        parts += [drawn, *([Text(f"{table.note}\n", style="dim")] if table.note else [])]
+        parts += [drawn, *note_lines(table)]
     parts.append(Text("What changed", style="bold"))
     return Group(*parts, *bullets(diff.findings), *skipped_lines(diff.manifest))
 

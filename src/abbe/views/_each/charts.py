@@ -28,8 +28,7 @@ def reports_chart(reports: Reports, theme: ThemeName = "light") -> Spec:
     rows = [row | {"model": plain(str(row["folder"]))} for row in rows_of(reports.table) if row["answer"]]
     panels = [_panel(rows, name, words, theme) for name, (words, _) in NUMBERS.items()]
     about = ["means over all heads at the largest length; bars: intervals from resampling windows"]
-    chart = finished(panels, reports_question(reports), about, theme, columns=3)
-    return chart | {"resolve": {"scale": {"x": "independent", "y": "independent"}}}
+    return finished(panels, reports_question(reports), about, theme, columns=3, independent=["x", "y"])
 
 
 def _panel(rows: list[Row], name: str, words: str, theme: ThemeName) -> Spec | None:

@@ -9,8 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ...words.numbers import with_interval
-from .._shared.terminal import new_table, plain, skipped_lines
-from .._shared.text_table import TextTable
+from .._shared.terminal import TextTable, draw, plain, skipped_lines
 
 if TYPE_CHECKING:
     from ...studies import Reports
@@ -48,12 +47,10 @@ def reports_table(reports: Reports) -> RenderableType:
         ...
     """
     table = reports_rows(reports)
-    drawn = new_table(*table.columns[1:-1], first=table.columns[0])
-    for row in table.rows:
-        drawn.add_row(*(Text(cell.replace(" (", "\n(")) for cell in row[:-1]))
+    numbers = TextTable("", table.columns[:-1], [row[:-1] for row in table.rows])
     answers = [Text(plain(f"{row[0]}: {row[-1]}")) for row in table.rows]
     title = Text(plain(reports_question(reports)), style="bold")
-    return Group(title, *answers, drawn, *skipped_lines(reports.manifest))
+    return Group(title, *answers, draw(numbers, "("), *skipped_lines(reports.manifest))
 
 
 def reports_rows(

@@ -17,8 +17,7 @@ from .._shared.series import Spec, finished, panel, source, unchecked
 from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
 from .._study_page import study_page
-from .table import lift_question, lift_tables
-from .words import GAINS, MIXED, kind_of, short_spec
+from .table import GAINS, MIXED, kind_of, lift_question, lift_tables, short_spec
 
 if TYPE_CHECKING:
     from ...studies import Lift
@@ -40,8 +39,8 @@ def scan_chart(result: Lift, theme: ThemeName = "light") -> Spec:
         _map(rows, "harm", 100.0, titles[0], (colours.selected, colours.claim), colours, "+.2f"),
         _map(rows, gain, unit, titles[1], (colours.claim, colours.selected), colours, written),
     ]
-    chart = finished(panels, "What does each normalizer do in each layer alone?", _about(result), theme)
-    return chart | {"resolve": {"scale": {"color": "independent", "x": "independent", "y": "independent"}}}
+    question = "What does each normalizer do in each layer alone?"
+    return finished(panels, question, _about(result), theme, independent=["color", "x", "y"])
 
 
 def _map(

@@ -1,4 +1,4 @@
-"""A search in the terminal, and the tables of its page."""
+"""A search in the terminal, the tables of its page, and how plans and normalizers are called."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ...words.manifest import for_others, model_name, part_of, text_name
-from ...words.numbers import MISSING, interval, number, with_interval
-from .._shared.terminal import bullets, new_table, plain, skipped_lines
-from .._shared.text_table import TextTable
-from .words import rise, share, short_spec
+from ...words.numbers import MISSING, interval, number, percent, with_interval
+from .._shared.terminal import TextTable, bullets, draw, note_lines, plain, skipped_lines
 
 if TYPE_CHECKING:
     from ...studies import Lift
 
+GAINS = {"sparse": "weights of exactly 0", "loss": "fall of the loss", "retrieval": "log-probability of pass keys"}
+MIXED = "mixed"
+_KEPT = ",learn=false"
 _MOST_PLANS = 12
 _GAINS = "in brackets: change over the baseline and its interval, over the same windows or prompts in pairs"
 _LOSSES, _LISTS = "zeros", "lists"  # columns with which a new table begins, so that each has room in 80 columns
@@ -47,13 +48,8 @@ def lift_table(result: Lift) -> RenderableType:
     starts = [1, *([losses] if losses > 3 else []), lists, len(judged.columns)]  # four columns of losses fill a table
     for start, end in pairwise(starts):
         part = _part(judged, judged.title if start == 1 else "", [0, *range(start, end)])
-        drawn = new_table(*part.columns[1:], first=part.columns[0], title=part.title or None, title_justify="left")
-        for row in part.rows:
-            cells = (plain(cell).replace(" (", "\n(") for cell in row)  # the interval below its number
-            drawn.add_row(*map(Text, cells))
-        parts.append(drawn)
-    parts.append(Text(f"{judged.note}\n", style="dim"))
-    return Group(*parts, *bullets(result.findings), *skipped_lines(result.manifest))
+        parts.append(draw(part, "("))  # the interval below its number
+    return Group(*parts, *note_lines(judged), *bullets(result.findings), *skipped_lines(result.manifest))
 
 
 def lift_question(result: Lift) -> str:
@@ -177,3 +173,22 @@ def _commands(result: Lift) -> TextTable:
     compare = f"abbe compare {name} --with file:plan.safetensors --seed 1"
     rows = [("the same again", again), ("use the plan (Python)", use), ("compare it on another text", compare)]
     return TextTable("To repeat it and to use it", ("what", "command"), rows)
+
+
+def short_spec(spec: str) -> str:
+    """That alpha stays as given goes without saying here."""
+    return spec.replace(_KEPT, "")
+
+
+def kind_of(plan: str) -> str:
+    """The one normalizer of a plan, or that it mixes several."""
+    specs = {part.partition("=")[2] for part in plan.split("; ")}
+    return short_spec(specs.pop()) if len(specs) == 1 else MIXED
+
+
+def rise(share: float | None) -> str:
+    return MISSING if share is None else f"{100 * share:+z.2f} %"
+
+
+def share(value: float | None) -> str:
+    return MISSING if value is None else percent(value)

@@ -13,7 +13,7 @@ import polars as pl
 from ...words.names import BASELINE
 from .._shared.labels import Box, place_names
 from .._shared.panels import HEIGHT, WIDTH, Row, renamed, rows_of, share_axis, tip
-from .._shared.series import Spec, finished, panel, source, unchecked, x_of
+from .._shared.series import Spec, finished, panel, source, unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
 from .charts_table import about_lines, finite, numbers_in, of_all_heads, of_heads, some_heads
 
@@ -130,7 +130,7 @@ def _gains(single: pl.DataFrame, means: pl.DataFrame, legend: _Legend, chosen: b
     drawn = [(source(rows), "mean", 2.4)] + ([(_alternatives_of("chosen"), "chosen", 1.6)] if chosen else [])
     for chart, name, width in drawn:
         bars = legend.called(chart.transform_filter(_VALID_GAIN), name).mark_rule(strokeWidth=width)
-        layers.append(bars.encode(x=x_of(x, "gain_low"), x2="gain_high:Q", y=y, color=legend.colour))
+        layers.append(bars.encode(x=renamed(x, "gain_low"), x2="gain_high:Q", y=y, color=legend.colour))
         layers.append(_points(chart, name, legend, x, y))
     return panel(layers, "gain", WIDTH - 60)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import altair as alt
 import polars as pl
 
-from .._shared.panels import Look, rows_of, share_axis, tip
+from .._shared.panels import Look, renamed, rows_of, share_axis, tip
 from .._shared.series import (
     Axes,
     Legend,
@@ -19,7 +19,6 @@ from .._shared.series import (
     panel,
     source,
     unchecked,
-    x_of,
 )
 from .._shared.theme import THEMES, ThemeName
 from .charts_bars import counted, equal_bars
@@ -111,7 +110,7 @@ def _places(x: alt.X, legend: Legend, table: pl.DataFrame) -> list[alt.Chart]:
         drawn.append((source("chosen", measure=_DECAY), "chosen"))
     interval = [row for row in mean if row["low"] is not None and row["high"] is not None]
     strip = source(interval).mark_rect(opacity=0.25, color=legend.looks["mean"].colour)
-    layers = [strip.encode(x=x_of(x, "low"), x2="high:Q")] if interval else []
+    layers = [strip.encode(x=renamed(x, "low"), x2="high:Q")] if interval else []
     tips = [tip("shown", "series", "N"), tip("value", "decay exponent")]
     rules = [legend.called(chart, name).mark_rule() for chart, name in drawn]
     return layers + [rule.encode(x=x, tooltip=tips, **legend.style) for rule in rules]

@@ -18,10 +18,6 @@ from .charts_table import about_lines, of_heads, rows_for, shown_size
 if TYPE_CHECKING:
     from ...results import Run
 
-RAMPS: dict[ThemeName, tuple[str, str, str]] = {
-    "light": ("#e3eef7", "#5a9bc8", "#08306b"),
-    "dark": ("#1b2c3f", "#4a8fc4", "#e2f3ff"),
-}
 _INKS: dict[ThemeName, tuple[str, float, str]] = {  # below this place in the ramp the first is read best, else the last
     "light": ("#0a1420", 0.62, "#ffffff"),
     "dark": ("#ffffff", 0.42, "#0a1420"),
@@ -50,7 +46,7 @@ class _Colours:
         kind: Literal["log", "linear"] = "log" if self.log else "linear"
         middle = math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
         domain = [self.low, middle, self.high]
-        scale = alt.Scale(type=kind, domain=domain, range=list(RAMPS[self.theme]), interpolate="lab", clamp=True)
+        scale = alt.Scale(type=kind, domain=domain, range=list(THEMES[self.theme].heat), interpolate="lab", clamp=True)
         ink = THEMES[self.theme].ink
         legend = alt.Legend(title=title, titleColor=ink, titleFontWeight="normal", gradientLength=200, format="~g")
         legend["values" if self.log else "tickCount"] = _ticks(self.low, self.high) if self.log else 5
@@ -75,8 +71,8 @@ def map_chart(run: Run, theme: ThemeName) -> Spec:
         _cells(dispersion, theme, "dispersion", "effective tokens", log=True),
         _cells(separability, theme, f"separability, N = {size}", "share of the selected in the ball", log=False),
     ]
-    chart = finished(panels, "Which heads select, and which disperse?", about_lines(run), theme)
-    return chart | {"resolve": {"scale": {"color": "independent"}}}
+    question = "Which heads select, and which disperse?"
+    return finished(panels, question, about_lines(run), theme, independent=["color"])
 
 
 def _cells(table: pl.DataFrame, theme: ThemeName, title: str, unit: str, *, log: bool) -> Spec | None:

@@ -15,8 +15,9 @@ from rich.text import Text
 from ...words.finding import NOTICE, Finding, KeyNumber
 from ...words.manifest import model_name, precision_of
 from ...words.numbers import interval
+from .._shared.page import SIGNS
 from .._shared.terminal import bullets, plain, skipped_lines
-from .page import SIGNS, beside_value, measured_line
+from .page import beside_value, measured_line
 
 _INDENT = "     "
 _COLOURS = {"good": "bold green", "look": "bold yellow", "bad": "bold red"}

@@ -151,7 +151,7 @@ def _tests(rows: list[Row], title: str, theme: Theme) -> alt.LayerChart:
     y = share_axis("statistic", "Kolmogorov–Smirnov D")
     shapes = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"]
     marks = alt.Scale(domain=lengths, range=[shapes[i % len(shapes)] for i in range(len(lengths))])
-    shades = alt.Scale(domain=lengths, range=_shades(theme.ramp, len(lengths)))
+    shades = alt.Scale(domain=lengths, range=theme.shades(len(lengths)))
     legend = alt.Legend(columns=6, title="L", titleOrient="left", titleColor=theme.ink)
     colour = alt.Color("length:N", title="L", scale=shades, legend=legend)
     shape = alt.Shape("length:N", title="L", scale=marks, legend=legend)
@@ -163,11 +163,3 @@ def _tests(rows: list[Row], title: str, theme: Theme) -> alt.LayerChart:
         points.encode(x=x, y=y, color=colour, shape=shape, tooltip=tips),
     ]
     return panel(layers, title)
-
-
-def _shades(ends: tuple[str, str], count: int) -> list[str]:
-    """Colours in equal steps from one end to the other."""
-    first, last = ([int(end[i : i + 2], 16) for i in (1, 3, 5)] for end in ends)
-    parts = [step / max(1, count - 1) for step in range(count)]
-    mixed = [[round(a + (b - a) * part) for a, b in zip(first, last, strict=True)] for part in parts]
-    return ["#" + "".join(f"{channel:02x}" for channel in colour) for colour in mixed]

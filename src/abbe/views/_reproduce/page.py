@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import polars as pl
 from ...words.manifest import for_others, model_name, part_of
 from ...words.numbers import duration, number, percent
 from ...words.paper import DRIFT, FIGURES, PAPER_SECONDS
-from .._shared.page import as_json, render, script, vega
+from .._shared.page import as_json, manifest_parts, numbers_of, render, script, vega
 from .._shared.theme import THEMES
 from .figures import save_drawings, specification
 from .words import WORDS, settings_line
@@ -56,14 +55,13 @@ def reproduction_page(reproduction: Reproduction) -> str:
         model=model_name(manifest),
         facts=facts(reproduction),
         count=count(reproduction.claims),
-        claims=[(claim, *ANSWERS[claim.answer], _numbers(claim)) for claim in reproduction.claims],
+        claims=[(claim, *ANSWERS[claim.answer], numbers_of(claim.numbers)) for claim in reproduction.claims],
         figures=[(figure, WORDS[figure.name], settings_line(figure), _tables(figure)) for figure in shown],
         readings=readings_rows(reproduction),
         readings_note=READINGS_NOTE,
         times=times(reproduction),
         total=duration(part_of(manifest, "seconds").get("total")),
-        skipped=[str(why) for why in manifest.get("skipped", ())],
-        manifest=json.dumps(for_others(manifest), indent=2, ensure_ascii=False, default=str),
+        **manifest_parts(for_others(manifest)),
         charts=as_json({figure.name: _both_themes(figure) for figure in shown}),
     )
 
@@ -153,10 +151,6 @@ def times(reproduction: Reproduction) -> list[tuple[str, str, str]]:
         for name in FIGURES
         if name in reproduction.seconds
     ]
-
-
-def _numbers(claim: Claim) -> list[tuple[str, str]]:
-    return [(name, number(value)) for name, value in claim.numbers.items()]
 
 
 def _tables(figure: Figure) -> list[tuple[list[str], list[list[str]]]]:

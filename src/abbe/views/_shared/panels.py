@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import altair as alt
 import polars as pl
@@ -13,6 +13,7 @@ import polars as pl
 WIDTH, HEIGHT = 268, 216  # two panels fill the text width of a paper
 Row = dict[str, Any]
 Panel = alt.LayerChart | alt.ConcatChart
+Axis = TypeVar("Axis", alt.X, alt.Y)
 VECTOR_NAMES = {"embedding": "token embeddings", "value": "value vectors", "hidden": "hidden states"}
 _DIGITS = 6
 
@@ -116,9 +117,9 @@ def _bands(rows: Sequence[Row], x: alt.X, y: alt.Y, colour: alt.Color) -> list[a
     return [marks.encode(x=x, y=renamed(y, "low"), y2=alt.Y2("high:Q"), color=colour)]
 
 
-def renamed(y: alt.Y, field: str) -> alt.Y:
+def renamed(axis: Axis, field: str) -> Axis:
     """The same axis for another column."""
-    other: alt.Y = y.copy()
+    other: Axis = axis.copy()
     other.shorthand = f"{field}:Q"
     return other
 

@@ -46,13 +46,6 @@ def length_axis(lengths: Sequence[int]) -> alt.X:
     return places_axis("length", "length L (tokens)", lengths)
 
 
-def x_of(x: alt.X, field: str) -> alt.X:
-    """The same axis for another column."""
-    other: alt.X = x.copy()
-    other.shorthand = f"{field}:Q"
-    return other
-
-
 # -- Series -----------------------------------------------------------------------------------------------------------
 
 
@@ -202,16 +195,23 @@ def finished(
     *,
     filled: Iterable[str] = (),
     columns: int = 2,
+    legend_columns: int = 2,
+    independent: Iterable[str] = (),
 ) -> Spec:
-    """The panels that are there: a question as title, the settings under it, and datasets that are filled later."""
+    """The panels that are there: a question as title, the settings under it, and datasets that are filled later.
+
+    Channels in `independent` have a scale per panel.
+    """
     there = [dict(made) for made in panels if made is not None] or [nothing(THEMES[theme])]
     datasets: dict[str, Any] = {name: [] for name in filled}
     _use_all(there, datasets)
     for one in there:
         datasets |= {name: list(rows) for name, rows in one.pop("datasets").items()}
-    return {
+    config, scales = THEMES[theme].config(), dict.fromkeys(independent, "independent")
+    config["legend"]["columns"] = legend_columns
+    chart = {
         "$schema": alt.SCHEMA_URL,
-        "config": THEMES[theme].config(),
+        "config": config,
         "title": {"text": question, "subtitle": list(about), "fontSize": 15},
         "description": f"{question} {'; '.join(about)}",
         "padding": 10,
@@ -219,6 +219,7 @@ def finished(
         "columns": columns,
         "datasets": datasets,
     }
+    return chart | ({"resolve": {"scale": scales}} if scales else {})
 
 
 def _use_all(panels: Sequence[Spec], names: Iterable[str]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -12,6 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from ...words.finding import Finding
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Numbers as a person reads them, for terminal and page; every row is as long as `columns`."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    choose: str = ""  # what its first column names, if a page shows one of them at a time
 
 
 def plain(text: str) -> str:
@@ -28,6 +40,21 @@ def new_table(*right: str, first: str | None = None, **options: Any) -> Table:
     for name in right:
         table.add_column(name, justify="right")
     return table
+
+
+def draw(table: TextTable, *breaks: str) -> Table:
+    """All columns but the first are set to the right; a cell goes on in a new line before each of `breaks`."""
+    drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title or None, title_justify="left")
+    for row in table.rows:
+        cells = list(map(plain, row))
+        for mark in breaks:
+            cells = [cell.replace(f" {mark}", f"\n{mark}") for cell in cells]
+        drawn.add_row(*map(Text, cells))
+    return drawn
+
+
+def note_lines(table: TextTable) -> list[Text]:
+    return [Text(f"{table.note}\n", style="dim")] if table.note else []
 
 
 def bullets(findings: Iterable[Finding]) -> list[Padding]:

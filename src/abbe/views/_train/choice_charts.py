@@ -9,12 +9,11 @@ import altair as alt
 import polars as pl
 
 from ...words.lab import PUBLISHED, PUBLISHED_PAPER
-from .._shared.panels import Look, Row, numbers, places_axis, rows_of, series_style, share_axis, tip
-from .._shared.series import Spec, finished, panel, source, x_of
+from .._shared.panels import Look, Row, numbers, places_axis, renamed, rows_of, series_style, share_axis, tip
+from .._shared.series import Spec, finished, panel, source
 from .._shared.theme import THEMES, Theme, ThemeName
-from .axes import accuracy_axis, near_axis, wide_axis
-from .looks import MEANS, SEEDS, looks_of, over_seeds
-from .named import ENDED, length_rows, named_table, with_names
+from .looks import MEANS, SEEDS, accuracy_axis, looks_of, near_axis, over_seeds, wide_axis
+from .words import ENDED, length_rows, named_table, with_names
 
 if TYPE_CHECKING:
     from ...studies import Experiment
@@ -57,7 +56,7 @@ def _dots(
     ends = [{"shown": name, "low": low, "high": high} for name, (low, high) in intervals.items()
             if low is not None and high is not None]  # fmt: skip
     bars = source(ends).mark_rule(strokeWidth=3, opacity=0.35)
-    layers = [bars.encode(x=x_of(x, "low"), x2="high:Q", y=y, color=colour)] if ends else []
+    layers = [bars.encode(x=renamed(x, "low"), x2="high:Q", y=y, color=colour)] if ends else []
     tips = [tip("shown", "run", "N"), tip(value)]
     layers += [
         source(there).mark_point(**SEEDS).encode(x, y, colour, tooltip=[*tips, tip("seed"), tip("rate")]),
@@ -80,9 +79,7 @@ def rate_chart(experiment: Experiment, theme: ThemeName) -> Spec:
         _over_rates(rows, "ended", losses, style, "training loss"),
     ]
     about = ["small points: single seeds, lines: their mean; a cross: a seed that diverged"]
-    chart = finished(panels, "How much does the learning rate matter?", about, theme)
-    chart["config"]["legend"]["columns"] = 3
-    return chart
+    return finished(panels, "How much does the learning rate matter?", about, theme, legend_columns=3)
 
 
 def _over_rates(rows: list[Row], value: str, y: alt.Y, style: Mapping[str, Any], title: str) -> Spec | None:
@@ -136,9 +133,7 @@ def length_chart(experiment: Experiment, theme: ThemeName) -> Spec:
         f"dashed: {PUBLISHED_PAPER}, trained on up to 16 items as here",
     ]
     question = "How far does accuracy hold beyond the lengths of training?"
-    chart = finished([overview, *panels], question, about, theme, columns=3)
-    chart["config"]["legend"]["columns"] = 3
-    return chart
+    return finished([overview, *panels], question, about, theme, columns=3, legend_columns=3)
 
 
 def _published(name: str) -> str:

@@ -11,10 +11,8 @@ import polars as pl
 from .._shared.panels import Look, Row, numbers, renamed, rows_of, series_style, share_axis, tip
 from .._shared.series import Spec, finished, panel, source
 from .._shared.theme import THEMES, ThemeName
-from .axes import wide_axis
-from .looks import BROAD, CONTROL_DASH, looks_of
-from .named import with_names
-from .words import QUANTITIES, as_number, optimizer_name, temperature_name
+from .looks import BROAD, CONTROL_DASH, looks_of, wide_axis
+from .words import QUANTITIES, as_number, optimizer_name, temperature_name, with_names
 
 if TYPE_CHECKING:
     from ...studies import Experiment
@@ -72,9 +70,7 @@ def _chart(
 ) -> Spec:  # fmt: skip
     style = series_style(looks, series)
     panels = [_panel(experiment, series, looks, style, name, banded, theme) for name in _DRAWN]
-    chart = finished(panels, question, about, theme, columns=3)
-    chart["config"]["legend"]["columns"] = 3
-    return chart
+    return finished(panels, question, about, theme, columns=3, legend_columns=3)
 
 
 def _panel(

@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ...words.lab import PUBLISHED, PUBLISHED_PAPER
 from ...words.numbers import MISSING, number, percent, with_interval
-from .._shared.terminal import bullets, new_table, plain, skipped_lines
-from .._shared.text_table import TextTable
-from .named import length_rows, with_names
-from .words import about_lines, in_order, normalizer_name, optimizer_name, question_of, signal_name
+from .._shared.terminal import TextTable, bullets, draw, note_lines, plain, skipped_lines
+from .words import (
+    about_lines,
+    in_order,
+    length_rows,
+    normalizer_name,
+    optimizer_name,
+    question_of,
+    signal_name,
+    with_names,
+)
 
 if TYPE_CHECKING:
     from ...studies import Experiment
@@ -50,17 +56,10 @@ def train_table(experiment: Experiment) -> RenderableType:
     about = [Text(plain(line), style="dim") for line in about_lines(experiment)]
     parts: list[RenderableType] = [*heading, *about, *bullets(experiment.findings)]
     for table in (*main_tables(experiment), *warning_tables(experiment)):
-        parts += [_drawn(table), *([Text(f"{table.note}\n", style="dim")] if table.note else [])]
+        drawn = draw(table, "(", "@ ")  # below its number
+        drawn.columns[0].overflow = "fold"  # names of normalizers are long words
+        parts += [drawn, *note_lines(table)]
     return Group(*parts, *skipped_lines(experiment.manifest))
-
-
-def _drawn(table: TextTable) -> Table:
-    drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title, title_justify="left")
-    drawn.columns[0].overflow = "fold"  # names of normalizers are long words
-    for row in table.rows:
-        cells = (plain(cell).replace(" (", "\n(").replace(" @ ", "\n@ ") for cell in row)  # below its number
-        drawn.add_row(*map(Text, cells))
-    return drawn
 
 
 def train_tables(experiment: Experiment) -> list[TextTable]:

@@ -12,10 +12,8 @@ from ...words.lab import CHOICE
 from .._shared.panels import Look, Row, numbers, places_axis, renamed, rows_of, series_style, tip
 from .._shared.series import Spec, finished, linear_axis, panel, source
 from .._shared.theme import THEMES, ThemeName
-from .axes import accuracy_axis, wide_axis
-from .looks import BROAD, CONTROL_DASH, MEANS, SEEDS, hues, looks_of, over_seeds
-from .named import ENDED
-from .words import CONTROL, in_order, normalizer_name, optimizer_name, temperature_name
+from .looks import BROAD, CONTROL_DASH, MEANS, SEEDS, accuracy_axis, hues, looks_of, over_seeds, wide_axis
+from .words import CONTROL, ENDED, in_order, normalizer_name, optimizer_name, temperature_name
 
 if TYPE_CHECKING:
     from ...studies import Experiment
@@ -74,9 +72,8 @@ def _over_temperature(
             there = [row for row in rows if row["optimizer"] == optimizer and _is_on(side, row, controlled)]
             title = f"{optimizer_name(optimizer)}, {side}" if controlled else optimizer_name(optimizer)
             panels.append(_by_temperature(there, value, temperatures, list(looks), y, style, title))
-    chart = finished(panels, question, about, theme, columns=2 if controlled else min(3, len(panels)))
-    chart["config"]["legend"]["columns"] = 3
-    return chart
+    columns = 2 if controlled else min(3, len(panels))
+    return finished(panels, question, about, theme, columns=columns, legend_columns=3)
 
 
 def _is_on(side: str, row: Row, controlled: set[str]) -> bool:
@@ -137,11 +134,8 @@ def rates_chart(experiment: Experiment, theme: ThemeName) -> Spec:
         "mean over the last fifth of the steps; a ring marks the best rate, a cross a seed that diverged",
         "compensated rates are those of the other maps: that of the query map is smaller",
     ]
-    chart = finished(
-        panels, "Does the best learning rate move with T?", about, theme, columns=min(3, max(2, len(optimizers)))
-    )
-    chart["config"]["legend"]["columns"] = 3
-    return chart
+    question, columns = "Does the best learning rate move with T?", min(3, max(2, len(optimizers)))
+    return finished(panels, question, about, theme, columns=columns, legend_columns=3)
 
 
 def _series(row: Row) -> str:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import altair as alt
 
-from .._shared.panels import Row, rows_of, tip
-from .._shared.series import Spec, finished, panel, source, x_of
+from .._shared.panels import Row, renamed, rows_of, tip
+from .._shared.series import Spec, finished, panel, source
 from .._shared.theme import THEMES, Theme, ThemeName
 from .looks import looks_of
 from .words import signal_name
@@ -35,8 +35,8 @@ def warning_chart(experiment: Experiment, theme: ThemeName) -> Spec | None:
     panels = [_auc([row for row in rows if row["auc"] is not None], colours)]
     panels += [_roc(experiment, rows, colours)]
     panels += [_alerts([row for row in rows if row["kind"] == "alert"], colours)]
-    chart = finished(panels, "Which quantity warns before the loss does?", about, theme)
-    return chart | {"resolve": {"scale": dict.fromkeys(("color", "shape", "x", "y"), "independent")}}
+    question = "Which quantity warns before the loss does?"
+    return finished(panels, question, about, theme, independent=["color", "shape", "x", "y"])
 
 
 def _auc(rows: list[Row], theme: Theme) -> Spec | None:
@@ -59,7 +59,7 @@ def _auc(rows: list[Row], theme: Theme) -> Spec | None:
     known = [row for row in rows if row["auc_low"] is not None]
     bars = source(known).mark_rule(color=theme.selected, strokeWidth=3, opacity=0.45)
     layers = [source([{"auc": 0.5}]).mark_rule(color=theme.control, strokeDash=[4, 3]).encode(x=x)]
-    layers += [bars.encode(x=x_of(x, "auc_low"), x2="auc_high:Q", y=y)] if known else []
+    layers += [bars.encode(x=renamed(x, "auc_low"), x2="auc_high:Q", y=y)] if known else []
     dots = source(rows).mark_point(filled=True, size=60, opacity=1, color=theme.selected)
     return panel([*layers, dots.encode(x, y, tooltip=tips)], "quantities of the monitor", height=_LINE * len(rows))
 
@@ -116,7 +116,7 @@ def _alerts(rows: list[Row], theme: Theme) -> Spec | None:
     tips = [tip("signal", "alert", "N"), tip("shown", "of", "N"), tip("share"), tip("lead", "median lead (steps)")]
     between = source(rows).mark_rule(color=theme.control, opacity=0.6)
     layers = [
-        between.encode(x=x_of(x, "warned"), x2="false_alarms:Q", y=y),
+        between.encode(x=renamed(x, "warned"), x2="false_alarms:Q", y=y),
         source(points).mark_point(filled=True, size=60, opacity=1).encode(x, y, colour, shape, tooltip=tips),
     ]
     return panel(layers, "alerts of the monitor, as they are", height=_LINE * len(rows))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ from ...words.manifest import for_others, model_name
 from ...words.training import Quantity, alert_numbers, alert_place, alert_words, listed, watched_words
 from .._reproduce.figures import save_drawings
 from .._shared.data import packed_json, packed_table, plain_value
-from .._shared.page import render, script
+from .._shared.page import SIGNS, manifest_parts, render, script
 from .answer import about_line, alerts_of, answer_of, checks_rules, key_numbers
 from .charts import watch_chart
 from .kept import Kept, kept_of
@@ -26,7 +25,6 @@ SCRIPTS = (
     "page.js", "numbers.js", "map_cells.js", "report_data.js", "watch/data.js", "watch/draw.js", "watch/curves.js",
     "watch/map.js", "watch/alerts.js", "watch/address.js", "watch/start.js",
 )  # fmt: skip
-_SIGNS = {"good": ("✓", "good"), "look": ("!", "to look at"), "bad": ("✕", "bad")}  # seen without colours, too
 _LISTED = 400  # alerts in the list of the page
 
 
@@ -34,9 +32,9 @@ def watch_page(training: Training, reload: int | None = None) -> str:
     """The page of a training run."""
     manifest, answer, alerts = for_others(training.manifest), answer_of(training), alerts_of(training)
     kept = kept_of(training) if training.records else None
-    sign, grade_words = _SIGNS[answer.grade]
+    sign, grade_words = SIGNS[answer.grade]
     measures = [watched_words(manifest, name) for name in kept.measures] if kept else []
-    page = render(
+    return render(
         "watch.html.jinja",
         scripts=[script(name) for name in SCRIPTS] if kept else [script("page.js")],
         model=model_name(manifest),
@@ -53,11 +51,9 @@ def watch_page(training: Training, reload: int | None = None) -> str:
         alerts=[_alert(place, alert) for place, alert in enumerate(alerts)][-_LISTED:][::-1],
         unlisted=max(0, len(alerts) - _LISTED),
         reload=reload,
-        skipped=[str(why) for why in manifest.get("skipped") or ()],
-        manifest=json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
+        **manifest_parts(manifest),
         **_data(kept, measures, alerts, reload),
     )
-    return page.encode("utf-8", "replace").decode("utf-8")  # half a character in some text would break the file
 
 
 def write_watch_page(training: Training, path: Path, reload: int | None = None) -> None:

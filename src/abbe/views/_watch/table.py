@@ -10,8 +10,7 @@ from rich.text import Text
 from ...words.manifest import model_name
 from ...words.numbers import number
 from ...words.training import alert_place, alert_words
-from .._shared.terminal import new_table, plain, skipped_lines
-from .._shared.text_table import TextTable
+from .._shared.terminal import TextTable, draw, plain, skipped_lines
 from .answer import about_line, alerts_of, answer_of, last_values
 
 if TYPE_CHECKING:
@@ -44,10 +43,7 @@ def watch_table(training: Training) -> RenderableType:
     ]  # fmt: skip
     for table in (alert_table(training, _MOST), values_table(training)):
         if table.rows:
-            drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title, title_justify="left")
-            for row in table.rows:
-                drawn.add_row(*map(plain, row))
-            parts += [drawn, *([Text(table.note, style="dim")] if table.note else [])]
+            parts += [draw(table), *([Text(table.note, style="dim")] if table.note else [])]
     return Group(*parts, *skipped_lines(training.manifest))
 
 
