@@ -14,8 +14,8 @@ from ...words.manifest import model_name, text_name
 from ...words.numbers import percent
 from ...words.paper import PAPER_CRITICAL_SHARE
 from .._reproduce.figures import save_drawings
-from .._shared.panels import INTERVAL_TIPS, Look, Row, data, numbers, places_axis, renamed, rows_of, series_style, tip
-from .._shared.series import Spec, finished, log_axis, panel, unchecked
+from .._shared.panels import INTERVAL_TIPS, Look, Row, numbers, places_axis, renamed, rows_of, series_style, tip
+from .._shared.series import Spec, finished, log_axis, panel, source, unchecked
 from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
 from .._study_page import study_page
@@ -88,8 +88,8 @@ def _rises(study: Capacity, way: str, theme: Theme) -> Spec:
     scale = alt.Scale(domain=[f"L = {length:,}" for length in lengths], range=shades)
     colour = alt.Color("shown:N", title=None, scale=scale, legend=alt.Legend(symbolType="stroke", columns=4))
     tips = [tip("length", "length L"), tip("n", "kept keys N"), tip("rise", "rise (%)"), *INTERVAL_TIPS]
-    drawn, banded = alt.Chart(data(rows)), [row for row in rows if row["low"] is not None]
-    layers = [alt.Chart(data(banded)).mark_area(opacity=0.18).encode(x, renamed(y, "low"), colour, y2="high:Q")]
+    drawn, banded = source(rows), [row for row in rows if row["low"] is not None]
+    layers = [source(banded).mark_area(opacity=0.18).encode(x, renamed(y, "low"), colour, y2="high:Q")]
     layers += [
         drawn.mark_line(strokeWidth=2).encode(x, y, colour, tooltip=tips),
         drawn.mark_point(filled=True, size=18, opacity=1).encode(x, y, colour, tooltip=tips),
@@ -99,7 +99,7 @@ def _rises(study: Capacity, way: str, theme: Theme) -> Spec:
 
 
 def _levels(taus: Sequence[Row], y: alt.Y, theme: Theme) -> list[alt.Chart]:
-    lines = alt.Chart(data(taus))
+    lines = source(taus)
     return [
         lines.mark_rule(color=theme.claim, strokeDash=[5, 3], strokeWidth=1.2).encode(y=y),
         lines.mark_text(color=theme.claim, align="right", baseline="bottom", dy=-2, fontSize=10).encode(
@@ -120,9 +120,9 @@ def _over_length(study: Capacity, theme: Theme) -> Spec:
     y = log_axis("capacity", "capacity N* (keys)", numbers([*rows, *paper], "capacity", "low", "high"))
     style = series_style(looks, looks)
     tips = [tip("shown", "series", "N"), tip("length"), tip("capacity", "N*"), tip("share", "N*/L"), *INTERVAL_TIPS]
-    drawn, ends = alt.Chart(data(rows)), [row for row in rows if row["low"] is not None]
-    bars = alt.Chart(data(ends)).mark_rule(opacity=0.45, strokeWidth=3)
-    layers = [alt.Chart(data(paper)).mark_line().encode(x, y, **style)]
+    drawn, ends = source(rows), [row for row in rows if row["low"] is not None]
+    bars = source(ends).mark_rule(opacity=0.45, strokeWidth=3)
+    layers = [source(paper).mark_line().encode(x, y, **style)]
     layers += [bars.encode(x=x, y=renamed(y, "low"), y2="high:Q", color=style["color"])] if ends else []
     layers += [
         drawn.mark_line().encode(x, y, tooltip=tips, **style),

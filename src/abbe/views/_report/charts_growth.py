@@ -8,18 +8,7 @@ import altair as alt
 import polars as pl
 
 from .._shared.panels import Look, renamed, rows_of, share_axis, tip
-from .._shared.series import (
-    Axes,
-    Legend,
-    Spec,
-    finished,
-    length_axis,
-    log_axis,
-    look_of,
-    panel,
-    source,
-    unchecked,
-)
+from .._shared.series import Axes, Legend, Spec, finished, length_axis, log_axis, look_of, panel, source, unchecked
 from .._shared.theme import THEMES, ThemeName
 from .charts_bars import counted, equal_bars
 from .charts_table import (

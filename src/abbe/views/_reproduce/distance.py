@@ -11,23 +11,17 @@ from ...words.paper import PAPER_CRITICAL_SHARE
 from .._shared.panels import (
     INTERVAL_TIPS,
     Look,
-    Panel,
     Row,
-    data,
     numbers,
-    of_vectors,
-    panel,
     places_axis,
     renamed,
     series_style,
     share_axis,
     tip,
     value_axis,
-    vector_name,
-    vectors_of,
-    with_intervals,
 )
 from .._shared.theme import Theme
+from .panels import Panel, by_vectors, data, panel, with_intervals
 
 if TYPE_CHECKING:
     from ...studies import Figure
@@ -38,8 +32,7 @@ AXES = {"length": "length L (tokens)", "n": "selected tokens N"}
 def distance_panels(figure: Figure, theme: Theme) -> list[Panel]:
     """One panel for each kind of vectors, against L (2a) or N (2b)."""
     axis = "length" if figure.name == "2a" else "n"
-    table = figure.tables["distance"]
-    return [_distances(of_vectors(table, kind), axis, vector_name(kind), theme) for kind in vectors_of(table)]
+    return [_distances(rows, axis, name, theme) for name, rows in by_vectors(figure.tables["distance"]).items()]
 
 
 def _distances(rows: list[Row], axis: str, title: str, theme: Theme) -> alt.LayerChart:
@@ -77,11 +70,10 @@ def _proved_range(rows: list[Row], axis: str, shown: str) -> list[Row]:
 
 def critical_panels(figure: Figure, theme: Theme) -> list[Panel]:
     """The critical N against L, then the statistic it rests on against N; for several kinds of vectors a row each."""
-    critical, tests = figure.tables["critical"], figure.tables["tests"]
-    kinds = vectors_of(critical)
-    above = [_critical(of_vectors(critical, kind), f"critical N, {vector_name(kind)}", theme) for kind in kinds]
-    below = [_tests(of_vectors(tests, kind), f"test by heads, {vector_name(kind)}", theme) for kind in kinds]
-    if len(kinds) == 1:
+    critical, tests = by_vectors(figure.tables["critical"]), by_vectors(figure.tables["tests"])
+    above = [_critical(rows, f"critical N, {name}", theme) for name, rows in critical.items()]
+    below = [_tests(tests.get(name, []), f"test by heads, {name}", theme) for name in critical]
+    if len(critical) == 1:
         return [*above, *below]
     return [alt.concat(*row, columns=2) for row in (above, below)]
 

@@ -7,21 +7,9 @@ from typing import TYPE_CHECKING
 import altair as alt
 import polars as pl
 
-from .._shared.panels import (
-    Look,
-    Panel,
-    Row,
-    data,
-    numbers,
-    panel,
-    places_axis,
-    rows_of,
-    series_style,
-    tip,
-    value_axis,
-    with_intervals,
-)
+from .._shared.panels import Look, Row, numbers, places_axis, rows_of, series_style, tip, value_axis
 from .._shared.theme import Theme
+from .panels import Panel, data, panel, with_intervals
 
 if TYPE_CHECKING:
     from ...studies import Figure

@@ -13,11 +13,11 @@ import altair as alt
 
 from ..._errors import AbbeError
 from .._shared.page import vega_lite_version
-from .._shared.panels import Panel, data, panel
 from .._shared.series import unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
 from .distance import critical_panels, distance_panels
 from .drift import drift_panels
+from .panels import Panel, data, panel
 from .sensitivity import sensitivity_panels
 from .separability import separability_panels
 from .words import WORDS, settings_line

@@ -12,9 +12,7 @@ import polars as pl
 
 WIDTH, HEIGHT = 268, 216  # two panels fill the text width of a paper
 Row = dict[str, Any]
-Panel = alt.LayerChart | alt.ConcatChart
 Axis = TypeVar("Axis", alt.X, alt.Y)
-VECTOR_NAMES = {"embedding": "token embeddings", "value": "value vectors", "hidden": "hidden states"}
 _DIGITS = 6
 
 
@@ -32,23 +30,6 @@ def _tidy(value: Any) -> Any:
 def numbers(rows: Iterable[Row], *fields: str) -> list[float]:
     """All values of these columns that are there."""
     return [row[name] for row in rows for name in fields if row.get(name) is not None]
-
-
-def vectors_of(table: pl.DataFrame) -> list[str]:
-    """The kinds of vectors in the table, in its order."""
-    return table["vectors"].unique(maintain_order=True).to_list()
-
-
-def of_vectors(table: pl.DataFrame, kind: str) -> list[Row]:
-    return rows_of(table.filter(pl.col("vectors") == kind))
-
-
-def vector_name(kind: str) -> str:
-    return VECTOR_NAMES.get(kind, f"{kind} vectors")
-
-
-def data(rows: Sequence[Row]) -> alt.InlineData:
-    return alt.InlineData(values=list(rows))
 
 
 def places_axis(field: str, title: str, places: Iterable[float], *, every: bool = True) -> alt.X:
@@ -89,34 +70,6 @@ def _ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if low <= tick <= high * 10 ** (-0.03 * decades)]
 
 
-def with_intervals(
-    rows: Sequence[Row], x: alt.X, y: alt.Y, tips: Sequence[alt.Tooltip], style: Mapping[str, Any]
-) -> list[alt.Chart]:
-    """Lines with a point at every measured place, before their intervals; `style` are the encodings of the series."""
-    chart, tooltip = alt.Chart(data(rows)), [*tips, *INTERVAL_TIPS]
-    points = chart.mark_point(filled=True, size=34, opacity=1)
-    return [
-        *_bands(rows, x, y, style["color"]),
-        chart.mark_line().encode(x=x, y=y, tooltip=tooltip, **style),
-        points.encode(x=x, y=y, tooltip=tooltip, color=style["color"]),
-    ]
-
-
-def _bands(rows: Sequence[Row], x: alt.X, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
-    """A band from low to high, or a bar where a band would have no width. Rows without an interval have none."""
-    whole = [row for row in rows if row.get("low") is not None and row.get("high") is not None]
-    if not whole:
-        return []
-    floor = min((value for value in numbers(rows, "value", "low") if value > 0), default=0.0)
-    if is_log(numbers(rows, "value")):
-        whole = [row | {"low": max(row["low"], floor)} for row in whole]
-    field = str(x.shorthand).split(":")[0]
-    chart = alt.Chart(data(whole))
-    flat = len({row[field] for row in whole}) == 1
-    marks = chart.mark_rule(strokeWidth=4, opacity=0.35) if flat else chart.mark_area(opacity=0.2)
-    return [marks.encode(x=x, y=renamed(y, "low"), y2=alt.Y2("high:Q"), color=colour)]
-
-
 def renamed(axis: Axis, field: str) -> Axis:
     """The same axis for another column."""
     other: Axis = axis.copy()
@@ -130,10 +83,6 @@ def tip(field: str, title: str | None = None, kind: str = "Q") -> alt.Tooltip:
 
 
 INTERVAL_TIPS = (tip("low", "interval from"), tip("high", "to"))
-
-
-def panel(layers: Sequence[alt.Chart], title: str, width: int = WIDTH, height: int = HEIGHT) -> alt.LayerChart:
-    return alt.LayerChart(layer=list(layers), width=width, height=height, title=title)
 
 
 def share_axis(field: str, title: str) -> alt.Y:
