@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..words.finding import NOTICE, Finding, KeyNumber
 from ..words.measures import measure_words
-from ..words.numbers import MISSING, interval, number
+from ..words.numbers import MISSING, interval, many, number
 from ._diagnosis import summary
 from ._report.charts_growth import growth_chart
 from ._report.charts_map import map_chart
@@ -39,8 +39,7 @@ _USED = re.compile(r'(\bid="|url\(#|href="#)([^")]+)(["\)])')
 def run_html(run: Run) -> str:
     """What was measured on what, the map of the heads, their growth, the main measures, and what was skipped."""
     skipped = [escape(str(why)) for why in run.manifest.get("skipped") or ()]
-    parts = [_about(run), _charts(run), _main_measures(run), _list("Skipped", skipped)]
-    return card(parts)
+    return card([_about(run), _charts(run), _main_measures(run), _list("Skipped", skipped)])
 
 
 def report_html(report: Report) -> str:
@@ -66,7 +65,7 @@ def _about(run: Run) -> str:
     """One line: what was measured on what."""
     heads = of_heads(run.table).select("layer", "head").unique().height
     name, *rest = about_lines(run)
-    details = [f"{heads:,} {'head' if heads == 1 else 'heads'}", *rest, f"{len(run.table):,} rows"]
+    details = [many(heads, "head"), *rest, f"{len(run.table):,} rows"]
     error = (run.manifest.get("self_check") or {}).get("error")
     if isinstance(error, float):
         details.append(f"self-check error {error:.1e}")

@@ -181,11 +181,8 @@ def _about(manifest: Mapping[str, Any]) -> str:
 
 def _table(rows: pl.DataFrame) -> str:
     shown = [[_cell(value) for value in row] for row in rows.head(_MOST_ROWS).iter_rows()]
-    return table_of(rows.columns, shown) + _left_out(len(rows))
-
-
-def _left_out(rows: int) -> str:
-    return f"<p>{rows - _MOST_ROWS:,} more rows: .table holds all</p>" if rows > _MOST_ROWS else ""
+    left = len(rows) - _MOST_ROWS
+    return table_of(rows.columns, shown) + (f"<p>{left:,} more rows: .table holds all</p>" if left > 0 else "")
 
 
 def _cell(value: Any) -> str:

@@ -14,7 +14,7 @@ from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from ...words.numbers import percent
 from .._reproduce.figures import save_drawings
 from .._shared.panels import Look, Row, numbers, renamed, rows_of, series_style, tip, value_axis
-from .._shared.series import Spec, finished, panel, source, unchecked
+from .._shared.series import Spec, finished, lines, panel, source, unchecked
 from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
 from .._study_page import study_page
@@ -132,9 +132,7 @@ def _by_layer(layers: Sequence[Row], what: str, axis: str, title: str, looks: di
     x = alt.X("layer:O", title="layer", axis=alt.Axis(labelOverlap="parity"))
     y = value_axis("value", axis, values, log=False)
     tips = [tip("shown", "stage", "N"), tip("layer"), tip("value", axis)]
-    lines = source(rows).mark_line().encode(x, y, tooltip=tips, **style)
-    points = source(rows).mark_point(filled=True, size=34, opacity=1).encode(x, y, style["color"], tooltip=tips)
-    return panel([lines, points], title)
+    return panel(lines(rows, x, y, style, tips), title)
 
 
 def calibration_page(calibration: Calibration) -> str:

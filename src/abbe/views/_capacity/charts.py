@@ -15,7 +15,7 @@ from ...words.numbers import percent
 from ...words.paper import PAPER_CRITICAL_SHARE
 from .._reproduce.figures import save_drawings
 from .._shared.panels import INTERVAL_TIPS, Look, Row, numbers, places_axis, renamed, rows_of, series_style, tip
-from .._shared.series import Spec, finished, log_axis, panel, source, unchecked
+from .._shared.series import Spec, finished, lines, log_axis, panel, source, unchecked
 from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
 from .._study_page import study_page
@@ -99,10 +99,10 @@ def _rises(study: Capacity, way: str, theme: Theme) -> Spec:
 
 
 def _levels(taus: Sequence[Row], y: alt.Y, theme: Theme) -> list[alt.Chart]:
-    lines = source(taus)
+    levels = source(taus)
     return [
-        lines.mark_rule(color=theme.claim, strokeDash=[5, 3], strokeWidth=1.2).encode(y=y),
-        lines.mark_text(color=theme.claim, align="right", baseline="bottom", dy=-2, fontSize=10).encode(
+        levels.mark_rule(color=theme.claim, strokeDash=[5, 3], strokeWidth=1.2).encode(y=y),
+        levels.mark_text(color=theme.claim, align="right", baseline="bottom", dy=-2, fontSize=10).encode(
             x=alt.value("width"), y=y, text=alt.Text("shown:N")
         ),
     ]
@@ -120,15 +120,11 @@ def _over_length(study: Capacity, theme: Theme) -> Spec:
     y = log_axis("capacity", "capacity N* (keys)", numbers([*rows, *paper], "capacity", "low", "high"))
     style = series_style(looks, looks)
     tips = [tip("shown", "series", "N"), tip("length"), tip("capacity", "N*"), tip("share", "N*/L"), *INTERVAL_TIPS]
-    drawn, ends = source(rows), [row for row in rows if row["low"] is not None]
+    ends = [row for row in rows if row["low"] is not None]
     bars = source(ends).mark_rule(opacity=0.45, strokeWidth=3)
     layers = [source(paper).mark_line().encode(x, y, **style)]
     layers += [bars.encode(x=x, y=renamed(y, "low"), y2="high:Q", color=style["color"])] if ends else []
-    layers += [
-        drawn.mark_line().encode(x, y, tooltip=tips, **style),
-        drawn.mark_point(filled=True, size=34, opacity=1).encode(x, y, tooltip=tips, color=style["color"]),
-    ]
-    return panel(layers, "growth with the length")
+    return panel([*layers, *lines(rows, x, y, style, tips)], "growth with the length")
 
 
 def _looks(study: Capacity, theme: Theme) -> dict[str, Look]:

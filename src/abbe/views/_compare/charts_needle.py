@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 
 from .._shared.panels import Look, Row, places_axis, renamed, rows_of, series_style, share_axis, tip
-from .._shared.series import Spec, finished, panel, source, unchecked
+from .._shared.series import Spec, finished, lines, panel, source, unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
 from .charts import about_lines, looks_of
 from .words import name_of
@@ -56,8 +56,7 @@ def _panel(table: pl.DataFrame, field: str, title: str, looks: Mapping[str, Look
     layers = [
         source(chance).mark_line().encode(x=x, y=y, **style),
         bars.encode(x=x, y=renamed(y, "accuracy_low"), y2="accuracy_high:Q", color=style["color"]),
-        source(drawn).mark_line().encode(x=x, y=y, tooltip=tips, **style),
-        source(drawn).mark_point(filled=True, size=34, opacity=1).encode(x=x, y=y, tooltip=tips, color=style["color"]),
+        *lines(drawn, x, y, style, tips),
     ]
     return panel(layers, title)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from ...words.columns import Column
 from ...words.manifest import for_others, model_name, part_of
 from ...words.names import JUMPS
-from ...words.numbers import number
+from ...words.numbers import many, number
 from .._reproduce.figures import save_drawings
 from .._shared.data import both_themes
 from .._shared.page import as_json, manifest_parts, numbers_of, render, script, vega
@@ -32,7 +32,7 @@ ALL = "all"
 def compare_page(comparison: Comparison) -> str:
     """The page of a comparison."""
     manifest = for_others(comparison.manifest)
-    finding = comparison.recommendation
+    finding, more = comparison.recommendation, [column for column in COLUMNS if column.name not in IN_TABLE]
     return render(
         "compare.html.jinja",
         scripts=[vega(), *map(script, SCRIPTS)],
@@ -44,10 +44,10 @@ def compare_page(comparison: Comparison) -> str:
         parts=list(PARTS.values()),
         judgements=judgement_rows(comparison),
         columns=[BY_NAME[name].label for name in IN_TABLE],
-        rows=table_rows(comparison),
+        rows=[cells(row, [BY_NAME[name] for name in IN_TABLE]) for row in comparison.table.to_dicts()],
         between_jumps=jumps_remark(comparison),
-        more_columns=[column.label for column in more_columns()],
-        more_rows=[cells(row, more_columns()) for row in comparison.table.to_dicts()],
+        more_columns=[column.label for column in more],
+        more_rows=[cells(row, more) for row in comparison.table.to_dicts()],
         needle=needle_rows(comparison.needle),
         given=1 + int(part_of(manifest, "settings").get("needle_decoys") or 0),
         chance=_chances(comparison.needle),
@@ -79,41 +79,21 @@ def save_compare_figures(comparison: Comparison, folder: str | os.PathLike[str])
         'compare-pareto.png'
     """
     return save_drawings(
-        folder,
-        lambda theme: {f"compare-{name}": chart for name, chart in compare_charts(comparison, theme).items()},
+        folder, lambda theme: {f"compare-{name}": chart for name, chart in compare_charts(comparison, theme).items()}
     )
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A number, its interval, and what it is sorted by."""
-
-    text: str
-    interval: str
-    value: str
-
-
-def cells(row: Mapping[str, Any], columns: Any) -> tuple[str, list[Cell]]:
-    """The name of a normalizer and its cells."""
-    in_row = []
-    for column in columns:
-        value = row[column.name]
-        in_row.append(Cell(cell_text(column, row), interval(column, row), "" if value is None else str(value)))
-    return name_of(row["normalizer"]), in_row
-
-
-def table_rows(comparison: Comparison) -> list[tuple[str, list[Cell]]]:
-    return [cells(row, [BY_NAME[name] for name in IN_TABLE]) for row in comparison.table.to_dicts()]
+def cells(row: Mapping[str, Any], columns: Sequence[Column]) -> tuple[str, list[tuple[str, str, str]]]:
+    """The name of a normalizer and its cells: a number, its interval, and the value by which it is sorted."""
+    return name_of(row["normalizer"]), [
+        (cell_text(column, row), interval(column, row), "" if (value := row[column.name]) is None else str(value))
+        for column in columns
+    ]
 
 
 def jumps_remark(comparison: Comparison) -> str:
     """What the mark at some sensitivities means; empty where none is marked."""
     return BETWEEN_JUMPS if comparison.table[JUMPS].any() else ""
-
-
-def more_columns() -> list[Any]:
-    """Those that the first table leaves out."""
-    return [column for column in COLUMNS if column.name not in IN_TABLE]
 
 
 def judgement_rows(comparison: Comparison) -> list[tuple[str, list[bool]]]:
@@ -122,19 +102,7 @@ def judgement_rows(comparison: Comparison) -> list[tuple[str, list[bool]]]:
     return [(str(row["normalizer"]), [bool(row[name]) for name in PARTS]) for row in rows]
 
 
-@dataclass(frozen=True)
-class NeedleRow:
-    """Of one normalizer, kind of prompt and length: accuracy, gain and margin, all depths together."""
-
-    name: str
-    kind: str
-    length: str
-    prompts: str
-    measured: list[Cell]
-    chance: str
-
-
-def needle_rows(needle: pl.DataFrame) -> list[NeedleRow]:
+def needle_rows(needle: pl.DataFrame) -> list[dict[str, Any]]:
     """For every normalizer and kind each length, and all of them together."""
     rows = needle.filter(pl.col("kind").is_not_null() & pl.col("depth").is_null()).to_dicts()
     columns = [BY_NAME[f"needle_{name}"] for name in ("accuracy", "gain", "margin")]
@@ -142,8 +110,10 @@ def needle_rows(needle: pl.DataFrame) -> list[NeedleRow]:
     for row in rows:
         name, measured = cells(row | {f"needle_{key}": value for key, value in row.items()}, columns)
         length = ALL if row["length"] is None else number(row["length"])
-        chance = value_text(columns[0], row["chance"])
-        shown.append(NeedleRow(name, row["kind"], length, number(row["prompts"]), measured, chance))
+        shown.append({
+            "name": name, "kind": row["kind"], "length": length, "prompts": number(row["prompts"]),
+            "measured": measured, "chance": value_text(columns[0], row["chance"]),
+        })  # fmt: skip
     return shown
 
 
@@ -162,9 +132,8 @@ def _meaning(meaning: str, manifest: Mapping[str, Any]) -> str:
 def measured_line(comparison: Comparison) -> str:
     """What was compared on what, in one line."""
     manifest = comparison.manifest
-    count = comparison.table.height - 1
     windows, length = len(manifest.get("windows") or ()), part_of(manifest, "settings").get("length")
-    parts = [f"{count} alternative{'' if count == 1 else 's'} to the model's attention as it is"]
+    parts = [f"{many(comparison.table.height - 1, 'alternative')} to the model's attention as it is"]
     if windows:
         parts.append(f"each on the same {windows} windows of {length:,} tokens")
     if name := part_of(manifest, "text").get("name"):

@@ -13,7 +13,7 @@ from ...words.manifest import model_name, part_of, text_name
 from ...words.names import BASELINE
 from .._reproduce.figures import save_drawings
 from .._shared.panels import HEIGHT, WIDTH, Look, Row, numbers, renamed, rows_of, series_style, share_axis, tip
-from .._shared.series import Spec, finished, panel, source, unchecked
+from .._shared.series import Spec, finished, lines, panel, source, unchecked
 from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
 from .._study_page import study_page
@@ -94,30 +94,22 @@ def _plans(rows: Sequence[Row], field: str, title: str, limit: float, theme: The
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     hues = (theme.selected, theme.third, theme.fourth, theme.claim, theme.control, theme.alarm)
     colours = [theme.ink if kind == MIXED else hues[place % len(hues)] for place, kind in enumerate(kinds)]
-    scale = alt.Scale(domain=kinds, range=colours)
     beside = alt.Scale(zero=False, nice=True, padding=10)
     x = alt.X(f"{field}:Q", title=title, scale=beside, axis=alt.Axis(tickCount=6))
     y = alt.Y("cost:Q", title="rise of the loss (%)", scale=beside, axis=alt.Axis(tickCount=6))
-    colour = alt.Color("kind:N", title=None, scale=scale, legend=alt.Legend(symbolType="circle"))
-    ends = (tip("low", "from"), tip("high", "to"))
-    tips = [
-        tip("full", "plan", "N"),
-        tip("steps", "steps of tuning"),
-        tip(field, title),
-        tip("cost", "rise (%)"),
-        *ends,
-    ]
+    legend = alt.Legend(symbolType="circle")
+    colour = alt.Color("kind:N", title=None, scale=alt.Scale(domain=kinds, range=colours), legend=legend)
+    tips = [tip("full", "plan", "N"), tip("steps", "steps of tuning"), tip(field, title), tip("cost", "rise (%)")]
+    tips += [tip("low", "from"), tip("high", "to")]
     tuned, bare = ([row for row in rows if bool(row["steps"]) is done] for done in (True, False))
-    ring = source([row for row in rows if row["chosen"]]).mark_point(
-        size=230, strokeWidth=2, color=theme.ink, opacity=1
-    )
+    rings = source([row for row in rows if row["chosen"]])
     bars = source([row for row in tuned if row["low"] is not None]).mark_rule(strokeWidth=1.5, opacity=0.45)
     layers = [
         source([{"cost": limit}]).mark_rule(color=theme.soft, strokeDash=[5, 3]).encode(y=y),
         bars.encode(x=x, y=renamed(y, "low"), y2="high:Q", color=colour),
         source(bare).mark_point(size=44, strokeWidth=1.4, opacity=0.9).encode(x, y, colour, tooltip=tips),
         source(tuned).mark_point(filled=True, size=60, opacity=1).encode(x, y, colour, tooltip=tips),
-        ring.encode(x, y, tooltip=tips),
+        rings.mark_point(size=230, strokeWidth=2, color=theme.ink, opacity=1).encode(x, y, tooltip=tips),
     ]
     return panel(layers, f"loss against {title.removesuffix(' (%)')}", WIDTH, HEIGHT)
 
@@ -144,9 +136,7 @@ def _keys(rows: Sequence[Row], length: int, looks: dict[str, Look]) -> Spec:
         y = alt.Y("log_probability:Q", title="log-probability", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=6))
     style: dict[str, Any] = series_style(looks, {row["shown"] for row in rows})
     tips = [tip("shown", "contender", "N"), tip("depth"), tip("right"), tip("log_probability"), tip("prompts")]
-    lines = source(rows).mark_line().encode(x, y, tooltip=tips, **style)
-    points = source(rows).mark_point(filled=True, size=34, opacity=1).encode(x, y, style["color"], tooltip=tips)
-    return panel([lines, points], f"{length:,} tokens")
+    return panel(lines(rows, x, y, style, tips), f"{length:,} tokens")
 
 
 def lift_charts(result: Lift, theme: ThemeName) -> dict[str, Spec]:

@@ -144,15 +144,9 @@ _LOOKS = {"heads": (12, 0.3), "mean": (90, 1.0), "chosen": (60, 1.0)}
 
 def _points(chart: alt.Chart, name: str, legend: _Legend, x: alt.X, y: alt.Y) -> alt.Chart:
     size, opacity = _LOOKS[name]
-    tips = [
-        tip("shown", "series", "N"),
-        tip("normalizer", "normalizer", "N"),
-        tip("separable", "separable weight"),
-        tip("gain"),
-        tip("output_change", "change of the output"),
-    ]
-    if name == "heads":
-        tips += [tip("layer"), tip("head")]
+    tips = [tip("shown", "series", "N"), tip("normalizer", "normalizer", "N"), tip("separable", "separable weight")]
+    tips += [tip("gain"), tip("output_change", "change of the output")]
+    tips += [tip("layer"), tip("head")] if name == "heads" else []
     marks = legend.called(chart, name).mark_point(filled=True, size=size, opacity=opacity)
     drawn: alt.Chart = marks.encode(x=x, y=y, color=legend.colour, shape=legend.shape, tooltip=tips)
     return drawn

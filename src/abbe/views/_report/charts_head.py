@@ -147,12 +147,8 @@ def _points(x: alt.X | alt.Y, y: alt.X | alt.Y, theme: Theme) -> alt.Chart:
     colour = alt.Color("kind:N", title=None, scale=alt.Scale(domain=list(KINDS), range=hues), legend=legend)
     shapes = alt.Scale(domain=list(KINDS), range=["circle", "diamond", "triangle-up", "square"])
     size = alt.Size("drawn_weight:Q", scale=alt.Scale(type="sqrt", domain=[0, 1], range=[40, 1200]), legend=None)
-    tips = [
-        tip("token", "token", "N"),
-        tip("kind", "which is", "N"),
-        tip("weight_words", "weight", "N"),
-        tip("distance", "distance from the centre"),
-    ]
+    tips = [tip("token", "token", "N"), tip("kind", "which is", "N"), tip("weight_words", "weight", "N")]
+    tips.append(tip("distance", "distance from the centre"))
     shown = source("points").transform_calculate(
         drawn_weight="isValid(datum.weight) ? datum.weight : 0",  # the unselected come without a weight
         weight_words="isValid(datum.weight) ? format(datum.weight, '.3~g') : 'less than any selected'",

@@ -31,7 +31,7 @@ from .charts_table import shown_size
 from .figures import chart_specifications
 
 if TYPE_CHECKING:
-    from ...studies import HeadVerdict, Report
+    from ...studies import Report
 
 SCRIPTS = (
     "page.js", "numbers.js", "charts.js", "map_cells.js", "report_data.js", "report_map.js", "report_head.js",
@@ -77,6 +77,7 @@ def report_page(report: Report) -> str:
 
 def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -> dict[str, Markup]:
     """What the scripts read, compressed."""
+    columns = report.alternatives.columns
     about = {
         "model": model_name(report.run.manifest),
         "causal": part_of(report.run.manifest, "model").get("kind") == "decoder",
@@ -84,12 +85,14 @@ def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -
         "shown_size": shown_size(report.run),
         "kinds": KINDS,
         "layers": [str(name) for name in report.run.manifest.get("layers") or ()],
-        "heads": [_verdict(verdict) for verdict in report.heads],
+        "heads": [asdict(verdict) | {"numbers": numbers_of(verdict.numbers)} for verdict in report.heads],
         "alternatives": plain_rows(report.alternatives),
         "baseline": BASELINE,
-        "columns": _columns(report.alternatives.columns),
+        "columns": {name: column_words(name) for name in columns if not is_end(name, columns)},
     }
-    charts = {theme: _interactive(chart_specifications(report, theme)) for theme in THEMES}
+    charts = {theme: chart_specifications(report, theme) for theme in THEMES}
+    for of_theme in charts.values():
+        del of_theme["map"]  # the page has a map of buttons
     sample = None if report.sample is None else report.sample.as_json()
     return {
         "about_data": packed_json(about),
@@ -105,15 +108,6 @@ def _measure(words: MeasureWords) -> dict[str, Any]:
     return asdict(words) | {
         "family": family, "family_label": measure_words(family).label, "temperature": temperature,
     }  # fmt: skip
-
-
-def _columns(names: Sequence[str]) -> dict[str, str]:
-    return {name: column_words(name) for name in names if not is_end(name, names)}
-
-
-def _interactive(charts: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the map: the page has its own, made of buttons."""
-    return {name: chart for name, chart in charts.items() if name != "map"}
 
 
 def _for_page(table: pl.DataFrame) -> pl.DataFrame:
@@ -191,10 +185,6 @@ def _card(number: KeyNumber) -> dict[str, Any]:
 def beside_value(key: KeyNumber, value: float) -> str:
     """In the unit in which the number is shown."""
     return percent(value) if key.shown.endswith("%") else number(value, 3)
-
-
-def _verdict(verdict: HeadVerdict) -> dict[str, Any]:
-    return asdict(verdict) | {"numbers": numbers_of(verdict.numbers)}
 
 
 def _cells(table: pl.DataFrame) -> dict[str, list[Any]]:

@@ -60,6 +60,15 @@ def source(rows: Sequence[Row] | str, **equal: Any) -> alt.Chart:
     return chart
 
 
+def lines(
+    rows: Sequence[Row], x: alt.X, y: alt.Y, style: Mapping[str, Any], tips: Sequence[alt.Tooltip]
+) -> list[alt.Chart]:
+    """A line per series, with a point at every value."""
+    chart = source(rows)
+    points = chart.mark_point(filled=True, size=34, opacity=1)
+    return [chart.mark_line().encode(x, y, tooltip=tips, **style), points.encode(x, y, style["color"], tooltip=tips)]
+
+
 @dataclass(frozen=True)
 class Legend:
     """How series look, by name, and the encodings that tell those apart that are present."""

@@ -37,13 +37,8 @@ def accuracy_chart(experiment: Experiment, theme: ThemeName) -> Spec:
 
 def sensitivity_chart(experiment: Experiment, theme: ThemeName) -> Spec:
     """How much a wrong rate costs, over T; with intervals over seeds."""
-    summary = experiment.summary.select(
-        *CHOICE,
-        "rate_sensitivity",
-        low=pl.col("rate_sensitivity_low"),
-        high=pl.col("rate_sensitivity_high"),
-        seed=pl.lit(None, pl.Int64),
-    )
+    ends = {end: pl.col(f"rate_sensitivity_{end}") for end in ("low", "high")}
+    summary = experiment.summary.select(*CHOICE, "rate_sensitivity", **ends, seed=pl.lit(None, pl.Int64))
     about = [
         "mean over rates of the training loss above that of the best rate, losses cut off at the first one "
         "(arXiv 2309.14322); bars: intervals over seeds"
@@ -87,16 +82,11 @@ def _by_temperature(
     rows: list[Row], value: str, temperatures: list[str], names: list[str], y: alt.Y, style: Mapping[str, Any],
     title: str,
 ) -> Spec:  # fmt: skip
-    x = alt.X(
-        "temperature:N",
-        title="temperature T",
-        sort=temperatures,
-        scale=alt.Scale(domain=temperatures, paddingInner=0.5, paddingOuter=0.3),
-    )
+    scale = alt.Scale(domain=temperatures, paddingInner=0.5, paddingOuter=0.3)
+    x = alt.X("temperature:N", title="temperature T", sort=temperatures, scale=scale)
     beside = alt.XOffset("shown:N", sort=names, scale=alt.Scale(domain=names, padding=0.5))
-    by = ["shown", "temperature"]
     table = pl.DataFrame(rows, schema={"shown": pl.String, "temperature": pl.String, value: pl.Float64}, strict=False)
-    means = over_seeds(table, by, value)
+    means = over_seeds(table, ["shown", "temperature"], value)
     tips = [tip("shown", "normalizer", "N"), tip("temperature", "T", "N"), tip(value, value.replace("_", " "))]
     spread = [row for row in rows if row.get("low") is not None]
     bars = source(spread).mark_rule(strokeWidth=2.5, opacity=0.4)

@@ -32,9 +32,11 @@ def warning_chart(experiment: Experiment, theme: ThemeName) -> Spec | None:
         "AUC: how often a failing run ranks above a healthy one, 0.5 is chance; bars: intervals over runs",
     ]
     colours = THEMES[theme]
-    panels = [_auc([row for row in rows if row["auc"] is not None], colours)]
-    panels += [_roc(experiment, rows, colours)]
-    panels += [_alerts([row for row in rows if row["kind"] == "alert"], colours)]
+    panels = [
+        _auc([row for row in rows if row["auc"] is not None], colours),
+        _roc(experiment, rows, colours),
+        _alerts([row for row in rows if row["kind"] == "alert"], colours),
+    ]
     question = "Which quantity warns before the loss does?"
     return finished(panels, question, about, theme, independent=["color", "shape", "x", "y"])
 
@@ -44,12 +46,8 @@ def _auc(rows: list[Row], theme: Theme) -> Spec | None:
     if not rows:
         return None
     order = [row["signal"] for row in sorted(rows, key=lambda row: -row["auc"])]
-    x = alt.X(
-        "auc:Q",
-        title="AUC",
-        scale=alt.Scale(domain=[0, 1]),
-        axis=alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".2f"),
-    )
+    axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".2f")
+    x = alt.X("auc:Q", title="AUC", scale=alt.Scale(domain=[0, 1]), axis=axis)
     y = alt.Y("signal:N", title=None, sort=order, axis=alt.Axis(labelLimit=200))
     tips = [
         tip("signal", "warns", "N"), tip("auc", "AUC"), tip("auc_low", "from"), tip("auc_high", "to"),
@@ -79,23 +77,16 @@ def _roc(experiment: Experiment, warnings: list[Row], theme: Theme) -> Spec | No
     scale = alt.Scale(domain=[0, 1])
     x = alt.X("false_alarms:Q", title=_FALSE, scale=scale, axis=axis)
     y = alt.Y("warned:Q", title=_WARNED, scale=scale, axis=axis)
-    looks = looks_of(shown, theme)
-    colour = alt.Color(
-        "signal:N",
-        title=None,
-        scale=alt.Scale(domain=shown, range=[looks[name].colour for name in shown]),
-        legend=alt.Legend(columns=2),
-    )
+    hues = alt.Scale(domain=shown, range=[look.colour for look in looks_of(shown, theme).values()])
+    colour = alt.Color("signal:N", title=None, scale=hues, legend=alt.Legend(columns=2))
     tips = [tip("signal", "warns", "N"), tip("threshold"), tip("warned", _WARNED), tip("false_alarms", _FALSE)]
     chance = source([{"false_alarms": 0, "warned": 0}, {"false_alarms": 1, "warned": 1}])
     lines = source([*points, *ends]).mark_line(strokeWidth=2, interpolate="step-after")
-    return panel(
-        [
-            chance.mark_line(color=theme.control, strokeDash=[4, 3]).encode(x, y),
-            lines.encode(x, y, colour, order="place:Q", tooltip=tips),
-        ],
-        "as the threshold is lowered",
-    )
+    layers = [
+        chance.mark_line(color=theme.control, strokeDash=[4, 3]).encode(x, y),
+        lines.encode(x, y, colour, order="place:Q", tooltip=tips),
+    ]
+    return panel(layers, "as the threshold is lowered")
 
 
 def _alerts(rows: list[Row], theme: Theme) -> Spec | None:
