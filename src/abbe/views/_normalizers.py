@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..studies import NormalizerTrial
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_WIDTH = 20  # of a bar for weight 1
+_WIDTH = 20  # characters of a bar for weight 1
 
 
 def normalizers_table(infos: Sequence[NormalizerInfo]) -> RenderableType:
@@ -78,7 +78,7 @@ def _heading(trial: NormalizerTrial) -> Text:
 def _bars(trial: NormalizerTrial) -> Table:
     table = new_table("logit", "weight")
     table.add_column("", no_wrap=True)
-    longest = max(1.0, *trial.weights)  # without competition a weight may pass 1
+    longest = max(1.0, *trial.weights)  # without competition a weight can exceed 1
     for logit, weight in zip(trial.logits, trial.weights, strict=True):
         shown = "0" if weight == 0 else f"{weight:.4f}" if abs(weight) >= 5e-5 else f"{weight:.1e}"
         table.add_row(f"{logit:g}", shown, Text(bar(weight / longest), style="cyan"))
@@ -94,7 +94,7 @@ def _footing(trial: NormalizerTrial) -> Text:
 
 
 def bar(share: float) -> str:
-    """A bar of that share of the full width, to an eighth of a character; whatever is not 0 can be seen."""
+    """A bar to an eighth of a character; any share above 0 is visible."""
     eighths = round(8 * _WIDTH * max(0.0, min(share, 1.0)))
     if share > 0:
         eighths = max(eighths, 1)

@@ -1,4 +1,4 @@
-"""What a run and a report show in a notebook: charts as SVG, without a script, on a white card that suits any theme."""
+"""Runs and reports in a notebook: charts as SVG, without a script, on a white card that suits any theme."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CARD = (
     "border-radius:6px;padding:12px 16px;max-width:760px;overflow-x:auto"
 )
 _CELL = f"padding:2px 14px 2px 0;border:0;border-bottom:1px solid {LIGHT.line};background:none;color:{LIGHT.ink}"
-_MAIN = (  # what a first look needs; the table of the run holds all
+_MAIN = (  # for a first look; the table of the run holds all
     "effective_tokens", "entropy", "max_weight", "sink_mass", "previous_token", "induction", "top_mass",
     "separability", "distance_per_token", "selected_divergence", "sensitivity_worst_mean", "decay_exponent",
 )  # fmt: skip
@@ -80,14 +80,14 @@ def _charts(run: Run) -> str:
 
 
 def svg(chart: Spec) -> str:
-    """The chart, as wide as there is room."""
+    """The chart as SVG, at most as wide as the page."""
     drawn = _unique_names(as_svg(chart))
     label = escape(str(chart["description"]))
     return drawn.replace("<svg ", f'<svg role="img" aria-label="{label}" style="max-width:100%;height:auto" ', 1)
 
 
 def _unique_names(drawn: str) -> str:
-    """Names that no other drawing has, as a notebook holds many, and the same ones each time: Vega counts them on."""
+    """Ids unique to this drawing, since a notebook holds many, and reproducible: Vega only counts them up."""
     order = {name: str(i) for i, name in enumerate(dict.fromkeys(_DEFINED.findall(drawn)))}
     counted = _USED.sub(lambda use: use[1] + order.get(use[2], use[2]) + use[3], drawn)
     prefix = f"abbe-{hashlib.sha256(counted.encode()).hexdigest()[:10]}-"
@@ -95,7 +95,7 @@ def _unique_names(drawn: str) -> str:
 
 
 def _main_measures(run: Run) -> str:
-    """Means over heads at the longest length and the size that the charts show; of the main measures, if any is."""
+    """Means over heads at the longest length and the size of the charts: main measures, or all if there are none."""
     rows = summary(run.table, shown_size(run)).to_dicts()
     main = sorted((row for row in rows if row["measure"] in _MAIN), key=lambda row: _MAIN.index(row["measure"]))
     titles = ("mean over heads", "N", "value", "limit", "control")

@@ -1,4 +1,4 @@
-"""Every result as a page and as a card for a notebook, whichever study made it."""
+"""The page and the notebook card of any result."""
 
 from __future__ import annotations
 

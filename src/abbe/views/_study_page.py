@@ -1,4 +1,4 @@
-"""One offline page for a study of sentences, charts and tables: capacity, calibration, experiments of the lab."""
+"""The offline page of a study with findings, charts and tables: capacity, calibration, experiments of the lab."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCRIPTS = ("page.js", "charts.js", "choose.js", "compare_start.js")
 
 
 def _shown(charts: Mapping[ThemeName, Mapping[str, Spec]] | None) -> list[dict[str, Any]]:
-    """Name, columns, and where there are several, the heading of each: scripts draw a chart without its title."""
+    """Name, columns, and with several charts the heading of each: scripts draw a chart without its title."""
     drawn = next(iter(charts.values())) if charts else {}
     return [
         {
@@ -38,7 +38,7 @@ def study_page(
     result: Result, question: str, about: Sequence[str], findings: Iterable[Finding], tables: Sequence[TextTable],
     charts: Mapping[ThemeName, Mapping[str, Spec]] | None = None,
 ) -> str:  # fmt: skip
-    """The question as its title, then sentences, charts in both themes, tables, manifest."""
+    """The question as title, then findings, charts in both themes, tables, manifest."""
     manifest = for_others(result.manifest)
     return render(
         "study.html.jinja",

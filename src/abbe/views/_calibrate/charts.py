@@ -86,7 +86,7 @@ def _looks(theme: Theme) -> dict[str, Look]:
 
 
 def _losses(calibration: Calibration, looks: dict[str, Look], theme: Theme) -> Spec | None:
-    """A point for every stage. Its bar is the paired difference: what windows have in common is not in it."""
+    """A point per stage. Its bar is the paired difference, which leaves out what windows have in common."""
     if not calibration.losses:
         return None
     baseline = calibration.losses[0].loss.value
@@ -118,7 +118,7 @@ def _losses(calibration: Calibration, looks: dict[str, Look], theme: Theme) -> S
 
 
 def _by_layer(layers: Sequence[Row], what: str, axis: str, title: str, looks: dict[str, Look]) -> Spec | None:
-    """A line for every stage; None where there is nothing to see."""
+    """A line per stage; None if there is nothing to see."""
     rows = [
         {"layer": row["layer"], "value": 100 * row[f"{what}_{column}"], "shown": stage}
         for stage, column in _COLUMNS.items()

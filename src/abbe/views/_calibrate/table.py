@@ -45,7 +45,7 @@ def calibration_question(calibration: Calibration) -> str:
 
 
 def calibration_tables(calibration: Calibration) -> list[TextTable]:
-    """Losses, then errors and zeros of every layer."""
+    """Losses, then errors and zeros per layer."""
     of_layers = _layers(calibration, "error", "Error of the outputs, over their size")
     zeros = _layers(calibration, "zeros", "Weights that are exactly 0")
     return [*([_losses(calibration)] if calibration.losses else []), of_layers, zeros]
@@ -60,12 +60,12 @@ def _losses(calibration: Calibration) -> TextTable:
 
 
 def _cell(mean: Interval | None) -> str:
-    """Without a minus before 0.000, which is what z says."""
+    """z drops the minus of -0.000."""
     return "" if mean is None else with_interval(mean.value, mean.low, mean.high, "{:z.3f}".format)
 
 
 def _layers(calibration: Calibration, what: str, title: str) -> TextTable:
-    """A column for each stage after the swap."""
+    """A column per stage after the swap."""
     layers = calibration.layers
     stages = {"before": SWAPPED, "after": FITTED}
     stages |= {} if layers["error_tuned"].is_null().all() else {"tuned": FINETUNED}

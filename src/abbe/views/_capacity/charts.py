@@ -25,7 +25,7 @@ from .table import capacity_lines, capacity_tables
 if TYPE_CHECKING:
     from ...studies import Capacity
 
-_DECADES = 3.0  # of rises: what is smaller, or no rise, lies at the lower edge
+_DECADES = 3.0  # of rises: smaller ones, and falls, lie at the lower edge
 _DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3))
 
 
@@ -75,7 +75,7 @@ def _about_layers(study: Capacity) -> list[str]:
 
 
 def _rises(study: Capacity, way: str, theme: Theme) -> Spec:
-    """The relative rise of the loss against the keys that are kept; what is allowed as level lines."""
+    """The relative rise of the loss against the kept keys; horizontal lines mark the rises allowed."""
     rows = rows_of(study.curve.filter(pl.col("layer").is_null() & (pl.col("way") == way)))
     for row in rows:
         row |= {name: None if row[name] is None else 100 * row[name] for name in ("rise", "low", "high")}
@@ -128,7 +128,7 @@ def _over_length(study: Capacity, theme: Theme) -> Spec:
 
 
 def _looks(study: Capacity, theme: Theme) -> dict[str, Look]:
-    """Ways by colour, taus by dash; the paper's share in another one."""
+    """Ways by colour, taus by dash; the paper's share has its own colour."""
     settings, hues = study.manifest["settings"], {"deletion": theme.third, "renormalised": theme.selected}
     series = {
         f"{way} {tau}": Look(f"{way}, {percent(tau, 2)}", hues[way], _DASHES[place % len(_DASHES)])

@@ -1,4 +1,4 @@
-"""Layers truncated alone, as charts: at the longest length, both ways side by side, and over all lengths."""
+"""Charts of layers truncated alone: at the longest length, both ways side by side, and over all lengths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LAYER_TIPS = [
 
 
 def layer_panels(study: Capacity, theme: Theme) -> list[Spec]:
-    """Every layer at its equal share of the smallest tau: capacity, separability, and both together; for each way."""
+    """Every layer at its equal share of the smallest tau: capacity, separability, and both together, per way."""
     of_layers = study.layers.filter(pl.col("length") == pl.col("length").max())
     if not of_layers.height:
         return []
@@ -39,7 +39,7 @@ def layer_panels(study: Capacity, theme: Theme) -> list[Spec]:
 
 
 def layer_growth(study: Capacity, theme: Theme) -> Spec | None:
-    """Capacity against the length, a line for each layer, in the way that is reported; None with one length."""
+    """Capacity against the length, a line per layer, for the reported way; None with one length."""
     way = study.reported_way
     rows = rows_of(study.layers.filter(pl.col("way") == way).sort("layer", "length"))
     lengths = sorted({row["length"] for row in rows})
@@ -63,7 +63,7 @@ def _keys_axis(rows: Sequence[Row]) -> alt.Y:
 
 
 def _by_layer(rows: Sequence[Row], theme: Theme) -> alt.Color:
-    """From the first to the last; a legend only where there are too many for numbers."""
+    """From the first layer to the last; a legend only if there are too many for numbers."""
     few = len({row["layer"] for row in rows}) <= _LABELLED
     legend = None if few else alt.Legend(format="d", columns=6)
     return alt.Color("layer:Q", title="layer", scale=alt.Scale(range=list(theme.ramp)), legend=legend)
@@ -76,7 +76,7 @@ def _numbered(rows: Sequence[Row], x: alt.X, y: alt.Y, theme: Theme) -> list[alt
 
 
 def _together(rows: Sequence[Row], keys: alt.Y, title: str, theme: Theme) -> Spec:
-    """Each layer a point with its number: a line of points would mean that geometry says what is needed."""
+    """A numbered point per layer: points along a line would mean that geometry predicts the keys needed."""
     known = [row for row in rows if row["separability"] is not None]
     scale = alt.Scale(zero=False, nice=True, padding=12)
     words = f"separability of {rows[0]['separability_n']} tokens"

@@ -24,7 +24,7 @@ _WORDS = {"key-value": "list of keys and values", "needle": "needle in the text"
 
 @unchecked
 def needle_chart(comparison: Comparison, theme: ThemeName) -> Spec:
-    """For each kind of prompt two panels: over the length, and over the depth at which the answer stands."""
+    """Two panels per kind of prompt: accuracy over the length and over the depth of the answer."""
     looks = looks_of(comparison, THEMES[theme])
     table = comparison.needle.filter(pl.col("kind").is_not_null())
     panels = []
@@ -72,7 +72,7 @@ def _depth_axis() -> alt.X:
 
 
 def _moved(rows: Sequence[Row], field: str, looks: Mapping[str, Look]) -> list[Row]:
-    """Each series a little aside, so that intervals at one place do not overlap."""
+    """Shifts each series a little, so that intervals at one place do not overlap."""
     order = list(looks)
     middle = (len(order) - 1) / 2
     moved = []
@@ -85,5 +85,5 @@ def _moved(rows: Sequence[Row], field: str, looks: Mapping[str, Look]) -> list[R
 
 
 def _once(rows: Sequence[Row], field: str) -> list[Row]:
-    """One row for each place: chance is the same for all."""
+    """One row per place: chance is the same for all normalizers."""
     return list({row[field]: row for row in reversed(rows)}.values())

@@ -30,7 +30,6 @@ ALL = "all"
 
 
 def compare_page(comparison: Comparison) -> str:
-    """The page of a comparison."""
     manifest = for_others(comparison.manifest)
     finding, more = comparison.recommendation, [column for column in COLUMNS if column.name not in IN_TABLE]
     return render(
@@ -92,18 +91,18 @@ def cells(row: Mapping[str, Any], columns: Sequence[Column]) -> tuple[str, list[
 
 
 def jumps_remark(comparison: Comparison) -> str:
-    """What the mark at some sensitivities means; empty where none is marked."""
+    """Explains the mark at some sensitivities; empty if none is marked."""
     return BETWEEN_JUMPS if comparison.table[JUMPS].any() else ""
 
 
 def judgement_rows(comparison: Comparison) -> list[tuple[str, list[bool]]]:
-    """For every alternative whether each part of the rule holds."""
+    """Per alternative, whether each part of the rule holds."""
     rows = comparison.judgements.to_dicts()
     return [(str(row["normalizer"]), [bool(row[name]) for name in PARTS]) for row in rows]
 
 
 def needle_rows(needle: pl.DataFrame) -> list[dict[str, Any]]:
-    """For every normalizer and kind each length, and all of them together."""
+    """Per normalizer and kind, each length and all lengths together."""
     rows = needle.filter(pl.col("kind").is_not_null() & pl.col("depth").is_null()).to_dicts()
     columns = [BY_NAME[f"needle_{name}"] for name in ("accuracy", "gain", "margin")]
     shown = []
@@ -118,7 +117,7 @@ def needle_rows(needle: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _chances(needle: pl.DataFrame) -> str:
-    """Chance over all prompts, as a person reads it."""
+    """Chance over all prompts."""
     whole = needle.filter(pl.col("kind").is_null())
     return value_text(BY_NAME["needle_accuracy"], whole["chance"][0]) if whole.height else ""
 
@@ -142,7 +141,7 @@ def measured_line(comparison: Comparison) -> str:
 
 
 def facts(comparison: Comparison) -> list[tuple[str, str]]:
-    """The details, as far as the manifest has them."""
+    """Details that the manifest holds."""
     manifest = for_others(comparison.manifest)
     model, text, settings = (part_of(manifest, name) for name in ("model", "text", "settings"))
     error, seconds = part_of(manifest, "self_check").get("error"), part_of(manifest, "seconds").get("total")

@@ -1,4 +1,4 @@
-"""A comparison in the terminal: the recommendation, and one row for every normalizer."""
+"""A comparison in the terminal: the recommendation, and one row per normalizer."""
 
 from __future__ import annotations
 

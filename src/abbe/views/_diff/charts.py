@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MAPPED = {"effective_tokens": "dispersion", "separability": "separability"}  # names of maps; any other: "largest"
 _CURVES = ("effective_tokens", "max_weight", "separability", "sink_mass", "previous_token", "induction")
-# Blue is less, vermillion more; the middle is the background, so that what stays is not seen.
+# Blue is less, vermillion more; no change has the colour of the background.
 _BOTH_WAYS: dict[ThemeName, tuple[str, str, str]] = {
     "light": ("#0b5a94", "#f6f7f8", "#b84a00"),
     "dark": ("#7cc4f0", "#1b2129", "#ff9c57"),
@@ -63,7 +63,7 @@ def diff_charts(diff: Difference, theme: ThemeName = "light") -> dict[str, Spec]
 
 
 def _chosen(diff: Difference) -> list[tuple[str, int | None]]:
-    """Dispersion and separability, before them the measure that changed most, if it is another one."""
+    """Dispersion and separability, preceded by the measure that changed most if it is neither."""
     rows = diff.of_heads
     size = usual_size(rows.with_columns(value=pl.col("first")))
     sizes = {
@@ -104,7 +104,7 @@ def _map(diff: Difference, measure: str, size: int | None, theme: ThemeName) -> 
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:
-    """Of both maps together, apart even where all values are the same."""
+    """The range of both maps together, never empty."""
     low, high = min(values), max(values)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
@@ -128,7 +128,7 @@ def _cells(
     layers = [source(list(rows)).mark_rect().encode(x=x, y=y, color=colour, tooltip=tips)]
     changed = [row for row in rows if row["changed"]]
     if dots and changed:
-        # A rim in the colour of the page: ink alone is not seen on the darkest cells.
+        # A rim in the colour of the page: ink alone vanishes on the darkest cells.
         ink, rim = THEMES[theme].ink, THEMES[theme].background
         marks = source(changed).mark_point(size=30, opacity=1, fill=ink, stroke=rim, strokeWidth=1.5)
         layers.append(marks.encode(x=x, y=y, tooltip=tips))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...studies import Difference
 
 _IN_TERMINAL, _ON_PAGE = 12, 60
-_MOST_HEADS = 400  # that a page has all main measures of
+_MOST_HEADS = 400  # for which a page holds all main measures
 _LEFT = ("measure", "where")
 _OF_HEAD = (
     "effective_tokens", "max_weight", "separability", "top_mass", "sink_mass", "previous_token", "induction",
@@ -73,7 +73,7 @@ def diff_tables(diff: Difference, most: int = _ON_PAGE) -> list[TextTable]:
     """The largest changes of single heads, and all heads together."""
     names = diff.names[0], diff.names[-1]
     single, changed = diff.of_heads, diff.changed
-    # Of the sizes and lengths of one measure of a head the largest change stands for all.
+    # One row per head and measure: the largest change over sizes and lengths.
     once = (changed if len(changed) else single.filter(pl.col("difference") != 0)).unique(
         ["layer", "head", "measure"], keep="first", maintain_order=True
     )

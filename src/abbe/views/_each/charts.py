@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @unchecked
 def reports_chart(reports: Reports, theme: ThemeName = "light") -> Spec:
-    """A panel per number: a point per model in the order given, with its interval."""
+    """A panel per number, a point per model in the given order, with its interval."""
     rows = [row | {"model": plain(str(row["folder"]))} for row in rows_of(reports.table) if row["answer"]]
     panels = [_panel(rows, name, words, theme) for name, (words, _) in NUMBERS.items()]
     about = ["means over all heads at the largest length; bars: intervals from resampling windows"]
@@ -47,7 +47,7 @@ def _panel(rows: list[Row], name: str, words: str, theme: ThemeName) -> Spec | N
 
 
 def reports_page(reports: Reports) -> str:
-    """The index page of many reports; its links lead to the reports beside it."""
+    """The index page; its links lead to the reports next to it."""
     about = ["Every name in the table leads to the report of that model, in the folder beside this page."]
     charts = {theme: {"models": reports_chart(reports, theme)} for theme in THEMES}
     return study_page(reports, reports_question(reports), about, (), [reports_rows(reports, _linked)], charts)

@@ -56,7 +56,7 @@ def reports_table(reports: Reports) -> RenderableType:
 def reports_rows(
     reports: Reports, named: Callable[[dict[str, Any]], str] = lambda row: str(row["folder"])
 ) -> TextTable:
-    """Models that were measured; `named` shows the model of a row."""
+    """The models measured; `named` gives the name to show for a row."""
     measured = [row for row in reports.table.iter_rows(named=True) if row["answer"]]
     rows = [(named(row), *(_number(row, name) for name in NUMBERS), str(row["answer"])) for row in measured]
     columns = ("model", *(words for words, _ in NUMBERS.values()), "answer")

@@ -22,14 +22,17 @@ from .table import GAINS, MIXED, kind_of, lift_question, lift_tables, short_spec
 if TYPE_CHECKING:
     from ...studies import Lift
 
-_ROW, _MAP = 30, WIDTH - 40  # pixels of a normalizer in the map, and of all layers
-_KEYS = (("active", "active keys per query"), ("effective_tokens", "effective tokens"))  # the first where zeros count
+_ROW, _MAP = 30, WIDTH - 40  # pixels per normalizer in the map, and for all layers
+_KEYS = (
+    ("active", "active keys per query"),
+    ("effective_tokens", "effective tokens"),
+)  # the first if zeros are the goal
 _WRITTEN = 8  # groups of layers: with more there is no room for numbers in the cells
 
 
 @unchecked
 def scan_chart(result: Lift, theme: ThemeName = "light") -> Spec:
-    """Two maps, groups of layers by normalizers: what each costs alone, and what it gains."""
+    """Two maps of groups of layers by normalizers: what each costs alone, and what it gains."""
     rows = [row | {"shown": short_spec(row["normalizer"])} for row in rows_of(result.scan)]
     colours, goal = THEMES[theme], _goal(result)
     gain, unit = ("gain", 1.0) if goal == "retrieval" else ("zeros", 100.0)
@@ -51,7 +54,7 @@ def _map(
         return None
     groups, names = (list(dict.fromkeys(row[key] for row in there)) for key in ("layers", "shown"))
     values = numbers(there, "value")
-    # White is 0: what is worse than before is orange, what is better is blue.
+    # White is 0, orange is worse than before, blue is better.
     reach = max(abs(value) for value in values) or 1.0
     signed = min(values) < 0
     domain = [-reach, 0.0, reach] if signed else [0.0, reach]
@@ -70,7 +73,7 @@ def _map(
 
 @unchecked
 def plans_chart(result: Lift, theme: ThemeName = "light") -> Spec:
-    """Every plan that was tried: what it gains, and the keys that it keeps, against what it costs."""
+    """Every plan tried: its gain, and the keys it keeps, against its cost."""
     goal = _goal(result)
     unit = 1.0 if goal == "retrieval" else 100.0
     rows = [
@@ -116,7 +119,7 @@ def _plans(rows: Sequence[Row], field: str, title: str, limit: float, theme: The
 
 @unchecked
 def keys_chart(result: Lift, theme: ThemeName = "light") -> Spec:
-    """Pass keys found over the depth, a panel for each length."""
+    """Pass keys found over the depth, a panel per length."""
     colours = THEMES[theme]
     names = list(dict.fromkeys(result.keys["contender"].to_list()))
     hues = dict(zip(names, (colours.ink, colours.control, colours.selected)[-len(names) :], strict=False))
@@ -132,7 +135,7 @@ def keys_chart(result: Lift, theme: ThemeName = "light") -> Spec:
 def _keys(rows: Sequence[Row], length: int, looks: dict[str, Look]) -> Spec:
     x = alt.X("depth:Q", title="depth (0 first, 1 last)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=5))
     y = share_axis("right", "pass keys found")
-    if not any(row["right"] for row in rows):  # then how near they are says more
+    if not any(row["right"] for row in rows):  # then log-probabilities say more
         y = alt.Y("log_probability:Q", title="log-probability", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=6))
     style: dict[str, Any] = series_style(looks, {row["shown"] for row in rows})
     tips = [tip("shown", "contender", "N"), tip("depth"), tip("right"), tip("log_probability"), tip("prompts")]
@@ -141,7 +144,7 @@ def _keys(rows: Sequence[Row], length: int, looks: dict[str, Look]) -> Spec:
 
 def lift_charts(result: Lift, theme: ThemeName) -> dict[str, Spec]:
     keys = {"keys": keys_chart(result, theme)} if result.keys.height else {}
-    scan = {"scan": scan_chart(result, theme)} if result.scan.height else {}  # none where all was learned
+    scan = {"scan": scan_chart(result, theme)} if result.scan.height else {}  # empty if everything was learned
     return scan | {"plans": plans_chart(result, theme)} | keys
 
 

@@ -1,4 +1,4 @@
-"""A search in the terminal, the tables of its page, and how plans and normalizers are called."""
+"""A search in the terminal, the tables of its page, and short names of plans and normalizers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIXED = "mixed"
 _KEPT = ",learn=false"
 _MOST_PLANS = 12
 _GAINS = "in brackets: change over the baseline and its interval, over the same windows or prompts in pairs"
-_LOSSES, _LISTS = "zeros", "lists"  # columns with which a new table begins, so that each has room in 80 columns
+_LOSSES, _LISTS = "zeros", "lists"  # columns that start a new table, so that each fits into 80 columns
 
 
 def lift_table(result: Lift) -> RenderableType:
@@ -67,7 +67,7 @@ def lift_tables(result: Lift) -> list[TextTable]:
 
 
 def _on_page(judged: TextTable) -> list[TextTable]:
-    """As it is, or in two where the losses of two lengths leave no room for what is found."""
+    """As one table, or as two if losses of two lengths leave no room for the rest."""
     losses, lists = judged.columns.index(_LOSSES), judged.columns.index(_LISTS)
     if losses <= 3:
         return [judged]
@@ -79,7 +79,6 @@ def _on_page(judged: TextTable) -> list[TextTable]:
 
 
 def _part(table: TextTable, title: str, places: Sequence[int], note: str = "") -> TextTable:
-    """Some columns of a table."""
     rows = [[row[place] for place in places] for row in table.rows]
     return TextTable(title, [table.columns[place] for place in places], rows, note)
 
@@ -115,7 +114,7 @@ def _changed(row: Mapping[str, Any], name: str, show: Callable[[float | None], s
 
 
 def _with_gain(row: Mapping[str, Any], column: str, gain: str) -> str:
-    """ "28 % (+12 %: +6 to +14 %)": a share, its gain over the baseline and the gain's interval, where there is one."""
+    """ "28 % (+12 %: +6 to +14 %)": a share, its gain over the baseline and the gain's interval, if any."""
     if row[gain] is None:
         return share(row[column])
     ends = interval(row[f"{gain}_low"], row[f"{gain}_high"], _points)
@@ -176,12 +175,12 @@ def _commands(result: Lift) -> TextTable:
 
 
 def short_spec(spec: str) -> str:
-    """That alpha stays as given goes without saying here."""
+    """Without the remark that alpha is not learned, which is the rule here."""
     return spec.replace(_KEPT, "")
 
 
 def kind_of(plan: str) -> str:
-    """The one normalizer of a plan, or that it mixes several."""
+    """The only normalizer of a plan, or "mixed"."""
     specs = {part.partition("=")[2] for part in plan.split("; ")}
     return short_spec(specs.pop()) if len(specs) == 1 else MIXED
 

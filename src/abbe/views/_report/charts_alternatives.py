@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 ESTIMATE = "an estimate: the same logits, normalised anew; layers above and training are left out"
 QUESTION = "What would another normalizer do with the same logits?"
 _NUMBERS = ("separable", "gain", "gain_low", "gain_high", "output_change")
-_SHARE_TOP = 1.04  # of `share_axis`
+_SHARE_TOP = 1.04  # as in `share_axis`
 _VALID_GAIN = "isValid(datum.gain_low) && isValid(datum.gain_high)"
 
 
 @dataclass(frozen=True)
 class _Legend:
-    """Labels of the three kinds of points, and the channels that tell them apart."""
+    """Labels of the three kinds of points, and their colours and shapes."""
 
     theme: Theme
     labels: Mapping[str, str]
@@ -52,7 +52,7 @@ class _Legend:
 
 @unchecked
 def alternatives_chart(run: Run, alternatives: pl.DataFrame, theme: ThemeName, *, chosen: bool = False) -> Spec:
-    """The mean over heads of every alternative, single heads behind; with `chosen`, those of one head on top."""
+    """The mean over heads per alternative, with single heads behind it; with `chosen`, one head on top."""
     filled, about = (["chosen"] if chosen else []), [*about_lines(run), ESTIMATE]
     if not {"layer", "head", "normalizer", *_NUMBERS} <= set(alternatives.columns) or alternatives.is_empty():
         return finished([], QUESTION, about, theme, filled=filled)
@@ -66,7 +66,7 @@ def alternatives_chart(run: Run, alternatives: pl.DataFrame, theme: ThemeName, *
 
 
 def mean_over_heads(table: pl.DataFrame) -> pl.DataFrame:
-    """A row for each normalizer: that of all heads where the table has one, else the mean over its heads."""
+    """A row per normalizer: the one for all heads if the table has it, else the mean over heads."""
     given = of_all_heads(table).select("normalizer", *_NUMBERS)
     means = of_heads(table).group_by("normalizer", maintain_order=True).agg(pl.col(name).mean() for name in _NUMBERS)
     missing = means.join(given, on="normalizer", how="anti", maintain_order="left")
@@ -155,7 +155,7 @@ def _points(chart: alt.Chart, name: str, legend: _Legend, x: alt.X, y: alt.Y) ->
 def _labels(
     rows: Sequence[Row], edge: float, baseline: float | None, x: alt.X, y: alt.Y, theme: Theme
 ) -> list[alt.Chart]:
-    """A name beside every mean; a thin line leads to one that stands farther off."""
+    """A name per mean; a thin line leads to a distant one."""
     there = [row for row in rows if row["separable"] is not None and row["output_change"] is not None]
     points = [(WIDTH * row["output_change"] / edge, _height(row["separable"])) for row in there]
     names = place_names(points, [row["normalizer"] for row in there], (WIDTH, HEIGHT), _taken(baseline))
@@ -173,7 +173,7 @@ def _labels(
 
 
 def _taken(baseline: float | None) -> list[Box]:
-    """The line of the baseline, and its name."""
+    """Boxes of the baseline's line and its name."""
     if baseline is None:
         return []
     at = _height(baseline)
@@ -181,7 +181,7 @@ def _taken(baseline: float | None) -> list[Box]:
 
 
 def _height(share: float) -> float:
-    """Pixels from the top of the panel; `_share` is the way back."""
+    """Pixels from the top of the panel; `_share` is the inverse."""
     return HEIGHT * (1 - share / _SHARE_TOP)
 
 

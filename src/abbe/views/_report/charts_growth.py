@@ -31,7 +31,7 @@ _DECAY = "decay_exponent"
 
 @unchecked
 def growth_chart(run: Run, theme: ThemeName, *, chosen: bool = False) -> Spec:
-    """All heads; with `chosen`, the head whose rows are in the dataset of that name on top."""
+    """All heads; with `chosen`, the head in that dataset on top."""
     legend, size = _legend(run, theme, chosen), shown_size(run)
     panels = [
         _over_length(run, legend, "max_weight", "largest weight", "share of a query's weight"),
@@ -78,7 +78,7 @@ def _over_length(
 
 
 def _decays(run: Run, legend: Legend) -> Spec | None:
-    """How many heads have which decay exponent, the mean with its interval, and 1: a head of equal weights."""
+    """A histogram of decay exponents, their mean with its interval, and 1, the exponent of equal weights."""
     table = rows_for(run, _DECAY)
     values = numbers_in(of_heads(table), "value")
     if not values:
@@ -91,7 +91,7 @@ def _decays(run: Run, legend: Legend) -> Spec | None:
 
 
 def _places(x: alt.X, legend: Legend, table: pl.DataFrame) -> list[alt.Chart]:
-    """Upright lines: the control, the mean in its interval, and the chosen head."""
+    """Vertical lines: the control, the mean in its interval, and the chosen head."""
     mean = rows_of(of_all_heads(table).select("value", "low", "high"))
     uniform = [{"value": value} for value in sorted(set(numbers_in(table, "control")))[:1]]
     drawn = [(source(uniform), "control"), (source(mean), "mean")]

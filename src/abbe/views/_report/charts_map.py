@@ -18,7 +18,9 @@ from .charts_table import about_lines, of_heads, rows_for, shown_size
 if TYPE_CHECKING:
     from ...results import Run
 
-_INKS: dict[ThemeName, tuple[str, float, str]] = {  # below this place in the ramp the first is read best, else the last
+_INKS: dict[
+    ThemeName, tuple[str, float, str]
+] = {  # below this place in the ramp the first is more legible, above it the last
     "light": ("#0a1420", 0.62, "#ffffff"),
     "dark": ("#ffffff", 0.42, "#0a1420"),
 }
@@ -27,7 +29,7 @@ _WRITTEN = 10  # heads in a layer: with more there is no room for numbers in the
 
 @dataclass(frozen=True)
 class _Colours:
-    """The values at both ends of the ramp, and whether steps between them are equal factors."""
+    """The values at both ends of the ramp; with `log`, equal steps are equal factors."""
 
     theme: ThemeName
     low: float
@@ -36,7 +38,7 @@ class _Colours:
 
     @classmethod
     def around(cls, theme: ThemeName, values: Sequence[float], log: bool) -> _Colours:
-        """From the smallest to the largest value, apart even where all are the same."""
+        """From the smallest to the largest value, never an empty range."""
         low, high = min(values), max(values)
         if high <= low:
             low, high = (low / 2, high * 2) if log else (low - 0.5, high + 0.5)
@@ -53,7 +55,7 @@ class _Colours:
         return alt.Color("value:Q", title=title, scale=scale, legend=legend)
 
     def ink(self, value: float) -> str:
-        """Black or white, whichever is read better on the colour of this value."""
+        """Black or white, whichever is more legible on the colour of this value."""
         first, edge, last = _INKS[self.theme]
         inside = min(max(value, self.low), self.high)
         steps = (math.log(inside / self.low), math.log(self.high / self.low)) if self.log else (
@@ -100,7 +102,7 @@ def _cells(table: pl.DataFrame, theme: ThemeName, title: str, unit: str, *, log:
 
 
 def _written(inked: Sequence[tuple[Row, str]], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """The numbers in the cells, a dash for what is missing; a layer for each ink, as a map has one scale of colours."""
+    """Numbers in the cells, or a dash; one layer per ink, since a map has a single colour scale."""
     layers = []
     for ink in sorted({ink for _, ink in inked}):
         shown = [row | {"words": _short(row["value"])} for row, used in inked if used == ink]

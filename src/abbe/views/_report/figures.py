@@ -1,4 +1,4 @@
-"""All charts of a report: for its page, and as files for papers with one telling head filled in; those of a run."""
+"""All charts of a report, for its page and as files for papers with one typical head filled in; those of a run."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ...results import Run
     from ...studies import Ball, Report, Sample, SampleRow
 
-_CIRCLE = 72  # corners
-_SHOWN_TOKEN = 24  # letters
+_CIRCLE = 72  # corners of the polygon
+_SHOWN_TOKEN = 24  # letters shown
 
 
 def save_report_figures(report: Report, folder: str | os.PathLike[str]) -> list[Path]:
@@ -65,7 +65,7 @@ def save_diagnosis_figures(run: Run, folder: str | os.PathLike[str]) -> list[Pat
 
 
 def chart_specifications(report: Report, theme: ThemeName) -> dict[str, Spec]:
-    """Every chart of the page; what belongs to the chosen head is an empty dataset, which the page fills.
+    """Every chart of the page; the page fills the empty datasets with the chosen head.
 
     `rows` of sizes and lengths and `chosen` of growth are rows of `run.table`; `chosen` of gradient holds temperature,
     part, value, low, high, limit; `points` and `circle` of ball are places around the sum of the selected; `chosen` of
@@ -84,7 +84,7 @@ def chart_specifications(report: Report, theme: ThemeName) -> dict[str, Spec]:
 
 
 def figures(report: Report, theme: ThemeName) -> dict[str, Spec]:
-    """All heads, then one head: the one that stands in the middle of all by its separability."""
+    """Charts of all heads, then of the head of median separability."""
     run = report.run
     charts = {
         "map": map_chart(run, theme),

@@ -42,7 +42,6 @@ KINDS = ("sharp", "selective", "fading", "blurred", "uniform", "sink", "not meas
 
 
 def report_page(report: Report) -> str:
-    """The page of a report."""
     manifest = for_others(report.run.manifest)
     table = _for_page(report.run.table)
     measures = measures_of(table)
@@ -103,7 +102,7 @@ def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -
 
 
 def _measure(words: MeasureWords) -> dict[str, Any]:
-    """With its family: the temperatures of one measure are chosen apart from it."""
+    """With its family: on the page, a measure and its temperature are chosen separately."""
     family, temperature = without_temperature(words.name)
     return asdict(words) | {
         "family": family, "family_label": measure_words(family).label, "temperature": temperature,
@@ -111,7 +110,7 @@ def _measure(words: MeasureWords) -> dict[str, Any]:
 
 
 def _for_page(table: pl.DataFrame) -> pl.DataFrame:
-    """A page is passed on: a model's name that is a path on this machine loses its folders."""
+    """Pages are passed on, so a model's name that is a path on this machine loses its folders."""
     names = {name: without_folder(name) for name in table["model"].unique() if name}
     return table.with_columns(pl.col("model").replace(names)) if names else table
 
@@ -122,7 +121,7 @@ def measured_line(report: Report) -> str:
 
 
 def measured(report: Report) -> list[str]:
-    """The parts of that line; apart, so that a page can keep the direction of writing of one from the others."""
+    """The parts of that line, separate so that a page can isolate the writing direction of each."""
     manifest = report.run.manifest
     text, settings = part_of(manifest, "text"), part_of(manifest, "settings")
     places = report.run.table.select("layer", "head").drop_nulls().unique()
@@ -138,7 +137,7 @@ def measured(report: Report) -> list[str]:
 
 
 def _windows(manifest: Mapping[str, Any]) -> str:
-    """How many were measured: a short text has room for fewer than were asked for."""
+    """How many were measured: a short text holds fewer than requested."""
     windows, requested = manifest.get("windows"), part_of(manifest, "settings")["windows"]
     measured = isinstance(windows, list) and windows
     counts = Counter(window["length"] for window in windows).values() if measured else [requested]
@@ -152,7 +151,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
-    """The details, as far as the manifest has them."""
+    """Details that the manifest holds."""
     manifest = for_others(report.run.manifest)
     model, text, settings = (part_of(manifest, name) for name in ("model", "text", "settings"))
     characters, error = text.get("characters"), part_of(manifest, "self_check").get("error")
@@ -183,12 +182,12 @@ def _card(number: KeyNumber) -> dict[str, Any]:
 
 
 def beside_value(key: KeyNumber, value: float) -> str:
-    """In the unit in which the number is shown."""
+    """In the unit of the number."""
     return percent(value) if key.shown.endswith("%") else number(value, 3)
 
 
 def _cells(table: pl.DataFrame) -> dict[str, list[Any]]:
-    """Columns and rows of a table; a cell is a text, with the interval of its value, and what it is sorted by."""
+    """Columns and rows of a table; a cell is a text, with its interval, and the value it is sorted by."""
     names = [name for name in table.columns if not is_end(name, table.columns)]
     rows = [[_cell(row, name) for name in names] for row in table.iter_rows(named=True)]
     return {"columns": [column_words(name) for name in names], "rows": rows}

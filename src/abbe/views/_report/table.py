@@ -57,7 +57,7 @@ def report_table(report: Report) -> RenderableType:
 
 @dataclass(frozen=True)
 class _Command:
-    """A command line; one that is too long goes on after a backslash, so that it can be pasted as it is."""
+    """A command line; a long one is broken by backslashes, so that it can be pasted as it is."""
 
     line: str
 
@@ -85,7 +85,7 @@ def _answer(report: Report) -> list[RenderableType]:
 
 
 def _numbers(report: Report) -> Table:
-    """Each number with what stands beside it, and its meaning below."""
+    """Each number with its interval, limit and control, its meaning below."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=False, max_width=24)
     table.add_column()
@@ -96,7 +96,7 @@ def _numbers(report: Report) -> Table:
 
 
 def _beside(key: KeyNumber) -> str:
-    """Interval, limit and control, as far as they are known."""
+    """Interval, limit and control, if known."""
     named = (("limit", key.limit), ("control", key.control))
     known = [f"{name} {beside_value(key, value)}" for name, value in named if value is not None]
     ends = interval(key.low, key.high, lambda end: beside_value(key, end))

@@ -1,4 +1,4 @@
-"""Figures 2a, 2b and 2c: how far the selected lie from the rest, and up to which N this differs from random sets."""
+"""Figures 2a, 2b and 2c: the distance of the selected from the rest, and up to which N it differs from random sets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AXES = {"length": "length L (tokens)", "n": "selected tokens N"}
 
 
 def distance_panels(figure: Figure, theme: Theme) -> list[Panel]:
-    """One panel for each kind of vectors, against L (2a) or N (2b)."""
+    """One panel per kind of vectors, against L (2a) or N (2b)."""
     axis = "length" if figure.name == "2a" else "n"
     return [_distances(rows, axis, name, theme) for name, rows in by_vectors(figure.tables["distance"]).items()]
 
@@ -69,7 +69,7 @@ def _proved_range(rows: list[Row], axis: str, shown: str) -> list[Row]:
 
 
 def critical_panels(figure: Figure, theme: Theme) -> list[Panel]:
-    """The critical N against L, then the statistic it rests on against N; for several kinds of vectors a row each."""
+    """The critical N against L, then its test statistic against N; one row each for several kinds of vectors."""
     critical, tests = by_vectors(figure.tables["critical"]), by_vectors(figure.tables["tests"])
     above = [_critical(rows, f"critical N, {name}", theme) for name, rows in critical.items()]
     below = [_tests(tests.get(name, []), f"test by heads, {name}", theme) for name in critical]
@@ -114,7 +114,7 @@ def _critical(rows: list[Row], title: str, theme: Theme) -> alt.LayerChart:
 
 
 def _of_level(rows: list[Row], x: alt.X, y: alt.Y, styles: dict[str, Any], shift: float) -> list[alt.Chart]:
-    """Points with their intervals; an arrow from the largest N tried where every test rejects."""
+    """Points with their intervals; an arrow from the largest N tried if every test rejects."""
     tips = [tip("test", "test", "N"), tip("length", AXES["length"]), tip("critical_n", "critical N"), *INTERVAL_TIPS]
     tips.append(tip("largest_n", "largest N tried"))
     known = [row for row in rows if row["critical_n"] is not None]

@@ -68,16 +68,16 @@ def figure_chart(figure: Figure, theme: ThemeName = "light") -> alt.ConcatChart:
     return chart.properties(description=f"{words.question} {settings_line(figure)}")
 
 
-@lru_cache(maxsize=32)  # page, PNG and SVG are drawn from the same one; altair takes long to write it
+@lru_cache(maxsize=32)  # page, PNG and SVG share it; altair takes long to write it
 @unchecked
 def specification(figure: Figure, theme: ThemeName) -> dict[str, Any]:
-    """The chart as Vega-Lite; not to be changed."""
+    """The chart as Vega-Lite; cached, so never modify it."""
     chart: dict[str, Any] = figure_chart(figure, theme).to_dict(validate=False)
     return chart
 
 
 def drawings(chart: dict[str, Any]) -> dict[str, bytes]:
-    """PNG at twice the size, and SVG, by file ending: without a browser and without a network."""
+    """PNG at twice the size and SVG, by file ending; needs neither browser nor network."""
     import vl_convert  # a large library
 
     svg = as_svg(chart)
@@ -85,7 +85,7 @@ def drawings(chart: dict[str, Any]) -> dict[str, bytes]:
 
 
 def save_drawings(folder: str | os.PathLike[str], charts: Callable[[ThemeName], Mapping[str, Any]]) -> list[Path]:
-    """All charts as PNG and SVG, light and dark, named by their keys; the files that were written."""
+    """Write all charts as PNG and SVG, light and dark, named by their keys; returns the files."""
     target = Path(folder)
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def as_svg(chart: dict[str, Any]) -> str:
 
 
 def for_xml(part: Any) -> Any:
-    """The same without characters that XML forbids: at one in some name, the library would end the whole process."""
+    """The same without characters that XML forbids: one of them would make the library end the process."""
     if isinstance(part, str):
         return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", part)
     if isinstance(part, dict):

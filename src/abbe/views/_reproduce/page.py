@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ANSWERS = {"holds": ("✓", "good"), "does not hold": ("✗", "bad"), "cannot be judged": ("?", "soft")}
 READINGS_NOTE = "In brackets: the share of the tests that reject at every N. The number is that of the middle test."
-_SHOWN_ROWS = 200  # a longer table is for the run folder, not for a page
+_SHOWN_ROWS = 200  # longer tables stay in the run folder
 
 
 def save_reproduction_figures(reproduction: Reproduction, folder: str | os.PathLike[str]) -> list[Path]:
@@ -46,7 +46,6 @@ def save_reproduction_figures(reproduction: Reproduction, folder: str | os.PathL
 
 
 def reproduction_page(reproduction: Reproduction) -> str:
-    """The page of a reproduction."""
     manifest = reproduction.manifest
     shown = _ordered(reproduction)
     return render(
@@ -67,19 +66,19 @@ def reproduction_page(reproduction: Reproduction) -> str:
 
 
 def _ordered(reproduction: Reproduction) -> list[Figure]:
-    """As in the paper, ours last."""
+    """In the paper's order, ours last."""
     return [reproduction.figures[name] for name in (*FIGURES, DRIFT) if name in reproduction.figures]
 
 
 def _both_themes(figure: Figure) -> dict[str, Any]:
-    """The chart in both themes, their common data once."""
+    """The chart in both themes, with shared data only once."""
     charts: dict[str, Any] = {theme: dict(specification(figure, theme)) for theme in THEMES}
     data = [charts[theme].pop("datasets") for theme in THEMES]
     return charts | {"datasets": data[0] | data[1]}
 
 
 def facts(reproduction: Reproduction) -> list[tuple[str, str]]:
-    """What was measured on what, as far as the manifest has it."""
+    """What was measured on what, from the manifest."""
     manifest = for_others(reproduction.manifest)
     model, text, settings = (part_of(manifest, name) for name in ("model", "text", "settings"))
     heads = next((f.about["heads"] for f in reproduction.figures.values() if f.about.get("heads")), None)
@@ -137,7 +136,7 @@ def readings_rows(reproduction: Reproduction) -> tuple[int, list[str], list[list
 
 
 def _critical(row: Mapping[str, Any]) -> str:
-    """ "12", "none up to 512"; where there are many tests, in brackets how many of them reject at every size."""
+    """ "12", "none up to 512"; for many tests, in brackets the share that rejects at every size."""
     if row["rejecting"] is None:
         return "not tested"
     critical = f"none up to {row['largest_n']}" if row["critical_n"] is None else number(row["critical_n"])
@@ -145,7 +144,7 @@ def _critical(row: Mapping[str, Any]) -> str:
 
 
 def times(reproduction: Reproduction) -> list[tuple[str, str, str]]:
-    """For each figure of the paper: its name, our time, the paper's."""
+    """Per figure of the paper: its name, our time, the paper's."""
     return [
         (WORDS[name].name, duration(reproduction.seconds.get(name)), duration(PAPER_SECONDS[name]))
         for name in FIGURES
@@ -154,7 +153,7 @@ def times(reproduction: Reproduction) -> list[tuple[str, str, str]]:
 
 
 def _tables(figure: Figure) -> list[tuple[list[str], list[list[str]]]]:
-    """The tables behind a figure, those that a person can read through."""
+    """The tables behind a figure that are short enough to read."""
     return [_table(table) for table in figure.tables.values() if 0 < table.height <= _SHOWN_ROWS]
 
 

@@ -33,7 +33,7 @@ def data(rows: Sequence[Row]) -> alt.InlineData:
 def with_intervals(
     rows: Sequence[Row], x: alt.X, y: alt.Y, tips: Sequence[alt.Tooltip], style: Mapping[str, Any]
 ) -> list[alt.Chart]:
-    """Lines with a point at every measured place, before their intervals; `style` are the encodings of the series."""
+    """Lines with a point at every measured place, in front of their intervals; `style`: encodings of the series."""
     chart, tooltip = alt.Chart(data(rows)), [*tips, *INTERVAL_TIPS]
     points = chart.mark_point(filled=True, size=34, opacity=1)
     return [
@@ -44,7 +44,7 @@ def with_intervals(
 
 
 def _bands(rows: Sequence[Row], x: alt.X, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
-    """A band from low to high, or a bar where a band would have no width. Rows without an interval have none."""
+    """A band from low to high, or a bar if a band would have no width; rows without an interval get none."""
     whole = [row for row in rows if row.get("low") is not None and row.get("high") is not None]
     if not whole:
         return []

@@ -25,7 +25,7 @@ CEILINGS = {"true": "true ceiling, at most min(1/(2T), √2/step)", "paper": "th
 
 
 def sensitivity_panels(figure: Figure, theme: Theme) -> list[Panel]:
-    """A panel for each step, the derivative last."""
+    """A panel per step, the derivative last."""
     measured, ceilings = figure.tables["sensitivity"], figure.tables["ceilings"]
     steps = measured["step"].unique(maintain_order=True).to_list()
     steps.sort(key=lambda step: math.inf if step is None else step)

@@ -19,7 +19,7 @@ SERIES = {"selected": "selected: one value per head", "random": "random sets of 
 
 
 def separability_panels(figure: Figure, theme: Theme) -> list[Panel]:
-    """Box plots over heads for each kind of vectors, the random control beside."""
+    """Box plots over heads per kind of vectors, next to the random control."""
     means = by_vectors(figure.tables["mean"])
     return [_boxes(rows, means.get(name, []), name, theme) for name, rows in by_vectors(figure.tables["heads"]).items()]
 

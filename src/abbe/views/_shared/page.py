@@ -28,7 +28,7 @@ _UNSAFE = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
 def render(template: str, scripts: Sequence[str] = (), **values: Any) -> str:
-    """The page; `scripts` run in their order, at its end."""
+    """The page; `scripts` run in this order at its end."""
     looks = {"light": LIGHT, "dark": DARK, "font": Markup(FONT)}
     code = {"policy": _policy(scripts), "scripts": [Markup(script) for script in scripts]}
     page = _environment().get_template(template).render(**looks, **code, **values)
@@ -65,7 +65,6 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def script(name: str) -> str:
-    """A script of ours."""
     return (files("abbe.views") / "scripts" / name).read_text(encoding="utf-8")
 
 
@@ -79,7 +78,7 @@ def vega() -> str:
 
 @cache
 def vega_lite_version() -> str | None:
-    """The one that altair writes for; None, the newest, if it is not there."""
+    """The version that altair writes for; None (the newest) if it is not available."""
     import vl_convert
 
     version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])

@@ -1,4 +1,4 @@
-"""What the figures share: rows that JSON can hold, axes, bands, and panels side by side."""
+"""What the figures share: rows for JSON, axes, tooltips and looks of series."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIGITS = 6
 
 
 def rows_of(table: pl.DataFrame) -> list[Row]:
-    """The table as it is drawn: six digits, null for what is not finite."""
+    """Rows for a chart: six digits, null for non-finite numbers."""
     return [{name: _tidy(value) for name, value in row.items()} for row in table.iter_rows(named=True)]
 
 
@@ -28,7 +28,7 @@ def _tidy(value: Any) -> Any:
 
 
 def numbers(rows: Iterable[Row], *fields: str) -> list[float]:
-    """All values of these columns that are there."""
+    """All values of these columns that are not null."""
     return [row[name] for row in rows for name in fields if row.get(name) is not None]
 
 
@@ -42,7 +42,7 @@ def places_axis(field: str, title: str, places: Iterable[float], *, every: bool 
 
 
 def value_axis(field: str, title: str, values: Sequence[float], *, log: bool = True) -> alt.Y:
-    """Logarithmic where every value is positive; else linear, from zero. The uppermost tick stays below the edge."""
+    """Logarithmic if every value is positive; else linear, from zero. The uppermost tick stays below the edge."""
     if not (log and is_log(values)):
         edges = [1.08 * min((0.0, *values)), 1.08 * max(values, default=1.0) or 1.0]
         scale = alt.Scale(domain=edges, nice=False)
@@ -101,7 +101,7 @@ class Look:
 
 
 def series_style(looks: Mapping[str, Look], present: Iterable[str]) -> dict[str, Any]:
-    """Colour, dash and width by the column `shown`, in one legend of the series that are there."""
+    """Colour, dash and width by the column `shown`, in one legend of the series present."""
     there = set(present)
     shown = [look for name, look in looks.items() if name in there]
     labels = [look.label for look in shown]

@@ -1,7 +1,7 @@
 """What the charts of a report share: datasets that a page fills later, axes, series under one legend.
 
-A chart with a dataset that is filled later has scales that are fixed beforehand, from the table of all heads: so that
-heads can be compared, and so that an empty dataset is no reason for a warning.
+A chart with a dataset that is filled later has scales fixed beforehand, from the table of all heads, so that heads can
+be compared and an empty dataset causes no warning.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .theme import THEMES, Theme, ThemeName
 Spec = dict[str, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
-_DECADES = 5.0  # of a logarithmic axis: what is smaller is drawn at its edge
+_DECADES = 5.0  # of a logarithmic axis: smaller values are drawn at its edge
 
 
 # -- Axes -------------------------------------------------------------------------------------------------------------
 
 
 def log_axis(field: str, title: str, values: Sequence[float], decades: float = _DECADES) -> alt.Y:
-    """A logarithmic axis over the positive values; what is 0 or far below the others is drawn at its lower edge."""
+    """A logarithmic axis over the positive values; 0 and values far below the others are drawn at its lower edge."""
     positive = [value for value in values if value > 0]
     if not positive:
         return value_axis(field, title, [0.0, 1.0], log=False)
@@ -50,11 +50,11 @@ def length_axis(lengths: Sequence[int]) -> alt.X:
 
 
 def source(rows: Sequence[Row] | str, **equal: Any) -> alt.Chart:
-    """A chart of these rows, or of the dataset of that name; `equal`: of those with this value in that column."""
+    """A chart of these rows, or of the dataset of that name; `equal` keeps rows with this value in that column."""
     if isinstance(rows, str):
         chart = alt.Chart(alt.NamedData(name=rows))
     else:
-        chart = alt.Chart(alt.InlineData(values=tuple(rows)))  # altair holds every row of a list against its schema
+        chart = alt.Chart(alt.InlineData(values=tuple(rows)))  # altair checks every row of a list against its schema
     for name, value in equal.items():
         chart = chart.transform_filter(alt.FieldEqualPredicate(field=name, equal=value))
     return chart
@@ -71,7 +71,7 @@ def lines(
 
 @dataclass(frozen=True)
 class Legend:
-    """How series look, by name, and the encodings that tell those apart that are present."""
+    """How series look, by name, and the encodings of those present."""
 
     looks: Mapping[str, Look]
     style: Mapping[str, Any]
@@ -87,9 +87,9 @@ class Legend:
 
 @dataclass(frozen=True)
 class Axes:
-    """Two axes and the legend, on which series are drawn by their names in the legend.
+    """Two axes and the legend; series are drawn by their names in the legend.
 
-    A line through one place, or a band over it, could not be seen: with `alone` there are points and bars.
+    A line or a band over a single place would be invisible: `alone` draws points and bars instead.
     """
 
     x: alt.X
@@ -103,7 +103,7 @@ class Axes:
         there = chart.transform_filter("isValid(datum.low) && isValid(datum.high)")
         bars = there.mark_rule(color=colour, opacity=0.4, strokeWidth=4)
         marks = bars if self.alone else there.mark_area(color=colour, opacity=0.22)
-        # Channels made here: of a plain text altair makes one in 4 ms, by hashing all of its schema.
+        # Explicit channels: altair takes 4 ms to make one from plain text, as it hashes its whole schema.
         drawn: alt.Chart = marks.encode(x=self.x, y=renamed(self.y, "low"), y2=alt.Y2("high:Q"))
         return drawn
 
@@ -127,7 +127,7 @@ class Axes:
         return lines + ([dash.encode(x=self.x, y=y, color=style["color"])] if self.alone else [])
 
     def thin(self, rows: Sequence[Row], name: str) -> alt.Chart:
-        """Many lines at once, one a head."""
+        """Many lines at once, one per head."""
         tips = [tip("layer"), tip("head"), _tip_of(self.x), tip("value")]
         named = self.legend.called(source(rows), name)
         if self.alone:
@@ -141,7 +141,7 @@ class Axes:
 
 
 def _in_words(chart: alt.Chart) -> alt.Chart:
-    """Words for a tooltip: a format would write 0 for what is missing."""
+    """Words for a tooltip: a format would write 0 for a missing number."""
     one = "isValid(datum.{0}) ? format(datum.{0}, '.4~g') : 'none'"
     ends = "format(datum.low, '.4~g') + ' to ' + format(datum.high, '.4~g')"
     return chart.transform_calculate(
@@ -163,7 +163,7 @@ def _tip_of(x: alt.X) -> alt.Tooltip:
 
 
 def look_of(theme: Theme, interval: str, of: str = "") -> dict[str, Look]:
-    """The looks that keep their meaning through all charts of a report."""
+    """Looks with the same meaning in all charts of a report."""
     return {
         "value": Look(f"measured{interval}", theme.selected, width=2.2),
         "mean": Look(f"mean over heads{interval}", theme.selected, width=2.6),
@@ -178,8 +178,8 @@ def look_of(theme: Theme, interval: str, of: str = "") -> dict[str, Look]:
 
 
 def unchecked(chart: Callable[P, T]) -> Callable[P, T]:
-    """altair holds every piece against a schema of 2 MB as it is made, which takes longer than all the rest of a page;
-    every chart is drawn in a test instead, where a wrong piece is an error."""
+    """altair checks every piece against a schema of 2 MB, which takes longer than the rest of a page;
+    tests draw every chart instead, where a wrong piece is an error."""
 
     @wraps(chart)
     def made(*args: P.args, **options: P.kwargs) -> T:
@@ -190,7 +190,7 @@ def unchecked(chart: Callable[P, T]) -> Callable[P, T]:
 
 
 def panel(layers: Sequence[alt.Chart], title: str, width: int = WIDTH, height: int = HEIGHT) -> Spec:
-    """Layers on the same axes, with their data. Put together here, as altair copies all of it many times over."""
+    """Layers on the same axes, with their data; built by hand, since altair would copy all of it many times."""
     context: dict[str, Any] = {"top_level": False, "datasets": {}}
     drawn = [layer.to_dict(validate=False, context=context) for layer in layers]
     return {"layer": drawn, "width": width, "height": height, "title": title, "datasets": context["datasets"]}
@@ -207,7 +207,7 @@ def finished(
     legend_columns: int = 2,
     independent: Iterable[str] = (),
 ) -> Spec:
-    """The panels that are there: a question as title, the settings under it, and datasets that are filled later.
+    """The panels that exist, a question as title, the settings below it, and datasets that are filled later.
 
     Channels in `independent` have a scale per panel.
     """
@@ -232,7 +232,7 @@ def finished(
 
 
 def _use_all(panels: Sequence[Spec], names: Iterable[str]) -> None:
-    """A dataset that no layer draws would not be there to be filled: an invisible one draws it."""
+    """Vega drops a dataset that no layer draws, so an invisible layer draws it."""
     used = {layer["data"].get("name") for one in panels for layer in one["layer"]}
     for name in names:
         if name not in used:

@@ -1,4 +1,4 @@
-"""What the tables of all studies in the terminal share."""
+"""What all tables in the terminal share."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class TextTable:
 
 
 def plain(text: str) -> str:
-    """Without characters that steer a terminal or turn the direction of writing; joiners in emoji stay."""
+    """Without characters that control a terminal or the writing direction; joiners in emoji stay."""
     kept = (c if c == "\u200d" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else " " for c in text)
     return "".join(kept)
 
 
 def new_table(*right: str, first: str | None = None, **options: Any) -> Table:
-    """A table with rules below its head only; columns after the first are set to the right."""
+    """A table with a rule below its head only; columns after the first are right-aligned."""
     table = Table(header_style="bold", box=SIMPLE_HEAD, **({"pad_edge": False} | options))
     if first is not None:
         table.add_column(first)
@@ -43,7 +43,7 @@ def new_table(*right: str, first: str | None = None, **options: Any) -> Table:
 
 
 def draw(table: TextTable, *breaks: str) -> Table:
-    """All columns but the first are set to the right; a cell goes on in a new line before each of `breaks`."""
+    """Right-aligned but for the first column; a cell continues on a new line before each of `breaks`."""
     drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title or None, title_justify="left")
     for row in table.rows:
         cells = list(map(plain, row))

@@ -1,7 +1,7 @@
 """Light and dark: the same roles in two sets of colours, for charts and pages alike.
 
-The hues are those of Okabe and Ito, which stay apart for colour-blind readers, darkened or lightened to reach a
-contrast of 3 against the background. A role keeps its hue through all figures: what the paper states is vermillion.
+The hues are those of Okabe and Ito, which colour-blind readers can distinguish, darkened or lightened to reach a
+contrast of 3 against the background. A role keeps its hue in all figures: claims of the paper are vermillion.
 """
 
 from __future__ import annotations

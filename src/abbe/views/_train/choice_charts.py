@@ -18,14 +18,14 @@ from .words import ENDED, length_rows, named_table, with_names
 if TYPE_CHECKING:
     from ...studies import Experiment
 
-_LINE, _LEAST = 24, 110  # pixels of a row, and of all of them
+_LINE, _LEAST = 24, 110  # pixels per row, and at least in total
 _VALUES = {"accuracy": "accuracy on new data", "loss": "loss on new data"}
 _DECADES = 5.0
 _PUBLISHED_DASH = (4, 3)
 
 
 def best_chart(experiment: Experiment, theme: ThemeName) -> Spec:
-    """Accuracy and loss at the best rate: every seed a point, the mean and its interval."""
+    """Accuracy and loss at the best rate: a point per seed, the mean and its interval."""
     rows = rows_of(
         named_table(experiment).filter("best").select(pl.col("name").alias("shown"), "seed", "rate", *_VALUES)
     )
@@ -66,7 +66,7 @@ def _dots(
 
 
 def rate_chart(experiment: Experiment, theme: ThemeName) -> Spec:
-    """Accuracy and training loss over the rate, a line for each choice."""
+    """Accuracy and training loss over the rate, a line per choice."""
     rows = rows_of(named_table(experiment).select(pl.col("name").alias("shown"), "seed", "rate", "accuracy", *ENDED))
     for row in rows:
         ended = row["train_loss"]
@@ -103,7 +103,7 @@ def _over_rates(rows: list[Row], value: str, y: alt.Y, style: Mapping[str, Any],
 
 
 def length_chart(experiment: Experiment, theme: ThemeName) -> Spec:
-    """All means in one panel beside what was published; then a panel for each choice with all seeds."""
+    """All means in one panel next to published ones; then a panel per choice with all seeds."""
     colours, table = THEMES[theme], length_rows(experiment)
     rows = [row | {"shown": row["name"]} for row in rows_of(table)]
     published: list[Row] = [
@@ -141,7 +141,7 @@ def _published(name: str) -> str:
 
 
 def _reference(name: str, published: list[Row]) -> list[Row]:
-    """What was published for this normalizer, else for softmax."""
+    """Published values for this normalizer, else for softmax."""
     known = _published(name if name in PUBLISHED else "softmax")
     return [row for row in published if row["shown"] == known]
 
@@ -150,7 +150,7 @@ def _one(
     name: str, rows: list[Row], means: list[Row], reference: list[Row], x: alt.X, y: alt.Y, style: Mapping[str, Any],
     theme: Theme,
 ) -> Spec:  # fmt: skip
-    """One choice with all its seeds, before what was published."""
+    """One choice with all its seeds, in front of published values."""
     seeds, mean = ([row for row in some if row["shown"] == name] for some in (rows, means))
     tips = [tip("length", "items"), tip("accuracy")]
     layers = [

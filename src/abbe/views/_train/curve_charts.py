@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 _DRAWN = ("loss", "entropy_share", "max_logit", "separability", "gradient_ratio", "sensitivity")
 _SHARES = ("entropy_share", "separability")
 _DECADES = {"loss": 4.0, "max_logit": 9.0, "gradient_ratio": 6.0, "sensitivity": 6.0}
-_HIGHEST = 1e8  # of what is drawn: logits of a run that diverges would flatten all others
+_HIGHEST = 1e8  # larger values are left out: logits of a diverging run would flatten all others
 _RANDOM = "separability_control"
-Series = Mapping[str, int]  # a name, and the run that is drawn under it
+Series = Mapping[str, int]  # a name, and the run drawn under it
 
 
 def temperature_curves(experiment: Experiment, optimizer: str, theme: ThemeName) -> Spec | None:
-    """T = 1, the lowest T and its control at one rate, the best at T = 1; None where this was not trained."""
+    """T = 1, the lowest T and its control at one rate, the best at T = 1; None if this was not trained."""
     summary = experiment.summary.filter((pl.col("optimizer") == optimizer) & ~pl.col("qk_norm"))
     baseline = summary.filter(pl.col("temperature") == "1").head(1).to_dicts()
     if not baseline:
@@ -86,7 +86,7 @@ def _panel(
     y = _axis(quantity, numbers(rows, "value", *(("low", "high") if banded else ())))
     tips = [tip("shown", "run", "N"), tip("step"), tip("value", QUANTITIES[quantity]), tip("low", "least"),
             tip("high", "largest")]  # fmt: skip
-    # A band in its own hue without a legend of areas.
+    # Bands have the hues of their lines, but no legend.
     bands = [
         source([row for row in rows if row["shown"] == name])
         .mark_area(color=looks[name].colour, opacity=0.16)

@@ -63,7 +63,7 @@ def train_table(experiment: Experiment) -> RenderableType:
 
 
 def train_tables(experiment: Experiment) -> list[TextTable]:
-    """For the page: also every choice with all its numbers."""
+    """For the page, which also lists every choice with all its numbers."""
     return [*main_tables(experiment), *warning_tables(experiment), _choices(experiment)]
 
 
@@ -75,7 +75,7 @@ def main_tables(experiment: Experiment) -> list[TextTable]:
 
 
 def _by_temperature(experiment: Experiment) -> TextTable:
-    """Accuracy and best rate: a column for each T, and one for its control."""
+    """Accuracy and best rate: a column per T, and one for its control."""
     rows = experiment.summary.to_dicts()
     controlled = {row["temperature"] for row in rows if row["compensated"]}
     columns = [
@@ -103,7 +103,7 @@ def _reach(row: Mapping[str, Any] | None) -> str:
 
 
 def _by_length(experiment: Experiment) -> TextTable:
-    """Means over seeds beside what was published."""
+    """Means over seeds, next to published ones."""
     table = length_rows(experiment)
     means = table.group_by("name", "length", maintain_order=True).agg(pl.col("accuracy").mean())
     by_name: dict[str, dict[int, float]] = {}
@@ -162,7 +162,7 @@ def _sensitivity(row: Mapping[str, Any]) -> str:
 
 
 def warning_tables(experiment: Experiment) -> list[TextTable]:
-    """None where nothing failed, or all did."""
+    """Empty if nothing failed, or everything did."""
     rows = experiment.warnings.to_dicts()
     if not rows:
         return []

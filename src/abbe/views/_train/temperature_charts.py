@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from ...studies import Experiment
 
 _SIDES = ("plain", CONTROL)
-_DECADES = 5.0  # of losses: what is smaller lies at the lower edge
+_DECADES = 5.0  # of losses: smaller ones lie at the lower edge
 
 
 def accuracy_chart(experiment: Experiment, theme: ThemeName) -> Spec:
-    """Accuracy at the best rate over T: a row of panels for each optimizer, plain beside its control."""
+    """Accuracy at the best rate over T: a row of panels per optimizer, plain beside its control."""
     table = experiment.table.select(*CHOICE, "run", "rate", "seed", "accuracy")
     best = table.filter(pl.col("run").is_in(experiment.summary["best_run"].to_list()))
     about = ["accuracy on new data at the best rate of each choice; small points: single seeds, large ones: their mean"]
@@ -55,7 +55,7 @@ def _over_temperature(
     table: pl.DataFrame, value: str, axis: Callable[[list[Row]], alt.Y], question: str,
     about: Sequence[str], theme: ThemeName,
 ) -> Spec:  # fmt: skip
-    """A value over T as an ordinal axis: words such as "learned" stand behind the numbers."""
+    """A value over T as an ordinal axis: words such as "learned" come after the numbers."""
     rows = [row | {"shown": normalizer_name(row)} for row in rows_of(table)]
     temperatures = in_order(row["temperature"] for row in rows)
     looks = looks_of((row["shown"] for row in rows), THEMES[theme])
@@ -72,7 +72,7 @@ def _over_temperature(
 
 
 def _is_on(side: str, row: Row, controlled: set[str]) -> bool:
-    """T = 1 is its own control, of what has one."""
+    """T = 1 is its own control if a normalizer has controls."""
     if side == CONTROL:
         return bool(row["compensated"]) or (row["temperature"] == "1" and row["shown"] in controlled)
     return not row["compensated"]
@@ -101,7 +101,7 @@ def _by_temperature(
 
 
 def rates_chart(experiment: Experiment, theme: ThemeName) -> Spec:
-    """Training loss over the rate, a line for each T and its control; a row of panels for each normalizer."""
+    """Training loss over the rate, a line per T and per control; a row of panels per normalizer."""
     rows = rows_of(experiment.table.select(*CHOICE, "rate", "seed", "accuracy", *ENDED))
     for row in rows:
         ended = row["train_loss"]
@@ -133,7 +133,7 @@ def _series(row: Row) -> str:
 
 
 def _temperature_looks(temperatures: Sequence[str], theme: ThemeName) -> dict[str, Look]:
-    """A hue for each T; its control is dashed."""
+    """A hue per T; its control is dashed."""
     first, warm, middle, *others = hues(THEMES[theme])
     colours = (first, middle, warm, *others) if len(temperatures) > 2 else (first, warm)
     looks = {}

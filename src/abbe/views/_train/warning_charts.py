@@ -15,13 +15,13 @@ from .words import signal_name
 if TYPE_CHECKING:
     from ...studies import Experiment
 
-_LINE = 19  # pixels of a row
+_LINE = 19  # pixels per row
 _BEST = 3  # quantities whose thresholds are traced
 _WARNED, _FALSE = "failing runs warned", "healthy runs alarmed"
 
 
 def warning_chart(experiment: Experiment, theme: ThemeName) -> Spec | None:
-    """None where no run failed, or all did: then there is nothing to warn of, or nothing to compare with."""
+    """None if no run failed, or all did: there is nothing to warn of, or nothing to compare with."""
     rows = [row | {"signal": signal_name(row)} for row in rows_of(experiment.warnings)]
     if not rows:
         return None
@@ -63,7 +63,7 @@ def _auc(rows: list[Row], theme: Theme) -> Spec | None:
 
 
 def _roc(experiment: Experiment, warnings: list[Row], theme: Theme) -> Spec | None:
-    """Threshold by threshold, of the three best quantities and of the two that the paper names."""
+    """Over all thresholds, for the three best quantities and the two that the paper names."""
     ranked = sorted((row for row in warnings if row["auc"] is not None), key=lambda row: -row["auc"])
     named = [row for row in ranked if row["kind"] == "change"]
     shown = list(dict.fromkeys(row["signal"] for row in [*ranked[:_BEST], *named]))
@@ -90,7 +90,7 @@ def _roc(experiment: Experiment, warnings: list[Row], theme: Theme) -> Spec | No
 
 
 def _alerts(rows: list[Row], theme: Theme) -> Spec | None:
-    """The alerts as they are: how many failing runs they warn of, and how many healthy ones they alarm."""
+    """The alerts at their thresholds: how many failing runs they catch, and how many healthy ones."""
     if not rows:
         return None
     points = [

@@ -35,7 +35,7 @@ QUANTITIES = {
     "gradient_ratio": "gradient, queries and keys over values",
     "query_gradient": "gradient of the queries",
 }
-_SIGNALS = {  # short, for the rows of a chart; the note of the table says what they are
+_SIGNALS = {  # short, for the rows of a chart; the note of the table explains them
     "entropy_share": "entropy", "max_logit": "largest logit", "logit_change": "logit change",
     "saturated": "saturated rows", "separability": "N_s/N", "sensitivity": "sensitivity",
     "gradient_ratio": "gradient ratio", "query_gradient": "query gradient",
@@ -77,7 +77,7 @@ def temperature_name(temperature: str) -> str:
 
 
 def in_order(temperatures: Iterable[str]) -> list[str]:
-    """Each once, from high to low; what changes in training comes last."""
+    """Each once, from high to low; schedules and learned ones come last."""
     return sorted(dict.fromkeys(temperatures), key=lambda one: (as_number(one) is None, -(as_number(one) or 0.0)))
 
 
@@ -89,7 +89,7 @@ def as_number(temperature: str) -> float | None:
 
 
 def signal_name(row: Mapping[str, Any]) -> str:
-    """What warns: an alert of the monitor by its event, a quantity with the direction that alarms."""
+    """An alert of the monitor by its event, a quantity with its direction of alarm."""
     if row["kind"] == "alert":
         return alert_words(row["quantity"]).event
     label = _SIGNALS.get(row["quantity"], str(row["quantity"]).replace("_", " "))
@@ -97,7 +97,7 @@ def signal_name(row: Mapping[str, Any]) -> str:
 
 
 def with_names(experiment: Experiment) -> pl.DataFrame:
-    """The summary with a column `name`: the normalizer, and of the other choices those in which rows differ."""
+    """The summary with a column `name`: the normalizer, and the other choices in which rows differ."""
     rows = experiment.summary.to_dicts()
     temperatures, optimizers = ({row[part] for row in rows} for part in ("temperature", "optimizer"))
 
@@ -112,7 +112,7 @@ def with_names(experiment: Experiment) -> pl.DataFrame:
 
 
 def named_table(experiment: Experiment) -> pl.DataFrame:
-    """Every run of every seed, with the name of its choice and whether its rate is the best one."""
+    """Every run of every seed, with the name of its choice and whether its rate is the best."""
     named = with_names(experiment).select(*CHOICE, "name", "best_run")
     table = experiment.table.join(named, on=list(CHOICE), how="left", maintain_order="left")
     return table.with_columns(best=pl.col("run") == pl.col("best_run"))

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _SHOWN = ("entropy", "max_logit", "logit_change", "separability", "saturated", "gradient_ratio")
 _LOGARITHMIC = ("max_logit", "logit_change", "gradient_ratio")
-_STEPS = 120  # in a figure; more are not seen in print
+_STEPS = 120  # in a figure; more are invisible in print
 
 
 @unchecked
 def watch_chart(training: Training, theme: ThemeName = "light") -> Spec:
-    """Thin lines are heads, bold their mean, dashed the limit, upright lines alerts."""
+    """Thin lines are heads, the bold one their mean, the dashed one the limit, vertical ones alerts."""
     colours = THEMES[theme]
     question = f"What happened to the attention of {model_name(training.manifest)} in training?"
     about = [answer_of(training).sentence, ", ".join(about_line(training))]

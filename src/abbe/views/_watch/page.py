@@ -29,7 +29,6 @@ _LISTED = 400  # alerts in the list of the page
 
 
 def watch_page(training: Training, reload: int | None = None) -> str:
-    """The page of a training run."""
     manifest, answer, alerts = for_others(training.manifest), answer_of(training), alerts_of(training)
     kept = kept_of(training) if training.records else None
     sign, grade_words = SIGNS[answer.grade]
@@ -96,7 +95,7 @@ def save_watch_figures(training: Training, folder: str | os.PathLike[str]) -> li
 
 
 def _rules(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
-    """What raises each alert, what arms it again, and where the number is from."""
+    """What raises each alert, what re-arms it, and the source of its number."""
     parts = ("fires", "again", "source")
     return [
         (alert_words(str(rule.get("name"))).event, *(str(rule.get(part) or "") for part in parts))
